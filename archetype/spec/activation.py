@@ -1,0 +1,17 @@
+"""The nonlinearities of the feed-forward part."""
+
+from typing import Literal
+
+from archetype.spec.base import Positive, Spec
+
+ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"]
+
+
+class Swish(Spec):
+    """x * sigmoid(beta * x) (Ramachandran 2017); beta = 1 is `silu`."""
+
+    kind: Literal["swish"] = "swish"
+    beta: Positive
+
+
+Activation = ActivationName | Swish

@@ -1,0 +1,172 @@
+"""What all specifications share: frozen, closed, and able to say in words what is wrong with a file."""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from archetype.errors import SpecError
+
+# Bounds far above any real model: a slip of the keyboard is refused before anything is allocated.
+Size = Annotated[int, Field(strict=True, gt=0, le=2**20)]
+LargeSize = Annotated[int, Field(strict=True, gt=0, le=2**31)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Probability = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+Flag = Annotated[bool, Field(strict=True)]
+
+
+class Spec(BaseModel):
+    """Frozen data without behaviour. Unknown keys are refused with the nearest valid name.
+
+    `dump` leaves out what equals its default, so that a file says only what matters.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    always_dumped: ClassVar[tuple[str, ...]] = ("version", "kind")
+    field_names: ClassVar[set[str]] = set()  # of all specifications together
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        Spec.field_names |= set(cls.model_fields)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            for key in data:
+                if key not in cls.model_fields:
+                    names = list(cls.model_fields)
+                    fault(str(key), "is not a known key", _nearest(str(key), names))
+        return data
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        values = handler(self)
+        return {name: values.pop(name) for name in self.always_dumped if name in values} | {
+            name: value
+            for name, value in values.items()
+            if fields[name].is_required() or getattr(self, name) != fields[name].default
+        }
+
+    def dump(self) -> dict[str, Any]:
+        """The specification as plain data, the way a file says it."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def parse(cls, data: Any) -> Self:
+        """Check plain data and make it a specification.
+
+        Raises:
+            SpecError: names the first field that is wrong, why, and what would be right.
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise explain(error) from None
+
+    def changed(self, **fields: Any) -> Self:
+        """A copy with some fields replaced, checked anew."""
+        return self.parse({name: getattr(self, name) for name in type(self).model_fields} | fields)
+
+
+def fault(place: str, cause: str, remedy: str = "") -> None:
+    """Raise, inside a validator, an error that `explain` turns into one sentence.
+
+    Args:
+        place: path of the field, relative to the object being validated.
+        cause: what is wrong with it.
+        remedy: what would be right.
+    """
+    # pydantic fills {braces} from the context, so the words travel there
+    raise PydanticCustomError("fault", "{cause}", {"place": place, "cause": cause, "remedy": remedy})
+
+
+def explain(error: ValidationError) -> SpecError:
+    """The first finding of pydantic, as place, cause and remedy."""
+    details = error.errors(include_url=False)
+    first = details[0]
+    # tags of unions stand in pydantic's location too, but are no keys of the file
+    place = path(step for step in first["loc"] if isinstance(step, int) or step in Spec.field_names)
+    cause, remedy = _in_words(first)
+    if first["type"] == "fault":
+        inner = str(first["ctx"]["place"])
+        place = f"{place}.{inner}" if place and inner and not inner.startswith("[") else place + inner
+    return SpecError(place, cause, remedy)
+
+
+def path(keys: Iterable[str | int]) -> str:
+    """("layers", 3, "mixer") -> layers[3].mixer"""
+    text = ""
+    for key in keys:
+        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
+    return text
+
+
+def fingerprint(spec: Spec) -> str:
+    """A hash of everything that changes a number: all fields but the name."""
+    data = spec.dump()
+    data.pop("name", None)
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _nearest(name: str, valid: Iterable[str]) -> str:
+    valid = list(valid)
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else f"use one of {', '.join(valid)}"
+
+
+def _in_words(detail: ErrorDetails) -> tuple[str, str]:
+    given = detail["input"]
+    shown = repr(given) if isinstance(given, str | int | float | bool | None) else f"a {type(given).__name__}"
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "fault":
+            return str(context["cause"]), str(context["remedy"])
+        case "missing":
+            return "is missing", "give it a value"
+        case "union_tag_not_found":
+            return "its kind is missing", "start it with kind: NAME"
+        case "union_tag_invalid":
+            valid = str(context["expected_tags"]).replace("'", "").split(", ")
+            return f"there is no kind {context['tag']!r}", _nearest(str(context["tag"]), valid)
+        case "literal_error":
+            valid = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+            return f"{shown} is not a choice", _nearest(str(given), valid)
+        case "greater_than":
+            return f"{shown} is too small", f"use more than {context['gt']}"
+        case "greater_than_equal":
+            return f"{shown} is too small", f"use at least {context['ge']}"
+        case "less_than":
+            return f"{shown} is too large", f"use less than {context['lt']}"
+        case "less_than_equal":
+            return f"{shown} is too large", f"use at most {context['le']}"
+        case "int_type" | "int_parsing" | "int_from_float":
+            return f"{shown} is not a whole number", "give a whole number"
+        case "float_type" | "float_parsing" | "finite_number":
+            return f"{shown} is not a finite number", "give a number"
+        case "bool_type" | "bool_parsing":
+            return f"{shown} is neither true nor false", "use true or false"
+        case "string_type":
+            return f"{shown} is not text", "give text"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return f"{shown} is not a mapping", "write it as {key: value, ...}"
+        case "tuple_type" | "list_type":
+            return f"{shown} is not a list", "write it as [item, ...]"
+        case "too_short":
+            return "is empty", "give it at least one item"
+        case _:
+            return f"{shown}: {detail['msg']}", ""

@@ -1,0 +1,51 @@
+"""The part of a block that works on each position alone."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from archetype.spec.activation import Activation
+from archetype.spec.base import Flag, Size, Spec
+
+
+class EightThirds(Spec):
+    """8/3 of d_model, rounded up to a multiple: a gated block as large as a plain one of 4 d (Shazeer 2020)."""
+
+    kind: Literal["eight_thirds"] = "eight_thirds"
+    multiple_of: Size = 256
+
+
+# A width may be as large as 16 times the largest d_model.
+Width = Annotated[int, Field(strict=True, gt=0, le=2**24)] | EightThirds
+
+
+class _FeedForward(Spec):
+    d_ff: Width
+    activation: Activation
+    bias: Flag = False
+
+    def width(self, d_model: int) -> int:
+        """F, for a model of width `d_model`."""
+        if isinstance(self.d_ff, EightThirds):
+            exact = 8 * d_model
+            unit = 3 * self.d_ff.multiple_of
+            return -(-exact // unit) * self.d_ff.multiple_of
+        return self.d_ff
+
+
+class MLP(_FeedForward):
+    """down(activation(up(x)))."""
+
+    kind: Literal["mlp"] = "mlp"
+
+
+class GatedMLP(_FeedForward):
+    """down(activation(gate(x)) * up(x)) (Shazeer 2020).
+
+    Activation sigmoid is GLU, relu ReGLU, gelu GeGLU, silu SwiGLU.
+    """
+
+    kind: Literal["gated"] = "gated"
+
+
+FeedForward = Annotated[MLP | GatedMLP, Field(discriminator="kind")]

@@ -1,0 +1,109 @@
+"""A stack of layers: in memory an explicit tuple of blocks, in a file as short as its pattern allows."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from archetype.spec.base import Size, Spec, fault
+from archetype.spec.block import Block
+
+MAX_LAYERS = 10_000
+MAX_GROUP = 64  # the longest pattern of layers that a file writes as one group
+
+
+class Repeat(Spec):
+    """`block`, or the group `blocks` in turn, `repeat` times."""
+
+    repeat: Size
+    block: Block | None = None
+    blocks: tuple[Block, ...] | None = None
+
+
+def repeat(times: int, *blocks: Block) -> tuple[Block, ...]:
+    """The group of blocks, `times` times."""
+    return blocks * times
+
+
+def cycle(num_layers: int, *blocks: Block) -> tuple[Block, ...]:
+    """The blocks in turn until there are `num_layers`."""
+    return tuple(blocks[i % len(blocks)] for i in range(num_layers))
+
+
+def expand(items: Any) -> Any:
+    """Write out every {repeat: n, block: ...} and {repeat: n, blocks: [...]} of a file's list of layers."""
+    if not isinstance(items, list | tuple):
+        return items
+    layers: list[Any] = []
+    for index, item in enumerate(items):
+        if isinstance(item, dict) and "repeat" in item:
+            layers += _expanded(index, item)
+        elif isinstance(item, dict) and set(item) == {"block"}:
+            layers.append(item["block"])
+        else:
+            layers.append(item)
+        if len(layers) > MAX_LAYERS:
+            fault(f"[{index}]", f"the stack has more than {MAX_LAYERS} layers", "use fewer")
+    return tuple(layers)
+
+
+def _expanded(index: int, item: dict[str, Any]) -> list[Any]:
+    times = item["repeat"]
+    if not isinstance(times, int) or isinstance(times, bool) or not 0 < times <= MAX_LAYERS:
+        fault(f"[{index}].repeat", f"{times!r} is not a count", f"use a whole number from 1 to {MAX_LAYERS}")
+    contents = [name for name in ("block", "blocks") if name in item]
+    unknown = sorted(map(str, set(item) - {"repeat", "block", "blocks"}))
+    if unknown:
+        fault(f"[{index}].{unknown[0]}", "is not a known key", "use repeat with block or blocks")
+    if len(contents) != 1:
+        fault(f"[{index}]", "repeats nothing" if not contents else "has both block and blocks", "give one of them")
+    group = [item["block"]] if contents == ["block"] else item["blocks"]
+    if not isinstance(group, list | tuple) or not group:
+        fault(f"[{index}].blocks", "is not a list of blocks", "write it as [block, ...]")
+    if len(group) * times > MAX_LAYERS:
+        fault(f"[{index}].repeat", f"the stack has more than {MAX_LAYERS} layers", "use fewer")
+    return list(group) * times
+
+
+def runs(layers: Sequence[Block]) -> list[tuple[int, tuple[Block, ...]]]:
+    """The stack read from left to right as (times, group): at each place the group that repeats furthest."""
+    distinct: dict[Block, int] = {}
+    codes = [distinct.setdefault(block, len(distinct)) for block in layers]
+    found: list[tuple[int, tuple[Block, ...]]] = []
+    start = 0
+    while start < len(codes):
+        sizes = range(1, min(MAX_GROUP, (len(codes) - start) // 2) + 1)
+        candidates = [(_times(codes, start, size), size) for size in sizes]
+        repeating = [(times * size, -size) for times, size in candidates if times > 1]
+        covered, negative_size = max(repeating, default=(1, -1))
+        found.append((covered // -negative_size, tuple(layers[start : start - negative_size])))
+        start += covered
+    return found
+
+
+def _times(codes: Sequence[int], start: int, size: int) -> int:
+    """How often the `size` layers at `start` stand there in a row."""
+    end = start + size
+    while end < len(codes) and codes[end] == codes[end - size]:
+        end += 1
+    return (end - start) // size
+
+
+def _compressed(layers: tuple[Block, ...]) -> list[Any]:
+    items: list[Any] = []
+    for times, group in runs(layers):
+        if times == 1:
+            items += [{"block": block.dump()} for block in group]
+        elif len(group) == 1:
+            items.append({"repeat": times, "block": group[0].dump()})
+        else:
+            items.append({"repeat": times, "blocks": [block.dump() for block in group]})
+    return items
+
+
+Layers = Annotated[
+    tuple[Block, ...],
+    BeforeValidator(expand, json_schema_input_type=list[Repeat | Block]),
+    PlainSerializer(_compressed),
+    Field(min_length=1),
+]

@@ -1,0 +1,111 @@
+"""How a model knows where a token stands."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from archetype.spec.base import Flag, LargeSize, Positive, Size, Spec, fault
+
+
+class NoPosition(Spec):
+    """Order is known only through the causal mask."""
+
+    kind: Literal["none"] = "none"
+
+
+class Learned(Spec):
+    """A table of `context_length` vectors, added to the token's."""
+
+    kind: Literal["learned"] = "learned"
+
+
+class Sinusoidal(Spec):
+    """sin and cos of i / theta^(2j/D) in turn, added to the token's vector (Vaswani 2017, section 3.5)."""
+
+    kind: Literal["sinusoidal"] = "sinusoidal"
+    theta: Positive = 10_000.0
+
+
+class NoScaling(Spec):
+    """The frequencies as trained."""
+
+    kind: Literal["none"] = "none"
+
+
+class LinearScaling(Spec):
+    """Every frequency divided by `factor` (Chen 2023, position interpolation)."""
+
+    kind: Literal["linear"] = "linear"
+    factor: Positive
+
+
+class DynamicScaling(Spec):
+    """Theta grows with this request's length past `original_context_length` (NTK-aware, dynamic)."""
+
+    kind: Literal["dynamic"] = "dynamic"
+    factor: Positive
+    original_context_length: LargeSize
+
+
+class YarnScaling(Spec):
+    """Slow frequencies interpolated, fast ones kept, a ramp between them (Peng 2023, YaRN).
+
+    `attention_factor` multiplies cos and sin; absent, it is 0.1 ln(factor) + 1, or the quotient of that with
+    `mscale` and with `mscale_all_dim` before the logarithm where both are given (DeepSeek-V2).
+    """
+
+    kind: Literal["yarn"] = "yarn"
+    factor: Positive
+    original_context_length: LargeSize
+    beta_fast: Positive = 32.0
+    beta_slow: Positive = 1.0
+    mscale: Positive | None = None
+    mscale_all_dim: Positive | None = None
+    attention_factor: Positive | None = None
+    truncate: Flag = True
+
+
+class Llama3Scaling(Spec):
+    """Wavelengths beyond a band divided by `factor`, within it blended, below it kept (Llama 3.1)."""
+
+    kind: Literal["llama3"] = "llama3"
+    factor: Positive
+    low_frequency_factor: Positive
+    high_frequency_factor: Positive
+    original_context_length: LargeSize
+
+    @model_validator(mode="after")
+    def _band_is_not_empty(self) -> "Llama3Scaling":
+        if self.high_frequency_factor <= self.low_frequency_factor:
+            cause = f"{self.high_frequency_factor} is not above low_frequency_factor {self.low_frequency_factor}"
+            fault("high_frequency_factor", cause, "use a larger one (Llama 3.1 has 4 and 1)")
+        return self
+
+
+RotaryScaling = Annotated[
+    NoScaling | LinearScaling | DynamicScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind")
+]
+
+
+class Rotary(Spec):
+    """Queries and keys turned, pair by pair, by position * theta^(-2p/R) (Su 2021).
+
+    Half-split pairs are (p, p + R/2); interleaved pairs are (2p, 2p + 1). `dim` rotates only the first R of the
+    head's features (absent: all of them).
+    """
+
+    kind: Literal["rotary"] = "rotary"
+    theta: Positive = 10_000.0
+    dim: Size | None = None
+    interleaved: Flag = False
+    scaling: RotaryScaling = NoScaling()
+
+    @model_validator(mode="after")
+    def _pairs(self) -> "Rotary":
+        if self.dim is not None and self.dim % 2:
+            fault("dim", f"{self.dim} features cannot be paired", f"use {self.dim + 1} or {max(2, self.dim - 1)}")
+        return self
+
+
+EmbeddingPosition = Annotated[NoPosition | Learned | Sinusoidal, Field(discriminator="kind")]
+MixerPosition = Annotated[NoPosition | Rotary, Field(discriminator="kind")]
