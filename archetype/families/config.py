@@ -1,0 +1,119 @@
+"""Reading a published config.json: every key is used, ignored on purpose, or refused by name."""
+
+from typing import Any
+
+from archetype.errors import CheckpointError
+from archetype.spec import Activation, Swish
+
+MAX_SIZE = 2**31
+
+# Keys that say nothing about the architecture: bookkeeping of the library that wrote the file, and its outputs.
+BOOKKEEPING = frozenset(
+    """
+    model_type architectures transformers_version torch_dtype dtype use_cache _name_or_path _commit_hash
+    bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id cls_token_id decoder_start_token_id
+    id2label label2id num_labels problem_type task_specific_params finetuning_task tokenizer_class prefix
+    output_attentions output_hidden_states return_dict use_return_dict torchscript auto_map gradient_checkpointing
+    attn_implementation _attn_implementation _attn_implementation_autoset quantization_config_path is_decoder
+    is_encoder_decoder chunk_size_feed_forward forced_bos_token_id forced_eos_token_id
+    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k
+    top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
+    bad_words_ids num_return_sequences output_scores return_dict_in_generate remove_invalid_values
+    exponential_decay_length_penalty suppress_tokens begin_suppress_tokens tf_legacy_loss use_bfloat16
+    """.split()
+)
+
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "quick_gelu": Swish(beta=1.702),
+}
+
+
+def activation_name(activation: Activation) -> str:
+    """The published name of an activation."""
+    for name, known in ACTIVATIONS.items():
+        if known == activation:
+            return name
+    raise CheckpointError("activation", f"the format has no name for {activation!r}", "use another activation")
+
+
+class Config:
+    """A config.json that notes which keys were read, and names the key in every error."""
+
+    def __init__(self, values: dict[str, Any], place: str = "config.json") -> None:
+        self.values = values
+        self.place = place
+        self.used: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value as it stands; `default` where it is absent."""
+        self.used.add(key)
+        return self.values.get(key, default)
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A whole number from 1 to 2^31."""
+        value = self._given(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.error(key, f"{value!r} is not a positive whole number", "mend the file")
+        if value > MAX_SIZE:
+            raise self.error(key, f"{value} is too large", f"use at most {MAX_SIZE}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number."""
+        value = self._given(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e30 or value != value:
+            raise self.error(key, f"{value!r} is not a finite number", "mend the file")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self._given(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, f"{value!r} is neither true nor false", "mend the file")
+        return value
+
+    def activation(self, key: str, default: str) -> Activation:
+        """A nonlinearity by its published name."""
+        name = self._given(key, default)
+        if not isinstance(name, str) or name not in ACTIVATIONS:
+            raise self.error(key, f"there is no activation {name!r}", f"known are {', '.join(ACTIVATIONS)}")
+        return ACTIVATIONS[name]
+
+    def expect(self, key: str, value: Any, meaning: str) -> None:
+        """Refuse a key that is set to anything but `value`."""
+        if (given := self.get(key, value)) != value:
+            raise self.error(key, f"{given!r} is not supported ({meaning})", f"only {value!r} is")
+
+    def section(self, key: str) -> "Config | None":
+        """A nested mapping as a config of its own; None where it is absent or null."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(key, f"{value!r} is not a mapping", "mend the file")
+        return Config(value, f"{self.place}: {key}")
+
+    def finish(self, ignored: frozenset[str] = BOOKKEEPING) -> None:
+        """Refuse a key that nobody read."""
+        for key in self.values:
+            if key not in self.used and key not in ignored:
+                raise self.error(key, "is not understood for this family", "remove it if it changes no number")
+
+    def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:
+        """An error at this key."""
+        return CheckpointError(f"{self.place}: {key}", cause, remedy)
+
+    def _given(self, key: str, default: Any) -> Any:
+        value = self.get(key)
+        value = default if value is None else value
+        if value is None:
+            raise self.error(key, "is missing", "add it")
+        return value

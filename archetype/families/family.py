@@ -1,0 +1,82 @@
+"""What a published family is: presets, a configuration read and written, and weight rules. Data, no torch."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from archetype.checkpoint.rules import Rule
+from archetype.errors import CheckpointError
+from archetype.families.config import Config
+from archetype.spec import ModelSpec, differences, parse
+
+# Fields that change no output of a finished model; a format that has no word for them loses nothing.
+TRAINING_ONLY = ("name", "initialization", "dropout")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A published size: how to make its specification, and where its numbers stand."""
+
+    make: Callable[[], ModelSpec]
+    source: str
+
+
+@dataclass(frozen=True)
+class Family:
+    """A published family of models.
+
+    Attributes:
+        name: our name, and `model_type` in config.json.
+        architecture: the class that transformers loads it with.
+        presets: published sizes by name.
+        read: config.json to specification; every key is used or refused.
+        write: specification to config.json; `config_for` proves that nothing was lost.
+        rules: tensors of the file and parameters of the model.
+        prefix: what all tensor names but the head's start with; absent in files saved without the head.
+        ignored: patterns of tensors that old files hold though they are no weights.
+    """
+
+    name: str
+    architecture: str
+    presets: Mapping[str, Preset]
+    read: Callable[[Config], ModelSpec]
+    write: Callable[[ModelSpec], dict[str, Any]]
+    rules: tuple[Rule, ...]
+    prefix: str
+    ignored: tuple[str, ...]
+
+    def spec_from(self, config: dict[str, Any], place: str = "config.json") -> ModelSpec:
+        """The specification that a config.json describes."""
+        reader = Config(config, place)
+        made = self.read(reader)
+        reader.finish()
+        return made
+
+    def config_for(self, model: ModelSpec) -> dict[str, Any]:
+        """The config.json of a specification.
+
+        Raises:
+            CheckpointError: names the first field that this family's format cannot express. Found by reading the
+                written configuration back and comparing, so what is written is never wrong.
+        """
+        written = self.write(model)
+        read_back = self.spec_from(dict(written))
+        for path, asked, got in differences(_without_training(model), _without_training(read_back)):
+            cause = f"the {self.name} format cannot express {asked!r} here (it would read {got!r})"
+            raise CheckpointError(path, cause, "change the specification or export to another family")
+        return {"architectures": [self.architecture], "model_type": self.name} | written
+
+
+def _without_training(model: ModelSpec) -> ModelSpec:
+    """The specification with every `TRAINING_ONLY` field left out."""
+
+    def stripped(data: Any) -> Any:
+        match data:
+            case dict():
+                return {key: stripped(value) for key, value in data.items() if key not in TRAINING_ONLY}
+            case list():
+                return [stripped(item) for item in data]
+            case _:
+                return data
+
+    return parse(stripped(model.dump()))

@@ -1,0 +1,206 @@
+"""Llama 2, 3, 3.1 and 3.2 (Touvron 2023, Dubey 2024), as transformers' `llama` writes them."""
+
+from functools import partial
+from typing import Any
+
+from archetype import spec
+from archetype.checkpoint.rules import rule
+from archetype.errors import CheckpointError
+from archetype.families.config import Config, activation_name
+from archetype.families.family import Family, Preset
+from archetype.families.rope import read_rotary, write_rotary
+from archetype.spec.attention import ProjectionBiases
+
+
+def llama(
+    *,
+    name: str = "",
+    num_layers: int,
+    d_model: int,
+    num_heads: int,
+    d_ff: int | spec.EightThirds,
+    num_kv_heads: int | None = None,
+    head_dim: int | None = None,
+    vocab_size: int = 32_000,
+    context_length: int = 4096,
+    position: spec.Rotary = spec.Rotary(),  # noqa: B008 (frozen)
+    activation: spec.Activation = "silu",
+    eps: float = 1e-5,
+    attention_bias: bool = False,
+    mlp_bias: bool = False,
+    attention_dropout: float = 0.0,
+    tied: bool = False,
+    std: float = 0.02,
+) -> spec.Decoder:
+    """A decoder of Llama's design."""
+    norm = spec.RMSNorm(eps=eps)
+    mixer = spec.Attention(
+        num_heads=num_heads,
+        num_kv_heads=None if num_kv_heads == num_heads else num_kv_heads,
+        head_dim=None if head_dim is not None and head_dim * num_heads == d_model else head_dim,
+        bias=ProjectionBiases(**dict.fromkeys("qkvo", attention_bias)),
+        position=position,
+        dropout=attention_dropout,
+    )
+    block = spec.Block(
+        wiring=spec.PreNorm(norm=norm),
+        mixer=mixer,
+        feedforward=spec.GatedMLP(d_ff=d_ff, activation=activation, bias=mlp_bias),
+    )
+    return spec.Decoder(
+        name=name,
+        vocab_size=vocab_size,
+        context_length=context_length,
+        d_model=d_model,
+        layers=spec.repeat(num_layers, block),
+        final_norm=norm,
+        head=spec.LanguageModelHead(tied=tied),
+        initialization=spec.NormalInitialization(std=std),
+    )
+
+
+def read(config: Config) -> spec.Decoder:
+    """config.json to specification."""
+    d_model, num_heads = config.size("hidden_size", 4096), config.size("num_attention_heads", 32)
+    head_dim = config.size("head_dim", max(1, d_model // num_heads))
+    context_length = config.size("max_position_embeddings", 2048)
+    config.get("pretraining_tp")  # a way to split the products, not another result
+    return llama(
+        num_layers=config.size("num_hidden_layers", 32),
+        d_model=d_model,
+        num_heads=num_heads,
+        num_kv_heads=config.size("num_key_value_heads", num_heads),
+        head_dim=head_dim,
+        d_ff=config.size("intermediate_size", 11_008),
+        vocab_size=config.size("vocab_size", 32_000),
+        context_length=context_length,
+        position=read_rotary(config, head_dim, context_length),
+        activation=config.activation("hidden_act", "silu"),
+        eps=config.number("rms_norm_eps", 1e-6),
+        attention_bias=config.flag("attention_bias", False),
+        mlp_bias=config.flag("mlp_bias", False),
+        attention_dropout=config.number("attention_dropout", 0.0),
+        tied=config.flag("tie_word_embeddings", False),
+        std=config.number("initializer_range", 0.02),
+    )
+
+
+def write(model: spec.ModelSpec) -> dict[str, Any]:
+    """Specification to config.json."""
+    block = model.layers[0]
+    if not isinstance(block.wiring.norm, spec.RMSNorm):
+        raise CheckpointError("layers[0].wiring.norm", "the llama format has RMSNorm only", "export to another family")
+    if not isinstance(block.mixer.position, spec.Rotary):
+        cause = "the llama format has rotary positions only"
+        raise CheckpointError("layers[0].mixer.position", cause, "export to another family")
+    sizes = block.mixer.sizes(model.d_model)
+    return {
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": model.context_length,
+        "hidden_size": model.d_model,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": sizes.num_heads,
+        "num_key_value_heads": sizes.num_kv_heads,
+        "head_dim": sizes.head_dim,
+        "intermediate_size": block.feedforward.width(model.d_model),
+        "hidden_act": activation_name(block.feedforward.activation),
+        "rms_norm_eps": block.wiring.norm.eps,
+        "rope_parameters": write_rotary(block.mixer.position, sizes.head_dim),
+        "attention_bias": block.mixer.bias.q,
+        "mlp_bias": block.feedforward.bias,
+        "attention_dropout": block.mixer.dropout,
+        "tie_word_embeddings": model.head.tied,
+        "initializer_range": getattr(model.initialization, "std", 0.02),
+    }
+
+
+RULES = (
+    rule("model.embed_tokens.weight", "embedding.token.weight"),
+    rule("model.layers.{i}.input_layernorm.weight", "blocks.{i}.mixer_norm.weight"),
+    rule("model.layers.{i}.post_attention_layernorm.weight", "blocks.{i}.feedforward_norm.weight"),
+    *(
+        rule(f"model.layers.{{i}}.{theirs}.{kind}", f"blocks.{{i}}.{ours}.{kind}")
+        for theirs, ours in (
+            ("self_attn.q_proj", "mixer.q"),
+            ("self_attn.k_proj", "mixer.k"),
+            ("self_attn.v_proj", "mixer.v"),
+            ("self_attn.o_proj", "mixer.o"),
+            ("mlp.gate_proj", "feedforward.gate"),
+            ("mlp.up_proj", "feedforward.up"),
+            ("mlp.down_proj", "feedforward.down"),
+        )
+        for kind in ("weight", "bias")
+    ),
+    rule("model.norm.weight", "final_norm.weight"),
+    rule("lm_head.weight", "lm_head.weight"),
+)
+
+_LLAMA2 = "Touvron 2023 (Llama 2), meta-llama/Llama-2-*-hf config.json"
+_LLAMA3 = "Dubey 2024, table 3; meta-llama/Meta-Llama-3-* config.json"
+_LLAMA32 = "meta-llama/Llama-3.2-* config.json"
+
+
+def _long_context(factor: float) -> spec.Rotary:
+    """The rotary positions of Llama 3.1 and later."""
+    scaling = spec.Llama3Scaling(
+        factor=factor, low_frequency_factor=1.0, high_frequency_factor=4.0, original_context_length=8192
+    )
+    return spec.Rotary(theta=500_000.0, scaling=scaling)
+
+
+def _llama3(**sizes: Any) -> spec.Decoder:
+    settings: dict[str, Any] = {"vocab_size": 128_256, "num_kv_heads": 8, "position": spec.Rotary(theta=500_000.0)}
+    return llama(**(settings | {"context_length": 8192} | sizes))
+
+
+def _llama31(factor: float, **sizes: Any) -> spec.Decoder:
+    return _llama3(context_length=131_072, position=_long_context(factor), **sizes)
+
+
+PRESETS = {
+    name: Preset(partial(make, name=name, **sizes), source)
+    for name, source, make, sizes in (
+        ("llama-2-7b", _LLAMA2, llama, dict[str, Any](num_layers=32, d_model=4096, num_heads=32, d_ff=11_008)),
+        ("llama-2-13b", _LLAMA2, llama, dict(num_layers=40, d_model=5120, num_heads=40, d_ff=13_824)),
+        ("llama-2-70b", _LLAMA2, llama, dict(num_layers=80, d_model=8192, num_heads=64, num_kv_heads=8, d_ff=28_672)),
+        ("llama-3-8b", _LLAMA3, _llama3, dict(num_layers=32, d_model=4096, num_heads=32, d_ff=14_336)),
+        ("llama-3-70b", _LLAMA3, _llama3, dict(num_layers=80, d_model=8192, num_heads=64, d_ff=28_672)),
+        (
+            "llama-3.1-405b",
+            _LLAMA3,
+            _llama31,
+            dict(num_layers=126, d_model=16_384, num_heads=128, d_ff=53_248, factor=8.0),
+        ),
+        (
+            "llama-3.2-1b",
+            _LLAMA32,
+            _llama31,
+            dict(num_layers=16, d_model=2048, num_heads=32, d_ff=8192, factor=32.0, tied=True),
+        ),
+        (
+            "llama-3.2-3b",
+            _LLAMA32,
+            _llama31,
+            dict(num_layers=28, d_model=3072, num_heads=24, d_ff=8192, factor=32.0, tied=True),
+        ),
+        (
+            "llama-tiny",
+            "for tests: bytes as tokens",
+            llama,
+            dict(
+                num_layers=2, d_model=64, num_heads=4, num_kv_heads=2, d_ff=172, vocab_size=256, context_length=128
+            ),
+        ),
+    )
+}
+
+FAMILY = Family(
+    name="llama",
+    architecture="LlamaForCausalLM",
+    presets=PRESETS,
+    read=read,
+    write=write,
+    rules=RULES,
+    prefix="model.",
+    ignored=(r".*rotary_emb\.inv_freq",),
+)
