@@ -1,0 +1,57 @@
+"""All initial distributions, each with its source.
+
+Every tensor is drawn from its own generator, seeded by the model's seed and the tensor's name: adding a part to an
+architecture leaves the numbers of all others as they were.
+"""
+
+import hashlib
+import math
+from typing import assert_never
+
+import torch
+from torch import Tensor, nn
+
+from archetype import spec
+
+# Weights whose product is added to the residual stream.
+RESIDUAL_OUTPUTS = ("mixer.o.weight", "feedforward.down.weight")
+
+
+@torch.no_grad()
+def initialize(model: nn.Module, scheme: spec.Initialization, num_layers: int, seed: int) -> None:
+    """Draw every parameter of `model` in place: norms 1, biases 0, matrices as the scheme says."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            parameter.zero_()
+        elif parameter.dim() == 1:
+            parameter.fill_(1.0)
+        else:
+            draw(parameter, name, scheme, num_layers, _generator(seed, name, parameter.device))
+
+
+def draw(
+    weight: Tensor, name: str, scheme: spec.Initialization, num_layers: int, generator: torch.Generator | None
+) -> None:
+    """Draw one matrix in place."""
+    match scheme:
+        case spec.NormalInitialization(std=std):
+            weight.normal_(0.0, std, generator=generator)
+        case spec.GPT2Initialization(std=std):
+            # Radford 2019, section 2.3: 1/sqrt(N) for the N = 2 L contents that add to the residual stream
+            shrink = 1 / math.sqrt(2 * num_layers) if name.endswith(RESIDUAL_OUTPUTS) else 1.0
+            weight.normal_(0.0, std * shrink, generator=generator)
+        case spec.XavierInitialization():
+            if name.startswith("embedding."):
+                weight.normal_(0.0, weight.shape[1] ** -0.5, generator=generator)
+            else:
+                bound = math.sqrt(6 / (weight.shape[0] + weight.shape[1]))  # Glorot 2010, equation 16
+                weight.uniform_(-bound, bound, generator=generator)
+        case _:
+            assert_never(scheme)
+
+
+def _generator(seed: int, name: str, device: torch.device) -> torch.Generator | None:
+    if device.type == "meta":
+        return None
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))

@@ -1,0 +1,104 @@
+"""What a layer remembers between passes: one value per layer, passed in and returned.
+
+Nothing hangs on modules. A state's tensors have the batch first, so that rows can be selected, joined and left without
+knowing their kind; a row's length lives once, at the model's `State`. Buffers are written in place: the state passed in
+is spent, and `State.select` makes a copy where two futures are wanted. Masks come from the positions that `append`
+returns, so a mixer need not know whether it reads a full buffer, a ring, or pages. How the states of later parts fit
+this interface is set down in docs/decisions.md.
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass
+class LayerState:
+    """Base of all layer states: a dataclass of tensors with the batch first."""
+
+    def select(self, rows: Int[Tensor, "N"]) -> Self:
+        """A copy of some rows, in that order."""
+        return replace(self, **{f.name: getattr(self, f.name).index_select(0, rows) for f in fields(self)})
+
+    def insert(self, rows: Int[Tensor, "N"], other: Self) -> None:
+        """Put the N rows of `other`, whose buffers may be shorter, in place of these rows."""
+        for f in fields(self):
+            mine, theirs = getattr(self, f.name), getattr(other, f.name)
+            inside = tuple(slice(size) for size in theirs.shape[1:])
+            mine[(rows, *inside)] = theirs
+
+    def narrow(self, slots: int) -> Self:
+        """A view of the first `slots` places; whole where the state's size does not follow the length."""
+        return self
+
+    @property
+    def bytes(self) -> int:
+        """Bytes allocated."""
+        return sum(getattr(self, f.name).nbytes for f in fields(self))
+
+
+@dataclass
+class KeyValues(LayerState):
+    """The key and value of every position: place s holds position s."""
+
+    keys: Float[Tensor, "B K S P"]
+    values: Float[Tensor, "B K S P"]
+
+    @classmethod
+    def empty(
+        cls, batch: int, num_kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device
+    ) -> "KeyValues":
+        """Zeros, not garbage: a masked place is multiplied by zero, and zero times NaN is NaN."""
+        shape = (batch, num_kv_heads, capacity, head_dim)
+        return cls(torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
+
+    def append(
+        self,
+        keys: Float[Tensor, "B K T P"],
+        values: Float[Tensor, "B K T P"],
+        positions: Int[Tensor, "B T"],
+    ) -> tuple[Float[Tensor, "B K S P"], Float[Tensor, "B K S P"], Int[Tensor, "1 S"]]:
+        """Write the new positions; return all that may be looked at, and the position of each."""
+        rows = torch.arange(keys.shape[0], device=keys.device)[:, None]
+        self.keys[rows, :, positions] = keys.transpose(1, 2).to(self.keys.dtype)
+        self.values[rows, :, positions] = values.transpose(1, 2).to(self.values.dtype)
+        return self.keys, self.values, torch.arange(self.keys.shape[2], device=keys.device)[None]
+
+    def narrow(self, slots: int) -> "KeyValues":
+        """A view of the first `slots` positions."""
+        return KeyValues(self.keys[:, :, :slots], self.values[:, :, :slots])
+
+
+@dataclass
+class State:
+    """What a model remembers of each row: `lengths` tokens so far, and one state per layer."""
+
+    lengths: Int[Tensor, "B"]
+    layers: list[LayerState]
+    capacity: int  # the longest row that fits
+
+    def select(self, rows: Int[Tensor, "N"]) -> "State":
+        """A copy of some rows: those that stay when others leave, or one row several times over."""
+        return State(self.lengths[rows], [layer.select(rows) for layer in self.layers], self.capacity)
+
+    def insert(self, rows: Int[Tensor, "N"], other: "State") -> None:
+        """Let the rows of `other` join in place of these rows. `other` must not be longer than this state."""
+        self.lengths[rows] = other.lengths
+        for mine, theirs in zip(self.layers, other.layers, strict=True):
+            mine.insert(rows, theirs)
+
+    def narrow(self, slots: int) -> "State":
+        """A view that reads only the first `slots` places of each buffer; writes go to the same memory."""
+        return State(self.lengths, [layer.narrow(slots) for layer in self.layers], min(slots, self.capacity))
+
+    def advanced(self, ends: Int[Tensor, "B"], layers: list[LayerState]) -> "State":
+        """The state after a pass."""
+        return State(ends, layers, self.capacity)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes allocated by all layers."""
+        return sum(layer.bytes for layer in self.layers)
