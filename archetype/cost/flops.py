@@ -17,14 +17,24 @@ def of_model(model: spec.ModelSpec, batch: int, queries: int, keys: int) -> Coun
     Forward over a text: queries = keys = its length. One decoding step: queries = 1, keys = the length so far,
     the new token included.
     """
-    d, tokens = model.d_model, batch * queries
     counts: Counts = {}
     for index, layer in enumerate(model.layers):
-        parts = {f"mixer.{name}": n for name, n in mixer(layer.mixer, d, batch, queries, keys).items()}
-        parts |= {f"feedforward.{name}": n for name, n in feedforward(layer.feedforward, d, tokens).items()}
-        counts |= {f"blocks.{index}.{name}": n for name, n in parts.items()}
-    counts["lm_head"] = 2 * tokens * d * model.vocab_size
+        products = block(layer, model.d_model, batch, queries, keys)
+        counts |= {f"blocks.{index}.{name}": n for name, n in products.items()}
+    counts["lm_head"] = head(model, batch * queries)
     return counts
+
+
+def block(layer: spec.Block, d: int, batch: int, queries: int, keys: int) -> Counts:
+    """FLOPs of one layer, by product."""
+    mixed = mixer(layer.mixer, d, batch, queries, keys)
+    fed = feedforward(layer.feedforward, d, batch * queries)
+    return {f"mixer.{name}": n for name, n in mixed.items()} | {f"feedforward.{name}": n for name, n in fed.items()}
+
+
+def head(model: spec.ModelSpec, tokens: int) -> int:
+    """FLOPs of the logits of `tokens` positions."""
+    return 2 * tokens * model.d_model * model.vocab_size
 
 
 def mixer(part: spec.Mixer, d: int, batch: int, queries: int, keys: int) -> Counts:

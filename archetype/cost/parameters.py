@@ -10,14 +10,27 @@ Counts = dict[str, int]
 def of_model(model: spec.ModelSpec) -> Counts:
     """Parameters by module: `embedding.token`, `blocks.0.mixer.q`, ..., `lm_head`."""
     d = model.d_model
-    counts: Counts = {"embedding.token": model.vocab_size * d}
-    counts["embedding.position"] = _position(model.embedding.position, model.context_length, d)
-    counts["embedding.norm"] = norm(model.embedding.norm, d)
+    counts = {f"embedding.{name}": count for name, count in embedding(model).items()}
     for index, layer in enumerate(model.layers):
         counts |= {f"blocks.{index}.{name}": count for name, count in block(layer, d).items()}
     counts["final_norm"] = norm(model.final_norm, d)
-    counts["lm_head"] = (0 if model.head.tied else model.vocab_size * d) + (model.vocab_size if model.head.bias else 0)
+    counts["lm_head"] = head(model)
     return counts
+
+
+def embedding(model: spec.ModelSpec) -> Counts:
+    """Parameters of what turns tokens into vectors, by module."""
+    d = model.d_model
+    return {
+        "token": model.vocab_size * d,
+        "position": _position(model.embedding.position, model.context_length, d),
+        "norm": norm(model.embedding.norm, d),
+    }
+
+
+def head(model: spec.ModelSpec) -> int:
+    """Parameters of the head; a tied one has no table of its own."""
+    return (0 if model.head.tied else model.vocab_size * model.d_model) + (model.vocab_size if model.head.bias else 0)
 
 
 def block(layer: spec.Block, d: int) -> Counts:

@@ -1,7 +1,8 @@
 """The whole cost of a specification, as one value, as JSON and as a table by module."""
 
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from archetype import spec
@@ -32,13 +33,9 @@ class Report:
     @property
     def parameters(self) -> dict[str, int]:
         """Total, those in embedding tables, and those active for one token."""
-        counts = parameters.of_model(self.spec)
-        total = sum(counts.values())
-        return {
-            "total": total,
-            "embedding": counts["embedding.token"] + counts["embedding.position"],
-            "active": total,
-        }
+        total = sum(row.parameters for row in self.rows)
+        tables = parameters.embedding(self.spec)
+        return {"total": total, "embedding": tables["token"] + tables["position"], "active": total}
 
     @property
     def flops(self) -> dict[str, int]:
@@ -89,23 +86,8 @@ def report(model: spec.ModelSpec, batch: int = 1, length: int | None = None, dty
     """Count everything. `length` is the context length where it is not given."""
     length = length or model.context_length
     memory.bytes_of(dtype)
-    counted = parameters.of_model(model)
-    forward = flops.of_model(model, batch, length, length)
-    decode = flops.of_model(model, batch, 1, length)
-    stacks = _alike_layers(model)
-    rows: dict[str, Row] = {}
-    for name in _in_order(counted, forward):
-        group, layers = _group(name, stacks)
-        old = rows.get(group, Row(group, layers, 0, 0, 0))
-        rows[group] = Row(
-            group,
-            layers,
-            old.parameters + counted.get(name, 0),
-            old.forward + forward.get(name, 0),
-            old.decode + decode.get(name, 0),
-        )
-    used = tuple(row for row in rows.values() if row.parameters or row.forward)
-    return Report(model, batch, length, dtype, used)
+    rows = [row for row in _rows(model, batch, length) if row.parameters or row.forward]
+    return Report(model, batch, length, dtype, tuple(rows))
 
 
 def total_parameters(model: spec.ModelSpec) -> int:
@@ -113,33 +95,35 @@ def total_parameters(model: spec.ModelSpec) -> int:
     return sum(parameters.of_model(model).values())
 
 
+def _rows(model: spec.ModelSpec, batch: int, length: int) -> Iterator[Row]:
+    """A row for each module, or for each module of a run of equal layers."""
+    for name, count in parameters.embedding(model).items():
+        yield Row(f"embedding.{name}", 1, count, 0, 0)
+    for where, layer in _runs_of_equal(model.layers):
+        counted = parameters.block(layer, model.d_model)
+        forward = flops.block(layer, model.d_model, batch, length, length)
+        decode = flops.block(layer, model.d_model, batch, 1, length)
+        label = f"{where.start}-{where.stop - 1}" if len(where) > 1 else f"{where.start}"
+        for name in _in_order(counted, forward):
+            counts = (counts.get(name, 0) * len(where) for counts in (counted, forward, decode))
+            yield Row(f"blocks.{label}.{name}", len(where), *counts)
+    yield Row("final_norm", 1, parameters.norm(model.final_norm, model.d_model), 0, 0)
+    head = (flops.head(model, batch * length), flops.head(model, batch))
+    yield Row("lm_head", 1, parameters.head(model), *head)
+
+
 def _in_order(counted: dict[str, int], operations: dict[str, int]) -> list[str]:
-    """All module names, a layer's products without weights behind its projections."""
+    """A layer's modules, the mixer's products that have no weights behind its projections."""
+    weightless = [name for name in operations if name not in counted]
+    last = max(index for index, name in enumerate(counted) if name.startswith("mixer."))
     names = list(counted)
-    for name in operations:
-        if name not in counted:
-            parent = name.rpartition(".")[0]
-            last = max(i for i, other in enumerate(names) if other.startswith(parent + "."))
-            names.insert(last + 1, name)
-    return names
+    return names[: last + 1] + weightless + names[last + 1 :]
 
 
-def _alike_layers(model: spec.ModelSpec) -> list[tuple[range, int]]:
-    """Where each run of equal layers stands."""
-    found: list[tuple[range, int]] = []
-    for index, layer in enumerate(model.layers):
-        if found and model.layers[found[-1][0].start] == layer:
-            found[-1] = (range(found[-1][0].start, index + 1), len(found[-1][0]) + 1)
-        else:
-            found.append((range(index, index + 1), 1))
-    return found
-
-
-def _group(name: str, stacks: list[tuple[range, int]]) -> tuple[str, int]:
-    """blocks.7.mixer.q -> blocks.0-31.mixer.q, and how many layers that is."""
-    match = re.fullmatch(r"blocks\.(\d+)\.(.*)", name)
-    if match is None:
-        return name, 1
-    where, layers = next(stack for stack in stacks if int(match[1]) in stack[0])
-    label = f"{where.start}-{where.stop - 1}" if layers > 1 else f"{where.start}"
-    return f"blocks.{label}.{match[2]}", layers
+def _runs_of_equal(layers: tuple[spec.Block, ...]) -> Iterator[tuple[range, spec.Block]]:
+    """Where each run of equal layers stands, and the layer."""
+    start = 0
+    for layer, run in groupby(layers):
+        count = sum(1 for _ in run)
+        yield range(start, start + count), layer
+        start += count

@@ -8,20 +8,20 @@ from archetype.spec import Activation, Swish
 MAX_SIZE = 2**31
 
 # Keys that say nothing about the architecture: bookkeeping of the library that wrote the file, and its outputs.
-BOOKKEEPING = frozenset(
-    """
-    model_type architectures transformers_version torch_dtype dtype use_cache _name_or_path _commit_hash
-    bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id cls_token_id decoder_start_token_id
-    id2label label2id num_labels problem_type task_specific_params finetuning_task tokenizer_class prefix
-    output_attentions output_hidden_states return_dict use_return_dict torchscript auto_map gradient_checkpointing
-    attn_implementation _attn_implementation _attn_implementation_autoset quantization_config_path is_decoder
-    is_encoder_decoder chunk_size_feed_forward forced_bos_token_id forced_eos_token_id
-    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k
-    top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
-    bad_words_ids num_return_sequences output_scores return_dict_in_generate remove_invalid_values
-    exponential_decay_length_penalty suppress_tokens begin_suppress_tokens tf_legacy_loss use_bfloat16
-    """.split()
-)
+BOOKKEEPING = frozenset({
+    "model_type", "architectures", "transformers_version", "torch_dtype", "dtype", "use_cache", "_name_or_path",
+    "_commit_hash", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id",
+    "decoder_start_token_id", "id2label", "label2id", "num_labels", "problem_type", "task_specific_params",
+    "finetuning_task", "tokenizer_class", "prefix", "output_attentions", "output_hidden_states", "return_dict",
+    "use_return_dict", "torchscript", "auto_map", "gradient_checkpointing", "attn_implementation",
+    "_attn_implementation", "_attn_implementation_autoset", "quantization_config_path", "is_decoder",
+    "is_encoder_decoder", "chunk_size_feed_forward", "forced_bos_token_id", "forced_eos_token_id", "max_length",
+    "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature",
+    "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores",
+    "return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens",
+    "begin_suppress_tokens", "tf_legacy_loss", "use_bfloat16",
+})
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",

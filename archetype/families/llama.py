@@ -23,7 +23,7 @@ def llama(
     head_dim: int | None = None,
     vocab_size: int = 32_000,
     context_length: int = 4096,
-    position: spec.Rotary = spec.Rotary(),  # noqa: B008 (frozen)
+    position: spec.Rotary = spec.Rotary(),
     activation: spec.Activation = "silu",
     eps: float = 1e-5,
     attention_bias: bool = False,

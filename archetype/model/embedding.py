@@ -20,9 +20,9 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(embedding.dropout)
 
     def forward(self, tokens: Int[Tensor, "B T"], span: Span) -> Float[Tensor, "B T D"]:
-        x = self.token(tokens)
+        x: Tensor = self.token(tokens)
         if self.scale != 1.0:
             x = x * self.scale
         x = x + self.position(span.positions).to(x.dtype)
-        x = self.dropout(self.norm(x))
-        return x
+        y: Tensor = self.dropout(self.norm(x))
+        return y

@@ -52,7 +52,7 @@ class Attention(nn.Module):
         return self.o(y.transpose(1, 2).flatten(2)), state
 
     def _heads(self, x: Float[Tensor, "B T HP"]) -> Float[Tensor, "B H T P"]:
-        return x.unflatten(-1, (-1, self.sizes.head_dim)).transpose(1, 2)
+        return x.view(*x.shape[:2], -1, self.sizes.head_dim).transpose(1, 2)
 
     def _remember(
         self, k: Float[Tensor, "B K T P"], v: Float[Tensor, "B K T P"], span: Span, state: KeyValues
@@ -77,6 +77,7 @@ def attend(
     """softmax(scale * q k^T) v over the allowed pairs; None allows the causal triangle of T = S positions."""
     if q.shape[2] == 1 and allowed is not None:
         return _attend_one(q, k, v, allowed, scale)
+    k, v = k.to(q.dtype), v.to(q.dtype)  # a state may keep fewer bits
     return nn.functional.scaled_dot_product_attention(
         q, k, v, allowed, dropout, is_causal=allowed is None, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )

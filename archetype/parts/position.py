@@ -74,7 +74,7 @@ class Rotary(nn.Module):
     def tables(
         self, positions: Int[Tensor, "b T"], span: Span
     ) -> tuple[Float[Tensor, "b 1 T R2"], Float[Tensor, "b 1 T R2"]]:
-        """cos and sin of every pair's angle, in float32; R2 = R/2 pairs."""
+        """Cos and sin of every pair's angle, in float32; R2 = R/2 pairs."""
         frequencies, factor = rotary_frequencies(self.spec, self.rotary_dim, span.ends)
         angles = positions[:, None, :, None] * frequencies[:, None, None, :]
         return angles.cos() * factor, angles.sin() * factor

@@ -8,7 +8,6 @@ this interface is set down in docs/decisions.md.
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import Self
 
 import torch
 from jaxtyping import Float, Int
@@ -19,20 +18,24 @@ from torch import Tensor
 class LayerState:
     """Base of all layer states: a dataclass of tensors with the batch first."""
 
-    def select(self, rows: Int[Tensor, "N"]) -> Self:
+    def select(self, rows: Int[Tensor, "N"]) -> "LayerState":
         """A copy of some rows, in that order."""
         return replace(self, **{f.name: getattr(self, f.name).index_select(0, rows) for f in fields(self)})
 
-    def insert(self, rows: Int[Tensor, "N"], other: Self) -> None:
+    def insert(self, rows: Int[Tensor, "N"], other: "LayerState") -> None:
         """Put the N rows of `other`, whose buffers may be shorter, in place of these rows."""
         for f in fields(self):
             mine, theirs = getattr(self, f.name), getattr(other, f.name)
             inside = tuple(slice(size) for size in theirs.shape[1:])
             mine[(rows, *inside)] = theirs
 
-    def narrow(self, slots: int) -> Self:
+    def narrow(self, slots: int) -> "LayerState":
         """A view of the first `slots` places; whole where the state's size does not follow the length."""
         return self
+
+    def after(self, view: "LayerState") -> "LayerState":
+        """The state after a pass that was given a narrow view of it, and returned `view`."""
+        return view
 
     @property
     def bytes(self) -> int:
@@ -71,6 +74,10 @@ class KeyValues(LayerState):
         """A view of the first `slots` positions."""
         return KeyValues(self.keys[:, :, :slots], self.values[:, :, :slots])
 
+    def after(self, view: LayerState) -> LayerState:
+        """The same buffers: the pass wrote into them."""
+        return self
+
 
 @dataclass
 class State:
@@ -93,6 +100,11 @@ class State:
     def narrow(self, slots: int) -> "State":
         """A view that reads only the first `slots` places of each buffer; writes go to the same memory."""
         return State(self.lengths, [layer.narrow(slots) for layer in self.layers], min(slots, self.capacity))
+
+    def after(self, view: "State") -> "State":
+        """The whole state after a pass over a narrow view of it."""
+        layers = [whole.after(part) for whole, part in zip(self.layers, view.layers, strict=True)]
+        return State(view.lengths, layers, self.capacity)
 
     def advanced(self, ends: Int[Tensor, "B"], layers: list[LayerState]) -> "State":
         """The state after a pass."""

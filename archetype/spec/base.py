@@ -10,6 +10,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SerializationInfo,
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
@@ -22,9 +23,12 @@ from archetype.errors import SpecError
 # Bounds far above any real model: a slip of the keyboard is refused before anything is allocated.
 Size = Annotated[int, Field(strict=True, gt=0, le=2**20)]
 LargeSize = Annotated[int, Field(strict=True, gt=0, le=2**31)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Probability = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Probability = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
+
+
+FULL = "full"  # the serialization context in which no default is left out
 
 
 class Spec(BaseModel):
@@ -53,18 +57,19 @@ class Spec(BaseModel):
         return data
 
     @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         fields = type(self).model_fields
         values = handler(self)
+        full = info.context == FULL
         return {name: values.pop(name) for name in self.always_dumped if name in values} | {
             name: value
             for name, value in values.items()
-            if fields[name].is_required() or getattr(self, name) != fields[name].default
+            if full or fields[name].is_required() or getattr(self, name) != fields[name].default
         }
 
-    def dump(self) -> dict[str, Any]:
-        """The specification as plain data, the way a file says it."""
-        return self.model_dump(mode="json")
+    def dump(self, full: bool = False) -> dict[str, Any]:
+        """The specification as plain data, the way a file says it; `full` writes out every default."""
+        return self.model_dump(mode="json", context=FULL if full else None)
 
     @classmethod
     def parse(cls, data: Any) -> Self:
@@ -99,13 +104,19 @@ def explain(error: ValidationError) -> SpecError:
     """The first finding of pydantic, as place, cause and remedy."""
     details = error.errors(include_url=False)
     first = details[0]
-    # tags of unions stand in pydantic's location too, but are no keys of the file
-    place = path(step for step in first["loc"] if isinstance(step, int) or step in Spec.field_names)
+    if isinstance(first["input"], dict):  # where a plain value or a mapping may stand, who read the mapping knows more
+        first = next((d for d in details[1:] if _keys(d)[: len(_keys(first))] == _keys(first)), first)
+    place = path(_keys(first))
     cause, remedy = _in_words(first)
     if first["type"] == "fault":
         inner = str(first["ctx"]["place"])
         place = f"{place}.{inner}" if place and inner and not inner.startswith("[") else place + inner
     return SpecError(place, cause, remedy)
+
+
+def _keys(detail: ErrorDetails) -> list[str | int]:
+    """Where it is. Tags of unions stand in pydantic's location too, but are no keys of the file."""
+    return [step for step in detail["loc"] if isinstance(step, int) or step in Spec.field_names]
 
 
 def path(keys: Iterable[str | int]) -> str:

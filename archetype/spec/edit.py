@@ -7,7 +7,7 @@ from typing import Any
 from archetype.errors import SpecError
 from archetype.spec.base import path as as_path
 from archetype.spec.io import parse, yaml_value
-from archetype.spec.layers import cycle, runs
+from archetype.spec.layers import MAX_LAYERS, cycle, runs
 from archetype.spec.model import ModelSpec
 
 Change = tuple[str, Any, Any]
@@ -37,24 +37,24 @@ def differences(a: ModelSpec, b: ModelSpec) -> list[Change]:
     """Every field that differs, as (path, in a, in b); `layers[*]` where all layers change alike."""
     flat_a, flat_b = dict(_leaves(_folded(a))), dict(_leaves(_folded(b)))
     if ("layers" in _folded(a)) != ("layers" in _folded(b)):  # one stack is uniform, the other is not
-        flat_a, flat_b = dict(_leaves(_explicit(a))), dict(_leaves(_explicit(b)))
+        flat_a, flat_b = dict(_leaves(_explicit(a, full=True))), dict(_leaves(_explicit(b, full=True)))
     paths = list(flat_a) + [path for path in flat_b if path not in flat_a]
     pairs = [(path, flat_a.get(path, ABSENT), flat_b.get(path, ABSENT)) for path in paths]
     return [change for change in pairs if change[1] != change[2]]
 
 
-def _explicit(spec: ModelSpec) -> dict[str, Any]:
-    """The dump with one entry for each layer."""
-    return spec.dump() | {"layers": [block.dump() for block in spec.layers]}
+def _explicit(spec: ModelSpec, full: bool = False) -> dict[str, Any]:
+    """The dump with one entry for each layer; `full` writes out every default."""
+    return spec.dump(full) | {"layers": [block.dump(full) for block in spec.layers]}
 
 
 def _folded(spec: ModelSpec) -> dict[str, Any]:
-    """The dump with a uniform stack as `num_layers` and one `layers[*]`."""
-    data = _explicit(spec)
+    """The whole of it, with a uniform stack as `num_layers` and one `layers[*]`."""
+    data = _explicit(spec, full=True)
     stack = runs(spec.layers)
     if len(stack) == 1 and len(stack[0][1]) == 1:
         del data["layers"]
-        data |= {"num_layers": spec.num_layers, "layers[*]": stack[0][1][0].dump()}
+        data |= {"num_layers": spec.num_layers, "layers[*]": stack[0][1][0].dump(full=True)}
     return data
 
 
@@ -102,8 +102,8 @@ def _assign(data: Any, keys: list[str | int], value: Any, target: str) -> None:
 
 def _restacked(layers: list[Any], num_layers: Any, spec: ModelSpec) -> list[Any]:
     stack = runs(spec.layers)
-    if not isinstance(num_layers, int) or num_layers < 1:
-        raise SpecError("num_layers", f"{num_layers!r} is not a count", "use a whole number from 1")
+    if not isinstance(num_layers, int) or isinstance(num_layers, bool) or not 0 < num_layers <= MAX_LAYERS:
+        raise SpecError("num_layers", f"{num_layers!r} is not a count", f"use a whole number from 1 to {MAX_LAYERS}")
     if len(stack) > 1 and num_layers > len(layers):
         raise SpecError("num_layers", "the stack has no single pattern to repeat", "set layers[i] one by one")
     return [block.dump() for block in cycle(num_layers, *spec.layers)]

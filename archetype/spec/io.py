@@ -69,7 +69,8 @@ def json_value(text: str, place: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise SpecError(f"{place}:{error.lineno}:{error.colno}", f"is not JSON: {error.msg}", "mend that line") from None
+        where = f"{place}:{error.lineno}:{error.colno}"
+        raise SpecError(where, f"is not JSON: {error.msg}", "mend that line") from None
     except (RecursionError, ValueError) as error:
         raise SpecError(place, f"is not JSON: {error}", "check the file") from None
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo
 
-from archetype.spec.base import Size, Spec, fault
+from archetype.spec.base import FULL, Size, Spec, fault
 from archetype.spec.block import Block
 
 MAX_LAYERS = 10_000
@@ -15,7 +15,7 @@ MAX_GROUP = 64  # the longest pattern of layers that a file writes as one group
 class Repeat(Spec):
     """`block`, or the group `blocks` in turn, `repeat` times."""
 
-    repeat: Size
+    repeat: Size = 1
     block: Block | None = None
     blocks: tuple[Block, ...] | None = None
 
@@ -57,12 +57,12 @@ def _expanded(index: int, item: dict[str, Any]) -> list[Any]:
         fault(f"[{index}].{unknown[0]}", "is not a known key", "use repeat with block or blocks")
     if len(contents) != 1:
         fault(f"[{index}]", "repeats nothing" if not contents else "has both block and blocks", "give one of them")
-    group = [item["block"]] if contents == ["block"] else item["blocks"]
+    group: Any = [item["block"]] if contents == ["block"] else item["blocks"]
     if not isinstance(group, list | tuple) or not group:
         fault(f"[{index}].blocks", "is not a list of blocks", "write it as [block, ...]")
     if len(group) * times > MAX_LAYERS:
         fault(f"[{index}].repeat", f"the stack has more than {MAX_LAYERS} layers", "use fewer")
-    return list(group) * times
+    return [*group] * times
 
 
 def runs(layers: Sequence[Block]) -> list[tuple[int, tuple[Block, ...]]]:
@@ -89,21 +89,23 @@ def _times(codes: Sequence[int], start: int, size: int) -> int:
     return (end - start) // size
 
 
-def _compressed(layers: tuple[Block, ...]) -> list[Any]:
+def _compressed(layers: tuple[Block, ...], info: SerializationInfo) -> list[Any]:
     items: list[Any] = []
+    full = info.context == FULL
     for times, group in runs(layers):
+        blocks = [block.dump(full) for block in group]
         if times == 1:
-            items += [{"block": block.dump()} for block in group]
-        elif len(group) == 1:
-            items.append({"repeat": times, "block": group[0].dump()})
+            items += [{"block": block} for block in blocks]
+        elif len(blocks) == 1:
+            items.append({"repeat": times, "block": blocks[0]})
         else:
-            items.append({"repeat": times, "blocks": [block.dump() for block in group]})
+            items.append({"repeat": times, "blocks": blocks})
     return items
 
 
 Layers = Annotated[
     tuple[Block, ...],
-    BeforeValidator(expand, json_schema_input_type=list[Repeat | Block]),
+    BeforeValidator(expand, json_schema_input_type=Annotated[list[Repeat | Block], Field(min_length=1)]),
     PlainSerializer(_compressed),
     Field(min_length=1),
 ]

@@ -57,7 +57,7 @@ class Decoder(Spec):
     @model_validator(mode="after")
     def _sizes_agree(self) -> "Decoder":
         if isinstance(self.embedding.position, Sinusoidal) and self.d_model % 2:
-            fault("d_model", f"{self.d_model} features cannot be paired for sinusoidal positions", "use an even d_model")
+            fault("d_model", f"{self.d_model} features cannot be paired for sinusoidal positions", "use an even number")
         for index, block in enumerate(self.layers):
             try:
                 block.mixer.fits(self.d_model)

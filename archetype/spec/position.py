@@ -103,7 +103,9 @@ class Rotary(Spec):
     @model_validator(mode="after")
     def _pairs(self) -> "Rotary":
         if self.dim is not None and self.dim % 2:
-            fault("dim", f"{self.dim} features cannot be paired", f"use {self.dim + 1} or {max(2, self.dim - 1)}")
+            fault("dim", f"{self.dim} features cannot be paired", "use an even number")
+        if isinstance(self.scaling, YarnScaling) and self.theta <= 1:
+            fault("theta", f"{self.theta} leaves yarn no slower frequencies", "use more than 1")
         return self
 
 

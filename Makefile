@@ -1,0 +1,30 @@
+# Each of these sets up a fresh machine alone: Python 3.11 or later, pip, make and a C++ compiler are enough.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: demo test soak lint clean
+
+demo: .venv/installed
+	$(BIN)/archetype demo
+
+test: .venv/installed-for-tests lint
+	$(BIN)/python -m pytest
+
+soak: .venv/installed-for-tests  # the proofs that take longer than a minute each
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+lint: .venv/installed-for-tests
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/installed-for-tests: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,77 @@
+"""Weight rules applied: a file's tensors into a model, and a model's parameters into a file's tensors."""
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from archetype.checkpoint.rules import Rule, accounted
+from archetype.checkpoint.tensors import Tensors
+from archetype.errors import CheckpointError
+
+
+def fill(
+    model: nn.Module,
+    tensors: Tensors,
+    rules: list[Rule],
+    ignored: Iterable[str] = (),
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+) -> None:
+    """Give every parameter of a model on the meta device its tensor.
+
+    Where nothing is to be changed the parameter is a view of the file, so that loading reads nothing.
+
+    Raises:
+        CheckpointError: names the tensor that is missing, left over or of the wrong shape.
+    """
+    accounted(rules, tensors.names(), ignored)
+    wanted = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    for rule in rules:
+        _check_shape(rule, tensors.shape(rule.theirs), [wanted[name] for name in rule.ours])
+    dtype = dtype or tensors.mapped(rules[0].theirs).dtype  # a file of mixed types becomes its first tensor's
+    state: dict[str, Tensor] = {}
+    for rule in rules:
+        state |= _parameters(rule, tensors, [wanted[name][0] for name in rule.ours], dtype, device)
+    model.load_state_dict(state, strict=True, assign=True)
+
+
+def exported(model: nn.Module, rules: list[Rule]) -> Iterator[tuple[str, Tensor]]:
+    """The file's tensors, one by one."""
+    parameters = dict(model.named_parameters())
+    for rule in rules:
+        joined = [parameters[name].detach() for name in rule.ours]
+        tensor = joined[0] if len(joined) == 1 else torch.cat(joined)
+        yield rule.theirs, tensor.t().contiguous() if rule.transposed else tensor
+
+
+def exported_bytes(model: nn.Module, rules: list[Rule]) -> dict[str, int]:
+    """The size of each of the file's tensors."""
+    parameters = dict(model.named_parameters())
+    return {rule.theirs: sum(parameters[name].nbytes for name in rule.ours) for rule in rules}
+
+
+def _parameters(
+    rule: Rule, tensors: Tensors, sizes: list[int], dtype: torch.dtype, device: torch.device | None
+) -> dict[str, Tensor]:
+    """The parameters that one tensor holds."""
+    if len(rule.ours) == 1 and not rule.transposed:
+        whole = tensors.mapped(rule.theirs)
+        if whole.dtype == dtype and device in (None, torch.device("cpu")):
+            return {rule.ours[0]: whole}
+        del whole
+    with tensors.copied(rule.theirs) as tensor:
+        turned = tensor.t() if rule.transposed else tensor
+        pieces = turned.split(sizes)
+        return {
+            name: torch.empty(piece.shape, dtype=dtype, device=device).copy_(piece)
+            for name, piece in zip(rule.ours, pieces, strict=True)
+        }
+
+
+def _check_shape(rule: Rule, found: tuple[int, ...], wanted: list[tuple[int, ...]]) -> None:
+    joined = (sum(shape[0] for shape in wanted), *wanted[0][1:])
+    needed = joined[::-1] if rule.transposed else joined
+    if found != needed:
+        cause = f"has shape {list(found)} where the model needs {list(needed)}"
+        raise CheckpointError(rule.theirs, cause, "does config.json describe this checkpoint?")

@@ -1,0 +1,127 @@
+"""Every durable write: a file or folder appears whole under its name, or not at all.
+
+Temporary name, write, flush, fsync, rename, fsync of the folder. A failed write removes what it began and says in one
+line what happened.
+"""
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from archetype.errors import ArchetypeError, CheckpointError
+
+REMEDIES = {
+    errno.ENOSPC: "free some space or choose another folder",
+    errno.EDQUOT: "free some space or choose another folder",
+    errno.EACCES: "choose a folder that you may write to",
+    errno.EPERM: "choose a folder that you may write to",
+    errno.EROFS: "choose a folder that is not read-only",
+}
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace a file's contents."""
+    write_with(path, lambda temporary: _write(temporary, data))
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Replace a file's contents by a JSON object."""
+    write_bytes(path, (json.dumps(data, indent=2) + "\n").encode())
+
+
+def write_with(path: Path, write: Callable[[Path], None]) -> None:
+    """Replace a file by what `write` puts at the path it is given."""
+    with _in_words(path):
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            write(temporary)
+            temporary.chmod(0o666 & ~_umask())
+            _sync(temporary)
+            temporary.replace(path)
+            _sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add one line to a log."""
+    with _in_words(path), path.open("a") as file:
+        file.write(line + "\n")
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents, and check that it can be written to."""
+    with _in_words(path):
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which takes the name `path` only when the block ends without an error.
+
+    Raises:
+        CheckpointError: `path` exists and is not an empty folder, or cannot be written.
+    """
+    refuse_existing(path)
+    with _in_words(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+        try:
+            temporary.chmod(0o777 & ~_umask())
+            yield temporary
+            for file in temporary.rglob("*"):
+                _sync(file)
+            _sync(temporary)
+            if path.exists():
+                path.rmdir()
+            temporary.replace(path)
+            _sync(path.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise if something stands at `path` that a new folder would hide."""
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    if path.exists() or path.is_symlink():
+        raise CheckpointError(str(path), "exists already", "choose another folder or remove it")
+
+
+@contextmanager
+def _in_words(path: Path) -> Iterator[None]:
+    """Turn the system's refusals into one line; safetensors' writer reports them as its own error."""
+    try:
+        yield
+    except ArchetypeError:
+        raise
+    except OSError as error:
+        remedy = REMEDIES.get(error.errno or 0, "check the path")
+        raise CheckpointError(str(path), f"cannot be written: {error.strerror or error}", remedy) from None
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,156 @@
+"""The tensors of a safetensors checkpoint, in one file or many, mapped into memory and never copied."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from archetype.checkpoint import durable
+from archetype.errors import CheckpointError
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+SHARD_BYTES = 5 * 10**9
+
+
+class Tensors:
+    """Names, shapes and contents of a checkpoint's tensors.
+
+    A tensor from `mapped` is a view of the file; one from `copied` is memory of its own, and the pages of the file
+    that it came from are given back at once.
+    """
+
+    def __init__(self, files: dict[Path, Any], where: dict[str, Path]) -> None:
+        self._files = files
+        self._where = where
+
+    @classmethod
+    def open(cls, folder: Path) -> "Tensors":
+        """The checkpoint in a folder: an index and its shards, or one file.
+
+        Raises:
+            CheckpointError: none is there, a file is cut short, or the index points outside the folder.
+        """
+        if (folder / INDEX).is_file():
+            return cls.sharded(folder, folder / INDEX)
+        if (folder / SINGLE).is_file():
+            return cls.single(folder / SINGLE)
+        old = sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
+        remedy = f"convert {old[0]} to safetensors; pickled files are not read" if old else "is it a model folder?"
+        raise CheckpointError(str(folder), f"there is neither {SINGLE} nor {INDEX}", remedy)
+
+    @classmethod
+    def single(cls, file: Path) -> "Tensors":
+        """All tensors of one file."""
+        handle = _open(file)
+        return cls({file: handle}, dict.fromkeys(handle.keys(), file))
+
+    @classmethod
+    def sharded(cls, folder: Path, index: Path) -> "Tensors":
+        """The tensors that an index lists, each checked to be in the shard that it names."""
+        where = {name: _shard(folder, index, name, shard) for name, shard in _weight_map(index).items()}
+        handles = {file: _open(file) for file in sorted(set(where.values()))}
+        present = {file: set(handle.keys()) for file, handle in handles.items()}
+        for name, file in where.items():
+            if name not in present[file]:
+                raise CheckpointError(f"{index}: {name}", f"is not in {file.name}", "download the checkpoint again")
+        unlisted = sorted(name for names in present.values() for name in names if name not in where)
+        if unlisted:
+            raise CheckpointError(f"{index}: {unlisted[0]}", "is in a shard but not in the index", "mend the index")
+        return cls(handles, where)
+
+    def names(self) -> list[str]:
+        """All tensor names."""
+        return list(self._where)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape, without reading it."""
+        return tuple(self._files[self._where[name]].get_slice(name).get_shape())
+
+    def mapped(self, name: str) -> Tensor:
+        """A tensor as a view of its file."""
+        tensor: Tensor = self._files[self._where[name]].get_tensor(name)
+        return self._checked(name, tensor)
+
+    @contextmanager
+    def copied(self, name: str) -> Iterator[Tensor]:
+        """A tensor to copy from, valid within the block; its pages leave memory afterwards."""
+        handle = _open(self._where[name])
+        yield self._checked(name, handle.get_tensor(name))
+        del handle
+
+    def _checked(self, name: str, tensor: Tensor) -> Tensor:
+        if not tensor.dtype.is_floating_point or tensor.dtype.itemsize == 1:
+            cause = f"is stored as {str(tensor.dtype).removeprefix('torch.')}"
+            raise CheckpointError(name, cause, "quantized checkpoints are not read")
+        return tensor
+
+
+def save(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write one safetensors file, whole or not at all."""
+
+    def write(temporary: Path) -> None:
+        try:
+            save_file({name: t.detach().contiguous() for name, t in tensors.items()}, temporary, {"format": "pt"})
+        except SafetensorError as error:  # it wraps the system's refusal in its own type, as text
+            raise CheckpointError(str(path), f"cannot be written: {error}", "check space and permissions") from None
+
+    durable.write_with(path, write)
+
+
+def shards(sizes: dict[str, int], limit: int = SHARD_BYTES) -> list[list[str]]:
+    """Tensor names in groups of at most `limit` bytes, in order; a larger tensor stands alone."""
+    groups: list[list[str]] = [[]]
+    filled = 0
+    for name, size in sizes.items():
+        if groups[-1] and filled + size > limit:
+            groups.append([])
+            filled = 0
+        groups[-1].append(name)
+        filled += size
+    return groups
+
+
+def _open(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt")
+    except (SafetensorError, OSError) as error:
+        cause = " ".join(str(error).split())
+        raise CheckpointError(str(file), f"is not a whole safetensors file: {cause}", "download it again") from None
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        found = json.loads(index.read_bytes())["weight_map"]
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+        raise CheckpointError(str(index), f"is not an index: {error}", "download it again") from None
+    if not isinstance(found, dict) or not all(isinstance(name, str) for pair in found.items() for name in pair):
+        raise CheckpointError(str(index), "its weight_map is not a mapping of names", "download it again")
+    return found
+
+
+def _shard(folder: Path, index: Path, name: str, shard: str) -> Path:
+    """The file of a shard, which must be in the folder itself."""
+    parts = PurePosixPath(shard).parts
+    if len(parts) != 1 or parts[0] in ("..", "/") or "\\" in shard:
+        cause = f"{shard!r} points outside the model's folder"
+        raise CheckpointError(f"{index}: weight_map: {name}", cause, "do not trust this checkpoint")
+    if not (folder / shard).is_file():
+        raise CheckpointError(f"{index}: weight_map: {name}", f"{shard} is missing", "download it")
+    return folder / shard
+
+
+def dtype_of(name: str | None) -> torch.dtype | None:
+    """The torch type of a name such as bfloat16."""
+    if name is None:
+        return None
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+    if name not in known:
+        raise CheckpointError("dtype", f"{name!r} is not known", f"use one of {', '.join(known)}")
+    return known[name]

@@ -1,0 +1,113 @@
+"""Checkpoints of a training run: safetensors and a manifest that proves them whole. No pickle."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from archetype.checkpoint import durable
+from archetype.checkpoint.tensors import SINGLE, save
+from archetype.errors import CheckpointError
+
+OPTIMIZER = "optimizer.safetensors"
+MANIFEST = "manifest.json"
+KEPT = 2  # the newest, and one before it in case a disk damages the newest
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One whole checkpoint on disk."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps taken."""
+        return int(self.manifest["step"])
+
+    @property
+    def weights_file(self) -> Path:
+        """The model's parameters under our own names."""
+        return self.folder / SINGLE
+
+    def optimizer(self) -> dict[str, Tensor]:
+        """The optimizer's tensors."""
+        return load_file(self.folder / OPTIMIZER)
+
+
+def write(
+    checkpoints: Path, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor], facts: dict[str, Any]
+) -> Checkpoint:
+    """Write a checkpoint that appears whole or not at all, and drop all but the newest `KEPT`.
+
+    Args:
+        checkpoints: the run's folder of checkpoints.
+        facts: what else the manifest says: fingerprints of data and recipe, versions.
+    """
+    folder = checkpoints / f"step-{step:08d}"
+    if folder.exists():
+        shutil.rmtree(folder)
+    with durable.new_folder(folder) as temporary:
+        save(temporary / SINGLE, weights)
+        save(temporary / OPTIMIZER, optimizer)
+        files = {name: _identity(temporary / name) for name in (SINGLE, OPTIMIZER)}
+        manifest = {"step": step, "files": files} | facts
+        durable.write_json(temporary / MANIFEST, manifest)
+    for old in _folders(checkpoints)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return Checkpoint(folder, manifest)
+
+
+def latest(checkpoints: Path) -> Checkpoint | None:
+    """The newest checkpoint that is whole; None where there is none at all.
+
+    Raises:
+        CheckpointError: there are checkpoints, but the newest is damaged; names the file, and offers the one before.
+    """
+    folders = _folders(checkpoints)
+    return opened(folders[-1]) if folders else None
+
+
+def opened(folder: Path) -> Checkpoint:
+    """A checkpoint after its sizes and hashes were checked."""
+    manifest = _manifest(folder)
+    for name, identity in manifest["files"].items():
+        if not (folder / name).is_file():
+            raise _damaged(folder, name, "is missing")
+        if _identity(folder / name) != identity:
+            raise _damaged(folder, name, "is not what was saved")
+    return Checkpoint(folder, manifest)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        whole = isinstance(manifest["step"], int) and set(manifest["files"]) == {SINGLE, OPTIMIZER}
+    except (OSError, ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise _damaged(folder, MANIFEST, "is missing or damaged")
+    assert isinstance(manifest, dict)
+    return manifest
+
+
+def _damaged(folder: Path, name: str, cause: str) -> CheckpointError:
+    others = [other for other in _folders(folder.parent) if other != folder]
+    remedy = f"remove {folder} to go on from {others[-1].name}" if others else f"remove {folder} and start again"
+    return CheckpointError(str(folder / name), cause, remedy)
+
+
+def _folders(checkpoints: Path) -> list[Path]:
+    """Checkpoint folders, oldest first."""
+    return sorted(path for path in checkpoints.glob("step-*") if path.is_dir())
+
+
+def _identity(file: Path) -> dict[str, Any]:
+    with file.open("rb") as stream:
+        return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}

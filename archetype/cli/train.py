@@ -1,0 +1,131 @@
+"""Verbs that train: a recipe or flags to a run directory, and the demo."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from archetype.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from archetype.train.loop import Interrupted
+    from archetype.train.recipe import Recipe
+    from archetype.train.session import Session
+
+
+def train(
+    recipe: Annotated[Path | None, typer.Option(help="A recipe file; flags replace what it says.")] = None,
+    spec: Annotated[str | None, typer.Option(help="A preset or a specification file.  [default: llama-tiny]")] = None,
+    text: Annotated[list[str] | None, typer.Option(help="A UTF-8 text file; may be given again.")] = None,
+    to: Annotated[Path | None, typer.Option(help="The run directory to make; must not exist.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run directory.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="bytes, characters, words, bpe, byte_bpe, or a folder.  [default: byte_bpe]")
+    ] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Of a tokenizer that is trained.  [default: 4096]")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps.  [default: 1000]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows a step.  [default: 16]")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a row.  [default: the model's context]")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="The peak.  [default: 0.001]")] = None,
+    warmup: Annotated[int | None, typer.Option(help="Steps to the peak.  [default: 100]")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32 or bfloat16.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights, order and dropout.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+) -> None:
+    """Train a model on text; the result is a run directory that every verb takes."""
+    from archetype.errors import SpecError
+    from archetype.train.session import resume as resume_session
+    from archetype.train.session import start
+
+    flags: dict[tuple[str, ...], Any] = {
+        ("spec",): spec,
+        ("data", "text"): tuple(text) if text else None,
+        ("data", "tokenizer"): tokenizer,
+        ("data", "vocab_size"): vocab_size,
+        ("steps",): steps,
+        ("batch_size",): batch_size,
+        ("length",): length,
+        ("optimizer", "learning_rate"): learning_rate,
+        ("schedule", "warmup"): warmup,
+        ("dtype",): dtype,
+        ("seed",): seed,
+    }
+    if resume is not None:
+        if recipe or to or any(value is not None for value in flags.values()):
+            raise SpecError("--resume", "a resumed run keeps its recipe", "give --resume alone")
+        session = resume_session(resume, _device(device))
+    else:
+        chosen = _recipe(recipe, flags)
+        if to is None:
+            raise SpecError("--to", "is missing", "name the run directory to make")
+        session = start(to, chosen, _device(device))
+    interrupted = run_with_progress(session)
+    if as_json:
+        from archetype.train.metrics import read
+
+        measured = read(session.run.metrics_file)
+        print_json({"run": str(session.run.folder), "step": session.step, "last": measured[-1] if measured else None})
+    raise_if_interrupted(session, interrupted)
+
+
+def demo(
+    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file.  [default: Python's own documentation]")] = None,
+    to: Annotated[Path | None, typer.Option(help="The run directory to make.  [default: runs/demo]")] = None,
+    minutes: Annotated[float, typer.Option(min=0.05, help="About how long to train.")] = 1.5,
+) -> None:
+    """Train a small model on text found on this machine, show its cost and loss curve, and generate."""
+    from archetype.demo import demo
+
+    demo(text, to, minutes)
+
+
+def run_with_progress(session: "Session") -> "Interrupted | None":
+    """Train to the end with a live line, then show the loss curve."""
+    from archetype.train.metrics import read
+    from archetype.train.plot import draw_in_terminal
+    from archetype.train.progress import ProgressLine
+    from archetype.train.run import run
+
+    err = console(stderr=True)
+    with ProgressLine(err, session.step, session.recipe.steps) as progress:
+        interrupted = run(session, progress.show)
+    if measured := read(session.run.metrics_file):
+        err.print(draw_in_terminal(measured, err.width), markup=False)
+    err.print(f"run directory: {session.run.folder}")
+    return interrupted
+
+
+def raise_if_interrupted(session: "Session", interrupted: "Interrupted | None") -> None:
+    """End with the signal's status, and say how to go on."""
+    if interrupted is not None:
+        message = f"stopped after step {interrupted.step}; go on with: archetype train --resume {session.run.folder}"
+        console(stderr=True).print(message, soft_wrap=True)
+        raise typer.Exit(128 + interrupted.signal)
+
+
+def _recipe(file: Path | None, flags: dict[tuple[str, ...], Any]) -> "Recipe":
+    """A recipe file with the flags that were given in place of what it says."""
+    from archetype.errors import ArchetypeError
+    from archetype.spec.io import read_mapping
+    from archetype.train.recipe import Recipe
+
+    data: dict[str, Any] = read_mapping(file) if file else {}
+    for path, value in flags.items():
+        if value is not None:
+            section = data
+            for key in path[:-1]:
+                section = section.setdefault(key, {})
+            section[path[-1]] = value
+    try:
+        return Recipe.parse(data)
+    except ArchetypeError as error:
+        raise error.within(str(file)) if file else error from None
+
+
+def _device(name: str) -> Any:
+    import torch
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)

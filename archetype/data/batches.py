@@ -1,0 +1,51 @@
+"""Batches of a token sequence, whose order is a function of the seed and the step alone."""
+
+import numpy as np
+import numpy.typing as npt
+
+from archetype.errors import DataError
+
+Tokens = npt.NDArray[np.int32]
+
+
+class Batches:
+    """Windows of `length` + 1 tokens, each token once an epoch, in an order drawn anew for every epoch.
+
+    No state is consumed: batch n is the same whoever asks, and whenever, so a resumed run sees what it would have seen.
+    """
+
+    def __init__(self, tokens: Tokens, batch_size: int, length: int, seed: int) -> None:
+        self.tokens = tokens
+        self.batch_size = batch_size
+        self.length = length
+        self.seed = seed
+        self.windows = (len(tokens) - 1) // length - 1  # one fewer than fit: each epoch starts at another offset
+        if self.windows < 1:
+            cause = f"has {len(tokens)} tokens and one row needs {2 * length + 1}"
+            raise DataError("text", cause, "give a longer text or a smaller length")
+        self._epoch: tuple[int, npt.NDArray[np.int64]] | None = None
+
+    def batch(self, step: int) -> Tokens:
+        """The tokens of a step, (batch_size, length + 1)."""
+        first = step * self.batch_size
+        starts = [self._start(sample) for sample in range(first, first + self.batch_size)]
+        return np.stack([self.tokens[start : start + self.length + 1] for start in starts])
+
+    def _start(self, sample: int) -> int:
+        epoch, place = divmod(sample, self.windows)
+        return int(self._order(epoch)[place])
+
+    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
+        """Where each window of an epoch starts."""
+        if self._epoch is None or self._epoch[0] != epoch:
+            generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
+            offset = generator.integers(self.length)
+            self._epoch = (epoch, generator.permutation(self.windows) * self.length + offset)
+        return self._epoch[1]
+
+
+def windows(tokens: Tokens, length: int) -> Tokens:
+    """All whole windows in order, (n, length + 1); a text shorter than that is one window."""
+    length = min(length, len(tokens) - 1)
+    count = (len(tokens) - 1) // length
+    return np.stack([tokens[i * length : (i + 1) * length + 1] for i in range(count)])

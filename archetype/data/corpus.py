@@ -1,0 +1,62 @@
+"""A text as tokens, its last part held out."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from archetype.data.batches import Tokens
+from archetype.data.tokenizer import Tokenizer
+from archetype.errors import DataError
+
+PIECE = 2**20  # characters encoded at once
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Tokens to train on and tokens held out.
+
+    Attributes:
+        validation_bytes: UTF-8 bytes of the held-out text, so that losses of different tokenizers compare.
+        fingerprint: of the text and the tokens, to tell on resuming whether they are still the same.
+    """
+
+    training: Tokens
+    validation: Tokens
+    validation_bytes: int
+    fingerprint: str
+
+
+def split(text: str, validation: float) -> tuple[str, str]:
+    """The text and its held-out end."""
+    cut = round(len(text) * (1 - validation))
+    if not 0 < cut < len(text):
+        raise DataError("text", f"has {len(text)} characters, too few to hold some out", "give a longer text")
+    return text[:cut], text[cut:]
+
+
+def corpus(text: str, tokenizer: Tokenizer, validation: float) -> Corpus:
+    """Tokenize a text in two parts."""
+    training, held_out = split(text, validation)
+    tokens, held_out_tokens = encode(tokenizer, training), encode(tokenizer, held_out)
+    if len(held_out_tokens) < 2:
+        raise DataError("text", "its held-out part has fewer than two tokens", "give a longer text")
+    digest = hashlib.sha256(text.encode())
+    digest.update(tokens.tobytes() + held_out_tokens.tobytes())
+    return Corpus(tokens, held_out_tokens, len(held_out.encode()), digest.hexdigest())
+
+
+def encode(tokenizer: Tokenizer, text: str) -> Tokens:
+    """All tokens of a text, piece by piece so that memory stays small."""
+    return np.concatenate([np.array(tokenizer.encode(piece), dtype=np.int32) for piece in _pieces(text)])
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The text cut at line ends, where no token of a pre-tokenizer crosses."""
+    start = 0
+    while start < len(text):
+        end = start + PIECE
+        cut = text.find("\n", end) + 1 if end < len(text) else len(text)
+        yield text[start : cut or len(text)]
+        start = cut or len(text)

@@ -1,0 +1,87 @@
+"""A tokenizer from a folder, whatever its files are called."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from archetype.data.tokenizer import plain
+from archetype.data.tokenizer.reading import read_bytes, read_json
+from archetype.data.tokenizer.special_tokens import read_config
+from archetype.data.tokenizer.tokenizer import Tokenizer
+from archetype.errors import DataError
+
+SUBFOLDER = "tokenizer"  # of a run directory
+
+
+def open_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer in a model folder, a run directory, or a folder of its own.
+
+    Of several, tokenizer.json comes first, then tokenizer.model, then the others.
+
+    Raises:
+        DataError: there is none (says what was looked for), or its file is damaged.
+    """
+    if not folder.is_dir():
+        raise DataError(str(folder), "there is no such folder", "name the folder that holds the tokenizer's files")
+    if (folder / SUBFOLDER).is_dir():
+        folder = folder / SUBFOLDER
+    for pattern, opened in _OPENERS.items():
+        file = next((path for path in sorted(folder.glob(pattern)) if path.is_file()), None)
+        if file is not None:
+            try:
+                return opened(file)
+            except DataError as error:
+                raise _located(error, file) from None
+    raise DataError(str(folder), "holds no tokenizer", f"it needs one of these files: {', '.join(_OPENERS)}")
+
+
+def _hugging_face(file: Path) -> Tokenizer:
+    from archetype.data.tokenizer.hugging_face import HuggingFaceTokenizer
+
+    return HuggingFaceTokenizer(read_bytes(file), read_config(file.parent))
+
+
+def _model(file: Path) -> Tokenizer:
+    """SentencePiece, or a rank file: Llama 3 ships one under SentencePiece's name."""
+    from archetype.data.tokenizer.sentencepiece import SentencePieceTokenizer
+    from archetype.data.tokenizer.tiktoken import is_ranks
+
+    data = read_bytes(file)
+    return _ranks(file) if is_ranks(data) else SentencePieceTokenizer(data, read_config(file.parent))
+
+
+def _ranks(file: Path) -> Tokenizer:
+    from archetype.data.tokenizer.tiktoken import TiktokenTokenizer
+    from archetype.data.tokenizer.tiktoken_formats import COMPANION
+
+    companion = file.parent / COMPANION
+    format = read_json(companion) if companion.is_file() else None
+    return TiktokenTokenizer(read_bytes(file), format, read_config(file.parent))
+
+
+def _gpt2(file: Path) -> Tokenizer:
+    from archetype.data.tokenizer.gpt2_files import MERGES, tokenizer_json
+    from archetype.data.tokenizer.hugging_face import HuggingFaceTokenizer
+
+    config = read_config(file.parent)
+    merges = read_bytes(file.parent / MERGES)
+    return HuggingFaceTokenizer(tokenizer_json(read_json(file), merges, config), config)
+
+
+def _plain(file: Path) -> Tokenizer:
+    return plain.from_mapping(read_json(file))
+
+
+_OPENERS: dict[str, Callable[[Path], Tokenizer]] = {
+    "tokenizer.json": _hugging_face,
+    "tokenizer.model": _model,
+    "*.tiktoken": _ranks,
+    plain.FILE: _plain,
+    "vocab.json": _gpt2,
+}
+
+
+def _located(error: DataError, file: Path) -> DataError:
+    """The error with the file's whole path, whether or not it named the file already."""
+    inner = error.place.removeprefix(file.name).removeprefix(": ")
+    place = str(file.parent / error.place) if error.place.startswith(str(file.parent)) else str(file)
+    return DataError(f"{place}: {inner}" if inner else place, error.cause, error.remedy)

@@ -1,0 +1,91 @@
+"""The verbs of `import archetype`, each loading only what it needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from archetype.cost import Report, report
+from archetype.families.source import Source, open_spec
+from archetype.spec import ModelSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from archetype.language_model import LanguageModel
+    from archetype.model import Model
+
+def spec(source: Source) -> ModelSpec:
+    """The specification that `source` names.
+
+    Args:
+        source: a preset's name, a YAML or JSON file, a run directory, a Hugging Face folder, or plain data.
+
+    Raises:
+        ArchetypeError: nothing of that name exists, or what exists is wrong.
+    """
+    return open_spec(source)
+
+
+def cost(source: Source, batch: int = 1, length: int | None = None, dtype: str = "bfloat16") -> Report:
+    """What a specification costs: parameters, FLOPs, state and memory.
+
+    Args:
+        source: anything that `spec` takes.
+        batch: rows at once.
+        length: tokens of each row (absent: the context length).
+        dtype: type of weights and state.
+    """
+    return report(spec(source), batch, length, dtype)
+
+
+def build(source: Source, seed: int = 0, device: str = "cpu", dtype: torch.dtype | None = None) -> Model:
+    """A randomly initialised model, the same for the same seed.
+
+    Args:
+        source: anything that `spec` takes.
+        seed: of the initial weights.
+        device: cpu, cuda, or meta (no storage).
+        dtype: type of the weights (absent: float32).
+    """
+    import torch
+
+    from archetype.model import build
+
+    return build(spec(source), seed, device, dtype or torch.float32)
+
+
+def load(folder: str | Path, dtype: str | torch.dtype | None = None, device: str = "cpu") -> LanguageModel:
+    """The model and tokenizer in a run directory or a Hugging Face folder.
+
+    Args:
+        folder: holds spec.yaml or config.json.
+        dtype: type of the weights, such as "bfloat16" (absent: as stored).
+        device: where they go.
+    """
+    from archetype.checkpoint.tensors import dtype_of
+    from archetype.language_model import load
+
+    return load(folder, dtype_of(dtype) if isinstance(dtype, str) else dtype, device)
+
+
+def export(lm: LanguageModel, folder: str | Path, family: str | None = None, shard_bytes: int | None = None) -> None:
+    """Write a model as a Hugging Face folder that transformers loads.
+
+    Args:
+        lm: what `load` gave.
+        folder: must not exist, or be empty.
+        family: gpt2 or llama (absent: as loaded, or the first that can express it).
+        shard_bytes: the size above which the weights go into several files.
+    """
+    from archetype.language_model import export
+
+    export(lm, folder, family, shard_bytes)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LanguageModel":
+        from archetype.language_model import LanguageModel
+
+        return LanguageModel
+    raise AttributeError(f"module 'archetype.faces' has no attribute {name!r}")

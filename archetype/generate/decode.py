@@ -1,0 +1,125 @@
+"""The driver: prompts in, tokens out, one step for all rows at a time."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from archetype.errors import SpecError
+from archetype.generate.sample import Sampler
+from archetype.generate.settings import Sampling
+from archetype.model import Model
+from archetype.parts.state import State
+
+PREFILL_CHUNK = 512
+
+
+class Decoding:
+    """Rows that are decoded together. Iterating gives (row, token) as they are chosen.
+
+    A row ends at one of `stop_ids` (which is not given out), after `max_new_tokens`, or when `finish` is called for
+    it; it then leaves the batch. A row that fills the model's context goes on with its newest three quarters: the
+    oldest tokens leave, and what stays is read anew from position 0, as the model was trained.
+
+    Raises:
+        SpecError: a prompt is empty, longer than the context, or has an id outside the vocabulary.
+    """
+
+    def __init__(
+        self, model: Model, prompts: list[list[int]], sampling: Sampling, stop_ids: tuple[int, ...] = ()
+    ) -> None:
+        self.model = model
+        self.context = model.spec.context_length
+        for number, prompt in enumerate(prompts):
+            self._check(f"prompt {number + 1}" if len(prompts) > 1 else "prompt", prompt)
+        self.sampling = sampling
+        self.stop_ids = frozenset(() if sampling.ignore_eos else stop_ids)
+        self.active = list(range(len(prompts)))
+        self.windows = [list(prompt) for prompt in prompts]  # what the model sees of each row, the newest token last
+        self.left = [sampling.max_new_tokens] * len(prompts)
+        self.device = model.embedding.token.weight.device
+        self.sampler = Sampler(sampling, prompts, model.spec.vocab_size, self.device)
+
+    def finish(self, row: int) -> None:
+        """Let a row leave before the next step."""
+        self.left[row] = 0
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        longest = max(len(window) for window in self.windows)
+        state = self.model.new_state(len(self.active), min(self.context, longest + self.sampling.max_new_tokens))
+        logits, state = prefill(self.model, self.windows, state)
+        while True:
+            for row, token in zip(list(self.active), self.sampler.next(logits, self.active), strict=True):
+                if token in self.stop_ids:
+                    self.finish(row)
+                    continue
+                self.windows[row].append(token)
+                self.left[row] -= 1
+                yield row, token
+            state = self._without_finished(state)
+            if not self.active:
+                return
+            state = self._receded(state)
+            logits, state = self._step(state)
+
+    @torch.inference_mode()
+    def _without_finished(self, state: State) -> State:
+        stay = [place for place, row in enumerate(self.active) if self.left[row] > 0]
+        if len(stay) == len(self.active) or not stay:
+            self.active = [self.active[place] for place in stay]
+            return state
+        self.active = [self.active[place] for place in stay]
+        return state.select(torch.tensor(stay, device=self.device))
+
+    @torch.inference_mode()
+    def _receded(self, state: State) -> State:
+        """Rows whose newest token no longer fits lose their oldest quarter; the rest is read anew."""
+        full = [place for place, row in enumerate(self.active) if len(self.windows[row]) > self.context]
+        if full:
+            kept = max(2, self.context * 3 // 4)
+            rows = [self.active[place] for place in full]
+            for row in rows:
+                self.windows[row] = self.windows[row][-min(kept, self.context) :]
+            fresh = self.model.new_state(len(rows), state.capacity)
+            _, fresh = prefill(self.model, [self.windows[row][:-1] for row in rows], fresh)
+            state.insert(torch.tensor(full, device=self.device), fresh)
+        return state
+
+    @torch.inference_mode()
+    def _step(self, state: State) -> tuple[Tensor, State]:
+        """Feed each row its newest token; read only the filled part of the state."""
+        windows = [self.windows[row] for row in self.active]
+        newest = torch.tensor([[window[-1]] for window in windows], device=self.device)
+        logits, view = self.model(newest, state.narrow(max(map(len, windows))), last_only=True)
+        return logits[:, 0], state.after(view)
+
+    def _check(self, place: str, prompt: list[int]) -> None:
+        if not prompt:
+            raise SpecError(place, "is empty, and the tokenizer has no token that starts a text", "give some text")
+        if len(prompt) > self.context:
+            cause = f"has {len(prompt)} tokens and the model's context holds {self.context}"
+            raise SpecError(place, cause, "shorten it")
+        if not 0 <= min(prompt) <= max(prompt) < self.model.spec.vocab_size:
+            cause = f"holds a token outside the vocabulary of {self.model.spec.vocab_size}"
+            raise SpecError(place, cause, "is it the model's own tokenizer?")
+
+
+@torch.inference_mode()
+def prefill(model: Model, texts: list[list[int]], state: State) -> tuple[Tensor, State]:
+    """Read texts of any lengths, in chunks; the logits after each, (rows, V), and the state."""
+    lengths = torch.tensor([len(text) for text in texts])
+    longest = int(lengths.max())
+    padded = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
+    logits: Tensor | None = None
+    for start in range(0, longest, PREFILL_CHUNK):
+        chunk = padded[:, start : start + PREFILL_CHUNK].to(state.lengths.device)
+        counts = (lengths - start).clamp(0, chunk.shape[1])
+        whole = bool((counts == chunk.shape[1]).all())
+        counts = counts.to(chunk.device)
+        # a row that has ended is padding from its end on, so even then nothing is written past this chunk
+        view = state.narrow(start + chunk.shape[1])
+        last, view = model(chunk, view, None if whole else counts, last_only=True)
+        state = state.after(view)
+        logits = last[:, 0] if logits is None else torch.where((counts > 0)[:, None], last[:, 0], logits)
+    assert logits is not None
+    return logits, state

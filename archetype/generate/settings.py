@@ -1,0 +1,72 @@
+"""How the next token is chosen, and when to stop."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from archetype.errors import ArchetypeError, CheckpointError
+from archetype.spec.base import Flag, Spec
+
+GENERATION_CONFIG = "generation_config.json"
+
+
+class Sampling(Spec):
+    """Settings of one generation; temperature 0 is greedy. The order of application is that of the fields.
+
+    `repetition_penalty` divides the positive and multiplies the negative logits of tokens seen (Keskar 2019);
+    `top_k` keeps the k likeliest; `top_p` the fewest whose probabilities reach p (Holtzman 2019); `min_p` those at
+    least min_p times as likely as the likeliest (Nguyen 2024). `stop` strings end a text and are left out of it.
+    """
+
+    max_new_tokens: Annotated[int, Field(strict=True, ge=1, le=2**31)] = 256
+    repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    top_k: Annotated[int, Field(strict=True, ge=1)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    min_p: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    ignore_eos: Flag = False
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is always taken."""
+        return self.temperature == 0
+
+
+def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
+    """The defaults that a model folder's generation_config.json sets, and its other keys (ids of special tokens).
+
+    Without the file, or without `do_sample`, decoding is greedy, as in transformers.
+    """
+    file = folder / GENERATION_CONFIG
+    if not file.is_file():
+        return Sampling(temperature=0.0), {}
+    try:
+        data = json.loads(file.read_bytes())
+    except (ValueError, RecursionError, OSError) as error:
+        raise CheckpointError(str(file), f"cannot be read as JSON: {error}", "mend or remove it") from None
+    if not isinstance(data, dict):
+        raise CheckpointError(str(file), "does not hold a JSON object", "mend or remove it")
+    names = ("max_new_tokens", "repetition_penalty", "temperature", "top_k", "top_p", "min_p")
+    given = {name: data[name] for name in names if data.get(name) is not None}
+    if given.get("top_k") == 0:
+        del given["top_k"]  # the library's way to say that it is off
+    if not data.get("do_sample", False):
+        given["temperature"] = 0.0
+    try:
+        return Sampling.parse(given), {name: value for name, value in data.items() if name not in names}
+    except ArchetypeError as error:
+        raise error.within(str(file)) from None
+
+
+def generation_config(sampling: Sampling) -> dict[str, Any]:
+    """What generation_config.json says of these settings."""
+    values: dict[str, Any] = {"do_sample": not sampling.greedy}
+    for name in ("repetition_penalty", "temperature", "top_k", "top_p", "min_p"):
+        value = getattr(sampling, name)
+        if value != Sampling.model_fields[name].default and not (name == "temperature" and sampling.greedy):
+            values[name] = value
+    return values

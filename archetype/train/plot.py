@@ -1,0 +1,52 @@
+"""A run's loss curve, in the terminal and as a picture."""
+
+from pathlib import Path
+from typing import Any
+
+from archetype.checkpoint import durable
+
+Curve = tuple[list[int], list[float]]
+
+
+def curves(metrics: list[dict[str, Any]]) -> tuple[Curve, Curve]:
+    """Training loss, averaged over neighbouring steps, and held-out loss."""
+    steps = [(m["step"], m["loss"]) for m in metrics if "loss" in m and not m.get("skipped")]
+    width = max(1, len(steps) // 100)
+    groups = [steps[i : i + width] for i in range(0, len(steps), width)]
+    training = [group[-1][0] for group in groups], [sum(loss for _, loss in group) / len(group) for group in groups]
+    held_out = [m for m in metrics if "validation_loss" in m]
+    return training, ([m["step"] for m in held_out], [m["validation_loss"] for m in held_out])
+
+
+def draw_in_terminal(metrics: list[dict[str, Any]], width: int, height: int = 14) -> str:
+    """The loss curve in characters."""
+    import plotext
+
+    training, held_out = curves(metrics)
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plotsize(min(width, 100), height)
+    plotext.plot(*training, label="training", marker="braille")
+    if held_out[0]:
+        plotext.scatter(*held_out, label="held out", marker="x")
+    plotext.xlabel("step")
+    plotext.title("loss (nats a token)")
+    drawn: str = plotext.build()
+    return drawn
+
+
+def draw_picture(metrics: list[dict[str, Any]], file: Path, title: str) -> None:
+    """The loss curve as a PNG file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    training, held_out = curves(metrics)
+    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(*training, label="training", linewidth=1.2)
+    if held_out[0]:
+        axes.plot(*held_out, label="held out", marker="o", markersize=4, linewidth=0.8)
+    axes.set(xlabel="step", ylabel="loss (nats a token)", title=title)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    durable.write_with(file, lambda temporary: FigureCanvasAgg(figure).print_png(str(temporary)))

@@ -1,0 +1,68 @@
+"""What a person sees while a run goes on: one live line on a terminal, a line now and then elsewhere."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from archetype.train.loop import Evaluated, Event, Interrupted, Saved, Step
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class ProgressLine:
+    """Shows the events of a run as they come."""
+
+    def __init__(self, console: Console, first: int, steps: int) -> None:
+        self.console = console
+        self.steps = steps
+        self.started = self.last_line = time.monotonic()
+        self.first = first
+        self.rate = 0.0  # tokens a second, smoothed
+        self.bar = Progress(
+            TextColumn("step {task.completed:>5.0f}/{task.total:.0f}"), BarColumn(bar_width=20), _Measures(),
+            TextColumn("left"), TimeRemainingColumn(compact=True),
+            console=console, disable=not console.is_terminal, speed_estimate_period=60,
+        )  # fmt: skip
+        self.task = self.bar.add_task("", total=steps, completed=first, measures="")
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def show(self, event: Event) -> None:
+        """Show one event."""
+        match event:
+            case Step():
+                self._step(event)
+            case Evaluated(step, evaluation):
+                measured = f"loss {evaluation.loss:.4f} nats/token, {evaluation.bits_per_byte:.4f} bits/byte"
+                self.console.print(f"step {step:>5}  held out: {measured}")
+            case Saved() | Interrupted():
+                pass
+
+    def _step(self, event: Step) -> None:
+        self.rate = event.tokens_per_second if not self.rate else 0.9 * self.rate + 0.1 * event.tokens_per_second
+        measures = f"loss {event.loss:.3f}  lr {event.learning_rate:.1e}  {self.rate:,.0f} tokens/s"
+        self.bar.update(self.task, completed=event.step, measures=measures)
+        if event.skipped:
+            self.console.print(f"step {event.step:>5}  skipped: the loss or its gradient was not finite")
+        elif not self.console.is_terminal and time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
+            self.last_line = time.monotonic()
+            left = (self.last_line - self.started) / (event.step - self.first) * (self.steps - event.step)
+            self.console.print(f"step {event.step:>5}/{self.steps}  {measures}  {left:.0f} s left")
+
+
+class _Measures(ProgressColumn):
+    """Loss, learning rate and speed, cut where the terminal is narrow."""
+
+    def render(self, task: Task) -> Text:
+        return Text(str(task.fields["measures"]), overflow="ellipsis", no_wrap=True)
