@@ -20,7 +20,9 @@ class ArchetypeError(Exception):
         text = f"{self.place}: {self.cause}" if self.place else self.cause
         if self.remedy:
             text += f"; {self.remedy}"
-        return " ".join(text.split())
+        # names out of a file may hold anything: nothing of it may steer the terminal or fail to print
+        line = " ".join(text.split())
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
     def within(self, place: str) -> "ArchetypeError":
         """The same error, seen from outside: `place` (a file, say) stands before its own place."""

@@ -56,8 +56,7 @@ class LanguageModel:
 
     def stream(self, prompt: str, **sampling: Any) -> Iterator[str]:
         """The continuation of a prompt, piece by piece, never cutting a character in two."""
-        for _, piece in self.stream_all([prompt], **sampling):
-            yield piece
+        return (piece for _, piece in self.stream_all([prompt], **sampling))
 
     def stream_all(self, prompts: list[str], **sampling: Any) -> Iterator[tuple[int, str]]:
         """(number of the prompt, next piece) for several prompts at once."""

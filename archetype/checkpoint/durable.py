@@ -90,9 +90,11 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 def refuse_existing(path: Path) -> None:
     """Raise if something stands at `path` that a new folder would hide."""
-    if path.is_dir() and not any(path.iterdir()):
-        return
-    if path.exists() or path.is_symlink():
+    with _in_words(path):
+        if path.is_dir() and not any(path.iterdir()):
+            return
+        found = path.exists() or path.is_symlink()
+    if found:
         raise CheckpointError(str(path), "exists already", "choose another folder or remove it")
 
 

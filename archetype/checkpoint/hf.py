@@ -29,8 +29,11 @@ def read_model(folder: Path, dtype: torch.dtype | None = None, device: torch.dev
     tensors = Tensors.open(folder)
     if dtype is not None:
         refuse_too_large(spec, dtype.itemsize)
-    model = skeleton(spec)
     names = tensors.names()
+    if spec.num_layers > len(names):  # said before so many layers are made
+        cause = f"describes {spec.num_layers} layers, and there are only {len(names)} tensors"
+        raise CheckpointError(str(folder / "config.json"), cause, "does it describe this checkpoint?")
+    model = skeleton(spec)
     try:
         rules = _as_named(family, for_model(family.rules, spec.num_layers, _names(model)), names)
         copies = _tied_copies(spec, rules, tensors)
@@ -83,7 +86,10 @@ def _tied_copies(spec: ModelSpec, rules: list[Rule], tensors: Tensors) -> list[s
     if not spec.head.tied or "lm_head.weight" not in tensors.names():
         return []
     embedding = next(rule.theirs for rule in rules if rule.ours == ("embedding.token.weight",))
-    if not torch.equal(tensors.mapped("lm_head.weight"), tensors.mapped(embedding)):
+    if embedding not in tensors.names():
+        return []  # it is the one that is missing
+    ours, copy = tensors.mapped(embedding), tensors.mapped("lm_head.weight")
+    if ours.dtype != copy.dtype or not torch.equal(ours, copy):
         cause = f"differs from {embedding}, though the configuration ties them"
         raise CheckpointError("lm_head.weight", cause, "set tie_word_embeddings to false")
     return [r"lm_head\.weight"]

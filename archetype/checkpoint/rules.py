@@ -1,6 +1,7 @@
 """How a published file's tensors and a model's parameters correspond: one list of data, read in both directions."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -43,7 +44,7 @@ def for_model(rules: Iterable[Rule], num_layers: int, parameters: Iterable[str])
     orphans = sorted(present - set(claimed)) + sorted(name for name in set(claimed) - present)
     if orphans:
         raise CheckpointError(orphans[0], "the family's format has no place for this parameter", "use another family")
-    twice = sorted({name for name in claimed if claimed.count(name) > 1})
+    twice = sorted(name for name, count in Counter(claimed).items() if count > 1)
     if twice:
         raise CheckpointError(twice[0], "two weight rules claim this parameter", "this is a mistake in the family")
     return kept

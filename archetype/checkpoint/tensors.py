@@ -75,17 +75,20 @@ class Tensors:
 
     def mapped(self, name: str) -> Tensor:
         """A tensor as a view of its file."""
-        tensor: Tensor = self._files[self._where[name]].get_tensor(name)
-        return self._checked(name, tensor)
+        return self._read(name, self._files[self._where[name]])
 
     @contextmanager
     def copied(self, name: str) -> Iterator[Tensor]:
         """A tensor to copy from, valid within the block; its pages leave memory afterwards."""
         handle = _open(self._where[name])
-        yield self._checked(name, handle.get_tensor(name))
+        yield self._read(name, handle)
         del handle
 
-    def _checked(self, name: str, tensor: Tensor) -> Tensor:
+    def _read(self, name: str, handle: Any) -> Tensor:
+        try:
+            tensor: Tensor = handle.get_tensor(name)
+        except SafetensorError as error:  # a type that torch does not have
+            raise CheckpointError(name, f"cannot be read: {error}", "quantized checkpoints are not read") from None
         if not tensor.dtype.is_floating_point or tensor.dtype.itemsize == 1:
             cause = f"is stored as {str(tensor.dtype).removeprefix('torch.')}"
             raise CheckpointError(name, cause, "quantized checkpoints are not read")
@@ -142,7 +145,7 @@ def _shard(folder: Path, index: Path, name: str, shard: str) -> Path:
         cause = f"{shard!r} points outside the model's folder"
         raise CheckpointError(f"{index}: weight_map: {name}", cause, "do not trust this checkpoint")
     if not (folder / shard).is_file():
-        raise CheckpointError(f"{index}: weight_map: {name}", f"{shard} is missing", "download it")
+        raise CheckpointError(f"{index}: weight_map: {name}", f"{shard!r} is missing", "download it")
     return folder / shard
 
 

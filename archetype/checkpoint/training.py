@@ -51,14 +51,17 @@ def write(
         facts: what else the manifest says: fingerprints of data and recipe, versions.
     """
     folder = checkpoints / f"step-{step:08d}"
-    if folder.exists():
-        shutil.rmtree(folder)
+    if folder.exists():  # saved, then interrupted: what is whole stays, for a run's step determines its weights
+        try:
+            return opened(folder)
+        except CheckpointError:
+            shutil.rmtree(folder)
     with durable.new_folder(folder) as temporary:
         save(temporary / SINGLE, weights)
         save(temporary / OPTIMIZER, optimizer)
         files = {name: _identity(temporary / name) for name in (SINGLE, OPTIMIZER)}
         manifest = {"step": step, "files": files} | facts
-        durable.write_json(temporary / MANIFEST, manifest)
+        durable.write_json(temporary / MANIFEST, manifest | {"sha256": _seal(manifest)})
     for old in _folders(checkpoints)[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     return Checkpoint(folder, manifest)
@@ -78,9 +81,13 @@ def opened(folder: Path) -> Checkpoint:
     """A checkpoint after its sizes and hashes were checked."""
     manifest = _manifest(folder)
     for name, identity in manifest["files"].items():
-        if not (folder / name).is_file():
-            raise _damaged(folder, name, "is missing")
-        if _identity(folder / name) != identity:
+        try:
+            found = _identity(folder / name)
+        except FileNotFoundError:
+            raise _damaged(folder, name, "is missing") from None
+        except OSError as error:
+            raise _damaged(folder, name, f"cannot be read: {error.strerror}") from None
+        if found != identity:
             raise _damaged(folder, name, "is not what was saved")
     return Checkpoint(folder, manifest)
 
@@ -88,13 +95,18 @@ def opened(folder: Path) -> Checkpoint:
 def _manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
-        whole = isinstance(manifest["step"], int) and set(manifest["files"]) == {SINGLE, OPTIMIZER}
-    except (OSError, ValueError, KeyError, TypeError):
+        whole = manifest.pop("sha256") == _seal(manifest)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:
         raise _damaged(folder, MANIFEST, "is missing or damaged")
     assert isinstance(manifest, dict)
     return manifest
+
+
+def _seal(manifest: dict[str, Any]) -> str:
+    """The hash of everything that the manifest says."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _damaged(folder: Path, name: str, cause: str) -> CheckpointError:

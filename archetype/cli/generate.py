@@ -64,14 +64,14 @@ def generate(
 
 def print_stream(lm: "LanguageModel", prompt: str, settings: dict[str, Any]) -> None:
     """The prompt and its continuation as it comes; the speed goes to standard error."""
-    started, pieces = time.perf_counter(), 0
+    started, made = time.perf_counter(), 0
+    pieces = lm.stream(prompt, **settings)  # refuses a wrong prompt before anything is printed
     print(prompt, end="", flush=True)
-    for piece in lm.stream(prompt, **settings):
+    for piece in pieces:
         print(piece, end="", flush=True)
-        pieces += len(piece.encode())
-    seconds = time.perf_counter() - started
+        made += len(piece.encode())
     print(flush=True)
-    print(f"({pieces:,} bytes in {seconds:.1f} s)", file=sys.stderr)
+    print(f"({made:,} bytes in {time.perf_counter() - started:.1f} s)", file=sys.stderr)
 
 
 def _input() -> str:

@@ -4,8 +4,7 @@ from typing import Any
 
 from archetype.errors import CheckpointError
 from archetype.spec import Activation, Swish
-
-MAX_SIZE = 2**31
+from archetype.spec.base import MAX_SIZE
 
 # Keys that say nothing about the architecture: bookkeeping of the library that wrote the file, and its outputs.
 BOOKKEEPING = frozenset({
@@ -57,13 +56,13 @@ class Config:
         self.used.add(key)
         return self.values.get(key, default)
 
-    def size(self, key: str, default: int | None = None) -> int:
-        """A whole number from 1 to 2^31."""
+    def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
+        """A whole number from 1 to `most`."""
         value = self._given(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.error(key, f"{value!r} is not a positive whole number", "mend the file")
-        if value > MAX_SIZE:
-            raise self.error(key, f"{value} is too large", f"use at most {MAX_SIZE}")
+        if value > most:
+            raise self.error(key, f"{value} is too large", f"use at most {most}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -72,6 +71,18 @@ class Config:
         if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e30 or value != value:
             raise self.error(key, f"{value!r} is not a finite number", "mend the file")
         return float(value)
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A finite number above 0."""
+        if (value := self.number(key, default)) <= 0:
+            raise self.error(key, f"{value} is not above 0", "mend the file")
+        return value
+
+    def rate(self, key: str, default: float) -> float:
+        """A number from 0 to 1, without 1."""
+        if not 0 <= (value := self.number(key, default)) < 1:
+            raise self.error(key, f"{value} is not from 0 to 1", "mend the file")
+        return value
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""

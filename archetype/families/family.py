@@ -4,10 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from archetype.checkpoint.rules import Rule
 from archetype.errors import CheckpointError
 from archetype.families.config import Config
 from archetype.spec import ModelSpec, differences, parse
+from archetype.spec.base import explain
 
 # Fields that change no output of a finished model; a format that has no word for them loses nothing.
 TRAINING_ONLY = ("name", "initialization", "dropout")
@@ -48,7 +51,10 @@ class Family:
     def spec_from(self, config: dict[str, Any], place: str = "config.json") -> ModelSpec:
         """The specification that a config.json describes."""
         reader = Config(config, place)
-        made = self.read(reader)
+        try:
+            made = self.read(reader)
+        except ValidationError as error:  # sizes that do not fit each other
+            raise explain(error).within(place) from None
         reader.finish()
         return made
 

@@ -9,6 +9,8 @@ from archetype.errors import CheckpointError
 from archetype.families.config import Config, activation_name
 from archetype.families.family import Family, Preset
 from archetype.spec.attention import ProjectionBiases
+from archetype.spec.base import MAX_LENGTH, MAX_WIDE
+from archetype.spec.layers import MAX_LAYERS
 
 ALL_BIASES = ProjectionBiases(q=True, k=True, v=True, o=True)
 
@@ -65,20 +67,20 @@ def read(config: Config) -> spec.Decoder:
     for key in ("summary_proj_to_labels", "summary_first_dropout"):
         config.get(key)
     return gpt2(
-        num_layers=config.size("n_layer", 12),
+        num_layers=config.size("n_layer", 12, MAX_LAYERS),
         d_model=d_model,
         num_heads=config.size("n_head", 12),
-        vocab_size=config.size("vocab_size", 50_257),
-        context_length=config.size("n_positions", 1024),
-        d_ff=config.size("n_inner", 4 * d_model),
+        vocab_size=config.size("vocab_size", 50_257, MAX_WIDE),
+        context_length=config.size("n_positions", 1024, MAX_LENGTH),
+        d_ff=config.size("n_inner", 4 * d_model, MAX_WIDE),
         activation=config.activation("activation_function", "gelu_new"),
-        eps=config.number("layer_norm_epsilon", 1e-5),
+        eps=config.positive("layer_norm_epsilon", 1e-5),
         scale=None if config.flag("scale_attn_weights", True) else 1.0,
         tied=config.flag("tie_word_embeddings", True),
-        embedding_dropout=config.number("embd_pdrop", 0.1),
-        attention_dropout=config.number("attn_pdrop", 0.1),
-        residual_dropout=config.number("resid_pdrop", 0.1),
-        std=config.number("initializer_range", 0.02),
+        embedding_dropout=config.rate("embd_pdrop", 0.1),
+        attention_dropout=config.rate("attn_pdrop", 0.1),
+        residual_dropout=config.rate("resid_pdrop", 0.1),
+        std=config.positive("initializer_range", 0.02),
     )
 
 

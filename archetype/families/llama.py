@@ -10,6 +10,8 @@ from archetype.families.config import Config, activation_name
 from archetype.families.family import Family, Preset
 from archetype.families.rope import read_rotary, write_rotary
 from archetype.spec.attention import ProjectionBiases
+from archetype.spec.base import MAX_LENGTH, MAX_WIDE
+from archetype.spec.layers import MAX_LAYERS
 
 
 def llama(
@@ -63,25 +65,25 @@ def read(config: Config) -> spec.Decoder:
     """config.json to specification."""
     d_model, num_heads = config.size("hidden_size", 4096), config.size("num_attention_heads", 32)
     head_dim = config.size("head_dim", max(1, d_model // num_heads))
-    context_length = config.size("max_position_embeddings", 2048)
+    context_length = config.size("max_position_embeddings", 2048, MAX_LENGTH)
     config.get("pretraining_tp")  # a way to split the products, not another result
     return llama(
-        num_layers=config.size("num_hidden_layers", 32),
+        num_layers=config.size("num_hidden_layers", 32, MAX_LAYERS),
         d_model=d_model,
         num_heads=num_heads,
         num_kv_heads=config.size("num_key_value_heads", num_heads),
         head_dim=head_dim,
-        d_ff=config.size("intermediate_size", 11_008),
-        vocab_size=config.size("vocab_size", 32_000),
+        d_ff=config.size("intermediate_size", 11_008, MAX_WIDE),
+        vocab_size=config.size("vocab_size", 32_000, MAX_WIDE),
         context_length=context_length,
         position=read_rotary(config, head_dim, context_length),
         activation=config.activation("hidden_act", "silu"),
-        eps=config.number("rms_norm_eps", 1e-6),
+        eps=config.positive("rms_norm_eps", 1e-6),
         attention_bias=config.flag("attention_bias", False),
         mlp_bias=config.flag("mlp_bias", False),
-        attention_dropout=config.number("attention_dropout", 0.0),
+        attention_dropout=config.rate("attention_dropout", 0.0),
         tied=config.flag("tie_word_embeddings", False),
-        std=config.number("initializer_range", 0.02),
+        std=config.positive("initializer_range", 0.02),
     )
 
 

@@ -8,20 +8,21 @@ from typing import Any, assert_never
 
 from archetype import spec
 from archetype.families.config import Config
+from archetype.spec.base import MAX_LENGTH
 
 
 def read_rotary(config: Config, head_dim: int, context_length: int, default_theta: float = 10_000.0) -> spec.Rotary:
     """The rotary positions of a configuration."""
-    theta = config.number("rope_theta", default_theta)
-    fraction = config.number("partial_rotary_factor", 1.0)
-    trained = config.get("original_max_position_embeddings")
+    theta = config.positive("rope_theta", default_theta)
+    fraction = config.positive("partial_rotary_factor", 1.0)
+    trained = config.size("original_max_position_embeddings", context_length, MAX_LENGTH)
     old, new = config.section("rope_scaling"), config.section("rope_parameters")
     section = new if new is not None and new.values else old
     scaling: spec.RotaryScaling = spec.NoScaling()
     if section is not None and section.values:
-        theta = section.number("rope_theta", theta)
-        fraction = section.number("partial_rotary_factor", fraction)
-        scaling = _read_scaling(section, trained if isinstance(trained, int) else context_length, context_length)
+        theta = section.positive("rope_theta", theta)
+        fraction = section.positive("partial_rotary_factor", fraction)
+        scaling = _read_scaling(section, trained, context_length)
         section.finish(frozenset())
     dim = None if fraction == 1.0 else int(head_dim * fraction)
     return spec.Rotary(theta=theta, dim=dim, scaling=scaling)
@@ -43,33 +44,33 @@ def _read_scaling(section: Config, trained: int, context_length: int) -> spec.Ro
             section.get("factor")
             return spec.NoScaling()
         case "linear":
-            return spec.LinearScaling(factor=section.number("factor"))
+            return spec.LinearScaling(factor=section.positive("factor"))
         case "dynamic":
             # transformers takes the trained length from max_position_embeddings, whatever else the file says
             section.get("original_max_position_embeddings")
-            return spec.DynamicScaling(factor=section.number("factor"), original_context_length=context_length)
+            return spec.DynamicScaling(factor=section.positive("factor"), original_context_length=context_length)
         case "yarn":
             return _read_yarn(section, trained, context_length)
         case "llama3":
             return spec.Llama3Scaling(
-                factor=section.number("factor"),
-                low_frequency_factor=section.number("low_freq_factor"),
-                high_frequency_factor=section.number("high_freq_factor"),
-                original_context_length=section.size("original_max_position_embeddings", trained),
+                factor=section.positive("factor"),
+                low_frequency_factor=section.positive("low_freq_factor"),
+                high_frequency_factor=section.positive("high_freq_factor"),
+                original_context_length=section.size("original_max_position_embeddings", trained, MAX_LENGTH),
             )
         case _:
             raise section.error("rope_type", f"there is no scaling {kind!r}", "known are linear, dynamic, yarn, llama3")
 
 
 def _read_yarn(section: Config, trained: int, context_length: int) -> spec.YarnScaling:
-    original = section.size("original_max_position_embeddings", trained)
+    original = section.size("original_max_position_embeddings", trained, MAX_LENGTH)
     optional = {
-        name: section.number(name)
+        name: section.positive(name)
         for name in ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
         if section.get(name)
     }
     return spec.YarnScaling(
-        factor=section.number("factor", context_length / original),
+        factor=section.positive("factor", context_length / original),
         original_context_length=original,
         truncate=section.flag("truncate", True),
         **optional,

@@ -45,6 +45,8 @@ class Decoding:
         self.left[row] = 0
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
+        if not self.active:
+            return
         longest = max(len(window) for window in self.windows)
         state = self.model.new_state(len(self.active), min(self.context, longest + self.sampling.max_new_tokens))
         logits, state = prefill(self.model, self.windows, state)
@@ -81,7 +83,8 @@ class Decoding:
             for row in rows:
                 self.windows[row] = self.windows[row][-min(kept, self.context) :]
             fresh = self.model.new_state(len(rows), state.capacity)
-            _, fresh = prefill(self.model, [self.windows[row][:-1] for row in rows], fresh)
+            if self.context > 1:
+                _, fresh = prefill(self.model, [self.windows[row][:-1] for row in rows], fresh)
             state.insert(torch.tensor(full, device=self.device), fresh)
         return state
 

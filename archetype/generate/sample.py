@@ -47,7 +47,8 @@ def penalised(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
 
 def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
     """Logits (B, V) over temperature, with -inf where a token is ruled out."""
-    logits = logits / sampling.temperature
+    # the largest becomes 0, so that no temperature is small enough to make infinities of them
+    logits = (logits - logits.amax(-1, keepdim=True)) / max(sampling.temperature, torch.finfo(logits.dtype).tiny)
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
         kth = logits.topk(sampling.top_k).values[:, -1:]
         logits = logits.masked_fill(logits < kth, -torch.inf)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from archetype.errors import ArchetypeError, CheckpointError
-from archetype.spec.base import Flag, Spec
+from archetype.spec.base import Flag, Positive, Probability, Spec
 
 GENERATION_CONFIG = "generation_config.json"
 
@@ -21,11 +21,11 @@ class Sampling(Spec):
     """
 
     max_new_tokens: Annotated[int, Field(strict=True, ge=1, le=2**31)] = 256
-    repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    repetition_penalty: Positive = 1.0
+    temperature: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 1.0
     top_k: Annotated[int, Field(strict=True, ge=1)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    min_p: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    top_p: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] = 1.0
+    min_p: Probability = 0.0
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     ignore_eos: Flag = False
@@ -54,7 +54,9 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
     given = {name: data[name] for name in names if data.get(name) is not None}
     if given.get("top_k") == 0:
         del given["top_k"]  # the library's way to say that it is off
-    if not data.get("do_sample", False):
+    if not isinstance(data.get("do_sample") or False, bool):
+        raise CheckpointError(f"{file}: do_sample", f"{data['do_sample']!r} is neither true nor false", "mend the file")
+    if not data.get("do_sample"):
         given["temperature"] = 0.0
     try:
         return Sampling.parse(given), {name: value for name, value in data.items() if name not in names}

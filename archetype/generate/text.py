@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from archetype.data.tokenizer import Tokenizer
+from archetype.data.tokenizer import TextStream, Tokenizer
 from archetype.errors import DataError
 from archetype.generate.decode import Decoding
 from archetype.generate.settings import Sampling
@@ -10,17 +10,23 @@ from archetype.model import Model
 
 
 def stream(model: Model, tokenizer: Tokenizer, prompts: list[str], sampling: Sampling) -> Iterator[tuple[int, str]]:
-    """(number of the prompt, next piece of its continuation), as soon as it is certain."""
+    """(number of the prompt, next piece of its continuation), as soon as it is certain.
+
+    Raises:
+        SpecError: a prompt is empty or too long; told at once, before the first piece is asked for.
+    """
     decoding = Decoding(model, [encoded(tokenizer, prompt) for prompt in prompts], sampling, tokenizer.eos)
-    texts = [tokenizer.stream() for _ in prompts]
-    stoppers = [Stopper(sampling.stop) for _ in prompts]
+    return _pieces(decoding, [tokenizer.stream() for _ in prompts], [Stopper(sampling.stop) for _ in prompts])
+
+
+def _pieces(decoding: Decoding, texts: list[TextStream], stoppers: list["Stopper"]) -> Iterator[tuple[int, str]]:
     for row, token in decoding:
         if piece := stoppers[row].push(texts[row].push(token)):
             yield row, piece
         if stoppers[row].stopped:
             decoding.finish(row)
-    for row in range(len(prompts)):
-        if piece := stoppers[row].push(texts[row].finish()) + stoppers[row].finish():
+    for row, (text, stopper) in enumerate(zip(texts, stoppers, strict=True)):
+        if piece := stopper.push(text.finish()) + stopper.finish():
             yield row, piece
 
 
@@ -45,7 +51,11 @@ def encoded(tokenizer: Tokenizer, prompt: str) -> list[int]:
 
 
 class Stopper:
-    """Lets text through until a stop string appears, holding back what may be the beginning of one."""
+    """Lets text through until a stop string appears, holding back what may be the beginning of one.
+
+    The stop string that is complete first ends the text, where it begins; of several that end together, the longest.
+    So it does not matter into which pieces the text is cut.
+    """
 
     def __init__(self, stop: tuple[str, ...]) -> None:
         self.stop = stop
@@ -57,10 +67,10 @@ class Stopper:
         if self.stopped:
             return ""
         self.held += piece
-        found = [place for string in self.stop if (place := self.held.find(string)) >= 0]
+        found = [(place + len(string), place) for string in self.stop if (place := self.held.find(string)) >= 0]
         if found:
             self.stopped = True
-            return self._release(min(found))
+            return self._release(min(found)[1])
         longest = max((self._overlap(string) for string in self.stop), default=0)
         return self._release(len(self.held) - longest)
 

@@ -73,7 +73,7 @@ class Rotary(nn.Module):
 
     def tables(
         self, positions: Int[Tensor, "b T"], span: Span
-    ) -> tuple[Float[Tensor, "b 1 T R2"], Float[Tensor, "b 1 T R2"]]:
+    ) -> tuple[Float[Tensor, "_ 1 T R2"], Float[Tensor, "_ 1 T R2"]]:
         """Cos and sin of every pair's angle, in float32; R2 = R/2 pairs."""
         frequencies, factor = rotary_frequencies(self.spec, self.rotary_dim, span.ends)
         angles = positions[:, None, :, None] * frequencies[:, None, None, :]

@@ -21,8 +21,12 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from archetype.errors import SpecError
 
 # Bounds far above any real model: a slip of the keyboard is refused before anything is allocated.
-Size = Annotated[int, Field(strict=True, gt=0, le=2**20)]
-LargeSize = Annotated[int, Field(strict=True, gt=0, le=2**31)]
+MAX_SIZE = 2**20
+MAX_WIDE = 2**24  # of a vocabulary or an inner layer
+MAX_LENGTH = 2**31
+Size = Annotated[int, Field(strict=True, gt=0, le=MAX_SIZE)]
+WideSize = Annotated[int, Field(strict=True, gt=0, le=MAX_WIDE)]
+Length = Annotated[int, Field(strict=True, gt=0, le=MAX_LENGTH)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from archetype.spec.activation import Activation
-from archetype.spec.base import Flag, Size, Spec
+from archetype.spec.base import Flag, Size, Spec, WideSize
 
 
 class EightThirds(Spec):
@@ -15,8 +15,7 @@ class EightThirds(Spec):
     multiple_of: Size = 256
 
 
-# A width may be as large as 16 times the largest d_model.
-Width = Annotated[int, Field(strict=True, gt=0, le=2**24)] | EightThirds
+Width = WideSize | EightThirds
 
 
 class _FeedForward(Spec):

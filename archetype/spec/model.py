@@ -1,11 +1,11 @@
 """Whole models: the root of a specification file."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from archetype.spec.base import Flag, LargeSize, Positive, Probability, Size, Spec, fault
+from archetype.spec.base import Flag, Length, Positive, Probability, Size, Spec, WideSize, fault
 from archetype.spec.initialization import GPT2Initialization, Initialization
 from archetype.spec.layers import Layers
 from archetype.spec.norm import NoNorm, Norm
@@ -37,8 +37,8 @@ class Decoder(Spec):
     version: Literal[1] = 1
     kind: Literal["decoder"] = "decoder"
     name: str = ""
-    vocab_size: Annotated[int, Field(strict=True, gt=0, le=2**24)]
-    context_length: LargeSize
+    vocab_size: WideSize
+    context_length: Length
     d_model: Size
     embedding: Embedding = Embedding()
     layers: Layers

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from archetype.spec.base import Flag, LargeSize, Positive, Size, Spec, fault
+from archetype.spec.base import Flag, Length, Positive, Size, Spec, fault
 
 
 class NoPosition(Spec):
@@ -44,7 +44,7 @@ class DynamicScaling(Spec):
 
     kind: Literal["dynamic"] = "dynamic"
     factor: Positive
-    original_context_length: LargeSize
+    original_context_length: Length
 
 
 class YarnScaling(Spec):
@@ -56,7 +56,7 @@ class YarnScaling(Spec):
 
     kind: Literal["yarn"] = "yarn"
     factor: Positive
-    original_context_length: LargeSize
+    original_context_length: Length
     beta_fast: Positive = 32.0
     beta_slow: Positive = 1.0
     mscale: Positive | None = None
@@ -72,7 +72,7 @@ class Llama3Scaling(Spec):
     factor: Positive
     low_frequency_factor: Positive
     high_frequency_factor: Positive
-    original_context_length: LargeSize
+    original_context_length: Length
 
     @model_validator(mode="after")
     def _band_is_not_empty(self) -> "Llama3Scaling":

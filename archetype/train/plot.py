@@ -18,21 +18,17 @@ def curves(metrics: list[dict[str, Any]]) -> tuple[Curve, Curve]:
     return training, ([m["step"] for m in held_out], [m["validation_loss"] for m in held_out])
 
 
-def draw_in_terminal(metrics: list[dict[str, Any]], width: int, height: int = 14) -> str:
+def draw_in_terminal(metrics: list[dict[str, Any]], width: int, height: int = 12) -> str:
     """The loss curve in characters."""
-    import plotext
+    from uniplot import plot_to_string
 
-    training, held_out = curves(metrics)
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.plotsize(min(width, 100), height)
-    plotext.plot(*training, label="training", marker="braille")
-    if held_out[0]:
-        plotext.scatter(*held_out, label="held out", marker="x")
-    plotext.xlabel("step")
-    plotext.title("loss (nats a token)")
-    drawn: str = plotext.build()
-    return drawn
+    drawn = [curve for curve in curves(metrics) if curve[0]]
+    lines: list[str] | str = plot_to_string(
+        xs=[steps for steps, _ in drawn], ys=[losses for _, losses in drawn],
+        lines=[True, False][: len(drawn)], legend_labels=["training", "held out"][: len(drawn)],
+        title="loss (nats a token) by step", width=min(width, 90) - 12, height=height, color=False,
+    )  # fmt: skip
+    return lines if isinstance(lines, str) else "\n".join(lines)
 
 
 def draw_picture(metrics: list[dict[str, Any]], file: Path, title: str) -> None:

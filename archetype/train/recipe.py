@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from archetype.errors import SpecError
-from archetype.spec.base import LargeSize, Positive, Probability, Size, Spec
+from archetype.spec.base import Length, Positive, Probability, Size, Spec
 from archetype.spec.io import read_mapping, to_yaml
 
 TokenizerKind = Literal["bytes", "characters", "words", "bpe", "byte_bpe"]
@@ -63,16 +63,16 @@ class Recipe(Spec):
     data: Data = Data()
     objective: NextToken = NextToken()
     batch_size: Size = 16
-    length: LargeSize | None = None
-    steps: LargeSize = 1000
+    length: Length | None = None
+    steps: Length = 1000
     optimizer: AdamW = AdamW()
     schedule: Cosine = Cosine()
     clip: Positive = 1.0
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
-    evaluate_every: LargeSize = 250
-    evaluate_batches: LargeSize = 20
-    checkpoint_every: LargeSize = 500
+    evaluate_every: Length = 250
+    evaluate_batches: Length = 20
+    checkpoint_every: Length = 500
 
 
 def read_recipe(file: Path) -> Recipe:

@@ -94,24 +94,19 @@ class ByteLevel(Step):
 
 
 class Stripped(Step):
-    """Strip on the joined text: up to `start` characters at its beginning, up to `stop` at its end."""
+    """Strip on the joined text: drops a character at its beginning, up to `most` times."""
 
-    def __init__(self, character: str, start: int, stop: int) -> None:
-        self._character, self._start, self._stop = character, start, stop
-        self._held = ""
+    def __init__(self, character: str, most: int) -> None:
+        self._character, self._most = character, most
 
     def push(self, piece: str) -> list[str]:
-        while self._start and piece:
-            if piece[0] != self._character:
-                self._start = 0
+        dropped = 0
+        while self._most and dropped < len(piece):
+            if piece[dropped] == self._character:
+                self._most, dropped = self._most - 1, dropped + 1
             else:
-                self._start -= 1
-                piece = piece[1:]
-        text = self._held + piece
-        kept = len(text.rstrip(self._character)) if self._stop else len(text)
-        kept = max(kept, len(text) - self._stop)
-        self._held = text[kept:]
-        return [text[:kept]]
+                self._most = 0
+        return [piece[dropped:]]
 
 
 class PieceStream(TextStream):
@@ -165,8 +160,8 @@ def steps(decoder: Mapping[str, Any] | None) -> list[Step] | None:
         if kind == "Fuse" or (kind == "ByteLevel" and not joined):
             made += [ByteLevel()] if kind == "ByteLevel" else []
             joined = True
-        elif joined and kind == "Strip":
-            made.append(Stripped(step["content"], step["start"], step["stop"]))
+        elif joined and kind == "Strip" and not step["stop"]:
+            made.append(Stripped(step["content"], step["start"]))
         elif not joined and kind in ("Replace", "Strip", "Metaspace", "WordPiece"):
             made.append(ByPiece(_library(step)))
         elif not joined and kind == "ByteFallback":

@@ -81,7 +81,10 @@ _OPENERS: dict[str, Callable[[Path], Tokenizer]] = {
 
 
 def _located(error: DataError, file: Path) -> DataError:
-    """The error with the file's whole path, whether or not it named the file already."""
-    inner = error.place.removeprefix(file.name).removeprefix(": ")
-    place = str(file.parent / error.place) if error.place.startswith(str(file.parent)) else str(file)
-    return DataError(f"{place}: {inner}" if inner else place, error.cause, error.remedy)
+    """The error with the whole path of the file at fault: this one, or the one beside it that the error names."""
+    if error.place.startswith(str(file.parent)):
+        return error
+    named = error.place.partition(":")[0]
+    if named and (file.parent / named).is_file():
+        return DataError(str(file.parent / error.place), error.cause, error.remedy)
+    return DataError(f"{file}: {error.place}" if error.place else str(file), error.cause, error.remedy)

@@ -32,7 +32,7 @@ def tokenizer_json(vocab: Mapping[str, Any], merges: bytes, config: Mapping[str,
         DataError: the files are not GPT-2's, or damaged.
     """
     _refuse_other_kinds(vocab, config)
-    with complaints(f"{VOCAB} and {MERGES}", "do not fit", DAMAGED):
+    with complaints(MERGES, f"does not fit {VOCAB}", DAMAGED):
         backend = Backend(BPE(dict(vocab), read_merges(merges)))
     prefix = config.get("add_prefix_space", False) is True
     backend.pre_tokenizer = ByteLevel(add_prefix_space=prefix)
@@ -68,7 +68,7 @@ def _refuse_other_kinds(vocab: Mapping[str, Any], config: Mapping[str, Any]) -> 
     named = config.get("tokenizer_class")
     remedy = "save the tokenizer as tokenizer.json, with transformers for example"
     if isinstance(named, str) and named.removesuffix("Fast") not in CLASSES:
-        raise DataError(f"{VOCAB} and {MERGES}", f"are read by {named}, not as GPT-2's", remedy)
+        raise DataError(VOCAB, f"is for {named}, which reads it in another way than GPT-2", remedy)
     if not all(type(id) is int and 0 <= id < 2**31 for id in vocab.values()):
         raise DataError(VOCAB, "does not map every token to an id", DAMAGED)
     if not byte_of_character().keys() <= vocab.keys() or any(token.endswith("</w>") for token in vocab):

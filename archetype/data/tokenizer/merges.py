@@ -12,8 +12,8 @@ Pair = tuple[str, str]
 def merge_counts(tokenizer: HuggingFaceTokenizer, text: str, limit: int | None = None) -> list[int]:
     """How often each of the first `limit` pairs stood side by side in the text when it was merged.
 
-    On the text that BPE was trained on (Sennrich et al. 2016) each count is the largest of its time, so that they do
-    not increase; see `replay` for the one exception.
+    On the text that BPE was trained on (Sennrich et al. 2016) each count is the largest of its time, so the counts do
+    not increase; on another text they may. Pairs that overlap, as in "aaa", all count.
     """
     model = tokenizer.definition["model"]
     prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
@@ -25,8 +25,7 @@ def merge_counts(tokenizer: HuggingFaceTokenizer, text: str, limit: int | None =
 def replay(words: Mapping[tuple[str, ...], int], merges: Sequence[Pair], prefix: str = "") -> list[int]:
     """The count of each pair at its turn.
 
-    Two pairs may make the same token (a + bc after ab + c). A pair with that token is then merged in more places than
-    it was counted before, and may outnumber the merge before it.
+    Merges that make one token in two ways (ab + c, then a + bc) can let a later count rise.
 
     Args:
         words: the symbols of each different word, and how often the word occurs.

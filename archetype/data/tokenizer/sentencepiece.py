@@ -134,7 +134,9 @@ def _processor(data: bytes) -> "SentencePieceProcessor":
         remedy = "pip install archetype[sentencepiece]"
         raise DataError(FILE, "needs the package sentencepiece, which is not installed", remedy) from None
     with complaints(FILE, "is no SentencePiece model", DAMAGED):
-        return SentencePieceProcessor(model_proto=data)
+        processor = SentencePieceProcessor()
+        processor.LoadFromSerializedProto(data)
+    return processor
 
 
 def _present(id: int) -> int | None:

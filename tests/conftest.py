@@ -1,0 +1,40 @@
+"""What all tests share: array shapes checked at every call, no network, and the shared data where it is present."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, settings
+from jaxtyping import install_import_hook
+
+# every `forward` is checked against the shapes in its signature
+install_import_hook(["archetype.parts", "archetype.model"], "beartype.beartype")
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# the same examples in every run, and no time limit for one: the first builds what the others share
+PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
+settings.register_profile("archetype", derandomize=True, deadline=None, database=None, phases=PHASES)
+settings.load_profile("archetype")
+
+ROOT = Path(__file__).parent.parent
+SHARED = Path(os.environ.get("ARCHETYPE_SHARED", ROOT.parent / "shared"))
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that opens a connection fails."""
+
+    def refuse(self: socket.socket, address: object) -> None:
+        if self.family != socket.AF_UNIX:
+            raise AssertionError(f"a test tried to connect to {address}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture
+def shared() -> Path:
+    """The folder of real data beside the checkout; the test is skipped where it is absent."""
+    if not (SHARED / "data").is_dir():
+        pytest.skip("needs ../shared/data (real weights and texts, kept beside the checkout)")
+    return SHARED / "data"

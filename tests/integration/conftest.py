@@ -1,0 +1,46 @@
+"""The command line as a user meets it, and one small trained run that the tests share."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def archetype() -> Command:
+    """Runs `archetype ...` in a process of its own."""
+    program = Path(sys.executable).with_name("archetype")
+
+    def run(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "120", "NO_COLOR": "1"}
+        settings: dict[str, object] = {"capture_output": True, "text": True, "timeout": 120, "env": environment}
+        return subprocess.run([program, *map(str, arguments)], **(settings | options))  # type: ignore[call-overload]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some English of this Python's own."""
+    import argparse
+    import json
+    import textwrap
+
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    file.write_text("\n\n".join(str(module.__doc__) for module in (json, argparse, textwrap)) * 4)
+    return file
+
+
+@pytest.fixture(scope="session")
+def run_directory(archetype: Command, text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty steps of llama-tiny on bytes."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    flags = ["--tokenizer", "bytes", "--length", "32", "--batch-size", "4", "--steps", "20"]
+    done = archetype("train", "--spec", "llama-tiny", "--text", text_file, *flags, "--to", folder)
+    assert done.returncode == 0, done.stderr
+    return folder

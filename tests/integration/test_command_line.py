@@ -1,0 +1,98 @@
+"""Each verb, once, as a user would call it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Command
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("list",), ("cost", "llama-2-7b"), ("cost", "llama-3.1-405b", "--json"), ("show", "gpt2"),
+     ("diff", "gpt2", "gpt2-xl"), ("set", "gpt2", "num_layers=2"), ("schema",), ("train", "--help"),
+     ("tokenizer", "--help"), ("generate", "--help"), ("demo", "--help")],
+    ids=" ".join,
+)  # fmt: skip
+def test_verbs_on_specifications_load_no_torch(arguments: tuple[str, ...]) -> None:
+    script = (
+        "import sys; from archetype.cli.main import main; sys.argv[1:] = sys.argv[1:]\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "'torch'" not in done.stderr and "'numpy'" not in done.stderr
+    assert done.stdout
+
+
+def test_list_tells_every_preset_with_its_size_and_source(archetype: Command) -> None:
+    found = json.loads(archetype("list", "--json").stdout)["presets"]
+    assert {"name": "gpt2", "family": "gpt2", "kind": "decoder", "parameters": 124_439_808} in [
+        {key: row[key] for key in ("name", "family", "kind", "parameters")} for row in found
+    ]
+    assert all(row["source"] for row in found)
+    assert "124,439,808" in archetype("list").stdout
+
+
+def test_cost_has_the_promised_keys(archetype: Command) -> None:
+    found = json.loads(archetype("cost", "llama-2-7b", "--batch", "2", "--length", "100", "--json").stdout)
+    assert found["parameters"]["total"] == found["parameters"]["active"] == 6_738_415_616
+    assert found["flops"]["train"] == 3 * found["flops"]["forward"] > found["flops"]["decode"] > 0
+    assert found["state"]["bytes_per_token"] == 2 * 32 * 4096 * 2
+    assert found["memory"]["weights"] == 2 * 6_738_415_616
+    assert found["memory"]["training"] == 16 * 6_738_415_616
+    assert sum(row["parameters"] for row in found["modules"]) == 6_738_415_616
+
+
+def test_show_set_and_diff_speak_the_file_format(archetype: Command, tmp_path: Path) -> None:
+    lines(archetype("set", "llama-tiny", "num_layers=4", "layers[*].mixer.num_kv_heads=1", "--to", tmp_path / "a.yaml"))
+    assert lines(archetype("diff", "llama-tiny", tmp_path / "a.yaml")) == [
+        "num_layers: 2 -> 4",
+        "layers[*].mixer.num_kv_heads: 2 -> 1",
+    ]
+    assert lines(archetype("show", tmp_path / "a.yaml")) == (tmp_path / "a.yaml").read_text().splitlines()
+    assert "eps: 1e-05" in archetype("show", "llama-tiny", "--full").stdout
+    (tmp_path / "a.json").write_text(archetype("show", tmp_path / "a.yaml", "--json").stdout)
+    assert lines(archetype("diff", tmp_path / "a.yaml", tmp_path / "a.json")) == ["no difference"]
+
+
+def test_a_run_directory_is_a_model(archetype: Command, run_directory: Path, tmp_path: Path) -> None:
+    assert {path.name for path in run_directory.iterdir()} == {
+        "spec.yaml", "recipe.yaml", "tokenizer", "model.safetensors", "metrics.jsonl", "loss.png", "checkpoints",
+    }  # fmt: skip
+    assert archetype("show", run_directory).stdout == archetype("show", run_directory / "spec.yaml").stdout
+    assert json.loads(archetype("cost", run_directory, "--json").stdout)["parameters"]["total"] == 123_712
+    made = json.loads(archetype("generate", run_directory, "The ", "--max-new-tokens", "9", "--json").stdout)
+    assert made["prompts"] == ["The "] and len(made["texts"]) == 1
+    done = archetype("export", run_directory, "--to", tmp_path / "hf")
+    assert lines(done) == [f"wrote {tmp_path / 'hf'} as LlamaForCausalLM"]
+    lines(archetype("load", tmp_path / "hf", "--to", tmp_path / "back"))
+    again = json.loads(archetype("generate", tmp_path / "back", "The ", "--max-new-tokens", "9", "--temperature", "0",
+                                 "--json").stdout)  # fmt: skip
+    first = json.loads(archetype("generate", run_directory, "The ", "--max-new-tokens", "9", "--temperature", "0",
+                                 "--json").stdout)  # fmt: skip
+    assert again["texts"] == first["texts"]
+
+
+def test_generate_streams_one_prompt_and_batches_several(archetype: Command, run_directory: Path) -> None:
+    flags = ("--max-new-tokens", "12", "--temperature", "0")
+    one = [archetype("generate", run_directory, prompt, *flags).stdout for prompt in ("The ", "If a")]
+    both = archetype("generate", run_directory, "The ", "If a", *flags).stdout
+    assert both.split("\n\n") == [text.removesuffix("\n") for text in one] + [""] or both == "\n".join(one) + "\n"
+    piped = archetype("generate", run_directory, "-", *flags, input="The ")
+    assert piped.stdout == one[0]
+
+
+def test_resume_goes_on_where_the_run_stood(archetype: Command, run_directory: Path) -> None:
+    done = archetype("train", "--resume", run_directory, "--json")
+    assert json.loads(done.stdout)["step"] == 20
