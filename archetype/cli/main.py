@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from archetype.cli import generate, models, specs, tokenizer, train
+from archetype.cli import demo, generate, models, specs, tokenizer, train
 from archetype.errors import ArchetypeError
 
 app = typer.Typer(
@@ -17,7 +17,7 @@ app = typer.Typer(
     help="The architecture workbench for language models: one specification, from its cost to its text.",
 )
 for verb in (
-    train.demo,
+    demo.demo,
     specs.list_,
     specs.show,
     specs.diff,

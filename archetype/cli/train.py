@@ -1,16 +1,15 @@
-"""Verbs that train: a recipe or flags to a run directory, and the demo."""
+"""The verb that trains: a recipe or flags to a run directory."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from archetype.cli.output import console, print_json
+from archetype.cli.output import print_json
+from archetype.cli.watch import raise_if_interrupted, run_with_progress
 
 if TYPE_CHECKING:
-    from archetype.train.loop import Interrupted
     from archetype.train.recipe import Recipe
-    from archetype.train.session import Session
 
 
 def train(
@@ -30,6 +29,9 @@ def train(
     warmup: Annotated[int | None, typer.Option(help="Steps to the peak.  [default: 100]")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32 or bfloat16.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order and dropout.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Any other field of the recipe.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
@@ -52,11 +54,11 @@ def train(
         ("seed",): seed,
     }
     if resume is not None:
-        if recipe or to or any(value is not None for value in flags.values()):
+        if recipe or to or assignments or any(value is not None for value in flags.values()):
             raise SpecError("--resume", "a resumed run keeps its recipe", "give --resume alone")
         session = resume_session(resume, _device(device))
     else:
-        chosen = _recipe(recipe, flags)
+        chosen = _recipe(recipe, flags, assignments or [])
         if to is None:
             raise SpecError("--to", "is missing", "name the run directory to make")
         session = start(to, chosen, _device(device))
@@ -69,44 +71,10 @@ def train(
     raise_if_interrupted(session, interrupted)
 
 
-def demo(
-    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file.  [default: Python's own documentation]")] = None,
-    to: Annotated[Path | None, typer.Option(help="The run directory to make.  [default: runs/demo]")] = None,
-    minutes: Annotated[float, typer.Option(min=0.05, help="About how long to train.")] = 1.5,
-) -> None:
-    """Train a small model on text found on this machine, show its cost and loss curve, and generate."""
-    from archetype.demo import demo
-
-    demo(text, to, minutes)
-
-
-def run_with_progress(session: "Session") -> "Interrupted | None":
-    """Train to the end with a live line, then show the loss curve."""
-    from archetype.train.metrics import read
-    from archetype.train.plot import draw_in_terminal
-    from archetype.train.progress import ProgressLine
-    from archetype.train.run import run
-
-    err = console(stderr=True)
-    with ProgressLine(err, session.step, session.recipe.steps) as progress:
-        interrupted = run(session, progress.show)
-    if measured := read(session.run.metrics_file):
-        err.print(draw_in_terminal(measured, err.width), markup=False)
-    err.print(f"run directory: {session.run.folder}")
-    return interrupted
-
-
-def raise_if_interrupted(session: "Session", interrupted: "Interrupted | None") -> None:
-    """End with the signal's status, and say how to go on."""
-    if interrupted is not None:
-        message = f"stopped after step {interrupted.step}; go on with: archetype train --resume {session.run.folder}"
-        console(stderr=True).print(message, soft_wrap=True)
-        raise typer.Exit(128 + interrupted.signal)
-
-
-def _recipe(file: Path | None, flags: dict[tuple[str, ...], Any]) -> "Recipe":
+def _recipe(file: Path | None, flags: dict[tuple[str, ...], Any], assignments: list[str]) -> "Recipe":
     """A recipe file with the flags that were given in place of what it says."""
     from archetype.errors import ArchetypeError
+    from archetype.spec.edit import put
     from archetype.spec.io import read_mapping
     from archetype.train.recipe import Recipe
 
@@ -117,6 +85,7 @@ def _recipe(file: Path | None, flags: dict[tuple[str, ...], Any]) -> "Recipe":
             for key in path[:-1]:
                 section = section.setdefault(key, {})
             section[path[-1]] = value
+    put(data, assignments)
     try:
         return Recipe.parse(data)
     except ArchetypeError as error:

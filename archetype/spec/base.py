@@ -101,7 +101,8 @@ def fault(place: str, cause: str, remedy: str = "") -> None:
         remedy: what would be right.
     """
     # pydantic fills {braces} from the context, so the words travel there
-    raise PydanticCustomError("fault", "{cause}", {"place": place, "cause": cause, "remedy": remedy})
+    template = "{cause}; {remedy}" if remedy else "{cause}"
+    raise PydanticCustomError("fault", template, {"place": place, "cause": cause, "remedy": remedy})
 
 
 def explain(error: ValidationError) -> SpecError:

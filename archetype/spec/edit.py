@@ -22,15 +22,19 @@ def assign(spec: ModelSpec, assignments: list[str]) -> ModelSpec:
     """
     data = _explicit(spec)
     for assignment in assignments:
-        target, equals, text = assignment.partition("=")
-        if not equals or not target.strip():
-            raise SpecError(assignment, "is not an assignment", "write path=value, such as d_model=512")
-        value = yaml_value(text, target)
-        if target.strip() == "num_layers":
+        target, value = _read(assignment)
+        if target == "num_layers":
             data["layers"] = _restacked(data["layers"], value, spec)
         else:
-            _assign(data, _keys(target.strip()), value, target.strip())
+            _assign(data, _keys(target), value, target)
     return parse(data)
+
+
+def put(data: dict[str, Any], assignments: list[str]) -> None:
+    """Apply every `path=value` to plain data, in place."""
+    for assignment in assignments:
+        target, value = _read(assignment)
+        _assign(data, _keys(target), value, target)
 
 
 def differences(a: ModelSpec, b: ModelSpec) -> list[Change]:
@@ -41,6 +45,13 @@ def differences(a: ModelSpec, b: ModelSpec) -> list[Change]:
     paths = list(flat_a) + [path for path in flat_b if path not in flat_a]
     pairs = [(path, flat_a.get(path, ABSENT), flat_b.get(path, ABSENT)) for path in paths]
     return [change for change in pairs if change[1] != change[2]]
+
+
+def _read(assignment: str) -> tuple[str, Any]:
+    target, equals, text = assignment.partition("=")
+    if not equals or not target.strip():
+        raise SpecError(assignment, "is not an assignment", "write path=value, such as d_model=512")
+    return target.strip(), yaml_value(text, target)
 
 
 def _explicit(spec: ModelSpec, full: bool = False) -> dict[str, Any]:

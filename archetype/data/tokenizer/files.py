@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from archetype.data.tokenizer import plain
+from archetype.data.tokenizer.plain import FILE as PLAIN
+from archetype.data.tokenizer.plain_file import from_mapping
 from archetype.data.tokenizer.reading import read_bytes, read_json
 from archetype.data.tokenizer.special_tokens import read_config
 from archetype.data.tokenizer.tokenizer import Tokenizer
@@ -68,14 +69,14 @@ def _gpt2(file: Path) -> Tokenizer:
 
 
 def _plain(file: Path) -> Tokenizer:
-    return plain.from_mapping(read_json(file))
+    return from_mapping(read_json(file))
 
 
 _OPENERS: dict[str, Callable[[Path], Tokenizer]] = {
     "tokenizer.json": _hugging_face,
     "tokenizer.model": _model,
     "*.tiktoken": _ranks,
-    plain.FILE: _plain,
+    PLAIN: _plain,
     "vocab.json": _gpt2,
 }
 

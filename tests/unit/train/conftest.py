@@ -7,7 +7,7 @@ import pytest
 
 from archetype.train.recipe import Cosine, Data, Recipe
 
-WORDS = "the model reads a token and says what comes next because it has seen many texts before".split()
+WORDS = ["the", "model", "reads", "a", "token", "and", "says", "what", "comes", "next", "for", "it", "has", "seen"]
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,7 @@ def test_refusals(changes: dict[str, object], message: str) -> None:
     [
         ({"length": 99}, "length: 99 is more than the model's context of 16; use a shorter length"),
         ({"spec": "llama-huge"}, "llama-huge: there is no preset, file or folder of this name"),
-        ({"batch_size": 64, "length": 16, "spec": {"vocab_size": 99}}, "vocab_size: 99 is too small for the tokenizer's"),
+        ({"spec": {"vocab_size": 99}}, "vocab_size: 99 is too small for the tokenizer's 256 tokens; raise it"),
         ({"data": {"text": ()}}, "data.text: no text is given; name a file with --text"),
     ],
 )

@@ -1,0 +1,109 @@
+"""The whole way once: text, tokenizer, specification, cost, training, loss curve, generated text."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from archetype.cli.generate import print_stream
+from archetype.cli.output import console
+from archetype.cli.specs import print_cost
+from archetype.cli.watch import raise_if_interrupted, run_with_progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from archetype.spec import ModelSpec
+    from archetype.train.recipe import Recipe
+
+VOCABULARY = 2048
+BATCH_SIZE, LENGTH = 16, 128
+PROMPT = "Return the "
+
+
+def demo(
+    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file.  [default: Python's own documentation]")] = None,
+    to: Annotated[Path | None, typer.Option(help="The run directory to make.  [default: runs/demo]")] = None,
+    minutes: Annotated[float, typer.Option(min=0.05, help="About how long to train.")] = 1.5,
+) -> None:
+    """Train a small model on text found on this machine, show its cost and loss curve, and generate."""
+    out = console(stderr=True)
+    with out.status("waking up"):
+        import torch
+
+        from archetype import cost
+        from archetype.checkpoint.durable import refuse_existing
+        from archetype.data.library_text import library_text
+        from archetype.data.text import read_text
+        from archetype.language_model import load
+        from archetype.train.session import start
+
+    folder = to or _free_folder(Path("runs/demo"))
+    refuse_existing(folder)
+    source = f"the text of {text}" if text else "the docstrings and comments of Python's standard library"
+    with out.status(f"reading {source}"):
+        contents = read_text(text) if text else library_text()
+    out.print(f"[bold]Text[/]       {source}: {len(contents) / 1e6:.1f} million characters")
+
+    spec = demo_spec()
+    with out.status("measuring this machine"):
+        recipe = demo_recipe(spec, minutes)
+    with out.status(f"training a tokenizer of {VOCABULARY} tokens"):
+        session = start(folder, recipe, torch.device("cpu"), contents)
+    tokens = len(session.corpus.training)
+    out.print(f"[bold]Tokenizer[/]  byte-level BPE, {VOCABULARY} tokens; the text is {tokens:,} of them to train on")
+    out.print(f"[bold]Model[/]      what it costs, for {BATCH_SIZE} rows of {LENGTH} tokens\n")
+    print_cost(cost.report(spec, BATCH_SIZE, LENGTH, "float32"))
+    out.print(f"\n[bold]Training[/]   about {minutes:g} minutes; Ctrl-C stops at a step, and the run can go on later\n")
+    raise_if_interrupted(session, run_with_progress(session))
+    out.print("\n[bold]Text that it makes[/], as it is made:\n")
+    print_stream(load(folder), PROMPT, {"max_new_tokens": 120, "temperature": 0.7, "seed": 1})
+    _what_next(out, folder)
+
+
+def demo_spec() -> "ModelSpec":
+    """A Llama-like decoder that two cores train in a minute or two."""
+    from archetype.families.llama import llama
+
+    return llama(
+        name="demo-llama", num_layers=4, d_model=192, num_heads=6, num_kv_heads=2, d_ff=512, vocab_size=VOCABULARY,
+        context_length=LENGTH, tied=True,
+    )  # fmt: skip
+
+
+def demo_recipe(spec: "ModelSpec", minutes: float) -> "Recipe":
+    """As many steps as this machine takes in the time."""
+    import torch
+
+    from archetype.train.pace import seconds_per_step
+    from archetype.train.precision import resolved
+    from archetype.train.recipe import AdamW, Cosine, Data, Recipe
+
+    dtype = resolved("auto", torch.device("cpu"))
+    steps = max(20, int(minutes * 60 / seconds_per_step(spec, BATCH_SIZE, LENGTH, dtype)))
+    return Recipe(
+        spec=spec.dump(),
+        data=Data(tokenizer="byte_bpe", vocab_size=VOCABULARY),
+        batch_size=BATCH_SIZE,
+        steps=steps,
+        optimizer=AdamW(learning_rate=3e-3),
+        schedule=Cosine(warmup=min(50, steps // 5)),
+        dtype="bfloat16" if dtype == "bfloat16" else "float32",
+        evaluate_every=max(10, steps // 5),
+        checkpoint_every=max(10, steps // 5),
+    )
+
+
+def _free_folder(wanted: Path) -> Path:
+    candidates = (wanted if n == 1 else wanted.with_name(f"{wanted.name}-{n}") for n in range(1, 10_000))
+    return next(folder for folder in candidates if not folder.exists())
+
+
+def _what_next(out: "Console", folder: Path) -> None:
+    out.print("\n[bold]Try next[/]")
+    for command, meaning in (
+        (f'archetype generate {folder} "The first argument"', "your own prompt"),
+        (f"archetype set {folder} num_layers=6 --to deeper.yaml", "another architecture, for `train --spec`"),
+        (f"archetype export {folder} --to {folder}-hf", "a folder that transformers loads"),
+    ):
+        out.print(f"  {command:<62} {meaning}", soft_wrap=True, markup=False)

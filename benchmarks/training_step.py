@@ -1,0 +1,78 @@
+"""One optimizer step against transformers: forward, backward, clipping, AdamW.
+
+    python -m benchmarks.training_step --shape 15M --dtype float32 --batch 8 --length 256
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from archetype.cost import report
+from archetype.train.objective import next_token_loss
+from archetype.train.optimizer import build_optimizer
+from archetype.train.precision import autocast
+from archetype.train.recipe import AdamW
+from benchmarks.machine import heading, matmul_flops
+from benchmarks.peer import both
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="15M")
+    parser.add_argument("--dtype", default="float32", help="float32, or bfloat16 by autocast")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--length", type=int, default=256)
+    chosen = parser.parse_args()
+    ours, theirs = both(chosen.shape, torch.float32)
+    tokens = torch.randint(3, 4000, (chosen.batch, chosen.length + 1), generator=torch.Generator().manual_seed(0))
+    our_model, their_model = ours.model.train(), theirs.train()
+
+    def step(model: torch.nn.Module, loss_of: Callable[[], torch.Tensor]) -> Callable[[], None]:
+        optimizer = build_optimizer(model, AdamW(learning_rate=1e-4))
+
+        def take() -> None:
+            with autocast(chosen.dtype, torch.device("cpu")):
+                loss = loss_of()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        return take
+
+    steps = {
+        "archetype": step(our_model, lambda: next_token_loss(our_model, tokens)),
+        "transformers": step(their_model, lambda: their_model(input_ids=tokens, labels=tokens).loss),
+    }
+    command = f"--shape {chosen.shape} --dtype {chosen.dtype} --batch {chosen.batch} --length {chosen.length}"
+    print(heading(f"python -m benchmarks.training_step {command}", "transformers"))
+    seconds = paired(steps)
+    flops = report(ours.spec, chosen.batch, chosen.length).flops["train"]
+    limit = matmul_flops(getattr(torch, chosen.dtype))
+    print(f"{'':<14}{'step':>10}{'tokens/s':>12}{'GFLOP/s':>12}{'of the limit':>14}")
+    for name, taken in seconds.items():
+        rate, speed = chosen.batch * chosen.length / taken, flops / taken
+        print(f"{name:<14}{1e3 * taken:>7.0f} ms{rate:>12,.0f}{speed / 1e9:>12.0f}{speed / limit:>14.0%}")
+    print(f"{'ratio':<14}{seconds['transformers'] / seconds['archetype']:>8.2f} x")
+    print(f"limit: {limit / 1e9:.0f} GFLOP/s of a square matrix product in {chosen.dtype}")
+
+
+def paired(steps: dict[str, Callable[[], None]], rounds: int = 8) -> dict[str, float]:
+    """Median seconds of each, taking turns."""
+    found: dict[str, list[float]] = {name: [] for name in steps}
+    for take in steps.values():
+        take()
+    for _ in range(rounds):
+        for name, take in steps.items():
+            started = time.perf_counter()
+            take()
+            found[name].append(time.perf_counter() - started)
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+if __name__ == "__main__":
+    main()

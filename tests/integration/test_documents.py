@@ -1,0 +1,60 @@
+"""What the documents say is true: their commands run, their code is the code, their links lead somewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from archetype.spec import parse, to_yaml
+from archetype.spec.io import yaml_value
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", document.read_text(), re.DOTALL)
+
+
+def test_the_examples_of_the_readme_run_in_order(tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "PYTHONWARNINGS": "error"}
+    examples = re.findall(r"```(sh|python)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(examples) >= 7
+    for language, text in examples:
+        command = ["bash", "-e", "-c", text] if language == "sh" else [sys.executable, "-c", text]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, (text, done.stdout, done.stderr)
+    (specification,) = blocks(ROOT / "README.md", "yaml")
+    assert (tmp_path / "mine.yaml").read_text() == specification
+    assert to_yaml(parse(yaml_value(specification, "README.md"))) == specification
+
+
+def test_what_the_readme_shows_of_a_mistake_is_what_is_said() -> None:
+    for text in blocks(ROOT / "README.md", "console"):
+        command, _, output = text.partition("\n")
+        program = str(Path(sys.executable).with_name("archetype"))
+        shell = ["bash", "-c", command.removeprefix("$ ").replace("archetype", program, 1)]
+        done = subprocess.run(shell, capture_output=True, text=True, timeout=60)
+        assert done.stdout + done.stderr == output
+        assert done.returncode == 2
+
+
+def test_code_that_the_guides_quote_stands_in_the_package() -> None:
+    package = "\n".join(file.read_text() for file in (ROOT / "archetype").rglob("*.py"))
+    guide = ROOT / "docs" / "adding_a_part.md"
+    for text in blocks(guide, "python"):
+        for definition in text.strip().split("\n\n\n"):
+            assert definition.strip() in package, definition
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_and_named_files_exist(document: Path) -> None:
+    text = document.read_text()
+    for link in re.findall(r"\]\(([^)#]+)\)", text):
+        assert link.startswith("https://") or (document.parent / link).exists(), link
+    for file in re.findall(r"`((?:archetype|tests|docs|benchmarks|recipes)/[\w/.]+\.\w+)`", text):
+        assert (ROOT / file).is_file(), file
