@@ -2,6 +2,8 @@
 
 import os
 import socket
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from jaxtyping import install_import_hook
 install_import_hook(["archetype.parts", "archetype.model"], "beartype.beartype")
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it
 # the same examples in every run, and no time limit for one: the first builds what the others share
 PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
 settings.register_profile("archetype", derandomize=True, deadline=None, database=None, phases=PHASES)
@@ -19,6 +22,19 @@ settings.load_profile("archetype")
 
 ROOT = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("ARCHETYPE_SHARED", ROOT.parent / "shared"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Small models are several times faster on one thread than on threads that wait for each other."""
+    torch = sys.modules.get("torch")
+    if torch is None or "convergence" in request.path.parts:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

@@ -56,6 +56,8 @@ def write(
             return opened(folder)
         except CheckpointError:
             shutil.rmtree(folder)
+    for unfinished in checkpoints.glob(".step-*.partial"):  # left by a kill in the middle of a save
+        shutil.rmtree(unfinished, ignore_errors=True)
     with durable.new_folder(folder) as temporary:
         save(temporary / SINGLE, weights)
         save(temporary / OPTIMIZER, optimizer)

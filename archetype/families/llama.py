@@ -67,6 +67,9 @@ def read(config: Config) -> spec.Decoder:
     head_dim = config.size("head_dim", max(1, d_model // num_heads))
     context_length = config.size("max_position_embeddings", 2048, MAX_LENGTH)
     config.get("pretraining_tp")  # a way to split the products, not another result
+    position = read_rotary(config, head_dim, context_length)
+    if position.dim is not None:  # transformers' llama turns whole heads, whatever the file says
+        raise config.error("partial_rotary_factor", "the llama format turns whole heads", "remove it")
     return llama(
         num_layers=config.size("num_hidden_layers", 32, MAX_LAYERS),
         d_model=d_model,
@@ -76,7 +79,7 @@ def read(config: Config) -> spec.Decoder:
         d_ff=config.size("intermediate_size", 11_008, MAX_WIDE),
         vocab_size=config.size("vocab_size", 32_000, MAX_WIDE),
         context_length=context_length,
-        position=read_rotary(config, head_dim, context_length),
+        position=position,
         activation=config.activation("hidden_act", "silu"),
         eps=config.positive("rms_norm_eps", 1e-6),
         attention_bias=config.flag("attention_bias", False),
@@ -96,6 +99,9 @@ def write(model: spec.ModelSpec) -> dict[str, Any]:
         cause = "the llama format has rotary positions only"
         raise CheckpointError("layers[0].mixer.position", cause, "export to another family")
     sizes = block.mixer.sizes(model.d_model)
+    if sizes.rotary_dim != sizes.head_dim:
+        cause = "the llama format turns whole heads"
+        raise CheckpointError("layers[0].mixer.position.dim", cause, "export to another family")
     return {
         "vocab_size": model.vocab_size,
         "max_position_embeddings": model.context_length,

@@ -114,8 +114,9 @@ def prefill(model: Model, texts: list[list[int]], state: State) -> tuple[Tensor,
     longest = int(lengths.max())
     padded = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
     logits: Tensor | None = None
-    for start in range(0, longest, PREFILL_CHUNK):
-        chunk = padded[:, start : start + PREFILL_CHUNK].to(state.lengths.device)
+    size = longest if model.spec.follows_length else PREFILL_CHUNK
+    for start in range(0, longest, size):
+        chunk = padded[:, start : start + size].to(state.lengths.device)
         counts = (lengths - start).clamp(0, chunk.shape[1])
         whole = bool((counts == chunk.shape[1]).all())
         counts = counts.to(chunk.device)

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from archetype import spec
+from archetype.errors import SpecError
 from archetype.model.embedding import Embedding
 from archetype.model.heads import LanguageModelHead
 from archetype.parts.build import build_block, build_norm
@@ -64,6 +65,7 @@ class Decoder(nn.Module):
             counts: how many of each row's tokens are no padding (absent: all).
             last_only: only the logits after each row's last token, t = 1.
         """
+        self._refuse_beyond_table(tokens.shape[1])
         span = Span.of(tokens, state.lengths if state else None, counts)
         x = self.embedding(tokens, span)
         layers: list[LayerState] = []
@@ -72,6 +74,11 @@ class Decoder(nn.Module):
             layers.append(layer)
         logits = self.lm_head(self.final_norm(_last(x, counts) if last_only else x), self.embedding.token.weight)
         return (logits, state.advanced(span.ends, layers)) if state else logits
+
+    def _refuse_beyond_table(self, length: int) -> None:
+        if isinstance(self.spec.embedding.position, spec.Learned) and length > self.spec.context_length:
+            cause = f"{length} are more than the {self.spec.context_length} positions that were learned"
+            raise SpecError("tokens", cause, "give fewer at once")
 
 
 def _last(x: Float[Tensor, "B T D"], counts: Int[Tensor, "B"] | None) -> Float[Tensor, "B 1 D"]:

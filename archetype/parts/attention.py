@@ -59,11 +59,11 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Keys are stored rotated, except where the rotation follows the request's length."""
         if self.rotary is None:
-            return state.append(k, v, span.positions)
+            return state.append(k, v, span)
         if self.spec.keys_follow_length:
-            k, v, positions = state.append(k, v, span.positions)
+            k, v, positions = state.append(k, v, span)
             return self.rotary(k, positions, span), v, positions
-        return state.append(self.rotary(k, span.positions, span), v, span.positions)
+        return state.append(self.rotary(k, span.positions, span), v, span)
 
 
 def attend(

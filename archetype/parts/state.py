@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from archetype.parts.span import Span
+
 
 @dataclass
 class LayerState:
@@ -62,13 +64,19 @@ class KeyValues(LayerState):
         self,
         keys: Float[Tensor, "B K T P"],
         values: Float[Tensor, "B K T P"],
-        positions: Int[Tensor, "B T"],
+        span: Span,
     ) -> tuple[Float[Tensor, "B K S P"], Float[Tensor, "B K S P"], Int[Tensor, "1 S"]]:
-        """Write the new positions; return all that may be looked at, and the position of each."""
+        """Write the span's positions; return all that may be looked at, and the position of each."""
         rows = torch.arange(keys.shape[0], device=keys.device)[:, None]
-        self.keys[rows, :, positions] = keys.transpose(1, 2).to(self.keys.dtype)
-        self.values[rows, :, positions] = values.transpose(1, 2).to(self.values.dtype)
-        return self.keys, self.values, torch.arange(self.keys.shape[2], device=keys.device)[None]
+        slots = self.keys.shape[2]
+        for buffer, new in ((self.keys, keys), (self.values, values)):
+            written, places = new.transpose(1, 2).to(buffer.dtype), span.positions
+            if span.counts is not None:  # padding may stand beyond the buffer: it leaves an earlier place as it is
+                inside = (places < slots)[:, :, None, None]
+                places = places % slots
+                written = torch.where(inside, written, buffer[rows, :, places])
+            buffer[rows, :, places] = written
+        return self.keys, self.values, torch.arange(slots, device=keys.device)[None]
 
     def narrow(self, slots: int) -> "KeyValues":
         """A view of the first `slots` positions."""

@@ -67,6 +67,11 @@ class Decoder(Spec):
         return self
 
     @property
+    def follows_length(self) -> bool:
+        """Whether positions are turned otherwise in a longer text, so that a text must be read whole."""
+        return any(block.mixer.keys_follow_length for block in self.layers)
+
+    @property
     def num_layers(self) -> int:
         """L"""
         return len(self.layers)

@@ -1,0 +1,40 @@
+"""The recipe for the characters of Shakespeare learns; the whole of it runs in `make soak`."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from archetype.cost import total_parameters
+from archetype.train.interrupt import Interrupt
+from archetype.train.loop import Evaluated, Event, train
+from archetype.train.recipe import Recipe, read_recipe
+from archetype.train.session import start
+
+RECIPE = Path(__file__).parent.parent.parent / "recipes" / "tinyshakespeare.yaml"
+
+
+def events(recipe: Recipe, shared: Path, folder: Path) -> list[Event]:
+    text = str(shared / "tinyshakespeare" / "input.txt")
+    session = start(folder, recipe.changed(data=recipe.data.changed(text=(text,))), torch.device("cpu"))
+    assert total_parameters(session.model.spec) <= 1_500_000
+    assert session.recipe.data.validation == 0.1
+    return list(train(session, Interrupt()))
+
+
+def held_out(events: list[Event]) -> list[float]:
+    return [event.evaluation.loss for event in events if isinstance(event, Evaluated)]
+
+
+def test_thirty_steps_learn_the_letters(shared: Path, tmp_path: Path) -> None:
+    recipe = read_recipe(RECIPE)
+    short = recipe.changed(steps=30, schedule=recipe.schedule.changed(warmup=5), evaluate_every=1000)
+    # the whole held-out text would take longer than the training
+    short = short.changed(data=short.data.changed(validation=0.1), batch_size=8)
+    (loss,) = held_out(events(short, shared, tmp_path / "run"))
+    assert loss < 2.75  # knowing only how often each letter occurs gives 3.3
+
+
+@pytest.mark.slow
+def test_the_whole_recipe_reaches_what_it_promises(shared: Path, tmp_path: Path) -> None:
+    assert held_out(events(read_recipe(RECIPE), shared, tmp_path / "run"))[-1] < 1.60

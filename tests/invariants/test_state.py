@@ -1,0 +1,307 @@
+"""With a state as without, in chunks as whole, in a batch as alone: the same logits."""
+
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from archetype import families, spec
+from archetype.model import Decoder
+from archetype.parts.state import State
+from tests.invariants.combinations import EXACT, GRID, combined, model_of, text
+from tests.strategies import CONTEXT, VOCABULARY, decoders
+from tests.weights import distance
+
+EXAMPLES = settings(max_examples=15)
+# where a text is cut
+CUTS = st.sets(st.integers(1, CONTEXT - 1), max_size=4).map(sorted)
+LENGTHS = st.lists(st.integers(1, CONTEXT), min_size=2, max_size=4)
+
+
+def in_chunks(model: Decoder, tokens: Tensor, state: State, cuts: list[int]) -> tuple[Tensor, State]:
+    """All logits of a text that is given piece by piece."""
+    found = []
+    for start, end in pairwise([0, *cuts, tokens.shape[1]]):
+        logits, state = model(tokens[:, start:end], state)
+        found.append(logits)
+    return torch.cat(found, 1), state
+
+
+def padded(rows: list[Tensor]) -> Tensor:
+    """Rows of different lengths as one batch; what stands in the padding is a token like any other."""
+    width = max(row.shape[0] for row in rows)
+    return torch.stack([torch.cat((row, row.new_full((width - row.shape[0],), 7))) for row in rows])
+
+
+def rows_of(lengths: list[int], seed: int = 0) -> list[Tensor]:
+    return [text(1, length, seed + index)[0] for index, length in enumerate(lengths)]
+
+
+def sized(lengths: list[int]) -> Tensor:
+    return torch.tensor(lengths)
+
+
+@pytest.mark.parametrize("combination", GRID)
+def test_with_state_as_without(combination: tuple[str, str, str, str, int]) -> None:
+    """A chunk, a token, a chunk."""
+    model = model_of(combined(*combination))
+    tokens = text(2, 12)
+    found, state = in_chunks(model, tokens, model.new_state(2), [5, 6])
+    assert distance(found, model(tokens)) < EXACT
+    assert state.lengths.tolist() == [12, 12]
+
+
+@given(decoders(), st.integers(1, CONTEXT), CUTS)
+@EXAMPLES
+def test_chunks_as_whole_in_any_model(drawn: spec.Decoder, length: int, cuts: list[int]) -> None:
+    model = model_of(drawn)
+    tokens = text(2, length)
+    cuts = [cut for cut in cuts if cut < length]
+    found, state = in_chunks(model, tokens, model.new_state(2, length), cuts)
+    whole, _ = in_chunks(model, tokens, model.new_state(2), [])
+    assert distance(found, whole) < EXACT
+    assert distance(found, model(tokens)) < EXACT
+    assert state.lengths.tolist() == [length, length]
+
+
+@given(decoders())
+@settings(max_examples=8)
+def test_token_by_token_as_whole(drawn: spec.Decoder) -> None:
+    model = model_of(drawn)
+    tokens = text(2, CONTEXT)
+    found, _ = in_chunks(model, tokens, model.new_state(2), list(range(1, CONTEXT)))
+    assert distance(found, model(tokens)) < EXACT
+
+
+@given(decoders(), LENGTHS)
+@EXAMPLES
+def test_a_batch_as_each_row_alone(drawn: spec.Decoder, lengths: list[int]) -> None:
+    model = model_of(drawn)
+    rows = rows_of(lengths)
+    together = model(padded(rows), counts=sized(lengths))
+    for index, row in enumerate(rows):
+        assert distance(together[index, : lengths[index]], model(row[None])[0]) < EXACT
+
+
+@given(decoders(), LENGTHS)
+@EXAMPLES
+def test_a_batch_goes_on_as_each_row_alone(drawn: spec.Decoder, lengths: list[int]) -> None:
+    """A padded beginning, then tokens that overwrite what the padding left."""
+    model = model_of(drawn)
+    lengths = [min(length, CONTEXT - 3) for length in lengths]
+    rows = rows_of([length + 3 for length in lengths])
+    beginnings = [row[:length] for row, length in zip(rows, lengths, strict=True)]
+    _, state = model(padded(beginnings), model.new_state(len(rows)), sized(lengths))
+    assert state.lengths.tolist() == lengths
+    for step in range(3):
+        tokens = torch.stack([row[length + step] for row, length in zip(rows, lengths, strict=True)])
+        logits, state = model(tokens[:, None], state)
+        for index, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            assert distance(logits[index, 0], model(row[None, : length + step + 1])[0, -1]) < EXACT
+
+
+@given(decoders(), LENGTHS, LENGTHS)
+@EXAMPLES
+def test_padded_chunk_after_padded_chunk(drawn: spec.Decoder, first: list[int], second: list[int]) -> None:
+    model = model_of(drawn)
+    first, second = zip(*((a // 2, b // 2) for a, b in zip(first, second, strict=False)), strict=True)
+    rows = rows_of([a + b for a, b in zip(first, second, strict=True)])
+    whole = [model(row[None])[0] if len(row) else None for row in rows]
+    state = model.new_state(len(rows))
+    for begins, counts in (([0] * len(rows), first), (first, second)):
+        pieces = [row[begin : begin + count] for row, begin, count in zip(rows, begins, counts, strict=True)]
+        if max(counts) == 0:
+            continue
+        logits, state = model(padded(pieces), state, sized(list(counts)))
+        for index, (begin, count) in enumerate(zip(begins, counts, strict=True)):
+            if count:
+                assert distance(logits[index, :count], whole[index][begin : begin + count]) < EXACT
+
+
+@pytest.mark.parametrize("capacity", [8, CONTEXT])
+def test_padding_may_reach_beyond_the_capacity(capacity: int) -> None:
+    """A nearly full row beside one that has just begun."""
+    model = model_of(combined("rms", "rotary", "pre", "gated", 2))
+    full, begun = text(1, capacity)[0], text(1, 5, seed=1)[0]
+    state = model.new_state(2, capacity)
+    _, state = model(padded([full[:-1], begun[:1]]), state, sized([capacity - 1, 1]))
+    logits, state = model(padded([full[-1:], begun[1:]]), state, sized([1, 4]))
+    assert state.lengths.tolist() == [capacity, 5]
+    assert distance(logits[0, 0], model(full[None])[0, -1]) < EXACT
+    assert distance(logits[1], model(begun[None])[0, 1:]) < EXACT
+
+
+@given(decoders(), LENGTHS)
+@EXAMPLES
+def test_last_only_is_the_last_of_all(drawn: spec.Decoder, lengths: list[int]) -> None:
+    model = model_of(drawn)
+    tokens, counts = padded(rows_of(lengths)), sized(lengths)
+    every = model(tokens)
+    last = every[torch.arange(len(lengths)), counts - 1]
+    assert distance(model(tokens, last_only=True), every[:, -1:]) < EXACT
+    assert distance(model(tokens, counts=counts, last_only=True)[:, 0], last) < EXACT
+    logits, _ = model(tokens, model.new_state(len(lengths)), counts, last_only=True)
+    assert distance(logits[:, 0], last) < EXACT
+
+
+@given(decoders(), st.permutations(range(4)), st.integers(1, 4))
+@EXAMPLES
+def test_rows_leave_and_the_others_go_on(drawn: spec.Decoder, order: list[int], staying: int) -> None:
+    """Also in another order, and one row several times over."""
+    model = model_of(drawn)
+    lengths = [3, 7, 1, 5]
+    rows = rows_of([length + 1 for length in lengths])
+    _, state = model(padded([row[:-1] for row in rows]), model.new_state(4), sized(lengths))
+    chosen = [*order[:staying], order[0]]
+    fewer = state.select(torch.tensor(chosen))
+    logits, fewer = model(torch.stack([rows[index][-1:] for index in chosen]), fewer)
+    for place, index in enumerate(chosen):
+        assert distance(logits[place, 0], model(rows[index][None])[0, -1]) < EXACT
+    assert fewer.lengths.tolist() == [lengths[index] + 1 for index in chosen]
+
+
+@given(decoders())
+@settings(max_examples=20)
+def test_a_selected_state_is_a_copy(drawn: spec.Decoder) -> None:
+    """Two futures of one past do not touch each other."""
+    model = model_of(drawn)
+    tokens = text(1, 9)
+    _, state = model(tokens[:, :5], model.new_state(1))
+    fork = state.select(torch.tensor([0]))
+    _, state = model(tokens[:, 5:8], state)
+    model((tokens[:, 5:] + 1) % VOCABULARY, fork)
+    logits, _ = model(tokens[:, 8:], state)
+    assert distance(logits, model(tokens)[:, 8:]) < EXACT
+
+
+@given(decoders(), st.integers(0, 2), st.integers(1, 6))
+@EXAMPLES
+def test_a_row_joins_where_another_was(drawn: spec.Decoder, place: int, length: int) -> None:
+    """The newcomer's buffers are shorter, and the row before it was longer."""
+    model = model_of(drawn)
+    old, new = rows_of([9, 9, 9], seed=5), text(1, length + 2, seed=9)
+    _, state = model(torch.stack([row[:8] for row in old]), model.new_state(3))
+    _, newcomer = model(new[:, :length], model.new_state(1, length))
+    state.insert(torch.tensor([place]), newcomer)
+    rows = [new[0] if index == place else row for index, row in enumerate(old)]
+    lengths = [length if index == place else 8 for index in range(3)]
+    assert state.lengths.tolist() == lengths
+    tokens = torch.stack([row[length] for row, length in zip(rows, lengths, strict=True)])[:, None]
+    logits, state = model(tokens, state)
+    for index, (row, seen) in enumerate(zip(rows, lengths, strict=True)):
+        assert distance(logits[index, 0], model(row[None, : seen + 1])[0, -1]) < EXACT
+
+
+@given(decoders(), st.integers(6, CONTEXT))
+@EXAMPLES
+def test_a_narrow_view_reads_less_and_gives_the_same(drawn: spec.Decoder, slots: int) -> None:
+    model = model_of(drawn)
+    tokens = text(2, 8)
+    expected = model(tokens)
+    _, state = model(tokens[:, :5], model.new_state(2))
+    logits, view = model(tokens[:, 5:6], state.narrow(slots))
+    assert view.bytes == state.bytes * slots // CONTEXT
+    assert distance(logits, expected[:, 5:6]) < EXACT
+    logits, state = model(tokens[:, 6:], state.after(view))
+    assert distance(logits, expected[:, 6:]) < EXACT
+    assert state.capacity == CONTEXT
+
+
+@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny"])
+@pytest.mark.parametrize("cuts", [[], [9], [9, 10, 11], list(range(1, 24))])
+def test_a_state_in_bfloat16_costs_half_and_little_accuracy(name: str, cuts: list[int]) -> None:
+    model = model_of(families.preset(name))
+    tokens = text(2, 24)
+    state = model.new_state(2, 24, torch.bfloat16)
+    assert 2 * state.bytes == model.new_state(2, 24).bytes
+    found, state = in_chunks(model, tokens, state, cuts)
+    assert found.dtype == torch.float32
+    assert {tensor.dtype for layer in state.layers for tensor in vars(layer).values()} == {torch.bfloat16}
+    assert 1e-5 < distance(found, model(tokens)) < 2**-8  # one rounding of keys and values
+
+
+def test_a_state_never_holds_more_than_the_context() -> None:
+    model = model_of(families.preset("gpt2-tiny"))
+    assert model.new_state(1, 10**9).capacity == model.new_state(1).capacity == model.spec.context_length
+    assert model.new_state(1, 5).capacity == 5
+
+
+STRETCHED = spec.Rotary(scaling=spec.DynamicScaling(factor=4.0, original_context_length=6))
+
+
+def stretched() -> Decoder:
+    base = combined("rms", "dynamic", "pre", "gated", 2)
+    block = base.layers[0]
+    return model_of(base.changed(layers=(block.changed(mixer=block.mixer.changed(position=STRETCHED)),)))
+
+
+def test_dynamic_scaling_gives_the_whole_texts_last_logits_at_every_length() -> None:
+    """Past the trained length every step turns all keys anew; one layer holds nothing that an older length made."""
+    model = stretched()
+    tokens = text(2, CONTEXT)
+    state = model.new_state(2)
+    for end in range(1, CONTEXT + 1):
+        logits, state = model(tokens[:, end - 1 : end], state)
+        assert distance(logits[:, -1], model(tokens[:, :end])[:, -1]) < EXACT
+
+
+def test_dynamic_scaling_does_stretch_past_the_trained_length() -> None:
+    model = stretched()
+    tokens = text(1, CONTEXT)
+    whole = model(tokens)
+    assert distance(whole[:, :6], model(tokens[:, :6])) > 1e-4
+
+
+def test_dynamic_scaling_follows_this_request_and_no_earlier_one() -> None:
+    """A long request before a short one, and beside it, leaves no trace."""
+    model = stretched()
+    short, long = text(1, 5)[0], text(1, CONTEXT, seed=1)[0]
+    alone = model(short[None])[0]
+    model(long[None])
+    assert torch.equal(model(short[None])[0], alone)
+    beside = model(padded([short, long]), counts=sized([5, CONTEXT]))
+    assert distance(beside[0, :5], alone) < EXACT
+    assert distance(beside[1], model(long[None])[0]) < EXACT
+    state = model.new_state(2)
+    logits, state = model(padded([short[:4], long[:-1]]), state, sized([4, CONTEXT - 1]))
+    logits, state = model(torch.stack([short[4:], long[-1:]]), state)
+    assert distance(logits[0, 0], alone[-1]) < EXACT
+    assert distance(logits[1, 0], model(long[None])[0, -1]) < EXACT
+
+
+# Without the shape checks of the tests, which no compiler sees through.
+COMPILED = """
+import torch
+from archetype import families
+from archetype.model import build
+
+for name in {names}:
+    model = build(families.preset(name)).eval().requires_grad_(False)
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    step = torch.compile(model, fullgraph=True, dynamic=False, backend=backend)
+    tokens = torch.arange(12).view(2, 6) * 7
+    _, state = model(tokens, model.new_state(2, 16), counts=torch.tensor([6, 4]))
+    twin = state.select(torch.tensor([0, 1]))
+    for token in range(8):
+        found, state = step(torch.full((2, 1), token), state)
+        expected, twin = model(torch.full((2, 1), token), twin)
+        torch.testing.assert_close(found, expected)
+    print(name, len(graphs))
+"""
+
+
+def test_decoding_is_captured_once_as_one_graph() -> None:
+    names = ["gpt2-tiny", "llama-tiny"]
+    program = [sys.executable, "-c", COMPILED.format(names=names)]
+    printed = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    assert printed.split("\n")[:-1] == [f"{name} 1" for name in names]

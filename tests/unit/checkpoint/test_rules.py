@@ -1,0 +1,91 @@
+"""Weight rules: one list, read in both directions."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from archetype.checkpoint.apply import exported, exported_bytes, fill
+from archetype.checkpoint.rules import Rule, accounted, for_model, rule
+from archetype.checkpoint.tensors import Tensors, save
+from archetype.errors import CheckpointError
+from archetype.families import FAMILIES, preset, presets
+from archetype.model import Model, skeleton
+
+
+def parameters(model: Model) -> dict[str, torch.Tensor]:
+    return dict(model.named_parameters())
+
+
+def rules_of(model: Model, family: str) -> list[Rule]:
+    return for_model(FAMILIES[family].rules, model.spec.num_layers, parameters(model))
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_parameter_of_a_preset_has_one_place_of_the_right_size(name: str) -> None:
+    spec = preset(name)
+    model = skeleton(spec.changed(layers=spec.layers[:2]))
+    family = presets()[name][0].name
+    rules = rules_of(model, family)
+    assert sorted(ours for r in rules for ours in r.ours) == sorted(parameters(model))
+    written = dict(exported(model, rules))
+    assert {name: tensor.nbytes for name, tensor in written.items()} == exported_bytes(model, rules)
+    assert sum(t.numel() for t in written.values()) == sum(p.numel() for p in model.parameters())
+
+
+def test_rules_read_both_ways_are_inverse(models: dict[str, Model], name: str, tmp_path: Path) -> None:
+    model = models[name]
+    rules = rules_of(model, name.split()[0])
+    save(tmp_path / "file", dict(exported(model, rules)))
+    read = skeleton(model.spec)
+    fill(read, Tensors.single(tmp_path / "file"), rules)
+    assert all(torch.equal(parameters(read)[key], value) for key, value in parameters(model).items())
+
+
+def test_gpt2_keeps_its_matrices_as_inputs_by_outputs_and_q_k_v_as_one(models: dict[str, Model]) -> None:
+    model = models["gpt2"]
+    written = dict(exported(model, rules_of(model, "gpt2")))
+    mixer = model.blocks[1].mixer
+    assert torch.equal(written["transformer.h.1.attn.c_attn.weight"][:, 8:16], mixer.k.weight.t())
+    assert torch.equal(written["transformer.h.1.attn.c_attn.bias"][16:], mixer.v.bias)
+    assert torch.equal(written["transformer.h.1.mlp.c_fc.weight"], model.blocks[1].feedforward.up.weight.t())
+
+
+def test_layers_are_filled_in_on_both_sides() -> None:
+    assert rule("h.{i}.w", "blocks.{i}.a", "blocks.{i}.b", transposed=True).at(3) == Rule(
+        "h.3.w", ("blocks.3.a", "blocks.3.b"), True
+    )
+
+
+def test_what_the_model_lacks_is_left_out() -> None:
+    assert [r.theirs for r in for_model([rule("a", "x"), rule("b", "y")], 0, ["y"])] == ["b"]
+
+
+def test_a_parameter_without_a_rule_is_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"^z: the family's format has no place for this parameter; use another"):
+        for_model([rule("a", "x")], 0, ["x", "z"])
+
+
+def test_half_of_a_joined_tensor_is_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"^k: the family's format has no place"):
+        for_model([rule("qk", "q", "k")], 0, ["q"])
+
+
+def test_two_rules_for_one_parameter_are_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"^x: two weight rules claim this parameter"):
+        for_model([rule("a", "x"), rule("b", "x")], 0, ["x"])
+
+
+def test_missing_and_superfluous_tensors_are_counted_and_the_first_are_named() -> None:
+    rules = [rule(name, name) for name in "abcdef"]
+    accounted(rules, "fedcba", ())
+    with pytest.raises(CheckpointError, match=r"^a: this tensor is missing \(and 4 more: b, c, d, \.\.\.\); is the"):
+        accounted(rules, ["f"], ())
+    with pytest.raises(CheckpointError, match=r"^y: the model has no place for this tensor \(and 1 more: z\); does"):
+        accounted(rules, "abcdefzy", ())
+
+
+def test_what_old_files_hold_besides_weights_is_ignored_by_its_whole_name() -> None:
+    accounted([rule("a", "a")], ["a", "h.0.bias"], [r"h\.\d+\.bias"])
+    with pytest.raises(CheckpointError, match=r"^h\.0\.biases: the model has no place"):
+        accounted([rule("a", "a")], ["a", "h.0.biases"], [r"h\.\d+\.bias"])

@@ -1,0 +1,111 @@
+"""Parameters: the counted ones are the built ones, module by module, and the published ones."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from torch import nn
+
+from archetype import cost, families, spec
+from archetype.cost import parameters
+from archetype.model import skeleton
+from tests.strategies import decoders
+
+PRESETS = sorted(families.presets())
+
+# name: total, and where it is published
+PUBLISHED = {
+    "gpt2": (124_439_808, "openai-community/gpt2: model.safetensors, 497,759,232 bytes of float32 without buffers"),
+    "gpt2-medium": (354_823_168, "openai-community/gpt2-medium: model.safetensors"),
+    "gpt2-large": (774_030_080, "openai-community/gpt2-large: model.safetensors"),
+    "gpt2-xl": (1_557_611_200, "openai-community/gpt2-xl: model.safetensors"),
+    "llama-2-7b": (6_738_415_616, "meta-llama/Llama-2-7b-hf: safetensors metadata"),
+    "llama-2-13b": (13_015_864_320, "meta-llama/Llama-2-13b-hf: safetensors metadata"),
+    "llama-2-70b": (68_976_648_192, "meta-llama/Llama-2-70b-hf: safetensors metadata"),
+    "llama-3-8b": (8_030_261_248, "meta-llama/Meta-Llama-3-8B: safetensors metadata"),
+    "llama-3-70b": (70_553_706_496, "meta-llama/Meta-Llama-3-70B: safetensors metadata"),
+    "llama-3.1-405b": (405_853_388_800, "meta-llama/Llama-3.1-405B: safetensors metadata"),
+    "llama-3.2-1b": (1_235_814_400, "meta-llama/Llama-3.2-1B: safetensors metadata"),
+    "llama-3.2-3b": (3_212_749_824, "meta-llama/Llama-3.2-3B: safetensors metadata"),
+}
+
+
+def built(model: nn.Module, module: str) -> int:
+    """Parameters of a module of that name; none where there is no such module."""
+    found = dict(model.named_modules()).get(module)
+    return 0 if found is None else sum(parameter.numel() for parameter in found.parameters())
+
+
+def agrees(counted: spec.ModelSpec) -> None:
+    """Hold every counted module, and the total, against the model built without storage."""
+    model = skeleton(counted)
+    counts = parameters.of_model(counted)
+    modules = dict(model.named_modules())
+    sizes = {name: sum(p.numel() for p in module.parameters()) for name, module in modules.items()}
+    assert counts == {name: sizes.get(name, 0) for name in counts}
+    assert sum(counts.values()) == cost.total_parameters(counted) == sizes[""]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_the_counted_parameters_in_every_module(name: str) -> None:
+    agrees(families.preset(name))
+
+
+@given(decoders())
+@settings(max_examples=40)
+def test_every_specification_has_the_counted_parameters_in_every_module(drawn: spec.Decoder) -> None:
+    agrees(drawn)
+
+
+@pytest.mark.parametrize(("name", "total"), [(name, total) for name, (total, _) in PUBLISHED.items()])
+def test_published_totals_are_met_exactly(name: str, total: int) -> None:
+    assert cost.total_parameters(families.preset(name)) == total
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_row_of_the_report_is_what_its_layers_hold(name: str) -> None:
+    preset = families.preset(name)
+    model = skeleton(preset)
+    report = cost.report(preset)
+    for row in report.rows:
+        layers = re.search(r"blocks\.(\d+)(?:-(\d+))?\.", row.module)
+        first, last = (int(layers[1]), int(layers[2] or layers[1])) if layers else (0, 0)
+        names = [re.sub(r"blocks\.[\d-]+", f"blocks.{i}", row.module) for i in range(first, last + 1)]
+        assert row.layers == len(names)
+        assert row.parameters == sum(built(model, module) for module in names[:1]) * len(names)
+    assert sum(row.parameters for row in report.rows) == report.parameters["total"]
+
+
+@given(decoders())
+@settings(max_examples=40)
+def test_no_layer_is_lost_from_the_report(drawn: spec.Decoder) -> None:
+    report = cost.report(drawn)
+    assert sum(row.parameters for row in report.rows) == cost.total_parameters(drawn)
+    assert len({row.module for row in report.rows}) == len(report.rows)
+
+
+def test_the_embedding_is_counted_apart() -> None:
+    counts = cost.report(families.preset("gpt2")).parameters
+    assert counts == {"total": 124_439_808, "embedding": 50_257 * 768 + 1024 * 768, "active": 124_439_808}
+
+
+def test_tying_saves_one_table() -> None:
+    tied = families.preset("llama-3.2-1b")
+    untied = spec.assign(tied, ["head.tied=false"])
+    assert cost.total_parameters(untied) - cost.total_parameters(tied) == tied.vocab_size * tied.d_model
+
+
+def standard_block_formula(vocab: int, layers: int, d: int) -> int:
+    return vocab * d + layers * (12 * d**2 + 13 * d)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3-13b", "gpt3-175b"])
+def test_the_standard_formula_leaves_out_positions_and_the_final_norm(name: str) -> None:
+    preset = families.preset(name)
+    d = preset.d_model
+    formula = standard_block_formula(preset.vocab_size, preset.num_layers, d)
+    assert cost.total_parameters(preset) - formula == preset.context_length * d + 2 * d
+
+
+def test_gpt2_has_so_many_more_than_the_formula() -> None:
+    assert cost.total_parameters(families.preset("gpt2")) - standard_block_formula(50_257, 12, 768) == 787_968

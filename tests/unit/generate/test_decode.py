@@ -1,0 +1,174 @@
+"""The driver: with state as without, in a batch as alone, in chunks as at once, past the context as within."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from archetype import spec
+from archetype.errors import SpecError
+from archetype.families.gpt2 import gpt2
+from archetype.families.llama import llama
+from archetype.generate import Decoding, Sampler, Sampling, decode, prefill
+from archetype.model import Model, build
+from tests.weights import randomize
+
+VOCABULARY, CONTEXT = 13, 16
+SIZES = dict(num_layers=1, d_model=8, vocab_size=VOCABULARY, context_length=CONTEXT)
+SPECS = {
+    "rotary, grouped": llama(num_heads=4, num_kv_heads=2, d_ff=12, **SIZES),
+    "learned positions": gpt2(num_heads=2, **SIZES),
+    # from its start on the earlier keys turn too, and a state cannot be as a pass over the whole; so it starts here
+    "keys stored before they turn": llama(
+        num_heads=2,
+        d_ff=12,
+        position=spec.Rotary(scaling=spec.DynamicScaling(factor=4.0, original_context_length=CONTEXT)),
+        **SIZES,
+    ),
+}
+GREEDY = Sampling(temperature=0.0, max_new_tokens=8)
+SAMPLED = Sampling(temperature=1.5, top_k=9, repetition_penalty=1.1, max_new_tokens=8, seed=4)
+PROMPTS = [[3], [1, 2, 3, 4, 5, 6, 7], [12, 0], [5] * 11]
+Tokens = list[int]
+
+settings = pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+
+
+@cache
+def built(name: str) -> Model:
+    return randomize(build(SPECS[name]))
+
+
+@pytest.fixture(params=SPECS)
+def model(request: pytest.FixtureRequest) -> Model:
+    return built(request.param)
+
+
+@torch.no_grad()
+def without_state(model: Model, prompt: Tokens, sampling: Sampling, stop: tuple[int, ...] = ()) -> Tokens:
+    """Every token from a pass over the whole text; past the context, over its newest three quarters."""
+    context = model.spec.context_length
+    window, found = list(prompt), []
+    sampler = Sampler(sampling, [prompt], VOCABULARY, torch.device("cpu"))
+    while len(found) < sampling.max_new_tokens:
+        [token] = sampler.next(model(torch.tensor([window]))[:, -1], [0])
+        if token in stop:
+            break
+        found.append(token)
+        window.append(token)
+        if len(window) > context:
+            window = window[-min(context, max(2, context * 3 // 4)) :]
+    return found
+
+
+def decoded(model: Model, prompts: list[Tokens], sampling: Sampling, stop: tuple[int, ...] = ()) -> list[Tokens]:
+    found: list[Tokens] = [[] for _ in prompts]
+    for row, token in Decoding(model, prompts, sampling, stop):
+        found[row].append(token)
+    return found
+
+
+@settings
+def test_with_state_is_as_without_token_by_token(model: Model, sampling: Sampling) -> None:
+    for prompt in PROMPTS:
+        sampling = sampling.changed(max_new_tokens=CONTEXT - len(prompt))
+        assert decoded(model, [prompt], sampling) == [without_state(model, prompt, sampling)]
+
+
+@settings
+def test_a_batch_is_as_each_alone(model: Model, sampling: Sampling) -> None:
+    assert decoded(model, PROMPTS, sampling) == [without_state(model, prompt, sampling) for prompt in PROMPTS]
+
+
+@settings
+def test_rows_end_at_different_times(model: Model, sampling: Sampling) -> None:
+    sampling = sampling.changed(max_new_tokens=12)
+    whole = [without_state(model, prompt, sampling) for prompt in PROMPTS]
+    ends = {token for tokens in whole for token in tokens[1:4]}
+    assert len(ends) > 2
+    for stop in sorted(ends)[:4]:
+        expected = [tokens[: tokens.index(stop)] if stop in tokens else tokens for tokens in whole]
+        assert decoded(model, PROMPTS, sampling, (stop,)) == expected
+
+
+def test_stop_ids_can_be_ignored(model: Model) -> None:
+    every = tuple(range(VOCABULARY))
+    assert decoded(model, [[1]], GREEDY, every) == [[]]
+    assert decoded(model, [[1]], GREEDY.changed(ignore_eos=True), every) == [without_state(model, [1], GREEDY)]
+
+
+@settings
+def test_chunks_of_a_prompt_change_nothing(
+    model: Model, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [list(range(n)) for n in (1, 3, 4, 7)]
+    sampling = sampling.changed(max_new_tokens=2)
+    whole = decoded(model, prompts, sampling)
+    monkeypatch.setattr(decode, "PREFILL_CHUNK", 3)
+    assert decoded(model, prompts, sampling) == whole
+
+
+def test_prefill_gives_the_logits_after_each_text(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "PREFILL_CHUNK", 5)
+    texts = [list(range(n)) for n in (1, 5, 6, 11)]
+    logits, state = prefill(model, texts, model.new_state(len(texts)))
+    assert state.lengths.tolist() == [1, 5, 6, 11]
+    for row, text in enumerate(texts):
+        with torch.no_grad():
+            torch.testing.assert_close(logits[row], model(torch.tensor([text]))[0, -1], atol=1e-5, rtol=0)
+
+
+@settings
+def test_past_the_context_the_newest_three_quarters_go_on(model: Model, sampling: Sampling) -> None:
+    sampling = sampling.changed(max_new_tokens=2 * CONTEXT)
+    prompts = [[3], [*range(VOCABULARY), 0, 1, 2]]
+    assert decoded(model, prompts, sampling) == [without_state(model, prompt, sampling) for prompt in prompts]
+
+
+@pytest.mark.parametrize("context", [1, 2, 3])
+def test_the_shortest_contexts_are_decoded_too(context: int) -> None:
+    small = randomize(build(SPECS["rotary, grouped"].changed(context_length=context)))
+    prompts = [[4], [7]]
+    assert decoded(small, prompts, GREEDY) == [without_state(small, prompt, GREEDY) for prompt in prompts]
+
+
+def test_a_finished_row_leaves_and_the_others_go_on(model: Model) -> None:
+    decoding, found = Decoding(model, PROMPTS, GREEDY), {row: [] for row in range(len(PROMPTS))}
+    for row, token in decoding:
+        found[row].append(token)
+        if row == 1 and len(found[1]) == 3:
+            decoding.finish(1)
+    whole = [without_state(model, prompt, GREEDY) for prompt in PROMPTS]
+    assert list(found.values()) == [whole[0], whole[1][:3], *whole[2:]]
+
+
+def test_tokens_come_row_by_row_as_they_are_chosen(model: Model) -> None:
+    order = [row for row, _ in Decoding(model, [[1], [2]], GREEDY.changed(max_new_tokens=2))]
+    assert order == [0, 1, 0, 1]
+
+
+def test_no_prompts_give_no_tokens(model: Model) -> None:
+    assert decoded(model, [], GREEDY) == []
+
+
+def test_the_prompts_are_left_as_they_were(model: Model) -> None:
+    prompts = [[1, 2], [3]]
+    decoded(model, prompts, GREEDY)
+    assert prompts == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "what"),
+    [
+        ([], "is empty, and the tokenizer has no token that starts a text; give some text"),
+        ([1] * 17, "has 17 tokens and the model's context holds 16; shorten it"),
+        ([1, 13], "holds a token outside the vocabulary of 13; is it the model's own tokenizer?"),
+        ([-1, 2], "holds a token outside the vocabulary of 13; is it the model's own tokenizer?"),
+    ],
+)
+def test_a_prompt_that_cannot_be_read_is_named(prompt: Tokens, what: str) -> None:
+    model = built("learned positions")
+    for prompts, place in (([prompt], "prompt"), ([[1], prompt], "prompt 2")):
+        with pytest.raises(SpecError) as caught:
+            Decoding(model, prompts, GREEDY)
+        assert str(caught.value) == f"{place}: {what}"

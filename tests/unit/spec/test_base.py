@@ -1,0 +1,65 @@
+"""What all specifications share: identity, and names that cannot be confused."""
+
+import importlib
+import pkgutil
+from typing import get_args
+
+from hypothesis import given, settings
+
+import archetype
+from archetype import families, spec
+from archetype.spec.base import Spec
+from tests.strategies import decoders
+
+
+@given(decoders(wild=True))
+@settings(max_examples=50)
+def test_a_name_changes_no_number(drawn: spec.Decoder) -> None:
+    renamed = drawn.changed(name="another")
+    assert spec.fingerprint(renamed) == spec.fingerprint(drawn)
+    assert renamed.layers == drawn.layers
+
+
+def test_every_preset_keeps_its_fingerprint_under_another_name() -> None:
+    for name in families.presets():
+        preset = families.preset(name)
+        assert spec.fingerprint(preset.changed(name="another")) == spec.fingerprint(preset)
+
+
+def test_every_preset_has_its_own_fingerprint() -> None:
+    fingerprints = {name: spec.fingerprint(families.preset(name)) for name in families.presets()}
+    assert len(set(fingerprints.values())) == len(fingerprints)
+
+
+@given(decoders(), decoders())
+@settings(max_examples=30)
+def test_different_specifications_have_different_fingerprints(a: spec.Decoder, b: spec.Decoder) -> None:
+    same = a.changed(name="") == b.changed(name="")
+    assert (spec.fingerprint(a) == spec.fingerprint(b)) == same
+
+
+def test_equal_specifications_can_be_keys() -> None:
+    assert {spec.RMSNorm(eps=1e-6): 1}[spec.RMSNorm(eps=1e-6)] == 1
+
+
+def all_specifications() -> set[type[Spec]]:
+    for module in pkgutil.walk_packages(archetype.__path__, "archetype."):
+        importlib.import_module(module.name)
+
+    def below(kind: type[Spec]) -> set[type[Spec]]:
+        return {kind}.union(*map(below, kind.__subclasses__()))
+
+    return below(Spec)
+
+
+def test_no_kind_is_named_like_a_field() -> None:
+    """Pydantic's locations mix tags of unions with keys of the file; errors keep what is named like a field."""
+    found = all_specifications()
+    fields = {name for kind in found for name in kind.model_fields}
+    kinds = {
+        tag for kind in found if "kind" in kind.model_fields for tag in get_args(kind.model_fields["kind"].annotation)
+    }
+    assert {"attention", "rotary", "pre_norm", "gated", "yarn"} < kinds
+    assert not kinds & fields
+    assert not {kind.__name__ for kind in found} & fields
+    assert fields == Spec.field_names

@@ -1,0 +1,119 @@
+"""Changed copies of a specification, and what differs between two."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from archetype import families, spec
+from archetype.errors import SpecError
+from archetype.spec.edit import ABSENT
+from tests.strategies import decoders
+
+TINY = families.preset("llama-tiny")
+GPT2 = families.preset("gpt2-tiny")
+MIXED = TINY.changed(layers=(TINY.layers[0], GPT2.layers[0], TINY.layers[0], GPT2.layers[0]))
+
+CHANGES: list[tuple[str, list[tuple[str, Any, Any]]]] = [
+    ("d_model=128", [("d_model", 64, 128)]),
+    (" d_model = 128 ", [("d_model", 64, 128)]),
+    ("name=other", [("name", "llama-tiny", "other")]),
+    ("num_layers=5", [("num_layers", 2, 5)]),
+    ("layers[*].mixer.num_kv_heads=4", [("layers[*].mixer.num_kv_heads", 2, 4)]),
+    ("layers[1].mixer.num_kv_heads=1", [("layers[1].mixer.num_kv_heads", 2, 1)]),
+    ("layers[*].mixer.position.theta=5e5", [("layers[*].mixer.position.theta", 10_000.0, 500_000.0)]),
+    ("layers[*].wiring.norm={kind: layer, bias: false}",
+     [("layers[*].wiring.norm.kind", "rms", "layer"), ("layers[*].wiring.norm.bias", ABSENT, False)]),
+    ("layers[*].mixer.bias={q: true}",
+     [("layers[*].mixer.bias", False, ABSENT), ("layers[*].mixer.bias.q", ABSENT, True)]),
+    ("head.tied=true", [("head.tied", False, True)]),
+    ("embedding.position.kind=learned", [("embedding.position.kind", "none", "learned")]),
+    ("final_norm.kind=none", [("final_norm.kind", "rms", "none"), ("final_norm.eps", 1e-5, ABSENT)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("assignment", "changes"), CHANGES)
+def test_an_assignment_changes_what_it_names_and_nothing_else(
+    assignment: str, changes: list[tuple[str, Any, Any]]
+) -> None:
+    assert spec.differences(TINY, spec.assign(TINY, [assignment])) == changes
+
+
+def test_the_original_stays_as_it_was() -> None:
+    before = TINY.dump()
+    spec.assign(TINY, ["layers[*].mixer.position.theta=5", "d_model=128"])
+    assert TINY.dump() == before
+
+
+def test_assignments_apply_together_and_are_checked_once() -> None:
+    """65 is no width for 4 heads; with 5 heads it is."""
+    with pytest.raises(SpecError):
+        spec.assign(TINY, ["d_model=65"])
+    both = spec.assign(TINY, ["d_model=65", "layers[*].mixer={kind: attention, num_heads: 5}"])
+    assert (both.d_model, both.layers[0].mixer.num_heads) == (65, 5)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("d_model", "d_model: is not an assignment; write path=value, such as d_model=512"),
+        ("=3", "=3: is not an assignment; write path=value, such as d_model=512"),
+        ("d_modle=3", "d_modle: is not a known key; did you mean d_model?"),
+        ("d model=3", "d model: is not a path; write it like layers[0].mixer.num_heads or layers[*].mixer"),
+        ("layers[-1].dropout=0", "layers[-1].dropout: is not a path; write it like layers[0].mixer.num_heads or "
+         "layers[*].mixer"),
+        ("layers[2].dropout=0", "layers[2].dropout: there is no item 2; use 0 to 1, or * for all"),
+        ("layers.dropout=0", "layers.dropout: there is no item dropout; use 0 to 1, or * for all"),
+        ("layers[0][1]=0", "layers[0][1]: [1] is inside a plain value; shorten the path"),
+        ("name={", "name:1:2: is not YAML: expected the node content, but found '<stream end>'; mend that line"),
+        ("layers[*].mixer.num_kv_heads=3", "layers[0].mixer.num_kv_heads: 3 does not divide num_heads 4; "
+         "use 1, 2 or 4"),
+        ("num_layers=0", "num_layers: 0 is not a count; use a whole number from 1 to 10000"),
+        ("num_layers=true", "num_layers: True is not a count; use a whole number from 1 to 10000"),
+        ("num_layers=1000000000", "num_layers: 1000000000 is not a count; use a whole number from 1 to 10000"),
+    ],
+)  # fmt: skip
+def test_an_impossible_assignment_is_refused(assignment: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec.assign(TINY, [assignment])
+    assert str(caught.value) == message
+
+
+def test_num_layers_repeats_and_cuts_the_pattern() -> None:
+    local, other = MIXED.layers[:2]
+    assert spec.assign(MIXED, ["num_layers=5"]).layers == (local, other, local, other, local)
+    assert spec.assign(MIXED, ["num_layers=1"]).layers == (local,)
+
+
+def test_num_layers_does_not_invent_a_pattern() -> None:
+    uneven = TINY.changed(layers=(TINY.layers[0], *spec.repeat(2, GPT2.layers[0])))
+    with pytest.raises(SpecError, match=r"^num_layers: the stack has no single pattern to repeat; set layers\[i\]"):
+        spec.assign(uneven, ["num_layers=6"])
+    assert spec.assign(uneven, ["num_layers=2"]).layers == uneven.layers[:2]
+
+
+def test_a_uniform_and_a_mixed_stack_are_compared_layer_by_layer() -> None:
+    changed = spec.assign(TINY, ["layers[1].feedforward.d_ff=100"])
+    assert spec.differences(TINY, changed) == [("layers[1].feedforward.d_ff", 172, 100)]
+    assert spec.differences(changed, TINY) == [("layers[1].feedforward.d_ff", 100, 172)]
+
+
+@given(decoders(), decoders())
+@settings(max_examples=50)
+def test_specifications_differ_exactly_where_differences_say_so(a: spec.Decoder, b: spec.Decoder) -> None:
+    assert spec.differences(a, a) == []
+    assert bool(spec.differences(a, b)) == (a != b)
+    assert {(path, repr(old), repr(new)) for path, old, new in spec.differences(a, b)} == {
+        (path, repr(old), repr(new)) for path, new, old in spec.differences(b, a)
+    }
+
+
+@given(decoders())
+@settings(max_examples=50)
+def test_every_field_can_be_assigned_its_own_value(drawn: spec.Decoder) -> None:
+    uniform = drawn.changed(layers=spec.repeat(drawn.num_layers, drawn.layers[0]), name="plain")
+    block = drawn.layers[0].dump()
+    values = uniform.dump() | {"layers[*]": block} | {f"layers[0].{name}": value for name, value in block.items()}
+    assignments = [f"{path}={json.dumps(value)}" for path, value in values.items()]
+    assert spec.assign(uniform, assignments[::-1]) == uniform
