@@ -19,11 +19,11 @@ lint: .venv/installed-for-tests
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/pip install --quiet --quiet --constraint constraints.txt --editable .
 	touch $@
 
 .venv/installed-for-tests: .venv/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/pip install --quiet --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@
 
 clean:

@@ -1,5 +1,6 @@
 """The whole way once: text, tokenizer, specification, cost, training, loss curve, generated text."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from archetype.train.recipe import Recipe
 
 VOCABULARY = 2048
-BATCH_SIZE, LENGTH = 16, 128
+BATCH_SIZE, LENGTH = 8, 128
 PROMPT = "Return the "
 
 
@@ -67,7 +68,7 @@ def demo_spec() -> "ModelSpec":
 
     return llama(
         name="demo-llama", num_layers=4, d_model=192, num_heads=6, num_kv_heads=2, d_ff=512, vocab_size=VOCABULARY,
-        context_length=LENGTH, tied=True,
+        context_length=LENGTH, tied=True, std=0.05,
     )  # fmt: skip
 
 
@@ -89,8 +90,8 @@ def demo_recipe(spec: "ModelSpec", minutes: float) -> "Recipe":
         optimizer=AdamW(learning_rate=3e-3),
         schedule=Cosine(warmup=min(50, steps // 5)),
         dtype="bfloat16" if dtype == "bfloat16" else "float32",
-        evaluate_every=max(10, steps // 5),
-        checkpoint_every=max(10, steps // 5),
+        evaluate_every=math.ceil(steps / 4),
+        checkpoint_every=math.ceil(steps / 4),
     )
 
 
