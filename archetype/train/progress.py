@@ -23,7 +23,7 @@ class ProgressLine:
         self.first = first
         self.rate = 0.0  # tokens a second, smoothed
         self.bar = Progress(
-            TextColumn("step {task.completed:>5.0f}/{task.total:.0f}"), BarColumn(bar_width=20), _Measures(),
+            TextColumn("step {task.completed:>5.0f}/{task.total:.0f}"), BarColumn(bar_width=10), _Measures(),
             TextColumn("left"), TimeRemainingColumn(compact=True),
             console=console, disable=not console.is_terminal, speed_estimate_period=60,
         )  # fmt: skip
