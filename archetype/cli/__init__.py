@@ -5,6 +5,6 @@ import os
 # a search for installed plugins that specifications do not use; it takes as long as a whole verb may
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
-# Threads that wait for each other sleep rather than spin: spinning, a training step took up to ten times as long when
+# Threads that wait for each other sleep rather than spin: spinning, a training step took many times as long when
 # another process wanted a core (docs/results.md). It must be set before torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
