@@ -89,7 +89,7 @@ def demo_recipe(spec: "ModelSpec", minutes: float) -> "Recipe":
         steps=steps,
         optimizer=AdamW(learning_rate=3e-3),
         schedule=Cosine(warmup=min(50, steps // 5)),
-        dtype="bfloat16" if dtype == "bfloat16" else "float32",
+        dtype=dtype,
         evaluate_every=math.ceil(steps / 4),
         checkpoint_every=math.ceil(steps / 4),
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 
 T = TypeVar("T")
@@ -42,13 +42,6 @@ class Span:
         """Each row's length after this span."""
         first = self.positions[:, 0]
         return first + (self.positions.shape[1] if self.counts is None else self.counts)
-
-    @property
-    def valid(self) -> Bool[Tensor, "B T"] | None:
-        """False where a token is padding; None where none is."""
-        if self.counts is None:
-            return None
-        return torch.arange(self.positions.shape[1], device=self.positions.device) < self.counts[:, None]
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
         """The result of `compute`, shared by all who ask under the same key during this pass."""

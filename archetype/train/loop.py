@@ -9,6 +9,7 @@ import torch
 
 from archetype.checkpoint import training as checkpoints
 from archetype.errors import DataError
+from archetype.model import Model
 from archetype.train.evaluate import Evaluation, evaluate
 from archetype.train.interrupt import Interrupt
 from archetype.train.objective import next_token_loss
@@ -93,18 +94,29 @@ def take_step(session: Session) -> Step:
     for group in session.optimizer.param_groups:
         group["lr"] = rate
     tokens = torch.from_numpy(session.batches.batch(session.step)).long().to(session.device)
-    with autocast(session.dtype, session.device):
-        loss = next_token_loss(model, tokens)
-    loss.backward()
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip).item()
-    measured = loss.detach().item()
-    finite = math.isfinite(norm) and math.isfinite(measured)
-    if finite:  # otherwise nothing may reach the weights or the optimizer's moments
-        session.optimizer.step()
-    session.optimizer.zero_grad(set_to_none=True)
+    loss, norm, skipped = update(model, session.optimizer, tokens, recipe.clip, session.dtype)
     session.step += 1
     seconds = time.perf_counter() - started
-    return Step(session.step, measured, rate, norm, tokens[:, 1:].numel() / seconds, not finite)
+    return Step(session.step, loss, rate, norm, tokens[:, 1:].numel() / seconds, skipped)
+
+
+def update(
+    model: Model, optimizer: torch.optim.Optimizer, tokens: torch.Tensor, clip: float, dtype: str
+) -> tuple[float, float, bool]:
+    """Forward, backward, clipping and the optimizer; the loss, the gradient's norm, and whether it was skipped.
+
+    A loss or gradient that is no finite number reaches neither the weights nor the optimizer's moments.
+    """
+    with autocast(dtype, tokens.device):
+        loss = next_token_loss(model, tokens)
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip).item()
+    measured = loss.detach().item()
+    finite = math.isfinite(norm) and math.isfinite(measured)
+    if finite:
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return measured, norm, not finite
 
 
 def save(session: Session) -> Saved:

@@ -1,12 +1,15 @@
 """The data type that products are computed in."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+Computed = Literal["float32", "bfloat16"]
+Requested = Literal["auto"] | Computed
 
-def resolved(dtype: str, device: torch.device) -> str:
+
+def resolved(dtype: Requested, device: torch.device) -> Computed:
     """`auto` as what this machine does fastest: bfloat16 where it has instructions for it, else float32."""
     if dtype != "auto":
         return dtype

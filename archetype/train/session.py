@@ -98,6 +98,9 @@ def resume(folder: Path, device: torch.device) -> Session:
     checkpoint = checkpoints.latest(run.checkpoints)
     if checkpoint is None:
         return _session(run, recipe, tokenizer, tokens, build(spec, recipe.seed, device), batches)
+    if checkpoint.manifest.get("spec") != specs.fingerprint(spec):
+        cause = "the architecture is not the one that this run began with"
+        raise CheckpointError(str(run.spec_file), cause, "restore it, or start a new run")
     if checkpoint.manifest.get("data") != tokens.fingerprint:
         cause = "the text is not the one that this run began with"
         raise CheckpointError(", ".join(recipe.data.text), cause, "restore it, or start a new run")

@@ -1,6 +1,5 @@
 """A real model from its folder to its text: stories260K, a Llama of 260,000 parameters, and its tokenizer."""
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -13,15 +12,6 @@ from archetype.language_model import LanguageModel
 from tests.weights import distance
 
 PROMPTS = ["Once upon a time", "Tom had a big red car. He", ""]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tokens one by one through a small model: threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @cache

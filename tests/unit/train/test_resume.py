@@ -76,6 +76,14 @@ def test_another_text_is_refused(tmp_path: Path, recipe: Recipe, text_file: Path
         resume(tmp_path / "run", CPU)
 
 
+def test_another_architecture_is_refused(tmp_path: Path, recipe: Recipe) -> None:
+    steps(start(tmp_path / "run", recipe, CPU), 4)
+    file = tmp_path / "run" / "spec.yaml"
+    file.write_text(file.read_text().replace("silu", "relu"))  # every shape still fits
+    with pytest.raises(CheckpointError, match=r"spec.yaml: the architecture is not the one .*; restore it, or start"):
+        resume(tmp_path / "run", CPU)
+
+
 def test_metrics_of_a_resumed_run_tell_each_step_once(tmp_path: Path, recipe: Recipe) -> None:
     session = start(tmp_path / "run", recipe, CPU)
 
