@@ -1,11 +1,48 @@
 """WHAT an architecture is: frozen, closed data. Nothing here computes, and nothing imports torch."""
 
 from archetype.spec.activation import Activation, Swish
-from archetype.spec.attention import Attention, AttentionSizes, Mixer, ProjectionBiases
+from archetype.spec.attention import (
+    Attention,
+    AttentionSizes,
+    DirectQuery,
+    LatentAttention,
+    LowRankQuery,
+    ProjectionBiases,
+    Query,
+)
 from archetype.spec.base import Spec, fingerprint
-from archetype.spec.block import Block, ParallelResidual, PostNorm, PreNorm, Wiring
+from archetype.spec.block import (
+    Block,
+    ParallelResidual,
+    Plain,
+    PostNorm,
+    PreNorm,
+    SandwichNorm,
+    Wiring,
+)
 from archetype.spec.edit import assign, differences
-from archetype.spec.feedforward import MLP, EightThirds, FeedForward, GatedMLP
+from archetype.spec.embedding import Embedding, EncoderEmbedding, PairEmbedding
+from archetype.spec.feedforward import (
+    MLP,
+    EightThirds,
+    Expert,
+    ExpertGroups,
+    FeedForward,
+    GatedMLP,
+    MixtureOfExperts,
+    NoFeedForward,
+    Router,
+    SigmoidRouter,
+    SoftmaxRouter,
+)
+from archetype.spec.head import (
+    ClassificationHead,
+    EncoderHead,
+    LanguageModelHead,
+    MaskedLanguageModelHead,
+    NoHead,
+    VisionHead,
+)
 from archetype.spec.initialization import (
     GPT2Initialization,
     Initialization,
@@ -14,9 +51,22 @@ from archetype.spec.initialization import (
 )
 from archetype.spec.io import json_schema, parse, read, to_json, to_yaml
 from archetype.spec.layers import cycle, repeat, runs
-from archetype.spec.model import Decoder, Embedding, LanguageModelHead, ModelSpec
-from archetype.spec.norm import LayerNorm, NoNorm, Norm, RMSNorm
+from archetype.spec.mixer import Mixer
+from archetype.spec.model import (
+    CausalSpec,
+    Decoder,
+    Encoder,
+    EncoderDecoder,
+    MegaByte,
+    ModelSpec,
+    NGram,
+    StateBridge,
+    VisionEncoder,
+)
+from archetype.spec.norm import BatchNorm, LayerNorm, NoNorm, Norm, RMSNorm, VectorNorm
+from archetype.spec.pattern import BigBird, Fixed, Full, GlobalWindow, Pattern, Setting, Strided, Window
 from archetype.spec.position import (
+    Alibi,
     DynamicScaling,
     EmbeddingPosition,
     Learned,
@@ -25,50 +75,99 @@ from archetype.spec.position import (
     MixerPosition,
     NoPosition,
     NoScaling,
+    RelativeBias,
     Rotary,
     RotaryScaling,
     Sinusoidal,
     YarnScaling,
 )
+from archetype.spec.recurrent import GRU, LSTM, RNN, Mamba
+from archetype.spec.stack import SizedStack, Stack, StackInPlace
 
 __all__ = [
+    "GRU",
+    "LSTM",
     "MLP",
+    "RNN",
     "Activation",
+    "Alibi",
     "Attention",
     "AttentionSizes",
+    "BatchNorm",
+    "BigBird",
     "Block",
+    "CausalSpec",
+    "ClassificationHead",
     "Decoder",
+    "DirectQuery",
     "DynamicScaling",
     "EightThirds",
     "Embedding",
     "EmbeddingPosition",
+    "Encoder",
+    "EncoderDecoder",
+    "EncoderEmbedding",
+    "EncoderHead",
+    "Expert",
+    "ExpertGroups",
     "FeedForward",
+    "Fixed",
+    "Full",
     "GPT2Initialization",
     "GatedMLP",
+    "GlobalWindow",
     "Initialization",
     "LanguageModelHead",
+    "LatentAttention",
     "LayerNorm",
     "Learned",
     "LinearScaling",
     "Llama3Scaling",
+    "LowRankQuery",
+    "Mamba",
+    "MaskedLanguageModelHead",
+    "MegaByte",
     "Mixer",
     "MixerPosition",
+    "MixtureOfExperts",
     "ModelSpec",
+    "NGram",
+    "NoFeedForward",
+    "NoHead",
     "NoNorm",
     "NoPosition",
     "NoScaling",
     "Norm",
     "NormalInitialization",
+    "PairEmbedding",
     "ParallelResidual",
+    "Pattern",
+    "Plain",
     "PostNorm",
     "PreNorm",
     "ProjectionBiases",
+    "Query",
     "RMSNorm",
+    "RelativeBias",
     "Rotary",
     "RotaryScaling",
+    "Router",
+    "SandwichNorm",
+    "Setting",
+    "SigmoidRouter",
     "Sinusoidal",
+    "SizedStack",
+    "SoftmaxRouter",
     "Spec",
+    "Stack",
+    "StackInPlace",
+    "StateBridge",
+    "Strided",
     "Swish",
+    "VectorNorm",
+    "VisionEncoder",
+    "VisionHead",
+    "Window",
     "Wiring",
     "XavierInitialization",
     "YarnScaling",

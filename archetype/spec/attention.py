@@ -5,7 +5,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from archetype.spec.base import Flag, Positive, Probability, Size, Spec, fault
-from archetype.spec.position import MixerPosition, NoPosition, Rotary
+from archetype.spec.norm import NoNorm, RMSNorm, VectorNorm
+from archetype.spec.pattern import BigBird, Full, GlobalWindow, Pattern
+from archetype.spec.position import Alibi, MixerPosition, NoPosition, Rotary
 
 
 class ProjectionBiases(Spec):
@@ -43,11 +45,13 @@ class AttentionSizes(NamedTuple):
 
 
 class Attention(Spec):
-    """softmax(scale * q k^T) v, then a projection; K key/value heads serve H query heads.
+    """softmax(scale * q k^T) v over the pairs of `pattern`, then a projection; K key/value heads serve H query heads.
 
     K = H is multi-head (Vaswani 2017), K = 1 multi-query (Shazeer 2019), between them grouped-query attention
     (Ainslie 2023): query head h reads key/value head floor(h K / H). Absent: `num_kv_heads` is `num_heads`,
-    `head_dim` is d_model / num_heads, `scale` is 1 / sqrt(head_dim). `dropout` falls on the weights.
+    `head_dim` is d_model / num_heads, `scale` is 1 / sqrt(head_dim). `softcap` bends a score s to c tanh(s / c)
+    (Gemma 2). `qk_norm` normalizes each head's query and key before they are turned (Henry 2020). An `additive` score
+    is w^T tanh(q + k) (Bahdanau 2014). `dropout` falls on the weights.
     """
 
     kind: Literal["attention"] = "attention"
@@ -55,8 +59,12 @@ class Attention(Spec):
     num_kv_heads: Size | None = None
     head_dim: Size | None = None
     bias: Biases = ProjectionBiases()
+    score: Literal["dot", "additive"] = "dot"
     scale: Positive | None = None
+    softcap: Positive | None = None
+    qk_norm: VectorNorm = NoNorm()
     position: MixerPosition = NoPosition()
+    pattern: Pattern = Full()
     dropout: Probability = 0.0
 
     @model_validator(mode="after")
@@ -67,6 +75,24 @@ class Attention(Spec):
             fault("num_kv_heads", cause, f"use {' or '.join(filter(None, [', '.join(valid[:-1]), valid[-1]]))}")
         if self.head_dim is not None:
             self._rotation_fits(self.head_dim)
+        return self
+
+    @model_validator(mode="after")
+    def _choices_agree(self) -> "Attention":
+        if self.score == "additive":
+            for name, given in (("scale", self.scale), ("softcap", self.softcap)):
+                if given is not None:
+                    fault(name, "an additive score is bounded and has none", f"leave {name} out, or use score dot")
+            if isinstance(self.position, Rotary):
+                cause = "turning queries and keys means something in their product only"
+                fault("position", cause, "use relative_bias or alibi, or score dot")
+            if not isinstance(self.pattern, Full):
+                fault("pattern", "additive scores are computed in full", "use pattern full, or score dot")
+        if isinstance(self.position, Alibi) and isinstance(self.pattern, GlobalWindow | BigBird):
+            cause = "alibi fades distant tokens, and global tokens are there to be seen from far"
+            fault("position", cause, "use learned positions in the embedding, or pattern window")
+        if isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections and self.keys_follow_length:
+            fault("position.scaling", "dynamic scaling has no global projections", "use another scaling")
         return self
 
     def _rotation_fits(self, head_dim: int) -> None:
@@ -87,6 +113,15 @@ class Attention(Spec):
                 fault("num_heads", cause, f"use {', '.join(map(str, near))} or give head_dim")
             self._rotation_fits(d_model // self.num_heads)
 
+    def stands(self, causal: bool) -> None:
+        """Check, inside a validator, what depends on the direction of the stack."""
+        if causal and isinstance(self.pattern, BigBird):
+            cause = "bigbird's random and last blocks look ahead, and a decoder must not"
+            fault("pattern", cause, "use strided, fixed or window, or an encoder")
+        if causal and isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections:
+            cause = "the first tokens of a text that is being written see nothing that is not near"
+            fault("pattern.global_projections", cause, "leave it out, or use an encoder")
+
     def sizes(self, d_model: int) -> AttentionSizes:
         """All sizes, for a model of width `d_model`."""
         head_dim = self.head_dim or d_model // self.num_heads
@@ -99,5 +134,55 @@ class Attention(Spec):
         return isinstance(self.position, Rotary) and self.position.scaling.kind == "dynamic"
 
 
-# The contents that mix positions. Later: LatentAttention, RNN, LSTM, GRU, Mamba.
-Mixer = Annotated[Attention, Field()]
+class DirectQuery(Spec):
+    """Queries by one projection."""
+
+    kind: Literal["direct"] = "direct"
+
+
+class LowRankQuery(Spec):
+    """Queries through a narrow vector of `rank` features, which is normalized."""
+
+    kind: Literal["low_rank"] = "low_rank"
+    rank: Size
+
+
+Query = Annotated[DirectQuery | LowRankQuery, Field(discriminator="kind")]
+
+
+class LatentAttention(Spec):
+    """Keys and values from one narrow vector for each position (DeepSeek-AI 2024, section 2.1).
+
+    The latent c = norm(x Wdkv) has `kv_lora_rank` features; a head's key is [c Wuk, rope(x Wkr)], its value c Wuv; the
+    turned part of `qk_rope_head_dim` features is shared by all heads. A state holds c and the turned part only. Absent:
+    `scale` is 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim).
+    """
+
+    kind: Literal["latent"] = "latent"
+    num_heads: Size
+    query: Query = DirectQuery()
+    kv_lora_rank: Size
+    qk_nope_head_dim: Size
+    qk_rope_head_dim: Size
+    v_head_dim: Size
+    position: Rotary = Rotary(interleaved=True)
+    norm: VectorNorm = RMSNorm(eps=1e-6)
+    bias: Flag = False
+    scale: Positive | None = None
+    dropout: Probability = 0.0
+
+    @model_validator(mode="after")
+    def _rotation_fits(self) -> "LatentAttention":
+        if self.qk_rope_head_dim % 2:
+            fault("qk_rope_head_dim", f"{self.qk_rope_head_dim} features cannot be paired", "use an even number")
+        if self.position.dim is not None:
+            fault("position.dim", "the turned features are a part of their own", "use qk_rope_head_dim")
+        if self.position.scaling.kind == "dynamic":
+            cause = "dynamic scaling would turn every remembered key anew"
+            fault("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
+        return self
+
+    @property
+    def head_dim(self) -> int:
+        """Features of one head's query and key."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim

@@ -28,6 +28,7 @@ Size = Annotated[int, Field(strict=True, gt=0, le=MAX_SIZE)]
 WideSize = Annotated[int, Field(strict=True, gt=0, le=MAX_WIDE)]
 Length = Annotated[int, Field(strict=True, gt=0, le=MAX_LENGTH)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
 
@@ -57,7 +58,7 @@ class Spec(BaseModel):
             for key in data:
                 if key not in cls.model_fields:
                     names = list(cls.model_fields)
-                    fault(str(key), "is not a known key", _nearest(str(key), names))
+                    fault(str(key), "is not a known key", nearest(str(key), names))
         return data
 
     @model_serializer(mode="wrap")
@@ -139,7 +140,8 @@ def fingerprint(spec: Spec) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _nearest(name: str, valid: Iterable[str]) -> str:
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """The remedy for a name that is none: the closest one, or all."""
     valid = list(valid)
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else f"use one of {', '.join(valid)}"
@@ -158,10 +160,10 @@ def _in_words(detail: ErrorDetails) -> tuple[str, str]:
             return "its kind is missing", "start it with kind: NAME"
         case "union_tag_invalid":
             valid = str(context["expected_tags"]).replace("'", "").split(", ")
-            return f"there is no kind {context['tag']!r}", _nearest(str(context["tag"]), valid)
+            return f"there is no kind {context['tag']!r}", nearest(str(context["tag"]), valid)
         case "literal_error":
             valid = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-            return f"{shown} is not a choice", _nearest(str(given), valid)
+            return f"{shown} is not a choice", nearest(str(given), valid)
         case "greater_than":
             return f"{shown} is too small", f"use more than {context['gt']}"
         case "greater_than_equal":

@@ -1,13 +1,16 @@
-"""A block: its contents (mixer, feed-forward), and apart from them how norms and residuals wire them."""
+"""A block: its contents, and apart from them how norms and residuals wire them."""
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from archetype.spec.attention import Mixer
-from archetype.spec.base import Flag, Probability, Spec
-from archetype.spec.feedforward import FeedForward
+from archetype.spec.attention import Attention
+from archetype.spec.base import Flag, Probability, Spec, fault
+from archetype.spec.feedforward import FeedForward, NoFeedForward
+from archetype.spec.mixer import Mixer
 from archetype.spec.norm import Norm
+from archetype.spec.pattern import Full
+from archetype.spec.position import NoPosition
 
 
 class PreNorm(Spec):
@@ -24,6 +27,13 @@ class PostNorm(Spec):
     norm: Norm
 
 
+class SandwichNorm(Spec):
+    """x + norm'(F(norm(x))) for each content in turn (Ding 2021; Gemma 2)."""
+
+    kind: Literal["sandwich"] = "sandwich"
+    norm: Norm
+
+
 class ParallelResidual(Spec):
     """x + mixer(norm(x)) + feedforward(norm'(x)) (GPT-J; Chowdhery 2022); a shared norm serves both."""
 
@@ -32,13 +42,42 @@ class ParallelResidual(Spec):
     shared_norm: Flag = False
 
 
-Wiring = Annotated[PreNorm | PostNorm | ParallelResidual, Field(discriminator="kind")]
+class Plain(Spec):
+    """F(x) for each content in turn: no residual and no norm, for recurrent stacks.
+
+    What a cross-attention finds is added to the vector that asked for it (Luong 2015, equation 5).
+    """
+
+    kind: Literal["plain"] = "plain"
+
+
+Wiring = Annotated[PreNorm | PostNorm | SandwichNorm | ParallelResidual | Plain, Field(discriminator="kind")]
 
 
 class Block(Spec):
-    """One layer. `dropout` falls on what each content adds to the residual stream."""
+    """One layer. `cross` looks at an encoder's output; `dropout` falls on what each content gives."""
 
     wiring: Wiring
     mixer: Mixer
-    feedforward: FeedForward
+    cross: Attention | None = None
+    feedforward: FeedForward = NoFeedForward()
     dropout: Probability = 0.0
+
+    @model_validator(mode="after")
+    def _contents_fit_the_wiring(self) -> "Block":
+        if isinstance(self.wiring, ParallelResidual):
+            if isinstance(self.feedforward, NoFeedForward):
+                fault("wiring", "parallel wiring needs a feed-forward part", "give one, or use pre_norm")
+            if self.cross is not None:
+                fault("wiring", "parallel wiring has no place for cross-attention", "use pre_norm or post_norm")
+        return self
+
+    @model_validator(mode="after")
+    def _cross_sees_all(self) -> "Block":
+        if self.cross is not None:
+            if not isinstance(self.cross.position, NoPosition):
+                cause = "a position in the target has no distance to one in the source"
+                fault("cross.position", cause, "leave it out")
+            if not isinstance(self.cross.pattern, Full):
+                fault("cross.pattern", "cross-attention sees the whole source", "leave it out")
+        return self

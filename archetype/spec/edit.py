@@ -1,14 +1,17 @@
 """A changed copy of a specification, and what differs between two."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from archetype.errors import SpecError
+from archetype.spec.base import Spec
 from archetype.spec.base import path as as_path
+from archetype.spec.block import Block
 from archetype.spec.io import parse, yaml_value
 from archetype.spec.layers import MAX_LAYERS, cycle, runs
 from archetype.spec.model import ModelSpec
+from archetype.spec.stack import Stack
 
 Change = tuple[str, Any, Any]
 ABSENT = "(absent)"
@@ -23,10 +26,12 @@ def assign(spec: ModelSpec, assignments: list[str]) -> ModelSpec:
     data = _explicit(spec)
     for assignment in assignments:
         target, value = _read(assignment)
-        if target == "num_layers":
-            data["layers"] = _restacked(data["layers"], value, spec)
+        *above, last = _keys(target)
+        stack = _stack_at(spec, above) if last == "num_layers" else None
+        if stack is not None:
+            _assign(data, [*above, "layers"], _restacked(stack, value, target), target)
         else:
-            _assign(data, _keys(target), value, target)
+            _assign(data, [*above, last], value, target)
     return parse(data)
 
 
@@ -39,9 +44,8 @@ def put(data: dict[str, Any], assignments: list[str]) -> None:
 
 def differences(a: ModelSpec, b: ModelSpec) -> list[Change]:
     """Every field that differs, as (path, in a, in b); `layers[*]` where all layers change alike."""
-    flat_a, flat_b = dict(_leaves(_folded(a))), dict(_leaves(_folded(b)))
-    if ("layers" in _folded(a)) != ("layers" in _folded(b)):  # one stack is uniform, the other is not
-        flat_a, flat_b = dict(_leaves(_explicit(a, full=True))), dict(_leaves(_explicit(b, full=True)))
+    uneven = set(_uneven(a)) | set(_uneven(b))
+    flat_a, flat_b = (dict(_leaves(_folded(_explicit(spec, full=True), uneven))) for spec in (a, b))
     paths = list(flat_a) + [path for path in flat_b if path not in flat_a]
     pairs = [(path, flat_a.get(path, ABSENT), flat_b.get(path, ABSENT)) for path in paths]
     return [change for change in pairs if change[1] != change[2]]
@@ -54,19 +58,44 @@ def _read(assignment: str) -> tuple[str, Any]:
     return target.strip(), yaml_value(text, target)
 
 
-def _explicit(spec: ModelSpec, full: bool = False) -> dict[str, Any]:
+def _explicit(spec: Spec, full: bool = False) -> dict[str, Any]:
     """The dump with one entry for each layer; `full` writes out every default."""
-    return spec.dump(full) | {"layers": [block.dump(full) for block in spec.layers]}
-
-
-def _folded(spec: ModelSpec) -> dict[str, Any]:
-    """The whole of it, with a uniform stack as `num_layers` and one `layers[*]`."""
-    data = _explicit(spec, full=True)
-    stack = runs(spec.layers)
-    if len(stack) == 1 and len(stack[0][1]) == 1:
-        del data["layers"]
-        data |= {"num_layers": spec.num_layers, "layers[*]": stack[0][1][0].dump(full=True)}
+    data = spec.dump(full)
+    for name in data:
+        match getattr(spec, name):
+            case Stack() as stack:
+                data[name] = _explicit(stack, full)
+            case [Block(), *_] as layers:
+                data[name] = [block.dump(full) for block in layers]
     return data
+
+
+def _stack_at(spec: Spec, keys: Sequence[str | int]) -> tuple[Block, ...] | None:
+    """The layers of the model, or of the side of it that the keys name."""
+    for key in keys:
+        spec = getattr(spec, str(key), spec)
+    return getattr(spec, "layers", None)
+
+
+def _uneven(spec: Spec, prefix: str = "") -> Iterator[str]:
+    """Where a stack stands whose layers are not all alike."""
+    for name in type(spec).model_fields:
+        match getattr(spec, name):
+            case Stack() as stack:
+                yield from _uneven(stack, f"{prefix}{name}.")
+            case [Block(), *_] as layers if len(set(layers)) > 1:
+                yield prefix
+
+
+def _folded(data: dict[str, Any], uneven: set[str], prefix: str = "") -> dict[str, Any]:
+    """The same with every uniform stack as `num_layers` and one `layers[*]`."""
+    folded: dict[str, Any] = {}
+    for key, value in data.items():
+        if key == "layers" and prefix not in uneven:
+            folded |= {"num_layers": len(value), "layers[*]": value[0]}
+        else:
+            folded[key] = _folded(value, uneven, f"{prefix}{key}.") if isinstance(value, dict) else value
+    return folded
 
 
 def _leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -111,10 +140,9 @@ def _assign(data: Any, keys: list[str | int], value: Any, target: str) -> None:
         data[key] = value
 
 
-def _restacked(layers: list[Any], num_layers: Any, spec: ModelSpec) -> list[Any]:
-    stack = runs(spec.layers)
+def _restacked(layers: tuple[Block, ...], num_layers: Any, target: str) -> list[Any]:
     if not isinstance(num_layers, int) or isinstance(num_layers, bool) or not 0 < num_layers <= MAX_LAYERS:
-        raise SpecError("num_layers", f"{num_layers!r} is not a count", f"use a whole number from 1 to {MAX_LAYERS}")
-    if len(stack) > 1 and num_layers > len(layers):
-        raise SpecError("num_layers", "the stack has no single pattern to repeat", "set layers[i] one by one")
-    return [block.dump() for block in cycle(num_layers, *spec.layers)]
+        raise SpecError(target, f"{num_layers!r} is not a count", f"use a whole number from 1 to {MAX_LAYERS}")
+    if len(runs(layers)) > 1 and num_layers > len(layers):
+        raise SpecError(target, "the stack has no single pattern to repeat", "set layers[i] one by one")
+    return [block.dump() for block in cycle(num_layers, *layers)]

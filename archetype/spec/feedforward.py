@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from archetype.spec.activation import Activation
-from archetype.spec.base import Flag, Size, Spec, WideSize
+from archetype.spec.base import Flag, NotNegative, Positive, Size, Spec, WideSize, fault
 
 
 class EightThirds(Spec):
@@ -18,7 +18,7 @@ class EightThirds(Spec):
 Width = WideSize | EightThirds
 
 
-class _FeedForward(Spec):
+class _Projected(Spec):
     d_ff: Width
     activation: Activation
     bias: Flag = False
@@ -32,13 +32,13 @@ class _FeedForward(Spec):
         return self.d_ff
 
 
-class MLP(_FeedForward):
+class MLP(_Projected):
     """down(activation(up(x)))."""
 
     kind: Literal["mlp"] = "mlp"
 
 
-class GatedMLP(_FeedForward):
+class GatedMLP(_Projected):
     """down(activation(gate(x)) * up(x)) (Shazeer 2020).
 
     Activation sigmoid is GLU, relu ReGLU, gelu GeGLU, silu SwiGLU.
@@ -47,4 +47,78 @@ class GatedMLP(_FeedForward):
     kind: Literal["gated"] = "gated"
 
 
-FeedForward = Annotated[MLP | GatedMLP, Field(discriminator="kind")]
+Expert = Annotated[MLP | GatedMLP, Field(discriminator="kind")]
+
+
+class SoftmaxRouter(Spec):
+    """A token's affinities are the softmax of its logits over all experts; the largest are its weights.
+
+    `renormalize` makes the chosen weights sum to one; then they are multiplied by `scale`.
+    """
+
+    kind: Literal["softmax"] = "softmax"
+    renormalize: Flag = False
+    scale: Positive = 1.0
+
+
+class SigmoidRouter(Spec):
+    """A token's affinity to each expert is the sigmoid of its logit (DeepSeek-AI 2024b, equation 15)."""
+
+    kind: Literal["sigmoid"] = "sigmoid"
+    renormalize: Flag = False
+    scale: Positive = 1.0
+
+
+Router = Annotated[SoftmaxRouter | SigmoidRouter, Field(discriminator="kind")]
+
+
+class ExpertGroups(Spec):
+    """A token chooses `groups_per_token` of `num_groups` groups, by each one's best expert, and its experts in them.
+
+    (DeepSeek-AI 2024, section 2.2.2.)
+    """
+
+    num_groups: Size
+    groups_per_token: Size
+
+
+class MixtureOfExperts(Spec):
+    """The weighted sum of a token's `experts_per_token` best experts, plus the `shared` one (Shazeer 2017; Dai 2024).
+
+    `balance_loss` weighs the auxiliary loss E sum_e f_e p_e, with f_e the share of the choices that fell on expert e
+    and p_e its mean affinity (Fedus 2021, equation 4); it is 1 where all experts are chosen alike.
+    """
+
+    kind: Literal["experts"] = "experts"
+    num_experts: Size
+    experts_per_token: Size
+    expert: Expert
+    shared: Expert | None = None
+    router: Router = SoftmaxRouter(renormalize=True)
+    groups: ExpertGroups | None = None
+    balance_loss: NotNegative = 0.0
+
+    @model_validator(mode="after")
+    def _choices_exist(self) -> "MixtureOfExperts":
+        experts, chosen = self.num_experts, self.experts_per_token
+        if chosen > experts:
+            fault("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
+        if self.groups is not None:
+            groups, of = self.groups.groups_per_token, self.groups.num_groups
+            if experts % of:
+                fault("groups.num_groups", f"{of} does not divide num_experts {experts}", "use a divisor")
+            if groups > of:
+                fault("groups.groups_per_token", f"{groups} is more than num_groups {of}", f"use at most {of}")
+            if chosen > groups * (experts // of):
+                cause = f"{chosen} experts do not fit into {groups} groups of {experts // of}"
+                fault("experts_per_token", cause, "use fewer experts or more groups")
+        return self
+
+
+class NoFeedForward(Spec):
+    """A block of its mixer alone."""
+
+    kind: Literal["none"] = "none"
+
+
+FeedForward = Annotated[MLP | GatedMLP | MixtureOfExperts | NoFeedForward, Field(discriminator="kind")]

@@ -3,15 +3,15 @@
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from archetype.errors import SpecError
-from archetype.spec.base import Spec
-from archetype.spec.model import Decoder, ModelSpec
+from archetype.spec.base import Spec, nearest
+from archetype.spec.model import MODELS, ModelSpec
 
 MAX_FILE_BYTES = 4 * 2**20
 
@@ -29,9 +29,9 @@ def parse(data: Any) -> ModelSpec:
     if not isinstance(data, dict):
         raise SpecError("", f"a specification is a mapping, not {type(data).__name__}", "write it as key: value lines")
     kind = data.get("kind", "decoder")
-    if kind != "decoder":
-        raise SpecError("kind", f"there is no kind {kind!r} of model", "use decoder")
-    return Decoder.parse(data)
+    if not isinstance(kind, str) or kind not in MODELS:
+        raise SpecError("kind", f"there is no kind {kind!r} of model", nearest(str(kind), MODELS))
+    return cast(ModelSpec, MODELS[kind].parse(data))
 
 
 def read_mapping(file: Path) -> dict[str, Any]:

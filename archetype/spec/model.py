@@ -1,49 +1,29 @@
 """Whole models: the root of a specification file."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, model_validator
 
-from archetype.spec.base import Flag, Length, Positive, Probability, Size, Spec, WideSize, fault
+from archetype.spec.activation import Activation
+from archetype.spec.attention import Attention
+from archetype.spec.base import Flag, Length, Size, Spec, WideSize, fault
+from archetype.spec.embedding import Embedding, EncoderEmbedding, PairEmbedding
+from archetype.spec.head import EncoderHead, LanguageModelHead, MaskedLanguageModelHead, VisionHead
 from archetype.spec.initialization import GPT2Initialization, Initialization
 from archetype.spec.layers import Layers
 from archetype.spec.norm import NoNorm, Norm
-from archetype.spec.position import EmbeddingPosition, NoPosition, Sinusoidal
+from archetype.spec.position import Learned, Sinusoidal
+from archetype.spec.recurrent import GRU, LSTM, RNN
+from archetype.spec.stack import SizedStack, Stack, StackInPlace, check
 
 SCHEMA_VERSION = 1
 
 
-class Embedding(Spec):
-    """Token vectors times `scale`, plus positions, then a norm and dropout."""
-
-    position: EmbeddingPosition = NoPosition()
-    scale: Positive = 1.0
-    norm: Norm = NoNorm()
-    dropout: Probability = 0.0
-
-
-class LanguageModelHead(Spec):
-    """Logits over the vocabulary; `tied` multiplies by the embedding's own table."""
-
-    kind: Literal["language_model"] = "language_model"
-    tied: Flag = False
-    bias: Flag = False
-
-
-class Decoder(Spec):
-    """A stack in which no position sees a later one; it predicts the next token."""
+class _Model(Spec):
+    """What all models have, and what can be asked of each."""
 
     version: Literal[1] = 1
-    kind: Literal["decoder"] = "decoder"
     name: str = ""
-    vocab_size: WideSize
-    context_length: Length
-    d_model: Size
-    embedding: Embedding = Embedding()
-    layers: Layers
-    final_norm: Norm = NoNorm()
-    head: LanguageModelHead = LanguageModelHead()
     initialization: Initialization = GPT2Initialization()
 
     @model_validator(mode="before")
@@ -55,27 +35,245 @@ class Decoder(Spec):
         return data
 
     @model_validator(mode="after")
-    def _sizes_agree(self) -> "Decoder":
-        if isinstance(self.embedding.position, Sinusoidal) and self.d_model % 2:
-            fault("d_model", f"{self.d_model} features cannot be paired for sinusoidal positions", "use an even number")
-        for index, block in enumerate(self.layers):
-            try:
-                block.mixer.fits(self.d_model)
-            except PydanticCustomError as error:
-                inner = error.context or {}
-                fault(f"layers[{index}].mixer.{inner['place']}", str(inner["cause"]), str(inner["remedy"]))
+    def _stacks_hold(self) -> "_Model":
+        for stack in self.stacks:
+            check(stack)
         return self
+
+    @property
+    def stacks(self) -> tuple[StackInPlace, ...]:
+        """Every stack of blocks, as it stands in the model."""
+        return ()
+
+    @property
+    def num_layers(self) -> int:
+        """L, of all stacks together."""
+        return sum(len(stack.layers) for stack in self.stacks)
 
     @property
     def follows_length(self) -> bool:
         """Whether positions are turned otherwise in a longer text, so that a text must be read whole."""
-        return any(block.mixer.keys_follow_length for block in self.layers)
+        return any(
+            isinstance(block.mixer, Attention) and block.mixer.keys_follow_length
+            for stack in self.stacks
+            for block in stack.layers
+        )
+
+
+class Decoder(_Model):
+    """A stack in which no position sees a later one; it predicts the next token."""
+
+    kind: Literal["decoder"] = "decoder"
+    vocab_size: WideSize
+    context_length: Length
+    d_model: Size
+    embedding: Embedding = Embedding()
+    layers: Layers
+    final_norm: Norm = NoNorm()
+    head: LanguageModelHead = LanguageModelHead()
 
     @property
-    def num_layers(self) -> int:
-        """L"""
-        return len(self.layers)
+    def stacks(self) -> tuple[StackInPlace, ...]:
+        """The one stack."""
+        return (StackInPlace("", self.layers, self.final_norm, self.d_model, causal=True),)
+
+    @model_validator(mode="after")
+    def _positions_fit(self) -> "Decoder":
+        _sinusoids_fit(self.embedding, self.d_model)
+        return self
 
 
-# The models that a file can describe. Later: Encoder, EncoderDecoder, NGram, MegaByte, VisionEncoder.
-ModelSpec = Decoder
+class Encoder(_Model):
+    """A stack in which every position sees every other; it understands a text that is whole (Devlin 2018).
+
+    `pooler` adds a layer with tanh on the first token's vector, which stands for the text.
+    """
+
+    kind: Literal["encoder"] = "encoder"
+    vocab_size: WideSize
+    context_length: Length
+    d_model: Size
+    embedding: EncoderEmbedding = EncoderEmbedding()
+    layers: Layers
+    final_norm: Norm = NoNorm()
+    pooler: Flag = False
+    head: EncoderHead = MaskedLanguageModelHead()
+
+    @property
+    def stacks(self) -> tuple[StackInPlace, ...]:
+        """The one stack."""
+        return (StackInPlace("", self.layers, self.final_norm, self.d_model, causal=False),)
+
+    @model_validator(mode="after")
+    def _positions_fit(self) -> "Encoder":
+        _sinusoids_fit(self.embedding, self.d_model)
+        return self
+
+
+class StateBridge(Spec):
+    """Each recurrent layer of the decoder starts from the last state of the encoder's (Sutskever 2014)."""
+
+    kind: Literal["state"] = "state"
+
+
+class EncoderDecoder(_Model):
+    """A target text written with a view of a source text (Sutskever 2014; Vaswani 2017).
+
+    The decoder sees the source through the `cross` of its blocks, through a `bridge` of states, or both.
+    `source_vocab_size` is the encoder's where the embeddings are not shared (absent: the same).
+    """
+
+    kind: Literal["encoder_decoder"] = "encoder_decoder"
+    vocab_size: WideSize
+    source_vocab_size: WideSize | None = None
+    context_length: Length
+    d_model: Size
+    embedding: PairEmbedding = PairEmbedding()
+    encoder: Stack
+    decoder: Stack
+    bridge: StateBridge | None = None
+    head: LanguageModelHead = LanguageModelHead()
+
+    @property
+    def stacks(self) -> tuple[StackInPlace, ...]:
+        """Encoder and decoder."""
+        return (
+            StackInPlace("encoder.", self.encoder.layers, self.encoder.final_norm, self.d_model, causal=False),
+            StackInPlace("decoder.", self.decoder.layers, self.decoder.final_norm, self.d_model, True, crosses=True),
+        )
+
+    @model_validator(mode="after")
+    def _source_is_seen(self) -> "EncoderDecoder":
+        _sinusoids_fit(self.embedding, self.d_model)
+        if self.source_vocab_size is not None and self.embedding.shared:
+            fault("source_vocab_size", "a shared table has one vocabulary", "leave it out, or use shared: false")
+        if self.bridge is None and all(block.cross is None for block in self.decoder.layers):
+            cause = "no block of the decoder sees the source"
+            fault("decoder.layers", cause, "give a block cross, or bridge: {kind: state} to recurrent stacks")
+        if self.bridge is not None:
+            ours = [type(block.mixer) for block in self.encoder.layers]
+            theirs = [type(block.mixer) for block in self.decoder.layers]
+            if ours != theirs or not set(ours) <= {RNN, LSTM, GRU}:
+                cause = "a bridge of states needs the same recurrent mixers in both stacks, layer by layer"
+                fault("bridge", cause, "make the stacks alike, or use cross-attention")
+        return self
+
+
+class NGram(_Model):
+    """The next token from the `n` newest, through layers of tanh (Bengio 2003); n = 1 is the bigram model.
+
+    `hidden` are the layers' widths. Before a text's start stand vectors of zeros.
+    """
+
+    kind: Literal["ngram"] = "ngram"
+    vocab_size: WideSize
+    context_length: Length
+    n: Size
+    d_model: Size
+    hidden: tuple[WideSize, ...] = ()
+    activation: Activation = "tanh"
+    head: LanguageModelHead = LanguageModelHead(bias=True)
+
+    @property
+    def width(self) -> int:
+        """Features that the head reads."""
+        return self.hidden[-1] if self.hidden else self.n * self.d_model
+
+    @model_validator(mode="after")
+    def _head_fits(self) -> "NGram":
+        if self.head.tied and self.width != self.d_model:
+            cause = f"the head reads {self.width} features and the embedding has {self.d_model}"
+            fault("head.tied", cause, f"end hidden with {self.d_model}, or leave tied out")
+        return self
+
+
+class MegaByte(_Model):
+    """A global model over patches of `patch_size` bytes, and a local one over the bytes of each (Yu 2023).
+
+    A byte's vector has 1 / patch_size of the global model's width for the global model, which reads whole patches, and
+    the local model's width for the local one, to which a projection of the global model's output is added.
+    """
+
+    kind: Literal["megabyte"] = "megabyte"
+    vocab_size: WideSize = 256
+    context_length: Length
+    patch_size: Size
+    global_model: SizedStack
+    local_model: SizedStack
+    head: LanguageModelHead = LanguageModelHead()
+
+    @property
+    def stacks(self) -> tuple[StackInPlace, ...]:
+        """Global and local."""
+        sides = (("global_model.", self.global_model), ("local_model.", self.local_model))
+        return tuple(
+            StackInPlace(prefix, side.layers, side.final_norm, side.d_model, causal=True) for prefix, side in sides
+        )
+
+    @model_validator(mode="after")
+    def _patches_divide(self) -> "MegaByte":
+        widths = (("global_model.d_model", self.global_model.d_model), ("context_length", self.context_length))
+        for name, size in widths:
+            if size % self.patch_size:
+                cause = f"patch_size {self.patch_size} does not divide {size}"
+                fault(name, cause, f"use a multiple, such as {-(-size // self.patch_size) * self.patch_size}")
+        return self
+
+
+class VisionEncoder(_Model):
+    """A picture as a text of patches (Dosovitskiy 2020).
+
+    A `class_token` before the patches stands for the picture; without it the mean of the patches does. `pooler` adds a
+    layer with tanh on it.
+    """
+
+    kind: Literal["vision_encoder"] = "vision_encoder"
+    image_size: Size
+    patch_size: Size
+    channels: Size = 3
+    d_model: Size
+    class_token: Flag = True
+    embedding: Embedding = Embedding(position=Learned())
+    layers: Layers
+    final_norm: Norm = NoNorm()
+    pooler: Flag = False
+    head: VisionHead
+
+    @property
+    def context_length(self) -> int:
+        """Positions: the patches, and the class token."""
+        return (self.image_size // self.patch_size) ** 2 + self.class_token
+
+    @property
+    def stacks(self) -> tuple[StackInPlace, ...]:
+        """The one stack."""
+        return (StackInPlace("", self.layers, self.final_norm, self.d_model, causal=False),)
+
+    @model_validator(mode="after")
+    def _patches_divide(self) -> "VisionEncoder":
+        if self.image_size % self.patch_size:
+            cause = f"{self.patch_size} does not divide image_size {self.image_size}"
+            fault("patch_size", cause, "use a divisor")
+        _sinusoids_fit(self.embedding, self.d_model)
+        return self
+
+
+def _sinusoids_fit(embedding: Embedding, d_model: int) -> None:
+    if isinstance(embedding.position, Sinusoidal) and d_model % 2:
+        fault("d_model", f"{d_model} features cannot be paired for sinusoidal positions", "use an even number")
+
+
+# Models that write text, token by token.
+CausalSpec = Decoder | NGram | MegaByte
+
+ModelSpec = Annotated[
+    Decoder | Encoder | EncoderDecoder | NGram | MegaByte | VisionEncoder, Field(discriminator="kind")
+]
+MODELS: dict[str, type[_Model]] = {
+    "decoder": Decoder,
+    "encoder": Encoder,
+    "encoder_decoder": EncoderDecoder,
+    "ngram": NGram,
+    "megabyte": MegaByte,
+    "vision_encoder": VisionEncoder,
+}

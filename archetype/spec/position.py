@@ -109,5 +109,35 @@ class Rotary(Spec):
         return self
 
 
+class Alibi(Spec):
+    """Scores lowered by m_h |i - j|, with a slope for each head: m_h = 2^(-8h/H) (Press 2021).
+
+    Where H is no power of two, the slopes of the next lower power come first, then every other one of the next higher.
+    """
+
+    kind: Literal["alibi"] = "alibi"
+
+
+class RelativeBias(Spec):
+    """Scores raised by a learned number for each head and bucket of j - i (Raffel 2019, section 2.1).
+
+    Half of a direction's buckets hold one distance each, the others grow logarithmically up to `max_distance`. Where
+    both directions are seen, each has half of the buckets. One table serves all layers of a stack.
+    """
+
+    kind: Literal["relative_bias"] = "relative_bias"
+    num_buckets: Size = 32
+    max_distance: Length = 128
+
+    @model_validator(mode="after")
+    def _buckets_reach(self) -> "RelativeBias":
+        if self.num_buckets % 4:
+            fault("num_buckets", f"{self.num_buckets} cannot be halved twice", "use a multiple of 4")
+        if self.max_distance <= self.num_buckets // 2:
+            cause = f"{self.max_distance} leaves no distance to the logarithmic buckets"
+            fault("max_distance", cause, f"use more than {self.num_buckets // 2}")
+        return self
+
+
 EmbeddingPosition = Annotated[NoPosition | Learned | Sinusoidal, Field(discriminator="kind")]
-MixerPosition = Annotated[NoPosition | Rotary, Field(discriminator="kind")]
+MixerPosition = Annotated[NoPosition | Rotary | Alibi | RelativeBias, Field(discriminator="kind")]

@@ -1,0 +1,50 @@
+"""What a model gives for the vectors at its end."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from archetype.spec.activation import Activation
+from archetype.spec.base import Flag, Positive, Probability, Size, Spec
+from archetype.spec.norm import NoNorm, Norm
+
+
+class LanguageModelHead(Spec):
+    """Logits over the vocabulary; `tied` multiplies by the embedding's own table.
+
+    Vectors are multiplied by `scale` first (T5); `softcap` bends a logit z to c tanh(z / c) (Gemma 2).
+    """
+
+    kind: Literal["language_model"] = "language_model"
+    tied: Flag = False
+    bias: Flag = False
+    scale: Positive = 1.0
+    softcap: Positive | None = None
+
+
+class MaskedLanguageModelHead(Spec):
+    """Logits of hidden tokens: a layer as wide as the model, its norm, then the vocabulary (Devlin 2018)."""
+
+    kind: Literal["masked_language_model"] = "masked_language_model"
+    activation: Activation = "gelu"
+    norm: Norm = NoNorm()
+    tied: Flag = True
+    bias: Flag = True
+
+
+class ClassificationHead(Spec):
+    """Logits of `classes` for a whole text or image, from its pooled vector."""
+
+    kind: Literal["classification"] = "classification"
+    classes: Size
+    dropout: Probability = 0.0
+
+
+class NoHead(Spec):
+    """The vectors themselves."""
+
+    kind: Literal["none"] = "none"
+
+
+EncoderHead = Annotated[MaskedLanguageModelHead | ClassificationHead | NoHead, Field(discriminator="kind")]
+VisionHead = Annotated[ClassificationHead | NoHead, Field(discriminator="kind")]

@@ -1,0 +1,86 @@
+"""Layers one after the other, what must hold between them, and the norm at their end."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pydantic_core import PydanticCustomError
+
+from archetype.spec.attention import Attention
+from archetype.spec.base import Size, Spec, fault
+from archetype.spec.block import Block
+from archetype.spec.layers import Layers
+from archetype.spec.norm import NoNorm, Norm
+from archetype.spec.position import RelativeBias
+
+
+class Stack(Spec):
+    """One side of a model that has two."""
+
+    layers: Layers
+    final_norm: Norm = NoNorm()
+
+
+class SizedStack(Stack):
+    """One side of a model whose sides differ in width."""
+
+    d_model: Size
+
+
+class StackInPlace(NamedTuple):
+    """A stack as it stands in its model: what costs and checks need to know of it."""
+
+    prefix: str  # of its modules' names: "", "encoder.", ...
+    layers: tuple[Block, ...]
+    final_norm: Norm
+    d_model: int
+    causal: bool
+    crosses: bool = False  # whether its blocks may look at an encoder's output
+
+    @property
+    def relative_bias(self) -> tuple[RelativeBias, int] | None:
+        """The table of position biases that its layers share, and the number of heads."""
+        return next(iter(_relative_biases(self.layers)), None)
+
+
+def check(stack: StackInPlace) -> None:
+    """Check, inside a validator, what must hold between the layers, the width and the direction of a stack."""
+    for index, block in enumerate(stack.layers):
+        place = f"{stack.prefix}layers[{index}]"
+        _within(f"{place}.mixer", block, stack)
+        if block.cross is not None:
+            if not stack.crosses:
+                fault(f"{place}.cross", "there is no encoder to look at", "leave it out, or use kind encoder_decoder")
+            try:
+                block.cross.fits(stack.d_model)
+            except PydanticCustomError as error:
+                _again(f"{place}.cross", error)
+    tables = _relative_biases(stack.layers)
+    if len(tables) > 1:
+        (first, heads), (other, other_heads) = tables[:2]
+        cause = f"one table serves all layers, and {first.dump()} for {heads} heads differs from "
+        fault(f"{stack.prefix}layers", cause + f"{other.dump()} for {other_heads}", "make them equal")
+
+
+def _within(place: str, block: Block, stack: StackInPlace) -> None:
+    mixer = block.mixer
+    try:
+        if mixer.kind not in ("latent", "mamba"):
+            mixer.fits(stack.d_model)
+            mixer.stands(stack.causal)
+    except PydanticCustomError as error:
+        _again(place, error)
+
+
+def _again(place: str, error: PydanticCustomError) -> None:
+    """The same error, told from further outside."""
+    inner = error.context or {}
+    fault(f"{place}.{inner['place']}", str(inner["cause"]), str(inner["remedy"]))
+
+
+def _relative_biases(layers: Sequence[Block]) -> list[tuple[RelativeBias, int]]:
+    """Every distinct table of position biases that the layers ask for."""
+    found: dict[tuple[RelativeBias, int], None] = {}
+    for block in layers:
+        if isinstance(block.mixer, Attention) and isinstance(block.mixer.position, RelativeBias):
+            found[block.mixer.position, block.mixer.num_heads] = None
+    return list(found)
