@@ -1,20 +1,27 @@
-"""Attention over the positions that a causal mask allows."""
+"""Attention over the positions that a pattern allows."""
 
 import math
+from functools import lru_cache
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype import spec
 from archetype.parts import mask
+from archetype.parts.attend import Scoring, attend, attend_tiles, tiles
+from archetype.parts.norm import LayerNorm, RMSNorm
 from archetype.parts.position import Rotary
+from archetype.parts.position_bias import Alibi
 from archetype.parts.span import Span
-from archetype.parts.state import KeyValues, LayerState
+from archetype.parts.state import KeyValues, LayerState, Ring
+
+Heads = Float[Tensor, "B H T P"]
+KeyHeads = Float[Tensor, "B K T P"]
 
 
-class Attention(nn.Module):
-    """o(softmax(scale * q k^T) v) with K key/value heads for H query heads (Vaswani 2017; Ainslie 2023)."""
+class MultiHead(nn.Module):
+    """The four projections between a model's vectors and its heads, and how its scores are made."""
 
     def __init__(self, attention: spec.Attention, d_model: int) -> None:
         super().__init__()
@@ -26,72 +33,143 @@ class Attention(nn.Module):
         self.k = nn.Linear(d_model, keys, bias=attention.bias.k)
         self.v = nn.Linear(d_model, keys, bias=attention.bias.v)
         self.o = nn.Linear(queries, d_model, bias=attention.bias.o)
-        self.scale = attention.scale or 1 / math.sqrt(self.sizes.head_dim)
-        self.rotary = (
-            Rotary(attention.position, self.sizes.rotary_dim) if isinstance(attention.position, spec.Rotary) else None
-        )
+        self.q_norm, self.k_norm = self._head_norm(), self._head_norm()
+        heads = self.sizes.num_heads, self.sizes.head_dim
+        self.score = nn.Parameter(torch.empty(heads)) if attention.score == "additive" else None
+
+    def _head_norm(self) -> nn.Module | None:
+        match self.spec.qk_norm:
+            case spec.LayerNorm() as norm:
+                return LayerNorm(norm, self.sizes.head_dim)
+            case spec.RMSNorm() as norm:
+                return RMSNorm(norm, self.sizes.head_dim)
+            case _:
+                return None
+
+    @property
+    def scoring(self) -> Scoring:
+        """How a query and a key make a score; dropout only while training."""
+        scale = self.spec.scale or 1 / math.sqrt(self.sizes.head_dim)
+        return Scoring(scale, self.spec.softcap, self.score, self.spec.dropout if self.training else 0.0)
+
+    def queries(self, x: Float[Tensor, "B T D"]) -> Heads:
+        """What each head looks for."""
+        q = self.heads(self.q(x))
+        return self.q_norm(q) if self.q_norm is not None else q
+
+    def keys_and_values(self, x: Float[Tensor, "B S D"]) -> tuple[Tensor, Tensor]:
+        """What is found where, (B, K, S, P) each."""
+        k = self.heads(self.k(x))
+        return self.k_norm(k) if self.k_norm is not None else k, self.heads(self.v(x))
+
+    def heads(self, x: Float[Tensor, "B T HP"]) -> Heads:
+        """Features apart by head."""
+        return x.view(*x.shape[:2], -1, self.sizes.head_dim).transpose(1, 2)
+
+    def joined(self, y: Heads) -> Float[Tensor, "B T D"]:
+        """What the heads found, as one vector for each position."""
+        z: Tensor = self.o(y.transpose(1, 2).flatten(2))
+        return z
+
+
+class Attention(MultiHead):
+    """o(softmax(scale * q k^T) v) with K key/value heads for H query heads (Vaswani 2017; Ainslie 2023)."""
+
+    def __init__(self, attention: spec.Attention, d_model: int, causal: bool, layer: int = 0) -> None:
+        super().__init__(attention, d_model)
+        self.causal, self.layer = causal, layer
+        position, pattern = attention.position, attention.pattern
+        self.rotary = Rotary(position, self.sizes.rotary_dim) if isinstance(position, spec.Rotary) else None
+        self.alibi = Alibi(self.sizes.num_heads) if isinstance(position, spec.Alibi) else None
+        if isinstance(pattern, spec.GlobalWindow) and pattern.global_projections:
+            for name in "qkv":
+                mine = getattr(self, name)
+                theirs = nn.Linear(mine.in_features, mine.out_features, bias=mine.bias is not None)
+                self.add_module(f"{name}_global", theirs)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KeyValues:
-        """Empty keys and values for `capacity` positions."""
-        return KeyValues.empty(batch, self.sizes.num_kv_heads, capacity, self.sizes.head_dim, dtype, device)
+        """Empty keys and values for `capacity` positions, or for as many as the pattern will look back to."""
+        places = self.spec.pattern.remembered(capacity)
+        kind = Ring if places < capacity else KeyValues
+        return kind.empty(batch, self.sizes.num_kv_heads, places, (self.sizes.head_dim,) * 2, dtype, device)
 
     def forward(
         self, x: Float[Tensor, "B T D"], span: Span, state: LayerState | None = None
     ) -> tuple[Float[Tensor, "B T D"], LayerState | None]:
         """Mix the span's positions with each other and with all that the state remembers."""
-        q, k, v = (self._heads(projection(x)) for projection in (self.q, self.k, self.v))
-        q = self.rotary(q, span.positions, span) if self.rotary else q
-        allowed = None  # nothing but the causal triangle
+        q = self._turned(self.queries(x), span.positions, span)
+        k, v = self.keys_and_values(x)
         if state is None:
-            k = self.rotary(k, span.positions, span) if self.rotary else k
-        else:
-            assert isinstance(state, KeyValues)
-            k, v, positions = self._remember(k, v, span, state)
-            allowed = span.once("causal", lambda: mask.causal(span.positions, positions))
-        y = attend(q, k, v, allowed, self.scale, self.spec.dropout if self.training else 0.0)
-        return self.o(y.transpose(1, 2).flatten(2)), state
+            k = self._turned(k, span.positions, span)
+            y = self._whole(q, k, v, span)
+            if hasattr(self, "q_global"):
+                y = self._with_global(y, x, span)
+            return self.joined(y), None
+        assert isinstance(state, KeyValues)
+        k, v, positions = self._remember(k, v, span, state)
+        return self.joined(attend(q, k, v, self.scoring, self._mask(span, positions))), state
 
-    def _heads(self, x: Float[Tensor, "B T HP"]) -> Float[Tensor, "B H T P"]:
-        return x.view(*x.shape[:2], -1, self.sizes.head_dim).transpose(1, 2)
+    def _whole(self, q: Heads, k: KeyHeads, v: KeyHeads, span: Span) -> Heads:
+        """A text that is complete: by tiles where they have fewer pairs than all."""
+        length = q.shape[2]
+        setting = spec.Setting(self.causal, length, self.layer)
+        pattern, bias = self.spec.pattern, self._bias(span)
+        if not isinstance(pattern, spec.Full) and _computed(pattern, setting) < length * length:
+            valid = None if self.causal else span.valid
+            pieces = tiles(pattern, setting, q.device)
+            return attend_tiles(q, k, v, self.scoring, pieces, bias, valid)
+        if isinstance(pattern, spec.Full) and bias is None and (self.causal or span.counts is None):
+            return attend(q, k, v, self.scoring, causal=self.causal)
+        return attend(q, k, v, self.scoring, self._mask(span, span.shared_positions))
 
-    def _remember(
-        self, k: Float[Tensor, "B K T P"], v: Float[Tensor, "B K T P"], span: Span, state: KeyValues
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _mask(self, span: Span, keys: Tensor) -> Tensor:
+        """Which pairs are allowed, (b, 1, T, S); with a position bias, its numbers and minus infinity elsewhere."""
+        pattern, bias = self.spec.pattern, self._bias(span)
+        layer = self.layer if isinstance(pattern, spec.BigBird) else 0
+        queries = span.shared_positions
+
+        def pairs() -> Tensor:
+            allowed = mask.allowed(pattern, spec.Setting(self.causal, keys.shape[1], layer), queries, keys)
+            if not self.causal and span.counts is not None:
+                allowed = allowed & mask.present(span.counts, keys[0])
+            return allowed
+
+        allowed = span.once(("pairs", pattern, layer), pairs)
+        if bias is None:
+            return allowed
+        key = ("bias", pattern, layer, self.spec.position, self.sizes.num_heads)
+        masked: Tensor = span.once(key, lambda: bias(queries, keys).masked_fill(~allowed, -math.inf))
+        return masked
+
+    def _bias(self, span: Span) -> nn.Module | None:
+        return span.position_bias if isinstance(self.spec.position, spec.RelativeBias) else self.alibi
+
+    def _turned(self, x: Heads, positions: Tensor, span: Span) -> Heads:
+        return x if self.rotary is None else self.rotary(x, positions, span)
+
+    def _remember(self, k: KeyHeads, v: KeyHeads, span: Span, state: KeyValues) -> tuple[Tensor, Tensor, Tensor]:
         """Keys are stored rotated, except where the rotation follows the request's length."""
-        if self.rotary is None:
-            return state.append(k, v, span)
         if self.spec.keys_follow_length:
             k, v, positions = state.append(k, v, span)
-            return self.rotary(k, positions, span), v, positions
-        return state.append(self.rotary(k, span.positions, span), v, span)
+            return self._turned(k, positions, span), v, positions
+        return state.append(self._turned(k, span.positions, span), v, span)
+
+    def _with_global(self, y: Heads, x: Float[Tensor, "B T D"], span: Span) -> Heads:
+        """The global tokens' own look at everything (Beltagy 2020, section 3.1)."""
+        assert isinstance(self.spec.pattern, spec.GlobalWindow)
+        g = min(self.spec.pattern.global_tokens, x.shape[1])
+        q, k, v = (self.heads(getattr(self, f"{name}_global")(x)) for name in "qkv")
+        q = self.q_norm(q) if self.q_norm is not None else q
+        k = self.k_norm(k) if self.k_norm is not None else k
+        q, k = (self._turned(z, span.positions, span) for z in (q, k))
+        seen = None if span.counts is None else mask.present(span.counts, span.positions[0])
+        if (bias := self._bias(span)) is not None:
+            numbers = bias(span.shared_positions[:, :g], span.shared_positions)
+            seen = numbers if seen is None else numbers.masked_fill(~seen, -math.inf)
+        found = attend(q[:, :, :g], k, v, self.scoring, seen)
+        return torch.cat((found, y[:, :, g:]), dim=2)
 
 
-def attend(
-    q: Float[Tensor, "B H T P"],
-    k: Float[Tensor, "B K S P"],
-    v: Float[Tensor, "B K S P"],
-    allowed: Bool[Tensor, "B 1 T S"] | None,
-    scale: float,
-    dropout: float = 0.0,
-) -> Float[Tensor, "B H T P"]:
-    """softmax(scale * q k^T) v over the allowed pairs; None allows the causal triangle of T = S positions."""
-    if q.shape[2] == 1 and allowed is not None:
-        return _attend_one(q, k, v, allowed, scale)
-    k, v = k.to(q.dtype), v.to(q.dtype)  # a state may keep fewer bits
-    return nn.functional.scaled_dot_product_attention(
-        q, k, v, allowed, dropout, is_causal=allowed is None, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-    )
-
-
-def _attend_one(
-    q: Float[Tensor, "B H 1 P"],
-    k: Float[Tensor, "B K S P"],
-    v: Float[Tensor, "B K S P"],
-    allowed: Bool[Tensor, "B 1 1 S"],
-    scale: float,
-) -> Float[Tensor, "B H 1 P"]:
-    """One query: the G heads that share a key head are rows of one product, so no key is copied."""
-    grouped = q.view(q.shape[0], k.shape[1], -1, q.shape[3])  # (B, K, G, P)
-    scores = (grouped @ k.to(q.dtype).transpose(2, 3)).float() * scale
-    weights = scores.masked_fill(~allowed, -math.inf).softmax(-1)
-    return (weights.to(q.dtype) @ v.to(q.dtype)).view(q.shape)
+@lru_cache(maxsize=64)
+def _computed(pattern: spec.Pattern, setting: spec.Setting) -> int:
+    return pattern.computed(setting)

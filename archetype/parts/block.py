@@ -1,62 +1,134 @@
-"""One layer: the wiring decides where norms and residuals go around the two contents."""
+"""One layer: the wiring decides where norms and residuals go around the contents."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from archetype.parts.cross import CrossAttention
 from archetype.parts.span import Span
-from archetype.parts.state import LayerState
+from archetype.parts.state import Crossed, LayerState
 
 Mixed = tuple[Float[Tensor, "B T D"], LayerState | None]
 
 
-class _Block(nn.Module):
-    """A mixer and a feed-forward part with their norms; what stands between them is the subclass."""
+@dataclass
+class Contents:
+    """What a block is made of: the parts that its wiring connects."""
 
-    def __init__(
-        self,
-        mixer_norm: nn.Module,
-        mixer: nn.Module,
-        feedforward_norm: nn.Module | None,
-        feedforward: nn.Module,
-        dropout: float,
-    ) -> None:
+    mixer: nn.Module
+    cross: CrossAttention | None
+    feedforward: nn.Module | None
+    dropout: float
+
+
+class Block(nn.Module):
+    """A mixer, perhaps a look at a source, perhaps a feed-forward part, one after the other.
+
+    A wiring says what a content is given of x, and how x goes on with what the content found.
+    """
+
+    norms: tuple[str, ...] = ("norm",)  # which norms each content has
+
+    def __init__(self, contents: Contents, make_norm: Callable[[], nn.Module]) -> None:
         super().__init__()
-        self.mixer_norm = mixer_norm
-        self.mixer = mixer
-        self.feedforward_norm = feedforward_norm
-        self.feedforward = feedforward
-        self.dropout = nn.Dropout(dropout)
-
-
-class PreNormBlock(_Block):
-    """x + F(norm(x)), for the mixer and then the feed-forward part (Xiong 2020)."""
-
-    feedforward_norm: nn.Module
+        for name in ("mixer", "cross", "feedforward"):
+            if (content := getattr(contents, name)) is None:
+                continue
+            for norm in self.norms:
+                self.add_module(f"{name}_{norm}", make_norm())
+            self.add_module(name, content)
+        self.mixer, self.cross, self.feedforward = contents.mixer, contents.cross, contents.feedforward
+        self.dropout = nn.Dropout(contents.dropout)
 
     def forward(self, x: Float[Tensor, "B T D"], span: Span, state: LayerState | None = None) -> Mixed:
-        mixed, state = self.mixer(self.mixer_norm(x), span, state)
-        x = x + self.dropout(mixed)
-        x = x + self.dropout(self.feedforward(self.feedforward_norm(x)))
-        return x, state
+        """The vectors after this layer, and its state after them."""
+        own = state.mixer if isinstance(state, Crossed) else state
+        mixed, own = self.mixer(self.given("mixer", x, span), span, own)
+        x = self.joined("mixer", x, mixed, span)
+        if self.cross is not None:
+            keys = state.cross if isinstance(state, Crossed) else self.cross.read(span.seen_source)
+            x = self.joined("cross", x, self.cross(self.given("cross", x, span), span, keys), span)
+            own = Crossed(own, keys) if own is not None else None
+        if self.feedforward is not None:
+            x = self.joined("feedforward", x, self.feedforward(self.given("feedforward", x, span), span), span)
+        return x, own
+
+    def given(self, content: str, x: Tensor, span: Span) -> Tensor:
+        """What the content reads."""
+        raise NotImplementedError
+
+    def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
+        """What the next content's `given` starts from."""
+        raise NotImplementedError
+
+    def norm(self, content: str, x: Tensor, span: Span, which: str = "norm") -> Tensor:
+        """X through the content's norm."""
+        y: Tensor = getattr(self, f"{content}_{which}")(x, span.valid)
+        return y
 
 
-class PostNormBlock(_Block):
-    """norm(x + F(x)), for the mixer and then the feed-forward part (Vaswani 2017)."""
+class PreNormBlock(Block):
+    """x + F(norm(x)) (Xiong 2020)."""
 
-    feedforward_norm: nn.Module
+    def given(self, content: str, x: Tensor, span: Span) -> Tensor:
+        return self.norm(content, x, span)
+
+    def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
+        y: Tensor = x + self.dropout(found)
+        return y
+
+
+class PostNormBlock(Block):
+    """norm(x + F(x)) (Vaswani 2017)."""
+
+    def given(self, content: str, x: Tensor, span: Span) -> Tensor:
+        return x
+
+    def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
+        return self.norm(content, x + self.dropout(found), span)
+
+
+class SandwichBlock(Block):
+    """x + norm'(F(norm(x))) (Ding 2021; Gemma 2)."""
+
+    norms = ("norm", "post_norm")
+
+    def given(self, content: str, x: Tensor, span: Span) -> Tensor:
+        return self.norm(content, x, span)
+
+    def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
+        y: Tensor = x + self.dropout(self.norm(content, found, span, "post_norm"))
+        return y
+
+
+class PlainBlock(Block):
+    """F(x); what cross-attention finds is added to the vector that asked (Luong 2015, equation 5)."""
+
+    norms = ()
+
+    def given(self, content: str, x: Tensor, span: Span) -> Tensor:
+        return x
+
+    def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
+        found = self.dropout(found)
+        return x + found if content == "cross" else found
+
+
+class ParallelBlock(Block):
+    """x + mixer(norm(x)) + feedforward(norm'(x)); with a shared norm, the second reads the first's."""
+
+    def __init__(self, contents: Contents, make_norm: Callable[[], nn.Module], shared_norm: bool) -> None:
+        super().__init__(contents, make_norm)
+        if shared_norm:
+            del self.feedforward_norm
+        self.shared_norm = shared_norm
 
     def forward(self, x: Float[Tensor, "B T D"], span: Span, state: LayerState | None = None) -> Mixed:
-        mixed, state = self.mixer(x, span, state)
-        x = self.mixer_norm(x + self.dropout(mixed))
-        x = self.feedforward_norm(x + self.dropout(self.feedforward(x)))
-        return x, state
-
-
-class ParallelBlock(_Block):
-    """x + mixer(norm(x)) + feedforward(norm'(x)); without a norm of its own, the second reads the first's."""
-
-    def forward(self, x: Float[Tensor, "B T D"], span: Span, state: LayerState | None = None) -> Mixed:
-        normed = self.mixer_norm(x)
+        """The vectors after this layer, and its state after them."""
+        normed = self.norm("mixer", x, span)
         mixed, state = self.mixer(normed, span, state)
-        fed = self.feedforward(self.feedforward_norm(x) if self.feedforward_norm else normed)
+        assert self.feedforward is not None
+        fed = self.feedforward(normed if self.shared_norm else self.norm("feedforward", x, span), span)
         return x + self.dropout(mixed) + self.dropout(fed), state

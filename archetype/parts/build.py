@@ -1,24 +1,40 @@
 """Specification to module: one exhaustive match for each union, and nowhere else."""
 
+from functools import partial
 from typing import assert_never
 
 from torch import nn
 
 from archetype import spec
 from archetype.parts.attention import Attention
-from archetype.parts.block import ParallelBlock, PostNormBlock, PreNormBlock
+from archetype.parts.block import (
+    Block,
+    Contents,
+    ParallelBlock,
+    PlainBlock,
+    PostNormBlock,
+    PreNormBlock,
+    SandwichBlock,
+)
+from archetype.parts.cross import CrossAttention
+from archetype.parts.experts import MixtureOfExperts
 from archetype.parts.feedforward import MLP, GatedMLP
-from archetype.parts.norm import LayerNorm, NoNorm, RMSNorm
+from archetype.parts.latent import LatentAttention
+from archetype.parts.mamba import Mamba
+from archetype.parts.norm import BatchNorm, LayerNorm, NoNorm, RMSNorm
 from archetype.parts.position import Learned, NoPosition, Sinusoidal
+from archetype.parts.recurrent import Recurrent
 
 
 def build_norm(norm: spec.Norm, d_model: int) -> nn.Module:
-    """The module of a norm."""
+    """The module of a norm: (x, valid) -> y."""
     match norm:
         case spec.LayerNorm():
             return LayerNorm(norm, d_model)
         case spec.RMSNorm():
             return RMSNorm(norm, d_model)
+        case spec.BatchNorm():
+            return BatchNorm(norm, d_model)
         case spec.NoNorm():
             return NoNorm(norm, d_model)
         case _:
@@ -38,38 +54,54 @@ def build_position(position: spec.EmbeddingPosition, context_length: int, d_mode
             assert_never(position)
 
 
-def build_mixer(mixer: spec.Mixer, d_model: int) -> nn.Module:
-    """The module of a mixer: (x, span, state) -> (y, state)."""
+def build_mixer(mixer: spec.Mixer, d_model: int, causal: bool, layer: int) -> nn.Module:
+    """The module of a mixer, the `layer`-th of its stack: (x, span, state) -> (y, state)."""
     match mixer:
         case spec.Attention():
-            return Attention(mixer, d_model)
+            return Attention(mixer, d_model, causal, layer)
+        case spec.LatentAttention():
+            return LatentAttention(mixer, d_model, causal)
+        case spec.RNN() | spec.LSTM() | spec.GRU():
+            return Recurrent(mixer, d_model)
+        case spec.Mamba():
+            return Mamba(mixer, d_model)
         case _:
             assert_never(mixer)
 
 
-def build_feedforward(feedforward: spec.FeedForward, d_model: int) -> nn.Module:
-    """The module of a feed-forward part."""
+def build_feedforward(feedforward: spec.FeedForward, d_model: int) -> nn.Module | None:
+    """The module of a feed-forward part: (x, span) -> y."""
     match feedforward:
         case spec.MLP():
             return MLP(feedforward, d_model)
         case spec.GatedMLP():
             return GatedMLP(feedforward, d_model)
+        case spec.MixtureOfExperts():
+            return MixtureOfExperts(feedforward, d_model)
+        case spec.NoFeedForward():
+            return None
         case _:
             assert_never(feedforward)
 
 
-def build_block(block: spec.Block, d_model: int) -> nn.Module:
-    """The module of one layer."""
-    wiring = block.wiring
-    mixer_norm, feedforward_norm = build_norm(wiring.norm, d_model), build_norm(wiring.norm, d_model)
-    mixer, feedforward = build_mixer(block.mixer, d_model), build_feedforward(block.feedforward, d_model)
-    match wiring:
-        case spec.PreNorm():
-            return PreNormBlock(mixer_norm, mixer, feedforward_norm, feedforward, block.dropout)
-        case spec.PostNorm():
-            return PostNormBlock(mixer_norm, mixer, feedforward_norm, feedforward, block.dropout)
-        case spec.ParallelResidual(shared_norm=shared):
-            own_norm = None if shared else feedforward_norm
-            return ParallelBlock(mixer_norm, mixer, own_norm, feedforward, block.dropout)
+def build_block(block: spec.Block, d_model: int, causal: bool, layer: int) -> Block:
+    """The module of one layer, the `layer`-th of its stack."""
+    contents = Contents(
+        mixer=build_mixer(block.mixer, d_model, causal, layer),
+        cross=CrossAttention(block.cross, d_model) if block.cross is not None else None,
+        feedforward=build_feedforward(block.feedforward, d_model),
+        dropout=block.dropout,
+    )
+    match block.wiring:
+        case spec.PreNorm(norm=norm):
+            return PreNormBlock(contents, partial(build_norm, norm, d_model))
+        case spec.PostNorm(norm=norm):
+            return PostNormBlock(contents, partial(build_norm, norm, d_model))
+        case spec.SandwichNorm(norm=norm):
+            return SandwichBlock(contents, partial(build_norm, norm, d_model))
+        case spec.ParallelResidual(norm=norm, shared_norm=shared):
+            return ParallelBlock(contents, partial(build_norm, norm, d_model), shared)
+        case spec.Plain():
+            return PlainBlock(contents, partial(build_norm, spec.NoNorm(), d_model))
         case _:
-            assert_never(wiring)
+            assert_never(block.wiring)

@@ -1,7 +1,8 @@
 """All initial distributions, each with its source.
 
 Every tensor is drawn from its own generator, seeded by the model's seed and the tensor's name: adding a part to an
-architecture leaves the numbers of all others as they were.
+architecture leaves the numbers of all others as they were. A module whose tensors have distributions of their own (a
+recurrence, a state space) draws them itself in `draw(name, parameter, generator)`, and says True where it did.
 """
 
 import hashlib
@@ -14,25 +15,39 @@ from torch import Tensor, nn
 from archetype import spec
 
 # Weights whose product is added to the residual stream.
-RESIDUAL_OUTPUTS = ("mixer.o.weight", "feedforward.down.weight")
+RESIDUAL_OUTPUTS = (
+    "mixer.o.weight",
+    "mixer.out_proj.weight",
+    "cross.o.weight",
+    "feedforward.down.weight",
+    "feedforward.experts.down",
+    "feedforward.shared.down.weight",
+)
 
 
 @torch.no_grad()
 def initialize(model: nn.Module, scheme: spec.Initialization, num_layers: int, seed: int) -> None:
     """Draw every parameter of `model` in place: norms 1, biases 0, matrices as the scheme says."""
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            parameter.zero_()
-        elif parameter.dim() == 1:
-            parameter.fill_(1.0)
-        else:
-            draw(parameter, name, scheme, num_layers, _generator(seed, name, parameter.device))
+    for path, module in model.named_modules():
+        if hasattr(module, "reset_buffers"):
+            module.reset_buffers()
+        for own_name, parameter in module.named_parameters(recurse=False):
+            name = f"{path}.{own_name}" if path else own_name
+            generator = _generator(seed, name, parameter.device)
+            if hasattr(module, "draw") and module.draw(own_name, parameter, generator):
+                continue
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif parameter.dim() == 1:
+                parameter.fill_(1.0)
+            else:
+                draw(parameter, name, scheme, num_layers, generator)
 
 
 def draw(
     weight: Tensor, name: str, scheme: spec.Initialization, num_layers: int, generator: torch.Generator | None
 ) -> None:
-    """Draw one matrix in place."""
+    """Draw one matrix, or a stack of them, in place."""
     match scheme:
         case spec.NormalInitialization(std=std):
             weight.normal_(0.0, std, generator=generator)
@@ -41,10 +56,10 @@ def draw(
             shrink = 1 / math.sqrt(2 * num_layers) if name.endswith(RESIDUAL_OUTPUTS) else 1.0
             weight.normal_(0.0, std * shrink, generator=generator)
         case spec.XavierInitialization():
-            if name.startswith("embedding."):
-                weight.normal_(0.0, weight.shape[1] ** -0.5, generator=generator)
+            if "embedding." in name:
+                weight.normal_(0.0, weight.shape[-1] ** -0.5, generator=generator)
             else:
-                bound = math.sqrt(6 / (weight.shape[0] + weight.shape[1]))  # Glorot 2010, equation 16
+                bound = math.sqrt(6 / (weight.shape[-2] + weight.shape[-1]))  # Glorot 2010, equation 16
                 weight.uniform_(-bound, bound, generator=generator)
         case _:
             assert_never(scheme)

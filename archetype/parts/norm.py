@@ -1,7 +1,11 @@
-"""Normalization of the last axis, with its statistics in float32."""
+"""Normalization of the last axis, with its statistics in float32.
+
+All norms are called alike: with the vectors, and with which positions are no padding (None: all), which only a norm
+over positions looks at.
+"""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from archetype import spec
@@ -16,20 +20,69 @@ class LayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(d_model))
         self.bias = nn.Parameter(torch.empty(d_model)) if norm.bias else None
 
-    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+    def forward(self, x: Float[Tensor, "... D"], valid: Tensor | None = None) -> Float[Tensor, "... D"]:
         return nn.functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * weight (Zhang 2019, equation 4)."""
+    """x / sqrt(mean(x^2) + eps) * weight (Zhang 2019, equation 4), or * (1 + weight) with a unit offset (Gemma)."""
 
     def __init__(self, norm: spec.RMSNorm, d_model: int) -> None:
         super().__init__()
         self.eps = norm.eps
+        self.unit_offset = norm.unit_offset
         self.weight = nn.Parameter(torch.empty(d_model))
 
-    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-        return nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
+    def forward(self, x: Float[Tensor, "... D"], valid: Tensor | None = None) -> Float[Tensor, "... D"]:
+        weight = 1 + self.weight if self.unit_offset else self.weight
+        x = x.to(torch.promote_types(x.dtype, weight.dtype))  # autocast may have made fewer bits of x
+        return nn.functional.rms_norm(x, weight.shape, weight, self.eps)
+
+    def draw(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> bool:
+        """The weight starts where the product is 1."""
+        parameter.fill_(0.0 if self.unit_offset else 1.0)
+        return True
+
+
+class BatchNorm(nn.Module):
+    """Each feature by its mean and variance over the positions of a batch that are no padding (Ioffe 2015)."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, norm: spec.BatchNorm, d_model: int) -> None:
+        super().__init__()
+        self.spec = norm
+        self.weight = nn.Parameter(torch.empty(d_model))
+        self.bias = nn.Parameter(torch.empty(d_model))
+        self.register_buffer("running_mean", torch.empty(d_model))
+        self.register_buffer("running_var", torch.empty(d_model))
+
+    def reset_buffers(self) -> None:
+        """Statistics of nothing seen: mean 0, variance 1."""
+        self.running_mean.zero_()
+        self.running_var.fill_(1.0)
+
+    def forward(
+        self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None
+    ) -> Float[Tensor, "... D"]:
+        flat = x.flatten(0, -2)
+        kept = flat if valid is None or not self.training else flat[valid.flatten()]
+        if not self.training or kept.shape[0] < 2:  # one vector has no variance
+            mean, var = self.running_mean, self.running_var
+        else:
+            mean, var = self._observed(kept.float())
+        y = (x.float() - mean) * torch.rsqrt(var + self.spec.eps)
+        return (y * self.weight + self.bias).to(x.dtype)
+
+    def _observed(self, kept: Float[Tensor, "N D"]) -> tuple[Tensor, Tensor]:
+        """The batch's own statistics; the running ones move towards them, the variance by its unbiased estimate."""
+        mean, var = kept.mean(0), kept.var(0, correction=0)
+        with torch.no_grad():
+            n = kept.shape[0]
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.spec.momentum)
+            self.running_var.lerp_((var * n / (n - 1)).to(self.running_var.dtype), self.spec.momentum)
+        return mean, var
 
 
 class NoNorm(nn.Module):
@@ -38,5 +91,5 @@ class NoNorm(nn.Module):
     def __init__(self, norm: spec.NoNorm, d_model: int) -> None:
         super().__init__()
 
-    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+    def forward(self, x: Float[Tensor, "... D"], valid: Tensor | None = None) -> Float[Tensor, "... D"]:
         return x

@@ -1,14 +1,22 @@
-"""The tokens of one pass: where each stands, which are padding, and what all layers compute only once."""
+"""The tokens of one pass: where each stands, which are padding, and what all layers share."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
 
 T = TypeVar("T")
+
+
+@dataclass
+class Source:
+    """What an encoder made of a source text: its vectors, and how many of each row are no padding (None: all)."""
+
+    vectors: Float[Tensor, "B S D"]
+    counts: Int[Tensor, "B"] | None
 
 
 @dataclass
@@ -22,19 +30,22 @@ class Span:
     positions: Int[Tensor, "B T"]
     counts: Int[Tensor, "B"] | None  # tokens of each row that are no padding; None: all T of every row
     fresh: bool  # every row starts at position 0 and sees nothing but this span
+    source: Source | None = None  # what cross-attention looks at, where no state remembers it
+    position_bias: nn.Module | None = None  # the stack's own table
+    losses: list[Tensor] = field(default_factory=list)  # what parts add to the loss that is trained on
     computed: dict[Hashable, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls,
-        tokens: Int[Tensor, "B T"],
+        tokens: Tensor,
         lengths: Int[Tensor, "B"] | None = None,
         counts: Int[Tensor, "B"] | None = None,
     ) -> "Span":
-        """The span of `tokens` after `lengths` earlier ones (None: they are the first)."""
+        """The span of `tokens`, (B, T) or (B, T, D), after `lengths` earlier ones (None: they are the first)."""
         steps = torch.arange(tokens.shape[1], device=tokens.device)
         if lengths is None:
-            return cls(steps.expand(tokens.shape), counts, fresh=True)
+            return cls(steps.expand(tokens.shape[:2]), counts, fresh=True)
         return cls(lengths[:, None] + steps, counts, fresh=False)
 
     @property
@@ -42,6 +53,24 @@ class Span:
         """Each row's length after this span."""
         first = self.positions[:, 0]
         return first + (self.positions.shape[1] if self.counts is None else self.counts)
+
+    @property
+    def valid(self) -> Bool[Tensor, "B T"] | None:
+        """False where a token is padding; None where none is."""
+        if self.counts is None:
+            return None
+        return torch.arange(self.positions.shape[1], device=self.positions.device) < self.counts[:, None]
+
+    @property
+    def seen_source(self) -> Source:
+        """The source, where there is one."""
+        assert self.source is not None, "cross-attention needs a source, or a state that remembers one"
+        return self.source
+
+    @property
+    def shared_positions(self) -> Int[Tensor, "b T"]:
+        """The positions, as one row where all rows start alike."""
+        return self.positions[:1] if self.fresh else self.positions
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
         """The result of `compute`, shared by all who ask under the same key during this pass."""

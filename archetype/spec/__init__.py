@@ -64,7 +64,7 @@ from archetype.spec.model import (
     VisionEncoder,
 )
 from archetype.spec.norm import BatchNorm, LayerNorm, NoNorm, Norm, RMSNorm, VectorNorm
-from archetype.spec.pattern import BigBird, Fixed, Full, GlobalWindow, Pattern, Setting, Strided, Window
+from archetype.spec.pattern import BigBird, Fixed, Full, GlobalWindow, Pattern, Piece, Setting, Strided, Window
 from archetype.spec.position import (
     Alibi,
     DynamicScaling,
@@ -142,6 +142,7 @@ __all__ = [
     "PairEmbedding",
     "ParallelResidual",
     "Pattern",
+    "Piece",
     "Plain",
     "PostNorm",
     "PreNorm",

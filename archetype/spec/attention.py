@@ -182,7 +182,23 @@ class LatentAttention(Spec):
             fault("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
         return self
 
+    def fits(self, d_model: int) -> None:
+        """Every width does: all sizes are given."""
+
+    def stands(self, causal: bool) -> None:
+        """In every stack."""
+
     @property
     def head_dim(self) -> int:
         """Features of one head's query and key."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    def absorbs(self, queries: int, keys: int) -> bool:
+        """Whether it is cheaper to look at the latents themselves than to expand them to keys and values.
+
+        Both are counted for one row. Plain: expand every latent, then the usual products. Absorbed: the expansion
+        joins the query and the result, and the products run over C + R and C features.
+        """
+        c, r, nope, v = self.kv_lora_rank, self.qk_rope_head_dim, self.qk_nope_head_dim, self.v_head_dim
+        plain = keys * c * (nope + v) + queries * keys * (nope + r + v)
+        return queries * c * (nope + v) + queries * keys * (2 * c + r) < plain

@@ -86,7 +86,7 @@ class MixtureOfExperts(Spec):
     """The weighted sum of a token's `experts_per_token` best experts, plus the `shared` one (Shazeer 2017; Dai 2024).
 
     `balance_loss` weighs the auxiliary loss E sum_e f_e p_e, with f_e the share of the choices that fell on expert e
-    and p_e its mean affinity (Fedus 2021, equation 4); it is 1 where all experts are chosen alike.
+    and p_e its mean share of a token's affinities (Fedus 2021, equation 4); it is 1 where all experts are chosen alike.
     """
 
     kind: Literal["experts"] = "experts"

@@ -90,7 +90,7 @@ class Full(_Pattern):
 
     def rule(self, i: Positions, j: Positions, setting: Setting) -> Any:
         """Every pair."""
-        return i == i
+        return (i == i) & (j == j)
 
     def pieces(self, setting: Setting) -> tuple[Piece, ...]:
         """One tile."""

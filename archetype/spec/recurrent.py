@@ -65,6 +65,12 @@ class Mamba(Spec):
             fault("dt_max", f"{self.dt_max} is below dt_min {self.dt_min}", "use a larger one")
         return self
 
+    def fits(self, d_model: int) -> None:
+        """Every width does."""
+
+    def stands(self, causal: bool) -> None:
+        """In every stack: it reads from the start wherever it stands."""
+
     def rank(self, d_model: int) -> int:
         """The rank of delta's projection, for a model of width `d_model`."""
         return self.dt_rank or -(-d_model // 16)

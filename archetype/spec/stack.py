@@ -64,9 +64,8 @@ def check(stack: StackInPlace) -> None:
 def _within(place: str, block: Block, stack: StackInPlace) -> None:
     mixer = block.mixer
     try:
-        if mixer.kind not in ("latent", "mamba"):
-            mixer.fits(stack.d_model)
-            mixer.stands(stack.causal)
+        mixer.fits(stack.d_model)
+        mixer.stands(stack.causal)
     except PydanticCustomError as error:
         _again(place, error)
 

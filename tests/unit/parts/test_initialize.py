@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from archetype import spec
 from archetype.model import build
+from archetype.parts.build import build_feedforward
+from archetype.parts.initialize import initialize
 
 D, LAYERS, VOCAB = 128, 4, 500
 
@@ -111,6 +113,103 @@ def test_another_part_leaves_all_other_numbers_as_they_were(change: dict[str, ob
     alike = {name for name in before if name in after and before[name].shape == after[name].shape}
     assert len(alike) > 40
     assert all(torch.equal(before[name], after[name]) for name in alike)
+
+
+SIDES: dict[str, dict[str, object]] = {"encoder": {"cross": None}, "decoder": {}}
+
+
+def test_what_is_added_by_every_content_is_shrunk() -> None:
+    """Cross-attention and experts add to the residual stream too; a bias for each expert starts at zero."""
+    experts = spec.MixtureOfExperts(
+        num_experts=4,
+        experts_per_token=2,
+        expert=spec.GatedMLP(d_ff=96, activation="silu", bias=True),
+        shared=spec.MLP(d_ff=96, activation="silu"),
+    )
+    block = spec.Block(
+        wiring=spec.PreNorm(norm=spec.RMSNorm()),
+        mixer=spec.Attention(num_heads=4, score="additive", position=spec.RelativeBias()),
+        cross=spec.Attention(num_heads=4),
+        feedforward=experts,
+    )
+    stacks = {side: spec.Stack(layers=spec.repeat(2, block.changed(**of))) for side, of in SIDES.items()}
+    model = spec.EncoderDecoder(
+        vocab_size=VOCAB, context_length=64, d_model=D, initialization=spec.GPT2Initialization(std=0.05), **stacks
+    )
+    added = ("mixer.o.weight", "cross.o.weight", "experts.down", "shared.down.weight")
+    found, shrunk = dict(build(model).named_parameters()), set()
+    assert {"encoder.position_bias.weight", "decoder.blocks.1.cross.o.weight"} <= set(found)
+    for name, parameter in found.items():
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+        elif parameter.dim() > 1:
+            std = 0.05 / math.sqrt(2 * 4) if name.endswith(added) else 0.05
+            shrunk |= {end for end in added if name.endswith(end)}
+            assert parameter.std().item() == pytest.approx(std, rel=5 * standard_error(parameter)), name
+    assert shrunk == set(added)
+
+
+def test_xavier_takes_the_sizes_of_one_expert_and_not_their_number() -> None:
+    mixture = spec.MixtureOfExperts(
+        num_experts=7, experts_per_token=2, expert=spec.MLP(d_ff=96, activation="silu")
+    )  # fmt: skip
+    part = build_feedforward(mixture, D)
+    initialize(part, spec.XavierInitialization(), 1, seed=0)
+    bound = math.sqrt(6 / (D + 96))
+    for name in ("up", "down"):
+        assert 0.99 * bound < getattr(part.experts, name).abs().max().item() <= bound
+
+
+class Own(nn.Module):
+    """A module that draws one of its tensors itself, and has a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mine = nn.Parameter(torch.zeros(40, 40))
+        self.bias = nn.Parameter(torch.ones(40))
+        self.register_buffer("seen", torch.full((3,), 5.0))
+
+    def reset_buffers(self) -> None:
+        self.seen.zero_()
+
+    def draw(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> bool:
+        if name != "mine":
+            return False
+        parameter.uniform_(3.0, 4.0, generator=generator)
+        return True
+
+
+def test_a_module_draws_its_own_distribution_and_leaves_the_rest_to_the_scheme() -> None:
+    model = nn.Sequential(nn.Linear(40, 40), Own())
+    initialize(model, spec.NormalInitialization(), 1, seed=0)
+    own = model[1]
+    assert (own.mine >= 3).all() and own.mine.std().item() == pytest.approx(12**-0.5, rel=0.1)
+    assert not own.bias.any()
+    assert model[0].weight.std().item() == pytest.approx(0.02, rel=0.1)
+
+
+def test_what_a_module_draws_follows_the_seed_and_its_name() -> None:
+    def drawn(seed: int, *before: nn.Module) -> Tensor:
+        model = nn.Sequential(*before, Own())
+        initialize(model, spec.NormalInitialization(), 1, seed)
+        return model[-1].mine.detach()
+
+    assert torch.equal(drawn(0), drawn(0))
+    assert not torch.equal(drawn(0), drawn(1))
+    assert not torch.equal(drawn(0), drawn(0, nn.Identity()))  # another name
+
+
+def test_buffers_are_reset() -> None:
+    own = Own()
+    initialize(own, spec.NormalInitialization(), 1, seed=0)
+    assert torch.equal(own.seen, torch.zeros(3))
+
+
+def test_a_model_without_storage_is_drawn_without_a_generator() -> None:
+    with torch.device("meta"):
+        own = Own()
+    initialize(own, spec.NormalInitialization(), 1, seed=0)
+    assert own.mine.is_meta
 
 
 def test_a_deeper_stack_begins_with_the_same_layers() -> None:

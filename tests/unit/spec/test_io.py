@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from archetype import families, spec
 from archetype.errors import SpecError
 from archetype.spec import io
-from tests.strategies import decoders
+from tests.strategies import models
 
 PRESETS = sorted(families.presets())
 
@@ -24,21 +24,21 @@ def test_every_preset_survives_a_file(name: str, ending: str, tmp_path: Path) ->
     assert spec.read(file) == preset
 
 
-@given(decoders(wild=True))
-@settings(max_examples=50)
-def test_every_specification_survives_yaml(drawn: spec.Decoder) -> None:
+@given(models(wild=True))
+@settings(max_examples=30)
+def test_every_specification_survives_yaml(drawn: spec.ModelSpec) -> None:
     assert spec.parse(io.yaml_value(spec.to_yaml(drawn), "")) == drawn
 
 
-@given(decoders(wild=True))
-@settings(max_examples=50)
-def test_every_specification_survives_json(drawn: spec.Decoder) -> None:
+@given(models(wild=True))
+@settings(max_examples=30)
+def test_every_specification_survives_json(drawn: spec.ModelSpec) -> None:
     assert spec.parse(json.loads(spec.to_json(drawn))) == drawn
 
 
-@given(decoders(wild=True))
+@given(models(wild=True))
 @settings(max_examples=30)
-def test_yaml_and_json_say_the_same(drawn: spec.Decoder) -> None:
+def test_yaml_and_json_say_the_same(drawn: spec.ModelSpec) -> None:
     assert io.yaml_value(spec.to_yaml(drawn), "") == json.loads(spec.to_json(drawn))
 
 
@@ -59,9 +59,9 @@ def test_a_full_dump_leaves_out_nothing() -> None:
     assert spec.parse(dumped) == preset
 
 
-@given(decoders(wild=True))
+@given(models(wild=True))
 @settings(max_examples=30)
-def test_every_full_dump_reads_back_the_same(drawn: spec.Decoder) -> None:
+def test_every_full_dump_reads_back_the_same(drawn: spec.ModelSpec) -> None:
     assert spec.parse(json.loads(json.dumps(drawn.dump(full=True)))) == drawn
 
 
@@ -83,7 +83,7 @@ def test_biases_that_agree_are_one_word() -> None:
         ("a.json", b"[]", "{file}: does not hold a mapping; write key: value lines"),
         ("a.yaml", b"", "{file}: does not hold a mapping; write key: value lines"),
         ("a.yaml", b"name: \xff", "{file}: is not UTF-8 at byte 6; save it as UTF-8"),
-        ("a.yaml", b"kind: encodr", "{file}: kind: there is no kind 'encodr' of model; use decoder"),
+        ("a.yaml", b"kind: encodr", "{file}: kind: there is no kind 'encodr' of model; did you mean encoder?"),
         ("a.yaml", b"a: 1\na: 2", "{file}:2:1: is not YAML: found duplicate key \"a\" with value \"2\" "
          '(original value: "1"); mend that line'),
         ("a.yaml", b"a: !!python/object:os.system {}", "{file}:1:4: is not YAML: could not determine a constructor for "

@@ -8,9 +8,10 @@ import pytest
 from archetype import spec
 from archetype.errors import SpecError
 
+ATTENTION: dict[str, Any] = {"kind": "attention", "num_heads": 8}
 BLOCK: dict[str, Any] = {
     "wiring": {"kind": "pre_norm", "norm": {"kind": "rms"}},
-    "mixer": {"kind": "attention", "num_heads": 8},
+    "mixer": ATTENTION,
     "feedforward": {"kind": "gated", "d_ff": 64, "activation": "silu"},
 }
 GOOD: dict[str, Any] = {
@@ -54,8 +55,8 @@ UNKNOWN_KEYS = [
     ((*LAYER, "wiring", "shared_norm"), "layers[3].wiring.shared_norm: is not a known key; use one of kind, norm"),
     (("head", "tyed"), "head.tyed: is not a known key; did you mean tied?"),
     (("embedding", "zzz"), "embedding.zzz: is not a known key; use one of position, scale, norm, dropout"),
-    ((7,), "7: is not a known key; use one of version, kind, name, vocab_size, context_length, d_model, embedding, "
-     "layers, final_norm, head, initialization"),
+    ((7,), "7: is not a known key; use one of version, name, initialization, kind, vocab_size, context_length, "
+     "d_model, embedding, layers, final_norm, head"),
 ]  # fmt: skip
 
 
@@ -67,15 +68,16 @@ def test_an_unknown_key_is_refused_with_its_path_and_the_nearest_name(keys: tupl
 IMPOSSIBLE = [
     # what does not divide, pair or fit
     ((*MIXER, "num_kv_heads"), 5, "layers[3].mixer.num_kv_heads: 5 does not divide num_heads 8; use 1, 2, 4 or 8"),
-    (MIXER, {"num_heads": 1, "num_kv_heads": 2}, "layers[3].mixer.num_kv_heads: 2 does not divide num_heads 1; use 1"),
+    (MIXER, ATTENTION | {"num_heads": 1, "num_kv_heads": 2},
+     "layers[3].mixer.num_kv_heads: 2 does not divide num_heads 1; use 1"),
     ((*MIXER, "num_heads"), 7,
      "layers[3].mixer.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or give head_dim"),
-    (MIXER, {"num_heads": 16, "position": {"kind": "rotary"}},
+    (MIXER, ATTENTION | {"num_heads": 16, "position": {"kind": "rotary"}},
      "layers[3].mixer.head_dim: 3 features cannot be paired for rotary positions; use an even head_dim"),
-    (MIXER, {"num_heads": 8, "head_dim": 5, "position": {"kind": "rotary"}},
+    (MIXER, ATTENTION | {"head_dim": 5, "position": {"kind": "rotary"}},
      "layers[3].mixer.head_dim: 5 features cannot be paired for rotary positions; use an even head_dim"),
     (POSITION, {"kind": "rotary", "dim": 8}, "layers[3].mixer.position.dim: 8 is more than head_dim 6; use at most 6"),
-    (MIXER, {"num_heads": 8, "head_dim": 2, "position": {"kind": "rotary", "dim": 4}},
+    (MIXER, ATTENTION | {"head_dim": 2, "position": {"kind": "rotary", "dim": 4}},
      "layers[3].mixer.position.dim: 4 is more than head_dim 2; use at most 2"),
     (POSITION, {"kind": "rotary", "dim": 3},
      "layers[3].mixer.position.dim: 3 features cannot be paired; use an even number"),
@@ -85,7 +87,9 @@ IMPOSSIBLE = [
     (POSITION, {"kind": "rotary", "theta": 1.0, "scaling": YARN},
      "layers[3].mixer.position.theta: 1.0 leaves yarn no slower frequencies; use more than 1"),
     # kinds and choices
-    (("kind",), "encoder", "kind: there is no kind 'encoder' of model; use decoder"),
+    (("kind",), "perceiver", "kind: there is no kind 'perceiver' of model; use one of decoder, encoder, "
+     "encoder_decoder, ngram, megabyte, vision_encoder"),
+    (("kind",), "encoder-decoder", "kind: there is no kind 'encoder-decoder' of model; did you mean encoder_decoder?"),
     ((*LAYER, "wiring", "norm", "kind"), "rmsnorm",
      "layers[3].wiring.norm: there is no kind 'rmsnorm'; did you mean rms?"),
     ((*LAYER, "wiring", "norm"), {"eps": 1e-5},
@@ -94,7 +98,10 @@ IMPOSSIBLE = [
      "layers[3].wiring.norm: 'rms' is not a mapping; write it as {key: value, ...}"),
     (POSITION, {"kind": "rotary", "scaling": {"kind": "ntk", "factor": 2}},
      "layers[3].mixer.position.scaling: there is no kind 'ntk'; use one of none, linear, dynamic, yarn, llama3"),
-    ((*MIXER, "kind"), "atention", "layers[3].mixer.kind: 'atention' is not a choice; did you mean attention?"),
+    ((*MIXER, "kind"), "atention", "layers[3].mixer: there is no kind 'atention'; did you mean attention?"),
+    ((*MIXER, "qk_norm"), {"kind": "batch"},
+     "layers[3].mixer.qk_norm: there is no kind 'batch'; use one of layer, rms, none"),
+    ((*MIXER, "score"), "product", "layers[3].mixer.score: 'product' is not a choice; use one of dot, additive"),
     ((*LAYER, "feedforward", "activation"), "gelu_tan",
      "layers[3].feedforward.activation: 'gelu_tan' is not a choice; did you mean gelu_tanh?"),
     # mappings that may also be a plain value
@@ -133,8 +140,7 @@ IMPOSSIBLE = [
     (("layers",), [{"repeat": 2, "blocks": []}], "layers[0].blocks: is not a list of blocks; write it as [block, ...]"),
     (("layers",), [{"repeat": 2, "blok": BLOCK}],
      "layers[0].blok: is not a known key; use repeat with block or blocks"),
-    (("layers",), [{"wiring": BLOCK["wiring"], "mixer": BLOCK["mixer"]}],
-     "layers[0].feedforward: is missing; give it a value"),
+    (("layers",), [{"wiring": BLOCK["wiring"]}], "layers[0].mixer: is missing; give it a value"),
 ]  # fmt: skip
 
 
@@ -145,13 +151,227 @@ def test_what_is_impossible_is_refused_with_place_cause_and_remedy(
     assert refusal(keys, value) == message
 
 
-def test_an_odd_width_is_refused_for_sinusoidal_positions() -> None:
-    data = GOOD | {"d_model": 9, "embedding": {"position": {"kind": "sinusoidal"}}, "layers": [
-        BLOCK | {"mixer": {"num_heads": 1}},
-    ]}  # fmt: skip
+# Of each room of the specification: what must hold between its fields.
+
+LATENT: dict[str, Any] = {
+    "kind": "latent", "num_heads": 2, "kv_lora_rank": 4, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 4
+}  # fmt: skip
+WINDOW = {"kind": "window", "size": 4}
+GLOBAL = {"kind": "global_window", "size": 4}
+RELATIVE = {"kind": "relative_bias"}
+EXPERTS: dict[str, Any] = {
+    "kind": "experts", "num_experts": 8, "experts_per_token": 3,
+    "expert": {"kind": "mlp", "d_ff": 8, "activation": "relu"},
+}  # fmt: skip
+FEEDFORWARD = (*LAYER, "feedforward")
+DYNAMIC = {"kind": "dynamic", "factor": 2, "original_context_length": 64}
+
+
+def attention(**fields: Any) -> dict[str, Any]:
+    return ATTENTION | fields
+
+
+DISAGREEING = [
+    # attention
+    (MIXER, attention(score="additive", scale=1.0),
+     "layers[3].mixer.scale: an additive score is bounded and has none; leave scale out, or use score dot"),
+    (MIXER, attention(score="additive", softcap=1.0),
+     "layers[3].mixer.softcap: an additive score is bounded and has none; leave softcap out, or use score dot"),
+    (MIXER, attention(score="additive", position={"kind": "rotary"}),
+     "layers[3].mixer.position: turning queries and keys means something in their product only; "
+     "use relative_bias or alibi, or score dot"),
+    (MIXER, attention(score="additive", pattern=WINDOW),
+     "layers[3].mixer.pattern: additive scores are computed in full; use pattern full, or score dot"),
+    (MIXER, attention(position={"kind": "alibi"}, pattern=GLOBAL),
+     "layers[3].mixer.position: alibi fades distant tokens, and global tokens are there to be seen from far; "
+     "use learned positions in the embedding, or pattern window"),
+    (MIXER, attention(position={"kind": "alibi"}, pattern={"kind": "bigbird"}),
+     "layers[3].mixer.position: alibi fades distant tokens, and global tokens are there to be seen from far; "
+     "use learned positions in the embedding, or pattern window"),
+    (MIXER, attention(position={"kind": "rotary", "scaling": DYNAMIC}, pattern=GLOBAL | {"global_projections": True}),
+     "layers[3].mixer.position.scaling: dynamic scaling has no global projections; use another scaling"),
+    (MIXER, attention(pattern={"kind": "bigbird"}),
+     "layers[3].mixer.pattern: bigbird's random and last blocks look ahead, and a decoder must not; "
+     "use strided, fixed or window, or an encoder"),
+    (MIXER, attention(pattern=GLOBAL | {"global_projections": True}),
+     "layers[3].mixer.pattern.global_projections: the first tokens of a text that is being written see nothing "
+     "that is not near; leave it out, or use an encoder"),
+    # patterns
+    (MIXER, attention(pattern={"kind": "fixed", "stride": 4, "summary": 5}),
+     "layers[3].mixer.pattern.summary: 5 is more than stride 4; use at most 4"),
+    (MIXER, attention(pattern={"kind": "bigbird", "window_blocks": 2}),
+     "layers[3].mixer.pattern.window_blocks: 2 blocks have no middle; use an odd number"),
+    (MIXER, attention(pattern={"kind": "bigbird", "seed": -1}),
+     "layers[3].mixer.pattern.seed: -1 is too small; use at least 0"),
+    (MIXER, attention(pattern={"kind": "windows", "size": 4}),
+     "layers[3].mixer.pattern: there is no kind 'windows'; did you mean window?"),
+    # positions
+    (MIXER, attention(position=RELATIVE | {"num_buckets": 6}),
+     "layers[3].mixer.position.num_buckets: 6 cannot be halved twice; use a multiple of 4"),
+    (MIXER, attention(position=RELATIVE | {"num_buckets": 16, "max_distance": 8}),
+     "layers[3].mixer.position.max_distance: 8 leaves no distance to the logarithmic buckets; use more than 8"),
+    (("layers",), [BLOCK | {"mixer": attention(position=RELATIVE | {"num_buckets": n})} for n in (16, 16, 32)],
+     "layers: one table serves all layers, and {'kind': 'relative_bias', 'num_buckets': 16} for 8 heads differs from "
+     "{'kind': 'relative_bias'} for 8; make them equal"),
+    (("layers",), [BLOCK | {"mixer": attention(position=RELATIVE, num_heads=h)} for h in (8, 4)],
+     "layers: one table serves all layers, and {'kind': 'relative_bias'} for 8 heads differs from "
+     "{'kind': 'relative_bias'} for 4; make them equal"),
+    # latent attention
+    (MIXER, LATENT | {"qk_rope_head_dim": 3},
+     "layers[3].mixer.qk_rope_head_dim: 3 features cannot be paired; use an even number"),
+    (MIXER, LATENT | {"position": {"kind": "rotary", "dim": 2}},
+     "layers[3].mixer.position.dim: the turned features are a part of their own; use qk_rope_head_dim"),
+    (MIXER, LATENT | {"position": {"kind": "rotary", "scaling": DYNAMIC}},
+     "layers[3].mixer.position.scaling: dynamic scaling would turn every remembered key anew; "
+     "use yarn, as DeepSeek-V2 does, or another scaling"),
+    # recurrent mixers
+    *((MIXER, {"kind": kind, "bidirectional": True},
+       "layers[3].mixer.bidirectional: a decoder must not read from the end; leave it out, or use an encoder")
+      for kind in ("rnn", "lstm", "gru")),
+    (MIXER, {"kind": "mamba", "dt_min": 0.1, "dt_max": 0.01},
+     "layers[3].mixer.dt_max: 0.01 is below dt_min 0.1; use a larger one"),
+    # feed-forward parts
+    (FEEDFORWARD, EXPERTS | {"experts_per_token": 9},
+     "layers[3].feedforward.experts_per_token: 9 is more than num_experts 8; use at most 8"),
+    (FEEDFORWARD, EXPERTS | {"groups": {"num_groups": 3, "groups_per_token": 1}},
+     "layers[3].feedforward.groups.num_groups: 3 does not divide num_experts 8; use a divisor"),
+    (FEEDFORWARD, EXPERTS | {"groups": {"num_groups": 4, "groups_per_token": 5}},
+     "layers[3].feedforward.groups.groups_per_token: 5 is more than num_groups 4; use at most 4"),
+    (FEEDFORWARD, EXPERTS | {"groups": {"num_groups": 4, "groups_per_token": 1}},
+     "layers[3].feedforward.experts_per_token: 3 experts do not fit into 1 groups of 2; "
+     "use fewer experts or more groups"),
+    ((*FEEDFORWARD,), EXPERTS | {"expert": EXPERTS},
+     "layers[3].feedforward.expert: there is no kind 'experts'; use one of mlp, gated"),
+    (FEEDFORWARD, EXPERTS | {"balance_loss": -0.1},
+     "layers[3].feedforward.balance_loss: -0.1 is too small; use at least 0.0"),
+    # blocks
+    (LAYER, {"wiring": {"kind": "parallel", "norm": {"kind": "rms"}}, "mixer": ATTENTION},
+     "layers[3].wiring: parallel wiring needs a feed-forward part; give one, or use pre_norm"),
+    (LAYER, BLOCK | {"wiring": {"kind": "parallel", "norm": {"kind": "rms"}}, "cross": ATTENTION},
+     "layers[3].wiring: parallel wiring has no place for cross-attention; use pre_norm or post_norm"),
+    (LAYER, BLOCK | {"cross": attention(position={"kind": "alibi"})},
+     "layers[3].cross.position: a position in the target has no distance to one in the source; leave it out"),
+    (LAYER, BLOCK | {"cross": attention(pattern=WINDOW)},
+     "layers[3].cross.pattern: cross-attention sees the whole source; leave it out"),
+    (LAYER, BLOCK | {"cross": ATTENTION},
+     "layers[3].cross: there is no encoder to look at; leave it out, or use kind encoder_decoder"),
+    ((*LAYER, "wiring"), {"kind": "plain", "norm": {"kind": "rms"}},
+     "layers[3].wiring.norm: is not a known key; use one of kind"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "value", "message"), DISAGREEING)
+def test_fields_that_disagree_are_refused(keys: tuple[str | int, ...], value: Any, message: str) -> None:
+    assert refusal(keys, value) == message
+
+
+# Of each kind of model.
+
+ENCODER = {key: value for key, value in GOOD.items() if key != "kind"} | {"kind": "encoder"}
+RECURRENT = {"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm"}}
+PAIR: dict[str, Any] = {
+    "kind": "encoder_decoder", "vocab_size": 100, "context_length": 64, "d_model": 48,
+    "encoder": {"layers": [BLOCK]}, "decoder": {"layers": [BLOCK, BLOCK | {"cross": ATTENTION}]},
+}  # fmt: skip
+NGRAM = {"kind": "ngram", "vocab_size": 100, "context_length": 64, "n": 3, "d_model": 48}
+MEGABYTE: dict[str, Any] = {
+    "kind": "megabyte", "context_length": 64, "patch_size": 8,
+    "global_model": {"d_model": 48, "layers": [BLOCK]}, "local_model": {"d_model": 16, "layers": [BLOCK]},
+}  # fmt: skip
+VISION = {
+    "kind": "vision_encoder", "image_size": 32, "patch_size": 8, "d_model": 48, "layers": [BLOCK],
+    "head": {"kind": "none"},
+}  # fmt: skip
+MODELS = {
+    "decoder": GOOD, "encoder": ENCODER, "encoder_decoder": PAIR, "ngram": NGRAM, "megabyte": MEGABYTE,
+    "vision_encoder": VISION,
+}  # fmt: skip
+SINUSOIDAL = {"position": {"kind": "sinusoidal"}}
+ONE_HEAD = [BLOCK | {"mixer": attention(num_heads=1)}]
+BRIDGE = {"kind": "state"}
+UNLIKE = "a bridge of states needs the same recurrent mixers in both stacks, layer by layer"
+
+
+def bridged(encoder: list[Any], decoder: list[Any]) -> dict[str, Any]:
+    return {"bridge": BRIDGE, "encoder": {"layers": encoder}, "decoder": {"layers": decoder}}
+
+
+IN_MODELS = [
+    *(({"kind": kind, "d_model": 9, "embedding": SINUSOIDAL, "layers": ONE_HEAD},
+       "d_model: 9 features cannot be paired for sinusoidal positions; use an even number")
+      for kind in ("decoder", "encoder", "vision_encoder")),
+    ({"kind": "encoder_decoder", "d_model": 9, "embedding": SINUSOIDAL, "encoder": {"layers": ONE_HEAD},
+      "decoder": {"layers": [ONE_HEAD[0] | {"cross": attention(num_heads=3)}]}},
+     "d_model: 9 features cannot be paired for sinusoidal positions; use an even number"),
+    # encoders
+    ({"kind": "encoder", "d_model": 9, "layers": [RECURRENT | {"mixer": {"kind": "gru", "bidirectional": True}}]},
+     "layers[0].mixer.bidirectional: 9 features cannot be halved; use an even d_model"),
+    ({"kind": "encoder", "layers": [BLOCK | {"cross": ATTENTION}]},
+     "layers[0].cross: there is no encoder to look at; leave it out, or use kind encoder_decoder"),
+    ({"kind": "encoder", "embedding": {"token_types": -1}},
+     "embedding.token_types: -1 is too small; use at least 0"),
+    ({"kind": "encoder", "head": {"kind": "language_model"}},
+     "head: there is no kind 'language_model'; did you mean masked_language_model?"),
+    ({"kind": "encoder", "head": {"kind": "classification"}}, "head.classes: is missing; give it a value"),
+    # encoders with decoders
+    ({"kind": "encoder_decoder", "encoder": {"layers": [BLOCK, BLOCK | {"cross": ATTENTION}]}},
+     "encoder.layers[1].cross: there is no encoder to look at; leave it out, or use kind encoder_decoder"),
+    ({"kind": "encoder_decoder", "decoder": {"layers": [BLOCK, BLOCK | {"cross": attention(num_heads=7)}]}},
+     "decoder.layers[1].cross.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or give head_dim"),
+    ({"kind": "encoder_decoder", "encoder": {"layers": [BLOCK | {"mixer": attention(num_heads=7)}]}},
+     "encoder.layers[0].mixer.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or give head_dim"),
+    ({"kind": "encoder_decoder",
+      "decoder": {"layers": [BLOCK | {"cross": ATTENTION, "mixer": attention(pattern={"kind": "bigbird"})}]}},
+     "decoder.layers[0].mixer.pattern: bigbird's random and last blocks look ahead, and a decoder must not; "
+     "use strided, fixed or window, or an encoder"),
+    ({"kind": "encoder_decoder",
+      "encoder": {"layers": [BLOCK | {"mixer": attention(position=RELATIVE, num_heads=h)} for h in (8, 4)]}},
+     "encoder.layers: one table serves all layers, and {'kind': 'relative_bias'} for 8 heads differs from "
+     "{'kind': 'relative_bias'} for 4; make them equal"),
+    ({"kind": "encoder_decoder", "source_vocab_size": 50},
+     "source_vocab_size: a shared table has one vocabulary; leave it out, or use shared: false"),
+    ({"kind": "encoder_decoder", "decoder": {"layers": [BLOCK]}},
+     "decoder.layers: no block of the decoder sees the source; "
+     "give a block cross, or bridge: {kind: state} to recurrent stacks"),
+    *(({"kind": "encoder_decoder"} | bridged(*sides),
+       f"bridge: {UNLIKE}; make the stacks alike, or use cross-attention")
+      for sides in (
+          ([BLOCK], [BLOCK]),
+          ([RECURRENT], [RECURRENT, RECURRENT]),
+          ([RECURRENT], [RECURRENT | {"mixer": {"kind": "gru"}}]),
+          ([RECURRENT | {"mixer": {"kind": "mamba"}}], [RECURRENT | {"mixer": {"kind": "mamba"}}]),
+      )),
+    # others
+    ({"kind": "ngram", "head": {"tied": True}},
+     "head.tied: the head reads 144 features and the embedding has 48; end hidden with 48, or leave tied out"),
+    ({"kind": "ngram", "head": {"tied": True}, "hidden": [48, 50]},
+     "head.tied: the head reads 50 features and the embedding has 48; end hidden with 48, or leave tied out"),
+    ({"kind": "megabyte", "global_model": {"d_model": 44, "layers": ONE_HEAD}},
+     "global_model.d_model: patch_size 8 does not divide 44; use a multiple, such as 48"),
+    ({"kind": "megabyte", "context_length": 65},
+     "context_length: patch_size 8 does not divide 65; use a multiple, such as 72"),
+    ({"kind": "megabyte", "local_model": {"d_model": 15, "layers": [BLOCK]}},
+     "local_model.layers[0].mixer.num_heads: 8 does not divide d_model 15; use 1, 3, 5 or give head_dim"),
+    ({"kind": "megabyte", "local_model": {"d_model": 16, "layers": [RECURRENT | {"mixer": {"kind": "rnn",
+      "bidirectional": True}}]}},
+     "local_model.layers[0].mixer.bidirectional: a decoder must not read from the end; "
+     "leave it out, or use an encoder"),
+    ({"kind": "vision_encoder", "patch_size": 5}, "patch_size: 5 does not divide image_size 32; use a divisor"),
+    ({"kind": "vision_encoder", "head": {"kind": "masked_language_model"}},
+     "head: there is no kind 'masked_language_model'; use one of classification, none"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_good_model_of_each_kind_is_good(kind: str) -> None:
+    assert spec.parse(MODELS[kind]).dump()["kind"] == kind
+
+
+@pytest.mark.parametrize(("fields", "message"), IN_MODELS)
+def test_what_a_model_cannot_be_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as caught:
-        spec.parse(data)
-    assert str(caught.value) == "d_model: 9 features cannot be paired for sinusoidal positions; use an even number"
+        spec.parse(MODELS[fields["kind"]] | fields)
+    assert str(caught.value) == message
 
 
 HUGE = [

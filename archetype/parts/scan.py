@@ -1,0 +1,133 @@
+"""The recurrence of a selective state space, position by position (Gu 2023, section 3.2).
+
+Each of E channels holds Z numbers that decay and are written to: h_t = exp(delta_t a) h_(t-1) + v_t b_t, and are read
+by y_t = h_t c_t. All states of a text, (B, T, E, Z), are too many to keep and too many to move often. So the text is
+cut into blocks of about sqrt(T) positions: a block's decays and inputs are computed at once, then one multiply-add for
+each position turns the inputs into states in place. What is kept for the gradient is the state before each block, and
+the backward pass computes one block's states anew at a time; memory beyond inputs and outputs grows with sqrt(T).
+
+Since a < 0 <= delta no exponent is positive and nothing is divided: no decay is too fast. Inside, channels come last,
+(B, L, Z, E), so that all products run along contiguous memory.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def scan(
+    delta: Float[Tensor, "B T E"],
+    v: Float[Tensor, "B T E"],
+    b: Float[Tensor, "B T Z"],
+    c: Float[Tensor, "B T Z"],
+    a: Float[Tensor, "E Z"],
+    h: Float[Tensor, "B E Z"],
+) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B E Z"]]:
+    """What is read at every position, and the state after the last, from the state `h` before the first."""
+    with torch.autocast(delta.device.type, enabled=False):  # sums over thousands of positions keep all their bits
+        if delta.shape[1] == 1:
+            y, h = step(delta[:, 0], v[:, 0], b[:, 0], c[:, 0], a, h)
+            return y[:, None], h
+        y, last = _Scan.apply(delta, v, b, c, a.T.contiguous(), h.transpose(1, 2).contiguous())  # type: ignore[no-untyped-call]
+        return y, last.transpose(1, 2).contiguous()
+
+
+def step(
+    delta: Float[Tensor, "B E"],
+    v: Float[Tensor, "B E"],
+    b: Float[Tensor, "B Z"],
+    c: Float[Tensor, "B Z"],
+    a: Float[Tensor, "E Z"],
+    h: Float[Tensor, "B E Z"],
+) -> tuple[Float[Tensor, "B E"], Float[Tensor, "B E Z"]]:
+    """One position: what is read, and the state after it."""
+    h = torch.exp(delta[..., None] * a) * h + v[..., None] * b[:, None]
+    return (h @ c[..., None]).squeeze(-1), h
+
+
+class _Scan(torch.autograd.Function):
+    """Block after block; backward, from the last block to the first."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, delta: Tensor, v: Tensor, b: Tensor, c: Tensor, a: Float[Tensor, "Z E"], h: Float[Tensor, "B Z E"]
+    ) -> tuple[Tensor, Tensor]:
+        starts, read = [], []
+        for block in _blocks(delta, v, b, c):
+            starts.append(h)
+            *written, shown = block
+            _, states = _states(a, h, *written)
+            read.append((shown[:, :, None] @ states).squeeze(2))
+            h = states[:, -1].clone()  # no view: the block's memory is free again
+        ctx.save_for_backward(delta, v, b, c, a, *starts)
+        return torch.cat(read, 1), h
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, y_grad: Tensor, h_grad: Tensor) -> tuple[Tensor, ...]:
+        delta, v, b, c, a, *starts = ctx.saved_tensors
+        a_grad, found = torch.zeros_like(a), []
+        blocks = list(zip(starts, _blocks(delta, v, b, c, y_grad), strict=True))
+        with torch.autocast(a.device.type, enabled=False):  # as forward, wherever this is called
+            for start, block in reversed(blocks):
+                *gradients, a_part, h_grad = _block_gradients(a, start, h_grad, *block)
+                found.append(gradients)
+                a_grad += a_part
+        joined = (torch.cat(parts[::-1], 1) for parts in zip(*found, strict=True))
+        return (*joined, a_grad, h_grad)
+
+
+def _blocks(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """The tensors' positions, about sqrt(T) at a time."""
+    size = math.isqrt(tensors[0].shape[1])
+    return zip(*(tensor.split(size, 1) for tensor in tensors), strict=True)
+
+
+def _states(
+    a: Float[Tensor, "Z E"],
+    h: Float[Tensor, "B Z E"],
+    delta: Float[Tensor, "B L E"],
+    v: Float[Tensor, "B L E"],
+    b: Float[Tensor, "B L Z"],
+) -> tuple[Float[Tensor, "B L Z E"], Float[Tensor, "B L Z E"]]:
+    """A block's decays, and the state after each of its positions."""
+    decays = torch.exp(delta[:, :, None] * a)
+    states = v[:, :, None] * b[..., None]
+    for decay, state in zip(decays.unbind(1), states.unbind(1), strict=True):
+        h = state.addcmul_(decay, h)
+    return decays, states
+
+
+def _block_gradients(
+    a: Float[Tensor, "Z E"],
+    h: Float[Tensor, "B Z E"],
+    h_grad: Float[Tensor, "B Z E"],
+    delta: Float[Tensor, "B L E"],
+    v: Float[Tensor, "B L E"],
+    b: Float[Tensor, "B L Z"],
+    c: Float[Tensor, "B L Z"],
+    y_grad: Float[Tensor, "B L E"],
+) -> tuple[Tensor, ...]:
+    """Gradients of delta, v, b, c, a and the state before the block, from that of what was read and the state after."""
+    decays, states = _states(a, h, delta, v, b)
+    grads = c[..., None] * y_grad[:, :, None]  # of each state, at first by what was read from it alone
+    before, after = grads.unbind(1), decays.unbind(1)
+    before[-1].add_(h_grad)
+    for t in reversed(range(len(before) - 1)):
+        before[t].addcmul_(after[t + 1], before[t + 1])
+    h_grad = after[0] * before[0]
+
+    b_grad = (grads @ v[..., None]).squeeze(-1)
+    c_grad = (states @ y_grad[..., None]).squeeze(-1)
+    exponents = decays.mul_(grads)  # the gradient of delta_t a: exp is its own derivative
+    exponents[:, 0].mul_(h)
+    exponents[:, 1:].mul_(states[:, :-1])
+    v_grad = grads.mul_(b[..., None]).sum(2)
+    delta_grad = (exponents * a).sum(2)
+    a_grad = exponents.mul_(delta[:, :, None]).sum((0, 1))
+    return delta_grad, v_grad, b_grad, c_grad, a_grad, h_grad
