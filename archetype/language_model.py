@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import torch
 
@@ -12,12 +12,24 @@ from archetype.checkpoint import durable, hf
 from archetype.checkpoint.run import Run, read_run_model, write_run_spec, write_weights
 from archetype.checkpoint.tensors import SHARD_BYTES
 from archetype.data.tokenizer import Tokenizer, open_tokenizer
-from archetype.errors import ArchetypeError, CheckpointError, DataError
-from archetype.families import FAMILIES, Family, family_for
+from archetype.errors import ArchetypeError, CheckpointError, DataError, SpecError
+from archetype.families import PUBLISHED, Family, family_for
 from archetype.families.source import read_config
+from archetype.generate import Beam, Guess, Pooling
 from archetype.generate.settings import GENERATION_CONFIG, Sampling, generation_config, read_generation_config
-from archetype.model import Model
+from archetype.model import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram, VisionEncoder
 from archetype.spec import ModelSpec
+
+M = TypeVar("M")
+# What each kind of model is for, in the words of the command line.
+VERBS: dict[type, str] = {
+    Decoder: "generate",
+    NGram: "generate",
+    MegaByte: "generate",
+    EncoderDecoder: "translate",
+    Encoder: "fill or embed",
+    VisionEncoder: "classify images",
+}
 
 
 @dataclass
@@ -51,7 +63,8 @@ class LanguageModel:
             sampling: any field of `Sampling`, such as max_new_tokens=200 or temperature=0.8.
         """
         prompts = [prompt] if isinstance(prompt, str) else prompt
-        texts = generate.generate(self.model, self._tokenizer(), prompts, self.settings(**sampling))
+        model = self._writer()
+        texts = generate.generate(model, self._tokenizer(), prompts, self.settings(**sampling))
         return texts[0] if isinstance(prompt, str) else texts
 
     def stream(self, prompt: str, **sampling: Any) -> Iterator[str]:
@@ -60,11 +73,54 @@ class LanguageModel:
 
     def stream_all(self, prompts: list[str], **sampling: Any) -> Iterator[tuple[int, str]]:
         """(number of the prompt, next piece) for several prompts at once."""
-        return generate.stream(self.model, self._tokenizer(), prompts, self.settings(**sampling))
+        model = self._writer()
+        return generate.stream(model, self._tokenizer(), prompts, self.settings(**sampling))
+
+    @overload
+    def translate(self, text: str, **beam: Any) -> str: ...
+
+    @overload
+    def translate(self, text: list[str], **beam: Any) -> list[str]: ...
+
+    def translate(self, text: str | list[str], **beam: Any) -> str | list[str]:
+        """The target of a source text, or of each of several, by an encoder-decoder.
+
+        Args:
+            text: a source, or a list of sources.
+            beam: any field of `Beam`, such as beams=5 or length_penalty=1.0.
+        """
+        sources = [text] if isinstance(text, str) else text
+        model = self._model(EncoderDecoder)
+        targets = generate.translate(model, self._tokenizer(), sources, Beam.parse(beam))
+        return targets[0] if isinstance(text, str) else targets
+
+    def fill(self, text: str, top: int = 5) -> list[list[Guess]]:
+        """The likeliest tokens for every [MASK] of a text, by an encoder."""
+        return generate.fill(self._model(Encoder), self._tokenizer(), text, top)
+
+    def embed(self, texts: list[str], pooling: Pooling = "mean", normalized: bool = True) -> torch.Tensor:
+        """A vector for each text, by an encoder: the mean of its tokens' vectors, or the first's; of length 1."""
+        return generate.embed(self._model(Encoder), self._tokenizer(), texts, pooling, normalized)
 
     def settings(self, **sampling: Any) -> Sampling:
         """The model's own settings with some replaced."""
         return self.sampling.changed(**sampling)
+
+    def _writer(self) -> CausalModel:
+        """The model, where it is of a kind that writes text."""
+        if isinstance(self.model, CausalModel):
+            return self.model
+        raise self._other_kind()
+
+    def _model(self, kind: type[M]) -> M:
+        """The model, where it is of the kind that can do what was asked."""
+        if isinstance(self.model, kind):
+            return self.model
+        raise self._other_kind()
+
+    def _other_kind(self) -> SpecError:
+        verb = VERBS[type(self.model)]
+        return SpecError("model", f"a model of kind {self.spec.kind} cannot do this", f"it is there to {verb}")
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -123,10 +179,10 @@ def export(lm: LanguageModel, folder: str | Path, family: str | None = None, sha
     Raises:
         CheckpointError: names the field that the format cannot express.
     """
-    if family is not None and family not in FAMILIES:
-        raise CheckpointError("family", f"{family!r} is not known", f"use one of {', '.join(FAMILIES)}")
-    chosen = FAMILIES[family] if family else lm.family or family_for(lm.spec)
-    chosen.config_for(lm.spec)  # refuses before anything is written
+    if family is not None and family not in PUBLISHED:
+        raise CheckpointError("family", f"{family!r} has no format known here", f"use one of {', '.join(PUBLISHED)}")
+    chosen = PUBLISHED[family] if family else lm.family or family_for(lm.spec)
+    chosen.format.config_for(lm.spec)  # refuses before anything is written
     special = _special_ids(lm)
     with durable.new_folder(Path(folder)) as temporary:
         hf.write_model(lm.model, chosen, temporary, special, shard_bytes or SHARD_BYTES)

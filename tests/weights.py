@@ -8,14 +8,20 @@ from torch import nn
 def randomize(model: nn.Module, seed: int = 0) -> nn.Module:
     """Draw every tensor anew: matrices N(0, 1 / (2 inputs)), biases N(0, 0.3), norms N(1, 0.3).
 
-    Larger matrices make stacks without norms explode, and float32 with them.
+    Larger matrices make stacks without norms explode, and float32 with them. Running variances are drawn from 0.5 to
+    1.5, running means as biases.
     """
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
-            parameter.normal_(0.0, (2 * parameter.shape[1]) ** -0.5, generator=generator)
+            parameter.normal_(0.0, (2 * parameter.shape[-1]) ** -0.5, generator=generator)
         else:
-            parameter.normal_(0.0 if name.endswith("bias") else 1.0, 0.3, generator=generator)
+            parameter.normal_(0.0 if "bias" in name.rpartition(".")[2] else 1.0, 0.3, generator=generator)
+    for name, buffer in model.named_buffers():
+        if name.endswith("running_var"):
+            buffer.uniform_(0.5, 1.5, generator=generator)
+        else:
+            buffer.normal_(0.0, 0.3, generator=generator)
     return model.eval()
 
 

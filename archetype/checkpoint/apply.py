@@ -26,7 +26,7 @@ def fill(
         CheckpointError: names the tensor that is missing, left over or of the wrong shape.
     """
     accounted(rules, tensors.names(), ignored)
-    wanted = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     for rule in rules:
         _check_shape(rule, tensors.shape(rule.theirs), [wanted[name] for name in rule.ours])
     dtype = dtype or tensors.mapped(rules[0].theirs).dtype  # a file of mixed types becomes its first tensor's
@@ -38,17 +38,17 @@ def fill(
 
 def exported(model: nn.Module, rules: list[Rule]) -> Iterator[tuple[str, Tensor]]:
     """The file's tensors, one by one."""
-    parameters = dict(model.named_parameters())
+    kept = model.state_dict()
     for rule in rules:
-        joined = [parameters[name].detach() for name in rule.ours]
+        joined = [kept[name] for name in rule.ours]
         tensor = joined[0] if len(joined) == 1 else torch.cat(joined)
         yield rule.theirs, tensor.t().contiguous() if rule.transposed else tensor
 
 
 def exported_bytes(model: nn.Module, rules: list[Rule]) -> dict[str, int]:
     """The size of each of the file's tensors."""
-    parameters = dict(model.named_parameters())
-    return {rule.theirs: sum(parameters[name].nbytes for name in rule.ours) for rule in rules}
+    kept = model.state_dict()
+    return {rule.theirs: sum(kept[name].nbytes for name in rule.ours) for rule in rules}
 
 
 def _parameters(

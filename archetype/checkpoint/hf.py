@@ -14,7 +14,6 @@ from archetype.families import Family
 from archetype.families.source import read_hf_spec
 from archetype.model import Model, skeleton
 from archetype.model.build import refuse_too_large
-from archetype.spec import ModelSpec
 
 
 def read_model(folder: Path, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Model:
@@ -35,9 +34,9 @@ def read_model(folder: Path, dtype: torch.dtype | None = None, device: torch.dev
         raise CheckpointError(str(folder / "config.json"), cause, "does it describe this checkpoint?")
     model = skeleton(spec)
     try:
-        rules = _as_named(family, for_model(family.rules, spec.num_layers, _names(model)), names)
-        copies = _tied_copies(spec, rules, tensors)
-        fill(model, tensors, rules, (*family.ignored, *copies), dtype, device)
+        rules = _as_named(family, for_model(family.format.rules, spec.num_layers, _names(model)), names)
+        copies = _tied_copies(model, rules, tensors)
+        fill(model, tensors, rules, (*family.format.ignored, *copies), dtype, device)
     except CheckpointError as error:
         raise error.within(str(folder)) from None
     return model.eval()
@@ -52,9 +51,10 @@ def write_model(
         config: further keys of config.json, such as the ids that start and end a text.
         shard_bytes: the size above which the weights go into several files with an index.
     """
-    written = family.config_for(model.spec) | {"dtype": str(model.embedding.token.weight.dtype).removeprefix("torch.")}
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    written = family.format.config_for(model.spec) | {"dtype": dtype}
     durable.write_json(folder / "config.json", written | (config or {}))
-    rules = for_model(family.rules, model.spec.num_layers, _names(model))
+    rules = for_model(family.format.rules, model.spec.num_layers, _names(model))
     sizes = exported_bytes(model, rules)
     groups = shards(sizes, shard_bytes)
     by_name = {rule.theirs: rule for rule in rules}
@@ -71,19 +71,19 @@ def _shard_name(number: int, count: int) -> str:
 
 
 def _names(model: Model) -> list[str]:
-    return [name for name, _ in model.named_parameters()]
+    return list(model.state_dict())
 
 
 def _as_named(family: Family, rules: list[Rule], names: list[str]) -> list[Rule]:
     """The rules for files that were saved without the head, whose names lack the family's prefix."""
-    if any(name.startswith(family.prefix) for name in names):
+    if any(name.startswith(family.format.prefix) for name in names):
         return rules
-    return [Rule(rule.theirs.removeprefix(family.prefix), rule.ours, rule.transposed) for rule in rules]
+    return [Rule(rule.theirs.removeprefix(family.format.prefix), rule.ours, rule.transposed) for rule in rules]
 
 
-def _tied_copies(spec: ModelSpec, rules: list[Rule], tensors: Tensors) -> list[str]:
+def _tied_copies(model: Model, rules: list[Rule], tensors: Tensors) -> list[str]:
     """The head's table, where a file repeats it though it is tied; it must be the embedding's."""
-    if not spec.head.tied or "lm_head.weight" not in tensors.names():
+    if "lm_head.weight" in _names(model) or "lm_head.weight" not in tensors.names():
         return []
     embedding = next(rule.theirs for rule in rules if rule.ours == ("embedding.token.weight",))
     if embedding not in tensors.names():

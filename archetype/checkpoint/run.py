@@ -92,7 +92,7 @@ def fill_from(
     model: Model, file: Path, dtype: torch.dtype | None = None, device: torch.device | None = None
 ) -> None:
     """Give a model on the meta device the weights in a file that bears our own names."""
-    names = [name for name, _ in model.named_parameters()]
+    names = list(model.state_dict())
     try:
         fill(model, Tensors.single(file), [Rule(name, (name,)) for name in names], (), dtype, device)
     except CheckpointError as error:
@@ -101,4 +101,4 @@ def fill_from(
 
 def write_weights(run: Run, model: Model) -> None:
     """Write the finished weights under our own names."""
-    save(run.weights_file, dict(model.named_parameters()))
+    save(run.weights_file, model.state_dict())

@@ -1,21 +1,41 @@
 """Specification to model, on any device."""
 
 import os
+from typing import assert_never
 
 import torch
 
 from archetype import cost, spec
 from archetype.errors import SpecError
 from archetype.model.decoder import Decoder
+from archetype.model.encoder import Encoder
+from archetype.model.encoder_decoder import EncoderDecoder
+from archetype.model.megabyte import MegaByte
+from archetype.model.ngram import NGram
+from archetype.model.vision import VisionEncoder
 from archetype.parts.initialize import initialize
 
-Model = Decoder
+Model = Decoder | NGram | MegaByte | Encoder | EncoderDecoder | VisionEncoder
 
 
 def skeleton(model: spec.ModelSpec) -> Model:
     """The model without storage: every tensor on the meta device."""
     with torch.device("meta"):
-        return Decoder(model)
+        match model:
+            case spec.Decoder():
+                return Decoder(model)
+            case spec.Encoder():
+                return Encoder(model)
+            case spec.EncoderDecoder():
+                return EncoderDecoder(model)
+            case spec.NGram():
+                return NGram(model)
+            case spec.MegaByte():
+                return MegaByte(model)
+            case spec.VisionEncoder():
+                return VisionEncoder(model)
+            case _:
+                assert_never(model)
 
 
 def build(

@@ -4,25 +4,40 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from archetype import spec
+from archetype.errors import SpecError
 from archetype.parts.build import build_norm, build_position
 from archetype.parts.span import Span
 
 
 class Embedding(nn.Module):
-    """dropout(norm(scale * token vector + position vector))."""
+    """dropout(norm(scale * token vector + position vector + token type vector))."""
 
     def __init__(self, embedding: spec.Embedding, vocab_size: int, context_length: int, d_model: int) -> None:
         super().__init__()
         self.token = nn.Embedding(vocab_size, d_model)
         self.position = build_position(embedding.position, context_length, d_model)
+        types = embedding.token_types if isinstance(embedding, spec.EncoderEmbedding) else 0
+        self.token_type = nn.Embedding(types, d_model) if types else None
         self.norm = build_norm(embedding.norm, d_model)
         self.scale = embedding.scale
         self.dropout = nn.Dropout(embedding.dropout)
 
-    def forward(self, tokens: Int[Tensor, "B T"], span: Span) -> Float[Tensor, "B T D"]:
+    def forward(
+        self, tokens: Int[Tensor, "B T"], span: Span, types: Int[Tensor, "B T"] | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """The vectors; `types` says which part of the input each token belongs to (absent: all to the first)."""
         x: Tensor = self.token(tokens)
         if self.scale != 1.0:
             x = x * self.scale
-        x = x + self.position(span.positions).to(x.dtype)
-        y: Tensor = self.dropout(self.norm(x))
+        x = x + self.position(span.shared_positions).to(x.dtype)
+        if self.token_type is not None:
+            x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
+        y: Tensor = self.dropout(self.norm(x, span.valid))
         return y
+
+
+def refuse_beyond_table(model: spec.Decoder | spec.Encoder | spec.EncoderDecoder, length: int) -> None:
+    """Raise where a text is longer than the positions that were learned."""
+    if isinstance(model.embedding.position, spec.Learned) and length > model.context_length:
+        cause = f"{length} are more than the {model.context_length} positions that were learned"
+        raise SpecError("tokens", cause, "give fewer at once")

@@ -84,7 +84,7 @@ def test_buffers_in_old_files_are_ignored(models: dict[str, Model], folder: Path
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "llama tied"])
 def test_files_saved_without_the_prefix_are_read(models: dict[str, Model], folder: Path, name: str) -> None:
-    prefix = FAMILIES[name.split()[0]].prefix
+    prefix = FAMILIES[name.split()[0]].format.prefix
     bare = {tensor.removeprefix(prefix): value for tensor, value in weights(folder).items()}
     if name == "gpt2":
         bare["h.0.attn.bias"] = torch.ones(1, 1, 4, 4)

@@ -9,7 +9,7 @@ from archetype.checkpoint.apply import exported, exported_bytes, fill
 from archetype.checkpoint.rules import Rule, accounted, for_model, rule
 from archetype.checkpoint.tensors import Tensors, save
 from archetype.errors import CheckpointError
-from archetype.families import FAMILIES, preset, presets
+from archetype.families import FAMILIES, PUBLISHED, preset
 from archetype.model import Model, skeleton
 
 
@@ -18,14 +18,15 @@ def parameters(model: Model) -> dict[str, torch.Tensor]:
 
 
 def rules_of(model: Model, family: str) -> list[Rule]:
-    return for_model(FAMILIES[family].rules, model.spec.num_layers, parameters(model))
+    return for_model(FAMILIES[family].format.rules, model.spec.num_layers, parameters(model))
 
 
-@pytest.mark.parametrize("name", presets())
-def test_every_parameter_of_a_preset_has_one_place_of_the_right_size(name: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "name"), [(family, name) for family in PUBLISHED for name in PUBLISHED[family].presets]
+)
+def test_every_parameter_of_a_preset_has_one_place_of_the_right_size(family: str, name: str) -> None:
     spec = preset(name)
     model = skeleton(spec.changed(layers=spec.layers[:2]))
-    family = presets()[name][0].name
     rules = rules_of(model, family)
     assert sorted(ours for r in rules for ours in r.ours) == sorted(parameters(model))
     written = dict(exported(model, rules))
