@@ -1,38 +1,57 @@
-"""Bytes: of weights, of the state that decoding keeps, and of what training holds beside them."""
+"""Bytes of the weights, and of what training holds: weights, gradients, AdamW's moments and activations."""
 
-from typing import assert_never
+from typing import NamedTuple
 
 from archetype import spec
-from archetype.errors import SpecError
-
-BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-
-
-def bytes_of(dtype: str) -> int:
-    """Bytes of one number."""
-    if dtype not in BYTES:
-        raise SpecError("dtype", f"{dtype!r} is not known", f"use one of {', '.join(BYTES)}")
-    return BYTES[dtype]
+from archetype.cost import activations
+from archetype.cost.activations import Kept
+from archetype.cost.kept import Computed
+from archetype.cost.rows import all_parameters
+from archetype.cost.types import bytes_of
 
 
-def state_bytes(model: spec.ModelSpec, batch: int, length: int, dtype: str) -> int:
-    """Bytes of the state of `batch` rows with room for `length` tokens each."""
-    return sum(state_numbers(layer.mixer, model.d_model, length) for layer in model.layers) * batch * bytes_of(dtype)
+class Memory(NamedTuple):
+    """Bytes. In training all but the activations is float32."""
+
+    weights: int  # in the type that was asked for
+    parameters: int  # how many
+    kept: Kept
+
+    @property
+    def gradients(self) -> int:
+        """One number for each parameter."""
+        return 4 * self.parameters
+
+    @property
+    def optimizer(self) -> int:
+        """AdamW's two moments."""
+        return 8 * self.parameters
+
+    @property
+    def training(self) -> int:
+        """Weights, gradients and moments, before activations."""
+        return 4 * self.parameters + self.gradients + self.optimizer
+
+    def to_json(self) -> dict[str, int]:
+        """By name."""
+        return {
+            "weights": self.weights,
+            "gradients": self.gradients,
+            "optimizer": self.optimizer,
+            "training": self.training,
+            "activations": self.kept.peak,
+            "activations_recomputed": self.kept.peak_recomputed,
+            "training_peak": self.training + self.kept.peak,
+            "training_peak_recomputed": self.training + self.kept.peak_recomputed,
+        }
 
 
-def state_numbers(part: spec.Mixer, d: int, length: int) -> int:
-    """Numbers that one layer keeps for one row of `length` tokens."""
-    match part:
-        case spec.Attention():
-            sizes = part.sizes(d)
-            return 2 * length * sizes.num_kv_heads * sizes.head_dim
-        case _:
-            assert_never(part)
+def of_model(model: spec.ModelSpec, batch: int, length: int, dtype: str) -> Memory:
+    """The memory of a model whose weights are of a type; training computes in bfloat16 where that has two bytes."""
+    number = all_parameters(model).value
+    return Memory(number * bytes_of(dtype), number, activations.of_model(model, batch, length, computed_in(dtype)))
 
 
-def training_bytes(parameters: int) -> dict[str, int]:
-    """What a training step holds for its parameters: all in float32, with AdamW's two moments.
-
-    Activations come on top; they depend on the batch.
-    """
-    return {"weights": 4 * parameters, "gradients": 4 * parameters, "optimizer": 8 * parameters}
+def computed_in(dtype: str) -> Computed:
+    """What a training step computes products in, for weights that are used in `dtype`."""
+    return "bfloat16" if bytes_of(dtype) == 2 else "float32"

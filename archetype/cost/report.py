@@ -1,23 +1,30 @@
-"""The whole cost of a specification, as one value, as JSON and as a table by module."""
+"""The whole cost of a specification, as one value and as JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from functools import cached_property
 from typing import Any
 
 from archetype import spec
-from archetype.cost import flops, memory, parameters
+from archetype.cost import complexity, memory, passes, state
+from archetype.cost.flops import Pairs
+from archetype.cost.layers import alike
+from archetype.cost.passes import Work
+from archetype.cost.rows import COLUMNS, Column, Row, all_parameters, column, rows
+from archetype.cost.symbols import MEANINGS, Formula, Symbol, names, total
+from archetype.cost.types import bytes_of
 
-
-@dataclass(frozen=True)
-class Row:
-    """One module, or one module of several alike layers together."""
-
-    module: str
-    layers: int
-    parameters: int
-    forward: int
-    decode: int
+CONVENTIONS = {
+    "flops": "two for each multiply-add of a matrix product; elementwise work and look-ups are left out",
+    "train": "forward and backward, three times forward; recomputed, the blocks' forward once more",
+    "decode": "one more token at the end of each row",
+    "memory.training": "weights, gradients and AdamW's moments in float32, without activations",
+    "memory.activations": "what autograd keeps, and the logits while the loss is computed",
+}
+ATTENTION: dict[Pairs, str] = {
+    "full": "every pair that is computed, masked or not; of sparse patterns all of every tile",
+    "half": "the pairs that pattern and direction allow",
+}
 
 
 @dataclass(frozen=True)
@@ -28,38 +35,63 @@ class Report:
     batch: int
     length: int
     dtype: str
+    attention: Pairs
     rows: tuple[Row, ...]
+
+    @cached_property
+    def formulas(self) -> Mapping[Column, Formula]:
+        """The sum of every column."""
+        return {name: column(self.rows, name) for name in COLUMNS}
+
+    @cached_property
+    def symbols(self) -> Mapping[Symbol, str]:
+        """How the report writes each symbol."""
+        return names(formula for row in self.rows for formula in row.formulas.values())
+
+    @property
+    def legend(self) -> dict[str, tuple[int, str]]:
+        """The value and the meaning of each symbol."""
+        return {name: (symbol.value, MEANINGS[symbol.name]) for symbol, name in self.symbols.items()}
 
     @property
     def parameters(self) -> dict[str, int]:
         """Total, those in embedding tables, and those active for one token."""
-        total = sum(row.parameters for row in self.rows)
-        tables = parameters.embedding(self.spec)
-        return {"total": total, "embedding": tables["token"] + tables["position"], "active": total}
+        tables = ("embedding.token", "embedding.position", "embedding.token_type")
+        return {
+            "total": self.formulas["parameters"].value,
+            "embedding": sum(row.parameters for row in self.rows if row.module.endswith(tables)),
+            "active": self.formulas["active"].value,
+        }
 
     @property
     def flops(self) -> dict[str, int]:
-        """Forward over the whole length, a training step on it, and one decoded token at its end."""
-        forward = sum(row.forward for row in self.rows)
-        return {"forward": forward, "train": flops.training(forward), "decode": sum(row.decode for row in self.rows)}
+        """Of a whole text, of its prefill, of one more token, and of a training step."""
+        phases = {phase: self.formulas[phase].value for phase in passes.PHASES}
+        blocks = total(row.formulas["forward"] for row in self.rows if row.block)
+        forward = self.formulas["forward"]
+        recomputed = passes.training(forward, blocks).value
+        return phases | {"train": passes.training(forward).value, "train_recomputed": recomputed}
 
     @property
     def state(self) -> dict[str, int]:
         """Bytes that decoding keeps: for each further token of a row, and for all rows at full length."""
-        at_length = memory.state_bytes(self.spec, 1, self.length, self.dtype)
-        before = memory.state_bytes(self.spec, 1, self.length - 1, self.dtype)
-        return {"bytes_per_token": at_length - before, "bytes": self.batch * at_length}
+        return {
+            "bytes_per_token": state.bytes_per_token(self.spec, self.length, self.dtype),
+            "bytes": state.state_bytes(self.spec, self.batch, self.length, self.dtype),
+        }
+
+    @cached_property
+    def memory(self) -> dict[str, int]:
+        """Bytes of the weights in `dtype`, and what training holds."""
+        return memory.of_model(self.spec, self.batch, self.length, self.dtype).to_json()
 
     @property
-    def memory(self) -> dict[str, int]:
-        """Bytes of the weights in `dtype`; and what training holds in float32, without activations."""
-        total = self.parameters["total"]
-        held = memory.training_bytes(total)
+    def complexity(self) -> dict[str, complexity.Complexity]:
+        """How the work of each mixer grows."""
         return {
-            "weights": total * memory.bytes_of(self.dtype),
-            "gradients": held["gradients"],
-            "optimizer": held["optimizer"],
-            "training": sum(held.values()),
+            f"{stack.prefix}blocks.{group.label}.mixer": complexity.mixer(group.block.mixer)
+            for stack in self.spec.stacks
+            for group in alike(stack.layers)
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -69,61 +101,46 @@ class Report:
             "batch": self.batch,
             "length": self.length,
             "dtype": self.dtype,
-            "conventions": {
-                "flops": "two for each multiply-add of a matrix product; attention in full, masked or not",
-                "train": "forward and backward, three times forward",
-                "memory.training": "weights, gradients and AdamW's moments in float32, without activations",
-            },
+            "attention": self.attention,
+            "conventions": CONVENTIONS | {"attention": ATTENTION[self.attention]},
             "parameters": self.parameters,
             "flops": self.flops,
             "state": self.state,
             "memory": self.memory,
-            "modules": [vars(row) for row in self.rows],
+            "formulas": {name: formula.text(self.symbols) for name, formula in self.formulas.items()},
+            "symbols": {name: {"value": value, "meaning": meaning} for name, (value, meaning) in self.legend.items()},
+            "complexity": {name: orders._asdict() for name, orders in self.complexity.items()},
+            "modules": [self._module(row) for row in self.rows],
         }
 
+    def _module(self, row: Row) -> dict[str, Any]:
+        counts = {name: formula.value for name, formula in row.formulas.items()}
+        formulas = {name: formula.text(self.symbols) for name, formula in row.formulas.items()}
+        return {"module": row.module, "layers": row.layers} | counts | {"formulas": formulas}
 
-def report(model: spec.ModelSpec, batch: int = 1, length: int | None = None, dtype: str = "bfloat16") -> Report:
-    """Count everything. `length` is the context length where it is not given."""
-    length = length or model.context_length
-    memory.bytes_of(dtype)
-    rows = [row for row in _rows(model, batch, length) if row.parameters or row.forward]
-    return Report(model, batch, length, dtype, tuple(rows))
+
+def report(
+    model: spec.ModelSpec,
+    batch: int = 1,
+    length: int | None = None,
+    dtype: str = "bfloat16",
+    attention: Pairs = "full",
+) -> Report:
+    """Count everything.
+
+    Args:
+        model: what to count.
+        batch: rows at once.
+        length: tokens of each row, of a source too (absent: the context length). A picture has its own.
+        dtype: type of weights and state.
+        attention: whether to count every pair that is computed, or only the allowed ones.
+    """
+    if length is None or isinstance(model, spec.VisionEncoder):
+        length = model.context_length
+    bytes_of(dtype)
+    return Report(model, batch, length, dtype, attention, tuple(rows(model, Work(batch, length, attention))))
 
 
 def total_parameters(model: spec.ModelSpec) -> int:
     """All parameters of a model."""
-    return sum(parameters.of_model(model).values())
-
-
-def _rows(model: spec.ModelSpec, batch: int, length: int) -> Iterator[Row]:
-    """A row for each module, or for each module of a run of equal layers."""
-    for name, count in parameters.embedding(model).items():
-        yield Row(f"embedding.{name}", 1, count, 0, 0)
-    for where, layer in _runs_of_equal(model.layers):
-        counted = parameters.block(layer, model.d_model)
-        forward = flops.block(layer, model.d_model, batch, length, length)
-        decode = flops.block(layer, model.d_model, batch, 1, length)
-        label = f"{where.start}-{where.stop - 1}" if len(where) > 1 else f"{where.start}"
-        for name in _in_order(counted, forward):
-            counts = (counts.get(name, 0) * len(where) for counts in (counted, forward, decode))
-            yield Row(f"blocks.{label}.{name}", len(where), *counts)
-    yield Row("final_norm", 1, parameters.norm(model.final_norm, model.d_model), 0, 0)
-    head = (flops.head(model, batch * length), flops.head(model, batch))
-    yield Row("lm_head", 1, parameters.head(model), *head)
-
-
-def _in_order(counted: dict[str, int], operations: dict[str, int]) -> list[str]:
-    """A layer's modules, the mixer's products that have no weights behind its projections."""
-    weightless = [name for name in operations if name not in counted]
-    last = max(index for index, name in enumerate(counted) if name.startswith("mixer."))
-    names = list(counted)
-    return names[: last + 1] + weightless + names[last + 1 :]
-
-
-def _runs_of_equal(layers: tuple[spec.Block, ...]) -> Iterator[tuple[range, spec.Block]]:
-    """Where each run of equal layers stands, and the layer."""
-    start = 0
-    for layer, run in groupby(layers):
-        count = sum(1 for _ in run)
-        yield range(start, start + count), layer
-        start += count
+    return all_parameters(model).value

@@ -6,26 +6,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archetype import cost, families, spec
-from archetype.cost import memory
+from archetype.cost import state as states
+from archetype.cost.types import BYTES, bytes_of
 from archetype.errors import SpecError
 from archetype.model import build, skeleton
 from tests.strategies import CONTEXT, decoders
+from tests.unit.cost.specimens import ALL
 
-DTYPES = {name: getattr(torch, name) for name in memory.BYTES}
+DTYPES = {name: getattr(torch, name) for name in BYTES}
 
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_a_type_has_its_size(name: str) -> None:
-    assert memory.bytes_of(name) == DTYPES[name].itemsize
+    assert bytes_of(name) == DTYPES[name].itemsize
 
 
 @given(decoders(), st.integers(1, 4), st.integers(1, CONTEXT), st.sampled_from(sorted(DTYPES)))
 @settings(max_examples=50)
 def test_a_state_takes_what_is_counted(drawn: spec.Decoder, batch: int, length: int, dtype: str) -> None:
     state = build(drawn).new_state(batch, length, DTYPES[dtype])
-    assert state.bytes == memory.state_bytes(drawn, batch, length, dtype)
+    assert state.bytes == states.state_bytes(drawn, batch, length, dtype)
     assert state.bytes == cost.report(drawn, batch, length, dtype).state["bytes"]
-    held = [tensor for layer in state.layers for tensor in vars(layer).values()]
+    held = [tensor for layer in state.layers for tensor in vars(layer).values() if isinstance(tensor, torch.Tensor)]
     assert state.bytes == sum(tensor.untyped_storage().nbytes() for tensor in held)
 
 
@@ -35,6 +37,46 @@ def test_one_more_token_takes_the_bytes_per_token(drawn: spec.Decoder, length: i
     model = build(drawn)
     more = model.new_state(1, length + 1).bytes - model.new_state(1, length).bytes
     assert cost.report(drawn, 3, length, "float32").state["bytes_per_token"] == more
+
+
+WRITERS = {name: model for name, model in ALL.items() if not isinstance(model, spec.Encoder | spec.VisionEncoder)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_part_keeps_what_is_counted(name: str, dtype: str) -> None:
+    drawn = WRITERS[name]
+    model = build(drawn, dtype=DTYPES[dtype])
+    for length in (3, 20):
+        if isinstance(drawn, spec.EncoderDecoder):
+            source = torch.zeros(2, length, dtype=torch.long)
+            state = model.new_state(source, capacity=length)
+        else:
+            state = model.new_state(2, length)
+        assert state.bytes == cost.report(drawn, 2, length, dtype).state["bytes"], length
+
+
+@pytest.mark.parametrize("name", ["encoder", "picture"])
+def test_what_reads_a_whole_text_keeps_nothing(name: str) -> None:
+    assert cost.report(ALL[name]).state == {"bytes_per_token": 0, "bytes": 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [("attention", 2 * 2 * 2 * 4), ("latent", 2 * (8 + 4)), ("lstm", 0), ("mamba", 0), ("window", 0), ("megabyte", 4)],
+)
+def test_a_further_token_takes_so_many_numbers(name: str, numbers: int) -> None:
+    """Of a long text: what is constant or a full window grows no more; a patch's keys and values are shared by it."""
+    assert cost.report(ALL[name], 3, 20, "float32").state["bytes_per_token"] == 4 * numbers
+
+
+def test_latent_attention_keeps_its_latents_only() -> None:
+    """DeepSeek-V2's latents: 512 + 64 numbers for each layer and token, against 2 x 128 heads of 128 features."""
+    part = spec.LatentAttention(
+        num_heads=128, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128
+    )
+    assert states.mixer_numbers(part, 5120, 1000) == 576_000
+    assert states.mixer_numbers(spec.Attention(num_heads=128, head_dim=128), 5120, 1000) == 32_768_000
 
 
 def test_llama_2_70b_keeps_320_kib_for_a_token() -> None:
@@ -54,6 +96,8 @@ def test_training_takes_sixteen_bytes_a_parameter() -> None:
     preset = families.preset("gpt2")
     held, total = cost.report(preset).memory, 124_439_808
     assert (held["gradients"], held["optimizer"], held["training"]) == (4 * total, 8 * total, 16 * total)
+    assert held["training_peak"] == 16 * total + held["activations"]
+    assert held["training_peak_recomputed"] == 16 * total + held["activations_recomputed"] < held["training_peak"]
 
 
 def test_an_unknown_type_is_refused() -> None:

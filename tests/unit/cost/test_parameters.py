@@ -4,12 +4,12 @@ import re
 
 import pytest
 from hypothesis import given, settings
-from torch import nn
 
 from archetype import cost, families, spec
-from archetype.cost import parameters
+from archetype.cost.layers import label
 from archetype.model import skeleton
 from tests.strategies import decoders
+from tests.unit.cost.specimens import ALL, GATED, block, decoder, experts
 
 PRESETS = sorted(families.presets())
 
@@ -30,20 +30,41 @@ PUBLISHED = {
 }
 
 
-def built(model: nn.Module, module: str) -> int:
-    """Parameters of a module of that name; none where there is no such module."""
-    found = dict(model.named_modules()).get(module)
-    return 0 if found is None else sum(parameter.numel() for parameter in found.parameters())
+def places(label: str) -> list[int]:
+    """The layers that `0-4,6` or `0,2..8` names."""
+    if ".." in label:
+        first, second, last = map(int, re.split(r",|\.\.", label))
+        return list(range(first, last + 1, second - first))
+    ends = [list(map(int, part.split("-"))) for part in label.split(",")]
+    return [place for run in ends for place in range(run[0], run[-1] + 1)]
+
+
+def modules_of(row: cost.Row) -> list[str]:
+    """The names of all modules of a row."""
+    named = re.fullmatch(r"(.*blocks\.)([\d,.-]+)(\..*)", row.module)
+    return [f"{named[1]}{place}{named[3]}" for place in places(named[2])] if named else [row.module]
 
 
 def agrees(counted: spec.ModelSpec) -> None:
-    """Hold every counted module, and the total, against the model built without storage."""
+    """Hold every counted module, and the total, against the model built without storage.
+
+    A parameter belongs to the row with the longest name that its own begins with; none may be left over.
+    """
     model = skeleton(counted)
-    counts = parameters.of_model(counted)
-    modules = dict(model.named_modules())
-    sizes = {name: sum(p.numel() for p in module.parameters()) for name, module in modules.items()}
-    assert counts == {name: sizes.get(name, 0) for name in counts}
-    assert sum(counts.values()) == cost.total_parameters(counted) == sizes[""]
+    rows = cost.report(counted, length=min(counted.context_length, 64)).rows
+    owner = {module: row for row in rows for module in modules_of(row)}
+    assert sum(len(modules_of(row)) for row in rows) == len(owner), "two rows have one name"
+    found = dict.fromkeys(owner, 0)
+    for name, parameter in model.named_parameters():
+        steps = name.split(".")
+        above = (".".join(steps[:count]) for count in range(len(steps), 0, -1))
+        module = next((module for module in above if module in owner), None)
+        assert module is not None, f"{name} is counted nowhere"
+        found[module] += parameter.numel()
+    for row in rows:
+        assert {found[module] for module in modules_of(row)} == {row.parameters / row.layers}, row.module
+        assert len(modules_of(row)) == row.layers
+    assert sum(found.values()) == cost.total_parameters(counted)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -62,18 +83,9 @@ def test_published_totals_are_met_exactly(name: str, total: int) -> None:
     assert cost.total_parameters(families.preset(name)) == total
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_row_of_the_report_is_what_its_layers_hold(name: str) -> None:
-    preset = families.preset(name)
-    model = skeleton(preset)
-    report = cost.report(preset)
-    for row in report.rows:
-        layers = re.search(r"blocks\.(\d+)(?:-(\d+))?\.", row.module)
-        first, last = (int(layers[1]), int(layers[2] or layers[1])) if layers else (0, 0)
-        names = [re.sub(r"blocks\.[\d-]+", f"blocks.{i}", row.module) for i in range(first, last + 1)]
-        assert row.layers == len(names)
-        assert row.parameters == sum(built(model, module) for module in names[:1]) * len(names)
-    assert sum(row.parameters for row in report.rows) == report.parameters["total"]
+@pytest.mark.parametrize("name", ALL)
+def test_every_part_has_the_counted_parameters_in_every_module(name: str) -> None:
+    agrees(ALL[name])
 
 
 @given(decoders())
@@ -109,3 +121,37 @@ def test_the_standard_formula_leaves_out_positions_and_the_final_norm(name: str)
 
 def test_gpt2_has_so_many_more_than_the_formula() -> None:
     assert cost.total_parameters(families.preset("gpt2")) - standard_block_formula(50_257, 12, 768) == 787_968
+
+
+def test_places_are_told_in_short() -> None:
+    for told, told_places in (
+        ("0-11", range(12)),
+        ("3", [3]),
+        ("0-1", [0, 1]),
+        ("0,2..24", range(0, 26, 2)),
+        ("0-4,6-10", [*range(5), *range(6, 11)]),
+    ):
+        assert label(list(told_places)) == told
+        assert places(told) == list(told_places)
+
+
+def test_a_token_meets_the_router_its_experts_and_the_shared_one() -> None:
+    part = experts(num_experts=6, experts_per_token=2, shared=GATED)
+    counts = cost.report(decoder(block(feedforward=part))).parameters
+    one_expert = 3 * 16 * 44
+    assert counts["total"] - counts["active"] == 4 * one_expert
+
+
+def test_running_statistics_are_no_parameters() -> None:
+    counts = {row.module: row.parameters for row in cost.report(ALL["batch norm"]).rows}
+    assert counts["blocks.0.mixer_norm"] == 2 * 16  # weight and bias
+
+
+# a preset, its parameters, and those that one token meets, as its makers count them
+PUBLISHED_SPARSE = {"mixtral-8x7b": (46_702_792_704, 12_879_925_248)}
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED_SPARSE))
+def test_published_mixtures_are_met_exactly(name: str) -> None:
+    counts = cost.report(families.preset(name), length=64).parameters
+    assert (counts["total"], counts["active"]) == PUBLISHED_SPARSE[name]

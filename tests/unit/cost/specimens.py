@@ -1,0 +1,181 @@
+"""One small specification for every part and every kind of model, by name."""
+
+from typing import Any
+
+from archetype import spec
+
+PRE = {"kind": "pre_norm", "norm": {"kind": "rms"}}
+ATTENTION = {"kind": "attention", "num_heads": 4, "num_kv_heads": 2}
+GATED = {"kind": "gated", "d_ff": 44, "activation": "silu"}
+PLAIN_ENCODER = {
+    "mixer": {"kind": "attention", "num_heads": 4},
+    "feedforward": {"kind": "mlp", "d_ff": 64, "activation": "gelu", "bias": True},
+}
+SIZES = {"vocab_size": 31, "context_length": 24, "d_model": 16}
+
+
+def block(**changes: Any) -> dict[str, Any]:
+    """A layer as a Llama has it, with some of its contents replaced."""
+    return {"wiring": PRE, "mixer": ATTENTION, "feedforward": GATED} | changes
+
+
+def decoder(*layers: dict[str, Any], **changes: Any) -> spec.ModelSpec:
+    """A decoder of some layers."""
+    return spec.parse({"kind": "decoder", **SIZES, "layers": list(layers), "final_norm": {"kind": "rms"}} | changes)
+
+
+def mixed(**mixer: Any) -> spec.ModelSpec:
+    """A decoder of two layers with another mixer."""
+    return decoder(block(mixer=mixer), block(mixer=mixer))
+
+
+def attending(**changes: Any) -> spec.ModelSpec:
+    """A decoder of two layers with another attention."""
+    return mixed(**ATTENTION | changes)
+
+
+def experts(**changes: Any) -> dict[str, Any]:
+    """A mixture of experts."""
+    return {"kind": "experts", "num_experts": 6, "experts_per_token": 2, "expert": GATED} | changes
+
+
+def encoder(**changes: Any) -> spec.ModelSpec:
+    """A text encoder."""
+    layer = {"wiring": {"kind": "post_norm", "norm": {"kind": "layer"}}, **PLAIN_ENCODER}
+    embedding = {"position": {"kind": "learned"}, "token_types": 2, "norm": {"kind": "layer"}}
+    return spec.parse({"kind": "encoder", **SIZES, "embedding": embedding, "layers": [layer, layer]} | changes)
+
+
+def pair(**changes: Any) -> spec.ModelSpec:
+    """An encoder and a decoder."""
+    layer = {"wiring": PRE, **PLAIN_ENCODER}
+    crossed = layer | {"cross": {"kind": "attention", "num_heads": 4}}
+    stacks = {"encoder": {"layers": [layer]}, "decoder": {"layers": [crossed, crossed], "final_norm": {"kind": "rms"}}}
+    return spec.parse({"kind": "encoder_decoder", **SIZES, **stacks} | changes)
+
+
+def wired(**wiring: Any) -> spec.ModelSpec:
+    """A decoder whose norms stand elsewhere."""
+    return decoder(block(wiring={"norm": {"kind": "layer"}} | wiring))
+
+
+RELATIVE = {"kind": "relative_bias", "num_buckets": 8, "max_distance": 16}
+LATENT = {
+    "kind": "latent",
+    "num_heads": 4,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+}
+RECURRENT_PAIR = {
+    "wiring": {"kind": "plain"},
+    "mixer": {"kind": "lstm"},
+}
+PATCHES = {"d_model": 16, "layers": [block()], "final_norm": {"kind": "rms"}}
+PICTURE = {
+    "kind": "vision_encoder",
+    "image_size": 8,
+    "patch_size": 4,
+    "d_model": 16,
+    "layers": [{"wiring": PRE, **PLAIN_ENCODER}],
+}
+
+DECODERS: dict[str, spec.ModelSpec] = {
+    "attention": attending(),
+    "biases": attending(bias=True),
+    "half-biased": attending(bias={"q": True, "k": True, "v": True, "o": False}),
+    "wide heads": attending(head_dim=6),
+    "rotary": attending(position={"kind": "rotary"}),
+    "alibi": attending(position={"kind": "alibi"}),
+    "relative bias": attending(position=RELATIVE),
+    "additive": attending(score="additive"),
+    "softcap": attending(softcap=5.0),
+    "qk norm": attending(qk_norm={"kind": "layer"}),
+    "window": attending(pattern={"kind": "window", "size": 5}),
+    "strided": attending(pattern={"kind": "strided", "stride": 4}),
+    "fixed": attending(pattern={"kind": "fixed", "stride": 4, "summary": 1}),
+    "global window": attending(pattern={"kind": "global_window", "size": 4}),
+    "latent": mixed(**LATENT),
+    "latent, low rank": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, bias=True),
+    "rnn": mixed(kind="rnn"),
+    "lstm": mixed(kind="lstm"),
+    "gru": mixed(kind="gru"),
+    "mamba": mixed(kind="mamba", state_size=3, bias=True),
+    "hybrid": decoder(block(mixer={"kind": "mamba"}), block(), block(mixer={"kind": "mamba"}), block()),
+    "plain": decoder({"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm"}}),
+    "no feed-forward": decoder(block(feedforward={"kind": "none"})),
+    "mlp": decoder(block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "relu", "bias": True})),
+    "experts": decoder(block(feedforward=experts())),
+    "biased experts, shared": decoder(block(feedforward=experts(expert=GATED | {"bias": True}, shared=GATED))),
+    "plain experts": decoder(
+        block(), block(feedforward=experts(expert={"kind": "mlp", "d_ff": 9, "activation": "relu"}))
+    ),
+    "post norm": wired(kind="post_norm"),
+    "sandwich": wired(kind="sandwich"),
+    "parallel": wired(kind="parallel"),
+    "parallel, shared norm": wired(kind="parallel", shared_norm=True),
+    "batch norm": wired(kind="pre_norm", norm={"kind": "batch"}),
+    "unit offset": wired(kind="pre_norm", norm={"kind": "rms", "unit_offset": True}),
+    "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
+    "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),
+}
+OTHERS: dict[str, spec.ModelSpec] = {
+    "encoder": encoder(),
+    "encoder, untied": encoder(head={"kind": "masked_language_model", "norm": {"kind": "layer"}, "tied": False}),
+    "encoder, pooled": encoder(pooler=True, head={"kind": "classification", "classes": 3}),
+    "encoder, vectors": encoder(pooler=True, head={"kind": "none"}),
+    "encoder, both ways": encoder(
+        layers=[{"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm", "bidirectional": True}}]
+    ),
+    "longformer": encoder(
+        layers=[
+            block(
+                mixer={
+                    "kind": "attention",
+                    "num_heads": 4,
+                    "bias": True,
+                    "pattern": {"kind": "global_window", "size": 4, "global_projections": True},
+                }
+            )
+        ]
+    ),
+    "bigbird": encoder(
+        layers=[
+            block(
+                mixer={
+                    "kind": "attention",
+                    "num_heads": 4,
+                    "pattern": {"kind": "bigbird", "block": 2, "random_blocks": 1},
+                }
+            )
+        ]
+        * 2
+    ),
+    "encoder-decoder": pair(),
+    "encoder-decoder, two tables": pair(embedding={"shared": False}, source_vocab_size=17),
+    "encoder-decoder, bridge": pair(
+        encoder={"layers": [RECURRENT_PAIR]},
+        decoder={"layers": [RECURRENT_PAIR | {"cross": {"kind": "attention", "num_heads": 1, "score": "additive"}}]},
+        bridge={"kind": "state"},
+    ),
+    "bigram": spec.parse({"kind": "ngram", **SIZES, "n": 1}),
+    "n-gram": spec.parse(
+        {"kind": "ngram", **SIZES, "n": 3, "hidden": [20, 16], "head": {"kind": "language_model", "tied": True}}
+    ),
+    "megabyte": spec.parse(
+        {
+            "kind": "megabyte",
+            "vocab_size": 31,
+            "context_length": 24,
+            "patch_size": 4,
+            "global_model": PATCHES,
+            "local_model": PATCHES | {"d_model": 8},
+        }
+    ),
+    "picture": spec.parse(
+        PICTURE | {"final_norm": {"kind": "layer"}, "head": {"kind": "classification", "classes": 5}}
+    ),
+    "picture, pooled": spec.parse(PICTURE | {"pooler": True, "class_token": False, "head": {"kind": "none"}}),
+}
+ALL = DECODERS | OTHERS

@@ -1,0 +1,118 @@
+"""What fits, and how long it takes: predictions from the counts alone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from archetype import cost, families
+from archetype.cost import memory, state
+from archetype.cost.complexity import Complexity
+from archetype.cost.devices import DEVICES, Device, device
+from archetype.cost.fit import fits, largest, parse_size
+from archetype.cost.time import predict
+from archetype.errors import SpecError
+from tests.unit.cost.specimens import ALL
+
+GIB = 2**30
+
+
+@given(st.integers(0, 10_000), st.integers(1, 10_000))
+def test_bisection_finds_the_last_that_holds(last: int, most: int) -> None:
+    assert largest(lambda number: number <= last, most) == min(last, most)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("24GiB", 24 * GIB), ("80 GB", 80 * 10**9), ("0.5tib", 2**39), ("512MB", 512 * 10**6)]
+)
+def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["24", "GiB", "24 apples", "-1GiB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="is no size of memory"):
+        parse_size(text)
+
+
+def test_the_largest_batch_and_text_fit_and_one_more_does_not() -> None:
+    preset, present = families.preset("llama-3.2-1b"), 24 * GIB
+    inference, training, recomputed = fits(preset, present, 1, 2048, "bfloat16")
+    weights = 2 * cost.total_parameters(preset)
+
+    def decoding(rows: int, tokens: int) -> int:
+        return weights + state.state_bytes(preset, rows, tokens, "bfloat16")
+
+    def learning(rows: int, tokens: int) -> int:
+        held = memory.of_model(preset, rows, tokens, "bfloat16")
+        return held.training + held.kept.peak
+
+    for found, needed in ((inference, decoding), (training, learning)):
+        assert needed(found.batch, 2048) <= present < needed(found.batch + 1, 2048)
+        assert needed(1, found.length) <= present < needed(1, found.length + 1)
+    assert recomputed.batch > training.batch and recomputed.length > training.length
+
+
+def test_what_does_not_fit_at_all_fits_zero_times() -> None:
+    found = fits(families.preset("llama-2-7b"), GIB, 1, 8, "bfloat16")
+    assert [(fit.batch, fit.length) for fit in found] == [(0, 0)] * 3
+
+
+def test_a_constant_state_fits_a_text_of_any_length() -> None:
+    assert fits(ALL["lstm"], GIB, 1, 8, "bfloat16")[0].length is None
+    assert fits(ALL["learned"], GIB, 1, 8, "bfloat16")[0].length == ALL["learned"].context_length
+
+
+MACHINE = Device("test", 100e9, {"float32": 1e12, "bfloat16": 4e12}, None, "made up")
+
+
+def test_decoding_one_row_waits_for_memory_and_prefill_for_arithmetic() -> None:
+    report = cost.report(families.preset("llama-2-7b"), 1, 4096)
+    prefill, decode, train = predict(report, MACHINE)
+    assert (prefill.bound, decode.bound, train.bound) == ("arithmetic", "memory traffic", "arithmetic")
+    assert prefill.seconds == report.flops["prefill"] / 4e12
+    read = 6_738_415_616 - 32_000 * 4096  # all weights but the table that tokens are looked up in
+    assert decode.traffic == 2 * read + report.state["bytes"]
+    assert decode.seconds == decode.traffic / 100e9
+    assert train.flops == 3 * report.flops["forward"]
+    assert decode.tokens_per_second == 1 / decode.seconds
+
+
+def test_a_tied_head_reads_its_table() -> None:
+    preset = families.preset("gpt2")
+    _, decode, _ = predict(cost.report(preset, 1, 8, "float32"), MACHINE)
+    state_bytes = cost.report(preset, 1, 8, "float32").state["bytes"]
+    assert decode.traffic - state_bytes == 4 * (124_439_808 - 1024 * 768)
+
+
+def test_few_tokens_read_few_experts() -> None:
+    one, many = (cost.report(ALL["experts"], batch, 8) for batch in (1, 100))
+    read = [predict(report, MACHINE)[1].traffic - report.state["bytes"] for report in (one, many)]
+    assert read[1] - read[0] == 2 * (6 - 2) * 3 * 16 * 44
+
+
+def test_an_encoder_has_a_forward_pass_and_no_decoding() -> None:
+    assert [time.phase for time in predict(cost.report(ALL["encoder"]), MACHINE)] == ["forward", "train"]
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_every_device_is_found_in_any_case_and_has_a_source(name: str) -> None:
+    found = device(name.lower())
+    assert found is DEVICES[name] and found.source
+    assert found.peak("bfloat16") == found.peak("float16") > found.peak("float32") == found.peak("float64")
+
+
+def test_an_unknown_device_is_refused_with_the_nearest() -> None:
+    with pytest.raises(SpecError, match="did you mean H100-SXM"):
+        device("h100")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "token", "remembered"),
+    [
+        ("attention", "O(n^2 d)", "O(n d)", "O(n d)"), ("window", "O(n W d)", "O(W d)", "O(W d)"),
+        ("strided", "O(n (s + n / s) d)", "O(n d)", "O(n d)"), ("latent", "O(n^2 d)", "O(n h C)", "O(n C)"),
+        ("lstm", "O(n d^2)", "O(d^2)", "O(d)"), ("mamba", "O(n d Z)", "O(d Z)", "O(d Z)"),
+    ],
+)  # fmt: skip
+def test_each_mixer_grows_with_the_text_in_its_way(name: str, text: str, token: str, remembered: str) -> None:
+    assert cost.report(ALL[name]).complexity == {"blocks.0-1.mixer": Complexity(text, token, remembered)}

@@ -1,0 +1,80 @@
+"""The verb `cost`: its tables, comparisons and predictions, and what programs read of them."""
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from archetype.cli.main import app
+from archetype.errors import SpecError
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["cost", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def read(*arguments: str) -> dict[str, Any]:
+    return json.loads(run(*arguments, "--json"))
+
+
+def test_both_tables_have_formulas_and_numbers() -> None:
+    shown = run("gpt2", "--length", "64")
+    for expected in ("L (4 d^2 + 4 d)", "28,348,416", "8 L b n d^2", "2 b n V d + L (24 b n d^2 + 4 b n^2 d)",
+                     "V d + N d + 2 d + L (12 d^2 + 13 d)", "124,439,808", "O(n^2 d) for a text"):  # fmt: skip
+        assert expected in shown
+
+
+def test_a_mixture_tells_what_is_active() -> None:
+    shown = run("mixtral-8x7b", "--length", "64")
+    assert "46,702,792,704" in shown and "12,879,925,248" in shown
+    assert "active" in shown and "active" not in run("gpt2", "--length", "64")
+
+
+def test_an_encoder_has_no_column_for_decoding() -> None:
+    assert "decode" not in run("bert-tiny")
+
+
+def test_several_stand_side_by_side() -> None:
+    found = read("--compare", "gpt2", "llama-2-7b", "--length", "128")["specifications"]
+    assert [one["parameters"]["total"] for one in found] == [124_439_808, 6_738_415_616]
+    shown = run("--compare", "gpt2", "llama-2-7b", "--length", "128")
+    assert "124,439,808  6,738,415,616" in shown
+
+
+def test_several_without_compare_are_refused() -> None:
+    with pytest.raises(SpecError, match="--compare"):
+        run("gpt2", "llama-2-7b")
+
+
+def test_what_fits_is_told() -> None:
+    found = read("llama-2-7b", "--fit", "24GiB")["fit"]
+    assert found["inference"] == {"batch": 5, "length": 23_446}
+    assert found["training"] == {"batch": 0, "length": 0}
+    assert "23,446" in run("llama-2-7b", "--fit", "24GiB")
+
+
+def test_times_are_predicted_for_a_device() -> None:
+    found = read("llama-2-7b", "--device", "h100-sxm")
+    assert found["device"]["name"] == "H100-SXM" and found["device"]["source"]
+    assert [(time["phase"], time["bound"]) for time in found["time"]] == [
+        ("prefill", "arithmetic"), ("decode", "memory traffic"), ("train", "arithmetic"),
+    ]  # fmt: skip
+    assert "memory traffic" in run("llama-2-7b", "--device", "h100-sxm")
+
+
+def test_this_machine_is_measured_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from archetype.train import peaks
+
+    monkeypatch.setattr(peaks, "SIDE", 64)
+    monkeypatch.setattr(peaks, "COPIED", 2**16)
+    found = read("gpt2-tiny", "--device", "here")
+    assert found["device"]["bandwidth"] > 0 and set(found["device"]["flops"]) == {"bfloat16", "float32"}
+    assert all(time["seconds"] > 0 for time in found["time"])
+
+
+def test_half_attention_costs_less() -> None:
+    full, half = (read("gpt2", "--attention", attention) for attention in ("full", "half"))
+    assert half["attention"] == "half" and half["flops"]["forward"] < full["flops"]["forward"]
