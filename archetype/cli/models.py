@@ -32,4 +32,4 @@ def export(
     from archetype.language_model import export, load
 
     chosen = export(load(model, dtype_of(dtype)), to, family)
-    print(f"wrote {to} as {chosen.architecture}")
+    print(f"wrote {to} as {chosen.format.architecture}")

@@ -1,6 +1,7 @@
-"""Published families, one file each: presets, configuration and weight rules. No torch."""
+"""Families of models, one file each: presets and, where weights are published, their format. No torch."""
 
 from archetype.families.family import Family, Preset
-from archetype.families.registry import FAMILIES, family_for, family_of, preset, presets
+from archetype.families.format import Format
+from archetype.families.registry import FAMILIES, PUBLISHED, family_for, family_of, preset, presets
 
-__all__ = ["FAMILIES", "Family", "Preset", "family_for", "family_of", "preset", "presets"]
+__all__ = ["FAMILIES", "PUBLISHED", "Family", "Format", "Preset", "family_for", "family_of", "preset", "presets"]

@@ -1,24 +1,20 @@
-"""What a published family is: presets, a configuration read and written, and weight rules. Data, no torch."""
+"""What a family is: presets and, where its weights are published, the format they come in. Data, no torch."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from pydantic import ValidationError
-
-from archetype.checkpoint.rules import Rule
 from archetype.errors import CheckpointError
-from archetype.families.config import Config
-from archetype.spec import ModelSpec, differences, parse
-from archetype.spec.base import explain
+from archetype.families.format import Format
+from archetype.spec import ModelSpec
 
-# Fields that change no output of a finished model; a format that has no word for them loses nothing.
-TRAINING_ONLY = ("name", "initialization", "dropout")
+TINY = "for tests and first trials: bytes as tokens"
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A published size: how to make its specification, and where its numbers stand."""
+    """A size by name: how to make its specification, and where its numbers stand."""
 
     make: Callable[[], ModelSpec]
     source: str
@@ -26,63 +22,39 @@ class Preset:
 
 @dataclass(frozen=True)
 class Family:
-    """A published family of models.
+    """Models of one design.
 
     Attributes:
-        name: our name, and `model_type` in config.json.
-        architecture: the class that transformers loads it with.
-        presets: published sizes by name.
-        read: config.json to specification; every key is used or refused.
-        write: specification to config.json; `config_for` proves that nothing was lost.
-        rules: tensors of the file and parameters of the model.
-        prefix: what all tensor names but the head's start with; absent in files saved without the head.
-        ignored: patterns of tensors that old files hold though they are no weights.
+        name: our name.
+        presets: sizes by name.
+        published: how its weights are published; None where they are not, or not in a way that Archetype knows.
     """
 
     name: str
-    architecture: str
     presets: Mapping[str, Preset]
-    read: Callable[[Config], ModelSpec]
-    write: Callable[[ModelSpec], dict[str, Any]]
-    rules: tuple[Rule, ...]
-    prefix: str
-    ignored: tuple[str, ...]
+    published: Format | None = None
 
-    def spec_from(self, config: dict[str, Any], place: str = "config.json") -> ModelSpec:
-        """The specification that a config.json describes."""
-        reader = Config(config, place)
-        try:
-            made = self.read(reader)
-        except ValidationError as error:  # sizes that do not fit each other
-            raise explain(error).within(place) from None
-        reader.finish()
-        return made
-
-    def config_for(self, model: ModelSpec) -> dict[str, Any]:
-        """The config.json of a specification.
+    @property
+    def format(self) -> Format:
+        """Its published format.
 
         Raises:
-            CheckpointError: names the first field that this family's format cannot express. Found by reading the
-                written configuration back and comparing, so what is written is never wrong.
+            CheckpointError: it has none.
         """
-        written = self.write(model)
-        read_back = self.spec_from(dict(written))
-        for path, asked, got in differences(_without_training(model), _without_training(read_back)):
-            cause = f"the {self.name} format cannot express {asked!r} here (it would read {got!r})"
-            raise CheckpointError(path, cause, "change the specification or export to another family")
-        return {"architectures": [self.architecture], "model_type": self.name} | written
+        if self.published is None:
+            raise CheckpointError(self.name, "this family has no published format", "export to another family")
+        return self.published
 
 
-def _without_training(model: ModelSpec) -> ModelSpec:
-    """The specification with every `TRAINING_ONLY` field left out."""
+def sizes(source: str, make: Callable[..., ModelSpec], table: Mapping[str, Mapping[str, Any]]) -> dict[str, Preset]:
+    """Presets out of one source: of each row, `make` with its arguments and its name."""
+    return {name: Preset(partial(make, name=name, **row), source) for name, row in table.items()}
 
-    def stripped(data: Any) -> Any:
-        match data:
-            case dict():
-                return {key: stripped(value) for key, value in data.items() if key not in TRAINING_ONLY}
-            case list():
-                return [stripped(item) for item in data]
-            case _:
-                return data
 
-    return parse(stripped(model.dump()))
+def tiny(make: Callable[..., ModelSpec], table: Mapping[str, Mapping[str, Any]]) -> dict[str, Preset]:
+    """Presets that train in minutes: `make` with each row's arguments, on short texts of bytes.
+
+    A row names a larger vocabulary where the objective needs ids that are no byte.
+    """
+    common = {"d_model": 64, "vocab_size": 256, "context_length": 128}
+    return sizes(TINY, make, {name: common | dict(row) for name, row in table.items()})

@@ -1,18 +1,15 @@
-"""GPT-2 (Radford 2019) and the sizes of GPT-3 (Brown 2020), as transformers' `gpt2` writes them."""
+"""GPT-2 (Radford 2019), as transformers' `gpt2` writes it."""
 
-from functools import partial
 from typing import Any
 
 from archetype import spec
 from archetype.checkpoint.rules import rule
-from archetype.errors import CheckpointError
 from archetype.families.config import Config, activation_name
-from archetype.families.family import Family, Preset
-from archetype.spec.attention import ProjectionBiases
+from archetype.families.family import Family, sizes, tiny
+from archetype.families.format import Format, only
+from archetype.families.standard_block import standard_block
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.layers import MAX_LAYERS
-
-ALL_BIASES = ProjectionBiases(q=True, k=True, v=True, o=True)
 
 
 def gpt2(
@@ -27,19 +24,27 @@ def gpt2(
     activation: spec.Activation = "gelu_tanh",
     eps: float = 1e-5,
     scale: float | None = None,
+    patterns: tuple[spec.Pattern, ...] = (spec.Full(),),
     tied: bool = True,
     embedding_dropout: float = 0.0,
     attention_dropout: float = 0.0,
     residual_dropout: float = 0.0,
     std: float = 0.02,
 ) -> spec.Decoder:
-    """A decoder of GPT-2's design."""
+    """A decoder of GPT-2's design; `patterns` are those of its layers in turn."""
     norm = spec.LayerNorm(eps=eps)
-    block = spec.Block(
-        wiring=spec.PreNorm(norm=norm),
-        mixer=spec.Attention(num_heads=num_heads, bias=ALL_BIASES, scale=scale, dropout=attention_dropout),
-        feedforward=spec.MLP(d_ff=d_ff or 4 * d_model, activation=activation, bias=True),
-        dropout=residual_dropout,
+    blocks = (
+        standard_block(
+            wiring=spec.PreNorm(norm=norm),
+            num_heads=num_heads,
+            d_ff=d_ff or 4 * d_model,
+            activation=activation,
+            scale=scale,
+            pattern=pattern,
+            attention_dropout=attention_dropout,
+            dropout=residual_dropout,
+        )
+        for pattern in patterns
     )
     return spec.Decoder(
         name=name,
@@ -47,7 +52,7 @@ def gpt2(
         context_length=context_length,
         d_model=d_model,
         embedding=spec.Embedding(position=spec.Learned(), dropout=embedding_dropout),
-        layers=spec.repeat(num_layers, block),
+        layers=spec.cycle(num_layers, *blocks),
         final_norm=norm,
         head=spec.LanguageModelHead(tied=tied),
         initialization=spec.GPT2Initialization(std=std),
@@ -86,24 +91,27 @@ def read(config: Config) -> spec.Decoder:
 
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
-    block = model.layers[0]
-    if not isinstance(block.wiring.norm, spec.LayerNorm):
-        raise CheckpointError("layers[0].wiring.norm", "the gpt2 format has LayerNorm only", "export to another family")
+    decoder = only(spec.Decoder, model, "kind")
+    block = decoder.layers[0]
+    wiring = only(spec.PreNorm, block.wiring, "layers[0].wiring")
+    norm = only(spec.LayerNorm, wiring.norm, "layers[0].wiring.norm")
+    mixer = only(spec.Attention, block.mixer, "layers[0].mixer")
+    feedforward = only(spec.MLP, block.feedforward, "layers[0].feedforward")
     return {
-        "vocab_size": model.vocab_size,
-        "n_positions": model.context_length,
-        "n_embd": model.d_model,
-        "n_layer": model.num_layers,
-        "n_head": block.mixer.num_heads,
-        "n_inner": block.feedforward.width(model.d_model),
-        "activation_function": activation_name(block.feedforward.activation),
-        "layer_norm_epsilon": block.wiring.norm.eps,
-        "scale_attn_weights": block.mixer.scale is None,
-        "tie_word_embeddings": model.head.tied,
-        "embd_pdrop": model.embedding.dropout,
-        "attn_pdrop": block.mixer.dropout,
+        "vocab_size": decoder.vocab_size,
+        "n_positions": decoder.context_length,
+        "n_embd": decoder.d_model,
+        "n_layer": decoder.num_layers,
+        "n_head": mixer.num_heads,
+        "n_inner": feedforward.width(decoder.d_model),
+        "activation_function": activation_name(feedforward.activation),
+        "layer_norm_epsilon": norm.eps,
+        "scale_attn_weights": mixer.scale is None,
+        "tie_word_embeddings": decoder.head.tied,
+        "embd_pdrop": decoder.embedding.dropout,
+        "attn_pdrop": mixer.dropout,
         "resid_pdrop": block.dropout,
-        "initializer_range": getattr(model.initialization, "std", 0.02),
+        "initializer_range": getattr(decoder.initialization, "std", 0.02),
     }
 
 
@@ -138,34 +146,27 @@ RULES = (
     rule("lm_head.weight", "lm_head.weight"),
 )
 
-_GPT2 = "Radford 2019, table 2; openai-community/gpt2 config.json"
-_GPT3 = "Brown 2020, table 2.1; all layers dense, where the paper alternates dense and banded ones"
-
 PRESETS = {
-    name: Preset(partial(gpt2, name=name, **sizes), source)
-    for name, source, sizes in (
-        ("gpt2", _GPT2, dict[str, Any](num_layers=12, d_model=768, num_heads=12)),
-        ("gpt2-medium", _GPT2, dict(num_layers=24, d_model=1024, num_heads=16)),
-        ("gpt2-large", _GPT2, dict(num_layers=36, d_model=1280, num_heads=20)),
-        ("gpt2-xl", _GPT2, dict(num_layers=48, d_model=1600, num_heads=25)),
-        # the paper's d_model of 5,140 for 13B is a misprint: 40 heads of 128 make 5,120
-        ("gpt3-13b", _GPT3, dict(num_layers=40, d_model=5120, num_heads=40, context_length=2048)),
-        ("gpt3-175b", _GPT3, dict(num_layers=96, d_model=12_288, num_heads=96, context_length=2048)),
-        (
-            "gpt2-tiny",
-            "for tests: bytes as tokens",
-            dict(num_layers=2, d_model=64, num_heads=4, vocab_size=256, context_length=128),
-        ),
-    )
+    **sizes(
+        "Radford 2019, table 2; openai-community/gpt2* config.json",
+        gpt2,
+        {
+            "gpt2": dict(num_layers=12, d_model=768, num_heads=12),
+            "gpt2-medium": dict(num_layers=24, d_model=1024, num_heads=16),
+            "gpt2-large": dict(num_layers=36, d_model=1280, num_heads=20),
+            "gpt2-xl": dict(num_layers=48, d_model=1600, num_heads=25),
+        },
+    ),
+    **tiny(gpt2, {"gpt2-tiny": dict(num_layers=2, num_heads=4)}),
 }
 
-FAMILY = Family(
-    name="gpt2",
+FORMAT = Format(
+    model_type="gpt2",
     architecture="GPT2LMHeadModel",
-    presets=PRESETS,
     read=read,
     write=write,
     rules=RULES,
     prefix="transformer.",
     ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",),
 )
+FAMILY = Family("gpt2", PRESETS, FORMAT)

@@ -7,9 +7,10 @@ from archetype import spec
 from archetype.checkpoint.rules import rule
 from archetype.errors import CheckpointError
 from archetype.families.config import Config, activation_name
-from archetype.families.family import Family, Preset
+from archetype.families.family import Family, sizes, tiny
+from archetype.families.format import Format, only
 from archetype.families.rope import read_rotary, write_rotary
-from archetype.spec.attention import ProjectionBiases
+from archetype.families.standard_block import ALL_BIASES
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.layers import MAX_LAYERS
 
@@ -26,9 +27,10 @@ def llama(
     vocab_size: int = 32_000,
     context_length: int = 4096,
     position: spec.Rotary = spec.Rotary(),
+    pattern: spec.Pattern = spec.Full(),
     activation: spec.Activation = "silu",
     eps: float = 1e-5,
-    attention_bias: bool = False,
+    attention_bias: bool | spec.ProjectionBiases = False,
     mlp_bias: bool = False,
     attention_dropout: float = 0.0,
     tied: bool = False,
@@ -36,12 +38,15 @@ def llama(
 ) -> spec.Decoder:
     """A decoder of Llama's design."""
     norm = spec.RMSNorm(eps=eps)
+    if isinstance(attention_bias, bool):
+        attention_bias = ALL_BIASES if attention_bias else spec.ProjectionBiases()
     mixer = spec.Attention(
         num_heads=num_heads,
         num_kv_heads=None if num_kv_heads == num_heads else num_kv_heads,
         head_dim=None if head_dim is not None and head_dim * num_heads == d_model else head_dim,
-        bias=ProjectionBiases(**dict.fromkeys("qkvo", attention_bias)),
+        bias=attention_bias,
         position=position,
+        pattern=pattern,
         dropout=attention_dropout,
     )
     block = spec.Block(
@@ -92,33 +97,34 @@ def read(config: Config) -> spec.Decoder:
 
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
-    block = model.layers[0]
-    if not isinstance(block.wiring.norm, spec.RMSNorm):
-        raise CheckpointError("layers[0].wiring.norm", "the llama format has RMSNorm only", "export to another family")
-    if not isinstance(block.mixer.position, spec.Rotary):
-        cause = "the llama format has rotary positions only"
-        raise CheckpointError("layers[0].mixer.position", cause, "export to another family")
-    sizes = block.mixer.sizes(model.d_model)
-    if sizes.rotary_dim != sizes.head_dim:
+    decoder = only(spec.Decoder, model, "kind")
+    block = decoder.layers[0]
+    wiring = only(spec.PreNorm, block.wiring, "layers[0].wiring")
+    norm = only(spec.RMSNorm, wiring.norm, "layers[0].wiring.norm")
+    mixer = only(spec.Attention, block.mixer, "layers[0].mixer")
+    rotary = only(spec.Rotary, mixer.position, "layers[0].mixer.position")
+    feedforward = only(spec.GatedMLP, block.feedforward, "layers[0].feedforward")
+    heads = mixer.sizes(decoder.d_model)
+    if heads.rotary_dim != heads.head_dim:
         cause = "the llama format turns whole heads"
         raise CheckpointError("layers[0].mixer.position.dim", cause, "export to another family")
     return {
-        "vocab_size": model.vocab_size,
-        "max_position_embeddings": model.context_length,
-        "hidden_size": model.d_model,
-        "num_hidden_layers": model.num_layers,
-        "num_attention_heads": sizes.num_heads,
-        "num_key_value_heads": sizes.num_kv_heads,
-        "head_dim": sizes.head_dim,
-        "intermediate_size": block.feedforward.width(model.d_model),
-        "hidden_act": activation_name(block.feedforward.activation),
-        "rms_norm_eps": block.wiring.norm.eps,
-        "rope_parameters": write_rotary(block.mixer.position, sizes.head_dim),
-        "attention_bias": block.mixer.bias.q,
-        "mlp_bias": block.feedforward.bias,
-        "attention_dropout": block.mixer.dropout,
-        "tie_word_embeddings": model.head.tied,
-        "initializer_range": getattr(model.initialization, "std", 0.02),
+        "vocab_size": decoder.vocab_size,
+        "max_position_embeddings": decoder.context_length,
+        "hidden_size": decoder.d_model,
+        "num_hidden_layers": decoder.num_layers,
+        "num_attention_heads": heads.num_heads,
+        "num_key_value_heads": heads.num_kv_heads,
+        "head_dim": heads.head_dim,
+        "intermediate_size": feedforward.width(decoder.d_model),
+        "hidden_act": activation_name(feedforward.activation),
+        "rms_norm_eps": norm.eps,
+        "rope_parameters": write_rotary(rotary, heads.head_dim),
+        "attention_bias": mixer.bias.q,
+        "mlp_bias": feedforward.bias,
+        "attention_dropout": mixer.dropout,
+        "tie_word_embeddings": decoder.head.tied,
+        "initializer_range": getattr(decoder.initialization, "std", 0.02),
     }
 
 
@@ -143,10 +149,6 @@ RULES = (
     rule("lm_head.weight", "lm_head.weight"),
 )
 
-_LLAMA2 = "Touvron 2023 (Llama 2), meta-llama/Llama-2-*-hf config.json"
-_LLAMA3 = "Dubey 2024, table 3; meta-llama/Meta-Llama-3-* config.json"
-_LLAMA32 = "meta-llama/Llama-3.2-* config.json"
-
 
 def _long_context(factor: float) -> spec.Rotary:
     """The rotary positions of Llama 3.1 and later."""
@@ -166,49 +168,46 @@ def _llama31(factor: float, **sizes: Any) -> spec.Decoder:
 
 
 PRESETS = {
-    name: Preset(partial(make, name=name, **sizes), source)
-    for name, source, make, sizes in (
-        ("llama-2-7b", _LLAMA2, llama, dict[str, Any](num_layers=32, d_model=4096, num_heads=32, d_ff=11_008)),
-        ("llama-2-13b", _LLAMA2, llama, dict(num_layers=40, d_model=5120, num_heads=40, d_ff=13_824)),
-        ("llama-2-70b", _LLAMA2, llama, dict(num_layers=80, d_model=8192, num_heads=64, num_kv_heads=8, d_ff=28_672)),
-        ("llama-3-8b", _LLAMA3, _llama3, dict(num_layers=32, d_model=4096, num_heads=32, d_ff=14_336)),
-        ("llama-3-70b", _LLAMA3, _llama3, dict(num_layers=80, d_model=8192, num_heads=64, d_ff=28_672)),
-        (
-            "llama-3.1-405b",
-            _LLAMA3,
-            _llama31,
-            dict(num_layers=126, d_model=16_384, num_heads=128, d_ff=53_248, factor=8.0),
-        ),
-        (
-            "llama-3.2-1b",
-            _LLAMA32,
-            _llama31,
-            dict(num_layers=16, d_model=2048, num_heads=32, d_ff=8192, factor=32.0, tied=True),
-        ),
-        (
-            "llama-3.2-3b",
-            _LLAMA32,
-            _llama31,
-            dict(num_layers=28, d_model=3072, num_heads=24, d_ff=8192, factor=32.0, tied=True),
-        ),
-        (
-            "llama-tiny",
-            "for tests: bytes as tokens",
-            llama,
-            dict(
-                num_layers=2, d_model=64, num_heads=4, num_kv_heads=2, d_ff=172, vocab_size=256, context_length=128
-            ),
-        ),
-    )
+    **sizes(
+        "Touvron 2023 (Llama 2), meta-llama/Llama-2-*-hf config.json",
+        llama,
+        {
+            "llama-2-7b": dict(num_layers=32, d_model=4096, num_heads=32, d_ff=11_008),
+            "llama-2-13b": dict(num_layers=40, d_model=5120, num_heads=40, d_ff=13_824),
+            "llama-2-70b": dict(num_layers=80, d_model=8192, num_heads=64, num_kv_heads=8, d_ff=28_672),
+        },
+    ),
+    **sizes(
+        "Dubey 2024, table 3; meta-llama/Meta-Llama-3-* config.json",
+        _llama3,
+        {
+            "llama-3-8b": dict(num_layers=32, d_model=4096, num_heads=32, d_ff=14_336),
+            "llama-3-70b": dict(num_layers=80, d_model=8192, num_heads=64, d_ff=28_672),
+        },
+    ),
+    **sizes(
+        "Dubey 2024, table 3; meta-llama/Llama-3.1-* config.json",
+        _llama31,
+        {"llama-3.1-405b": dict(num_layers=126, d_model=16_384, num_heads=128, d_ff=53_248, factor=8.0)},
+    ),
+    **sizes(
+        "meta-llama/Llama-3.2-* config.json",
+        partial(_llama31, factor=32.0, tied=True),
+        {
+            "llama-3.2-1b": dict(num_layers=16, d_model=2048, num_heads=32, d_ff=8192),
+            "llama-3.2-3b": dict(num_layers=28, d_model=3072, num_heads=24, d_ff=8192),
+        },
+    ),
+    **tiny(llama, {"llama-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172)}),
 }
 
-FAMILY = Family(
-    name="llama",
+FORMAT = Format(
+    model_type="llama",
     architecture="LlamaForCausalLM",
-    presets=PRESETS,
     read=read,
     write=write,
     rules=RULES,
     prefix="model.",
     ignored=(r".*rotary_emb\.inv_freq",),
 )
+FAMILY = Family("llama", PRESETS, FORMAT)

@@ -3,11 +3,66 @@
 import difflib
 
 from archetype.errors import CheckpointError, SpecError
-from archetype.families import gpt2, llama
+from archetype.families import (
+    bert,
+    bigbird,
+    bloom,
+    deepseek_v2,
+    gemma,
+    gemma2,
+    gpt2,
+    gpt3,
+    llama,
+    longformer,
+    mamba,
+    megabyte,
+    mistral,
+    mixtral,
+    mpt,
+    ngram,
+    qwen2,
+    recurrent,
+    seq2seq,
+    sparse_transformer,
+    t5,
+    transformer,
+    vit,
+)
 from archetype.families.family import Family, Preset
 from archetype.spec import ModelSpec
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (gpt2.FAMILY, llama.FAMILY)}
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        ngram.FAMILY,
+        recurrent.FAMILY,
+        seq2seq.FAMILY,
+        transformer.FAMILY,
+        bert.FAMILY,
+        gpt2.FAMILY,
+        gpt3.FAMILY,
+        t5.FAMILY,
+        llama.FAMILY,
+        mistral.FAMILY,
+        qwen2.FAMILY,
+        gemma.FAMILY,
+        gemma2.FAMILY,
+        deepseek_v2.FAMILY,
+        mixtral.FAMILY,
+        sparse_transformer.FAMILY,
+        longformer.FAMILY,
+        bigbird.FAMILY,
+        bloom.FAMILY,
+        mpt.FAMILY,
+        mamba.FAMILY,
+        megabyte.FAMILY,
+        vit.FAMILY,
+    )
+}
+# Those whose published weights are read and written, by what config.json calls them.
+PUBLISHED: dict[str, Family] = {
+    family.published.model_type: family for family in FAMILIES.values() if family.published is not None
+}
 
 
 def presets() -> dict[str, tuple[Family, Preset]]:
@@ -30,24 +85,24 @@ def preset(name: str) -> ModelSpec:
 
 
 def family_of(config: dict[str, object], place: str = "config.json") -> Family:
-    """The family that a config.json names."""
+    """The family whose published format a config.json names."""
     model_type = config.get("model_type")
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        cause = f"{model_type!r} is no family that Archetype knows"
-        raise CheckpointError(f"{place}: model_type", cause, f"known are {', '.join(sorted(FAMILIES))}")
-    return FAMILIES[model_type]
+    if not isinstance(model_type, str) or model_type not in PUBLISHED:
+        cause = f"{model_type!r} is no format that Archetype knows"
+        raise CheckpointError(f"{place}: model_type", cause, f"known are {', '.join(sorted(PUBLISHED))}")
+    return PUBLISHED[model_type]
 
 
 def family_for(model: ModelSpec) -> Family:
-    """The first family whose format can express a specification.
+    """The first family whose published format can express a specification.
 
     Raises:
-        CheckpointError: none can; the message says what the last one lacks.
+        CheckpointError: none can; the message says what each one lacks.
     """
     reasons: list[str] = []
-    for family in FAMILIES.values():
+    for family in PUBLISHED.values():
         try:
-            family.config_for(model)
+            family.format.config_for(model)
         except CheckpointError as error:
             reasons.append(f"{family.name}: {error.place} {error.cause}")
         else:

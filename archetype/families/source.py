@@ -5,7 +5,7 @@ from typing import Any
 
 from archetype.errors import ArchetypeError, SpecError
 from archetype.families.family import Family
-from archetype.families.registry import FAMILIES, family_of, preset
+from archetype.families.registry import PUBLISHED, family_of, preset
 from archetype.spec import ModelSpec, Spec, parse, read
 from archetype.spec.io import read_mapping
 
@@ -44,7 +44,7 @@ def read_hf_spec(folder: Path) -> tuple[Family, ModelSpec]:
     family, config = read_config(folder)
     place = str(folder / "config.json")
     try:
-        return family, family.spec_from(config, place)
+        return family, family.format.spec_from(config, place)
     except ArchetypeError as error:
         raise error if error.place.startswith(place) else error.within(place) from None
 
@@ -54,4 +54,4 @@ def _of_folder(folder: Path) -> ModelSpec:
         return read(folder / "spec.yaml")
     if (folder / "config.json").is_file():
         return read_hf_spec(folder)[1]
-    raise SpecError(str(folder), "holds neither spec.yaml nor config.json", f"known families: {', '.join(FAMILIES)}")
+    raise SpecError(str(folder), "holds neither spec.yaml nor config.json", f"known families: {', '.join(PUBLISHED)}")

@@ -8,9 +8,9 @@ import pytest
 from archetype import families, spec
 from archetype.errors import CheckpointError, SpecError
 from archetype.families import FAMILIES
-from archetype.families.family import TRAINING_ONLY
+from archetype.families.format import TRAINING_ONLY
 
-PRESETS = sorted(families.presets())
+PRESETS = sorted(name for family in families.PUBLISHED.values() for name in family.presets)
 
 # As published on huggingface.co, shortened by nothing.
 GPT2 = {
@@ -46,7 +46,7 @@ PUBLISHED = {"gpt2": GPT2, "llama-2-7b": LLAMA_2_7B, "llama-3.2-1b": LLAMA_32_1B
 
 
 def read(config: dict[str, Any]) -> spec.ModelSpec:
-    return families.family_of(config).spec_from(config)
+    return families.family_of(config).format.spec_from(config)
 
 
 def of_architecture(differences: list[tuple[str, Any, Any]]) -> list[tuple[str, Any, Any]]:
@@ -68,7 +68,7 @@ def test_what_is_written_reads_back_the_same(name: str) -> None:
     preset = families.preset(name)
     family = families.family_for(preset)
     assert family is families.presets()[name][0]
-    config = family.config_for(preset)
+    config = family.format.config_for(preset)
     assert config["model_type"] == family.name
     assert read(config).changed(name=name) == preset
 
@@ -125,7 +125,7 @@ def test_a_huge_size_is_refused_before_anything_is_made(key: str) -> None:
 def test_an_unknown_family_is_refused(model_type: Any) -> None:
     with pytest.raises(CheckpointError) as caught:
         read(GPT2 | {"model_type": model_type})
-    expected = f"config.json: model_type: {model_type!r} is no family that Archetype knows; known are gpt2, llama"
+    expected = f"config.json: model_type: {model_type!r} is no format that Archetype knows; known are gpt2, llama"
     assert str(caught.value) == expected
 
 
@@ -141,7 +141,10 @@ INEXPRESSIBLE = [
     ("llama-tiny", "llama", "layers[*].mixer.position.dim=8", "layers[0].mixer.position.dim"),
     ("llama-tiny", "llama", "layers[*].mixer.bias={q: true}", "layers[*].mixer.bias.q"),
     ("llama-tiny", "llama", "layers[*].feedforward.activation={kind: swish, beta: 2.0}", "activation"),
-    ("llama-tiny", "llama", "layers[*].wiring.kind=post_norm", "layers[*].wiring.kind"),
+    ("llama-tiny", "llama", "layers[*].wiring.kind=post_norm", "layers[0].wiring"),
+    ("llama-tiny", "llama", "layers[1].wiring.kind=post_norm", "layers[1].wiring.kind"),
+    ("llama-tiny", "llama", "layers[1].mixer={kind: lstm}", "layers[1].mixer.kind"),
+    ("llama-tiny", "llama", "layers[*].mixer.qk_norm={kind: rms}", "layers[*].mixer.qk_norm.kind"),
     ("llama-tiny", "gpt2", "d_model=64", "layers[0].wiring.norm"),
     ("gpt2-tiny", "llama", "d_model=64", "layers[0].wiring.norm"),
 ]
@@ -151,14 +154,57 @@ INEXPRESSIBLE = [
 def test_what_a_format_cannot_say_is_refused_by_field(name: str, family: str, change: str, place: str) -> None:
     changed = spec.assign(families.preset(name), [change])
     with pytest.raises(CheckpointError) as caught:
-        FAMILIES[family].config_for(changed)
+        FAMILIES[family].format.config_for(changed)
     assert caught.value.place == place
 
 
-def test_no_family_at_all_says_why_for_each() -> None:
-    strange = spec.assign(families.preset("llama-tiny"), ["layers[*].wiring.kind=post_norm"])
-    with pytest.raises(CheckpointError, match=r"^llama-tiny: no family can express it; gpt2: .*; llama: "):
-        families.family_for(strange)
+# Of each kind of model and of part that neither format has: where the first one, gpt2, says so, and where llama does.
+FOREIGN = {
+    "ngram-tiny": ("kind", "kind"),
+    "lstm-tiny": ("layers[0].wiring", "layers[0].wiring"),
+    "seq2seq-lstm-tiny": ("kind", "kind"),
+    "transformer-tiny": ("kind", "kind"),
+    "bert-tiny": ("kind", "kind"),
+    "gpt3-tiny": ("layers[1].mixer.pattern.kind", "layers[0].wiring.norm"),
+    "t5-tiny": ("kind", "kind"),
+    "mistral-tiny": ("layers[0].wiring.norm", "layers[*].mixer.pattern.kind"),
+    "qwen2-tiny": ("layers[0].wiring.norm", "layers[*].mixer.bias.q"),
+    "gemma2-tiny": ("layers[0].wiring", "layers[0].wiring"),
+    "deepseek-v2-tiny": ("layers[0].wiring.norm", "layers[0].mixer"),
+    "mixtral-tiny": ("layers[0].wiring.norm", "layers[0].feedforward"),
+    "bloom-tiny": ("embedding.position.kind", "layers[0].wiring.norm"),
+    "mamba-tiny": ("layers[0].wiring.norm", "layers[0].mixer"),
+    "megabyte-tiny": ("kind", "kind"),
+    "vit-tiny": ("kind", "kind"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_no_format_has_is_refused_in_one_line_that_says_why_for_each(name: str) -> None:
+    model = families.preset(name)
+    with pytest.raises(CheckpointError) as caught:
+        families.family_for(model)
+    start = f"{name}: no family can express it; "
+    assert str(caught.value).startswith(start)
+    reasons = str(caught.value).removeprefix(start).split("; ")
+    places = [f"{family}: {place} " for family, place in zip(("gpt2", "llama"), FOREIGN[name], strict=True)]
+    assert [reason.startswith(place) for reason, place in zip(reasons, places, strict=True)] == [True, True], reasons
+
+
+def test_a_refusal_names_the_kind_that_could_be_written() -> None:
+    with pytest.raises(CheckpointError) as caught:
+        FAMILIES["llama"].format.config_for(families.preset("mixtral-tiny"))
+    assert str(caught.value) == (
+        "layers[0].feedforward: only kind gated can be written here, and this is experts; "
+        "change the specification or export to another family"
+    )
+
+
+def test_a_family_without_a_format_is_no_way_out() -> None:
+    with pytest.raises(
+        CheckpointError, match=r"^ngram: this family has no published format; export to another family$"
+    ):
+        FAMILIES["ngram"].format.config_for(families.preset("ngram-tiny"))
 
 
 def test_reading_changes_nothing_in_the_configuration() -> None:
@@ -171,9 +217,3 @@ def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
     with pytest.raises(SpecError) as caught:
         families.preset("llama-2-8b")
     assert str(caught.value).startswith("llama-2-8b: there is no preset, file or folder of this name; did you mean ")
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_bears_its_name_and_names_its_source(name: str) -> None:
-    assert families.preset(name).name == name
-    assert len(families.presets()[name][1].source) > 10

@@ -1,0 +1,94 @@
+"""How weights are published: a configuration read and written, and weight rules. Data, no torch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from archetype.checkpoint.rules import Rule
+from archetype.errors import CheckpointError
+from archetype.families.config import Config
+from archetype.spec import ModelSpec, Spec, differences, parse
+from archetype.spec.base import explain
+
+# Fields that change no output of a finished model; a format that has no word for them loses nothing.
+TRAINING_ONLY = ("name", "initialization", "dropout")
+
+
+@dataclass(frozen=True)
+class Format:
+    """What a folder of published weights looks like.
+
+    Attributes:
+        model_type: what config.json says that it is.
+        architecture: the class that transformers loads it with.
+        read: config.json to specification; every key is used or refused.
+        write: specification to config.json; `config_for` proves that nothing was lost.
+        rules: tensors of the file and parameters of the model.
+        prefix: what all tensor names but the head's start with; absent in files saved without the head.
+        ignored: patterns of tensors that old files hold though they are no weights.
+    """
+
+    model_type: str
+    architecture: str
+    read: Callable[[Config], ModelSpec]
+    write: Callable[[ModelSpec], dict[str, Any]]
+    rules: tuple[Rule, ...]
+    prefix: str
+    ignored: tuple[str, ...]
+
+    def spec_from(self, config: dict[str, Any], place: str = "config.json") -> ModelSpec:
+        """The specification that a config.json describes."""
+        reader = Config(config, place)
+        try:
+            made = self.read(reader)
+        except ValidationError as error:  # sizes that do not fit each other
+            raise explain(error).within(place) from None
+        reader.finish()
+        return made
+
+    def config_for(self, model: ModelSpec) -> dict[str, Any]:
+        """The config.json of a specification.
+
+        Raises:
+            CheckpointError: names the first field that this format cannot express. Found by reading the written
+                configuration back and comparing, so what is written is never wrong.
+        """
+        written = self.write(model)
+        read_back = self.spec_from(dict(written))
+        for path, asked, got in differences(_without_training(model), _without_training(read_back)):
+            cause = f"the {self.model_type} format cannot express {asked!r} here (it would read {got!r})"
+            raise CheckpointError(path, cause, "change the specification or export to another family")
+        return {"architectures": [self.architecture], "model_type": self.model_type} | written
+
+
+Part = TypeVar("Part", bound=Spec)
+
+
+def only(wanted: type[Part], part: Spec, place: str) -> Part:
+    """`part`, for which a format has one kind only.
+
+    Raises:
+        CheckpointError: it is of another.
+    """
+    if isinstance(part, wanted):
+        return part
+    kinds = wanted.model_fields["kind"].default, type(part).model_fields["kind"].default
+    cause = f"only kind {kinds[0]} can be written here, and this is {kinds[1]}"
+    raise CheckpointError(place, cause, "change the specification or export to another family")
+
+
+def _without_training(model: ModelSpec) -> ModelSpec:
+    """The specification with every `TRAINING_ONLY` field left out."""
+
+    def stripped(data: Any) -> Any:
+        match data:
+            case dict():
+                return {key: stripped(value) for key, value in data.items() if key not in TRAINING_ONLY}
+            case list():
+                return [stripped(item) for item in data]
+            case _:
+                return data
+
+    return parse(stripped(model.dump()))

@@ -1,0 +1,70 @@
+"""MegaByte (Yu 2023): a large model of patches, and a small one of the bytes in each."""
+
+from functools import partial
+from typing import NamedTuple
+
+from archetype import spec
+from archetype.families.family import TINY, Family, sizes
+from archetype.families.standard_block import standard_block
+
+
+class Side(NamedTuple):
+    """Sizes of the global or the local model."""
+
+    num_layers: int
+    d_model: int
+    num_heads: int
+
+
+def megabyte(
+    *,
+    name: str = "",
+    global_model: Side,
+    local_model: Side,
+    patch_size: int = 8,
+    vocab_size: int = 256,
+    context_length: int = 8192,
+    std: float = 0.02,
+) -> spec.MegaByte:
+    """Two decoders of GPT-2's design, with ReLU (appendix A.1)."""
+    return spec.MegaByte(
+        name=name,
+        vocab_size=vocab_size,
+        context_length=context_length,
+        patch_size=patch_size,
+        global_model=_stack(global_model),
+        local_model=_stack(local_model),
+        initialization=spec.GPT2Initialization(std=std),
+    )
+
+
+def _stack(side: Side) -> spec.SizedStack:
+    norm = spec.LayerNorm()
+    block = standard_block(
+        wiring=spec.PreNorm(norm=norm), num_heads=side.num_heads, d_ff=4 * side.d_model, activation="relu"
+    )
+    return spec.SizedStack(d_model=side.d_model, layers=spec.repeat(side.num_layers, block), final_norm=norm)
+
+
+FAMILY = Family(
+    "megabyte",
+    {
+        **sizes(
+            "Yu 2023, tables 14, 15 and 17, whose names the layers alone do not add up to; appendix A.1",
+            partial(megabyte, std=0.006),
+            {
+                "megabyte-758m-262m": dict(global_model=Side(14, 2048, 32), local_model=Side(18, 1024, 16)),
+                "megabyte-1.3b-350m": dict(global_model=Side(24, 2048, 32), local_model=Side(24, 1024, 16)),
+            },
+        ),
+        **sizes(
+            TINY,
+            megabyte,
+            {
+                "megabyte-tiny": dict(
+                    global_model=Side(2, 64, 4), local_model=Side(2, 64, 4), patch_size=4, context_length=128
+                )
+            },
+        ),
+    },
+)

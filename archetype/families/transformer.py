@@ -1,0 +1,58 @@
+"""The original Transformer (Vaswani 2017)."""
+
+from archetype import spec
+from archetype.families.family import Family, sizes, tiny
+
+
+def transformer(
+    *,
+    name: str = "",
+    num_layers: int,
+    d_model: int,
+    num_heads: int,
+    d_ff: int,
+    vocab_size: int = 37_000,
+    context_length: int = 512,
+    activation: spec.Activation = "relu",
+    eps: float = 1e-6,
+    dropout: float = 0.0,
+) -> spec.EncoderDecoder:
+    """`num_layers` on each side, and one table of vectors for source, target and logits.
+
+    The projections of attention have no biases, as in section 3.2.2; those of the feed-forward part do, as in equation
+    2. The paper gives no eps; 1e-6 is that of the authors' tensor2tensor.
+    """
+    wiring = spec.PostNorm(norm=spec.LayerNorm(eps=eps))
+    attention = spec.Attention(num_heads=num_heads)
+    feedforward = spec.MLP(d_ff=d_ff, activation=activation, bias=True)
+    source = spec.Block(wiring=wiring, mixer=attention, feedforward=feedforward, dropout=dropout)
+    return spec.EncoderDecoder(
+        name=name,
+        vocab_size=vocab_size,
+        context_length=context_length,
+        d_model=d_model,
+        embedding=spec.PairEmbedding(scale=d_model**0.5, position=spec.Sinusoidal(), dropout=dropout),
+        encoder=spec.Stack(layers=spec.repeat(num_layers, source)),
+        decoder=spec.Stack(layers=spec.repeat(num_layers, source.changed(cross=attention))),
+        head=spec.LanguageModelHead(tied=True),
+        initialization=spec.XavierInitialization(),
+    )
+
+
+FAMILY = Family(
+    "transformer",
+    {
+        **sizes(
+            "Vaswani 2017, table 3 and section 5.1 (37,000 tokens); no longest sentence is given, and 512 is ours",
+            transformer,
+            {
+                "transformer-base": dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1),
+                "transformer-big": dict(num_layers=6, d_model=1024, num_heads=16, d_ff=4096, dropout=0.3),
+            },
+        ),
+        **tiny(
+            transformer,
+            {"transformer-tiny": dict(num_layers=2, num_heads=4, d_ff=256, vocab_size=257)},  # and the end of a text
+        ),
+    },
+)

@@ -1,0 +1,122 @@
+"""Presets: the promised names, and what makes each family what it is."""
+
+from math import isclose, log
+
+import pytest
+
+from archetype import families, spec
+
+PRESETS = sorted(families.presets())
+
+# Of each system of the mission, the one that trains in minutes.
+TINY = (
+    "bigram-tiny", "ngram-tiny", "rnn-tiny", "lstm-tiny", "gru-tiny", "seq2seq-lstm-tiny", "seq2seq-attention-tiny",
+    "transformer-tiny", "bert-tiny", "gpt2-tiny", "gpt3-tiny", "t5-tiny", "llama-tiny", "mistral-tiny", "qwen2-tiny",
+    "gemma-tiny", "gemma2-tiny", "deepseek-v2-tiny", "mixtral-tiny", "sparse-strided-tiny", "sparse-fixed-tiny",
+    "longformer-tiny", "bigbird-tiny", "bloom-tiny", "mpt-tiny", "mamba-tiny", "mambabyte-tiny", "megabyte-tiny",
+    "vit-tiny",
+)  # fmt: skip
+
+
+def kinds(part: object) -> set[str]:
+    """Every `kind` within a specification that is written out."""
+    match part:
+        case dict():
+            own = {part["kind"]} if isinstance(part.get("kind"), str) else set()
+            return own.union(*map(kinds, part.values()))
+        case list():
+            return set().union(*map(kinds, part))
+        case _:
+            return set()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_bears_its_name_and_names_its_source(name: str) -> None:
+    assert families.preset(name).name == name
+    assert len(families.presets()[name][1].source) > 10
+
+
+def test_every_system_has_a_tiny_preset_and_no_other_is_tiny() -> None:
+    assert {name for name in PRESETS if name.endswith("-tiny")} == set(TINY)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_tiny_preset_reads_bytes_or_digits_in_two_layers_a_side(name: str) -> None:
+    tiny = families.preset(name)
+    if isinstance(tiny, spec.VisionEncoder):
+        assert (tiny.image_size, tiny.channels, tiny.head) == (8, 1, spec.ClassificationHead(classes=10))
+    else:
+        assert 256 <= tiny.vocab_size <= 263  # the bytes, and the ids that its objective needs beside them
+    assert all(len(stack.layers) == 2 for stack in tiny.stacks)
+
+
+@pytest.mark.parametrize("name", families.FAMILIES)
+def test_a_tiny_preset_has_every_kind_of_part_of_its_family(name: str) -> None:
+    presets = families.FAMILIES[name].presets
+    tiny = set().union(*(kinds(families.preset(n).dump(full=True)) for n in presets if n.endswith("-tiny")))
+    published = set().union(*(kinds(families.preset(n).dump(full=True)) for n in presets if not n.endswith("-tiny")))
+    # texts of 128 bytes need no stretched positions; where a family has two designs, the tiny one is of the first
+    absent = {"deepseek_v2": {"yarn", "direct"}, "llama": {"llama3"}, "t5": {"gated"}}
+    assert published - tiny == absent.get(name, set())
+
+
+def decoder(name: str) -> spec.Decoder:
+    found = families.preset(name)
+    assert isinstance(found, spec.Decoder)
+    return found
+
+
+def attention(name: str, layer: int = 0) -> spec.Attention:
+    mixer = decoder(name).layers[layer].mixer
+    assert isinstance(mixer, spec.Attention)
+    return mixer
+
+
+def test_gpt3_alternates_dense_and_banded_layers() -> None:
+    patterns = [attention("gpt3-175b", layer).pattern for layer in range(96)]
+    assert patterns == [spec.Full(), spec.Window(size=128)] * 48
+
+
+def test_gemma2_alternates_windows_and_full_layers_and_caps_both_scores() -> None:
+    patterns = [attention("gemma2-27b", layer).pattern for layer in range(46)]
+    assert patterns == [spec.Window(size=4096), spec.Full()] * 23
+    assert (attention("gemma2-27b").softcap, decoder("gemma2-27b").head.softcap) == (50.0, 30.0)
+    assert (attention("gemma2-27b").scale, attention("gemma2-9b").scale) == (1 / 12, 1 / 16)
+
+
+@pytest.mark.parametrize(("name", "scale"), [("gemma-2b", 2048), ("gemma-7b", 3072), ("gemma2-9b", 3584)])
+def test_gemma_scales_embeddings_by_the_root_of_the_width(name: str, scale: int) -> None:
+    assert isclose(decoder(name).embedding.scale ** 2, scale)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v2-lite"])
+def test_deepseek_v2_applies_the_factor_of_yarn_to_scores_and_not_to_the_rotation(name: str) -> None:
+    mixer = decoder(name).layers[0].mixer
+    assert isinstance(mixer, spec.LatentAttention) and mixer.scale is not None
+    assert isclose(mixer.scale, (0.1 * 0.707 * log(40) + 1) ** 2 / 192**0.5)
+    scaling = mixer.position.scaling
+    assert isinstance(scaling, spec.YarnScaling) and scaling.mscale == scaling.mscale_all_dim
+
+
+def test_deepseek_v2_starts_with_a_dense_layer() -> None:
+    for name, width in (("deepseek-v2", 12_288), ("deepseek-v2-lite", 10_944)):
+        first, *rest = (block.feedforward for block in decoder(name).layers)
+        assert first == spec.GatedMLP(d_ff=width, activation="silu")
+        assert all(isinstance(part, spec.MixtureOfExperts) and part.shared is not None for part in rest)
+
+
+def test_t5_divides_no_score_and_version_1_1_has_a_head_of_its_own() -> None:
+    old, new = families.preset("t5-base"), families.preset("t5-v1.1-base")
+    assert isinstance(old, spec.EncoderDecoder) and isinstance(new, spec.EncoderDecoder)
+    blocks = [*old.encoder.layers, *old.decoder.layers]
+    assert {block.mixer.scale for block in blocks if isinstance(block.mixer, spec.Attention)} == {1.0}
+    assert {block.cross.scale for block in blocks if block.cross is not None} == {1.0}
+    assert (old.head.tied, old.head.scale) == (True, 768**-0.5)
+    assert (new.head.tied, new.head.scale) == (False, 1.0)
+
+
+def test_seq2seq_with_attention_looks_at_the_source_from_its_last_layer_only() -> None:
+    model = families.preset("seq2seq-attention-tiny")
+    assert isinstance(model, spec.EncoderDecoder) and model.bridge is not None
+    assert [block.mixer for block in model.encoder.layers] == [spec.LSTM(bidirectional=True)] * 2
+    assert [block.cross for block in model.decoder.layers] == [None, spec.Attention(num_heads=1, score="additive")]

@@ -1,0 +1,106 @@
+"""Published presets have the published number of parameters, to the last one.
+
+Where the source is a configuration, its number is that of the model that transformers 5.23 builds from it, counted on
+the meta device, tied tables once. Those of GPT-2 and Llama stand in tests/unit/cost/test_parameters.py.
+"""
+
+import pytest
+
+from archetype import cost, families, spec
+
+# preset, changes to it, total, source
+COUNTS = [
+    # The pooler belongs to the model without a head.
+    ("bert-base", [], 109_514_298, "google-bert/bert-base-uncased as BertForMaskedLM"),
+    ("bert-base", ["pooler=true", "head={kind: none}"], 109_482_240, "google-bert/bert-base-uncased as BertModel"),
+    ("bert-large", [], 335_174_458, "google-bert/bert-large-uncased as BertForMaskedLM"),
+    ("t5-small", [], 60_506_624, "google-t5/t5-small"),
+    ("t5-base", [], 222_903_552, "google-t5/t5-base"),
+    ("t5-large", [], 737_668_096, "google-t5/t5-large"),
+    ("t5-3b", [], 2_851_598_336, "google-t5/t5-3b"),
+    ("t5-11b", [], 11_307_321_344, "google-t5/t5-11b"),
+    # The files hold a head of 32,128 * d_model numbers; transformers 5 ties it all the same.
+    ("t5-v1.1-small", ["head.tied=true"], 60_511_616, "google/t5-v1_1-small"),
+    ("t5-v1.1-base", ["head.tied=true"], 222_903_552, "google/t5-v1_1-base"),
+    ("t5-v1.1-base", [], 222_903_552 + 32_128 * 768, "google/t5-v1_1-base: with lm_head.weight"),
+    ("t5-v1.1-large", ["head.tied=true"], 750_251_008, "google/t5-v1_1-large"),
+    ("t5-v1.1-xl", ["head.tied=true"], 2_783_959_040, "google/t5-v1_1-xl"),
+    ("t5-v1.1-xxl", ["head.tied=true"], 11_003_736_064, "google/t5-v1_1-xxl"),
+    ("mistral-7b", [], 7_241_732_096, "mistralai/Mistral-7B-v0.1"),
+    ("qwen2-0.5b", [], 494_032_768, "Qwen/Qwen2-0.5B"),
+    ("qwen2-1.5b", [], 1_543_714_304, "Qwen/Qwen2-1.5B"),
+    ("qwen2-7b", [], 7_615_616_512, "Qwen/Qwen2-7B"),
+    ("qwen2-72b", [], 72_706_203_648, "Qwen/Qwen2-72B"),
+    ("gemma-2b", [], 2_506_172_416, "google/gemma-2b"),
+    ("gemma-7b", [], 8_537_680_896, "google/gemma-7b"),
+    ("gemma2-2b", [], 2_614_341_888, "google/gemma-2-2b"),
+    ("gemma2-9b", [], 9_241_705_984, "google/gemma-2-9b"),
+    ("gemma2-27b", [], 27_227_128_320, "google/gemma-2-27b"),
+    ("deepseek-v2", [], 235_741_434_880, "deepseek-ai/DeepSeek-V2"),
+    ("deepseek-v2-lite", [], 15_706_484_224, "deepseek-ai/DeepSeek-V2-Lite"),
+    ("mixtral-8x7b", [], 46_702_792_704, "mistralai/Mixtral-8x7B-v0.1"),
+    ("mixtral-8x22b", [], 140_620_634_112, "mistralai/Mixtral-8x22B-v0.1"),
+    ("mixtral-8x22b", ["vocab_size=32768"], 140_630_071_296, "mistralai/Mixtral-8x22B-Instruct-v0.1"),
+    ("longformer-base", [], 148_711_257, "allenai/longformer-base-4096 as LongformerForMaskedLM"),
+    ("longformer-large", [], 434_653_273, "allenai/longformer-large-4096 as LongformerForMaskedLM"),
+    # Unlike BERT's, this class keeps the pooler, which it does not use.
+    ("bigbird-base", ["pooler=true"], 128_111_286, "google/bigbird-roberta-base as BigBirdForMaskedLM"),
+    ("bigbird-large", ["pooler=true"], 360_225_974, "google/bigbird-roberta-large as BigBirdForMaskedLM"),
+    ("bloom-560m", [], 559_214_592, "bigscience/bloom-560m"),
+    ("bloom-1b1", [], 1_065_314_304, "bigscience/bloom-1b1"),
+    ("bloom-1b7", [], 1_722_408_960, "bigscience/bloom-1b7"),
+    ("bloom-3b", [], 3_002_557_440, "bigscience/bloom-3b"),
+    ("bloom-7b1", [], 7_069_016_064, "bigscience/bloom-7b1"),
+    ("bloom-176b", [], 176_247_271_424, "bigscience/bloom; BigScience 2022, table 3"),
+    ("mpt-7b", [], 6_649_286_656, "mosaicml/mpt-7b"),
+    ("mamba-130m", [], 129_135_360, "state-spaces/mamba-130m-hf"),
+    ("mamba-370m", [], 371_516_416, "state-spaces/mamba-370m-hf"),
+    ("mamba-790m", [], 793_204_224, "state-spaces/mamba-790m-hf"),
+    ("mamba-1.4b", [], 1_372_178_432, "state-spaces/mamba-1.4b-hf"),
+    ("mamba-2.8b", [], 2_768_345_600, "state-spaces/mamba-2.8b-hf"),
+    ("vit-b-16", [], 86_567_656, "google/vit-base-patch16-224"),
+    ("vit-l-16", [], 304_326_632, "google/vit-large-patch16-224"),
+    ("vit-h-14", [], 632_045_800, "google/vit-huge-patch14-224-in21k with 1,000 classes"),
+]
+
+# Only the paper tells a number, and it is rounded: preset, millions, how far ours may be, source
+ROUNDED = [
+    # 384M: 240M of embeddings, 80M of logits, 64M of recurrence; beside these the biases of torch's cells and the head
+    ("seq2seq-lstm", 384, 0.001, "Sutskever 2014, section 3.4"),
+    # no bias in attention; the paper does not say what the 65M hold
+    ("transformer-base", 65, 0.035, "Vaswani 2017, table 3"),
+    ("transformer-big", 213, 0.01, "Vaswani 2017, table 3"),
+    ("gpt3-125m", 125, 0.01, "Brown 2020, table 2.1"),
+    ("gpt3-350m", 356, 0.01, "Brown 2020, table D.1"),
+    ("gpt3-760m", 760, 0.01, "Brown 2020, table D.1"),
+    ("gpt3-1.3b", 1320, 0.01, "Brown 2020, table D.1"),
+    ("gpt3-2.7b", 2650, 0.01, "Brown 2020, table D.1"),
+    ("gpt3-6.7b", 6660, 0.01, "Brown 2020, table D.1"),
+    ("gpt3-13b", 12_850, 0.01, "Brown 2020, table D.1"),
+    ("gpt3-175b", 174_600, 0.01, "Brown 2020, table D.1"),
+    ("mambabyte-353m", 353, 0.01, "Wang 2024, table 1"),
+    ("mambabyte-972m", 972, 0.01, "Wang 2024, table 1"),
+]
+
+# Yu 2023 names its models by more than their layers hold, without saying what else it counts.
+UNCOUNTED = {"megabyte-758m-262m", "megabyte-1.3b-350m"}
+
+
+@pytest.mark.parametrize(("name", "changes", "total", "source"), COUNTS)
+def test_the_published_total_is_met_exactly(name: str, changes: list[str], total: int, source: str) -> None:
+    counted = cost.total_parameters(spec.assign(families.preset(name), changes))
+    assert counted == total, source
+
+
+@pytest.mark.parametrize(("name", "millions", "tolerance", "source"), ROUNDED)
+def test_a_total_that_is_published_rounded_is_met_nearly(
+    name: str, millions: float, tolerance: float, source: str
+) -> None:
+    assert cost.total_parameters(families.preset(name)) / 1e6 == pytest.approx(millions, rel=tolerance), source
+
+
+def test_no_published_preset_is_left_out() -> None:
+    elsewhere = {name for family in ("gpt2", "llama") for name in families.FAMILIES[family].presets}
+    counted = {name for name, *_ in COUNTS} | {name for name, *_ in ROUNDED}
+    published = {name for name in families.presets() if not name.endswith("-tiny")}
+    assert published - elsewhere == counted | UNCOUNTED
