@@ -16,6 +16,9 @@ def train(
     recipe: Annotated[Path | None, typer.Option(help="A recipe file; flags replace what it says.")] = None,
     spec: Annotated[str | None, typer.Option(help="A preset or a specification file.  [default: llama-tiny]")] = None,
     text: Annotated[list[str] | None, typer.Option(help="A UTF-8 text file; may be given again.")] = None,
+    source: Annotated[list[str] | None, typer.Option(help="A file of source lines; may be given again.")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="A file of target lines; may be given again.")] = None,
+    images: Annotated[str | None, typer.Option(help="A .npz file of images and labels.")] = None,
     to: Annotated[Path | None, typer.Option(help="The run directory to make; must not exist.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run directory.")] = None,
     tokenizer: Annotated[
@@ -35,14 +38,18 @@ def train(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
-    """Train a model on text; the result is a run directory that every verb takes."""
+    """Train a model on text, pairs of texts or images; the result is a run directory that every verb takes."""
     from archetype.errors import SpecError
     from archetype.train.session import resume as resume_session
     from archetype.train.session import start
 
     flags: dict[tuple[str, ...], Any] = {
         ("spec",): spec,
+        ("data", "kind"): "pairs" if source or target else "images" if images else None,
         ("data", "text"): tuple(text) if text else None,
+        ("data", "source"): tuple(source) if source else None,
+        ("data", "target"): tuple(target) if target else None,
+        ("data", "file"): images,
         ("data", "tokenizer"): tokenizer,
         ("data", "vocab_size"): vocab_size,
         ("steps",): steps,

@@ -22,11 +22,10 @@ def run_with_progress(session: "Session") -> "Interrupted | None":
     err = console(stderr=True)
     recipe, spec = session.recipe, session.model.spec
     err.print(
-        f"{spec.name or spec.kind}: {total_parameters(spec):,} parameters; {len(session.corpus.training):,} tokens of "
-        f"text; {recipe.steps} steps of {recipe.batch_size} x {session.length}, in {session.dtype}, "
-        f"from step {session.step}"
+        f"{spec.name or spec.kind}: {total_parameters(spec):,} parameters; {session.task.size}; "
+        f"{recipe.steps} steps of {recipe.batch_size} rows, in {session.dtype}, from step {session.step}"
     )
-    with ProgressLine(err, session.step, session.recipe.steps) as progress:
+    with ProgressLine(err, session.step, session.recipe.steps, session.task.unit) as progress:
         interrupted = run(session, progress.show)
     if measured := read(session.run.metrics_file):
         err.print(draw_in_terminal(measured, err.width), markup=False)

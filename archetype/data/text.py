@@ -1,22 +1,28 @@
 """Text files, read whole, with their faults named by place."""
 
+import gzip
+import zlib
 from pathlib import Path
 
 from archetype.errors import DataError
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file, as it is: line endings stay, a byte-order mark at its start does not.
+    """The text of a UTF-8 file, unpacked where its name ends in .gz.
+
+    It stays as it is: its line endings too, but not a byte-order mark at its start.
 
     Raises:
         DataError: the file is missing, cannot be read, is empty, or is not UTF-8 (with the byte and the line).
     """
     try:
-        data = path.read_bytes()
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except FileNotFoundError:
         raise DataError(str(path), "there is no such file", "check the path") from None
     except IsADirectoryError:
         raise DataError(str(path), "is a folder, not a text file", "name the files in it") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise DataError(str(path), "is not a whole gzip file", "download it again") from None
     except OSError as error:
         raise DataError(str(path), f"cannot be read: {error.strerror}", "check the path and its permissions") from None
     text = decode_text(data, str(path))

@@ -1,64 +1,65 @@
-"""The loss on held-out text, in nats a token and bits a byte."""
+"""The loss on what is held out."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
-from archetype.data.batches import windows
-from archetype.data.corpus import Corpus
 from archetype.model import Model
-from archetype.train.objective import next_token_loss
 from archetype.train.precision import autocast
+from archetype.train.task import Task
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Held-out loss: nats a token, bits a byte of text, and how many tokens it was measured on."""
+    """The held-out loss in nats, the share of predictions that were right, and how many there were.
+
+    `bits_per_byte` of text, where every token was predicted.
+    """
 
     loss: float
-    bits_per_byte: float
-    tokens: int
+    accuracy: float
+    count: int
+    bits_per_byte: float | None = None
 
 
 @torch.inference_mode()
 def evaluate(
     model: Model,
-    corpus: Corpus,
-    batch_size: int,
-    length: int,
+    task: Task,
     dtype: str,
     batches: int | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Evaluation | None:
-    """The mean loss over whole windows of the held-out text, in order.
+    """The mean loss over what the task holds out.
 
     Args:
-        batches: how many to take, spread over the text (absent: all).
+        batches: how many to take, spread over all (absent: all).
         interrupted: asked between batches.
 
     Returns:
         None where it was interrupted.
     """
-    rows = windows(corpus.validation, length)
-    groups = [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
-    if batches is not None and batches < len(groups):
-        groups = [groups[i * len(groups) // batches] for i in range(batches)]
-    device = model.embedding.token.weight.device
+    total = task.held_out_batches()
+    wanted = range(total) if batches is None or batches >= total else [i * total // batches for i in range(batches)]
     was_training = model.training
     model.eval()
-    nats, count = 0.0, 0
+    nats, count, correct = 0.0, 0, 0
+    chosen = set(wanted)
     try:
-        for group in groups:
+        for index, batch in enumerate(islice(task.held_out(), max(chosen) + 1)):
+            if index not in chosen:
+                continue
             if interrupted():
                 return None
-            tokens = torch.from_numpy(group).long().to(device)
-            with autocast(dtype, device):
-                loss = next_token_loss(model, tokens)
-            nats += float(loss) * tokens[:, 1:].numel()
-            count += tokens[:, 1:].numel()
+            with autocast(dtype, model.device):
+                found = task.outcome(model, tuple(tensor.to(model.device) for tensor in batch))
+            nats += float(found.loss) * found.count
+            count += found.count
+            correct += found.correct or 0
     finally:
         model.train(was_training)
-    bytes_per_token = corpus.validation_bytes / len(corpus.validation)
-    return Evaluation(nats / count, nats / count / math.log(2) / bytes_per_token, count)
+    bits = nats / count / math.log(2) / task.bytes_per_unit if task.bytes_per_unit else None
+    return Evaluation(nats / count, correct / count, count, bits)

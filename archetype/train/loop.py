@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -12,24 +13,24 @@ from archetype.errors import DataError
 from archetype.model import Model
 from archetype.train.evaluate import Evaluation, evaluate
 from archetype.train.interrupt import Interrupt
-from archetype.train.objective import next_token_loss
 from archetype.train.optimizer import optimizer_tensors
 from archetype.train.precision import autocast
 from archetype.train.schedule import learning_rate
 from archetype.train.session import Session
+from archetype.train.task import Batch, Task
 
 MAX_SKIPPED = 5  # steps in a row with a loss or gradient that is no number
 
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step; `skipped` where the loss or a gradient was no finite number."""
+    """One optimizer step, with predictions per second; `skipped` where the loss or a gradient was no finite number."""
 
     step: int
     loss: float
     learning_rate: float
     gradient_norm: float
-    tokens_per_second: float
+    per_second: float
     skipped: bool = False
 
 
@@ -73,10 +74,7 @@ def train(session: Session, interrupt: Interrupt) -> Iterator[Event]:
         last = session.step == recipe.steps
         if (last or session.step % recipe.evaluate_every == 0) and not interrupt:
             batches = None if last else recipe.evaluate_batches
-            evaluation = evaluate(
-                session.model, session.corpus, recipe.batch_size, session.length, session.dtype, batches,
-                lambda: bool(interrupt),
-            )  # fmt: skip
+            evaluation = evaluate(session.model, session.task, session.dtype, batches, interrupt.__bool__)
             if evaluation is not None:
                 yield Evaluated(session.step, evaluation)
         if session.step % recipe.checkpoint_every == 0 or (last and not interrupt):
@@ -93,30 +91,42 @@ def take_step(session: Session) -> Step:
     rate = learning_rate(recipe.schedule, recipe.optimizer.learning_rate, session.step, recipe.steps)
     for group in session.optimizer.param_groups:
         group["lr"] = rate
-    tokens = torch.from_numpy(session.batches.batch(session.step)).long().to(session.device)
-    loss, norm, skipped = update(model, session.optimizer, tokens, recipe.clip, session.dtype)
+    batch = tuple(tensor.to(session.device) for tensor in session.task.batch(session.step))
+    found = update(model, session.optimizer, session.task, batch, recipe.clip, session.dtype)
     session.step += 1
     seconds = time.perf_counter() - started
-    return Step(session.step, loss, rate, norm, tokens[:, 1:].numel() / seconds, skipped)
+    return Step(session.step, found.loss, rate, found.gradient_norm, found.predictions / seconds, found.skipped)
 
 
-def update(
-    model: Model, optimizer: torch.optim.Optimizer, tokens: torch.Tensor, clip: float, dtype: str
-) -> tuple[float, float, bool]:
-    """Forward, backward, clipping and the optimizer; the loss, the gradient's norm, and whether it was skipped.
+class Update(NamedTuple):
+    """What one update measured: the mean loss over its predictions, and the gradient's norm before clipping."""
 
-    A loss or gradient that is no finite number reaches neither the weights nor the optimizer's moments.
+    loss: float
+    gradient_norm: float
+    predictions: int
+    skipped: bool
+
+
+def update(model: Model, optimizer: torch.optim.Optimizer, task: Task, batch: Batch, clip: float, dtype: str) -> Update:
+    """Forward, backward, clipping and the optimizer.
+
+    A loss or gradient that is no finite number reaches neither the weights nor the optimizer's moments, nor the
+    running statistics of a norm.
     """
-    with autocast(dtype, tokens.device):
-        loss = next_token_loss(model, tokens)
-    loss.backward()
+    statistics = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    with autocast(dtype, model.device):
+        outcome = task.outcome(model, batch)
+    outcome.loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip).item()
-    measured = loss.detach().item()
+    measured = outcome.loss.detach().item()
     finite = math.isfinite(norm) and math.isfinite(measured)
     if finite:
         optimizer.step()
+    else:
+        for buffer, before in statistics:
+            buffer.copy_(before)
     optimizer.zero_grad(set_to_none=True)
-    return measured, norm, not finite
+    return Update(measured, norm, outcome.count, not finite)
 
 
 def save(session: Session) -> Saved:
@@ -124,7 +134,7 @@ def save(session: Session) -> Saved:
     checkpoints.write(
         session.run.checkpoints,
         session.step,
-        dict(session.model.named_parameters()),
+        session.model.state_dict(),
         optimizer_tensors(session.model, session.optimizer),
         session.facts(),
     )

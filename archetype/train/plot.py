@@ -26,7 +26,7 @@ def draw_in_terminal(metrics: list[dict[str, Any]], width: int, height: int = 12
     lines: list[str] | str = plot_to_string(
         xs=[steps for steps, _ in drawn], ys=[losses for _, losses in drawn],
         lines=[True, False][: len(drawn)], legend_labels=["training", "held out"][: len(drawn)],
-        title="loss (nats a token) by step", width=min(width, 90) - 12, height=height, color=False,
+        title="loss (nats) by step", width=min(width, 90) - 12, height=height, color=False,
     )  # fmt: skip
     return lines if isinstance(lines, str) else "\n".join(lines)
 
@@ -42,7 +42,7 @@ def draw_picture(metrics: list[dict[str, Any]], file: Path, title: str) -> None:
     axes.plot(*training, label="training", linewidth=1.2)
     if held_out[0]:
         axes.plot(*held_out, label="held out", marker="o", markersize=4, linewidth=0.8)
-    axes.set(xlabel="step", ylabel="loss (nats a token)", title=title)
+    axes.set(xlabel="step", ylabel="loss (nats)", title=title)
     axes.grid(alpha=0.3)
     axes.legend()
     durable.write_with(file, lambda temporary: FigureCanvasAgg(figure).print_png(str(temporary)))

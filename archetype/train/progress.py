@@ -16,12 +16,13 @@ SECONDS_BETWEEN_LINES = 10.0
 class ProgressLine:
     """Shows the events of a run as they come."""
 
-    def __init__(self, console: Console, first: int, steps: int) -> None:
+    def __init__(self, console: Console, first: int, steps: int, unit: str = "token") -> None:
         self.console = console
         self.steps = steps
+        self.unit = unit
         self.started = self.last_line = time.monotonic()
         self.first = first
-        self.rate = 0.0  # tokens a second, smoothed
+        self.rate = 0.0  # predictions a second, smoothed
         self.bar = Progress(
             TextColumn("step {task.completed:>5.0f}/{task.total:.0f}"), BarColumn(bar_width=10), _Measures(),
             TextColumn("left"), TimeRemainingColumn(compact=True),
@@ -44,14 +45,15 @@ class ProgressLine:
             case Step():
                 self._step(event)
             case Evaluated(step, evaluation):
-                measured = f"loss {evaluation.loss:.4f} nats/token, {evaluation.bits_per_byte:.4f} bits/byte"
-                self.console.print(f"step {step:>5}  held out: {measured}")
+                measured = f"loss {evaluation.loss:.4f} nats/{self.unit}, {evaluation.accuracy:.1%} right"
+                bits = f", {evaluation.bits_per_byte:.4f} bits/byte" if evaluation.bits_per_byte is not None else ""
+                self.console.print(f"step {step:>5}  held out: {measured}{bits}")
             case Saved() | Interrupted():
                 pass
 
     def _step(self, event: Step) -> None:
-        self.rate = event.tokens_per_second if not self.rate else 0.9 * self.rate + 0.1 * event.tokens_per_second
-        measures = f"loss {event.loss:.3f}  lr {event.learning_rate:.1e}  {self.rate:,.0f} tokens/s"
+        self.rate = event.per_second if not self.rate else 0.9 * self.rate + 0.1 * event.per_second
+        measures = f"loss {event.loss:.3f}  lr {event.learning_rate:.1e}  {self.rate:,.0f} {self.unit}s/s"
         self.bar.update(self.task, completed=event.step, measures=measures)
         if event.skipped:
             self.console.print(f"step {event.step:>5}  skipped: the loss or its gradient was not finite")

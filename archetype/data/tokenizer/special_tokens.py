@@ -63,6 +63,15 @@ def guess(tokenizer: Tokenizer, special: Mapping[str, int]) -> None:
     tokenizer.eos = tuple(special[name] for name in KNOWN_EOS if name in special)
 
 
+MASKS = ("[MASK]", "<mask>")
+
+
+def mask_id(tokenizer: Tokenizer) -> int:
+    """The id that stands for a hidden token: the tokenizer's own, or one beyond its vocabulary."""
+    named = tokenizer.special_tokens
+    return next((named[name] for name in MASKS if name in named), tokenizer.vocab_size)
+
+
 def content(value: object) -> str | None:
     """The text of a token that is written as a string or as a mapping with "content"."""
     value = value.get("content") if isinstance(value, Mapping) else value

@@ -19,7 +19,9 @@ END_OF_TEXT = "<|endoftext|>"
 WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
-def train_tokenizer(kind: Kind, texts: Iterable[str] | str, vocab_size: int | None) -> Tokenizer:
+def train_tokenizer(
+    kind: Kind, texts: Iterable[str] | str, vocab_size: int | None, lowercase: bool = False
+) -> Tokenizer:
     """The tokenizer of a kind that suits texts; the same texts give the same tokenizer.
 
     Args:
@@ -27,6 +29,7 @@ def train_tokenizer(kind: Kind, texts: Iterable[str] | str, vocab_size: int | No
         texts: what to train on. BPE leaves out <|endoftext|>, which byte_bpe has as its one special token.
         vocab_size: the number of ids to reach at most: needed for BPE, a limit for words, and for the others at least
             as many as they need.
+        lowercase: whether every text is turned to lower case first, then and later; byte_bpe and bpe only.
 
     Raises:
         DataError: there is no text, or the kind cannot have that many ids.
@@ -35,6 +38,8 @@ def train_tokenizer(kind: Kind, texts: Iterable[str] | str, vocab_size: int | No
         raise DataError("kind", f"there is no kind {kind!r} of tokenizer", f"use one of {', '.join(get_args(Kind))}")
     if vocab_size is not None and vocab_size < 1:
         raise DataError("vocab_size", f"{vocab_size} is too small", "use at least 1")
+    if lowercase and kind not in ("bpe", "byte_bpe"):
+        raise DataError("lowercase", f"a tokenizer of kind {kind} keeps the case", "use byte_bpe or bpe")
     if kind == "bytes":
         return _fitting(ByteTokenizer(), vocab_size)
     texts = [well_formed(text) for text in ([texts] if isinstance(texts, str) else texts) if text]
@@ -46,7 +51,7 @@ def train_tokenizer(kind: Kind, texts: Iterable[str] | str, vocab_size: int | No
         return WordTokenizer.of_texts(texts, vocab_size)
     if vocab_size is None:
         raise DataError("vocab_size", f"is needed to train {kind}", "choose one, such as 4096")
-    return _byte_bpe(texts, vocab_size) if kind == "byte_bpe" else _bpe(texts, vocab_size)
+    return (_byte_bpe if kind == "byte_bpe" else _bpe)(texts, vocab_size, lowercase)
 
 
 def _fitting(tokenizer: Tokenizer, vocab_size: int | None) -> Tokenizer:
@@ -59,7 +64,7 @@ def _too_small(kind: str, vocab_size: int, needed: int) -> DataError:
     return DataError("vocab_size", f"{vocab_size} is too small for {kind}", f"use at least {needed}")
 
 
-def _byte_bpe(texts: list[str], vocab_size: int) -> Tokenizer:
+def _byte_bpe(texts: list[str], vocab_size: int, lowercase: bool) -> Tokenizer:
     """BPE on UTF-8 bytes, as in GPT-2 (Radford et al. 2019)."""
     from tokenizers import Tokenizer as Backend
     from tokenizers.decoders import ByteLevel as ByteLevelDecoder
@@ -73,11 +78,12 @@ def _byte_bpe(texts: list[str], vocab_size: int) -> Tokenizer:
     backend = Backend(BPE())
     backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
     backend.decoder = ByteLevelDecoder()
+    _lower(backend, lowercase)
     _merge(backend, texts, vocab_size, END_OF_TEXT, sorted(ByteLevel.alphabet()))
     return HuggingFaceTokenizer(backend.to_str(pretty=True).encode())
 
 
-def _bpe(texts: list[str], vocab_size: int) -> Tokenizer:
+def _bpe(texts: list[str], vocab_size: int, lowercase: bool) -> Tokenizer:
     """BPE on characters (Sennrich et al. 2016), spaces included; those that did not occur become <unk>."""
     from tokenizers import Regex
     from tokenizers import Tokenizer as Backend
@@ -93,10 +99,18 @@ def _bpe(texts: list[str], vocab_size: int) -> Tokenizer:
     backend = Backend(BPE(unk_token=UNKNOWN))
     backend.pre_tokenizer = Split(Regex(WORDS), "isolated")
     backend.decoder = Fuse()
+    _lower(backend, lowercase)
     _merge(backend, texts, vocab_size, UNKNOWN, [])
     definition = json.loads(backend.to_str())
     definition["added_tokens"] = []  # so that decoding shows <unk> instead of dropping it
     return HuggingFaceTokenizer(json.dumps(definition, indent=2, ensure_ascii=False).encode())
+
+
+def _lower(backend: "Backend", lowercase: bool) -> None:
+    from tokenizers.normalizers import Lowercase
+
+    if lowercase:
+        backend.normalizer = Lowercase()
 
 
 def _merge(backend: "Backend", texts: list[str], vocab_size: int, first: str, alphabet: list[str]) -> None:

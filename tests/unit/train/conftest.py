@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from archetype.train.recipe import Cosine, Data, Recipe
+from archetype.train.recipe import Cosine, Recipe, Text
 
 WORDS = ["the", "model", "reads", "a", "token", "and", "says", "what", "comes", "next", "for", "it", "has", "seen"]
 
@@ -31,7 +31,7 @@ def recipe(text_file: Path) -> Recipe:
     spec = {"context_length": 16, "d_model": 16, "layers": [{"repeat": 2, "block": block}]}
     return Recipe(
         spec=spec,
-        data=Data(text=(str(text_file),), tokenizer="bytes"),
+        data=Text(text=(str(text_file),), tokenizer="bytes"),
         batch_size=64,
         steps=12,
         schedule=Cosine(warmup=3),

@@ -1,5 +1,7 @@
 """What a step does, and what it must never do."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,12 +9,13 @@ import torch
 
 from archetype.checkpoint import training as checkpoints
 from archetype.errors import CheckpointError, DataError
-from archetype.train import loop
+from archetype.train.evaluate import evaluate
 from archetype.train.interrupt import Interrupt
 from archetype.train.loop import Evaluated, Saved, Step, take_step, train
 from archetype.train.optimizer import build_optimizer, optimizer_tensors
 from archetype.train.recipe import AdamW, Recipe
-from archetype.train.session import resume, start
+from archetype.train.session import Session, resume, start
+from archetype.train.task import Batch, Outcome
 
 CPU = torch.device("cpu")
 
@@ -30,6 +33,18 @@ def test_loss_falls(tmp_path: Path, recipe: Recipe) -> None:
     assert losses[-1] < losses[0] - 1
 
 
+def break_loss(session: Session, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """From now on the loss, or only its gradient, is no number."""
+    real = session.task.outcome
+
+    def broken(model: torch.nn.Module, batch: Batch) -> Outcome:
+        found = real(model, batch)
+        # sqrt at zero: the loss stays finite and its gradient is infinite
+        return replace(found, loss=found.loss * torch.nan if where == "loss" else found.loss + (found.loss * 0).sqrt())
+
+    monkeypatch.setattr(session.task, "outcome", broken)
+
+
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_what_is_no_number_never_reaches_weights_or_moments(
     tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch, where: str
@@ -38,20 +53,48 @@ def test_what_is_no_number_never_reaches_weights_or_moments(
     take_step(session)
     before = [p.detach().clone() for p in session.model.parameters()]
     moments = {name: value.clone() for name, value in optimizer_tensors(session.model, session.optimizer).items()}
-    real = loop.next_token_loss
-
-    def broken(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-        loss = real(model, tokens)
-        # sqrt at zero: the loss stays finite and its gradient is infinite
-        return loss * torch.nan if where == "loss" else loss + (loss * 0).sqrt()
-
-    monkeypatch.setattr(loop, "next_token_loss", broken)
+    break_loss(session, monkeypatch, where)
     assert take_step(session).skipped
     assert all(torch.equal(a, b) for a, b in zip(before, session.model.parameters(), strict=True))
     after = optimizer_tensors(session.model, session.optimizer)
     assert all(torch.equal(moments[name], after[name]) for name in moments)
     with pytest.raises(DataError, match="was not finite in 5 steps in a row; lower the learning rate"):
         list(train(session, Interrupt()))
+
+
+def test_a_skipped_step_leaves_running_statistics_as_they_were(
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = json.loads(json.dumps(recipe.spec).replace("rms", "batch"))
+    session = start(tmp_path / "run", recipe.changed(spec=spec), CPU)
+    take_step(session)
+    before = {name: buffer.clone() for name, buffer in session.model.named_buffers()}
+    assert before and all((value != start).any() for value, start in zip(before.values(), (0, 1) * 4, strict=False))
+    break_loss(session, monkeypatch, "loss")
+    assert take_step(session).skipped
+    assert all(torch.equal(buffer, before[name]) for name, buffer in session.model.named_buffers())
+    monkeypatch.undo()
+    assert not take_step(session).skipped
+    assert not any(torch.equal(buffer, before[name]) for name, buffer in session.model.named_buffers())
+
+
+def test_what_parts_add_is_trained_on(tmp_path: Path, recipe: Recipe) -> None:
+    """A balance of experts is in the loss of a step, and not in what is held out."""
+
+    def first(name: str, coefficient: float) -> tuple[float, float]:
+        expert = {"kind": "gated", "d_ff": 8, "activation": "silu"}
+        experts = {"kind": "experts", "experts_per_token": 2, "num_experts": 4, "expert": expert,
+                   "balance_loss": coefficient}  # fmt: skip
+        block = recipe.spec["layers"][0]["block"] | {"feedforward": experts}  # type: ignore[index]
+        spec = recipe.spec | {"layers": [block]}  # type: ignore[operator]
+        session = start(tmp_path / name, recipe.changed(spec=spec), CPU)
+        held_out = evaluate(session.model, session.task, "float32", 1)
+        assert held_out is not None
+        return take_step(session).loss, held_out.loss
+
+    (plain, measured), (balanced, measured_too) = first("plain", 0.0), first("balanced", 0.5)
+    assert balanced > plain + 0.4  # experts that are chosen alike add 0.5
+    assert measured == measured_too
 
 
 def test_weight_decay_falls_on_matrices_only(tmp_path: Path, recipe: Recipe) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from archetype.errors import ArchetypeError
 from archetype.train.precision import resolved
-from archetype.train.recipe import Recipe, read_recipe, recipe_yaml
+from archetype.train.recipe import NextToken, Recipe, read_recipe, recipe_yaml
 from archetype.train.session import start
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ def test_a_file_and_back(tmp_path: Path, recipe: Recipe) -> None:
 def test_a_run_keeps_the_recipe_it_was_made_with(tmp_path: Path, recipe: Recipe) -> None:
     start(tmp_path / "run", recipe, CPU)
     kept = read_recipe(tmp_path / "run" / "recipe.yaml")
-    assert kept == recipe.changed(dtype=resolved("auto", CPU))
+    assert kept == recipe.changed(dtype=resolved("auto", CPU), objective=NextToken())
     assert kept.dtype in ("float32", "bfloat16")
 
 
@@ -32,7 +32,7 @@ def test_a_run_keeps_the_recipe_it_was_made_with(tmp_path: Path, recipe: Recipe)
         ({"stepz": 5}, "stepz: is not a known key; did you mean steps?"),
         ({"optimizer": {"kind": "adamw", "learning_rate": -1}}, "optimizer.learning_rate: -1 is too small; use more"),
         ({"data": {"validation": 1.5}}, "data.validation: 1.5 is too large; use less than 0.9"),
-        ({"objective": {"kind": "next_tokn"}}, "objective.kind: 'next_tokn' is not a choice; did you mean next_token?"),
+        ({"objective": {"kind": "next_tokn"}}, "objective: there is no kind 'next_tokn'; did you mean next_token?"),
         ({"dtype": "bfloat61"}, "dtype: 'bfloat61' is not a choice; did you mean bfloat16?"),
     ],
 )
@@ -47,7 +47,10 @@ def test_refusals(changes: dict[str, object], message: str) -> None:
     [
         ({"length": 99}, "length: 99 is more than the model's context of 16; use a shorter length"),
         ({"spec": "llama-huge"}, "llama-huge: there is no preset, file or folder of this name"),
-        ({"spec": {"vocab_size": 99}}, "vocab_size: 99 is too small for the tokenizer's 256 tokens; raise it"),
+        (
+            {"spec": {"vocab_size": 99}},
+            "vocab_size: 99 is too small for the 256 tokens of the tokenizer and the objective",
+        ),
         ({"data": {"text": ()}}, "data.text: no text is given; name a file with --text"),
     ],
 )

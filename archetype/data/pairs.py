@@ -1,0 +1,118 @@
+"""Texts in pairs, line by line: a source and its target."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from archetype.data.batches import Tokens
+from archetype.data.tokenizer import Tokenizer
+from archetype.errors import DataError
+
+POOL = 50  # batches that are sorted by length together: enough to leave little padding, few enough to mix
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Texts of different lengths, padded at their ends."""
+
+    tokens: Tokens  # (B, T)
+    counts: npt.NDArray[np.int64]  # (B,), of each row's tokens that are no padding
+
+    @classmethod
+    def of(cls, texts: list[Tokens]) -> "Rows":
+        """Padding is the token 0, which nothing reads."""
+        counts = np.array([len(text) for text in texts])
+        tokens = np.zeros((len(texts), counts.max()), dtype=np.int32)
+        for row, text in zip(tokens, texts, strict=True):
+            row[: len(text)] = text
+        return cls(tokens, counts)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Sources and targets as tokens: a source ends with `end`, a target has it at both ends."""
+
+    sources: list[Tokens]
+    targets: list[Tokens]
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def rows(self, places: npt.NDArray[np.int64]) -> tuple[Rows, Rows]:
+        """Some pairs as padded rows."""
+        return Rows.of([self.sources[i] for i in places]), Rows.of([self.targets[i] for i in places])
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all tokens, to tell on resuming whether they are still the same."""
+        digest = hashlib.sha256()
+        for text in (*self.sources, *self.targets):
+            digest.update(text.tobytes() + b"|")
+        return digest.hexdigest()
+
+
+def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[str]]:
+    """The lines of two texts that belong together, without the pairs in which one is empty."""
+    sources, targets = _lines(source), _lines(target)
+    if len(sources) != len(targets):
+        cause = f"the source has {len(sources)} lines and the target {len(targets)}"
+        raise DataError(place, cause, "give files whose lines belong together")
+    kept = [(s, t) for s, t in zip(sources, targets, strict=True) if s.strip() and t.strip()]
+    return [s for s, _ in kept], [t for _, t in kept]
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a text, of which the last may lack its end."""
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+
+
+def tokenized(sources: list[str], targets: list[str], tokenizer: Tokenizer, longest: int) -> Pairs:
+    """The pairs as tokens; those with a side of more than `longest` are left out."""
+    end = end_of_text(tokenizer)
+    mark = np.array([end], dtype=np.int32)
+    pairs: list[tuple[Tokens, Tokens]] = []
+    for source, target in zip(sources, targets, strict=True):
+        s, t = (np.array(tokenizer.encode(text), dtype=np.int32) for text in (source, target))
+        if max(len(s), len(t)) < longest:
+            pairs.append((np.concatenate((s, mark)), np.concatenate((mark, t, mark))))
+    return Pairs([s for s, _ in pairs], [t for _, t in pairs])
+
+
+def end_of_text(tokenizer: Tokenizer) -> int:
+    """The token that starts and ends a target."""
+    if not tokenizer.eos:
+        cause = f"a tokenizer of kind {tokenizer.kind} has no token that ends a text"
+        raise DataError("tokenizer", cause, "use byte_bpe")
+    return tokenizer.eos[0]
+
+
+class PairBatches:
+    """Batches of pairs of similar length, each pair once an epoch, in an order drawn anew for every epoch.
+
+    As with a text's windows, batch n is a function of the seed and n alone.
+    """
+
+    def __init__(self, pairs: Pairs, batch_size: int, seed: int) -> None:
+        self.pairs = pairs
+        self.batch_size = min(batch_size, len(pairs))
+        self.seed = seed
+        self.per_epoch = len(pairs) // self.batch_size
+        self.lengths = np.array([len(t) * 1000 + len(s) for s, t in zip(pairs.sources, pairs.targets, strict=True)])
+        self._epoch: tuple[int, npt.NDArray[np.int64]] | None = None
+
+    def batch(self, step: int) -> tuple[Rows, Rows]:
+        """The sources and targets of a step."""
+        epoch, place = divmod(step, self.per_epoch)
+        return self.pairs.rows(self._order(epoch)[place])
+
+    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
+        """Of each batch of an epoch, its pairs: (batches, batch_size)."""
+        if self._epoch is None or self._epoch[0] != epoch:
+            generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
+            drawn = generator.permutation(len(self.pairs))[: self.per_epoch * self.batch_size]
+            pools = [drawn[i : i + POOL * self.batch_size] for i in range(0, len(drawn), POOL * self.batch_size)]
+            batches = np.concatenate([pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools])
+            self._epoch = (epoch, generator.permutation(batches.reshape(-1, self.batch_size)))
+        return self._epoch[1]

@@ -1,0 +1,1 @@
+"""What can be learned: one file for each kind of data."""

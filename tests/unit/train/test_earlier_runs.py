@@ -1,0 +1,96 @@
+"""What was written when a run could only learn the next token of a text is read as it was meant."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from archetype.checkpoint import training as checkpoints
+from archetype.train import metrics
+from archetype.train.plot import curves
+from archetype.train.recipe import NextToken, Recipe, Text, read_recipe
+from archetype.train.run import run
+from archetype.train.session import resume, start
+from tests.unit.train.test_resume import steps
+
+CPU = torch.device("cpu")
+RECIPE = """
+version: 1
+spec:
+  context_length: 16
+  d_model: 16
+  layers:
+  - repeat: 2
+    block:
+      wiring:
+        kind: pre_norm
+        norm: {{kind: rms}}
+      mixer:
+        kind: attention
+        num_heads: 2
+        position: {{kind: rotary}}
+        dropout: 0.1
+      feedforward: {{kind: gated, d_ff: 32, activation: silu}}
+      dropout: 0.1
+data:
+  text: [{text}]
+  tokenizer: bytes
+{objective}
+batch_size: 64
+steps: 12
+schedule: {{kind: cosine, warmup: 3}}
+dtype: float32
+seed: 5
+evaluate_every: 6
+evaluate_batches: 2
+checkpoint_every: 4
+"""
+
+
+@pytest.fixture(params=["", "objective: {kind: next_token}"], ids=["no objective", "next_token"])
+def earlier(request: pytest.FixtureRequest, text_file: Path) -> str:
+    return RECIPE.format(text=text_file, objective=request.param)
+
+
+def test_a_recipe_without_a_kind_of_data_is_about_text(earlier: str, text_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(earlier)
+    found = read_recipe(tmp_path / "recipe.yaml")
+    assert found.data == Text(text=(str(text_file),), tokenizer="bytes")
+    assert found.objective in (None, NextToken())
+    for data in ({}, {"data": {}}, {"data": {"text": ["a"]}}, {"objective": {"kind": "next_token"}}):
+        assert isinstance(Recipe.parse(data).data, Text)
+
+
+def test_an_earlier_run_is_known_again(recipe: Recipe, tmp_path: Path) -> None:
+    """The two hashes stood in a checkpoint of version 0.1.0, made of this recipe and this text."""
+    facts = start(tmp_path / "run", recipe, CPU).facts()
+    assert facts["spec"] == "edc7fe399f4dac33"
+    assert facts["data"] == "0d339f8587367a3f3e915c33989aeab437bc8cb17cc6b44d27d53cffaa110f29"
+
+
+def test_an_earlier_run_directory_goes_on_to_the_bit(earlier: str, recipe: Recipe, tmp_path: Path) -> None:
+    whole = start(tmp_path / "whole", recipe.changed(dtype="float32"), CPU)
+    expected = [step.loss for step in steps(whole)]
+    first = start(tmp_path / "run", recipe.changed(dtype="float32"), CPU)
+    steps(first, 8)
+    first.run.recipe_file.write_text(earlier)
+    lines = [{"step": n, "loss": 5.5, "learning_rate": 1e-3, "gradient_norm": 0.1, "tokens_per_second": 9.0,
+              "skipped": False} for n in range(1, 9)]  # fmt: skip
+    lines.insert(6, {"step": 6, "validation_loss": 5.4, "validation_bits_per_byte": 7.9, "validation_tokens": 912})
+    first.run.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    session = resume(tmp_path / "run", CPU)
+    assert session.step == 8
+    assert run(session, lambda event: None) is None
+    measured = metrics.read(session.run.metrics_file)
+    assert [line["loss"] for line in measured if line["step"] > 8 and "loss" in line] == expected[8:]
+    training, held_out = curves(measured)
+    assert (training[0], held_out[0]) == (list(range(1, 13)), [6, 12])
+    assert all(torch.equal(*pair) for pair in zip(session.model.parameters(), whole.model.parameters(), strict=True))
+
+
+def test_a_checkpoint_without_what_later_ones_say_is_refused_in_words(recipe: Recipe, tmp_path: Path) -> None:
+    session = start(tmp_path / "run", recipe, CPU)
+    checkpoints.write(session.run.checkpoints, 1, session.model.state_dict(), {}, {"versions": {}})
+    with pytest.raises(Exception, match="the architecture is not the one that this run began with"):
+        resume(tmp_path / "run", CPU)

@@ -1,0 +1,186 @@
+"""Models, data and objectives that do not belong together: said in words, before anything is written."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from archetype.errors import ArchetypeError
+from archetype.train.learning import objective_for
+from archetype.train.recipe import Pairs, Pictures, Recipe, Text
+from archetype.train.session import resume, start
+from archetype.train.tasks.text import MaskedTokenTask, SpanCorruptionTask, corrupted
+from tests.unit.train.specimens import ENCODER, decoder, megabyte, recipes, transformer_pair, vision
+from tests.unit.train.test_resume import steps
+
+CPU = torch.device("cpu")
+NEXT, MASKED, SPANS, PAIRS, CLASS = (
+    {"kind": kind} for kind in ("next_token", "masked_token", "span_corruption", "sequence_to_sequence", "image_class")
+)
+LEARNS_FROM_IMAGES = "data: a vision encoder learns from images; use data: {kind: images, file: FILE.npz}"
+WITH_CLASSES = ENCODER | {"head": {"kind": "classification", "classes": 2}}
+
+
+def refusal(recipe: Recipe, folder: Path) -> str:
+    before = sorted(folder.iterdir())
+    with pytest.raises(ArchetypeError) as caught:
+        start(folder / "run", recipe, CPU)
+    assert sorted(folder.iterdir()) == before
+    return str(caught.value).replace(str(folder), "")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> dict[str, Recipe]:
+    return recipes(tmp_path)
+
+
+def suits(objective: str, model: str, data: str) -> str:
+    cause = f"objective: {objective} does not suit a model of kind {model} and data of kind {data}"
+    return f"{cause}; leave it out to get the one that does, or give other data"
+
+
+def head(objective: str, model: str) -> str:
+    cause = f"objective: {objective} does not suit a model of kind {model} with this head"
+    return f"{cause}; leave it out to get the one that does"
+
+
+@pytest.mark.parametrize(
+    ("data", "spec", "objective", "message"),
+    [
+        ("ngram", decoder(), MASKED, head("masked_token", "decoder")),
+        ("ngram", decoder(), SPANS, head("span_corruption", "decoder")),
+        ("ngram", ENCODER, NEXT, head("next_token", "encoder")),
+        ("ngram", WITH_CLASSES, None, head("masked_token", "encoder")),
+        ("ngram", transformer_pair(), NEXT, head("next_token", "encoder_decoder")),
+        ("ngram", megabyte(), MASKED, head("masked_token", "megabyte")),
+        ("ngram", transformer_pair(), PAIRS, suits("sequence_to_sequence", "encoder_decoder", "corpus")),
+        ("ngram", decoder(), CLASS, suits("image_class", "decoder", "corpus")),
+        ("pairs", decoder(), None, suits("next_token", "decoder", "pairs")),
+        ("pairs", decoder(), PAIRS, suits("sequence_to_sequence", "decoder", "pairs")),
+        ("pairs", ENCODER, None, suits("masked_token", "encoder", "pairs")),
+        ("pairs", transformer_pair(), SPANS, suits("span_corruption", "encoder_decoder", "pairs")),
+        ("images", decoder() | {"vocab_size": 9}, None, suits("next_token", "decoder", "images")),
+        ("images", vision() | {"head": {"kind": "none"}}, None, suits("image_class", "vision_encoder", "images")),
+        ("images", vision(), NEXT, suits("next_token", "vision_encoder", "images")),
+        ("ngram", vision(), None, LEARNS_FROM_IMAGES),
+        ("pairs", vision(), None, LEARNS_FROM_IMAGES),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_together_is_named(
+    made: dict[str, Recipe], tmp_path: Path, data: str, spec: dict[str, Any], objective: Any, message: str
+) -> None:
+    recipe = made[data].changed(spec=spec, objective=objective)
+    assert refusal(recipe, tmp_path) == message
+
+
+def test_the_objective_follows_model_and_data(made: dict[str, Recipe]) -> None:
+    def kind(spec: dict[str, Any], data: Text | Pairs | Pictures) -> str:
+        return objective_for(Recipe(spec=spec, data=data), spec).kind
+
+    assert kind(decoder(), Text()) == kind(megabyte(), Text()) == "next_token"
+    assert kind(ENCODER, Text()) == "masked_token"
+    assert kind(transformer_pair(), Text()) == "span_corruption"
+    assert kind(transformer_pair(), Pairs()) == "sequence_to_sequence"
+    assert kind(vision(), Pictures()) == "image_class"
+
+
+@pytest.mark.parametrize("name", ["encoder", "spans"])
+def test_a_vocabulary_left_to_the_tokenizer_has_room_for_what_the_objective_adds(
+    made: dict[str, Recipe], tmp_path: Path, name: str
+) -> None:
+    session = start(tmp_path / "large enough", made[name], CPU)
+    task, size = session.task, session.model.spec.vocab_size  # type: ignore[union-attr]
+    if isinstance(task, MaskedTokenTask):
+        assert (task.mask, task.vocab_size, size) == (256, 256, 257)
+    else:
+        assert isinstance(task, SpanCorruptionTask)
+        _, spans = corrupted(16, task.objective)
+        assert (task.first, size) == (256 + spans, 256 + spans + 1)
+        target = task.batch(0)[1]
+        assert target[target > 127].min() == 256  # the last sentinel follows the last byte
+    small = made[name].changed(spec=made[name].spec | {"vocab_size": size - 1})  # type: ignore[operator]
+    cause = f"vocab_size: {size - 1} is too small for the {size} tokens of the tokenizer and the objective"
+    remedy = "raise it, leave it out of the recipe's spec, or use a smaller tokenizer"
+    assert refusal(small, tmp_path) == f"{cause}; {remedy}"
+
+
+def test_a_source_vocabulary_that_is_too_small_is_named(made: dict[str, Recipe], tmp_path: Path) -> None:
+    spec = made["recurrent pairs"].spec | {"source_vocab_size": 20}  # type: ignore[operator]
+    message = refusal(made["recurrent pairs"].changed(spec=spec), tmp_path)
+    assert message.startswith("source_vocab_size: 20 is too small for the ")
+
+
+def test_pictures_that_the_model_does_not_take_are_named(made: dict[str, Recipe], tmp_path: Path) -> None:
+    images, file = made["images"], "/images.npz"
+    larger = images.changed(spec=vision() | {"image_size": 12, "channels": 3})
+    message = refusal(larger, tmp_path)
+    assert message == f"{file}: its images are 1 x 8 x 8 and the model takes 3 x 12 x 12; change either"
+    fewer = images.changed(spec=vision() | {"head": {"kind": "classification", "classes": 2}})
+    assert refusal(fewer, tmp_path) == f"{file}: holds class 2 and the model's 2 classes count from 0; change either"
+    assert refusal(images.changed(data=Pictures()), tmp_path) == (
+        "data.file: no file is given; name one with --images, or in the recipe"
+    )
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_side_that_is_missing_is_named(made: dict[str, Recipe], tmp_path: Path, side: str) -> None:
+    recipe = made["pairs"].changed(data=made["pairs"].data.changed(**{side: ()}))
+    assert refusal(recipe, tmp_path) == f"data.{side}: no {side} is given; name a file with --{side}, or in the recipe"
+
+
+def test_pairs_that_all_are_too_long_are_told(made: dict[str, Recipe], tmp_path: Path) -> None:
+    assert refusal(made["pairs"].changed(length=1), tmp_path) == (
+        "data: 0 pairs to learn from and 0 held out fit into 1 tokens; give more pairs, or a longer length"
+    )
+
+
+def test_pairs_need_a_tokenizer_that_ends_texts(made: dict[str, Recipe], tmp_path: Path) -> None:
+    recipe = made["pairs"].changed(data=made["pairs"].data.changed(tokenizer="characters", vocab_size=None))
+    assert refusal(recipe, tmp_path) == (
+        "tokenizer: a tokenizer of kind characters has no token that ends a text; use byte_bpe"
+    )
+
+
+def test_files_of_pairs_do_not_run_into_each_other(made: dict[str, Recipe], tmp_path: Path) -> None:
+    """Two files without a line end at their ends are as one file."""
+    halves: dict[str, list[str]] = {}
+    for side in ("source", "target"):
+        lines = (tmp_path / f"{side}.txt").read_text().splitlines()
+        for number, part in enumerate((lines[:15], lines[15:])):
+            file = tmp_path / f"{side}-{number}.txt"
+            file.write_text("\n".join(part))
+            halves.setdefault(side, []).append(str(file))
+    one = start(tmp_path / "one", made["pairs"], CPU)
+    two = start(tmp_path / "two", made["pairs"].changed(data=made["pairs"].data.changed(**halves)), CPU)
+    assert two.task.fingerprint == one.task.fingerprint
+
+
+def test_no_held_out_line_trains_the_tokenizer(made: dict[str, Recipe], tmp_path: Path) -> None:
+    """The last tenth of the lines is longer than all others, and is held out none the less."""
+    for side in ("source", "target"):
+        file = tmp_path / f"{side}.txt"
+        lines = file.read_text().splitlines()
+        file.write_text("\n".join([*lines[:36], "z", *["zebra " * 90] * 3]))
+    tokenizer = start(tmp_path / "run", made["pairs"], CPU).tokenizer
+    assert tokenizer is not None
+    assert len(tokenizer.encode("zebra")) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [("pairs", "source.txt, /target.txt"), ("images", "images.npz"), ("encoder", "text.txt")],
+)
+def test_other_data_are_refused_on_resuming(made: dict[str, Recipe], tmp_path: Path, name: str, files: str) -> None:
+    steps(start(tmp_path / "run", made[name], CPU), 4)
+    file = tmp_path / files.partition(",")[0]
+    if name == "images":
+        with np.load(file) as arrays:
+            np.savez(file, images=arrays["images"] + 1, labels=arrays["labels"])
+    else:
+        file.write_text(file.read_text().replace("token", "taken"))
+    with pytest.raises(ArchetypeError) as caught:
+        resume(tmp_path / "run", CPU)
+    message = str(caught.value).replace(str(tmp_path), "")
+    assert message == f"/{files}: the data are not those that this run began with; restore them, or start a new run"
