@@ -14,7 +14,7 @@ from archetype.cli.watch import raise_if_interrupted, run_with_progress
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from archetype.spec import ModelSpec
+    from archetype.spec import Decoder
     from archetype.train.recipe import Recipe
 
 VOCABULARY = 2048
@@ -51,8 +51,7 @@ def demo(
         recipe = demo_recipe(spec, minutes)
     with out.status(f"training a tokenizer of {VOCABULARY} tokens"):
         session = start(folder, recipe, torch.device("cpu"), contents)
-    tokens = len(session.corpus.training)
-    out.print(f"[bold]Tokenizer[/]  byte-level BPE, {VOCABULARY} tokens; the text is {tokens:,} of them to train on")
+    out.print(f"[bold]Tokenizer[/]  byte-level BPE, {VOCABULARY} tokens; {session.task.size} to train on")
     out.print(f"[bold]Model[/]      what it costs, for {BATCH_SIZE} rows of {LENGTH} tokens\n")
     print_cost(cost.report(spec, BATCH_SIZE, LENGTH, "float32"))
     out.print(f"\n[bold]Training[/]   about {minutes:g} minutes; Ctrl-C stops at a step, and the run can go on later\n")
@@ -62,7 +61,7 @@ def demo(
     _what_next(out, folder)
 
 
-def demo_spec() -> "ModelSpec":
+def demo_spec() -> "Decoder":
     """A Llama-like decoder that two cores train in a minute or two."""
     from archetype.families.llama import llama
 
@@ -72,19 +71,19 @@ def demo_spec() -> "ModelSpec":
     )  # fmt: skip
 
 
-def demo_recipe(spec: "ModelSpec", minutes: float) -> "Recipe":
+def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
     """As many steps as this machine takes in the time."""
     import torch
 
     from archetype.train.pace import seconds_per_step
     from archetype.train.precision import resolved
-    from archetype.train.recipe import AdamW, Cosine, Data, Recipe
+    from archetype.train.recipe import AdamW, Cosine, Recipe, Text
 
     dtype = resolved("auto", torch.device("cpu"))
     steps = max(20, int(minutes * 60 / seconds_per_step(spec, BATCH_SIZE, LENGTH, dtype)))
     return Recipe(
         spec=spec.dump(),
-        data=Data(tokenizer="byte_bpe", vocab_size=VOCABULARY),
+        data=Text(tokenizer="byte_bpe", vocab_size=VOCABULARY),
         batch_size=BATCH_SIZE,
         steps=steps,
         optimizer=AdamW(learning_rate=3e-3),

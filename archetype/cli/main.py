@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from archetype.cli import demo, generate, models, specs, tokenizer, train
+from archetype.cli import demo, generate, models, specs, tokenizer, train, translate, understand
 from archetype.errors import ArchetypeError
 
 app = typer.Typer(
@@ -26,6 +26,9 @@ for verb in (
     specs.cost,
     train.train,
     generate.generate,
+    translate.translate,
+    understand.fill,
+    understand.embed,
     models.load,
     models.export,
 ):

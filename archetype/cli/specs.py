@@ -1,14 +1,14 @@
 """Verbs on specifications alone; none of them loads torch."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from archetype.cli.output import console, print_json, quantity, size
+from archetype.cli.cost import cost, print_cost
+from archetype.cli.output import console, print_json
 
-if TYPE_CHECKING:
-    from archetype.cost import Report
+__all__ = ["cost", "diff", "list_", "print_cost", "schema", "set_", "show"]
 
 SOURCE = typer.Argument(metavar="SPEC", help="A preset, a YAML or JSON file, a run directory or a model folder.")
 JSON = typer.Option("--json", help="Print one JSON object.")
@@ -98,53 +98,3 @@ def schema() -> None:
     from archetype.spec import json_schema
 
     print_json(json_schema())
-
-
-def cost(
-    source: Annotated[str, SOURCE],
-    batch: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 1,
-    length: Annotated[int | None, typer.Option(min=1, help="Tokens of each row.  [default: the context]")] = None,
-    dtype: Annotated[str, typer.Option(help="Type of weights and state.")] = "bfloat16",
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
-    """Print what a specification costs: parameters, FLOPs, state and memory, by module."""
-    from archetype.cost import report
-    from archetype.families.source import open_spec
-
-    counted = report(open_spec(source), batch, length, dtype)
-    if as_json:
-        print_json(counted.to_json())
-    else:
-        print_cost(counted)
-
-
-def print_cost(counted: "Report") -> None:
-    """The table by module, and the sums below it."""
-    from rich.table import Table
-
-    total, flops = counted.parameters["total"], counted.flops
-    table = Table(box=None, pad_edge=False)
-    table.add_column("module")
-    for heading in ("parameters", "share", "forward FLOPs", "decode FLOPs"):
-        table.add_column(heading, justify="right")
-    for row in counted.rows:
-        share = f"{row.parameters / total:.1%}" if row.parameters else ""
-        cells = (f"{row.parameters:,}" if row.parameters else "", share, _flops(row.forward), _flops(row.decode))
-        table.add_row(row.module, *cells)
-    table.add_section()
-    table.add_row("total", f"{total:,}", "", _flops(flops["forward"]), _flops(flops["decode"]))
-    out = console()
-    out.print(table)
-    rows = f"{counted.batch} x {counted.length:,} tokens"
-    out.print(f"\ntraining step   {_flops(flops['train'])}FLOPs for {rows} (attention counted in full)")
-    out.print(f"weights         {size(counted.memory['weights'])} in {counted.dtype}")
-    per_token, whole = size(counted.state["bytes_per_token"]), size(counted.state["bytes"])
-    out.print(f"state           {per_token} a token, {whole} for {rows}")
-    out.print(
-        f"training memory {size(counted.memory['training'])} for weights, gradients and AdamW in float32, "
-        "before activations"
-    )
-
-
-def _flops(count: int) -> str:
-    return quantity(count) if count else ""

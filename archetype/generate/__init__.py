@@ -1,17 +1,28 @@
 """From a model to text: settings, sampling, the driver, and streaming."""
 
+from archetype.generate.beam import Beam, beam_search
 from archetype.generate.decode import Decoding, prefill
+from archetype.generate.embed import Pooling, embed
+from archetype.generate.fill import Guess, fill
 from archetype.generate.sample import Sampler
 from archetype.generate.settings import Sampling, generation_config, read_generation_config
 from archetype.generate.text import generate, stream
+from archetype.generate.translate import translate
 
 __all__ = [
+    "Beam",
     "Decoding",
+    "Guess",
+    "Pooling",
     "Sampler",
     "Sampling",
+    "beam_search",
+    "embed",
+    "fill",
     "generate",
     "generation_config",
     "prefill",
     "read_generation_config",
     "stream",
+    "translate",
 ]

@@ -8,7 +8,7 @@ from torch import Tensor
 from archetype.errors import SpecError
 from archetype.generate.sample import Sampler
 from archetype.generate.settings import Sampling
-from archetype.model import Model
+from archetype.model import CausalModel
 from archetype.parts.state import State
 
 PREFILL_CHUNK = 512
@@ -26,7 +26,7 @@ class Decoding:
     """
 
     def __init__(
-        self, model: Model, prompts: list[list[int]], sampling: Sampling, stop_ids: tuple[int, ...] = ()
+        self, model: CausalModel, prompts: list[list[int]], sampling: Sampling, stop_ids: tuple[int, ...] = ()
     ) -> None:
         self.model = model
         self.context = model.spec.context_length
@@ -37,7 +37,7 @@ class Decoding:
         self.active = list(range(len(prompts)))
         self.windows = [list(prompt) for prompt in prompts]  # what the model sees of each row, the newest token last
         self.left = [sampling.max_new_tokens] * len(prompts)
-        self.device = model.embedding.token.weight.device
+        self.device = model.device
         self.sampler = Sampler(sampling, prompts, model.spec.vocab_size, self.device)
 
     def finish(self, row: int) -> None:
@@ -108,7 +108,7 @@ class Decoding:
 
 
 @torch.inference_mode()
-def prefill(model: Model, texts: list[list[int]], state: State) -> tuple[Tensor, State]:
+def prefill(model: CausalModel, texts: list[list[int]], state: State) -> tuple[Tensor, State]:
     """Read texts of any lengths, in chunks; the logits after each, (rows, V), and the state."""
     lengths = torch.tensor([len(text) for text in texts])
     longest = int(lengths.max())

@@ -6,10 +6,12 @@ from archetype.data.tokenizer import TextStream, Tokenizer
 from archetype.errors import DataError
 from archetype.generate.decode import Decoding
 from archetype.generate.settings import Sampling
-from archetype.model import Model
+from archetype.model import CausalModel
 
 
-def stream(model: Model, tokenizer: Tokenizer, prompts: list[str], sampling: Sampling) -> Iterator[tuple[int, str]]:
+def stream(
+    model: CausalModel, tokenizer: Tokenizer, prompts: list[str], sampling: Sampling
+) -> Iterator[tuple[int, str]]:
     """(number of the prompt, next piece of its continuation), as soon as it is certain.
 
     Raises:
@@ -30,7 +32,7 @@ def _pieces(decoding: Decoding, texts: list[TextStream], stoppers: list["Stopper
             yield row, piece
 
 
-def generate(model: Model, tokenizer: Tokenizer, prompts: list[str], sampling: Sampling) -> list[str]:
+def generate(model: CausalModel, tokenizer: Tokenizer, prompts: list[str], sampling: Sampling) -> list[str]:
     """The continuation of each prompt."""
     whole = [""] * len(prompts)
     for row, piece in stream(model, tokenizer, prompts, sampling):

@@ -1,0 +1,51 @@
+"""The verb that turns source texts into target texts."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from archetype.cli.output import print_json
+
+AT_ONCE = 512  # lines of standard input that are read before the first is answered
+
+
+def translate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A run directory of an encoder-decoder.")],
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT...", help="One or several; without one, standard input's lines.")
+    ] = None,
+    beams: Annotated[int | None, typer.Option(help="Kept of each text; 1 is greedy.  [default: 5]")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="0 favours short targets.  [default: 0.6]")] = None,
+    longer: Annotated[int | None, typer.Option(help="Tokens beyond the source's at most.  [default: 50]")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Type to compute in.  [default: as stored]")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write the target of each source text, a line each."""
+    from archetype.checkpoint.tensors import dtype_of
+    from archetype.generate.beam import Beam
+    from archetype.language_model import load
+
+    given = {"beams": beams, "length_penalty": length_penalty, "longer": longer}
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    Beam.parse(settings)  # a wrong setting is told before a model is read
+    lm = load(model, dtype_of(dtype), device)
+    sources = texts or _lines()
+    found: list[str] = []
+    for start in range(0, len(sources), AT_ONCE):
+        targets = lm.translate(sources[start : start + AT_ONCE], **settings)
+        found += targets
+        if not as_json:
+            print(*(" ".join(target.splitlines()) for target in targets), sep="\n", flush=True)
+    if as_json:
+        print_json({"targets": [{"source": s, "target": t} for s, t in zip(sources, found, strict=True)]})
+
+
+def _lines() -> list[str]:
+    """The lines of standard input, as those of a file that a model is trained on."""
+    from archetype.data.text import decode_text
+
+    text = decode_text(sys.stdin.buffer.read(), "standard input").replace("\r\n", "\n")
+    return text.removesuffix("\n").split("\n") if text else []

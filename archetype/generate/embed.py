@@ -1,0 +1,44 @@
+"""Texts to vectors, by an encoder."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from archetype.data.tokenizer import Tokenizer
+from archetype.errors import DataError
+from archetype.model import Encoder
+
+Pooling = Literal["mean", "first"]
+
+
+@torch.inference_mode()
+def embed(
+    model: Encoder, tokenizer: Tokenizer, texts: list[str], pooling: Pooling = "mean", normalized: bool = True
+) -> Float[Tensor, "B D"]:
+    """A vector for each text: the mean of its tokens' vectors, or its first token's through the pooler.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: the model's own.
+        texts: none of them empty.
+        pooling: mean or first.
+        normalized: whether every vector has length 1, so that a product of two is the cosine of their angle.
+    """
+    encoded = [tokenizer.encode(text) for text in texts]
+    for number, ids in enumerate(encoded):
+        if not 0 < len(ids) <= model.spec.context_length:
+            cause = f"has {len(ids)} tokens and the model's context holds 1 to {model.spec.context_length}"
+            raise DataError(f"text {number + 1}", cause, "give some text, or shorten it")
+    counts = torch.tensor([len(ids) for ids in encoded], device=model.device)
+    tokens = torch.zeros(len(texts), int(counts.max()), dtype=torch.long, device=model.device)
+    for row, ids in zip(tokens, encoded, strict=True):
+        row[: len(ids)] = torch.tensor(ids)
+    vectors = model.vectors(tokens, counts)
+    if pooling == "first":
+        pooled = model.pooled(vectors)
+    else:
+        real = torch.arange(tokens.shape[1], device=model.device) < counts[:, None]
+        pooled = (vectors * real[..., None]).sum(1) / counts[:, None]
+    return torch.nn.functional.normalize(pooled.float(), dim=-1) if normalized else pooled.float()

@@ -1,0 +1,25 @@
+"""Source texts to target texts."""
+
+from archetype.data.pairs import end_of_text
+from archetype.data.tokenizer import Tokenizer
+from archetype.errors import DataError
+from archetype.generate.beam import Beam, beam_search
+from archetype.model import EncoderDecoder
+
+
+def translate(model: EncoderDecoder, tokenizer: Tokenizer, texts: list[str], settings: Beam) -> list[str]:
+    """The target of each source text; of an empty one, nothing.
+
+    Raises:
+        DataError: a text is longer than the model's context.
+    """
+    end = end_of_text(tokenizer)
+    sources = [[*tokenizer.encode(text), end] for text in texts]
+    for number, source in enumerate(sources):
+        if len(source) > model.spec.context_length:
+            cause = f"has {len(source)} tokens and the model's context holds {model.spec.context_length}"
+            raise DataError(f"text {number + 1}", cause, "cut it into sentences")
+    places = [index for index, text in enumerate(texts) if text.strip()]
+    found = beam_search(model, [sources[index] for index in places], end, end, settings) if places else []
+    targets = dict(zip(places, map(tokenizer.decode, found), strict=True))
+    return [targets.get(index, "") for index in range(len(texts))]

@@ -1,0 +1,224 @@
+"""Beam search: greedy with one beam, exhaustive with enough of them, and the same for a source in any company."""
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+import torch
+
+from archetype.families.seq2seq import seq2seq
+from archetype.families.t5 import t5
+from archetype.families.transformer import transformer
+from archetype.generate import beam
+from archetype.generate.beam import Beam, beam_search
+from archetype.model import EncoderDecoder, build
+from tests.weights import randomize
+
+END = 0
+SIZES = dict(num_layers=1, d_model=8, context_length=12)
+Tokens = list[int]
+
+
+# of randomly drawn models, some that give different targets of different lengths, found by trying
+SEEDS = {"transformer": 18, "t5": 4, "lstm": 18, "lstm with attention": 21}
+
+
+@cache
+def built(name: str, vocab_size: int = 5, seed: int | None = None) -> EncoderDecoder:
+    sizes = SIZES | {"vocab_size": vocab_size}
+    spec = {
+        "transformer": lambda: transformer(num_heads=2, d_ff=12, **sizes),
+        "t5": lambda: t5(num_heads=2, head_dim=4, d_ff=12, tied=False, **sizes),
+        "lstm": lambda: seq2seq(**sizes),
+        "lstm with attention": lambda: seq2seq(attention=True, **sizes),
+    }[name]()
+    model = randomize(build(spec), SEEDS[name] if seed is None else seed)
+    assert isinstance(model, EncoderDecoder)
+    with torch.no_grad():  # so that logits follow the text, and no two are alike
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(4.0)
+    return model
+
+
+@pytest.fixture(params=SEEDS)
+def model(request: pytest.FixtureRequest) -> EncoderDecoder:
+    return built(request.param)
+
+
+SOURCES = [[1, 2, 3, END], [4, END], [3, 3, 1, 4, 2, 1, 4, END], [2, 1, END], [1, END]]
+
+
+@torch.no_grad()
+def logs(model: EncoderDecoder, source: Tokens, target: Tokens) -> torch.Tensor:
+    """The log-probabilities of every next token of a target, from one pass over the whole."""
+    given = torch.tensor([[END, *target]])
+    return model.teach(torch.tensor([source]), given).log_softmax(-1)[0]
+
+
+def greedy(model: EncoderDecoder, source: Tokens, limit: int) -> Tokens:
+    target: Tokens = []
+    while len(target) < limit:
+        token = int(logs(model, source, target)[-1].argmax())
+        if token == END:
+            break
+        target.append(token)
+    return target
+
+
+def every(vocab_size: int, longest: int) -> Iterator[Tokens]:
+    """All targets of at most `longest` tokens without their end."""
+    level: list[Tokens] = [[]]
+    for _ in range(longest + 1):
+        yield from level
+        level = [[*target, token] for target in level for token in range(1, vocab_size)]
+
+
+def exhaustive(model: EncoderDecoder, source: Tokens, limit: int, settings: Beam) -> Tokens:
+    """The best of all targets that end within the limit."""
+
+    def score(target: Tokens) -> float:
+        found = logs(model, source, target)
+        total = sum(float(found[place, token]) for place, token in enumerate([*target, END]))
+        return total / ((5 + len(target) + 1) / 6) ** settings.length_penalty
+
+    return max(every(model.spec.vocab_size, limit - 1), key=score)
+
+
+def search(model: EncoderDecoder, sources: list[Tokens], **settings: float) -> list[Tokens]:
+    return beam_search(model, sources, END, END, Beam.parse(settings))
+
+
+@pytest.mark.parametrize("longer", [1, 5, 50])
+def test_one_beam_is_greedy(model: EncoderDecoder, longer: int) -> None:
+    found = search(model, SOURCES, beams=1, longer=longer)
+    limits = [min(11, len(source) + longer) for source in SOURCES]
+    assert found == [greedy(model, *pair) for pair in zip(SOURCES, limits, strict=True)]
+    assert any(found)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 3.0])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["transformer", "lstm with attention"])
+def test_with_enough_beams_nothing_better_exists(name: str, seed: int, length_penalty: float) -> None:
+    model = built(name, vocab_size=4, seed=seed)
+    settings = {"beams": 64, "length_penalty": length_penalty, "longer": 2}
+    sources = [[1, END], [3, END], [2, END]]
+    found = search(model, sources, **settings)
+    assert found == [exhaustive(model, source, 4, Beam.parse(settings)) for source in sources]
+
+
+def test_the_penalty_of_a_length_changes_what_is_found() -> None:
+    """A control of the test above."""
+
+    def found(penalty: float) -> list[Tokens]:
+        settings = {"beams": 64, "length_penalty": penalty, "longer": 2}
+        models = [built(name, 4, seed) for seed in range(3) for name in ("transformer", "lstm with attention")]
+        return [target for model in models for target in search(model, [[1, END], [3, END]], **settings)]
+
+    assert sum(map(len, found(3.0))) > sum(map(len, found(0.0))) > 0
+
+
+def test_a_length_is_judged_as_wu_2016_does() -> None:
+    """Equation 14: lp(Y) = (5 + |Y|)^alpha / (5 + 1)^alpha."""
+    for penalty, length in ((0.6, 10), (1.0, 7), (0.0, 99), (0.6, 1)):
+        expected = -3.5 / ((5 + length) ** penalty / (5 + 1) ** penalty)
+        assert Beam(length_penalty=penalty).judged(-3.5, length) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("beams", [1, 3, 5])
+def test_a_batch_is_as_each_source_alone(model: EncoderDecoder, beams: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = [search(model, [source], beams=beams)[0] for source in SOURCES]
+    assert search(model, SOURCES, beams=beams) == alone
+    assert search(model, SOURCES[::-1], beams=beams) == alone[::-1]
+    monkeypatch.setattr(beam, "TOGETHER", 2)
+    assert search(model, SOURCES, beams=beams) == alone
+    assert len({tuple(target) for target in alone}) > 1
+
+
+def without_end(model: EncoderDecoder) -> EncoderDecoder:
+    """The same model, in which no target ever ends."""
+    forward = model.forward
+
+    def endless(*arguments: object, **options: object) -> object:
+        logits, state = forward(*arguments, **options)  # type: ignore[arg-type]
+        logits[..., END] = -1e9
+        return logits, state
+
+    model.forward = endless  # type: ignore[assignment, method-assign]
+    return model
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_a_target_without_end_is_cut_off(beams: int) -> None:
+    model = without_end(randomize(build(built("lstm").spec)))  # type: ignore[arg-type]
+    sources = [[1, END], [1, 2, 3, 4, END]]
+    assert [len(target) for target in search(model, sources, beams=beams, longer=3)] == [5, 8]
+    assert [len(target) for target in search(model, sources, beams=beams, longer=50)] == [11, 11]  # the context
+    assert all(END not in target for target in search(model, sources, beams=beams))
+
+
+@pytest.mark.parametrize("vocab_size", [2, 3])
+def test_more_beams_than_tokens_are_no_trouble(vocab_size: int) -> None:
+    model = built("transformer", vocab_size)
+    settings = {"beams": 9, "longer": 2}
+    sources = [[1, END], [1, 1, END], [END]]
+    limits = [4, 5, 3]
+    found = search(model, sources, **settings)
+    best = [exhaustive(model, s, limit, Beam.parse(settings)) for s, limit in zip(sources, limits, strict=True)]
+    if vocab_size == 2:
+        assert found == best
+    assert all(1 <= token < vocab_size for target in found for token in target)
+
+
+def plainly(model: EncoderDecoder, source: Tokens, limit: int, settings: Beam) -> Tokens:
+    """The search in plain terms: one source, no states, every score from a pass over the whole target."""
+    going: list[tuple[float, Tokens]] = [(0.0, [])]
+    finished: list[tuple[float, Tokens]] = []
+    for length in range(1, limit + 1):
+        candidates = [
+            (score + float(value), [*target, token])
+            for score, target in going
+            for token, value in enumerate(logs(model, source, target)[-1])
+        ]
+        best = sorted(candidates, reverse=True)[: 2 * settings.beams]
+        finished += [
+            (settings.judged(score, length), target[:-1])
+            for score, target in best[: settings.beams]
+            if target[-1] == END
+        ]
+        going = [(score, target) for score, target in best if target[-1] != END][: settings.beams]
+        good = sorted(finished, reverse=True)[: settings.beams]
+        if len(good) == settings.beams and settings.judged(going[0][0], length) <= good[-1][0]:
+            break
+    return max(finished or going)[1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("beams", [2, 3, 5])
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0])
+def test_the_search_is_as_one_without_states(model: EncoderDecoder, beams: int, length_penalty: float) -> None:
+    settings = {"beams": beams, "length_penalty": length_penalty, "longer": 4}
+    limits = [min(11, len(source) + 4) for source in SOURCES]
+    expected = [plainly(model, *pair, Beam.parse(settings)) for pair in zip(SOURCES, limits, strict=True)]
+    assert search(model, SOURCES, **settings) == expected
+
+
+def test_no_sources_give_no_targets() -> None:
+    assert search(built("lstm"), []) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beams": 0}, "beams: 0 is too small; use at least 1"),
+        ({"length_penalty": -0.1}, "length_penalty: -0.1 is too small; use at least 0"),
+        ({"length_penalty": float("nan")}, "length_penalty: nan is not a finite number; give a number"),
+        ({"longer": 0}, "longer: 0 is too small; use"),
+        ({"beam": 3}, "beam: is not a known key; did you mean beams?"),
+    ],
+)
+def test_settings_out_of_range_are_named(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(Exception) as caught:
+        Beam.parse(settings)
+    assert message in str(caught.value)

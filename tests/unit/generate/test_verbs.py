@@ -1,0 +1,189 @@
+"""Filling, embedding and translating: what the models themselves compute, and words where they cannot."""
+
+from functools import cache
+
+import pytest
+import torch
+
+import archetype
+from archetype import spec
+from archetype.data.tokenizer import Tokenizer, train_tokenizer
+from archetype.data.tokenizer.special_tokens import mask_id
+from archetype.errors import ArchetypeError
+from archetype.families import preset
+from archetype.families.bert import bert
+from archetype.families.transformer import transformer
+from archetype.generate import beam_search
+from archetype.generate.beam import Beam
+from archetype.language_model import LanguageModel
+from archetype.model import Encoder, build
+from tests.weights import randomize
+
+TEXT = "the cat sat on the mat and the other cat sat there"
+
+
+@cache
+def tokenizer(kind: str = "bytes") -> Tokenizer:
+    return train_tokenizer(kind, TEXT, 280 if kind == "byte_bpe" else None)  # type: ignore[arg-type]
+
+
+@cache
+def encoder(pooler: bool = False, head: spec.EncoderHead | None = None, vocab_size: int = 260) -> LanguageModel:
+    made = bert(num_layers=1, d_model=8, num_heads=2, vocab_size=vocab_size, context_length=24)
+    made = made.changed(pooler=pooler, head=head or made.head)
+    return LanguageModel(made, randomize(build(made)), tokenizer())  # type: ignore[arg-type]
+
+
+@cache
+def translator() -> LanguageModel:
+    made = transformer(num_layers=1, d_model=8, num_heads=2, d_ff=12, vocab_size=280, context_length=20)
+    return LanguageModel(made, randomize(build(made)), tokenizer("byte_bpe"))  # type: ignore[arg-type]
+
+
+def refusal(verb: str, lm: LanguageModel, *arguments: object, **options: object) -> str:
+    with pytest.raises(ArchetypeError) as caught:
+        getattr(lm, verb)(*arguments, **options)
+    return str(caught.value)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("text", ["the [MASK]at", "[MASK][MASK] c[MASK]", "[MASK]"])
+def test_guesses_are_the_likeliest_by_the_models_softmax(text: str) -> None:
+    lm = encoder()
+    ids: list[int] = []
+    for part in text.replace("[MASK]", "\0[").replace("[", "").split("\0"):
+        ids += [*part.encode(), 256]
+    ids = ids[:-1]
+    assert bytes(id != 256 and id for id in ids).decode() == text.replace("[MASK]", "\0")
+    shares = lm.model(torch.tensor([ids]))[0, :, :256].softmax(-1)
+    found = lm.fill(text, top=3)
+    assert len(found) == text.count("[MASK]")
+    for guesses, place in zip(found, [n for n, id in enumerate(ids) if id == 256], strict=True):
+        best = shares[place].topk(3)
+        assert [guess.probability for guess in guesses] == pytest.approx(best.values.tolist(), rel=1e-5)
+        assert [guess.token for guess in guesses] == [tokenizer().token(id) for id in best.indices.tolist()]
+
+
+def test_all_guesses_together_are_certain_and_of_the_tokenizer() -> None:
+    (guesses,) = encoder().fill("a[MASK]b", top=1000)
+    assert len(guesses) == 256  # not the mask, nor the ids that only fill the vocabulary
+    assert sum(guess.probability for guess in guesses) == pytest.approx(1.0)
+
+
+def test_a_tokenizers_own_mask_is_used() -> None:
+    class Masking(type(tokenizer())):  # type: ignore[misc]
+        special_tokens = {"[MASK]": 7}  # noqa: RUF012
+
+    lm = encoder()
+    own = LanguageModel(lm.spec, lm.model, Masking())
+    assert (mask_id(own.tokenizer), mask_id(tokenizer())) == (7, 256)  # type: ignore[arg-type]
+    with torch.no_grad():
+        best = lm.model(torch.tensor([[97, 7]]))[0, 1, :256].softmax(-1).max().item()
+    assert own.fill("a[MASK]", top=1)[0][0].probability == pytest.approx(best, rel=1e-5)
+    assert own.fill("a[MASK]") != lm.fill("a[MASK]")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("the cat", "text: has no [MASK]; write [MASK] for each token that is to be guessed"),
+        ("[MASK]" + "a" * 24, "text: has 25 tokens and the model's context holds 24; shorten it"),
+    ],
+)
+def test_a_text_that_cannot_be_filled_is_told(text: str, message: str) -> None:
+    assert refusal("fill", encoder(), text) == message
+
+
+def test_a_model_that_names_no_tokens_is_told() -> None:
+    remedy = "use a model with head masked_language_model"
+    for head in (spec.NoHead(), spec.ClassificationHead(classes=2)):
+        message = refusal("fill", encoder(head=head), "a[MASK]")
+        assert message == f"head: a head of kind {head.kind} does not name tokens; {remedy}"
+    assert refusal("fill", encoder(vocab_size=256), "a[MASK]") == (
+        "vocab_size: 256 ids hold no mask beside the tokenizer's 256; use a model that was trained on masked tokens"
+    )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pooler", [False, True])
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+@pytest.mark.parametrize("normalized", [False, True])
+def test_a_vector_is_its_texts_alone_however_long_the_others(pooler: bool, pooling: str, normalized: bool) -> None:
+    lm = encoder(pooler)
+    texts = ["a", "the cat sat on the mat", "cat"]
+    found = lm.embed(texts, pooling=pooling, normalized=normalized)  # type: ignore[arg-type]
+    assert isinstance(lm.model, Encoder)
+    for row, text in zip(found, texts, strict=True):
+        vectors = lm.model.vectors(torch.tensor([list(text.encode())]))[0]
+        expected = vectors.mean(0) if pooling == "mean" else vectors[0]
+        if pooler and pooling == "first":
+            assert lm.model.pooler is not None
+            expected = lm.model.pooler(expected[None])[0]
+        expected = expected / expected.norm() if normalized else expected
+        torch.testing.assert_close(row, expected, rtol=1e-4, atol=1e-5)
+    lengths = found.norm(dim=1)
+    assert torch.allclose(lengths, torch.ones(3), atol=1e-5) == normalized
+    assert found.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("text", "count"), [("", 0), ("a" * 25, 25)])
+def test_a_text_that_has_no_vector_is_numbered(text: str, count: int) -> None:
+    assert refusal("embed", encoder(), ["a", text]) == (
+        f"text 2: has {count} tokens and the model's context holds 1 to 24; give some text, or shorten it"
+    )
+
+
+def test_a_translation_is_what_the_search_finds_of_the_marked_source() -> None:
+    lm = translator()
+    end = lm.tokenizer.eos[0]  # type: ignore[union-attr]
+    texts = ["the cat", "sat there", "a"]
+    sources = [[*lm.tokenizer.encode(text), end] for text in texts]  # type: ignore[union-attr]
+    found = beam_search(lm.model, sources, end, end, Beam(beams=3, longer=4))  # type: ignore[arg-type]
+    assert lm.translate(texts, beams=3, longer=4) == [lm.tokenizer.decode(ids) for ids in found]  # type: ignore[union-attr]
+    assert lm.translate(texts[0], beams=3, longer=4) == lm.translate(texts, beams=3, longer=4)[0]
+    assert any(found)
+
+
+def test_empty_texts_stay_empty_and_keep_their_places() -> None:
+    lm = translator()
+    texts = ["", "the cat", " \t ", "sat"]
+    found = lm.translate(texts, beams=2)
+    assert found[0] == found[2] == ""
+    assert [found[1], found[3]] == lm.translate([texts[1], texts[3]], beams=2)
+    assert lm.translate(["", ""]) == ["", ""] and lm.translate([]) == []
+
+
+def test_a_source_that_is_too_long_is_numbered() -> None:
+    message = refusal("translate", translator(), ["a", "z" * 20])
+    assert message == "text 2: has 21 tokens and the model's context holds 20; cut it into sentences"
+    assert isinstance(translator().translate("z" * 19, beams=1), str)
+
+
+TINY = {
+    "generate": ("llama-tiny", "bigram-tiny", "megabyte-tiny", "mamba-tiny"),
+    "translate": ("transformer-tiny",),
+    "fill or embed": ("bert-tiny",),
+    "classify images": ("vit-tiny",),
+}
+CALLS = {"generate": ("a",), "stream": ("a",), "translate": ("a",), "fill": ("a[MASK]",), "embed": (["a"],)}
+
+
+@pytest.mark.parametrize(("purpose", "name"), [(purpose, name) for purpose in TINY for name in TINY[purpose]])
+def test_a_verb_that_is_not_the_models_says_what_it_is_there_for(purpose: str, name: str) -> None:
+    made = preset(name)
+    lm = LanguageModel(made, build(made, device="meta"), tokenizer())
+    own = {"generate": ("generate", "stream"), "fill or embed": ("fill", "embed")}.get(purpose, (purpose,))
+    others = [verb for verb in CALLS if verb not in own]
+    assert len(others) >= 3
+    for verb in others:
+        message = refusal(verb, lm, *CALLS[verb])
+        assert message == f"model: a model of kind {made.kind} cannot do this; it is there to {purpose}"
+
+
+@pytest.mark.parametrize(("lm", "verb"), [(encoder, "fill"), (encoder, "embed"), (translator, "translate")])
+def test_without_a_tokenizer_no_text_goes_in(lm: object, verb: str) -> None:
+    whole = lm()  # type: ignore[operator]
+    bare = archetype.LanguageModel(whole.spec, whole.model)
+    assert refusal(verb, bare, *CALLS[verb]) == (
+        "tokenizer: the model's folder holds none; add its tokenizer.json or tokenizer.model"
+    )
