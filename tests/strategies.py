@@ -4,6 +4,8 @@ Models drawn here are small enough to run and tame enough for float32; `wild=Tru
 hold, for tests that read and write but do not compute.
 """
 
+from typing import NamedTuple
+
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
@@ -13,6 +15,14 @@ WIDTHS = (4, 6, 8, 9, 12)
 CONTEXT = 16
 VOCABULARY = 13
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
+
+
+class Place(NamedTuple):
+    """Where a layer stands: what its parts depend on."""
+
+    d_model: int
+    causal: bool = True
+    relative: tuple[spec.RelativeBias, int] | None = None  # the stack's table of position biases, and its heads
 
 
 def positive(low: float, high: float, wild: bool) -> SearchStrategy[float]:
@@ -30,14 +40,20 @@ def probabilities() -> SearchStrategy[float]:
     return st.floats(0, 1, exclude_max=True)
 
 
-def norms(wild: bool = False) -> SearchStrategy[spec.Norm]:
-    """Every norm."""
+def vector_norms(wild: bool = False) -> SearchStrategy[spec.VectorNorm]:
+    """Every norm that looks at one vector alone."""
     eps = positive(1e-6, 1e-2, wild)
     return st.one_of(
         st.just(spec.NoNorm()),
         st.builds(spec.LayerNorm, eps=eps, bias=st.booleans()),
-        st.builds(spec.RMSNorm, eps=eps),
+        st.builds(spec.RMSNorm, eps=eps, unit_offset=st.booleans()),
     )
+
+
+def norms(wild: bool = False) -> SearchStrategy[spec.Norm]:
+    """Every norm."""
+    batch = st.builds(spec.BatchNorm, eps=positive(1e-6, 1e-2, wild), momentum=probabilities())
+    return vector_norms(wild) | batch
 
 
 def activations(wild: bool = False) -> SearchStrategy[spec.Activation]:
@@ -45,14 +61,45 @@ def activations(wild: bool = False) -> SearchStrategy[spec.Activation]:
     return st.one_of(st.sampled_from(ACTIVATIONS), st.builds(spec.Swish, beta=positive(0.1, 4.0, wild)))
 
 
-def feedforwards(wild: bool = False) -> SearchStrategy[spec.FeedForward]:
-    """Every feed-forward part."""
+def experts(wild: bool = False) -> SearchStrategy[spec.Expert]:
+    """Every feed-forward part that may be one of many."""
     rule = st.builds(spec.EightThirds, multiple_of=counts(1, 16, wild))
     widths = st.one_of(counts(1, 24, wild), rule)
     return st.one_of(
         st.builds(part, d_ff=widths, activation=activations(wild), bias=st.booleans())
         for part in (spec.MLP, spec.GatedMLP)
     )
+
+
+def routers(wild: bool = False) -> SearchStrategy[spec.Router]:
+    """Every way to weigh experts."""
+    scale = positive(0.25, 2.0, wild)
+    return st.one_of(
+        st.builds(part, renormalize=st.booleans(), scale=scale) for part in (spec.SoftmaxRouter, spec.SigmoidRouter)
+    )
+
+
+@st.composite
+def mixtures_of_experts(draw: DrawFn, wild: bool = False) -> spec.MixtureOfExperts:
+    """Some of several experts for each token, perhaps out of the best groups, perhaps beside one for all."""
+    num_groups, size = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    groups_per_token = draw(st.integers(1, num_groups))
+    groups = spec.ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token)
+    grouped = draw(st.booleans())
+    return spec.MixtureOfExperts(
+        num_experts=num_groups * size,
+        experts_per_token=draw(st.integers(1, (groups_per_token if grouped else num_groups) * size)),
+        expert=draw(experts(wild)),
+        shared=draw(st.none() | experts(wild)),
+        router=draw(routers(wild)),
+        groups=groups if grouped else None,
+        balance_loss=draw(st.just(0.0) | positive(0.001, 1.0, wild)),
+    )
+
+
+def feedforwards(wild: bool = False) -> SearchStrategy[spec.FeedForward]:
+    """Every feed-forward part."""
+    return st.one_of(experts(wild), mixtures_of_experts(wild), st.just(spec.NoFeedForward()))
 
 
 @st.composite
@@ -83,17 +130,21 @@ def yarn_scalings(wild: bool = False) -> SearchStrategy[spec.YarnScaling]:
     )
 
 
-def scalings(wild: bool = False) -> SearchStrategy[spec.RotaryScaling]:
-    """Every scaling. A tame dynamic one starts beyond `CONTEXT`: past its start, earlier logits change by design."""
-    factor = positive(1.0, 16.0, wild)
-    beyond = counts(CONTEXT, 4 * CONTEXT, wild)
+def fixed_scalings(wild: bool = False) -> SearchStrategy[spec.RotaryScaling]:
+    """Every scaling that does not follow the text's length."""
     return st.one_of(
         st.just(spec.NoScaling()),
-        st.builds(spec.LinearScaling, factor=factor),
-        st.builds(spec.DynamicScaling, factor=factor, original_context_length=beyond),
+        st.builds(spec.LinearScaling, factor=positive(1.0, 16.0, wild)),
         yarn_scalings(wild),
         llama3_scalings(wild),
     )
+
+
+def scalings(wild: bool = False) -> SearchStrategy[spec.RotaryScaling]:
+    """Every scaling. A tame dynamic one starts beyond `CONTEXT`: past its start, earlier logits change by design."""
+    beyond = counts(CONTEXT, 4 * CONTEXT, wild)
+    factor = positive(1.0, 16.0, wild)
+    return fixed_scalings(wild) | st.builds(spec.DynamicScaling, factor=factor, original_context_length=beyond)
 
 
 @st.composite
@@ -109,59 +160,184 @@ def rotaries(draw: DrawFn, head_dim: int, wild: bool = False) -> spec.Rotary:
 
 
 @st.composite
-def attentions(draw: DrawFn, d_model: int, wild: bool = False) -> spec.Attention:
-    """Attention that fits a model of width `d_model`."""
+def relative_biases(draw: DrawFn, wild: bool = False) -> spec.RelativeBias:
+    """Tables of position biases; tame ones reach the logarithmic buckets within `CONTEXT`."""
+    num_buckets = 4 * draw(counts(1, 2, wild).map(lambda n: min(n, 2**18)))
+    max_distance = num_buckets // 2 + draw(counts(1, 2 * CONTEXT, wild))
+    return spec.RelativeBias(num_buckets=num_buckets, max_distance=max_distance)
+
+
+@st.composite
+def patterns(draw: DrawFn, causal: bool, wild: bool = False) -> spec.Pattern:
+    """Every pattern that may stand in a decoder, or in an encoder; tame ones end within `CONTEXT`."""
+    size = counts(1, CONTEXT, wild)
+    kinds = ["full", "window", "strided", "fixed", "global_window", *([] if causal else ["bigbird"])]
+    match draw(st.sampled_from(kinds)):
+        case "window":
+            return spec.Window(size=draw(size))
+        case "strided":
+            return spec.Strided(stride=draw(size))
+        case "fixed":
+            stride = draw(size)
+            return spec.Fixed(stride=stride, summary=draw(st.integers(1, stride)))
+        case "global_window":
+            own = not causal and draw(st.booleans())
+            return spec.GlobalWindow(size=draw(size), global_tokens=draw(counts(1, 3, wild)), global_projections=own)
+        case "bigbird":
+            return spec.BigBird(
+                block=draw(counts(1, 3, wild)), window_blocks=draw(st.sampled_from([1, 3])),
+                random_blocks=draw(counts(1, 2, wild)), global_blocks=draw(counts(1, 2, wild)),
+                seed=draw(st.integers(0, 2**63 - 1) if wild else st.integers(0, 3)),
+            )  # fmt: skip
+        case _:
+            return spec.Full()
+
+
+def biases() -> SearchStrategy[spec.ProjectionBiases]:
+    """Every choice of projections with a bias."""
+    return st.builds(spec.ProjectionBiases, **dict.fromkeys("qkvo", st.booleans()))
+
+
+@st.composite
+def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = False) -> spec.Attention:
+    """Attention that fits a place; to a source, without positions and patterns."""
+    d_model = place.d_model
     num_heads = draw(st.integers(1, 4))
     given_dims = st.integers(1, 6)
     head_dim = draw(given_dims if d_model % num_heads else st.none() | given_dims)
     size = head_dim or d_model // num_heads
-    rotary = [rotaries(size, wild)] if size > 1 else []
+    score = draw(st.sampled_from(["dot", "dot", "dot", "additive"]))
+    pattern = spec.Full() if cross or score == "additive" else draw(patterns(place.causal, wild))
+    positions: list[SearchStrategy[spec.MixerPosition]] = [st.just(spec.NoPosition())]
+    if not cross and not isinstance(pattern, spec.GlobalWindow | spec.BigBird):
+        positions.append(st.just(spec.Alibi()))
+    if not cross and score == "dot" and size > 1:
+        positions += 2 * [rotaries(size, wild)]
+    if not cross and place.relative is not None:
+        positions += 2 * [st.just(place.relative[0])]
+    position = draw(st.one_of(positions))
+    if isinstance(position, spec.RelativeBias) and place.relative is not None:
+        num_heads, head_dim = place.relative[1], size
+    follows = isinstance(position, spec.Rotary) and isinstance(position.scaling, spec.DynamicScaling)
+    if isinstance(pattern, spec.GlobalWindow) and follows:
+        pattern = pattern.changed(global_projections=False)
     return spec.Attention(
         num_heads=num_heads,
         num_kv_heads=draw(st.none() | st.sampled_from([k for k in range(1, num_heads + 1) if num_heads % k == 0])),
         head_dim=head_dim,
-        bias=draw(st.builds(spec.ProjectionBiases, **dict.fromkeys("qkvo", st.booleans()))),
-        scale=draw(st.none() | positive(0.1, 1.5, wild)),
-        position=draw(st.one_of(st.just(spec.NoPosition()), *rotary)),
+        bias=draw(biases()),
+        score=score,
+        scale=draw(st.none() | positive(0.1, 1.5, wild)) if score == "dot" else None,
+        softcap=draw(st.none() | positive(0.5, 8.0, wild)) if score == "dot" else None,
+        qk_norm=draw(vector_norms(wild)),
+        position=position,
+        pattern=pattern,
         dropout=draw(probabilities()),
     )
 
 
-def wirings(wild: bool = False) -> SearchStrategy[spec.Wiring]:
-    """Every wiring."""
-    return st.one_of(
-        st.builds(spec.PreNorm, norm=norms(wild)),
-        st.builds(spec.PostNorm, norm=norms(wild)),
-        st.builds(spec.ParallelResidual, norm=norms(wild), shared_norm=st.booleans()),
+@st.composite
+def latent_attentions(draw: DrawFn, wild: bool = False) -> spec.LatentAttention:
+    """Latents narrow enough to be looked at in every pass, and wide enough to be expanded for a whole text."""
+    low_rank = st.builds(spec.LowRankQuery, rank=counts(1, 8, wild))
+    return spec.LatentAttention(
+        num_heads=draw(st.integers(1, 3)),
+        query=draw(st.just(spec.DirectQuery()) | low_rank),
+        kv_lora_rank=draw(counts(1, 12, wild)),
+        qk_nope_head_dim=draw(counts(1, 6, wild)),
+        qk_rope_head_dim=2 * draw(st.integers(1, 3)),
+        v_head_dim=draw(counts(1, 6, wild)),
+        position=spec.Rotary(theta=draw(st.floats(10.0, 1e6)), interleaved=draw(st.booleans()),
+                             scaling=draw(fixed_scalings(wild))),
+        norm=draw(vector_norms(wild)),
+        bias=draw(st.booleans()),
+        scale=draw(st.none() | positive(0.1, 1.5, wild)),
+        dropout=draw(probabilities()),
+    )  # fmt: skip
+
+
+@st.composite
+def recurrences(draw: DrawFn, place: Place) -> spec.RNN | spec.LSTM | spec.GRU:
+    """Every recurrent mixer that fits a place."""
+    both = not place.causal and place.d_model % 2 == 0 and draw(st.booleans())
+    kind = draw(st.sampled_from([spec.RNN, spec.LSTM, spec.GRU]))
+    if kind is spec.RNN:
+        return spec.RNN(bidirectional=both, activation=draw(st.sampled_from(["tanh", "relu"])))
+    return kind(bidirectional=both)
+
+
+@st.composite
+def mambas(draw: DrawFn, wild: bool = False) -> spec.Mamba:
+    """State spaces, also without a convolution's past."""
+    steps = sorted(draw(st.tuples(positive(0.001, 0.1, wild), positive(0.001, 0.1, wild))))
+    return spec.Mamba(
+        expand=draw(counts(1, 2, wild)),
+        state_size=draw(counts(1, 4, wild)),
+        conv_kernel=draw(counts(1, 4, wild)),
+        dt_rank=draw(st.none() | counts(1, 3, wild)),
+        conv_bias=draw(st.booleans()),
+        bias=draw(st.booleans()),
+        dt_min=steps[0],
+        dt_max=steps[1],
     )
 
 
-def blocks(d_model: int, wild: bool = False) -> SearchStrategy[spec.Block]:
-    """Every block."""
-    return st.builds(
-        spec.Block,
-        wiring=wirings(wild),
-        mixer=attentions(d_model, wild),
-        feedforward=feedforwards(wild),
-        dropout=probabilities(),
+def mixers(place: Place, wild: bool = False) -> SearchStrategy[spec.Mixer]:
+    """Every mixer that fits a place; attention more often, for it has the most choices."""
+    return st.sampled_from([0, 0, 0, 1, 2, 3]).flatmap(
+        lambda kind: (attentions(place, wild), latent_attentions(wild), recurrences(place), mambas(wild))[kind]
     )
 
 
 @st.composite
-def stacks(draw: DrawFn, d_model: int, wild: bool = False) -> tuple[spec.Block, ...]:
-    """Uniform, repeated in groups, cycled with a cut, and without any pattern."""
-    group = draw(st.lists(blocks(d_model, wild), min_size=1, max_size=3))
+def blocks(
+    draw: DrawFn, place: Place, wild: bool = False, mixer: spec.Mixer | None = None, cross: bool = False
+) -> spec.Block:
+    """Every block that fits a place; with a `mixer` that is given; one that looks at a source."""
+    feedforward = draw(feedforwards(wild))
+    norm = draw(norms(wild))
+    wirings: list[spec.Wiring] = [
+        spec.PreNorm(norm=norm), spec.PostNorm(norm=norm), spec.SandwichNorm(norm=norm), spec.Plain(),
+    ]  # fmt: skip
+    if not isinstance(feedforward, spec.NoFeedForward) and not cross:
+        wirings.append(spec.ParallelResidual(norm=norm, shared_norm=draw(st.booleans())))
+    return spec.Block(
+        wiring=draw(st.sampled_from(wirings)),
+        mixer=mixer or draw(mixers(place, wild)),
+        cross=draw(attentions(place, wild, cross=True)) if cross else None,
+        feedforward=feedforward,
+        dropout=draw(probabilities()),
+    )
+
+
+@st.composite
+def stacks(
+    draw: DrawFn, d_model: int, wild: bool = False, causal: bool = True, cross: bool = False
+) -> tuple[spec.Block, ...]:
+    """Uniform, repeated in groups, cycled with a cut, and without any pattern; some layers look at a source."""
+    relative = draw(st.none() | st.tuples(relative_biases(wild), st.integers(1, 4)))
+    place = Place(d_model, causal, relative)
+    one = blocks(place, wild) | blocks(place, wild, cross=True) if cross else blocks(place, wild)
+    group = draw(st.lists(one, min_size=1, max_size=2 if cross else 3))
+    if cross and all(block.cross is None for block in group):
+        group.append(draw(blocks(place, wild, cross=True)))
     if draw(st.booleans()):
-        return spec.repeat(draw(st.integers(1, 3)), *group)
-    return spec.cycle(draw(st.integers(1, 4)), *group)
+        return spec.repeat(draw(st.integers(1, 2)), *group)
+    return spec.cycle(draw(st.integers(len(group) if cross else 1, 4)), *group)
+
+
+@st.composite
+def added_positions(draw: DrawFn, d_model: int, wild: bool = False) -> spec.EmbeddingPosition:
+    """Every position that is added to vectors of `d_model` features."""
+    sinusoidal = [] if d_model % 2 else [st.builds(spec.Sinusoidal, theta=positive(10.0, 1e5, wild))]
+    return draw(st.one_of(st.just(spec.NoPosition()), st.just(spec.Learned()), *sinusoidal))
 
 
 @st.composite
 def embeddings(draw: DrawFn, d_model: int, wild: bool = False) -> spec.Embedding:
     """Every embedding that fits a model of width `d_model`."""
-    sinusoidal = [] if d_model % 2 else [st.builds(spec.Sinusoidal, theta=positive(10.0, 1e5, wild))]
     return spec.Embedding(
-        position=draw(st.one_of(st.just(spec.NoPosition()), st.just(spec.Learned()), *sinusoidal)),
+        position=draw(added_positions(d_model, wild)),
         scale=draw(positive(0.25, 2.0, wild)),
         norm=draw(norms(wild)),
         dropout=draw(probabilities()),
@@ -178,18 +354,174 @@ def initializations(wild: bool = False) -> SearchStrategy[spec.Initialization]:
     )
 
 
+def language_model_heads(wild: bool = False) -> SearchStrategy[spec.LanguageModelHead]:
+    """Every head that gives the next token."""
+    scale, softcap = positive(0.25, 2.0, wild), st.none() | positive(1.0, 30.0, wild)
+    return st.builds(spec.LanguageModelHead, tied=st.booleans(), bias=st.booleans(), scale=scale, softcap=softcap)
+
+
+def classification_heads(wild: bool = False) -> SearchStrategy[spec.ClassificationHead]:
+    """Every head that gives a class."""
+    return st.builds(spec.ClassificationHead, classes=counts(1, 5, wild), dropout=probabilities())
+
+
+def encoder_heads(wild: bool = False) -> SearchStrategy[spec.EncoderHead]:
+    """Every head of an encoder of text."""
+    masked = st.builds(
+        spec.MaskedLanguageModelHead,
+        activation=activations(wild), norm=norms(wild), tied=st.booleans(), bias=st.booleans(),
+    )  # fmt: skip
+    return masked | classification_heads(wild) | st.just(spec.NoHead())
+
+
+def vocabularies(wild: bool) -> SearchStrategy[int]:
+    """The tame one, or any."""
+    return st.integers(1, 2**24) if wild else st.just(VOCABULARY)
+
+
+def contexts(wild: bool) -> SearchStrategy[int]:
+    """The tame one, or any."""
+    return st.integers(1, 2**31) if wild else st.just(CONTEXT)
+
+
 @st.composite
 def decoders(draw: DrawFn, wild: bool = False) -> spec.Decoder:
     """Every decoder."""
     d_model = draw(st.sampled_from(WIDTHS))
     return spec.Decoder(
         name=draw(st.text(max_size=20)),
-        vocab_size=draw(st.integers(1, 2**24)) if wild else VOCABULARY,
-        context_length=draw(st.integers(1, 2**31)) if wild else CONTEXT,
+        vocab_size=draw(vocabularies(wild)),
+        context_length=draw(contexts(wild)),
         d_model=d_model,
         embedding=draw(embeddings(d_model, wild)),
         layers=draw(stacks(d_model, wild)),
         final_norm=draw(norms(wild)),
-        head=draw(st.builds(spec.LanguageModelHead, tied=st.booleans(), bias=st.booleans())),
+        head=draw(language_model_heads(wild)),
         initialization=draw(initializations(wild)),
     )
+
+
+@st.composite
+def encoders(draw: DrawFn, wild: bool = False) -> spec.Encoder:
+    """Every encoder of text."""
+    d_model = draw(st.sampled_from(WIDTHS))
+    types = draw(st.integers(0, 2**20) if wild else st.integers(0, 3))
+    return spec.Encoder(
+        vocab_size=draw(vocabularies(wild)),
+        context_length=draw(contexts(wild)),
+        d_model=d_model,
+        embedding=spec.EncoderEmbedding(token_types=types, **dict(draw(embeddings(d_model, wild)))),
+        layers=draw(stacks(d_model, wild, causal=False)),
+        final_norm=draw(norms(wild)),
+        pooler=draw(st.booleans()),
+        head=draw(encoder_heads(wild)),
+        initialization=draw(initializations(wild)),
+    )
+
+
+@st.composite
+def encoder_decoders(draw: DrawFn, wild: bool = False) -> spec.EncoderDecoder:
+    """With cross-attention, a bridge of states, or both."""
+    d_model = draw(st.sampled_from(WIDTHS))
+    bridged, shared = draw(st.booleans()), draw(st.booleans())
+    if bridged:
+        encoder, decoder = draw(bridged_layers(d_model, wild))
+    else:
+        encoder, decoder = draw(stacks(d_model, wild, causal=False)), draw(stacks(d_model, wild, cross=True))
+    return spec.EncoderDecoder(
+        vocab_size=draw(vocabularies(wild)),
+        source_vocab_size=None if shared else draw(st.none() | (st.integers(1, 2**24) if wild else st.just(9))),
+        context_length=draw(contexts(wild)),
+        d_model=d_model,
+        embedding=spec.PairEmbedding(shared=shared, **dict(draw(embeddings(d_model, wild)))),
+        encoder=spec.Stack(layers=encoder, final_norm=draw(norms(wild))),
+        decoder=spec.Stack(layers=decoder, final_norm=draw(norms(wild))),
+        bridge=spec.StateBridge() if bridged else None,
+        head=draw(language_model_heads(wild)),
+        initialization=draw(initializations(wild)),
+    )
+
+
+@st.composite
+def bridged_layers(
+    draw: DrawFn, d_model: int, wild: bool = False
+) -> tuple[tuple[spec.Block, ...], tuple[spec.Block, ...]]:
+    """Recurrent layers of an encoder and of a decoder that starts from their last states."""
+    encoder, decoder = [], []
+    for _ in range(draw(st.integers(1, 2))):
+        source = draw(recurrences(Place(d_model, causal=False)))
+        target = source.changed(bidirectional=False)
+        encoder.append(draw(blocks(Place(d_model, causal=False), wild, source)))
+        decoder.append(draw(blocks(Place(d_model), wild, target, cross=draw(st.booleans()))))
+    return tuple(encoder), tuple(decoder)
+
+
+@st.composite
+def ngrams(draw: DrawFn, wild: bool = False) -> spec.NGram:
+    """Every n-gram model."""
+    d_model, n = draw(st.sampled_from(WIDTHS)), draw(counts(1, 5, wild))
+    hidden = tuple(draw(st.lists(counts(1, 12, wild) | st.just(d_model), max_size=2)))
+    head = draw(language_model_heads(wild))
+    fits = (hidden[-1] if hidden else n * d_model) == d_model
+    return spec.NGram(
+        vocab_size=draw(vocabularies(wild)),
+        context_length=draw(contexts(wild)),
+        n=n,
+        d_model=d_model,
+        hidden=hidden,
+        activation=draw(activations(wild)),
+        head=head if fits else head.changed(tied=False),
+        initialization=draw(initializations(wild)),
+    )
+
+
+@st.composite
+def sized_stacks(draw: DrawFn, d_model: int, wild: bool = False) -> spec.SizedStack:
+    """One side of a MegaByte."""
+    return spec.SizedStack(d_model=d_model, layers=draw(stacks(d_model, wild)), final_norm=draw(norms(wild)))
+
+
+@st.composite
+def megabytes(draw: DrawFn, wild: bool = False) -> spec.MegaByte:
+    """Every MegaByte, its global model with a few features for each byte of a patch."""
+    patch_size = draw(st.integers(1, 2**10) if wild else st.sampled_from([1, 2, 4, 8]))
+    return spec.MegaByte(
+        vocab_size=draw(vocabularies(wild)),
+        context_length=patch_size * draw(st.integers(1, 2**20)) if wild else CONTEXT,
+        patch_size=patch_size,
+        global_model=draw(sized_stacks(patch_size * draw(st.integers(1, 3)), wild)),
+        local_model=draw(sized_stacks(draw(st.sampled_from(WIDTHS)), wild)),
+        head=draw(language_model_heads(wild)),
+        initialization=draw(initializations(wild)),
+    )
+
+
+@st.composite
+def vision_encoders(draw: DrawFn, wild: bool = False) -> spec.VisionEncoder:
+    """Every encoder of pictures."""
+    d_model, patch_size = draw(st.sampled_from(WIDTHS)), draw(st.integers(1, 2**9) if wild else st.integers(1, 3))
+    return spec.VisionEncoder(
+        image_size=patch_size * draw(st.integers(1, 2**10) if wild else st.integers(1, 4)),
+        patch_size=patch_size,
+        channels=draw(counts(1, 3, wild)),
+        d_model=d_model,
+        class_token=draw(st.booleans()),
+        embedding=draw(embeddings(d_model, wild)),
+        layers=draw(stacks(d_model, wild, causal=False)),
+        final_norm=draw(norms(wild)),
+        pooler=draw(st.booleans()),
+        head=draw(classification_heads(wild) | st.just(spec.NoHead())),
+        initialization=draw(initializations(wild)),
+    )
+
+
+def causal_models(wild: bool = False) -> SearchStrategy[spec.CausalSpec]:
+    """Every model that writes text token by token; decoders more often."""
+    return st.sampled_from([0, 0, 0, 0, 1, 2]).flatmap(
+        lambda kind: (decoders(wild), ngrams(wild), megabytes(wild))[kind]
+    )
+
+
+def models(wild: bool = False) -> SearchStrategy[spec.ModelSpec]:
+    """Every model."""
+    return st.one_of(causal_models(wild), encoders(wild), encoder_decoders(wild), vision_encoders(wild))

@@ -6,42 +6,47 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archetype import spec
-from tests.invariants.combinations import EXACT, GRID, combined, model_of, text
-from tests.strategies import CONTEXT, VOCABULARY, decoders
+from tests.invariants.combinations import EXACT, GRID, POSITIONS, combined, hybrid, model_of, text
+from tests.strategies import CONTEXT, VOCABULARY, causal_models
 from tests.weights import distance
 
 
-@pytest.mark.parametrize("combination", GRID)
-def test_future_tokens_change_nothing(combination: tuple[str, str, str, str, int]) -> None:
-    tokens = text(1, 9)
-    changed = torch.cat((tokens[:, :5], (tokens[:, 5:] + 1) % VOCABULARY), 1)
-    before, after = model_of(combined(*combination))(torch.cat((tokens, changed)))
-    assert distance(before[:5], after[:5]) < EXACT
-    assert distance(before[5:], after[5:]) > 1e-3
+@pytest.mark.parametrize("drawn", [*GRID, pytest.param(hybrid(), id="hybrid")])
+def test_future_tokens_change_nothing(drawn: spec.Decoder) -> None:
+    tokens = text(1, 14)
+    changed = torch.cat((tokens[:, :9], (tokens[:, 9:] + 1) % VOCABULARY), 1)
+    before, after = model_of(drawn)(tokens), model_of(drawn)(changed)
+    assert distance(before[:, :9], after[:, :9]) < EXACT
+    assert distance(before[:, 9:], after[:, 9:]) > 1e-3
 
 
-@given(decoders(), st.integers(1, CONTEXT - 1), st.data())
+@given(causal_models(), st.integers(1, CONTEXT - 1), st.data())
 @settings(max_examples=30)
-def test_future_tokens_change_nothing_in_any_model(drawn: spec.Decoder, seen: int, data: st.DataObject) -> None:
+def test_future_tokens_change_nothing_in_any_model(drawn: spec.CausalSpec, seen: int, data: st.DataObject) -> None:
     model = model_of(drawn)
     length = data.draw(st.integers(seen + 1, CONTEXT))
     tokens = text(2, length)
     changed = torch.cat((tokens[:, :seen], text(2, length, seed=1)[:, seen:]), 1)
-    assert torch.equal(model(tokens)[:, :seen], model(changed)[:, :seen])
+    before, after = model(tokens)[:, :seen], model(changed)[:, :seen]
+    # experts are given their tokens all at once, and a product of other shape rounds otherwise
+    assert torch.equal(before, after) or (has_experts(drawn) and distance(before, after) < EXACT)
 
 
-@given(decoders(), st.integers(1, CONTEXT - 1))
+@given(causal_models(), st.integers(1, CONTEXT - 1))
 @settings(max_examples=30)
-def test_a_text_begins_as_its_beginning_alone(drawn: spec.Decoder, seen: int) -> None:
+def test_a_text_begins_as_its_beginning_alone(drawn: spec.CausalSpec, seen: int) -> None:
     model = model_of(drawn)
     tokens = text(2, CONTEXT)
     assert distance(model(tokens)[:, :seen], model(tokens[:, :seen])) < EXACT
 
 
-@pytest.mark.parametrize("position", ["no-position", "learned", "sinusoidal", "rotary"])
-def test_the_order_of_earlier_tokens_matters_exactly_where_there_are_positions(position: str) -> None:
+PLACED = [("position", name) for name in POSITIONS] + [("added", "learned"), ("added", "sinusoidal")]
+
+
+@pytest.mark.parametrize(("axis", "position"), PLACED)
+def test_the_order_of_earlier_tokens_matters_exactly_where_there_are_positions(axis: str, position: str) -> None:
     """One layer without positions mixes a set: the mask alone tells it nothing of the order within."""
-    model = model_of(combined("rms", position, "pre", "gated", 2))
+    model = model_of(combined({axis: position}))
     tokens = text(1, 8)
     shuffled = tokens[:, [3, 0, 6, 2, 5, 1, 4, 7]]
     assert not torch.equal(tokens, shuffled)
@@ -49,10 +54,15 @@ def test_the_order_of_earlier_tokens_matters_exactly_where_there_are_positions(p
     assert difference < EXACT if position == "no-position" else difference > 1e-3
 
 
-@given(decoders())
+@given(causal_models())
 @settings(max_examples=15)
-def test_rows_do_not_see_each_other(drawn: spec.Decoder) -> None:
+def test_rows_do_not_see_each_other(drawn: spec.CausalSpec) -> None:
     model = model_of(drawn)
     tokens = text(3, 7)
     changed = torch.cat((tokens[:1], text(2, 7, seed=1)))
-    assert torch.equal(model(tokens)[0], model(changed)[0])
+    before, after = model(tokens)[0], model(changed)[0]
+    assert torch.equal(before, after) or (has_experts(drawn) and distance(before, after) < EXACT)
+
+
+def has_experts(model: spec.ModelSpec) -> bool:
+    return any(isinstance(b.feedforward, spec.MixtureOfExperts) for stack in model.stacks for b in stack.layers)

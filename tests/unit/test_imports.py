@@ -87,7 +87,7 @@ def rooms_imported(module: str) -> set[str]:
 
 def test_the_walk_sees_every_way_to_import() -> None:
     names = set(imported("archetype.parts.attention"))
-    assert {"archetype.spec", "archetype.parts.mask", "torch", "jaxtyping.Bool"} < names
+    assert {"archetype.spec", "archetype.parts.mask", "torch", "jaxtyping.Float"} < names
     assert {"spec", "cost", "errors", "model", "parts"} == rooms_imported("archetype.model.build")
     assert "archetype.faces" in set(imported("archetype"))
     assert uses("archetype.parts.norm", "torch")
@@ -134,7 +134,7 @@ def test_specifications_and_costs_never_load_torch() -> None:
         "archetype.cost.report(preset).to_json()\n"
         "archetype.spec.parse(archetype.spec.assign(preset, ['num_layers=3']).dump())\n"
         "archetype.spec.json_schema()\n"
-        "archetype.families.family_for(preset).config_for(preset)"
+        "archetype.families.family_for(preset).format.config_for(preset)"
     )
     assert "archetype.cost.flops" in loaded
     assert not {"torch", "numpy", "transformers"} & loaded

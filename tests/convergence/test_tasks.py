@@ -1,0 +1,58 @@
+"""Other tasks than the next token are learned, not only trained on: held-out pictures, and held-out pairs."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from archetype.families.transformer import transformer
+from archetype.language_model import load
+from archetype.train.loop import Evaluated, Event
+from archetype.train.recipe import AdamW, Cosine, Pairs, Pictures, Recipe
+from archetype.train.run import run
+from archetype.train.session import start
+
+CPU = torch.device("cpu")
+
+
+def held_out_accuracy(recipe: Recipe, folder: Path) -> float:
+    events: list[Event] = []
+    run(start(folder, recipe, CPU), events.append)
+    return [event.evaluation.accuracy for event in events if isinstance(event, Evaluated)][-1]
+
+
+@pytest.mark.slow
+def test_handwritten_digits_are_told_apart(tmp_path: Path) -> None:
+    digits = load_digits()
+    np.savez(tmp_path / "digits.npz", images=digits.images / 16, labels=digits.target)
+    recipe = Recipe(
+        spec="vit-tiny", data=Pictures(file=str(tmp_path / "digits.npz")), batch_size=64, steps=400,
+        optimizer=AdamW(learning_rate=2e-3), schedule=Cosine(warmup=40), dtype="float32", evaluate_every=400,
+    )  # fmt: skip
+    assert held_out_accuracy(recipe, tmp_path / "run") > 0.93  # nothing learned gives 0.1
+
+
+@pytest.mark.slow
+def test_words_are_translated_and_their_order_turned(tmp_path: Path) -> None:
+    words = {"one": "uno", "two": "due", "three": "tre", "four": "quattro", "five": "cinque"}
+    drawn = random.Random(0)
+    lines = [drawn.choices(list(words), k=drawn.randint(1, 4)) for _ in range(3000)]
+    (tmp_path / "a.txt").write_text("".join(" ".join(line) + "\n" for line in lines))
+    (tmp_path / "b.txt").write_text("".join(" ".join(words[word] for word in line[::-1]) + "\n" for line in lines))
+    spec = transformer(num_layers=2, d_model=64, num_heads=4, d_ff=128, vocab_size=290, context_length=32)
+    recipe = Recipe(
+        spec=spec.dump(),
+        data=Pairs(source=(str(tmp_path / "a.txt"),), target=(str(tmp_path / "b.txt"),), vocab_size=290),
+        batch_size=64, steps=600, optimizer=AdamW(learning_rate=2e-3), schedule=Cosine(warmup=100), dtype="float32",
+        evaluate_every=600,
+    )  # fmt: skip
+    assert held_out_accuracy(recipe, tmp_path / "run") > 0.97
+    lm = load(tmp_path / "run")
+    assert lm.translate(["one two three four", "five", "two two one"]) == [
+        "quattro tre due uno",
+        "cinque",
+        "uno due due",
+    ]

@@ -1,0 +1,191 @@
+"""Every class that a file can name has a module, a cost, a state, and a strategy that draws it."""
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, get_args
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from pydantic.fields import FieldInfo
+
+from archetype import cost, spec
+from archetype.cost.state import state_bytes
+from archetype.model import EncoderDecoder, build
+from archetype.parts import build as parts
+from archetype.parts.norm import NoNorm
+from tests.strategies import CONTEXT, models
+from tests.unit.cost.test_parameters import agrees
+
+EXAMPLES = 200
+LENGTH = 7
+
+
+def nameable() -> set[type[spec.Spec]]:
+    """All classes with a `kind` that a specification can hold, found from field to field."""
+    seen: set[type[spec.Spec]] = set()
+    ahead = list(_classes(spec.ModelSpec))
+    while ahead:
+        cls = ahead.pop()
+        if cls not in seen:
+            seen.add(cls)
+            ahead += [found for field in cls.model_fields.values() for found in _classes(field)]
+    return {cls for cls in seen if "kind" in cls.model_fields}
+
+
+def _classes(annotation: Any) -> Iterator[type[spec.Spec]]:
+    """The classes within an annotation, however it wraps them."""
+    if isinstance(annotation, FieldInfo):
+        annotation = annotation.annotation
+    if isinstance(annotation, type) and issubclass(annotation, spec.Spec):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _classes(part)
+
+
+def held(part: Any) -> Iterator[type[spec.Spec]]:
+    """The classes of all parts of a specification."""
+    if isinstance(part, spec.Spec):
+        yield type(part)
+        for name in type(part).model_fields:
+            yield from held(getattr(part, name))
+    elif isinstance(part, tuple):
+        for one in part:
+            yield from held(one)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[type[spec.Spec], spec.ModelSpec]:
+    """Of each class a model that holds it, rather one with a state, of those that properties are tested with."""
+    found: dict[type[spec.Spec], spec.ModelSpec] = {}
+
+    @given(models())
+    @settings(max_examples=EXAMPLES, phases=(Phase.generate,))
+    def collect(model: spec.ModelSpec) -> None:
+        for cls in set(held(model)):
+            if cls not in found or (remembers(model) and not remembers(found[cls])):
+                found[cls] = model
+
+    collect()
+    return found
+
+
+def remembers(model: spec.ModelSpec) -> bool:
+    """Whether it writes a text token by token."""
+    return not isinstance(model, spec.Encoder | spec.VisionEncoder)
+
+
+def lacks(example: spec.ModelSpec | None) -> list[str]:
+    """What is missing of a class, of which an example is given where a strategy draws one."""
+    if example is None:
+        return ["strategy"]
+    rules = {"module": built, "parameters": agrees, "cost": costed, "state": kept}
+    missing = []
+    for name, rule in rules.items():
+        try:
+            rule(example)
+        except Exception:  # whatever is missing shows in its own way
+            missing.append(name)
+    return missing
+
+
+def built(model: spec.ModelSpec) -> None:
+    assert build(model).spec == model
+
+
+def costed(model: spec.ModelSpec) -> None:
+    report = cost.report(model, batch=2, length=LENGTH)
+    assert report.flops["forward"] > 0
+    assert report.memory["training_peak"] > report.memory["weights"] > 0
+    assert report.to_json()["modules"]
+
+
+def kept(model: spec.ModelSpec) -> None:
+    """What decoding keeps is what the cost says, at a length below the context and at the context."""
+    if not remembers(model):
+        return
+    built_model = build(model)
+    for length in (LENGTH, CONTEXT):
+        if isinstance(built_model, EncoderDecoder):
+            source = torch.zeros(2, length, dtype=torch.long)
+            state = built_model.new_state(source, capacity=length)
+        else:
+            state = built_model.new_state(2, length)
+        assert state.bytes == state_bytes(model, 2, length, "float32")
+
+
+@pytest.mark.parametrize("cls", sorted(nameable(), key=lambda cls: cls.__name__))
+def test_every_class_is_built_counted_kept_and_drawn(
+    cls: type[spec.Spec], drawn: dict[type[spec.Spec], spec.ModelSpec]
+) -> None:
+    assert lacks(drawn.get(cls)) == [], drawn.get(cls)
+
+
+def test_every_exported_kind_can_stand_in_a_file() -> None:
+    exported = {cls for cls in vars(spec).values() if isinstance(cls, type) and issubclass(cls, spec.Spec)}
+    assert {cls for cls in exported if "kind" in cls.model_fields} == nameable()
+
+
+# The test of the test: classes that nobody knows.
+
+
+class UnknownNorm(spec.Spec):
+    kind: Literal["unknown"] = "unknown"
+
+
+class UnknownMixer(spec.Spec):
+    kind: Literal["unknown"] = "unknown"
+
+    def fits(self, d_model: int) -> None: ...
+
+    def stands(self, causal: bool) -> None: ...
+
+
+def decoder_of(block: spec.Block) -> spec.Decoder:
+    return spec.Decoder(vocab_size=5, context_length=CONTEXT, d_model=4, layers=(block,))
+
+
+def with_unknown_norm() -> spec.Decoder:
+    wiring = spec.PreNorm.model_construct(norm=UnknownNorm())
+    return decoder_of(spec.Block(wiring=wiring, mixer=spec.GRU()))
+
+
+def with_unknown_mixer() -> spec.Decoder:
+    block = spec.Block.model_construct(
+        wiring=spec.Plain(), mixer=UnknownMixer(), cross=None, feedforward=spec.NoFeedForward(), dropout=0.0
+    )
+    return decoder_of(block)
+
+
+def test_a_class_in_a_union_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    field = spec.PreNorm.model_fields["norm"]
+    assert UnknownNorm not in nameable()
+    monkeypatch.setattr(field, "annotation", Annotated[field.annotation | UnknownNorm, "norm"])
+    assert UnknownNorm in nameable()
+
+
+def test_a_class_that_nobody_knows_lacks_all(drawn: dict[type[spec.Spec], spec.ModelSpec]) -> None:
+    assert lacks(drawn.get(UnknownNorm)) == ["strategy"]
+    assert lacks(with_unknown_norm()) == ["module", "parameters", "cost", "state"]
+    assert lacks(with_unknown_mixer()) == ["module", "parameters", "cost", "state"]
+    assert lacks(decoder_of(spec.Block(wiring=spec.Plain(), mixer=spec.GRU()))) == []
+
+
+def test_a_module_alone_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The norm is built, and the bytes that are kept do not depend on it; nobody counts it."""
+    known = parts.build_norm
+
+    def build_norm(norm: Any, d_model: int) -> Any:
+        return NoNorm(spec.NoNorm(), d_model) if isinstance(norm, UnknownNorm) else known(norm, d_model)
+
+    monkeypatch.setattr(parts, "build_norm", build_norm)
+    # whether a model fits into memory is counted before it is built
+    assert lacks(with_unknown_norm()) == ["module", "parameters", "cost", "state"]
+    monkeypatch.setattr(sys.modules[build.__module__], "refuse_too_large", lambda model, bytes_each: None)
+    assert lacks(with_unknown_norm()) == ["parameters", "cost"]
+
+
+def test_a_state_of_another_size_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = decoder_of(spec.Block(wiring=spec.Plain(), mixer=spec.GRU()))
+    monkeypatch.setattr("archetype.cost.state.mixer_numbers", lambda part, d, length: d + 1)
+    assert lacks(example) == ["state"]
