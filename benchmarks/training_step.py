@@ -11,10 +11,10 @@ from collections.abc import Callable
 import torch
 
 from archetype.cost import report
-from archetype.train.objective import next_token_loss
 from archetype.train.optimizer import build_optimizer
 from archetype.train.precision import autocast
 from archetype.train.recipe import AdamW
+from archetype.train.task import scored
 from benchmarks.machine import heading, matmul_flops
 from benchmarks.peer import both
 
@@ -45,7 +45,7 @@ def main() -> None:
         return take
 
     steps = {
-        "archetype": step(our_model, lambda: next_token_loss(our_model, tokens)),
+        "archetype": step(our_model, lambda: scored(our_model(tokens[:, :-1]), tokens[:, 1:]).loss),
         "transformers": step(their_model, lambda: their_model(input_ids=tokens, labels=tokens).loss),
     }
     command = f"--shape {chosen.shape} --dtype {chosen.dtype} --batch {chosen.batch} --length {chosen.length}"
