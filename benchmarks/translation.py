@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
-    parser.add_argument("--length-penalty", type=float, default=0.6)
+    parser.add_argument("--length-penalty", type=float, default=1.0)
     chosen = parser.parse_args()
     sources, references = read_lines(read_text(chosen.source), read_text(chosen.target), str(chosen.source))
     lm = archetype.load(chosen.run)

@@ -17,7 +17,7 @@ def translate(
         list[str] | None, typer.Argument(metavar="TEXT...", help="One or several; without one, standard input's lines.")
     ] = None,
     beams: Annotated[int | None, typer.Option(help="Kept of each text; 1 is greedy.  [default: 5]")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="0 favours short targets.  [default: 0.6]")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="0 favours short targets.  [default: 1.0]")] = None,
     longer: Annotated[int | None, typer.Option(help="Tokens beyond the source's at most.  [default: 50]")] = None,
     dtype: Annotated[str | None, typer.Option(help="Type to compute in.  [default: as stored]")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",

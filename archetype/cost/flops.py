@@ -3,7 +3,7 @@
 What is no matrix product (norms, activations, softmax, rotations, look-ups) is left out, as is the convention of the
 field. An additive score counts its product with w, not its tanh. Of Mamba's scan the contraction of the state with C
 is counted, and its convolution; the elementwise recurrence of the state is not. A token counts the experts that it is
-sent to, not those that stand by.
+sent to, not those that stand by. The zeros that make latent attention's values as wide as its keys are left out.
 
 Attention is counted `full`, every pair that is computed (all pairs, or all of a sparse pattern's tiles), or `half`,
 the pairs that the pattern and the direction allow, which for a causal text is about half of them.

@@ -22,7 +22,7 @@ class Beam(Spec):
     """
 
     beams: Annotated[int, Field(strict=True, ge=1, le=1000)] = 5
-    length_penalty: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.6
+    length_penalty: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 1.0
     longer: Size = 50
 
     def judged(self, log_probability: float, length: int) -> float:

@@ -81,6 +81,9 @@ class Attention(MultiHead):
         position, pattern = attention.position, attention.pattern
         self.rotary = Rotary(position, self.sizes.rotary_dim) if isinstance(position, spec.Rotary) else None
         self.alibi = Alibi(self.sizes.num_heads) if isinstance(position, spec.Alibi) else None
+        # words, for a compiler looks no object of ours up in a table; what BigBird draws differs from layer to layer
+        self.pairs_key = (spec.fingerprint(pattern), layer if isinstance(pattern, spec.BigBird) else 0)
+        self.bias_key = (self.pairs_key, position.kind, self.sizes.num_heads)
         if isinstance(pattern, spec.GlobalWindow) and pattern.global_projections:
             for name in "qkv":
                 mine = getattr(self, name)
@@ -124,21 +127,19 @@ class Attention(MultiHead):
 
     def _mask(self, span: Span, keys: Tensor) -> Tensor:
         """Which pairs are allowed, (b, 1, T, S); with a position bias, its numbers and minus infinity elsewhere."""
-        pattern, bias = self.spec.pattern, self._bias(span)
-        layer = self.layer if isinstance(pattern, spec.BigBird) else 0
-        queries = span.shared_positions
+        bias, queries = self._bias(span), span.shared_positions
 
         def pairs() -> Tensor:
-            allowed = mask.allowed(pattern, spec.Setting(self.causal, keys.shape[1], layer), queries, keys)
+            setting = spec.Setting(self.causal, keys.shape[1], self.layer)
+            allowed = mask.allowed(self.spec.pattern, setting, queries, keys)
             if not self.causal and span.counts is not None:
                 allowed = allowed & mask.present(span.counts, keys[0])
             return allowed
 
-        allowed = span.once(("pairs", pattern, layer), pairs)
+        allowed = span.once(self.pairs_key, pairs)
         if bias is None:
             return allowed
-        key = ("bias", pattern, layer, self.spec.position, self.sizes.num_heads)
-        masked: Tensor = span.once(key, lambda: bias(queries, keys).masked_fill(~allowed, -math.inf))
+        masked: Tensor = span.once(self.bias_key, lambda: bias(queries, keys).masked_fill(~allowed, -math.inf))
         return masked
 
     def _bias(self, span: Span) -> nn.Module | None:

@@ -24,7 +24,6 @@ class _Model(Spec):
 
     version: Literal[1] = 1
     name: str = ""
-    initialization: Initialization = GPT2Initialization()
 
     @model_validator(mode="before")
     @classmethod
@@ -71,6 +70,7 @@ class Decoder(_Model):
     layers: Layers
     final_norm: Norm = NoNorm()
     head: LanguageModelHead = LanguageModelHead()
+    initialization: Initialization = GPT2Initialization()
 
     @property
     def stacks(self) -> tuple[StackInPlace, ...]:
@@ -98,6 +98,7 @@ class Encoder(_Model):
     final_norm: Norm = NoNorm()
     pooler: Flag = False
     head: EncoderHead = MaskedLanguageModelHead()
+    initialization: Initialization = GPT2Initialization()
 
     @property
     def stacks(self) -> tuple[StackInPlace, ...]:
@@ -133,6 +134,7 @@ class EncoderDecoder(_Model):
     decoder: Stack
     bridge: StateBridge | None = None
     head: LanguageModelHead = LanguageModelHead()
+    initialization: Initialization = GPT2Initialization()
 
     @property
     def stacks(self) -> tuple[StackInPlace, ...]:
@@ -173,6 +175,7 @@ class NGram(_Model):
     hidden: tuple[WideSize, ...] = ()
     activation: Activation = "tanh"
     head: LanguageModelHead = LanguageModelHead(bias=True)
+    initialization: Initialization = GPT2Initialization()
 
     @property
     def width(self) -> int:
@@ -201,6 +204,7 @@ class MegaByte(_Model):
     global_model: SizedStack
     local_model: SizedStack
     head: LanguageModelHead = LanguageModelHead()
+    initialization: Initialization = GPT2Initialization()
 
     @property
     def stacks(self) -> tuple[StackInPlace, ...]:
@@ -238,6 +242,7 @@ class VisionEncoder(_Model):
     final_norm: Norm = NoNorm()
     pooler: Flag = False
     head: VisionHead
+    initialization: Initialization = GPT2Initialization()
 
     @property
     def context_length(self) -> int:

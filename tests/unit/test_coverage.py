@@ -14,10 +14,19 @@ from archetype.cost.state import state_bytes
 from archetype.model import EncoderDecoder, build
 from archetype.parts import build as parts
 from archetype.parts.norm import NoNorm
-from tests.strategies import CONTEXT, models
+from tests.strategies import (
+    CONTEXT,
+    decoders,
+    encoder_decoders,
+    encoders,
+    megabytes,
+    ngrams,
+    vision_encoders,
+)
 from tests.unit.cost.test_parameters import agrees
 
-EXAMPLES = 200
+MODELS = (decoders, encoders, encoder_decoders, ngrams, megabytes, vision_encoders)
+EXAMPLES = 40  # of each
 LENGTH = 7
 
 
@@ -59,14 +68,16 @@ def drawn() -> dict[type[spec.Spec], spec.ModelSpec]:
     """Of each class a model that holds it, rather one with a state, of those that properties are tested with."""
     found: dict[type[spec.Spec], spec.ModelSpec] = {}
 
-    @given(models())
-    @settings(max_examples=EXAMPLES, phases=(Phase.generate,))
-    def collect(model: spec.ModelSpec) -> None:
-        for cls in set(held(model)):
-            if cls not in found or (remembers(model) and not remembers(found[cls])):
-                found[cls] = model
+    for strategy in MODELS:
 
-    collect()
+        @given(strategy())
+        @settings(max_examples=EXAMPLES, phases=(Phase.generate,))
+        def collect(model: spec.ModelSpec) -> None:
+            for cls in set(held(model)):
+                if cls not in found or (remembers(model) and not remembers(found[cls])):
+                    found[cls] = model
+
+        collect()
     return found
 
 

@@ -36,7 +36,7 @@ settings = pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy",
 
 @cache
 def built(name: str) -> Model:
-    return randomize(build(SPECS[name]))
+    return randomize(build(SPECS[name]), seed=5)  # with which greedy texts vary
 
 
 @pytest.fixture(params=SPECS)
