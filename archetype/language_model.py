@@ -28,7 +28,7 @@ VERBS: dict[type, str] = {
     MegaByte: "generate",
     EncoderDecoder: "translate",
     Encoder: "fill or embed",
-    VisionEncoder: "classify images",
+    VisionEncoder: "classify",
 }
 
 
@@ -101,6 +101,10 @@ class LanguageModel:
     def embed(self, texts: list[str], pooling: Pooling = "mean", normalized: bool = True) -> torch.Tensor:
         """A vector for each text, by an encoder: the mean of its tokens' vectors, or the first's; of length 1."""
         return generate.embed(self._model(Encoder), self._tokenizer(), texts, pooling, normalized)
+
+    def classify(self, images: torch.Tensor) -> torch.Tensor:
+        """The probability of each class, (B, classes), for pictures (B, C, H, W), by a vision encoder."""
+        return generate.classify(self._model(VisionEncoder), images)
 
     def settings(self, **sampling: Any) -> Sampling:
         """The model's own settings with some replaced."""

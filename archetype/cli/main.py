@@ -29,6 +29,7 @@ for verb in (
     translate.translate,
     understand.fill,
     understand.embed,
+    understand.classify,
     models.load,
     models.export,
 ):

@@ -1,4 +1,4 @@
-"""The verbs of encoders: guess hidden tokens, and turn texts into vectors."""
+"""The verbs of encoders: guess hidden tokens, turn texts into vectors, and name what pictures show."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,6 +8,7 @@ import typer
 from archetype.cli.output import console, print_json
 
 MODEL = typer.Argument(metavar="MODEL", help="A run directory or a Hugging Face folder of an encoder.")
+IMAGES = typer.Argument(metavar="IMAGES", help="A .npz file with `images`, (N, C, H, W) or (N, H, W).")
 DEVICE = typer.Option(help="cpu or cuda.")
 DTYPE = typer.Option(help="Type to compute in.  [default: as stored]")
 
@@ -59,3 +60,28 @@ def embed(
     for number, (text, row) in enumerate(zip(texts, alike.tolist(), strict=True)):
         table.add_row(f"{number + 1} {text}", *(f"{value:.3f}" for value in row))
     console().print(table, markup=False)
+
+
+def classify(
+    model: Annotated[Path, MODEL],
+    images: Annotated[Path, IMAGES],
+    dtype: Annotated[str | None, DTYPE] = None,
+    device: Annotated[str, DEVICE] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with all probabilities.")] = False,
+) -> None:
+    """Name the class of each picture, a line each, with its probability."""
+    import torch
+
+    from archetype.checkpoint.tensors import dtype_of
+    from archetype.data.images import read_pictures
+    from archetype.language_model import load
+
+    pictures = torch.from_numpy(read_pictures(images))
+    shares = load(model, dtype_of(dtype), device).classify(pictures)
+    best = shares.max(-1)
+    if as_json:
+        rows = zip(best.indices.tolist(), shares.tolist(), strict=True)
+        print_json({"images": [{"class": label, "probabilities": row} for label, row in rows]})
+        return
+    for label, share in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+        print(f"{label} {share:.1%}")

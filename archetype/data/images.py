@@ -42,22 +42,36 @@ class Images:
 
 
 def read_images(file: Path) -> Images:
-    """The pictures in a .npz file with `images`, (N, H, W) or (N, C, H, W), and `labels`, (N,).
+    """The pictures in a .npz file and the `labels` beside them, (N,).
 
     Raises:
         DataError: names the file and what is missing or does not fit.
     """
-    images, labels = (_array(file, name) for name in ("images", "labels"))
-    images = images[:, None] if images.ndim == 3 else images
-    whole = images.dtype.kind in "biuf" and labels.dtype.kind in "iu"
-    if not whole or images.ndim != 4 or labels.shape != images.shape[:1] or not images.size:
-        cause = f"has images of {images.shape} {images.dtype} and labels of {labels.shape} {labels.dtype}"
-        raise DataError(str(file), cause, "give (N, C, H, W) numbers and (N,) whole numbers")
-    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
-        images, labels = images.astype(np.float32), labels.astype(np.int64)
-    if not np.isfinite(images).all() or labels.min() < 0:
-        raise DataError(str(file), "holds a number that is not finite, or a class below 0", "mend it")
+    images, labels = read_pictures(file), _array(file, "labels")
+    if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
+        cause = f"has {len(images)} images and labels of {labels.shape} {labels.dtype}"
+        raise DataError(str(file), cause, "give (N,) whole numbers")
+    labels = labels.astype(np.int64)
+    if labels.min() < 0:
+        raise DataError(str(file), "holds a class below 0", "mend it")
     return Images(images, labels)
+
+
+def read_pictures(file: Path) -> npt.NDArray[np.float32]:
+    """The `images` of a .npz file, (N, C, H, W); where it has (N, H, W), of one channel.
+
+    Raises:
+        DataError: names the file and what is missing or does not fit.
+    """
+    images = _array(file, "images")
+    images = images[:, None] if images.ndim == 3 else images
+    if images.dtype.kind not in "biuf" or images.ndim != 4 or not images.size:
+        raise DataError(str(file), f"has images of {images.shape} {images.dtype}", "give (N, C, H, W) numbers")
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
+        images = images.astype(np.float32)
+    if not np.isfinite(images).all():
+        raise DataError(str(file), "holds a number that is not finite", "mend it")
+    return images
 
 
 def _array(file: Path, name: str) -> npt.NDArray[Any]:
@@ -69,7 +83,7 @@ def _array(file: Path, name: str) -> npt.NDArray[Any]:
     except FileNotFoundError:
         raise DataError(str(file), "there is no such file", "check the path") from None
     except KeyError:
-        raise DataError(str(file), f"holds no array named {name}", "save it with images and labels") from None
+        raise DataError(str(file), f"holds no array named {name}", f"save it with {name}") from None
     except (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error):
         raise DataError(str(file), "is not an .npz file of plain numbers", "write it with numpy.savez") from None
 

@@ -63,7 +63,15 @@ FAMILY = Family(
             vit,
             {
                 "vit-tiny": dict(
-                    num_layers=2, d_model=64, num_heads=4, patch_size=2, image_size=8, channels=1, classes=10
+                    num_layers=2,
+                    d_model=64,
+                    num_heads=4,
+                    patch_size=2,
+                    image_size=8,
+                    channels=1,
+                    classes=10,
+                    dropout=0.2,
+                    std=0.1,
                 )
             },
         ),

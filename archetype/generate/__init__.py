@@ -1,6 +1,7 @@
 """From a model to text: settings, sampling, the driver, and streaming."""
 
 from archetype.generate.beam import Beam, beam_search
+from archetype.generate.classify import classify
 from archetype.generate.decode import Decoding, prefill
 from archetype.generate.embed import Pooling, embed
 from archetype.generate.fill import Guess, fill
@@ -17,6 +18,7 @@ __all__ = [
     "Sampler",
     "Sampling",
     "beam_search",
+    "classify",
     "embed",
     "fill",
     "generate",

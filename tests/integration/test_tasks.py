@@ -109,8 +109,17 @@ def test_images_are_learned_and_a_run_of_them_goes_on(archetype: Command, folder
     assert last["validation_count"] == 4
     assert json.loads(archetype("train", "--resume", folder / "vision", "--json").stdout)["step"] == 12
     assert not (folder / "vision" / "tokenizer").exists()
+    rows = json.loads(archetype("classify", folder / "vision", folder / "images.npz", "--json").stdout)["images"]
+    assert [sum(row["probabilities"]) for row in rows] == pytest.approx([1.0] * 40)
+    assert all(row["class"] == int(np.argmax(row["probabilities"])) for row in rows)
+    told = archetype("classify", folder / "vision", folder / "images.npz").stdout.splitlines()
+    assert [line.split()[0] for line in told] == [str(row["class"]) for row in rows]
+    np.savez(folder / "large.npz", images=np.zeros((2, 9, 9)))
+    assert refused(archetype, "classify", folder / "vision", folder / "large.npz") == (
+        "images: they are 1 x 9 x 9 and the model takes 1 x 8 x 8; resize or convert them"
+    )
     assert refused(archetype, "embed", folder / "vision", "a") == (
-        "model: a model of kind vision_encoder cannot do this; it is there to classify images"
+        "model: a model of kind vision_encoder cannot do this; it is there to classify"
     )
 
 

@@ -13,8 +13,7 @@ from archetype.data.images import ImageBatches, Images, read_images
 from archetype.errors import DataError
 
 PLAIN = "is not an .npz file of plain numbers; write it with numpy.savez"
-SHAPES = "give (N, C, H, W) numbers and (N,) whole numbers"
-NUMBERS = "holds a number that is not finite, or a class below 0; mend it"
+PIXELS, LABELS = "give (N, C, H, W) numbers", "give (N,) whole numbers"
 
 
 def saved(folder: Path, **arrays: Any) -> Path:
@@ -72,7 +71,7 @@ def test_a_lone_array_and_a_folder_are_refused(tmp_path: Path) -> None:
 def test_a_missing_array_is_named(tmp_path: Path, name: str) -> None:
     arrays = {"images": np.zeros((2, 2, 2)), "labels": np.array([0, 1])}
     arrays.pop(name)
-    assert refusal(saved(tmp_path, **arrays)) == f"holds no array named {name}; save it with images and labels"
+    assert refusal(saved(tmp_path, **arrays)) == f"holds no array named {name}; save it with {name}"
 
 
 def test_a_damaged_file_is_refused_wherever_the_damage_is(tmp_path: Path) -> None:
@@ -120,29 +119,34 @@ def test_a_member_that_is_no_array_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("images", "labels", "cause"),
     [
-        (np.zeros((2, 4)), [0, 1], "has images of (2, 4) float64 and labels of (2,) int64"),
-        (np.zeros((2, 1, 1, 1, 1)), [0, 1], "has images of (2, 1, 1, 1, 1) float64 and labels of (2,) int64"),
-        (np.zeros((2, 3, 3)), [0, 1, 1], "has images of (2, 1, 3, 3) float64 and labels of (3,) int64"),
-        (np.zeros((2, 3, 3)), [[0, 1]], "has images of (2, 1, 3, 3) float64 and labels of (1, 2) int64"),
-        (np.zeros((2, 3, 3)), [0.0, 1.0], "has images of (2, 1, 3, 3) float64 and labels of (2,) float64"),
-        (np.zeros((2, 3, 3)), ["a", "b"], "has images of (2, 1, 3, 3) float64 and labels of (2,) <U1"),
-        (np.zeros((0, 3, 3)), np.zeros(0, int), "has images of (0, 1, 3, 3) float64 and labels of (0,) int64"),
-        (np.zeros((2, 0, 0)), [0, 1], "has images of (2, 1, 0, 0) float64 and labels of (2,) int64"),
-        (np.full((2, 3, 3), "x"), [0, 1], "has images of (2, 1, 3, 3) <U1 and labels of (2,) int64"),
-        (np.zeros((2, 3, 3), complex), [0, 1], "has images of (2, 1, 3, 3) complex128 and labels of (2,) int64"),
+        (np.zeros((2, 4)), [0, 1], "has images of (2, 4) float64; " + PIXELS),
+        (np.zeros((2, 1, 1, 1, 1)), [0, 1], "has images of (2, 1, 1, 1, 1) float64; " + PIXELS),
+        (np.zeros((2, 3, 3)), [0, 1, 1], "has 2 images and labels of (3,) int64; " + LABELS),
+        (np.zeros((2, 3, 3)), [[0, 1]], "has 2 images and labels of (1, 2) int64; " + LABELS),
+        (np.zeros((2, 3, 3)), [0.0, 1.0], "has 2 images and labels of (2,) float64; " + LABELS),
+        (np.zeros((2, 3, 3)), ["a", "b"], "has 2 images and labels of (2,) <U1; " + LABELS),
+        (np.zeros((0, 3, 3)), np.zeros(0, int), "has images of (0, 1, 3, 3) float64; " + PIXELS),
+        (np.zeros((2, 0, 0)), [0, 1], "has images of (2, 1, 0, 0) float64; " + PIXELS),
+        (np.full((2, 3, 3), "x"), [0, 1], "has images of (2, 1, 3, 3) <U1; " + PIXELS),
+        (np.zeros((2, 3, 3), complex), [0, 1], "has images of (2, 1, 3, 3) complex128; " + PIXELS),
     ],
 )
 def test_other_shapes_and_types_are_refused(tmp_path: Path, images: Any, labels: Any, cause: str) -> None:
-    assert refusal(saved(tmp_path, images=images, labels=labels)) == f"{cause}; {SHAPES}"
+    assert refusal(saved(tmp_path, images=images, labels=labels)) == cause
 
 
 @pytest.mark.parametrize(
-    ("pixel", "label"), [(np.nan, 0), (np.inf, 0), (1e300, 0), (0.0, -1), (0.0, np.uint64(2**64 - 1))]
+    ("pixel", "label", "cause"),
+    [
+        *((pixel, 0, "holds a number that is not finite") for pixel in (np.nan, np.inf, 1e300)),
+        *((0.0, label, "holds a class below 0") for label in (-1, np.uint64(2**64 - 1))),
+    ],
 )
-def test_numbers_that_cannot_be_learned_are_refused(tmp_path: Path, pixel: float, label: int) -> None:
+def test_numbers_that_cannot_be_learned_are_refused(tmp_path: Path, pixel: float, label: int, cause: str) -> None:
     pixels = np.zeros((2, 3, 3))
     pixels[1, 2, 2] = pixel
-    assert refusal(saved(tmp_path, images=pixels, labels=np.array([0, label], dtype=type(label)))) == NUMBERS
+    labels = np.array([0, label], dtype=type(label))
+    assert refusal(saved(tmp_path, images=pixels, labels=labels)) == f"{cause}; mend it"
 
 
 def test_a_share_is_held_out_by_the_seed() -> None:
