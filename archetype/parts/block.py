@@ -26,7 +26,8 @@ class Contents:
 class Block(nn.Module):
     """A mixer, perhaps a look at a source, perhaps a feed-forward part, one after the other.
 
-    A wiring says what a content is given of x, and how x goes on with what the content found.
+    A wiring says what a content is given of x, and how x goes on with what the content found; what stands here is the
+    plain one.
     """
 
     norms: tuple[str, ...] = ("norm",)  # which norms each content has
@@ -56,12 +57,13 @@ class Block(nn.Module):
         return x, own
 
     def given(self, content: str, x: Tensor, span: Span) -> Tensor:
-        """What the content reads."""
-        raise NotImplementedError
+        """What the content reads: in plain wiring, what is there."""
+        return x
 
     def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
-        """What the next content's `given` starts from."""
-        raise NotImplementedError
+        """What the next content's `given` starts from: in plain wiring what was found, of a source beside who asked."""
+        found = self.dropout(found)
+        return x + found if content == "cross" else found
 
     def norm(self, content: str, x: Tensor, span: Span, which: str = "norm") -> Tensor:
         """X through the content's norm."""
@@ -82,9 +84,6 @@ class PreNormBlock(Block):
 
 class PostNormBlock(Block):
     """norm(x + F(x)) (Vaswani 2017)."""
-
-    def given(self, content: str, x: Tensor, span: Span) -> Tensor:
-        return x
 
     def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
         return self.norm(content, x + self.dropout(found), span)
@@ -107,13 +106,6 @@ class PlainBlock(Block):
     """F(x); what cross-attention finds is added to the vector that asked (Luong 2015, equation 5)."""
 
     norms = ()
-
-    def given(self, content: str, x: Tensor, span: Span) -> Tensor:
-        return x
-
-    def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
-        found = self.dropout(found)
-        return x + found if content == "cross" else found
 
 
 class ParallelBlock(Block):

@@ -10,6 +10,7 @@ piece may be empty.
 """
 
 import random
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple
@@ -53,22 +54,22 @@ class Piece(NamedTuple):
 class _Pattern(Spec):
     """What all patterns answer."""
 
+    @abstractmethod
     def rule(self, i: Positions, j: Positions, setting: Setting) -> Any:
         """Whether the pattern itself has the pair, causal or not."""
-        raise NotImplementedError
 
     def allows(self, i: Positions, j: Positions, setting: Setting) -> Any:
         """Whether the query at i may see the key at j."""
         allowed = self.rule(i, j, setting)
         return allowed & (j <= i) if setting.causal else allowed
 
+    @abstractmethod
     def pieces(self, setting: Setting) -> tuple[Piece, ...]:
         """How a whole text is computed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pairs(self, setting: Setting) -> int:
         """How many pairs of a whole text are allowed."""
-        raise NotImplementedError
 
     def computed(self, setting: Setting) -> int:
         """How many pairs are computed: all of every tile, each as large as its piece's largest."""
