@@ -75,10 +75,12 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
     """As many steps as this machine takes in the time."""
     import torch
 
+    from archetype.train.allocation import keep_freed_memory
     from archetype.train.pace import seconds_per_step
     from archetype.train.precision import resolved
     from archetype.train.recipe import AdamW, Cosine, Recipe, Text
 
+    keep_freed_memory()  # as while training, so that what is measured is what will be
     dtype = resolved("auto", torch.device("cpu"))
     steps = max(20, int(minutes * 60 / seconds_per_step(spec, BATCH_SIZE, LENGTH, dtype)))
     return Recipe(

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 def run_with_progress(session: "Session") -> "Interrupted | None":
     """Train to the end with a live line, then show the loss curve."""
     from archetype.cost import total_parameters
+    from archetype.train.allocation import keep_freed_memory
     from archetype.train.metrics import read
     from archetype.train.plot import draw_in_terminal
     from archetype.train.progress import ProgressLine
     from archetype.train.run import run
 
+    keep_freed_memory()
     err = console(stderr=True)
     recipe, spec = session.recipe, session.model.spec
     err.print(
