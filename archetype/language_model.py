@@ -28,7 +28,7 @@ VERBS: dict[type, str] = {
     MegaByte: "generate",
     EncoderDecoder: "translate",
     Encoder: "fill or embed",
-    VisionEncoder: "classify",
+    VisionEncoder: "classify images",
 }
 
 

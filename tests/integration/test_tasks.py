@@ -119,7 +119,7 @@ def test_images_are_learned_and_a_run_of_them_goes_on(archetype: Command, folder
         "images: they are 1 x 9 x 9 and the model takes 1 x 8 x 8; resize or convert them"
     )
     assert refused(archetype, "embed", folder / "vision", "a") == (
-        "model: a model of kind vision_encoder cannot do this; it is there to classify"
+        "model: a model of kind vision_encoder cannot do this; it is there to classify images"
     )
 
 
