@@ -26,29 +26,46 @@ def fill(
         CheckpointError: names the tensor that is missing, left over or of the wrong shape.
     """
     accounted(rules, tensors.names(), ignored)
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    wanted = shapes(model)
     for rule in rules:
-        _check_shape(rule, tensors.shape(rule.theirs), [wanted[name] for name in rule.ours])
+        _check_shape(rule, tensors.shape(rule.theirs), [rule.part(wanted[name]) for name in rule.ours])
     dtype = dtype or tensors.mapped(rules[0].theirs).dtype  # a file of mixed types becomes its first tensor's
     state: dict[str, Tensor] = {}
     for rule in rules:
-        state |= _parameters(rule, tensors, [wanted[name][0] for name in rule.ours], dtype, device)
+        found = _parameters(rule, tensors, [rule.part(wanted[name])[0] for name in rule.ours], dtype, device)
+        if rule.expert is None:
+            state |= found
+            continue
+        for name, tensor in found.items():
+            if name not in state:
+                state[name] = torch.empty(wanted[name], dtype=dtype, device=device)
+            state[name][rule.expert] = tensor
     model.load_state_dict(state, strict=True, assign=True)
+
+
+def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor of a model, by name."""
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def exported(model: nn.Module, rules: list[Rule]) -> Iterator[tuple[str, Tensor]]:
     """The file's tensors, one by one."""
     kept = model.state_dict()
     for rule in rules:
-        joined = [kept[name] for name in rule.ours]
-        tensor = joined[0] if len(joined) == 1 else torch.cat(joined)
+        joined = [kept[name] if rule.expert is None else kept[name][rule.expert] for name in rule.ours]
+        tensor = joined[0] if len(joined) == 1 else _joined(joined, rule.heads)
         yield rule.theirs, tensor.t().contiguous() if rule.transposed else tensor
 
 
 def exported_bytes(model: nn.Module, rules: list[Rule]) -> dict[str, int]:
     """The size of each of the file's tensors."""
     kept = model.state_dict()
-    return {rule.theirs: sum(kept[name].nbytes for name in rule.ours) for rule in rules}
+    return {
+        rule.theirs: sum(
+            kept[name].nbytes if rule.expert is None else kept[name][rule.expert].nbytes for name in rule.ours
+        )
+        for rule in rules
+    }
 
 
 def _parameters(
@@ -62,11 +79,16 @@ def _parameters(
         del whole
     with tensors.copied(rule.theirs) as tensor:
         turned = tensor.t() if rule.transposed else tensor
-        pieces = turned.split(sizes)
+        pieces = turned.unflatten(0, (rule.heads, -1)).split([size // rule.heads for size in sizes], dim=1)
         return {
-            name: torch.empty(piece.shape, dtype=dtype, device=device).copy_(piece)
+            name: torch.empty(piece.shape, dtype=dtype, device=device).copy_(piece).flatten(0, 1)
             for name, piece in zip(rule.ours, pieces, strict=True)
         }
+
+
+def _joined(tensors: list[Tensor], heads: int) -> Tensor:
+    """Along their rows, head by head."""
+    return torch.cat([tensor.unflatten(0, (heads, -1)) for tensor in tensors], dim=1).flatten(0, 1)
 
 
 def _check_shape(rule: Rule, found: tuple[int, ...], wanted: list[tuple[int, ...]]) -> None:

@@ -1,12 +1,13 @@
 """Hugging Face folders: config.json and safetensors, read and written."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from archetype.checkpoint import durable
-from archetype.checkpoint.apply import exported, exported_bytes, fill
+from archetype.checkpoint.apply import exported, exported_bytes, fill, shapes
 from archetype.checkpoint.rules import Rule, for_model
 from archetype.checkpoint.tensors import INDEX, SHARD_BYTES, SINGLE, Tensors, save, shards
 from archetype.errors import CheckpointError
@@ -34,7 +35,7 @@ def read_model(folder: Path, dtype: torch.dtype | None = None, device: torch.dev
         raise CheckpointError(str(folder / "config.json"), cause, "does it describe this checkpoint?")
     model = skeleton(spec)
     try:
-        rules = _as_named(family, for_model(family.format.rules, spec.num_layers, _names(model)), names)
+        rules = _as_named(family, for_model(family.format.rules_for(spec), spec.num_layers, shapes(model)), names)
         copies = _tied_copies(model, rules, tensors)
         fill(model, tensors, rules, (*family.format.ignored, *copies), dtype, device)
     except CheckpointError as error:
@@ -54,7 +55,7 @@ def write_model(
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     written = family.format.config_for(model.spec) | {"dtype": dtype}
     durable.write_json(folder / "config.json", written | (config or {}))
-    rules = for_model(family.format.rules, model.spec.num_layers, _names(model))
+    rules = for_model(family.format.rules_for(model.spec), model.spec.num_layers, shapes(model))
     sizes = exported_bytes(model, rules)
     groups = shards(sizes, shard_bytes)
     by_name = {rule.theirs: rule for rule in rules}
@@ -78,7 +79,7 @@ def _as_named(family: Family, rules: list[Rule], names: list[str]) -> list[Rule]
     """The rules for files that were saved without the head, whose names lack the family's prefix."""
     if any(name.startswith(family.format.prefix) for name in names):
         return rules
-    return [Rule(rule.theirs.removeprefix(family.format.prefix), rule.ours, rule.transposed) for rule in rules]
+    return [replace(rule, theirs=rule.theirs.removeprefix(family.format.prefix)) for rule in rules]
 
 
 def _tied_copies(model: Model, rules: list[Rule], tensors: Tensors) -> list[str]:

@@ -1,8 +1,21 @@
-"""BLOOM (BigScience 2022): ALiBi, and a norm after the embedding."""
+"""BLOOM (BigScience 2022): ALiBi, and a norm after the embedding; as transformers' `bloom` writes it."""
+
+from typing import Any
 
 from archetype import spec
+from archetype.checkpoint.rules import Rule, rule
+from archetype.families.config import Config
 from archetype.families.family import Family, sizes, tiny
+from archetype.families.format import Format, only
 from archetype.families.standard_block import standard_block
+from archetype.spec.base import MAX_LENGTH, MAX_WIDE
+from archetype.spec.layers import MAX_LAYERS
+
+# Of the program that it was trained with: how to compute, not what.
+IGNORED = (
+    "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "n_inner", "offset_alibi",
+    "pretraining_tp", "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact",
+)  # fmt: skip
 
 
 def bloom(
@@ -16,6 +29,7 @@ def bloom(
     eps: float = 1e-5,
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
+    tied: bool = True,
     std: float = 0.02,
 ) -> spec.Decoder:
     """A decoder of BLOOM's design."""
@@ -37,8 +51,71 @@ def bloom(
         embedding=spec.Embedding(norm=norm),
         layers=spec.repeat(num_layers, block),
         final_norm=norm,
-        head=spec.LanguageModelHead(tied=True),
+        head=spec.LanguageModelHead(tied=tied),
         initialization=spec.NormalInitialization(std=std),
+    )
+
+
+def read(config: Config) -> spec.Decoder:
+    """config.json to specification."""
+    for key in IGNORED:
+        config.get(key)
+    config.expect("apply_residual_connection_post_layernorm", False, "residuals that start behind the norm")
+    return bloom(
+        num_layers=config.size("n_layer", config.size("num_hidden_layers", 2, MAX_LAYERS), MAX_LAYERS),
+        d_model=config.size("n_embed", config.size("hidden_size", 64)),
+        num_heads=config.size("n_head", config.size("num_attention_heads", 8)),
+        vocab_size=config.size("vocab_size", 250_880, MAX_WIDE),
+        context_length=config.size("seq_length", 2048, MAX_LENGTH),
+        eps=config.positive("layer_norm_epsilon", 1e-5),
+        dropout=config.rate("hidden_dropout", 0.0),
+        attention_dropout=config.rate("attention_dropout", 0.0),
+        tied=config.flag("tie_word_embeddings", True),
+        std=config.positive("initializer_range", 0.02),
+    )
+
+
+def write(model: spec.ModelSpec) -> dict[str, Any]:
+    """Specification to config.json."""
+    decoder = only(spec.Decoder, model, "kind")
+    mixer = only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
+    norm = only(spec.LayerNorm, decoder.final_norm, "final_norm")
+    return {
+        "vocab_size": decoder.vocab_size,
+        "seq_length": decoder.context_length,
+        "hidden_size": decoder.d_model,
+        "n_layer": decoder.num_layers,
+        "n_head": mixer.num_heads,
+        "layer_norm_epsilon": norm.eps,
+        "hidden_dropout": decoder.layers[0].dropout,
+        "attention_dropout": mixer.dropout,
+        "tie_word_embeddings": decoder.head.tied,
+        "initializer_range": getattr(decoder.initialization, "std", 0.02),
+    }
+
+
+def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
+    """Queries, keys and values lie in one matrix, head by head."""
+    mixer = only(spec.Attention, only(spec.Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
+    block, layer = "transformer.h.{i}", "blocks.{i}"
+    pairs = (
+        ("transformer.word_embeddings_layernorm", "embedding.norm"),
+        (f"{block}.input_layernorm", f"{layer}.mixer_norm"),
+        (f"{block}.self_attention.dense", f"{layer}.mixer.o"),
+        (f"{block}.post_attention_layernorm", f"{layer}.feedforward_norm"),
+        (f"{block}.mlp.dense_h_to_4h", f"{layer}.feedforward.up"),
+        (f"{block}.mlp.dense_4h_to_h", f"{layer}.feedforward.down"),
+        ("transformer.ln_f", "final_norm"),
+    )
+    fused, kinds = f"{block}.self_attention.query_key_value", ("weight", "bias")
+    return (
+        rule("transformer.word_embeddings.weight", "embedding.token.weight"),
+        *(rule(f"{theirs}.{kind}", f"{ours}.{kind}") for theirs, ours in pairs for kind in kinds),
+        *(
+            rule(f"{fused}.{kind}", *(f"{layer}.mixer.{name}.{kind}" for name in "qkv"), heads=mixer.num_heads)
+            for kind in kinds
+        ),
+        rule("lm_head.weight", "lm_head.weight"),
     )
 
 
@@ -59,4 +136,5 @@ FAMILY = Family(
         ),
         **tiny(bloom, {"bloom-tiny": dict(num_layers=2, num_heads=4)}),
     },
+    Format("bloom", "BloomForCausalLM", read, write, rules, "transformer.", ()),
 )

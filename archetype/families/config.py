@@ -65,6 +65,14 @@ class Config:
             raise self.error(key, f"{value} is too large", f"use at most {most}")
         return value
 
+    def count(self, key: str, default: int) -> int:
+        """A whole number from 0 to the most layers that there can be."""
+        return 0 if self.get(key, default) == 0 else self.size(key, default)
+
+    def optional_size(self, key: str, default: int | None = None) -> int | None:
+        """A whole number from 1 on, or null; `default` where the key is absent."""
+        return None if self.get(key, default) is None else self.size(key, default)
+
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number."""
         value = self._given(key, default)
@@ -77,6 +85,10 @@ class Config:
         if (value := self.number(key, default)) <= 0:
             raise self.error(key, f"{value} is not above 0", "mend the file")
         return value
+
+    def optional_positive(self, key: str, default: float | None = None) -> float | None:
+        """A finite number above 0, or null; `default` where the key is absent."""
+        return None if self.get(key, default) is None else self.positive(key, default)
 
     def rate(self, key: str, default: float) -> float:
         """A number from 0 to 1, without 1."""

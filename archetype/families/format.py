@@ -25,7 +25,7 @@ class Format:
         architecture: the class that transformers loads it with.
         read: config.json to specification; every key is used or refused.
         write: specification to config.json; `config_for` proves that nothing was lost.
-        rules: tensors of the file and parameters of the model.
+        rules: tensors of the file and parameters of the model; a function where they depend on its sizes.
         prefix: what all tensor names but the head's start with; absent in files saved without the head.
         ignored: patterns of tensors that old files hold though they are no weights.
     """
@@ -34,9 +34,13 @@ class Format:
     architecture: str
     read: Callable[[Config], ModelSpec]
     write: Callable[[ModelSpec], dict[str, Any]]
-    rules: tuple[Rule, ...]
+    rules: tuple[Rule, ...] | Callable[[ModelSpec], tuple[Rule, ...]]
     prefix: str
     ignored: tuple[str, ...]
+
+    def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
+        """The weight rules of a model."""
+        return self.rules(model) if callable(self.rules) else self.rules
 
     def spec_from(self, config: dict[str, Any], place: str = "config.json") -> ModelSpec:
         """The specification that a config.json describes."""

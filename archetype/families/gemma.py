@@ -1,7 +1,13 @@
-"""Gemma (Gemma Team 2024)."""
+"""Gemma (Gemma Team 2024), as transformers' `gemma` writes it."""
+
+from typing import Any
 
 from archetype import spec
+from archetype.families.config import Config
 from archetype.families.family import Family, sizes, tiny
+from archetype.families.format import Format, only
+from archetype.families.llama import INV_FREQ, RULES, read_design, write_design
+from archetype.families.standard_block import ALL_BIASES
 
 
 def gemma(
@@ -15,7 +21,12 @@ def gemma(
     head_dim: int = 256,
     vocab_size: int = 256_000,
     context_length: int = 8192,
+    position: spec.Rotary = spec.Rotary(),
+    activation: spec.Activation = "gelu_tanh",
     eps: float = 1e-6,
+    attention_bias: bool = False,
+    attention_dropout: float = 0.0,
+    tied: bool = True,
     std: float = 0.02,
 ) -> spec.Decoder:
     """A decoder of Gemma's design: norms around one, GeGLU, embeddings scaled by sqrt(d_model) and tied."""
@@ -25,10 +36,12 @@ def gemma(
         mixer=spec.Attention(
             num_heads=num_heads,
             num_kv_heads=None if num_kv_heads == num_heads else num_kv_heads,
-            head_dim=head_dim,
-            position=spec.Rotary(),
+            head_dim=None if head_dim * num_heads == d_model else head_dim,
+            bias=ALL_BIASES if attention_bias else spec.ProjectionBiases(),
+            position=position,
+            dropout=attention_dropout,
         ),
-        feedforward=spec.GatedMLP(d_ff=d_ff, activation="gelu_tanh"),
+        feedforward=spec.GatedMLP(d_ff=d_ff, activation=activation),
     )
     return spec.Decoder(
         name=name,
@@ -38,9 +51,37 @@ def gemma(
         embedding=spec.Embedding(scale=d_model**0.5),
         layers=spec.repeat(num_layers, block),
         final_norm=norm,
-        head=spec.LanguageModelHead(tied=True),
+        head=spec.LanguageModelHead(tied=tied),
         initialization=spec.NormalInitialization(std=std),
     )
+
+
+def read(config: Config) -> spec.Decoder:
+    """config.json to specification."""
+    design = read_design(
+        config,
+        hidden_size=3072,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        head_dim=256,
+        intermediate_size=24_576,
+        vocab_size=256_000,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+    )
+    config.expect("use_bidirectional_attention", None, "a text that sees its future")
+    activation = config.activation("hidden_act", "gelu_pytorch_tanh")
+    activation = "gelu_tanh" if activation == "gelu" else activation  # what the first files meant
+    if config.get("hidden_activation") is not None and config.activation("hidden_activation", "") != activation:
+        raise config.error("hidden_activation", "contradicts hidden_act", "remove the wrong one")
+    return gemma(**design, activation=activation, attention_bias=config.flag("attention_bias", False))
+
+
+def write(model: spec.ModelSpec) -> dict[str, Any]:
+    """Specification to config.json."""
+    mixer = only(spec.Attention, only(spec.Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
+    return write_design(model) | {"attention_bias": mixer.bias.q}
 
 
 FAMILY = Family(
@@ -56,4 +97,5 @@ FAMILY = Family(
         ),
         **tiny(gemma, {"gemma-tiny": dict(num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32, d_ff=256)}),
     },
+    Format("gemma", "GemmaForCausalLM", read, write, RULES, "model.", INV_FREQ),
 )

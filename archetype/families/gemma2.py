@@ -1,7 +1,18 @@
-"""Gemma 2 (Gemma Team 2024b): norms on both sides, soft caps, and windows in every other layer."""
+"""Gemma 2 (Gemma Team 2024b): norms on both sides, soft caps, and windows in every other layer.
+
+As transformers' `gemma2` writes it.
+"""
+
+from typing import Any
 
 from archetype import spec
+from archetype.checkpoint.rules import rule
+from archetype.families.config import Config
 from archetype.families.family import Family, sizes, tiny
+from archetype.families.format import Format, only
+from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
+from archetype.families.llama import BLOCK, FRAME, GATED, INV_FREQ, LAYER, linear_rules, read_design, write_design
+from archetype.families.standard_block import ALL_BIASES
 
 
 def gemma2(
@@ -15,41 +26,115 @@ def gemma2(
     head_dim: int = 256,
     query_width: int = 256,
     window: int = 4096,
+    patterns: tuple[spec.Pattern, ...] | None = None,
     vocab_size: int = 256_000,
     context_length: int = 8192,
     attention_softcap: float | None = 50.0,
     softcap: float | None = 30.0,
+    position: spec.Rotary = spec.Rotary(),
+    activation: spec.Activation = "gelu_tanh",
     eps: float = 1e-6,
+    attention_bias: bool = False,
+    attention_dropout: float = 0.0,
+    tied: bool = True,
     std: float = 0.02,
 ) -> spec.Decoder:
-    """A decoder of Gemma 2's design. Scores are divided by the root of `query_width`; the first layer has a window."""
+    """A decoder of Gemma 2's design.
+
+    Scores are divided by the root of `query_width`. `patterns` are those of the layers in turn; absent, every second
+    layer sees everything, and the others a window.
+    """
     norm = spec.RMSNorm(eps=eps, unit_offset=True)
-    local = spec.Block(
+    block = spec.Block(
         wiring=spec.SandwichNorm(norm=norm),
         mixer=spec.Attention(
             num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            scale=query_width**-0.5,
+            num_kv_heads=None if num_kv_heads == num_heads else num_kv_heads,
+            head_dim=None if head_dim * num_heads == d_model else head_dim,
+            bias=ALL_BIASES if attention_bias else spec.ProjectionBiases(),
+            scale=None if query_width == head_dim else query_width**-0.5,
             softcap=attention_softcap,
-            position=spec.Rotary(),
-            pattern=spec.Window(size=window),
+            position=position,
+            dropout=attention_dropout,
         ),
-        feedforward=spec.GatedMLP(d_ff=d_ff, activation="gelu_tanh"),
+        feedforward=spec.GatedMLP(d_ff=d_ff, activation=activation),
     )
-    everywhere = local.changed(mixer=local.mixer.changed(pattern=spec.Full()))
+    patterns = patterns or (spec.Window(size=window), spec.Full())
+    blocks = (block.changed(mixer=block.mixer.changed(pattern=pattern)) for pattern in patterns)
     return spec.Decoder(
         name=name,
         vocab_size=vocab_size,
         context_length=context_length,
         d_model=d_model,
         embedding=spec.Embedding(scale=d_model**0.5),
-        layers=spec.cycle(num_layers, local, everywhere),
+        layers=spec.cycle(num_layers, *blocks),
         final_norm=norm,
-        head=spec.LanguageModelHead(tied=True, softcap=softcap),
+        head=spec.LanguageModelHead(tied=tied, softcap=softcap),
         initialization=spec.NormalInitialization(std=std),
     )
 
+
+def read(config: Config) -> spec.Decoder:
+    """config.json to specification."""
+    design = read_design(
+        config,
+        hidden_size=2304,
+        num_hidden_layers=26,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=256,
+        intermediate_size=9216,
+        vocab_size=256_000,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+    )
+    config.expect("use_bidirectional_attention", None, "a text that sees its future")
+    config.get("hidden_act")  # hidden_activation goes before it
+    config.get("cache_implementation")  # a way to keep the state
+    window = config.optional_size("sliding_window", 4096)
+    return gemma2(
+        **design,
+        patterns=read_patterns(config, design["num_layers"], window, lambda i: FULL if i % 2 else SLIDING),
+        query_width=config.size("query_pre_attn_scalar", 256),
+        attention_softcap=config.optional_positive("attn_logit_softcapping", 50.0),
+        softcap=config.optional_positive("final_logit_softcapping", 30.0),
+        activation=config.activation("hidden_activation", "gelu_pytorch_tanh"),
+        attention_bias=config.flag("attention_bias", False),
+    )
+
+
+def write(model: spec.ModelSpec) -> dict[str, Any]:
+    """Specification to config.json."""
+    decoder = only(spec.Decoder, model, "kind")
+    mixer = only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
+    width = mixer.sizes(decoder.d_model).head_dim if mixer.scale is None else round(mixer.scale**-2)
+    windows = write_patterns(decoder)
+    return (
+        write_design(model, "hidden_activation")
+        | windows
+        | {
+            "sliding_window": windows["sliding_window"] or 4096,  # transformers wants one, even if no layer uses it
+            "query_pre_attn_scalar": width,
+            "attn_logit_softcapping": mixer.softcap,
+            "final_logit_softcapping": decoder.head.softcap,
+            "attention_bias": mixer.bias.q,
+        }
+    )
+
+
+RULES = (
+    *FRAME,
+    *linear_rules(f"{BLOCK}.mlp", f"{LAYER}.feedforward", GATED),
+    *(
+        rule(f"{BLOCK}.{theirs}.weight", f"{LAYER}.{ours}.weight")
+        for theirs, ours in (
+            ("input_layernorm", "mixer_norm"),
+            ("post_attention_layernorm", "mixer_post_norm"),
+            ("pre_feedforward_layernorm", "feedforward_norm"),
+            ("post_feedforward_layernorm", "feedforward_post_norm"),
+        )
+    ),
+)
 
 FAMILY = Family(
     "gemma2",
@@ -80,4 +165,5 @@ FAMILY = Family(
             },
         ),
     },
+    Format("gemma2", "Gemma2ForCausalLM", read, write, RULES, "model.", INV_FREQ),
 )

@@ -1,10 +1,11 @@
 """Llama 2, 3, 3.1 and 3.2 (Touvron 2023, Dubey 2024), as transformers' `llama` writes them."""
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from archetype import spec
-from archetype.checkpoint.rules import rule
+from archetype.checkpoint.rules import Rule, rule
 from archetype.errors import CheckpointError
 from archetype.families.config import Config, activation_name
 from archetype.families.family import Family, sizes, tiny
@@ -27,7 +28,7 @@ def llama(
     vocab_size: int = 32_000,
     context_length: int = 4096,
     position: spec.Rotary = spec.Rotary(),
-    pattern: spec.Pattern = spec.Full(),
+    patterns: tuple[spec.Pattern, ...] = (spec.Full(),),
     activation: spec.Activation = "silu",
     eps: float = 1e-5,
     attention_bias: bool | spec.ProjectionBiases = False,
@@ -36,7 +37,7 @@ def llama(
     tied: bool = False,
     std: float = 0.02,
 ) -> spec.Decoder:
-    """A decoder of Llama's design."""
+    """A decoder of Llama's design; `patterns` are those of its layers in turn."""
     norm = spec.RMSNorm(eps=eps)
     if isinstance(attention_bias, bool):
         attention_bias = ALL_BIASES if attention_bias else spec.ProjectionBiases()
@@ -46,7 +47,6 @@ def llama(
         head_dim=None if head_dim is not None and head_dim * num_heads == d_model else head_dim,
         bias=attention_bias,
         position=position,
-        pattern=pattern,
         dropout=attention_dropout,
     )
     block = spec.Block(
@@ -54,59 +54,80 @@ def llama(
         mixer=mixer,
         feedforward=spec.GatedMLP(d_ff=d_ff, activation=activation, bias=mlp_bias),
     )
+    blocks = (block.changed(mixer=mixer.changed(pattern=pattern)) for pattern in patterns)
     return spec.Decoder(
         name=name,
         vocab_size=vocab_size,
         context_length=context_length,
         d_model=d_model,
-        layers=spec.repeat(num_layers, block),
+        layers=spec.cycle(num_layers, *blocks),
         final_norm=norm,
         head=spec.LanguageModelHead(tied=tied),
         initialization=spec.NormalInitialization(std=std),
     )
 
 
+def read_design(config: Config, **defaults: Any) -> dict[str, Any]:
+    """The arguments of `llama` that the keys give which every format of its kind has; `defaults` are its library's."""
+    known: dict[str, Any] = {
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "intermediate_size": 11_008,
+        "vocab_size": 32_000,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10_000.0,
+        "tie_word_embeddings": False,
+    } | defaults
+    d_model, num_heads = (config.size(key, known[key]) for key in ("hidden_size", "num_attention_heads"))
+    head_dim = config.size("head_dim", known.get("head_dim", max(1, d_model // num_heads)))
+    null = "num_key_value_heads" in config.values and config.values["num_key_value_heads"] is None
+    context_length = config.size("max_position_embeddings", known["max_position_embeddings"], MAX_LENGTH)
+    position = read_rotary(config, head_dim, context_length, known["rope_theta"])
+    if position.dim is not None:  # transformers turns whole heads here, whatever the file says
+        raise config.error("partial_rotary_factor", "this format turns whole heads", "remove it")
+    return {
+        "num_layers": config.size("num_hidden_layers", known["num_hidden_layers"], MAX_LAYERS),
+        "d_model": d_model,
+        "num_heads": num_heads,
+        "num_kv_heads": config.size(
+            "num_key_value_heads", num_heads if null else known.get("num_key_value_heads", num_heads)
+        ),
+        "head_dim": head_dim,
+        "d_ff": config.size("intermediate_size", known["intermediate_size"], MAX_WIDE),
+        "vocab_size": config.size("vocab_size", known["vocab_size"], MAX_WIDE),
+        "context_length": context_length,
+        "position": position,
+        "eps": config.positive("rms_norm_eps", known["rms_norm_eps"]),
+        "attention_dropout": config.rate("attention_dropout", 0.0),
+        "tied": config.flag("tie_word_embeddings", known["tie_word_embeddings"]),
+        "std": config.positive("initializer_range", 0.02),
+    }
+
+
 def read(config: Config) -> spec.Decoder:
     """config.json to specification."""
-    d_model, num_heads = config.size("hidden_size", 4096), config.size("num_attention_heads", 32)
-    head_dim = config.size("head_dim", max(1, d_model // num_heads))
-    context_length = config.size("max_position_embeddings", 2048, MAX_LENGTH)
     config.get("pretraining_tp")  # a way to split the products, not another result
-    position = read_rotary(config, head_dim, context_length)
-    if position.dim is not None:  # transformers' llama turns whole heads, whatever the file says
-        raise config.error("partial_rotary_factor", "the llama format turns whole heads", "remove it")
     return llama(
-        num_layers=config.size("num_hidden_layers", 32, MAX_LAYERS),
-        d_model=d_model,
-        num_heads=num_heads,
-        num_kv_heads=config.size("num_key_value_heads", num_heads),
-        head_dim=head_dim,
-        d_ff=config.size("intermediate_size", 11_008, MAX_WIDE),
-        vocab_size=config.size("vocab_size", 32_000, MAX_WIDE),
-        context_length=context_length,
-        position=position,
+        **read_design(config),
         activation=config.activation("hidden_act", "silu"),
-        eps=config.positive("rms_norm_eps", 1e-6),
         attention_bias=config.flag("attention_bias", False),
         mlp_bias=config.flag("mlp_bias", False),
-        attention_dropout=config.rate("attention_dropout", 0.0),
-        tied=config.flag("tie_word_embeddings", False),
-        std=config.positive("initializer_range", 0.02),
     )
 
 
-def write(model: spec.ModelSpec) -> dict[str, Any]:
-    """Specification to config.json."""
+def write_design(model: spec.ModelSpec, activation: str = "hidden_act") -> dict[str, Any]:
+    """The keys that every format of Llama's kind has; `activation` is what this one calls the nonlinearity."""
     decoder = only(spec.Decoder, model, "kind")
     block = decoder.layers[0]
-    wiring = only(spec.PreNorm, block.wiring, "layers[0].wiring")
-    norm = only(spec.RMSNorm, wiring.norm, "layers[0].wiring.norm")
+    norm = only(spec.RMSNorm, decoder.final_norm, "final_norm")
     mixer = only(spec.Attention, block.mixer, "layers[0].mixer")
     rotary = only(spec.Rotary, mixer.position, "layers[0].mixer.position")
     feedforward = only(spec.GatedMLP, block.feedforward, "layers[0].feedforward")
     heads = mixer.sizes(decoder.d_model)
     if heads.rotary_dim != heads.head_dim:
-        cause = "the llama format turns whole heads"
+        cause = "this format turns whole heads"
         raise CheckpointError("layers[0].mixer.position.dim", cause, "export to another family")
     return {
         "vocab_size": decoder.vocab_size,
@@ -117,37 +138,46 @@ def write(model: spec.ModelSpec) -> dict[str, Any]:
         "num_key_value_heads": heads.num_kv_heads,
         "head_dim": heads.head_dim,
         "intermediate_size": feedforward.width(decoder.d_model),
-        "hidden_act": activation_name(feedforward.activation),
+        activation: activation_name(feedforward.activation),
         "rms_norm_eps": norm.eps,
         "rope_parameters": write_rotary(rotary, heads.head_dim),
-        "attention_bias": mixer.bias.q,
-        "mlp_bias": feedforward.bias,
         "attention_dropout": mixer.dropout,
         "tie_word_embeddings": decoder.head.tied,
         "initializer_range": getattr(decoder.initialization, "std", 0.02),
     }
 
 
-RULES = (
+def write(model: spec.ModelSpec) -> dict[str, Any]:
+    """Specification to config.json."""
+    written = write_design(model)
+    block = only(spec.Decoder, model, "kind").layers[0]
+    biases = only(spec.Attention, block.mixer, "layers[0].mixer").bias
+    feedforward = only(spec.GatedMLP, block.feedforward, "layers[0].feedforward")
+    return written | {"attention_bias": biases.q, "mlp_bias": feedforward.bias}
+
+
+def linear_rules(theirs: str, ours: str, pairs: tuple[tuple[str, str], ...]) -> Iterator[Rule]:
+    """Matrices and their biases."""
+    for one, other in pairs:
+        for kind in ("weight", "bias"):
+            yield rule(f"{theirs}.{one}.{kind}", f"{ours}.{other}.{kind}")
+
+
+ATTENTION = (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("o_proj", "o"))
+GATED = (("gate_proj", "gate"), ("up_proj", "up"), ("down_proj", "down"))
+BLOCK, LAYER = "model.layers.{i}", "blocks.{i}"
+# What lies around the feed-forward parts is alike in all formats of this kind.
+FRAME = (
     rule("model.embed_tokens.weight", "embedding.token.weight"),
-    rule("model.layers.{i}.input_layernorm.weight", "blocks.{i}.mixer_norm.weight"),
-    rule("model.layers.{i}.post_attention_layernorm.weight", "blocks.{i}.feedforward_norm.weight"),
-    *(
-        rule(f"model.layers.{{i}}.{theirs}.{kind}", f"blocks.{{i}}.{ours}.{kind}")
-        for theirs, ours in (
-            ("self_attn.q_proj", "mixer.q"),
-            ("self_attn.k_proj", "mixer.k"),
-            ("self_attn.v_proj", "mixer.v"),
-            ("self_attn.o_proj", "mixer.o"),
-            ("mlp.gate_proj", "feedforward.gate"),
-            ("mlp.up_proj", "feedforward.up"),
-            ("mlp.down_proj", "feedforward.down"),
-        )
-        for kind in ("weight", "bias")
-    ),
+    *linear_rules(f"{BLOCK}.self_attn", f"{LAYER}.mixer", ATTENTION),
     rule("model.norm.weight", "final_norm.weight"),
     rule("lm_head.weight", "lm_head.weight"),
 )
+PRE_NORMS = (
+    rule(f"{BLOCK}.input_layernorm.weight", f"{LAYER}.mixer_norm.weight"),
+    rule(f"{BLOCK}.post_attention_layernorm.weight", f"{LAYER}.feedforward_norm.weight"),
+)
+RULES = (*FRAME, *PRE_NORMS, *linear_rules(f"{BLOCK}.mlp", f"{LAYER}.feedforward", GATED))
 
 
 def _long_context(factor: float) -> spec.Rotary:
@@ -201,13 +231,6 @@ PRESETS = {
     **tiny(llama, {"llama-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172)}),
 }
 
-FORMAT = Format(
-    model_type="llama",
-    architecture="LlamaForCausalLM",
-    read=read,
-    write=write,
-    rules=RULES,
-    prefix="model.",
-    ignored=(r".*rotary_emb\.inv_freq",),
-)
+INV_FREQ = (r".*rotary_emb\.inv_freq",)  # a table that old files hold
+FORMAT = Format("llama", "LlamaForCausalLM", read, write, RULES, "model.", INV_FREQ)
 FAMILY = Family("llama", PRESETS, FORMAT)

@@ -1,9 +1,23 @@
-"""Mamba (Gu 2023), and Mamba on bytes (Wang 2024)."""
+"""Mamba (Gu 2023), and Mamba on bytes (Wang 2024); as transformers' `mamba` writes it."""
 
 from functools import partial
+from typing import Any
 
 from archetype import spec
+from archetype.checkpoint.rules import rule
+from archetype.families.config import Config
 from archetype.families.family import Family, sizes, tiny
+from archetype.families.format import Format, only
+from archetype.spec.base import MAX_LENGTH, MAX_WIDE
+from archetype.spec.layers import MAX_LAYERS
+
+TRAINED = 2048  # tokens: a published configuration has no word for it
+# Of the authors' own program and of ways to compute: they follow from other keys, or change no result.
+IGNORED = (
+    "d_model", "d_inner", "n_layer", "ssm_cfg", "rms_norm", "fused_add_norm", "pad_vocab_size_multiple",
+    "residual_in_fp32", "rescale_prenorm_residual", "time_step_init_scheme", "time_step_floor", "time_step_scale",
+    "use_mambapy", "use_associative_scan", "layer_types",
+)  # fmt: skip
 
 
 def mamba(
@@ -13,7 +27,7 @@ def mamba(
     d_model: int,
     mixer: spec.Mamba = spec.Mamba(),
     vocab_size: int = 50_280,
-    context_length: int = 2048,
+    context_length: int = TRAINED,
     eps: float = 1e-5,
     tied: bool = True,
     std: float = 0.02,
@@ -31,6 +45,82 @@ def mamba(
         initialization=spec.NormalInitialization(std=std),
     )
 
+
+def read(config: Config) -> spec.Decoder:
+    """config.json to specification."""
+    for key in IGNORED:
+        config.get(key)
+    d_model, expand = config.size("hidden_size", 768), config.size("expand", 2)
+    config.expect("intermediate_size", expand * d_model, "a width beside expand")
+    config.expect("hidden_act", "silu", "another activation")
+    rank, bias = config.get("time_step_rank", "auto"), config.flag("use_bias", False)
+    automatic = rank == "auto" or rank == -(-d_model // 16)
+    return mamba(
+        num_layers=config.size("num_hidden_layers", 32, MAX_LAYERS),
+        d_model=d_model,
+        mixer=spec.Mamba(
+            expand=expand,
+            state_size=config.size("state_size", 16),
+            conv_kernel=config.size("conv_kernel", 4),
+            dt_rank=None if automatic else config.size("time_step_rank"),
+            conv_bias=config.flag("use_conv_bias", True),
+            bias=bias,
+            dt_min=config.positive("time_step_min", 0.001),
+            dt_max=config.positive("time_step_max", 0.1),
+        ),
+        vocab_size=config.size("vocab_size", 50_280, MAX_WIDE),
+        context_length=config.size("max_position_embeddings", TRAINED, MAX_LENGTH),
+        eps=config.positive("layer_norm_epsilon", 1e-5),
+        tied=config.flag("tie_word_embeddings", True),
+        std=config.positive("initializer_range", 0.1),
+    )
+
+
+def write(model: spec.ModelSpec) -> dict[str, Any]:
+    """Specification to config.json."""
+    decoder = only(spec.Decoder, model, "kind")
+    mixer = only(spec.Mamba, decoder.layers[0].mixer, "layers[0].mixer")
+    norm = only(spec.RMSNorm, decoder.final_norm, "final_norm")
+    return {
+        "vocab_size": decoder.vocab_size,
+        "max_position_embeddings": decoder.context_length,  # ours: transformers keeps it and does not ask
+        "hidden_size": decoder.d_model,
+        "num_hidden_layers": decoder.num_layers,
+        "intermediate_size": mixer.expand * decoder.d_model,
+        "expand": mixer.expand,
+        "state_size": mixer.state_size,
+        "conv_kernel": mixer.conv_kernel,
+        "time_step_rank": mixer.rank(decoder.d_model),
+        "time_step_min": mixer.dt_min,
+        "time_step_max": mixer.dt_max,
+        "use_conv_bias": mixer.conv_bias,
+        "use_bias": mixer.bias,
+        "hidden_act": "silu",
+        "layer_norm_epsilon": norm.eps,
+        "tie_word_embeddings": decoder.head.tied,
+        "initializer_range": getattr(decoder.initialization, "std", 0.1),
+    }
+
+
+BLOCK, LAYER = "backbone.layers.{i}", "blocks.{i}"
+RULES = (
+    rule("backbone.embeddings.weight", "embedding.token.weight"),
+    rule(f"{BLOCK}.norm.weight", f"{LAYER}.mixer_norm.weight"),
+    *(rule(f"{BLOCK}.mixer.{name}", f"{LAYER}.mixer.{name}") for name in ("A_log", "D")),
+    *(
+        rule(f"{BLOCK}.mixer.{theirs}.{kind}", f"{LAYER}.mixer.{ours}.{kind}")
+        for theirs, ours in (
+            ("in_proj", "in_proj"),
+            ("conv1d", "conv"),
+            ("x_proj", "x_proj"),
+            ("dt_proj", "dt_proj"),
+            ("out_proj", "out_proj"),
+        )
+        for kind in ("weight", "bias")
+    ),
+    rule("backbone.norm_f.weight", "final_norm.weight"),
+    rule("lm_head.weight", "lm_head.weight"),
+)
 
 FAMILY = Family(
     "mamba",
@@ -63,4 +153,5 @@ FAMILY = Family(
             },
         ),
     },
+    Format("mamba", "MambaForCausalLM", read, write, RULES, "backbone.", ()),
 )

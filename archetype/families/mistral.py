@@ -1,34 +1,35 @@
-"""Mistral 7B (Jiang 2023): Llama with a sliding window."""
+"""Mistral 7B (Jiang 2023): Llama with a sliding window; as transformers' `mistral` writes it."""
+
+from typing import Any
 
 from archetype import spec
+from archetype.families.config import Config
 from archetype.families.family import Family, sizes, tiny
-from archetype.families.llama import llama
+from archetype.families.format import Format, only
+from archetype.families.llama import INV_FREQ, RULES, llama, read_design, write_design
 
 
-def mistral(
-    *,
-    name: str = "",
-    num_layers: int,
-    d_model: int,
-    num_heads: int,
-    num_kv_heads: int,
-    d_ff: int,
-    window: int = 4096,
-    vocab_size: int = 32_000,
-    context_length: int = 32_768,
-) -> spec.Decoder:
-    """A decoder of Mistral's design."""
-    return llama(
-        name=name,
-        num_layers=num_layers,
-        d_model=d_model,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        d_ff=d_ff,
-        vocab_size=vocab_size,
-        context_length=context_length,
-        pattern=spec.Window(size=window),
+def mistral(*, window: int | None = 4096, context_length: int = 32_768, **design: Any) -> spec.Decoder:
+    """A decoder of Mistral's design; `design` is as in `llama`."""
+    pattern = spec.Full() if window is None else spec.Window(size=window)
+    return llama(context_length=context_length, patterns=(pattern,), **design)
+
+
+def read(config: Config) -> spec.Decoder:
+    """config.json to specification."""
+    defaults = {"num_key_value_heads": 8, "intermediate_size": 14_336, "max_position_embeddings": 131_072}
+    return mistral(
+        **read_design(config, **defaults),
+        window=config.optional_size("sliding_window", 4096),
+        activation=config.activation("hidden_act", "silu"),
     )
+
+
+def write(model: spec.ModelSpec) -> dict[str, Any]:
+    """Specification to config.json."""
+    written = write_design(model)
+    mixer = only(spec.Attention, only(spec.Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
+    return written | {"sliding_window": mixer.pattern.size if isinstance(mixer.pattern, spec.Window) else None}
 
 
 FAMILY = Family(
@@ -41,4 +42,5 @@ FAMILY = Family(
         ),
         **tiny(mistral, {"mistral-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172, window=32)}),
     },
+    Format("mistral", "MistralForCausalLM", read, write, RULES, "model.", INV_FREQ),
 )

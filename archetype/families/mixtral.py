@@ -1,49 +1,86 @@
-"""Mixtral (Jiang 2024): Llama with experts."""
+"""Mixtral (Jiang 2024): Llama with experts; as transformers' `mixtral` writes it."""
+
+from typing import Any
 
 from archetype import spec
+from archetype.checkpoint.rules import rule
+from archetype.families.config import Config
 from archetype.families.family import Family, sizes, tiny
+from archetype.families.format import Format, only
+from archetype.families.llama import BLOCK, FRAME, INV_FREQ, LAYER, PRE_NORMS, llama, read_design, write_design
 
 
 def mixtral(
     *,
-    name: str = "",
-    num_layers: int,
-    d_model: int,
-    num_heads: int,
-    num_kv_heads: int,
-    d_ff: int,
     num_experts: int = 8,
     experts_per_token: int = 2,
-    vocab_size: int = 32_000,
+    balance_loss: float = 0.02,
     context_length: int = 32_768,
     position: spec.Rotary = spec.Rotary(theta=1_000_000.0),
-    eps: float = 1e-5,
-    balance_loss: float = 0.02,
-    std: float = 0.02,
+    **design: Any,
 ) -> spec.Decoder:
-    """A decoder of Mixtral's design; the weights of a token's experts sum to one."""
-    norm = spec.RMSNorm(eps=eps)
-    block = spec.Block(
-        wiring=spec.PreNorm(norm=norm),
-        mixer=spec.Attention(num_heads=num_heads, num_kv_heads=num_kv_heads, position=position),
-        feedforward=spec.MixtureOfExperts(
+    """A decoder of Mixtral's design: the weights of a token's experts sum to one; `design` is as in `llama`."""
+    dense = llama(context_length=context_length, position=position, **design)
+    return dense.changed(layers=tuple(
+        block.changed(feedforward=spec.MixtureOfExperts(
             num_experts=num_experts,
             experts_per_token=experts_per_token,
-            expert=spec.GatedMLP(d_ff=d_ff, activation="silu"),
+            expert=block.feedforward,
             router=spec.SoftmaxRouter(renormalize=True),
             balance_loss=balance_loss,
-        ),
+        ))
+        for block in dense.layers
+    ))  # fmt: skip
+
+
+def read(config: Config) -> spec.Decoder:
+    """config.json to specification."""
+    design = read_design(
+        config,
+        num_key_value_heads=8,
+        intermediate_size=14_336,
+        max_position_embeddings=131_072,
+        rms_norm_eps=1e-5,
+        rope_theta=1_000_000.0,
     )
-    return spec.Decoder(
-        name=name,
-        vocab_size=vocab_size,
-        context_length=context_length,
-        d_model=d_model,
-        layers=spec.repeat(num_layers, block),
-        final_norm=norm,
-        initialization=spec.NormalInitialization(std=std),
+    config.get("output_router_logits")  # what training returns, not what it computes
+    config.expect("router_jitter_noise", 0.0, "noise on what the router reads")
+    window = config.optional_size("sliding_window")
+    return mixtral(
+        **design,
+        num_experts=config.size("num_local_experts", 8),
+        experts_per_token=config.size("num_experts_per_tok", 2),
+        balance_loss=config.number("router_aux_loss_coef", 0.001),
+        activation=config.activation("hidden_act", "silu"),
+        patterns=(spec.Full() if window is None else spec.Window(size=window),),
     )
 
+
+def write(model: spec.ModelSpec) -> dict[str, Any]:
+    """Specification to config.json."""
+    block = only(spec.Decoder, model, "kind").layers[0]
+    experts = only(spec.MixtureOfExperts, block.feedforward, "layers[0].feedforward")
+    mixer = only(spec.Attention, block.mixer, "layers[0].mixer")
+    dense = model.changed(layers=(block.changed(feedforward=experts.expert),))
+    return write_design(dense) | {
+        "num_hidden_layers": model.num_layers,
+        "num_local_experts": experts.num_experts,
+        "num_experts_per_tok": experts.experts_per_token,
+        "router_aux_loss_coef": experts.balance_loss,
+        "sliding_window": mixer.pattern.size if isinstance(mixer.pattern, spec.Window) else None,
+    }
+
+
+EXPERTS = f"{BLOCK}.block_sparse_moe"
+RULES = (
+    *FRAME,
+    *PRE_NORMS,
+    rule(f"{EXPERTS}.gate.weight", f"{LAYER}.feedforward.router.weight"),
+    *(
+        rule(f"{EXPERTS}.experts.{{e}}.{theirs}.weight", f"{LAYER}.feedforward.experts.{ours}")
+        for theirs, ours in (("w1", "gate"), ("w3", "up"), ("w2", "down"))
+    ),
+)
 
 FAMILY = Family(
     "mixtral",
@@ -73,4 +110,5 @@ FAMILY = Family(
             {"mixtral-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=96, num_experts=4)},
         ),
     },
+    Format("mixtral", "MixtralForCausalLM", read, write, RULES, "model.", INV_FREQ),
 )

@@ -1,38 +1,46 @@
-"""Qwen2 (Yang 2024): Llama with biases on queries, keys and values."""
+"""Qwen2 (Yang 2024): Llama with biases on queries, keys and values; as transformers' `qwen2` writes it."""
+
+from typing import Any
 
 from archetype import spec
+from archetype.families.config import Config
 from archetype.families.family import Family, sizes, tiny
-from archetype.families.llama import llama
+from archetype.families.format import Format, only
+from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
+from archetype.families.llama import INV_FREQ, RULES, llama, read_design, write_design
 
 
 def qwen2(
     *,
-    name: str = "",
-    num_layers: int,
-    d_model: int,
-    num_heads: int,
-    num_kv_heads: int,
-    d_ff: int,
-    vocab_size: int,
     context_length: int = 131_072,
-    tied: bool = False,
+    position: spec.Rotary = spec.Rotary(theta=1_000_000.0),
     eps: float = 1e-6,
+    **design: Any,
 ) -> spec.Decoder:
-    """A decoder of Qwen2's design."""
-    return llama(
-        name=name,
-        num_layers=num_layers,
-        d_model=d_model,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        d_ff=d_ff,
-        vocab_size=vocab_size,
-        context_length=context_length,
-        position=spec.Rotary(theta=1_000_000.0),
-        eps=eps,
-        attention_bias=spec.ProjectionBiases(q=True, k=True, v=True),
-        tied=tied,
-    )
+    """A decoder of Qwen2's design; `design` is as in `llama`."""
+    biases = spec.ProjectionBiases(q=True, k=True, v=True)
+    return llama(context_length=context_length, position=position, eps=eps, attention_bias=biases, **design)
+
+
+def read(config: Config) -> spec.Decoder:
+    """config.json to specification."""
+    defaults = {"vocab_size": 151_936, "intermediate_size": 22_016, "max_position_embeddings": 32_768}
+    design = read_design(config, num_key_value_heads=32, **defaults)
+    given = config.optional_size("sliding_window", 4096)
+    window = given if config.flag("use_sliding_window", False) else None
+    first = config.get("max_window_layers", 28)
+
+    def default(layer: int) -> str:
+        return SLIDING if window is not None and layer >= first else FULL
+
+    patterns = read_patterns(config, design["num_layers"], window, default)
+    return qwen2(**design, patterns=patterns, activation=config.activation("hidden_act", "silu"))
+
+
+def write(model: spec.ModelSpec) -> dict[str, Any]:
+    """Specification to config.json."""
+    windows = write_patterns(only(spec.Decoder, model, "kind"))
+    return write_design(model) | windows | {"use_sliding_window": windows["sliding_window"] is not None}
 
 
 FAMILY = Family(
@@ -58,4 +66,5 @@ FAMILY = Family(
         ),
         **tiny(qwen2, {"qwen2-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172, tied=True)}),
     },
+    Format("qwen2", "Qwen2ForCausalLM", read, write, RULES, "model.", INV_FREQ),
 )

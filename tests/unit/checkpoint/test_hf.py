@@ -21,6 +21,7 @@ from archetype.language_model import LanguageModel, export, load
 from archetype.model import Model, build
 from tests.unit.checkpoint.test_apply import equal
 
+KNOWN = ", ".join(sorted(PUBLISHED))
 LLAMA = llama(num_layers=2, d_model=8, num_heads=2, d_ff=12, vocab_size=13, context_length=16)
 
 
@@ -232,7 +233,7 @@ def test_more_layers_than_tensors_are_refused_before_they_are_made(
 @pytest.mark.parametrize("value", [None, "bert", 7, ["llama"], {}])
 def test_a_family_that_is_none_is_named(folder: Path, value: Any) -> None:
     file = configured(folder, model_type=value)
-    assert refusal(folder) == f"{file}: model_type: {value!r} is no format that Archetype knows; known are gpt2, llama"
+    assert refusal(folder) == f"{file}: model_type: {value!r} is no format that Archetype knows; known are {KNOWN}"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", "[" * 100_000, '{"a":' * 100_000, "1" * 5000])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from archetype.checkpoint.apply import exported, exported_bytes, fill
+from archetype.checkpoint.apply import exported, exported_bytes, fill, shapes
 from archetype.checkpoint.rules import Rule, accounted, for_model, rule
 from archetype.checkpoint.tensors import Tensors, save
 from archetype.errors import CheckpointError
@@ -18,7 +18,7 @@ def parameters(model: Model) -> dict[str, torch.Tensor]:
 
 
 def rules_of(model: Model, family: str) -> list[Rule]:
-    return for_model(FAMILIES[family].format.rules, model.spec.num_layers, parameters(model))
+    return for_model(FAMILIES[family].format.rules_for(model.spec), model.spec.num_layers, shapes(model))
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_every_parameter_of_a_preset_has_one_place_of_the_right_size(family: str
     spec = preset(name)
     model = skeleton(spec.changed(layers=spec.layers[:2]))
     rules = rules_of(model, family)
-    assert sorted(ours for r in rules for ours in r.ours) == sorted(parameters(model))
+    assert sorted({ours for r in rules for ours in r.ours}) == sorted(parameters(model))
     written = dict(exported(model, rules))
     assert {name: tensor.nbytes for name, tensor in written.items()} == exported_bytes(model, rules)
     assert sum(t.numel() for t in written.values()) == sum(p.numel() for p in model.parameters())
@@ -58,23 +58,32 @@ def test_layers_are_filled_in_on_both_sides() -> None:
     )
 
 
+def test_a_stack_of_experts_has_a_tensor_for_each_in_the_file() -> None:
+    rules = for_model([rule("h.{i}.{e}.w", "blocks.{i}.up")], 2, {"blocks.0.up": (2, 3, 4), "blocks.1.up": (1, 3, 4)})
+    assert [(r.theirs, r.ours, r.expert) for r in rules] == [
+        ("h.0.0.w", ("blocks.0.up",), 0),
+        ("h.0.1.w", ("blocks.0.up",), 1),
+        ("h.1.0.w", ("blocks.1.up",), 0),
+    ]
+
+
 def test_what_the_model_lacks_is_left_out() -> None:
-    assert [r.theirs for r in for_model([rule("a", "x"), rule("b", "y")], 0, ["y"])] == ["b"]
+    assert [r.theirs for r in for_model([rule("a", "x"), rule("b", "y")], 0, {"y": (1,)})] == ["b"]
 
 
 def test_a_parameter_without_a_rule_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"^z: the family's format has no place for this parameter; use another"):
-        for_model([rule("a", "x")], 0, ["x", "z"])
+        for_model([rule("a", "x")], 0, {"x": (1,), "z": (1,)})
 
 
 def test_half_of_a_joined_tensor_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"^k: the family's format has no place"):
-        for_model([rule("qk", "q", "k")], 0, ["q"])
+        for_model([rule("qk", "q", "k")], 0, {"q": (1,)})
 
 
 def test_two_rules_for_one_parameter_are_refused() -> None:
     with pytest.raises(CheckpointError, match=r"^x: two weight rules claim this parameter"):
-        for_model([rule("a", "x"), rule("b", "x")], 0, ["x"])
+        for_model([rule("a", "x"), rule("b", "x")], 0, {"x": (1,)})
 
 
 def test_missing_and_superfluous_tensors_are_counted_and_the_first_are_named() -> None:

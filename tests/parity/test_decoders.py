@@ -12,9 +12,26 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    DeepseekV2Config,
+    Gemma2Config,
+    GemmaConfig,
+    GPT2Config,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    MixtralConfig,
+    MptConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+)
 
 import archetype
+from archetype import spec
+from archetype.checkpoint.apply import exported, shapes
+from archetype.checkpoint.rules import for_model
 from archetype.families.config import ACTIVATIONS
 from archetype.language_model import LanguageModel
 from tests.weights import distance, randomize
@@ -24,12 +41,70 @@ WRONG = 1e-3  # what every mistake exceeds
 VOCABULARY, CONTEXT = 61, 32
 
 
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": CONTEXT,
+}  # fmt: skip
+
+
 def llama_config(**changes: Any) -> LlamaConfig:
+    return LlamaConfig(**(SIZES | changes))
+
+
+def mistral(**changes: Any) -> MistralConfig:
+    return MistralConfig(**(SIZES | {"sliding_window": 8} | changes))
+
+
+def qwen2(**changes: Any) -> Qwen2Config:
+    return Qwen2Config(**(SIZES | {"num_hidden_layers": 3} | changes))
+
+
+def gemma(**changes: Any) -> GemmaConfig:
+    return GemmaConfig(**(SIZES | {"head_dim": 12, "num_key_value_heads": 1} | changes))
+
+
+def gemma2(**changes: Any) -> Gemma2Config:
+    sizes = {"num_hidden_layers": 3, "head_dim": 12, "sliding_window": 8, "query_pre_attn_scalar": 10}
+    # caps that these small scores and logits really feel
+    caps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+    return Gemma2Config(**(SIZES | sizes | caps | changes))
+
+
+def mixtral(**changes: Any) -> MixtralConfig:
+    return MixtralConfig(**(SIZES | {"num_local_experts": 4} | changes))
+
+
+def deepseek_v2(**changes: Any) -> DeepseekV2Config:
     sizes: dict[str, Any] = {
-        "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": CONTEXT,
+        "num_hidden_layers": 3, "num_key_value_heads": 4, "q_lora_rank": 12, "kv_lora_rank": 10, "v_head_dim": 6,
+        "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "n_routed_experts": 6, "n_shared_experts": 2,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 10, "first_k_dense_replace": 1,
+        "routed_scaling_factor": 2.5,
     }  # fmt: skip
-    return LlamaConfig(**(sizes | changes))
+    return DeepseekV2Config(**(SIZES | sizes | changes))
+
+
+def mpt(**changes: Any) -> MptConfig:
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": CONTEXT,
+    }  # fmt: skip
+    return MptConfig(**(sizes | changes))
+
+
+def mamba(**changes: Any) -> MambaConfig:
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "max_position_embeddings": CONTEXT,
+    }  # fmt: skip
+    return MambaConfig(**(sizes | changes))
+
+
+def bloom(**changes: Any) -> BloomConfig:
+    return BloomConfig(**({"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 4} | changes))
+
+
+WINDOWS = {"use_sliding_window": True, "sliding_window": 8}
+ROPE = {"rope_type": "linear", "rope_theta": 77.0, "factor": 4.0}
+TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
 
 
 def gpt2_config(**changes: Any) -> GPT2Config:
@@ -65,6 +140,51 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     ),
     "llama llama3": lambda: scaled(rope_type="llama3", **LLAMA3),
     **{f"llama {name}": lambda name=name: llama_config(hidden_act=name) for name in ACTIVATIONS},
+    "mistral": mistral,
+    "mistral without windows": lambda: mistral(sliding_window=None),
+    "mistral tied wide heads": lambda: mistral(head_dim=20, tie_word_embeddings=True),
+    "mistral multi-head gelu": lambda: mistral(num_key_value_heads=4, hidden_act="gelu"),
+    "mistral linear eps": lambda: mistral(rope_parameters=ROPE, rms_norm_eps=0.1),
+    "qwen2": qwen2,
+    "qwen2 tied": lambda: qwen2(tie_word_embeddings=True, hidden_act="gelu"),
+    "qwen2 windows": lambda: qwen2(**WINDOWS, max_window_layers=0),
+    "qwen2 windows above": lambda: qwen2(**WINDOWS, max_window_layers=2),
+    "qwen2 windows by layer": lambda: qwen2(**WINDOWS, layer_types=TYPES),
+    "qwen2 yarn eps": lambda: qwen2(rope_parameters=YARN | {"rope_type": "yarn"}, rms_norm_eps=0.1),
+    "gemma": gemma,
+    "gemma untied biases": lambda: gemma(tie_word_embeddings=False, attention_bias=True, num_key_value_heads=4),
+    "gemma heads as wide as the model": lambda: gemma(head_dim=8, rms_norm_eps=0.1),
+    "gemma relu linear": lambda: gemma(hidden_act="relu", rope_parameters=ROPE),
+    "gemma2": gemma2,
+    "gemma2 without caps": lambda: gemma2(attn_logit_softcapping=None, final_logit_softcapping=None),
+    "gemma2 windows by layer": lambda: gemma2(layer_types=TYPES[::-1], query_pre_attn_scalar=12),
+    "gemma2 all full": lambda: gemma2(layer_types=["full_attention"] * 3),
+    "gemma2 untied biases": lambda: gemma2(tie_word_embeddings=False, attention_bias=True, num_key_value_heads=4),
+    "gemma2 relu eps": lambda: gemma2(hidden_activation="relu", rms_norm_eps=0.1, rope_parameters=ROPE),
+    "mixtral": mixtral,
+    "mixtral window tied": lambda: mixtral(sliding_window=8, tie_word_embeddings=True),
+    "mixtral one of six gelu": lambda: mixtral(num_local_experts=6, num_experts_per_tok=1, hidden_act="gelu"),
+    "mixtral all, wide heads": lambda: mixtral(num_experts_per_tok=4, head_dim=20, rms_norm_eps=0.1),
+    "deepseek_v2": deepseek_v2,
+    "deepseek_v2 direct queries": lambda: deepseek_v2(q_lora_rank=None),
+    "deepseek_v2 groups": lambda: deepseek_v2(topk_method="group_limited_greedy", n_group=3, topk_group=2),
+    "deepseek_v2 no dense layer": lambda: deepseek_v2(first_k_dense_replace=0, n_shared_experts=1),
+    "deepseek_v2 biases tied": lambda: deepseek_v2(attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    "deepseek_v2 yarn": lambda: deepseek_v2(
+        rope_parameters=YARN | {"rope_type": "yarn", "rope_theta": 77.0, "mscale": 0.7, "mscale_all_dim": 0.7}
+    ),
+    "deepseek_v2 yarn of two scales": lambda: deepseek_v2(
+        rope_parameters=YARN | {"rope_type": "yarn", "rope_theta": 77.0, "mscale": 1.0, "mscale_all_dim": 0.3}
+    ),
+    "bloom": bloom,
+    "bloom untied": lambda: bloom(tie_word_embeddings=False, layer_norm_epsilon=0.1),
+    "bloom six heads": lambda: bloom(hidden_size=36, n_head=6, seq_length=CONTEXT),
+    "mpt": mpt,
+    "mpt untied scaled": lambda: mpt(tie_word_embeddings=False, attn_config={"softmax_scale": 0.7}),
+    "mpt six heads": lambda: mpt(d_model=36, n_heads=6, layer_norm_epsilon=0.1),
+    "mamba": mamba,
+    "mamba untied biases": lambda: mamba(tie_word_embeddings=False, use_bias=True, layer_norm_epsilon=0.1),
+    "mamba other sizes": lambda: mamba(expand=3, state_size=5, conv_kernel=3, time_step_rank=7, use_conv_bias=False),
     "gpt2": gpt2_config,
     "gpt2 untied": lambda: gpt2_config(tie_word_embeddings=False),
     "gpt2 n_inner": lambda: gpt2_config(n_inner=40),
@@ -167,6 +287,40 @@ def test_logits_with_a_state(name: str, published: Publish) -> None:
         assert distance(logits, expected[:, start:end]) < EXACT
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_every_layer_gives(name: str, published: Publish) -> None:
+    one, found = published(name), []
+    hooks = [
+        module.register_forward_hook(lambda module, given, result: found.append(result))
+        for module in (*one.lm.model.blocks, one.lm.model.final_norm)
+    ]
+    one.lm.model(TEXT)
+    for hook in hooks:
+        hook.remove()
+    *layers, final = one.theirs(TEXT, output_hidden_states=True).hidden_states[1:]
+    for (ours, _), theirs in zip(found[: len(layers)], layers, strict=True):
+        assert distance(ours, theirs) < EXACT
+    assert distance(found[-1], final) < EXACT
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_gradients(name: str, published: Publish) -> None:
+    one = published(name)
+    theirs = copy.deepcopy(one.theirs).requires_grad_(True)
+    ours = copy.deepcopy(one.lm.model).requires_grad_(True)
+    theirs(TEXT).logits.square().mean().backward()
+    ours(TEXT).square().mean().backward()
+    rules = for_model(one.lm.family.format.rules_for(ours.spec), ours.spec.num_layers, shapes(ours))
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.copy_(parameter.grad)
+    expected = dict(theirs.named_parameters())
+    for key, gradient in exported(ours, rules):
+        # a bias of keys moves all scores of a query alike, so that its gradient is nothing but rounding
+        scale = max(expected[key].grad.abs().max().item(), 1e-4)
+        assert (gradient - expected[key].grad).abs().max() < 1e-4 * scale, key
+
+
 @pytest.mark.parametrize("name", ["llama dynamic", "type dynamic", "dynamic of another length", "llama yarn", "llama"])
 def test_logits_of_a_text_longer_than_the_context(name: str, published: Publish) -> None:
     """Where dynamic scaling begins to stretch; first the longer text, so that no trace of it may stay."""
@@ -217,6 +371,21 @@ def untie(model: Any) -> None:
     model.lm_head.weight = nn.Parameter(model.embedding.token.weight.roll(1, 0))
 
 
+def open_windows(model: Any) -> None:
+    for block in model.blocks:
+        block.mixer.spec = block.mixer.spec.changed(pattern=spec.Full())
+
+
+def swap_experts(name: str) -> Callable[[Any], None]:
+    def swapped(model: Any) -> None:
+        with torch.no_grad():
+            stack = getattr(model.blocks[1].feedforward.experts, name)
+            stack.copy_(stack.flip(0))
+
+    return swapped
+
+
+LLAMA_LIKE = ("mistral", "qwen2", "gemma", "gemma2")
 MISTAKES: list[tuple[str, str, Callable[[Any], None]]] = [
     ("llama", "rotary order", flip_rotary_order),
     ("llama", "norms", swap("blocks.1.mixer_norm.weight", "blocks.1.feedforward_norm.weight")),
@@ -226,6 +395,28 @@ MISTAKES: list[tuple[str, str, Callable[[Any], None]]] = [
     ("llama", "layers", swap("blocks.0.mixer.q.weight", "blocks.1.mixer.q.weight")),
     ("llama", "head", swap("lm_head.weight", "embedding.token.weight")),
     ("llama tied", "head", untie),
+    *((name, "rotary order", flip_rotary_order) for name in LLAMA_LIKE),
+    *((name, "norms", swap("blocks.1.mixer_norm.weight", "blocks.1.feedforward_norm.weight")) for name in LLAMA_LIKE),
+    *((name, "head", untie) for name in ("mistral tied wide heads", "qwen2 tied", "gemma", "gemma2")),
+    *(("qwen2", f"{projection} bias", lose(f"blocks.2.mixer.{projection}.bias")) for projection in "qv"),
+    ("gemma2", "norms behind", swap("blocks.1.mixer_post_norm.weight", "blocks.1.feedforward_post_norm.weight")),
+    *((name, "windows", open_windows) for name in ("mistral", "qwen2 windows above", "gemma2")),
+    *(
+        ("mixtral", f"experts' {name}", swap_experts(name)) for name in ("gate", "up", "down")
+    ),
+    ("mixtral", "router", lose("blocks.1.feedforward.router.weight")),
+    ("deepseek_v2", "rotary order", flip_rotary_order),
+    ("deepseek_v2", "latent norm", lose("blocks.1.mixer.kv_norm.weight")),
+    ("deepseek_v2", "query norm", lose("blocks.2.mixer.q_norm.weight")),
+    ("deepseek_v2", "shared experts", lose("blocks.2.feedforward.shared.down.weight")),
+    ("bloom", "keys and values", swap("blocks.0.mixer.k.weight", "blocks.0.mixer.v.weight")),
+    ("bloom", "embedding's norm", lose("embedding.norm.bias")),
+    ("bloom", "values' bias", lose("blocks.1.mixer.v.bias")),
+    ("mpt", "keys and values", swap("blocks.0.mixer.k.weight", "blocks.0.mixer.v.weight")),
+    ("mpt", "norms", swap("blocks.1.mixer_norm.weight", "blocks.1.feedforward_norm.weight")),
+    ("mpt", "head", untie),
+    *(("mamba", name, lose(f"blocks.1.mixer.{name}")) for name in ("D", "A_log", "conv.bias", "dt_proj.bias")),
+    ("mamba", "head", untie),
     ("gpt2", "head", untie),
     ("gpt2", "norms", swap("blocks.1.mixer_norm.weight", "blocks.1.feedforward_norm.weight")),
     ("gpt2", "norms' biases", swap("blocks.1.mixer_norm.bias", "blocks.1.feedforward_norm.bias")),
