@@ -187,6 +187,7 @@ def patterns(draw: DrawFn, causal: bool, wild: bool = False) -> spec.Pattern:
             return spec.BigBird(
                 block=draw(counts(1, 3, wild)), window_blocks=draw(st.sampled_from([1, 3])),
                 random_blocks=draw(counts(1, 2, wild)), global_blocks=draw(counts(1, 2, wild)),
+                full_up_to=draw(st.integers(0, 3)),
                 seed=draw(st.integers(0, 2**63 - 1) if wild else st.integers(0, 3)),
             )  # fmt: skip
         case _:
@@ -330,8 +331,9 @@ def stacks(
 @st.composite
 def added_positions(draw: DrawFn, d_model: int, wild: bool = False) -> spec.EmbeddingPosition:
     """Every position that is added to vectors of `d_model` features."""
-    sinusoidal = [] if d_model % 2 else [st.builds(spec.Sinusoidal, theta=positive(10.0, 1e5, wild))]
-    return draw(st.one_of(st.just(spec.NoPosition()), st.just(spec.Learned()), *sinusoidal))
+    waves = st.builds(spec.Sinusoidal, theta=positive(10.0, 1e5, wild), interleaved=st.booleans())
+    learned = st.builds(spec.Learned, offset=st.integers(0, 2))
+    return draw(st.one_of(st.just(spec.NoPosition()), learned, *([] if d_model % 2 else [waves])))
 
 
 @st.composite

@@ -88,7 +88,7 @@ def position_table(part: spec.EmbeddingPosition, context_length: int, d: Formula
     """Parameters of positions that are added to embeddings."""
     match part:
         case spec.Learned():
-            return symbol("N", context_length) * d
+            return symbol("N", context_length) * d + part.offset * d
         case spec.Sinusoidal() | spec.NoPosition():
             return NOTHING
         case _:

@@ -63,9 +63,7 @@ class BatchNorm(nn.Module):
         self.running_mean.zero_()
         self.running_var.fill_(1.0)
 
-    def forward(
-        self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None
-    ) -> Float[Tensor, "... D"]:
+    def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
         flat = x.flatten(0, -2)
         kept = flat if valid is None or not self.training else flat[valid.flatten()]
         if not self.training or kept.shape[0] < 2:  # one vector has no variance

@@ -16,24 +16,31 @@ class Learned(nn.Module):
 
     def __init__(self, position: spec.Learned, context_length: int, d_model: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(context_length, d_model))
+        self.offset = position.offset
+        self.weight = nn.Parameter(torch.empty(position.offset + context_length, d_model))
 
     def forward(self, positions: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        rows = positions + self.offset
         # only padding can stand beyond the table: a state's capacity is at most the context length
-        return nn.functional.embedding(positions.clamp(max=self.weight.shape[0] - 1), self.weight)
+        return nn.functional.embedding(rows.clamp(max=self.weight.shape[0] - 1), self.weight)
 
 
 class Sinusoidal(nn.Module):
-    """PE(i, 2j) = sin(i / theta^(2j/D)), PE(i, 2j + 1) = cos(same) (Vaswani 2017, section 3.5)."""
+    """PE(i, 2j) = sin(i / theta^(2j/D)), PE(i, 2j + 1) = cos(same) (Vaswani 2017, section 3.5).
+
+    Not interleaved: PE(i, j) = sin(i / theta^(2j/D)), PE(i, D/2 + j) = cos(same).
+    """
 
     def __init__(self, position: spec.Sinusoidal, context_length: int, d_model: int) -> None:
         super().__init__()
         self.theta = position.theta
+        self.interleaved = position.interleaved
         self.d_model = d_model
 
     def forward(self, positions: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         angles = positions[..., None] * _frequencies(self.theta, self.d_model, positions.device)
-        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+        waves = torch.stack((angles.sin(), angles.cos()), dim=-1 if self.interleaved else -2)
+        return waves.flatten(-2)
 
 
 class NoPosition(nn.Module):
@@ -109,9 +116,7 @@ def _frequencies(theta: float, dim: int, device: torch.device) -> Float[Tensor, 
     return 1.0 / theta**exponents
 
 
-def _dynamic(
-    theta: float, dim: int, scaling: spec.DynamicScaling, ends: Int[Tensor, "B"]
-) -> Float[Tensor, "B R2"]:
+def _dynamic(theta: float, dim: int, scaling: spec.DynamicScaling, ends: Int[Tensor, "B"]) -> Float[Tensor, "B R2"]:
     """NTK-aware: theta (factor n / n0 - (factor - 1))^(R / (R - 2)) for a request of n tokens, n >= n0."""
     length = ends.clamp(min=scaling.original_context_length).float()[:, None]
     growth = scaling.factor * length / scaling.original_context_length - (scaling.factor - 1)
@@ -120,9 +125,7 @@ def _dynamic(
     return 1.0 / grown**exponents
 
 
-def _yarn(
-    plain: Float[Tensor, "1 R2"], theta: float, dim: int, scaling: spec.YarnScaling
-) -> Float[Tensor, "1 R2"]:
+def _yarn(plain: Float[Tensor, "1 R2"], theta: float, dim: int, scaling: spec.YarnScaling) -> Float[Tensor, "1 R2"]:
     """Blend f / factor and f by a ramp over the pairs that turn beta_slow to beta_fast times (Peng 2023, eq. 23)."""
 
     def pair_that_turns(times: float) -> float:

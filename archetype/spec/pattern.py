@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from archetype.spec.base import Flag, Size, Spec, fault
+from archetype.spec.base import MAX_SIZE, Flag, Size, Spec, fault
 
 Positions = Any  # whole numbers: one, or an array of them
 
@@ -247,7 +247,8 @@ class BigBird(_Pattern):
     """By blocks of positions: neighbours, the first and last as global ones, and a few at random (Zaheer 2020).
 
     Of `global_blocks` the larger half stands at the start. The random blocks of each row are drawn from `seed`, the
-    layer and the number of blocks, among those that the row would not see otherwise.
+    layer and the number of blocks, among those that the row would not see otherwise. A text of at most `full_up_to`
+    blocks is seen whole.
     """
 
     kind: Literal["bigbird"] = "bigbird"
@@ -255,6 +256,7 @@ class BigBird(_Pattern):
     window_blocks: Size = 3
     random_blocks: Size = 3
     global_blocks: Size = 2
+    full_up_to: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
 
     @model_validator(mode="after")
@@ -293,6 +295,8 @@ class BigBird(_Pattern):
 
 @lru_cache(maxsize=64)
 def _big_bird_rows(pattern: BigBird, count: int, layer: int) -> tuple[tuple[int, ...], ...]:
+    if count <= pattern.full_up_to:
+        return (tuple(range(count)),) * count
     first = -(-pattern.global_blocks // 2)
     everyone = {c for c in range(count) if c < first or c >= count - (pattern.global_blocks - first)}
     rows = []
@@ -332,4 +336,3 @@ def _band(length: int, reach: int) -> int:
     """Pairs of positions that are 1 to `reach` apart, one direction."""
     reach = min(reach, length - 1)
     return reach * length - reach * (reach + 1) // 2
-

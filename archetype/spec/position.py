@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from archetype.spec.base import Flag, Length, Positive, Size, Spec, fault
+from archetype.spec.base import MAX_SIZE, Flag, Length, Positive, Size, Spec, fault
 
 
 class NoPosition(Spec):
@@ -14,16 +14,21 @@ class NoPosition(Spec):
 
 
 class Learned(Spec):
-    """A table of `context_length` vectors, added to the token's."""
+    """A table of `context_length` vectors, added to the token's, after `offset` unused ones (RoBERTa has 2)."""
 
     kind: Literal["learned"] = "learned"
+    offset: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
 
 
 class Sinusoidal(Spec):
-    """sin and cos of i / theta^(2j/D) in turn, added to the token's vector (Vaswani 2017, section 3.5)."""
+    """sin and cos of i / theta^(2j/D), added to the token's vector (Vaswani 2017, section 3.5).
+
+    `interleaved`: in turn, as the paper has them; else all sines before all cosines (its authors' tensor2tensor).
+    """
 
     kind: Literal["sinusoidal"] = "sinusoidal"
     theta: Positive = 10_000.0
+    interleaved: Flag = True
 
 
 class NoScaling(Spec):

@@ -234,8 +234,6 @@ def test_a_window_as_long_as_the_text_is_full_attention(causal: bool) -> None:
     assert distance(run(build(causal, pattern=spec.Window(size=size)), x), run(build(causal), x)) < 1e-6
 
 
-
-
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("choice", ["full", "softcap", "window"])
 def test_the_stacks_own_table_raises_scores(choice: str, causal: bool) -> None:

@@ -111,9 +111,7 @@ def reference(part: LatentAttention, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("case", [name for name in CASES if name != "yarn"])
-def test_it_is_the_written_out_definition(
-    case: str, causal: bool, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_the_written_out_definition(case: str, causal: bool, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     part = build(causal, **CASES[case])
     force(part, form, monkeypatch)
     expected = torch.stack([reference(part, row) for row in X])

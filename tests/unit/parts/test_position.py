@@ -41,9 +41,17 @@ def test_sinusoidal_positions_are_the_papers(theta: float) -> None:
     assert distance(table[0], expected) < 3e-6  # the angles, up to 39, are float32
 
 
-def test_learned_positions_are_rows_of_a_table() -> None:
-    part = randomize(build_position(spec.Learned(), 8, 4))
-    assert torch.equal(part(positions(3, 0, 7)), part.weight[[3, 0, 7]][None])
+def test_sines_before_cosines_are_the_papers_in_another_order() -> None:
+    at = torch.arange(40)[None]
+    apart, papers = (build_position(spec.Sinusoidal(interleaved=choice), 99, 16)(at) for choice in (False, True))
+    assert torch.equal(apart, torch.cat((papers[..., 0::2], papers[..., 1::2]), dim=-1))
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_learned_positions_are_rows_of_a_table(offset: int) -> None:
+    part = randomize(build_position(spec.Learned(offset=offset), 8, 4))
+    assert part.weight.shape == (8 + offset, 4)
+    assert torch.equal(part(positions(3, 0, 7)), part.weight[[3 + offset, offset, 7 + offset]][None])
 
 
 def test_no_position_adds_nothing() -> None:

@@ -29,7 +29,10 @@ CHANGES: list[tuple[str, list[tuple[str, Any, Any]]]] = [
     ("layers[*].mixer.bias={q: true}",
      [("layers[*].mixer.bias", False, ABSENT), ("layers[*].mixer.bias.q", ABSENT, True)]),
     ("head.tied=true", [("head.tied", False, True)]),
-    ("embedding.position.kind=learned", [("embedding.position.kind", "none", "learned")]),
+    (
+        "embedding.position.kind=learned",
+        [("embedding.position.kind", "none", "learned"), ("embedding.position.offset", "(absent)", 0)],
+    ),
     ("final_norm.kind=none",
      [("final_norm.kind", "rms", "none"), ("final_norm.eps", 1e-5, ABSENT), ("final_norm.unit_offset", False, ABSENT)]),
 ]  # fmt: skip
