@@ -32,7 +32,7 @@ def fill(
     dtype = dtype or tensors.mapped(rules[0].theirs).dtype  # a file of mixed types becomes its first tensor's
     state: dict[str, Tensor] = {}
     for rule in rules:
-        found = _parameters(rule, tensors, [rule.part(wanted[name])[0] for name in rule.ours], dtype, device)
+        found = _parameters(rule, tensors, [rule.part(wanted[name]) for name in rule.ours], dtype, device)
         if rule.expert is None:
             state |= found
             continue
@@ -54,6 +54,7 @@ def exported(model: nn.Module, rules: list[Rule]) -> Iterator[tuple[str, Tensor]
     for rule in rules:
         joined = [kept[name] if rule.expert is None else kept[name][rule.expert] for name in rule.ours]
         tensor = joined[0] if len(joined) == 1 else _joined(joined, rule.heads)
+        tensor = tensor if rule.shape is None else tensor.reshape(rule.shape)
         yield rule.theirs, tensor.t().contiguous() if rule.transposed else tensor
 
 
@@ -69,21 +70,27 @@ def exported_bytes(model: nn.Module, rules: list[Rule]) -> dict[str, int]:
 
 
 def _parameters(
-    rule: Rule, tensors: Tensors, sizes: list[int], dtype: torch.dtype, device: torch.device | None
+    rule: Rule, tensors: Tensors, wanted: list[tuple[int, ...]], dtype: torch.dtype, device: torch.device | None
 ) -> dict[str, Tensor]:
     """The parameters that one tensor holds."""
     if len(rule.ours) == 1 and not rule.transposed:
         whole = tensors.mapped(rule.theirs)
         if whole.dtype == dtype and device in (None, torch.device("cpu")):
-            return {rule.ours[0]: whole}
+            return {rule.ours[0]: whole.view(wanted[0])}
         del whole
     with tensors.copied(rule.theirs) as tensor:
-        turned = tensor.t() if rule.transposed else tensor
-        pieces = turned.unflatten(0, (rule.heads, -1)).split([size // rule.heads for size in sizes], dim=1)
+        turned = tensor.t() if rule.transposed else tensor.view(_joint(wanted))
+        sizes = [shape[0] // rule.heads for shape in wanted]
+        pieces = turned.unflatten(0, (rule.heads, -1)).split(sizes, dim=1)
         return {
             name: torch.empty(piece.shape, dtype=dtype, device=device).copy_(piece).flatten(0, 1)
             for name, piece in zip(rule.ours, pieces, strict=True)
         }
+
+
+def _joint(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape of tensors that are joined along their rows."""
+    return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
 
 def _joined(tensors: list[Tensor], heads: int) -> Tensor:
@@ -92,8 +99,8 @@ def _joined(tensors: list[Tensor], heads: int) -> Tensor:
 
 
 def _check_shape(rule: Rule, found: tuple[int, ...], wanted: list[tuple[int, ...]]) -> None:
-    joined = (sum(shape[0] for shape in wanted), *wanted[0][1:])
-    needed = joined[::-1] if rule.transposed else joined
+    joined = _joint(wanted)
+    needed = rule.shape or (joined[::-1] if rule.transposed else joined)
     if found != needed:
         cause = f"has shape {list(found)} where the model needs {list(needed)}"
         raise CheckpointError(rule.theirs, cause, "does config.json describe this checkpoint?")

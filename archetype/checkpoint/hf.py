@@ -1,10 +1,13 @@
 """Hugging Face folders: config.json and safetensors, read and written."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from archetype.checkpoint import durable
 from archetype.checkpoint.apply import exported, exported_bytes, fill, shapes
@@ -17,16 +20,19 @@ from archetype.model import Model, skeleton
 from archetype.model.build import refuse_too_large
 
 
-def read_model(folder: Path, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Model:
+def read_model(
+    folder: Path, dtype: torch.dtype | None = None, device: torch.device | None = None, pickled: bool = False
+) -> Model:
     """The model in a folder, its weights mapped from the file wherever they need no change.
 
     Args:
         folder: holds config.json and model.safetensors, or an index with its shards.
         dtype: type of the weights (absent: as in the file).
         device: where they go (absent: CPU).
+        pickled: also read pytorch_model.bin where there are no safetensors.
     """
     family, spec = read_hf_spec(folder)
-    tensors = Tensors.open(folder)
+    tensors = Tensors.open(folder, pickled)
     if dtype is not None:
         refuse_too_large(spec, dtype.itemsize)
     names = tensors.names()
@@ -36,7 +42,7 @@ def read_model(folder: Path, dtype: torch.dtype | None = None, device: torch.dev
     model = skeleton(spec)
     try:
         rules = _as_named(family, for_model(family.format.rules_for(spec), spec.num_layers, shapes(model)), names)
-        copies = _tied_copies(model, rules, tensors)
+        copies = _copies(family, rules, tensors)
         fill(model, tensors, rules, (*family.format.ignored, *copies), dtype, device)
     except CheckpointError as error:
         raise error.within(str(folder)) from None
@@ -54,7 +60,8 @@ def write_model(
     """
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     written = family.format.config_for(model.spec) | {"dtype": dtype}
-    durable.write_json(folder / "config.json", written | (config or {}))
+    given = {key: value for key, value in (config or {}).items() if value is not None or key not in written}
+    durable.write_json(folder / "config.json", written | given)
     rules = for_model(family.format.rules_for(model.spec), model.spec.num_layers, shapes(model))
     sizes = exported_bytes(model, rules)
     groups = shards(sizes, shard_bytes)
@@ -67,31 +74,57 @@ def write_model(
         durable.write_json(folder / INDEX, index)
 
 
+def compare(model: Model, folder: Path) -> None:
+    """Read a folder that was just written, and compare it with the model to the bit.
+
+    Raises:
+        CheckpointError: names the tensor that differs.
+    """
+    kept = model.state_dict()
+    for name, tensor in read_model(folder).state_dict().items():
+        if not torch.equal(_bytes(tensor), _bytes(kept[name].detach().to("cpu"))):
+            raise CheckpointError(name, "does not read back as it was written", "is the disk sound? try again")
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """Its bits as they are, so that what is no number equals itself."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
 def _shard_name(number: int, count: int) -> str:
     return SINGLE if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
 
 
-def _names(model: Model) -> list[str]:
-    return list(model.state_dict())
-
-
 def _as_named(family: Family, rules: list[Rule], names: list[str]) -> list[Rule]:
-    """The rules for files that were saved without the head, whose names lack the family's prefix."""
-    if any(name.startswith(family.format.prefix) for name in names):
-        return rules
-    return [replace(rule, theirs=rule.theirs.removeprefix(family.format.prefix)) for rule in rules]
+    """The rules with the names of this file: with or without the family's prefix, and older ones of norms."""
+    present = set(names)
+
+    def named(rule: Rule) -> Rule:
+        found = (name for name in _spellings(rule.theirs, family.format.prefix) if name in present)
+        return replace(rule, theirs=next(found, rule.theirs))
+
+    return [named(rule) for rule in rules]
 
 
-def _tied_copies(model: Model, rules: list[Rule], tensors: Tensors) -> list[str]:
-    """The head's table, where a file repeats it though it is tied; it must be the embedding's."""
-    if "lm_head.weight" in _names(model) or "lm_head.weight" not in tensors.names():
-        return []
-    embedding = next(rule.theirs for rule in rules if rule.ours == ("embedding.token.weight",))
-    if embedding not in tensors.names():
-        return []  # it is the one that is missing
-    ours, copy = tensors.mapped(embedding), tensors.mapped("lm_head.weight")
-    if ours.dtype != copy.dtype or not torch.equal(ours, copy):
-        cause = f"differs from {embedding}, though the configuration ties them"
-        raise CheckpointError("lm_head.weight", cause, "set tie_word_embeddings to false")
-    return [r"lm_head\.weight"]
+def _spellings(name: str, prefix: str) -> Iterator[str]:
+    """What a tensor may be called: a file that was saved without the head has no prefix."""
+    for spelt in (name, name.removeprefix(prefix), prefix + name):
+        yield spelt
+        yield spelt.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
+
+def _copies(family: Family, rules: list[Rule], tensors: Tensors) -> list[str]:
+    """Patterns of the tensors that a file repeats although the model has them once; they must be the same."""
+    wanted, present = {rule.theirs for rule in rules}, set(tensors.names())
+    sources = {rule.ours[0]: rule.theirs for rule in rules if len(rule.ours) == 1}
+    found = []
+    for copy, parameter in family.format.copies.items():
+        original = sources.get(parameter)
+        if copy not in present - wanted or original is None or original not in present:
+            continue  # not there, or the original is what is missing
+        one, other = tensors.mapped(original), tensors.mapped(copy)
+        if one.dtype != other.dtype or not torch.equal(one, other):
+            cause = f"differs from {original}, though the configuration ties them"
+            raise CheckpointError(copy, cause, "set tie_word_embeddings to false")
+        found.append(re.escape(copy))
+    return found

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from archetype.errors import CheckpointError
@@ -15,7 +15,8 @@ class Rule:
     `{i}` in the names stands for a layer's number. `transposed` files keep a matrix as (inputs, outputs), where a
     parameter is (outputs, inputs). `{e}` in the file's name stands for an expert's number: a parameter that holds all
     experts has a tensor for each in the file, and `expert` is whose this one is. With `heads`, what is joined lies head
-    by head: the first head's rows of every parameter, then the second's.
+    by head: the first head's rows of every parameter, then the second's. `shape` is the tensor's in the file, where it
+    keeps a parameter's numbers in the same order and another shape.
     """
 
     theirs: str
@@ -23,6 +24,7 @@ class Rule:
     transposed: bool = False
     expert: int | None = None
     heads: int = 1
+    shape: tuple[int, ...] | None = None
 
     def at(self, layer: int) -> "Rule":
         """The rule for one layer."""
@@ -38,9 +40,18 @@ class Rule:
         return shape if self.expert is None else shape[1:]
 
 
-def rule(theirs: str, *ours: str, transposed: bool = False, heads: int = 1) -> Rule:
+def rule(
+    theirs: str, *ours: str, transposed: bool = False, heads: int = 1, shape: tuple[int, ...] | None = None
+) -> Rule:
     """Shorthand for a `Rule`."""
-    return Rule(theirs, ours, transposed, heads=heads)
+    return Rule(theirs, ours, transposed, heads=heads, shape=shape)
+
+
+def linear_rules(theirs: str, ours: str, pairs: Iterable[tuple[str, str]]) -> Iterator[Rule]:
+    """Weights and biases, of matrices and of norms, below two prefixes."""
+    for one, other in pairs:
+        for kind in ("weight", "bias"):
+            yield rule(f"{theirs}{one}.{kind}", f"{ours}{other}.{kind}")
 
 
 def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple[int, ...]]) -> list[Rule]:

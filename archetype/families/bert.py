@@ -1,8 +1,22 @@
-"""BERT (Devlin 2018), and what models that follow it change."""
+"""BERT (Devlin 2018), and what models that follow it change; as transformers' `bert` writes it."""
+
+from typing import Any
 
 from archetype import spec
+from archetype.checkpoint.rules import Rule, linear_rules, rule
+from archetype.families.classes import read_classes, write_classes
+from archetype.families.config import Config, activation_name
 from archetype.families.family import Family, sizes, tiny
+from archetype.families.format import Format, only
 from archetype.families.standard_block import standard_block
+from archetype.spec.base import MAX_LENGTH, MAX_WIDE
+from archetype.spec.layers import MAX_LAYERS
+
+# Of a pooler that was never built, and of Google's own files.
+IGNORED = (
+    "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
+    "directionality",
+)  # fmt: skip
 
 
 def bert(
@@ -16,33 +30,182 @@ def bert(
     context_length: int = 512,
     token_types: int = 2,
     activation: spec.Activation = "gelu",
+    head_activation: spec.Activation | None = None,
     eps: float = 1e-12,
-    pattern: spec.Pattern = spec.Full(),
+    position: spec.Learned = spec.Learned(),
+    patterns: tuple[spec.Pattern, ...] = (spec.Full(),),
+    qkv_bias: bool = True,
+    embedding_scale: float = 1.0,
+    head: spec.EncoderHead | None = None,
+    pooler: bool = False,
+    tied: bool = True,
     dropout: float = 0.0,
+    attention_dropout: float | None = None,
     std: float = 0.02,
 ) -> spec.Encoder:
-    """An encoder of BERT's design, with the head that names hidden tokens and without the pooler."""
+    """An encoder of BERT's design, by default with the head that names hidden tokens; `patterns` go by layer."""
     norm = spec.LayerNorm(eps=eps)
     block = standard_block(
         wiring=spec.PostNorm(norm=norm),
         num_heads=num_heads,
         d_ff=d_ff or 4 * d_model,
         activation=activation,
-        pattern=pattern,
-        attention_dropout=dropout,
+        attention_dropout=dropout if attention_dropout is None else attention_dropout,
         dropout=dropout,
     )
+    biases = spec.ProjectionBiases(q=qkv_bias, k=qkv_bias, v=qkv_bias, o=True)
+    blocks = (block.changed(mixer=block.mixer.changed(pattern=pattern, bias=biases)) for pattern in patterns)
     return spec.Encoder(
         name=name,
         vocab_size=vocab_size,
         context_length=context_length,
         d_model=d_model,
-        embedding=spec.EncoderEmbedding(position=spec.Learned(), token_types=token_types, norm=norm, dropout=dropout),
-        layers=spec.repeat(num_layers, block),
-        head=spec.MaskedLanguageModelHead(activation=activation, norm=norm),
+        embedding=spec.EncoderEmbedding(
+            position=position, scale=embedding_scale, token_types=token_types, norm=norm, dropout=dropout
+        ),
+        layers=spec.cycle(num_layers, *blocks),
+        pooler=pooler,
+        head=head or spec.MaskedLanguageModelHead(activation=head_activation or activation, norm=norm, tied=tied),
         initialization=spec.NormalInitialization(std=std),
     )
 
+
+def read_design(config: Config, **defaults: Any) -> dict[str, Any]:
+    """The arguments of `bert` that the keys give which every format of its kind has; `defaults` are its library's."""
+    known: dict[str, Any] = {"vocab_size": 30_522, "hidden_act": "gelu", "max_position_embeddings": 512} | defaults
+    for key in IGNORED:
+        config.get(key)
+    config.expect("is_decoder", False, "a text that does not see its future")
+    config.expect("add_cross_attention", False, "cross-attention")
+    config.expect("position_embedding_type", "absolute", "positions that are not added")
+    dropout = config.rate("hidden_dropout_prob", 0.1)
+    return {
+        "num_layers": config.size("num_hidden_layers", 12, MAX_LAYERS),
+        "d_model": config.size("hidden_size", 768),
+        "num_heads": config.size("num_attention_heads", 12),
+        "d_ff": config.size("intermediate_size", 3072, MAX_WIDE),
+        "vocab_size": config.size("vocab_size", known["vocab_size"], MAX_WIDE),
+        "context_length": config.size("max_position_embeddings", known["max_position_embeddings"], MAX_LENGTH),
+        "token_types": config.size("type_vocab_size", 2),
+        "activation": config.activation("hidden_act", known["hidden_act"]),
+        "eps": config.positive("layer_norm_eps", 1e-12),
+        "tied": config.flag("tie_word_embeddings", True),
+        "dropout": dropout,
+        "attention_dropout": config.rate("attention_probs_dropout_prob", 0.1),
+        "std": config.positive("initializer_range", 0.02),
+        **_read_head(config, dropout),
+    }
+
+
+def _read_head(config: Config, dropout: float) -> dict[str, Any]:
+    """`head` and `pooler`, by the class that wrote the file; where none is named, the head that names hidden tokens."""
+    names = config.get("architectures") or ["ForMaskedLM"]
+    name = str(names[0]) if isinstance(names, list) else str(names)
+    own = config.rate("classifier_dropout", dropout)
+    if name.endswith(("ForMaskedLM", "ForPreTraining")):
+        return {}
+    if name.endswith("ForSequenceClassification"):
+        return {"head": spec.ClassificationHead(classes=read_classes(config), dropout=own), "pooler": True}
+    if name.endswith("Model"):
+        return {"head": spec.NoHead(), "pooler": True}
+    remedy = "use a model for masked tokens, for classes of texts, or without a head"
+    raise config.error("architectures", f"the head of {name} is not known here", remedy)
+
+
+def read(config: Config) -> spec.Encoder:
+    """config.json to specification."""
+    return bert(**read_design(config))
+
+
+def write_design(model: spec.ModelSpec) -> dict[str, Any]:
+    """The keys that every format of BERT's kind has."""
+    encoder = only(spec.Encoder, model, "kind")
+    block = encoder.layers[0]
+    wiring = only(spec.PostNorm, block.wiring, "layers[0].wiring")
+    norm = only(spec.LayerNorm, wiring.norm, "layers[0].wiring.norm")
+    mixer = only(spec.Attention, block.mixer, "layers[0].mixer")
+    feedforward = only(spec.MLP, block.feedforward, "layers[0].feedforward")
+    head = encoder.head
+    return {
+        "vocab_size": encoder.vocab_size,
+        "max_position_embeddings": encoder.context_length,
+        "type_vocab_size": encoder.embedding.token_types,
+        "hidden_size": encoder.d_model,
+        "num_hidden_layers": encoder.num_layers,
+        "num_attention_heads": mixer.num_heads,
+        "intermediate_size": feedforward.width(encoder.d_model),
+        "hidden_act": activation_name(feedforward.activation),
+        "layer_norm_eps": norm.eps,
+        "tie_word_embeddings": not isinstance(head, spec.MaskedLanguageModelHead) or head.tied,
+        "hidden_dropout_prob": block.dropout,
+        "attention_probs_dropout_prob": mixer.dropout,
+        "initializer_range": getattr(encoder.initialization, "std", 0.02),
+        **(write_classes(head) if isinstance(head, spec.ClassificationHead) else {}),
+    }
+
+
+def architecture(prefix: str, model: spec.ModelSpec) -> str:
+    """The class that a model of some head is loaded with."""
+    match only(spec.Encoder, model, "kind").head:
+        case spec.MaskedLanguageModelHead():
+            return f"{prefix}ForMaskedLM"
+        case spec.ClassificationHead():
+            return f"{prefix}ForSequenceClassification"
+        case spec.NoHead():
+            return f"{prefix}Model"
+
+
+def body_rules(prefix: str) -> tuple[Rule, ...]:
+    """Embeddings and layers, which all formats of BERT's kind name alike below `prefix`."""
+    tables = (
+        ("word_embeddings", "token"),
+        ("position_embeddings", "position"),
+        ("token_type_embeddings", "token_type"),
+    )
+    projections = (("query", "q"), ("key", "k"), ("value", "v"))
+    parts = (
+        ("attention.output.dense", "mixer.o"),
+        ("attention.output.LayerNorm", "mixer_norm"),
+        ("intermediate.dense", "feedforward.up"),
+        ("output.dense", "feedforward.down"),
+        ("output.LayerNorm", "feedforward_norm"),
+    )
+    layer = f"{prefix}encoder.layer.{{i}}."
+    return (
+        *(rule(f"{prefix}embeddings.{theirs}.weight", f"embedding.{ours}.weight") for theirs, ours in tables),
+        *linear_rules(f"{prefix}embeddings.", "embedding.", [("LayerNorm", "norm")]),
+        *linear_rules(f"{layer}attention.self.", "blocks.{i}.mixer.", projections),
+        *linear_rules(layer, "blocks.{i}.", parts),
+    )
+
+
+def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
+    """The bias of the logits lies beside their table where it is the embedding's, and with it where it is not."""
+    head = only(spec.Encoder, model, "kind").head
+    tied = not isinstance(head, spec.MaskedLanguageModelHead) or head.tied
+    return (
+        *body_rules("bert."),
+        *linear_rules("bert.", "", [("pooler.dense", "pooler")]),
+        *masked_rules("cls.predictions.", tied),
+        *linear_rules("", "", [("classifier", "classifier")]),
+    )
+
+
+def masked_rules(prefix: str, tied: bool) -> tuple[Rule, ...]:
+    """The head that names hidden tokens."""
+    return (
+        *linear_rules(prefix, "lm_head.", [("transform.dense", "dense"), ("transform.LayerNorm", "norm")]),
+        rule(f"{prefix}decoder.weight", "lm_head.weight"),
+        rule(f"{prefix}bias" if tied else f"{prefix}decoder.bias", "lm_head.bias"),
+    )
+
+
+COPIES = {"cls.predictions.decoder.weight": "embedding.token.weight", "cls.predictions.decoder.bias": "lm_head.bias"}
+# A table of numbers, the other task of the first training, and what a head that is not there would have read.
+LEFT_OUT = (
+    r"(bert\.)?embeddings\.position_ids", r"cls\.seq_relationship\..*", r"(bert\.)?pooler\..*",
+    r"cls\.predictions\.bias",
+)  # fmt: skip
 
 FAMILY = Family(
     "bert",
@@ -57,4 +220,5 @@ FAMILY = Family(
         ),
         **tiny(bert, {"bert-tiny": dict(num_layers=2, num_heads=4, vocab_size=257)}),  # the bytes, and the mask
     },
+    Format("bert", lambda model: architecture("Bert", model), read, write_design, rules, "bert.", LEFT_OUT, COPIES),
 )

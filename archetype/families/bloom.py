@@ -3,7 +3,7 @@
 from typing import Any
 
 from archetype import spec
-from archetype.checkpoint.rules import Rule, rule
+from archetype.checkpoint.rules import Rule, linear_rules, rule
 from archetype.families.config import Config
 from archetype.families.family import Family, sizes, tiny
 from archetype.families.format import Format, only
@@ -107,13 +107,13 @@ def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
         (f"{block}.mlp.dense_4h_to_h", f"{layer}.feedforward.down"),
         ("transformer.ln_f", "final_norm"),
     )
-    fused, kinds = f"{block}.self_attention.query_key_value", ("weight", "bias")
+    fused = f"{block}.self_attention.query_key_value"
     return (
         rule("transformer.word_embeddings.weight", "embedding.token.weight"),
-        *(rule(f"{theirs}.{kind}", f"{ours}.{kind}") for theirs, ours in pairs for kind in kinds),
+        *linear_rules("", "", pairs),
         *(
             rule(f"{fused}.{kind}", *(f"{layer}.mixer.{name}.{kind}" for name in "qkv"), heads=mixer.num_heads)
-            for kind in kinds
+            for kind in ("weight", "bias")
         ),
         rule("lm_head.weight", "lm_head.weight"),
     )
@@ -136,5 +136,5 @@ FAMILY = Family(
         ),
         **tiny(bloom, {"bloom-tiny": dict(num_layers=2, num_heads=4)}),
     },
-    Format("bloom", "BloomForCausalLM", read, write, rules, "transformer.", ()),
+    Format("bloom", "BloomForCausalLM", read, write, rules, "transformer."),
 )

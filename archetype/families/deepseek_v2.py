@@ -4,11 +4,11 @@ from math import log, sqrt
 from typing import Any
 
 from archetype import spec
-from archetype.checkpoint.rules import rule
+from archetype.checkpoint.rules import linear_rules, rule
 from archetype.families.config import Config, activation_name
 from archetype.families.family import Family, sizes, tiny
 from archetype.families.format import Format, only
-from archetype.families.llama import BLOCK, GATED, INV_FREQ, LAYER, PRE_NORMS, linear_rules
+from archetype.families.llama import BLOCK, GATED, INV_FREQ, LAYER, PRE_NORMS
 from archetype.families.rope import read_rotary, write_rotary
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.layers import MAX_LAYERS
@@ -208,8 +208,8 @@ RULES = (
     rule("model.embed_tokens.weight", "embedding.token.weight"),
     *PRE_NORMS,
     *linear_rules(
-        f"{BLOCK}.self_attn",
-        f"{LAYER}.mixer",
+        f"{BLOCK}.self_attn.",
+        f"{LAYER}.mixer.",
         (
             ("q_proj", "q"),
             ("q_a_proj", "q_down"),
@@ -221,8 +221,8 @@ RULES = (
     ),
     rule(f"{BLOCK}.self_attn.q_a_layernorm.weight", f"{LAYER}.mixer.q_norm.weight"),
     rule(f"{BLOCK}.self_attn.kv_a_layernorm.weight", f"{LAYER}.mixer.kv_norm.weight"),
-    *linear_rules(f"{BLOCK}.mlp", f"{LAYER}.feedforward", GATED),
-    *linear_rules(f"{BLOCK}.mlp.shared_experts", f"{LAYER}.feedforward.shared", GATED),
+    *linear_rules(f"{BLOCK}.mlp.", f"{LAYER}.feedforward.", GATED),
+    *linear_rules(f"{BLOCK}.mlp.shared_experts.", f"{LAYER}.feedforward.shared.", GATED),
     rule(f"{BLOCK}.mlp.gate.weight", f"{LAYER}.feedforward.router.weight"),
     *(
         rule(f"{BLOCK}.mlp.experts.{{e}}.{theirs}.weight", f"{LAYER}.feedforward.experts.{ours}")

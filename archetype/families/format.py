@@ -1,7 +1,7 @@
 """How weights are published: a configuration read and written, and weight rules. Data, no torch."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from archetype.checkpoint.rules import Rule
 from archetype.errors import CheckpointError
 from archetype.families.config import Config
-from archetype.spec import ModelSpec, Spec, differences, parse
+from archetype.spec import Encoder, ModelSpec, NoHead, Spec, VisionEncoder, differences, parse
 from archetype.spec.base import explain
 
 # Fields that change no output of a finished model; a format that has no word for them loses nothing.
@@ -22,25 +22,34 @@ class Format:
 
     Attributes:
         model_type: what config.json says that it is.
-        architecture: the class that transformers loads it with.
+        architecture: the class that transformers loads it with; a function where it depends on the head.
         read: config.json to specification; every key is used or refused.
         write: specification to config.json; `config_for` proves that nothing was lost.
         rules: tensors of the file and parameters of the model; a function where they depend on its sizes.
         prefix: what all tensor names but the head's start with; absent in files saved without the head.
-        ignored: patterns of tensors that old files hold though they are no weights.
+        ignored: patterns of tensors that files hold though this model has no use for them.
+        copies: tensors that a file may repeat although the model has them once, and the parameter that each repeats.
     """
 
     model_type: str
-    architecture: str
+    architecture: str | Callable[[ModelSpec], str]
     read: Callable[[Config], ModelSpec]
     write: Callable[[ModelSpec], dict[str, Any]]
     rules: tuple[Rule, ...] | Callable[[ModelSpec], tuple[Rule, ...]]
     prefix: str
-    ignored: tuple[str, ...]
+    ignored: tuple[str, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=lambda: {"lm_head.weight": "embedding.token.weight"})
 
     def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
-        """The weight rules of a model."""
-        return self.rules(model) if callable(self.rules) else self.rules
+        """The weight rules of a model; without a head, names lack the prefix."""
+        rules = self.rules(model) if callable(self.rules) else self.rules
+        if isinstance(model, Encoder | VisionEncoder) and isinstance(model.head, NoHead):
+            return tuple(replace(rule, theirs=rule.theirs.removeprefix(self.prefix)) for rule in rules)
+        return rules
+
+    def architecture_of(self, model: ModelSpec) -> str:
+        """The class that transformers loads a model with."""
+        return self.architecture(model) if callable(self.architecture) else self.architecture
 
     def spec_from(self, config: dict[str, Any], place: str = "config.json") -> ModelSpec:
         """The specification that a config.json describes."""
@@ -59,12 +68,12 @@ class Format:
             CheckpointError: names the first field that this format cannot express. Found by reading the written
                 configuration back and comparing, so what is written is never wrong.
         """
-        written = self.write(model)
+        written = {"architectures": [self.architecture_of(model)], "model_type": self.model_type} | self.write(model)
         read_back = self.spec_from(dict(written))
         for path, asked, got in differences(_without_training(model), _without_training(read_back)):
             cause = f"the {self.model_type} format cannot express {asked!r} here (it would read {got!r})"
             raise CheckpointError(path, cause, "change the specification or export to another family")
-        return {"architectures": [self.architecture], "model_type": self.model_type} | written
+        return written
 
 
 Part = TypeVar("Part", bound=Spec)

@@ -1,11 +1,10 @@
 """Llama 2, 3, 3.1 and 3.2 (Touvron 2023, Dubey 2024), as transformers' `llama` writes them."""
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from archetype import spec
-from archetype.checkpoint.rules import Rule, rule
+from archetype.checkpoint.rules import linear_rules, rule
 from archetype.errors import CheckpointError
 from archetype.families.config import Config, activation_name
 from archetype.families.family import Family, sizes, tiny
@@ -156,20 +155,13 @@ def write(model: spec.ModelSpec) -> dict[str, Any]:
     return written | {"attention_bias": biases.q, "mlp_bias": feedforward.bias}
 
 
-def linear_rules(theirs: str, ours: str, pairs: tuple[tuple[str, str], ...]) -> Iterator[Rule]:
-    """Matrices and their biases."""
-    for one, other in pairs:
-        for kind in ("weight", "bias"):
-            yield rule(f"{theirs}.{one}.{kind}", f"{ours}.{other}.{kind}")
-
-
 ATTENTION = (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("o_proj", "o"))
 GATED = (("gate_proj", "gate"), ("up_proj", "up"), ("down_proj", "down"))
 BLOCK, LAYER = "model.layers.{i}", "blocks.{i}"
 # What lies around the feed-forward parts is alike in all formats of this kind.
 FRAME = (
     rule("model.embed_tokens.weight", "embedding.token.weight"),
-    *linear_rules(f"{BLOCK}.self_attn", f"{LAYER}.mixer", ATTENTION),
+    *linear_rules(f"{BLOCK}.self_attn.", f"{LAYER}.mixer.", ATTENTION),
     rule("model.norm.weight", "final_norm.weight"),
     rule("lm_head.weight", "lm_head.weight"),
 )
@@ -177,7 +169,7 @@ PRE_NORMS = (
     rule(f"{BLOCK}.input_layernorm.weight", f"{LAYER}.mixer_norm.weight"),
     rule(f"{BLOCK}.post_attention_layernorm.weight", f"{LAYER}.feedforward_norm.weight"),
 )
-RULES = (*FRAME, *PRE_NORMS, *linear_rules(f"{BLOCK}.mlp", f"{LAYER}.feedforward", GATED))
+RULES = (*FRAME, *PRE_NORMS, *linear_rules(f"{BLOCK}.mlp.", f"{LAYER}.feedforward.", GATED))
 
 
 def _long_context(factor: float) -> spec.Rotary:

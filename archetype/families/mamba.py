@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from archetype import spec
-from archetype.checkpoint.rules import rule
+from archetype.checkpoint.rules import linear_rules, rule
 from archetype.families.config import Config
 from archetype.families.family import Family, sizes, tiny
 from archetype.families.format import Format, only
@@ -53,8 +53,8 @@ def read(config: Config) -> spec.Decoder:
     d_model, expand = config.size("hidden_size", 768), config.size("expand", 2)
     config.expect("intermediate_size", expand * d_model, "a width beside expand")
     config.expect("hidden_act", "silu", "another activation")
-    rank, bias = config.get("time_step_rank", "auto"), config.flag("use_bias", False)
-    automatic = rank == "auto" or rank == -(-d_model // 16)
+    automatic = -(-d_model // 16)
+    rank = automatic if config.get("time_step_rank", "auto") == "auto" else config.size("time_step_rank")
     return mamba(
         num_layers=config.size("num_hidden_layers", 32, MAX_LAYERS),
         d_model=d_model,
@@ -62,9 +62,9 @@ def read(config: Config) -> spec.Decoder:
             expand=expand,
             state_size=config.size("state_size", 16),
             conv_kernel=config.size("conv_kernel", 4),
-            dt_rank=None if automatic else config.size("time_step_rank"),
+            dt_rank=None if rank == automatic else rank,
             conv_bias=config.flag("use_conv_bias", True),
-            bias=bias,
+            bias=config.flag("use_bias", False),
             dt_min=config.positive("time_step_min", 0.001),
             dt_max=config.positive("time_step_max", 0.1),
         ),
@@ -107,16 +107,16 @@ RULES = (
     rule("backbone.embeddings.weight", "embedding.token.weight"),
     rule(f"{BLOCK}.norm.weight", f"{LAYER}.mixer_norm.weight"),
     *(rule(f"{BLOCK}.mixer.{name}", f"{LAYER}.mixer.{name}") for name in ("A_log", "D")),
-    *(
-        rule(f"{BLOCK}.mixer.{theirs}.{kind}", f"{LAYER}.mixer.{ours}.{kind}")
-        for theirs, ours in (
+    *linear_rules(
+        f"{BLOCK}.mixer.",
+        f"{LAYER}.mixer.",
+        (
             ("in_proj", "in_proj"),
             ("conv1d", "conv"),
             ("x_proj", "x_proj"),
             ("dt_proj", "dt_proj"),
             ("out_proj", "out_proj"),
-        )
-        for kind in ("weight", "bias")
+        ),
     ),
     rule("backbone.norm_f.weight", "final_norm.weight"),
     rule("lm_head.weight", "lm_head.weight"),
@@ -153,5 +153,5 @@ FAMILY = Family(
             },
         ),
     },
-    Format("mamba", "MambaForCausalLM", read, write, RULES, "backbone.", ()),
+    Format("mamba", "MambaForCausalLM", read, write, RULES, "backbone."),
 )

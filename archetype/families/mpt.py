@@ -137,5 +137,5 @@ FAMILY = Family(
         ),
         **tiny(mpt, {"mpt-tiny": dict(num_layers=2, num_heads=4)}),
     },
-    Format("mpt", "MptForCausalLM", read, write, RULES, "transformer.", ()),
+    Format("mpt", "MptForCausalLM", read, write, RULES, "transformer."),
 )

@@ -37,10 +37,9 @@ def write_rotary(rotary: spec.Rotary, head_dim: int) -> dict[str, Any]:
 
 
 def _read_scaling(section: Config, trained: int, context_length: int) -> spec.RotaryScaling:
-    kind = section.get("rope_type") or section.get("type") or "default"
-    section.get("type")
-    match kind:
-        case "default":
+    new, old = section.get("rope_type"), section.get("type")
+    match kind := old if new is None else new:
+        case None | "default":
             section.get("factor")
             return spec.NoScaling()
         case "linear":
@@ -67,7 +66,7 @@ def _read_yarn(section: Config, trained: int, context_length: int) -> spec.YarnS
     optional = {
         name: section.positive(name)
         for name in ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
-        if section.get(name)
+        if section.get(name) not in (None, 0)
     }
     return spec.YarnScaling(
         factor=section.positive("factor", context_length / original),

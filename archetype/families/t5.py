@@ -1,9 +1,16 @@
-"""T5 (Raffel 2019) and T5 v1.1 (Shazeer 2020)."""
+"""T5 (Raffel 2019) and T5 v1.1 (Shazeer 2020), as transformers' `t5` writes them."""
 
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from archetype import spec
+from archetype.checkpoint.rules import Rule, rule
+from archetype.families.config import Config, activation_name
 from archetype.families.family import Family, sizes, tiny
+from archetype.families.format import Format, only
+from archetype.spec.base import MAX_LENGTH, MAX_WIDE
+from archetype.spec.layers import MAX_LAYERS
 
 
 def t5(
@@ -16,28 +23,31 @@ def t5(
     head_dim: int = 64,
     vocab_size: int = 32_128,
     context_length: int = 512,
+    num_decoder_layers: int | None = None,
     gated: bool = False,
+    activation: spec.Activation | None = None,
     tied: bool = True,
+    scaled: bool | None = None,
     eps: float = 1e-6,
     position: spec.RelativeBias = spec.RelativeBias(),
     dropout: float = 0.0,
     std: float = 0.02,
 ) -> spec.EncoderDecoder:
-    """`num_layers` on each side; scores are not divided by the root of the head's width.
+    """`num_layers` on each side, if the decoder has no other; scores are not divided by the root of the head's width.
 
-    T5 v1.1 has `gated` feed-forward parts, and a head of its own instead of the `tied` one, whose vectors are divided
-    by the root of d_model.
+    T5 v1.1 has `gated` feed-forward parts with GELU, T5 plain ones with ReLU. The vectors that a `tied` head reads are
+    divided by the root of d_model, those that one of its own reads are not, unless `scaled` says otherwise.
     """
     norm = spec.RMSNorm(eps=eps)
     cross = spec.Attention(num_heads=num_heads, head_dim=head_dim, scale=1.0, dropout=dropout)
+    network = spec.GatedMLP if gated else spec.MLP
     source = spec.Block(
         wiring=spec.PreNorm(norm=norm),
         mixer=cross.changed(position=position),
-        feedforward=spec.GatedMLP(d_ff=d_ff, activation="gelu_tanh")
-        if gated
-        else spec.MLP(d_ff=d_ff, activation="relu"),
+        feedforward=network(d_ff=d_ff, activation=activation or ("gelu_tanh" if gated else "relu")),
         dropout=dropout,
     )
+    target = spec.repeat(num_decoder_layers or num_layers, source.changed(cross=cross))
     return spec.EncoderDecoder(
         name=name,
         vocab_size=vocab_size,
@@ -45,12 +55,110 @@ def t5(
         d_model=d_model,
         embedding=spec.PairEmbedding(dropout=dropout),
         encoder=spec.Stack(layers=spec.repeat(num_layers, source), final_norm=norm),
-        decoder=spec.Stack(layers=spec.repeat(num_layers, source.changed(cross=cross)), final_norm=norm),
-        head=spec.LanguageModelHead(tied=tied, scale=d_model**-0.5 if tied else 1.0),
+        decoder=spec.Stack(layers=target, final_norm=norm),
+        head=spec.LanguageModelHead(tied=tied, scale=d_model**-0.5 if (tied if scaled is None else scaled) else 1.0),
         initialization=spec.NormalInitialization(std=std),
     )
 
 
+def read(config: Config) -> spec.EncoderDecoder:
+    """config.json to specification."""
+    for key in ("initializer_factor", "classifier_dropout", "is_gated_act", "dense_act_fn", "output_past"):
+        config.get(key)  # how training began, another head, and what feed_forward_proj says
+    tied = config.flag("tie_word_embeddings", True)
+    num_layers = config.size("num_layers", 6, MAX_LAYERS)
+    gated, activation = _read_feedforward(config)
+    return t5(
+        num_layers=num_layers,
+        num_decoder_layers=config.size("num_decoder_layers", num_layers, MAX_LAYERS),
+        d_model=config.size("d_model", 512),
+        num_heads=config.size("num_heads", 8),
+        d_ff=config.size("d_ff", 2048, MAX_WIDE),
+        head_dim=config.size("d_kv", 64),
+        vocab_size=config.size("vocab_size", 32_128, MAX_WIDE),
+        context_length=config.size("n_positions", 512, MAX_LENGTH),
+        gated=gated,
+        activation=activation,
+        tied=tied,
+        scaled=config.flag("scale_decoder_outputs", tied),
+        eps=config.positive("layer_norm_epsilon", 1e-6),
+        position=spec.RelativeBias(
+            num_buckets=config.size("relative_attention_num_buckets", 32),
+            max_distance=config.size("relative_attention_max_distance", 128),
+        ),
+        dropout=config.rate("dropout_rate", 0.1),
+    )
+
+
+def _read_feedforward(config: Config) -> tuple[bool, spec.Activation]:
+    """Whether the network is gated, and its activation; the GELU of gated ones is the approximate one."""
+    given = config.get("feed_forward_proj", "relu")
+    name = str(given).removeprefix("gated-")
+    found = Config({"feed_forward_proj": "gelu_new" if given == "gated-gelu" else name}, config.place)
+    return name != given, found.activation("feed_forward_proj", "relu")
+
+
+def write(model: spec.ModelSpec) -> dict[str, Any]:
+    """Specification to config.json."""
+    pair = only(spec.EncoderDecoder, model, "kind")
+    block = pair.encoder.layers[0]
+    norm = only(spec.RMSNorm, pair.encoder.final_norm, "encoder.final_norm")
+    mixer = only(spec.Attention, block.mixer, "encoder.layers[0].mixer")
+    position = only(spec.RelativeBias, mixer.position, "encoder.layers[0].mixer.position")
+    gated = isinstance(block.feedforward, spec.GatedMLP)
+    feedforward = only(spec.GatedMLP if gated else spec.MLP, block.feedforward, "encoder.layers[0].feedforward")
+    activation = activation_name(feedforward.activation)
+    return {
+        "vocab_size": pair.vocab_size,
+        "n_positions": pair.context_length,
+        "d_model": pair.d_model,
+        "d_kv": mixer.sizes(pair.d_model).head_dim,
+        "d_ff": feedforward.width(pair.d_model),
+        "num_layers": len(pair.encoder.layers),
+        "num_decoder_layers": len(pair.decoder.layers),
+        "num_heads": mixer.num_heads,
+        "relative_attention_num_buckets": position.num_buckets,
+        "relative_attention_max_distance": position.max_distance,
+        "feed_forward_proj": f"gated-{activation}" if gated else activation,
+        "layer_norm_epsilon": norm.eps,
+        "dropout_rate": block.dropout,
+        "tie_word_embeddings": pair.head.tied,
+        "scale_decoder_outputs": pair.head.scale != 1.0,
+        "is_encoder_decoder": True,
+    }
+
+
+def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
+    """Each part of a block is a layer of its own there, and the first block of a stack keeps the bias for all."""
+    layers = only(spec.EncoderDecoder, model, "kind").encoder.layers
+    gated = isinstance(layers[0].feedforward, spec.GatedMLP)
+    networks = (("wi_0", "gate"), ("wi_1", "up"), ("wo", "down")) if gated else (("wi", "up"), ("wo", "down"))
+    attention = (("SelfAttention", "mixer"), ("EncDecAttention", "cross"))
+    stacks = (("encoder", attention[:1]), ("decoder", attention))
+    return (
+        rule("shared.weight", "embedding.token.weight"),
+        *(found for stack, parts in stacks for found in _stack_rules(stack, parts, networks)),
+        rule("lm_head.weight", "lm_head.weight"),
+    )
+
+
+def _stack_rules(
+    stack: str, attention: tuple[tuple[str, str], ...], networks: tuple[tuple[str, str], ...]
+) -> Iterator[Rule]:
+    block, ours = f"{stack}.block.{{i}}.layer", f"{stack}.blocks.{{i}}"
+    first = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    yield rule(first, f"{stack}.position_bias.weight")
+    for place, (theirs, part) in enumerate(attention):
+        for projection in "qkvo":
+            yield rule(f"{block}.{place}.{theirs}.{projection}.weight", f"{ours}.{part}.{projection}.weight")
+        yield rule(f"{block}.{place}.layer_norm.weight", f"{ours}.{part}_norm.weight")
+    for theirs, matrix in networks:
+        yield rule(f"{block}.{len(attention)}.DenseReluDense.{theirs}.weight", f"{ours}.feedforward.{matrix}.weight")
+    yield rule(f"{block}.{len(attention)}.layer_norm.weight", f"{ours}.feedforward_norm.weight")
+    yield rule(f"{stack}.final_layer_norm.weight", f"{stack}.final_norm.weight")
+
+
+COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
 FAMILY = Family(
     "t5",
     {
@@ -86,4 +194,14 @@ FAMILY = Family(
             },
         ),
     },
+    Format(
+        "t5",
+        "T5ForConditionalGeneration",
+        read,
+        write,
+        rules,
+        "",
+        (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+        dict.fromkeys(COPIES, "embedding.token.weight"),
+    ),
 )

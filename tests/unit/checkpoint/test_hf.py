@@ -74,9 +74,9 @@ def test_the_configuration_has_the_ids_and_the_type(models: dict[str, Model], tm
 BLOCK = LLAMA.layers[0]
 NORM = spec.LayerNorm()
 INEXPRESSIBLE = {
-    "layer norm": ({"layers": (BLOCK.changed(wiring=spec.PreNorm(norm=NORM)),)}, "layers[0].wiring.norm"),
+    "layer norm": ({"layers": (BLOCK.changed(wiring=spec.PreNorm(norm=NORM)),)}, "layers[*].wiring.norm.kind"),
     "one layer norm": ({"layers": (BLOCK, BLOCK.changed(wiring=spec.PreNorm(norm=NORM)))}, "layers[1].wiring.norm"),
-    "post-norm": ({"layers": (BLOCK.changed(wiring=spec.PostNorm(norm=spec.RMSNorm())),)}, "layers[0].wiring"),
+    "post-norm": ({"layers": (BLOCK.changed(wiring=spec.PostNorm(norm=spec.RMSNorm())),)}, "layers[*].wiring.kind"),
     "interleaved": (
         {"layers": (BLOCK.changed(mixer=BLOCK.mixer.changed(position=spec.Rotary(interleaved=True))),)},
         "layers[*].mixer.position.interleaved",
@@ -98,7 +98,7 @@ INEXPRESSIBLE = {
     "head bias": ({"head": spec.LanguageModelHead(bias=True)}, "head.bias"),
     "scaled embedding": ({"embedding": spec.Embedding(scale=2.0)}, "embedding.scale"),
     "learned positions": ({"embedding": spec.Embedding(position=spec.Learned())}, "embedding.position"),
-    "other final norm": ({"final_norm": spec.RMSNorm(eps=0.1)}, "final_norm.eps"),
+    "other final norm": ({"final_norm": spec.RMSNorm(eps=0.1)}, "layers[*].wiring.norm.eps"),
 }  # fmt: skip
 
 
@@ -114,8 +114,10 @@ def test_what_a_format_cannot_express_is_named_before_anything_is_written(tmp_pa
 
 
 def test_an_unknown_family_is_refused(models: dict[str, Model], tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="family: 'bert' has no format known here; use one of gpt2, llama"):
-        export(language_model(models["gpt2"]), tmp_path / "out", family="bert")
+    with pytest.raises(
+        CheckpointError, match=f"family: 'rnn' has no format known here; use one of {', '.join(PUBLISHED)}"
+    ):
+        export(language_model(models["gpt2"]), tmp_path / "out", family="rnn")
 
 
 def configured(folder: Path, text: str | None = None, **changes: Any) -> Path:
@@ -130,7 +132,7 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["sliding_window", "rope_theta_base", "quantization_config", "__class__"])
+@pytest.mark.parametrize("key", ["window_size", "rope_theta_base", "quantization_config", "__class__"])
 def test_a_key_that_the_family_does_not_know_is_named(folder: Path, key: str) -> None:
     file = configured(folder, **{key: 1})
     expected = f"{file}: {key}: is not understood for this family; remove it if it changes no number"
@@ -138,25 +140,74 @@ def test_a_key_that_the_family_does_not_know_is_named(folder: Path, key: str) ->
 
 
 def test_the_keys_of_another_family_are_not_understood(folder: Path, name: str) -> None:
-    foreign = {"gpt2": "num_key_value_heads", "llama": "n_inner"}[name.split()[0]]
+    foreign = "conv_kernel" if "mamba" not in name else "num_key_value_heads"
     file = configured(folder, **{foreign: 2})
     assert refusal(folder).startswith(f"{file}: {foreign}: is not understood for this family")
 
 
+COMMON = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+LLAMA_SIZES = (*COMMON, "max_position_embeddings", "num_key_value_heads", "head_dim")
+SIDES = tuple(f"{side}_{key}" for side in ("encoder", "decoder") for key in ("layers", "attention_heads", "ffn_dim"))
 SIZES = {
     "gpt2": ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner"),
-    "llama": (
-        "vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "num_attention_heads",
-        "num_key_value_heads", "head_dim", "intermediate_size",
+    "llama": LLAMA_SIZES,
+    "mistral": (*LLAMA_SIZES, "sliding_window"),
+    "mixtral": (*LLAMA_SIZES, "sliding_window", "num_local_experts", "num_experts_per_tok"),
+    "qwen2": (*LLAMA_SIZES, "sliding_window"),
+    "gemma": LLAMA_SIZES,
+    "gemma2": (*LLAMA_SIZES, "sliding_window", "query_pre_attn_scalar"),
+    "deepseek_v2": (
+        *COMMON, "max_position_embeddings", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
+        "v_head_dim", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts",
     ),
+    "bloom": ("vocab_size", "seq_length", "hidden_size", "n_layer", "n_head"),
+    "mpt": ("vocab_size", "max_seq_len", "d_model", "n_layers", "n_heads"),
+    "mamba": (
+        "vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "expand", "state_size",
+        "conv_kernel", "time_step_rank",
+    ),
+    "bert": (*COMMON, "max_position_embeddings", "type_vocab_size"),
+    "longformer": (*COMMON, "max_position_embeddings", "type_vocab_size", "attention_window"),
+    "big_bird": (*COMMON, "max_position_embeddings", "type_vocab_size", "block_size", "num_random_blocks"),
+    "vit": (*COMMON[1:], "image_size", "patch_size", "num_channels"),
+    "t5": (
+        "vocab_size", "n_positions", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads",
+        "relative_attention_num_buckets", "relative_attention_max_distance",
+    ),
+    "marian": ("vocab_size", "decoder_vocab_size", "max_position_embeddings", "d_model", *SIDES),
 }  # fmt: skip
+LLAMA_NUMBERS = ("rms_norm_eps", "attention_dropout", "initializer_range", "rope_theta", "partial_rotary_factor")
+BERT_NUMBERS = ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 NUMBERS = {
     "gpt2": ("layer_norm_epsilon", "embd_pdrop", "attn_pdrop", "resid_pdrop", "initializer_range"),
-    "llama": ("rms_norm_eps", "attention_dropout", "initializer_range", "rope_theta", "partial_rotary_factor"),
+    **dict.fromkeys(("llama", "mistral", "mixtral", "qwen2", "gemma"), LLAMA_NUMBERS),
+    "gemma2": (*LLAMA_NUMBERS, "attn_logit_softcapping", "final_logit_softcapping"),
+    "deepseek_v2": ("rms_norm_eps", "attention_dropout", "initializer_range", "rope_theta", "routed_scaling_factor"),
+    "bloom": ("layer_norm_epsilon", "hidden_dropout", "attention_dropout", "initializer_range"),
+    "mpt": ("layer_norm_epsilon", "resid_pdrop", "initializer_range"),
+    "mamba": ("layer_norm_epsilon", "time_step_min", "time_step_max", "initializer_range"),
+    **dict.fromkeys(("bert", "longformer", "big_bird", "vit"), BERT_NUMBERS),
+    "t5": ("layer_norm_epsilon", "dropout_rate"),
+    "marian": ("dropout", "attention_dropout", "init_std"),
 }
 FLAGS = {
     "gpt2": ("scale_attn_weights", "tie_word_embeddings", "add_cross_attention", "scale_attn_by_inverse_layer_idx"),
     "llama": ("attention_bias", "mlp_bias", "tie_word_embeddings"),
+    "mistral": ("tie_word_embeddings",),
+    "mixtral": ("tie_word_embeddings",),
+    "qwen2": ("tie_word_embeddings", "use_sliding_window"),
+    "gemma": ("tie_word_embeddings", "attention_bias", "use_bidirectional_attention"),
+    "gemma2": ("tie_word_embeddings", "attention_bias", "use_bidirectional_attention"),
+    "deepseek_v2": ("tie_word_embeddings", "attention_bias", "mlp_bias", "norm_topk_prob"),
+    "bloom": ("tie_word_embeddings",),
+    "mpt": ("tie_word_embeddings", "no_bias"),
+    "mamba": ("tie_word_embeddings", "use_bias", "use_conv_bias"),
+    "bert": ("tie_word_embeddings", "is_decoder", "add_cross_attention"),
+    "longformer": ("tie_word_embeddings", "is_decoder"),
+    "big_bird": ("tie_word_embeddings", "use_bias", "rescale_embeddings"),
+    "vit": ("qkv_bias",),
+    "t5": ("tie_word_embeddings", "scale_decoder_outputs"),
+    "marian": ("tie_word_embeddings", "scale_embedding", "share_encoder_decoder_embeddings"),
 }
 by_family = pytest.mark.parametrize("name", PUBLISHED)
 
@@ -230,7 +281,7 @@ def test_more_layers_than_tensors_are_refused_before_they_are_made(
     assert refusal(folder).startswith(f"{file}: describes 10000 layers, and there are only 21 tensors; does it")
 
 
-@pytest.mark.parametrize("value", [None, "bert", 7, ["llama"], {}])
+@pytest.mark.parametrize("value", [None, "rnn", 7, ["llama"], {}])
 def test_a_family_that_is_none_is_named(folder: Path, value: Any) -> None:
     file = configured(folder, model_type=value)
     assert refusal(folder) == f"{file}: model_type: {value!r} is no format that Archetype knows; known are {KNOWN}"
@@ -249,8 +300,7 @@ def test_an_id_that_is_none_is_refused(models: dict[str, Model], tmp_path: Path,
     export(LanguageModel(models["gpt2"].spec, models["gpt2"], tokenizer), tmp_path / "out")
     (tmp_path / "out" / "generation_config.json").unlink()
     configured(tmp_path / "out", **{key: value})
-    message = refusal(tmp_path / "out")
-    assert message.startswith(f"{tmp_path / 'out'}: ") and f"{key} {value!r}" in message
+    assert refusal(tmp_path / "out") == f"{tmp_path / 'out' / 'config.json'}: {key}: {value!r} is no id; mend the file"
 
 
 def test_a_place_that_is_no_model_is_named(tmp_path: Path) -> None:
@@ -297,6 +347,6 @@ def test_the_specification_alone_is_read_without_weights(models: dict[str, Model
     (folder / SINGLE).unlink()
     family, found = read_hf_spec(folder)
     assert family.name == name.split()[0]
-    assert found.layers == models[name].spec.layers
+    assert found.stacks == models[name].spec.stacks
     with pytest.raises(CheckpointError, match="there is neither"):
         read_model(folder)

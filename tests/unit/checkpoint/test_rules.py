@@ -11,6 +11,7 @@ from archetype.checkpoint.tensors import Tensors, save
 from archetype.errors import CheckpointError
 from archetype.families import FAMILIES, PUBLISHED, preset
 from archetype.model import Model, skeleton
+from archetype.spec import EncoderDecoder, ModelSpec
 
 
 def parameters(model: Model) -> dict[str, torch.Tensor]:
@@ -21,12 +22,20 @@ def rules_of(model: Model, family: str) -> list[Rule]:
     return for_model(FAMILIES[family].format.rules_for(model.spec), model.spec.num_layers, shapes(model))
 
 
+def shortened(model: ModelSpec) -> ModelSpec:
+    """With two layers in each stack."""
+    if isinstance(model, EncoderDecoder):
+        sides = {side: getattr(model, side) for side in ("encoder", "decoder")}
+        return model.changed(**{side: stack.changed(layers=stack.layers[:2]) for side, stack in sides.items()})
+    return model.changed(layers=model.layers[:2])  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("family", "name"), [(family, name) for family in PUBLISHED for name in PUBLISHED[family].presets]
 )
 def test_every_parameter_of_a_preset_has_one_place_of_the_right_size(family: str, name: str) -> None:
     spec = preset(name)
-    model = skeleton(spec.changed(layers=spec.layers[:2]))
+    model = skeleton(shortened(spec))
     rules = rules_of(model, family)
     assert sorted({ours for r in rules for ours in r.ours}) == sorted(parameters(model))
     written = dict(exported(model, rules))

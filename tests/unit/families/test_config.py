@@ -111,7 +111,8 @@ def test_what_is_written_reads_back_the_same(name: str) -> None:
     assert family is families.presets()[name][0]
     config = family.format.config_for(preset)
     assert config["model_type"] == family.name
-    assert read(config).changed(name=name) == preset
+    # how training begins is no more than a hint, for which some formats have no word
+    assert read(config).changed(name=name, initialization=preset.initialization) == preset
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -162,10 +163,13 @@ def test_a_huge_size_is_refused_before_anything_is_made(key: str) -> None:
         read(LLAMA_2_7B | {key: 10**12})
 
 
-KNOWN = "bloom, deepseek_v2, gemma, gemma2, gpt2, llama, mamba, mistral, mixtral, mpt, qwen2"
+KNOWN = (
+    "bert, big_bird, bloom, deepseek_v2, gemma, gemma2, gpt2, llama, longformer, mamba, marian, mistral, mixtral, mpt, "
+    "qwen2, t5, vit"
+)
 
 
-@pytest.mark.parametrize("model_type", ["bert", None, 3])
+@pytest.mark.parametrize("model_type", ["rnn", None, 3])
 def test_an_unknown_family_is_refused(model_type: Any) -> None:
     with pytest.raises(CheckpointError) as caught:
         read(GPT2 | {"model_type": model_type})
@@ -208,12 +212,8 @@ FOREIGN = {
     "lstm-tiny": ("layers[0].wiring", "final_norm"),
     "seq2seq-lstm-tiny": ("kind", "kind"),
     "transformer-tiny": ("kind", "kind"),
-    "bert-tiny": ("kind", "kind"),
     "gpt3-tiny": ("layers[1].mixer.pattern.kind", "final_norm"),
-    "t5-tiny": ("kind", "kind"),
-    "sparse-fixed-tiny": ("layers[0].mixer.pattern.kind", "final_norm"),
     "megabyte-tiny": ("kind", "kind"),
-    "vit-tiny": ("kind", "kind"),
 }
 
 

@@ -50,7 +50,7 @@ def test_a_tiny_preset_reads_bytes_or_digits_in_two_layers_a_side(name: str) -> 
     assert all(len(stack.layers) == 2 for stack in tiny.stacks)
 
 
-@pytest.mark.parametrize("name", families.FAMILIES)
+@pytest.mark.parametrize("name", [name for name in families.FAMILIES if name != "marian"])  # a Transformer's is tiny
 def test_a_tiny_preset_has_every_kind_of_part_of_its_family(name: str) -> None:
     presets = families.FAMILIES[name].presets
     tiny = set().union(*(kinds(families.preset(n).dump(full=True)) for n in presets if n.endswith("-tiny")))

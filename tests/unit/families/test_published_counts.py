@@ -47,6 +47,8 @@ COUNTS = [
     ("bigbird-base", ["pooler=true"], 128_111_286, "google/bigbird-roberta-base as BigBirdForMaskedLM"),
     ("bigbird-large", ["pooler=true"], 360_225_974, "google/bigbird-roberta-large as BigBirdForMaskedLM"),
     ("bloom-560m", [], 559_214_592, "bigscience/bloom-560m"),
+    # 74,410,496 with 2 x 262,144 computed positions, which are no parameters, and without 58,101 biases of the logits
+    ("opus-mt", [], 74_410_496 - 2 * 262_144 + 58_101, "Helsinki-NLP/opus-mt-en-de"),
     ("bloom-1b1", [], 1_065_314_304, "bigscience/bloom-1b1"),
     ("bloom-1b7", [], 1_722_408_960, "bigscience/bloom-1b7"),
     ("bloom-3b", [], 3_002_557_440, "bigscience/bloom-3b"),

@@ -1,0 +1,32 @@
+"""The classes that a head tells apart, in published configurations."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from archetype.families.config import Config
+from archetype.spec import ClassificationHead
+
+
+def read_classes(config: Config) -> int:
+    """How many there are: as many as have names, else `num_labels`, else 2 as in transformers."""
+    names = config.get("id2label")
+    if names is None:
+        return config.size("num_labels", 2)
+    if not isinstance(names, dict) or not names or set(names) != {str(number) for number in range(len(names))}:
+        raise config.error("id2label", "does not name each class by its number", "number them from 0 on")
+    return len(names)
+
+
+def read_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the classes in their order; none where a config.json gives no class a name of its own."""
+    names = config.get("id2label")
+    if not isinstance(names, dict):
+        return ()
+    found = tuple(str(names.get(str(number))) for number in range(len(names)))
+    return () if found == tuple(f"LABEL_{number}" for number in range(len(found))) else found
+
+
+def write_classes(head: ClassificationHead) -> dict[str, Any]:
+    """The classes by number, under the names that transformers gives those that have none."""
+    names = {str(number): f"LABEL_{number}" for number in range(head.classes)}
+    return {"id2label": names, "label2id": {name: int(number) for number, name in names.items()}}
