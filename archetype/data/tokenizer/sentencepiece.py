@@ -41,6 +41,11 @@ class SentencePieceTokenizer(Tokenizer):
         special_tokens.apply_config(self, self._config, self._id)
 
     @property
+    def contents(self) -> bytes:
+        """The file."""
+        return self._data
+
+    @property
     def kind(self) -> str:
         return "sentencepiece"
 

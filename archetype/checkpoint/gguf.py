@@ -1,0 +1,157 @@
+"""GGUF files, through the `gguf` library: written for llama.cpp, and read back before they are called done."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from archetype.checkpoint.apply import exported, shapes
+from archetype.checkpoint.rules import for_model
+from archetype.data.tokenizer import Tokenizer
+from archetype.errors import CheckpointError, DataError
+from archetype.families import Family
+from archetype.families.gguf import Gguf, Value, frequency_factors, gguf_of
+from archetype.model import Model
+
+FILE = "model.gguf"
+# What llama.cpp wants in float32, whatever the type of the rest.
+EXACT = ("_norm.weight", "ssm_conv1d.weight", "ffn_gate_inp.weight", "position_embd.weight")
+TYPES = {torch.float32: "ALL_F32", torch.float16: "MOSTLY_F16", torch.bfloat16: "MOSTLY_BF16"}
+
+
+def write_gguf(model: Model, family: Family, tokenizer: Tokenizer | None, file: Path) -> None:
+    """Write a model with its tokenizer, and compare what is read back.
+
+    Args:
+        model: in float32, float16 or bfloat16.
+        family: one that llama.cpp knows.
+        tokenizer: None leaves the vocabulary out: such a file takes and gives ids only.
+        file: to make.
+
+    Raises:
+        CheckpointError: names the field that llama.cpp does not compute.
+        DataError: gguf is not installed, or the tokenizer has no form there.
+    """
+    library = _library()
+    target = gguf_of(family.name)
+    keys = target.metadata(model.spec)
+    dtype = next(model.parameters()).dtype
+    if dtype not in TYPES:
+        raise CheckpointError("dtype", f"{dtype} has no place in GGUF", "use --dtype float32, float16 or bfloat16")
+    writer = library.GGUFWriter(file, target.architecture)
+    for name, value in keys.items():
+        _put(writer, f"{target.architecture}.{name}", value)
+    writer.add_name(model.spec.name or family.name)
+    writer.add_file_type(library.LlamaFileType[TYPES[dtype]])
+    _put_vocabulary(writer, library, tokenizer, model.spec.vocab_size)  # type: ignore[union-attr]
+    tensors = _tensors(model, target)
+    for name, tensor in tensors.items():
+        _put_tensor(writer, library, name, tensor)
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    except OSError as error:
+        raise CheckpointError(
+            str(file), f"cannot be written: {error.strerror}", "check space and permissions"
+        ) from None
+    finally:
+        writer.close()
+    _compare(library, file, tensors)
+
+
+def _library() -> Any:
+    try:
+        import gguf
+    except ImportError:
+        raise DataError("gguf", "is not installed", "pip install 'archetype[gguf]'") from None
+    return gguf
+
+
+def _put(writer: Any, key: str, value: Value) -> None:
+    match value:
+        case bool():
+            writer.add_bool(key, value)
+        case int():
+            writer.add_uint32(key, value)
+        case float():
+            writer.add_float32(key, value)
+        case str():
+            writer.add_string(key, value)
+
+
+def _tensors(model: Model, target: Gguf) -> dict[str, Tensor]:
+    """The file's tensors, in its names, order of features and types."""
+    rules = for_model(target.rules, model.spec.num_layers, shapes(model))
+    heads = _head_counts(model) if target.paired else {}
+    dtype = next(model.parameters()).dtype
+    found: dict[str, Tensor] = {}
+    for name, tensor in exported(model, rules):
+        kind = name.split(".")[2] if name.startswith("blk.") else ""
+        if kind in heads:
+            tensor = _paired(tensor, heads[kind])
+        if kind == "ssm_a":
+            tensor = -tensor.float().exp()
+        if kind == "ssm_conv1d" and tensor.dim() == 3:
+            tensor = tensor.squeeze(1)
+        if target.offset and name.endswith("norm.weight"):
+            tensor = tensor.float() + target.offset
+        exact = tensor.dim() == 1 or name.endswith(EXACT) or not name.endswith(".weight")
+        found[name] = tensor.detach().to(torch.float32 if exact else dtype).contiguous()
+    factors = frequency_factors(model.spec)
+    return found if factors is None else found | {"rope_freqs.weight": torch.tensor(factors)}
+
+
+def _head_counts(model: Model) -> dict[str, int]:
+    mixer = model.spec.layers[0].mixer  # type: ignore[union-attr]
+    sizes = mixer.sizes(model.spec.d_model)  # type: ignore[union-attr]
+    return {"attn_q": sizes.num_heads, "attn_k": sizes.num_kv_heads}
+
+
+def _paired(tensor: Tensor, heads: int) -> Tensor:
+    """Rows in the order in which the features that are turned together are neighbours."""
+    pairs: Tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2)
+    return pairs.reshape(tensor.shape)
+
+
+def _put_tensor(writer: Any, library: Any, name: str, tensor: Tensor) -> None:
+    if tensor.dtype == torch.bfloat16:
+        writer.add_tensor(name, tensor.view(torch.uint8).numpy(), raw_dtype=library.GGMLQuantizationType.BF16)
+    else:
+        writer.add_tensor(name, tensor.numpy())
+
+
+def _put_vocabulary(writer: Any, library: Any, tokenizer: Tokenizer | None, vocab_size: int) -> None:
+    from archetype.data.tokenizer.gguf import vocabulary
+
+    if tokenizer is None:
+        writer.add_tokenizer_model("no_vocab")
+        return
+    made = vocabulary(tokenizer, vocab_size)
+    writer.add_tokenizer_model(made.model)
+    if made.pre is not None:
+        writer.add_tokenizer_pre(made.pre)
+    writer.add_token_list(made.tokens)
+    writer.add_token_types(made.types)
+    if made.scores is not None:
+        writer.add_token_scores(made.scores)
+    if made.merges is not None:
+        writer.add_token_merges(made.merges)
+    if tokenizer.bos is not None:
+        writer.add_bos_token_id(tokenizer.bos)
+    if tokenizer.eos:
+        writer.add_eos_token_id(tokenizer.eos[0])
+    writer.add_add_bos_token(tokenizer.adds_bos)
+
+
+def _compare(library: Any, file: Path, tensors: dict[str, Tensor]) -> None:
+    """Read the file back, and compare every tensor to the bit."""
+    read = {tensor.name: tensor for tensor in library.GGUFReader(file).tensors}
+    if read.keys() != tensors.keys():
+        raise CheckpointError(str(file), "does not hold the tensors that were written", "is the disk sound? try again")
+    for name, tensor in tensors.items():
+        written = tensor.reshape(-1).view(torch.uint8).numpy()
+        if not np.array_equal(np.ascontiguousarray(read[name].data).reshape(-1).view(np.uint8), written):
+            raise CheckpointError(name, "does not read back as it was written", "is the disk sound? try again")
