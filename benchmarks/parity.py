@@ -1,0 +1,89 @@
+"""How far bfloat16 is from float32 in both libraries, family by family: the table of docs/parity.md.
+
+    python -m benchmarks.parity > docs/parity.md
+
+Small models in which every tensor is random, those of the parity tests. `theirs` and `ours` are each library's bfloat16
+logits against its own float32 ones; `between` is ours against theirs, both in bfloat16: all of the largest magnitude.
+"""
+
+import copy
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+import archetype
+from tests.parity import test_decoders, test_encoders, test_pairs
+from tests.parity.published import Published
+from tests.weights import distance, randomize
+
+Answers = Callable[[Published, nn.Module], Tensor]
+
+
+def decoder(name: str, folder: Path) -> tuple[Published, Answers, Answers]:
+    """A decoder of the parity tests."""
+    test_decoders.written(test_decoders.CONFIGS[name](), folder)
+    one = Published(folder, test_decoders.reference(folder), archetype.load(folder))
+    return one, lambda _, model: model(test_decoders.TEXT).logits, lambda _, model: model(test_decoders.TEXT)
+
+
+def encoder(name: str, folder: Path) -> tuple[Published, Answers, Answers]:
+    """An encoder of texts or pictures."""
+    made, config = test_encoders.CONFIGS[name]
+    randomize(getattr(transformers, made)(config())).save_pretrained(folder)  # type: ignore[operator]
+    one = Published(folder, test_encoders.reference(made, folder), archetype.load(folder))
+    return one, test_encoders.answer, test_encoders.ours
+
+
+def pair(name: str, folder: Path) -> tuple[Published, Answers, Answers]:
+    """An encoder-decoder."""
+    one = test_pairs.written(name, folder)
+    return one, lambda _, model: test_pairs.theirs(model).logits, lambda _, model: test_pairs.ours(model)
+
+
+FAMILIES = {
+    **dict.fromkeys(
+        ("gpt2", "llama", "mistral", "mixtral", "qwen2", "gemma", "gemma2", "deepseek_v2", "bloom", "mpt", "mamba"),
+        decoder,
+    ),
+    **dict.fromkeys(("bert", "longformer", "big_bird", "vit"), encoder),
+    **dict.fromkeys(("t5", "marian"), pair),
+}
+
+
+@torch.no_grad()
+def row(name: str) -> str:
+    """One line of the table."""
+    with tempfile.TemporaryDirectory() as place:
+        one, theirs, ours = FAMILIES[name](name, Path(place))
+        half = Published(one.folder, copy.deepcopy(one.theirs).bfloat16(), archetype.load(one.folder, torch.bfloat16))
+        exact = theirs(one, one.theirs)
+        float32 = distance(ours(one, one.lm.model), exact)
+        rounded_theirs, rounded_ours = theirs(half, half.theirs), ours(half, half.lm.model)
+        values = (float32, distance(rounded_theirs, exact), distance(rounded_ours, exact),
+                  distance(rounded_ours, rounded_theirs))  # fmt: skip
+    return f"| {name} | " + " | ".join(f"{value:.1e}" for value in values) + " |"
+
+
+def main() -> None:
+    """Print the table."""
+    print(
+        "# How far the numbers agree with transformers\n\n"
+        "Written by `python -m benchmarks.parity > docs/parity.md`, on CPU with transformers "
+        f"{transformers.__version__} and torch {torch.__version__.split('+')[0]}:\n"
+        "small models in which every tensor is random. All figures are the largest difference of logits, of the\n"
+        "largest of them. In float32 the two libraries are compared; in bfloat16 each with the exact logits, and one\n"
+        "with the other.\n"
+        "Where experts are chosen, rounding changes some choices, in both libraries alike.\n\n"
+        "| family | float32, both | bfloat16, transformers | bfloat16, Archetype | bfloat16, both |\n"
+        "|---|---|---|---|---|"
+    )
+    for name in FAMILIES:
+        print(row(name))
+
+
+if __name__ == "__main__":
+    main()

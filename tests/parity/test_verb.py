@@ -1,0 +1,84 @@
+"""The verb that users compare with: it agrees where the models do, and names the first module where they do not."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+import archetype.errors
+from archetype import parity
+from archetype.language_model import LanguageModel, load
+from tests.parity import test_decoders, test_encoders, test_pairs
+from tests.parity.published import lose, swap
+from tests.weights import randomize
+
+CASES: dict[str, tuple[str, Callable[[], Any]]] = {
+    "llama": ("LlamaForCausalLM", test_decoders.llama_config),
+    "gpt2": ("GPT2LMHeadModel", test_decoders.gpt2_config),
+    "bloom": ("BloomForCausalLM", test_decoders.bloom),
+    "mamba": ("MambaForCausalLM", test_decoders.mamba),
+    "bert": ("BertForMaskedLM", test_encoders.bert),
+    "longformer": ("LongformerForMaskedLM", test_encoders.longformer),
+    "vit": ("ViTForImageClassification", test_encoders.vit),
+    "t5": ("T5ForConditionalGeneration", test_pairs.t5),
+    "marian": ("MarianMTModel", test_pairs.marian),
+}
+
+
+def written(name: str, folder: Path) -> Path:
+    made, config = CASES[name]
+    model = getattr(transformers, made)(config())
+    kept = {key: tensor.clone() for key, tensor in model.state_dict().items() if "embed_positions" in key}
+    randomize(model).load_state_dict(kept, strict=False)
+    model.save_pretrained(folder)  # type: ignore[operator]
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_weights_agree_in_every_module(name: str, tmp_path: Path) -> None:
+    found = parity.compare(written(name, tmp_path))
+    assert found.agrees and found.first is None
+    assert found.kl is not None and found.kl < 1e-9 and found.top1 == 1.0
+    if name != "vit":  # whose modules have other names than its files
+        assert len(found.modules) >= 8
+        assert len({module.ours for module in found.modules}) == len(found.modules)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "first"),
+    [
+        ("llama", swap("blocks.0.mixer_norm.weight", "blocks.0.feedforward_norm.weight"), "blocks.0.mixer_norm"),
+        ("llama", swap("blocks.1.mixer.k.weight", "blocks.0.mixer.k.weight"), "blocks.0.mixer.k"),
+        ("gpt2", lose("blocks.1.mixer.v.bias"), "blocks.1.mixer.q, blocks.1.mixer.k, blocks.1.mixer.v"),
+        ("bloom", lose("blocks.1.mixer.v.bias"), "blocks.1.mixer.q, blocks.1.mixer.k, blocks.1.mixer.v"),
+        ("bert", lose("blocks.1.feedforward.up.bias"), "blocks.1.feedforward.up"),
+        ("t5", swap("decoder.blocks.1.mixer_norm.weight", "decoder.blocks.1.cross_norm.weight"),
+         "decoder.blocks.1.mixer_norm"),
+    ],
+)  # fmt: skip
+def test_the_first_module_that_diverges_is_named(
+    name: str, spoil: Callable[[Any], None], first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoiled(folder: Path, **how: Any) -> LanguageModel:
+        lm = copy.deepcopy(load(folder, **how))
+        spoil(lm.model)
+        return lm
+
+    monkeypatch.setattr(parity, "load", spoiled)
+    found = parity.compare(written(name, tmp_path))
+    assert not found.agrees
+    assert found.first is not None and found.first.ours == first
+
+
+def test_bfloat16_is_compared_in_its_own_type(tmp_path: Path) -> None:
+    found = parity.compare(written("llama", tmp_path), "bfloat16")
+    assert found.dtype == "bfloat16" and found.tolerance == 0.05
+    assert 1e-4 < found.difference < 0.05
+
+
+def test_a_text_needs_a_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(archetype.errors.DataError, match="tokenizer: the model's folder holds none"):
+        parity.compare(written("llama", tmp_path), text="a")
