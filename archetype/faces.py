@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from archetype.cost import Report, report
 from archetype.families.source import Source, open_spec
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from archetype.language_model import LanguageModel
     from archetype.model import Model
+
 
 def spec(source: Source) -> ModelSpec:
     """The specification that `source` names.
@@ -55,32 +56,42 @@ def build(source: Source, seed: int = 0, device: str = "cpu", dtype: torch.dtype
     return build(spec(source), seed, device, dtype or torch.float32)
 
 
-def load(folder: str | Path, dtype: str | torch.dtype | None = None, device: str = "cpu") -> LanguageModel:
-    """The model and tokenizer in a run directory or a Hugging Face folder.
+def load(
+    folder: str | Path, dtype: str | torch.dtype | None = None, device: str = "cpu", pickled: bool = False
+) -> LanguageModel:
+    """The model and tokenizer in a run directory or a Hugging Face folder, or of huggingface.co.
 
     Args:
-        folder: holds spec.yaml or config.json.
+        folder: holds spec.yaml or config.json; or the name of a model there, owner/name.
         dtype: type of the weights, such as "bfloat16" (absent: as stored).
         device: where they go.
+        pickled: also read pytorch_model.bin, by an unpickler that makes nothing but tensors.
     """
     from archetype.checkpoint.tensors import dtype_of
     from archetype.language_model import load
 
-    return load(folder, dtype_of(dtype) if isinstance(dtype, str) else dtype, device)
+    return load(folder, dtype_of(dtype) if isinstance(dtype, str) else dtype, device, pickled)
 
 
-def export(lm: LanguageModel, folder: str | Path, family: str | None = None, shard_bytes: int | None = None) -> None:
-    """Write a model as a Hugging Face folder that transformers loads.
+def export(
+    lm: LanguageModel,
+    folder: str | Path,
+    family: str | None = None,
+    shard_bytes: int | None = None,
+    format: Literal["hf", "gguf"] = "hf",
+) -> None:
+    """Write a model as a folder for other programs, read back and compared before it is called done.
 
     Args:
         lm: what `load` gave.
         folder: must not exist, or be empty.
-        family: gpt2 or llama (absent: as loaded, or the first that can express it).
+        family: such as llama (absent: as loaded, or the first that can express it).
         shard_bytes: the size above which the weights go into several files.
+        format: hf for transformers and what reads its folders, gguf for llama.cpp.
     """
     from archetype.language_model import export
 
-    export(lm, folder, family, shard_bytes)
+    export(lm, folder, family, shard_bytes, format)
 
 
 def __getattr__(name: str) -> Any:

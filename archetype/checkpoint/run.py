@@ -88,9 +88,7 @@ def weights_of(run: Run) -> Path:
     raise CheckpointError(str(run.folder), "has no weights yet", "train it further with `archetype train --resume`")
 
 
-def fill_from(
-    model: Model, file: Path, dtype: torch.dtype | None = None, device: torch.device | None = None
-) -> None:
+def fill_from(model: Model, file: Path, dtype: torch.dtype | None = None, device: torch.device | None = None) -> None:
     """Give a model on the meta device the weights in a file that bears our own names."""
     names = list(model.state_dict())
     try:

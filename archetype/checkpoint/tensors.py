@@ -1,6 +1,11 @@
-"""The tensors of a safetensors checkpoint, in one file or many, mapped into memory and never copied."""
+"""The tensors of a checkpoint, in one file or many, mapped into memory and never copied.
+
+The files are safetensors; pickles of older checkpoints are read where that is asked for, by torch's unpickler that
+makes nothing but tensors.
+"""
 
 import json
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -16,6 +21,8 @@ from archetype.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+PICKLED_INDEX = "pytorch_model.bin.index.json"
+PICKLED = "pytorch_model.bin"
 SHARD_BYTES = 5 * 10**9
 
 
@@ -31,8 +38,8 @@ class Tensors:
         self._where = where
 
     @classmethod
-    def open(cls, folder: Path) -> "Tensors":
-        """The checkpoint in a folder: an index and its shards, or one file.
+    def open(cls, folder: Path, pickled: bool = False) -> "Tensors":
+        """The checkpoint in a folder: an index and its shards, or one file; pickles only if they may be.
 
         Raises:
             CheckpointError: none is there, a file is cut short, or the index points outside the folder.
@@ -41,8 +48,16 @@ class Tensors:
             return cls.sharded(folder, folder / INDEX)
         if (folder / SINGLE).is_file():
             return cls.single(folder / SINGLE)
+        if pickled and (folder / PICKLED_INDEX).is_file():
+            return cls.sharded(folder, folder / PICKLED_INDEX)
+        if pickled and (folder / PICKLED).is_file():
+            return cls.single(folder / PICKLED)
         old = sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
-        remedy = f"convert {old[0]} to safetensors; pickled files are not read" if old else "is it a model folder?"
+        remedy = "is it a model folder?"
+        if {PICKLED, PICKLED_INDEX} & {path.name for path in folder.iterdir()}:
+            remedy = f"{old[0]} is a pickle: `archetype load --pickled` reads one, without running what is in it"
+        elif old:
+            remedy = f"convert {old[0]} to safetensors; pickled files are not read"
         raise CheckpointError(str(folder), f"there is neither {SINGLE} nor {INDEX}", remedy)
 
     @classmethod
@@ -120,7 +135,45 @@ def shards(sizes: dict[str, int], limit: int = SHARD_BYTES) -> list[list[str]]:
     return groups
 
 
+class _Pickle:
+    """A pickle of tensors, which answers as an open safetensors file does."""
+
+    def __init__(self, file: Path) -> None:
+        try:
+            found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        except (pickle.UnpicklingError, RuntimeError, OSError, ValueError, EOFError, KeyError) as error:
+            cause = " ".join(str(error).split())[:200]
+            remedy = "download it again, or look for safetensors"
+            raise CheckpointError(str(file), f"is no pickle of tensors alone: {cause}", remedy) from None
+        if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+            raise CheckpointError(str(file), "does not hold tensors by name", "look for safetensors")
+        self._tensors: dict[str, Tensor] = found
+
+    def keys(self) -> list[str]:
+        """All names."""
+        return list(self._tensors)
+
+    def get_slice(self, name: str) -> "_Shape":
+        """What has the tensor's shape."""
+        return _Shape(self._tensors[name])
+
+    def get_tensor(self, name: str) -> Tensor:
+        """A tensor."""
+        return self._tensors[name].detach()
+
+
+class _Shape:
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def get_shape(self) -> list[int]:
+        """Of the tensor."""
+        return list(self.tensor.shape)
+
+
 def _open(file: Path) -> Any:
+    if file.suffix == ".bin":
+        return _Pickle(file)
     try:
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:

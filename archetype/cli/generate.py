@@ -10,6 +10,7 @@ import typer
 from archetype.cli.output import print_json
 
 if TYPE_CHECKING:
+    from archetype.data.chat import Message
     from archetype.language_model import LanguageModel
 
 
@@ -27,6 +28,8 @@ def generate(
     seed: Annotated[int | None, typer.Option(help="Of the random choices.  [default: 0]")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be given again.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the token that ends a text.")] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Take each prompt as a message, and print the answer.")] = False,
+    system: Annotated[str | None, typer.Option(help="What comes before a conversation; with --chat.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Type to compute in.  [default: as stored]")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -47,12 +50,17 @@ def generate(
     texts = [_input() if prompt == "-" else prompt for prompt in prompts or [""]]
 
     from archetype.checkpoint.tensors import dtype_of
+    from archetype.errors import SpecError
     from archetype.generate.settings import Sampling
     from archetype.language_model import load
 
     Sampling.parse(settings)  # a wrong setting is told before a large model is read
+    if system is not None and not chat:
+        raise SpecError("--system", "belongs to a conversation", "add --chat")
     lm = load(model, dtype_of(dtype), device)
-    if as_json:
+    if chat:
+        _answer(lm, [_conversation(system, text) for text in texts], settings, as_json)
+    elif as_json:
         made = lm.generate(texts, **settings)
         print_json({"prompts": texts, "texts": made, "settings": lm.settings(**settings).dump(full=True)})
     elif len(texts) == 1:
@@ -72,6 +80,24 @@ def print_stream(lm: "LanguageModel", prompt: str, settings: dict[str, Any]) -> 
         made += len(piece.encode())
     print(flush=True)
     print(f"({made:,} bytes in {time.perf_counter() - started:.1f} s)", file=sys.stderr)
+
+
+def _conversation(system: str | None, text: str) -> list["Message"]:
+    """One message of the user."""
+    before = [] if system is None else [{"role": "system", "content": system}]
+    return [*before, {"role": "user", "content": text}]
+
+
+def _answer(lm: "LanguageModel", conversations: list[list["Message"]], settings: dict[str, Any], as_json: bool) -> None:
+    """The answer to each conversation; one alone as it comes."""
+    if as_json:
+        answers = [{"messages": messages, "text": lm.chat(messages, **settings)} for messages in conversations]
+        print_json({"chats": answers, "settings": lm.settings(**settings).dump(full=True)})
+        return
+    for messages in conversations:
+        for piece in lm.stream_chat(messages, **settings):
+            print(piece, end="", flush=True)
+        print(flush=True)
 
 
 def _input() -> str:

@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from archetype.cli import demo, generate, models, specs, tokenizer, train, translate, understand
+from archetype.cli import demo, generate, models, parity, specs, tokenizer, train, translate, understand
 from archetype.errors import ArchetypeError
 
 app = typer.Typer(
@@ -32,6 +32,7 @@ for verb in (
     understand.classify,
     models.load,
     models.export,
+    parity.parity,
 ):
     app.command(verb.__name__.rstrip("_"))(verb)
 app.add_typer(tokenizer.app, name="tokenizer")

@@ -1,35 +1,39 @@
 """Verbs that carry a model from one kind of folder to another."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-MODEL = typer.Argument(metavar="MODEL", help="A run directory or a Hugging Face folder.")
+MODEL = typer.Argument(metavar="MODEL", help="A run directory, a Hugging Face folder, or owner/name.")
 
 
 def load(
     model: Annotated[Path, MODEL],
     to: Annotated[Path, typer.Option(help="The run directory to make; must not exist.")],
     dtype: Annotated[str | None, typer.Option(help="Convert the weights to this type.")] = None,
+    pickled: Annotated[bool, typer.Option("--pickled", help="Also read pytorch_model.bin; only tensors.")] = False,
 ) -> None:
-    """Read a Hugging Face folder and keep it as a run directory, which every verb takes."""
+    """Read a Hugging Face folder, or a model of huggingface.co, and keep it as a run directory, as every verb takes."""
     from archetype.checkpoint.tensors import dtype_of
     from archetype.language_model import load, save_run
 
-    save_run(load(model, dtype_of(dtype)), to)
+    save_run(load(model, dtype_of(dtype), pickled=pickled), to)
     print(f"wrote {to}")
 
 
 def export(
     model: Annotated[Path, MODEL],
     to: Annotated[Path, typer.Option(help="The folder to make; must not exist.")],
-    family: Annotated[str | None, typer.Option(help="gpt2 or llama.  [default: as loaded, or what fits]")] = None,
+    family: Annotated[str | None, typer.Option(help="Such as llama.  [default: as loaded, or what fits]")] = None,
+    format: Annotated[Literal["hf", "gguf"], typer.Option(help="hf for transformers, gguf for llama.cpp.")] = "hf",
     dtype: Annotated[str | None, typer.Option(help="Convert the weights to this type.")] = None,
 ) -> None:
-    """Write a model as a Hugging Face folder that transformers loads."""
+    """Write a model as a folder that transformers, or llama.cpp, loads; it is read back and compared."""
     from archetype.checkpoint.tensors import dtype_of
     from archetype.language_model import export, load
 
-    chosen = export(load(model, dtype_of(dtype)), to, family)
-    print(f"wrote {to} as {chosen.format.architecture}")
+    lm = load(model, dtype_of(dtype))
+    chosen = export(lm, to, family, format=format)
+    name = chosen.format.architecture_of(lm.spec) if format == "hf" else f"GGUF of {chosen.name}"
+    print(f"wrote {to} as {name}, reloaded and compared")

@@ -1,4 +1,4 @@
-"""The verbs of encoders: guess hidden tokens, turn texts into vectors, and name what pictures show."""
+"""The verbs of encoders: guess hidden tokens, turn texts into vectors, and name classes of texts or pictures."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,7 +8,7 @@ import typer
 from archetype.cli.output import console, print_json
 
 MODEL = typer.Argument(metavar="MODEL", help="A run directory or a Hugging Face folder of an encoder.")
-IMAGES = typer.Argument(metavar="IMAGES", help="A .npz file with `images`, (N, C, H, W) or (N, H, W).")
+GIVEN = typer.Argument(metavar="TEXT... | IMAGES", help="Texts, or a .npz file with `images`, (N, [C,] H, W).")
 DEVICE = typer.Option(help="cpu or cuda.")
 DTYPE = typer.Option(help="Type to compute in.  [default: as stored]")
 
@@ -64,24 +64,27 @@ def embed(
 
 def classify(
     model: Annotated[Path, MODEL],
-    images: Annotated[Path, IMAGES],
+    given: Annotated[list[str], GIVEN],
     dtype: Annotated[str | None, DTYPE] = None,
     device: Annotated[str, DEVICE] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with all probabilities.")] = False,
 ) -> None:
-    """Name the class of each picture, a line each, with its probability."""
+    """Name the class of each text or picture, a line each, with its probability."""
     import torch
 
     from archetype.checkpoint.tensors import dtype_of
     from archetype.data.images import read_pictures
     from archetype.language_model import load
 
-    pictures = torch.from_numpy(read_pictures(images))
-    shares = load(model, dtype_of(dtype), device).classify(pictures)
+    pictures = given[0].endswith(".npz") and len(given) == 1
+    what = torch.from_numpy(read_pictures(Path(given[0]))) if pictures else given
+    lm = load(model, dtype_of(dtype), device)
+    shares = lm.classify(what)
     best = shares.max(-1)
+    names = [lm.labels[label] if lm.labels else label for label in best.indices.tolist()]
     if as_json:
-        rows = zip(best.indices.tolist(), shares.tolist(), strict=True)
-        print_json({"images": [{"class": label, "probabilities": row} for label, row in rows]})
+        rows = [{"class": name, "probabilities": row} for name, row in zip(names, shares.tolist(), strict=True)]
+        print_json({"images" if pictures else "texts": rows})
         return
-    for label, share in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-        print(f"{label} {share:.1%}")
+    for name, share in zip(names, best.values.tolist(), strict=True):
+        print(f"{name} {share:.1%}")

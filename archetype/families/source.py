@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from archetype.checkpoint import hub
 from archetype.errors import ArchetypeError, SpecError
 from archetype.families.family import Family
 from archetype.families.registry import PUBLISHED, family_of, preset
 from archetype.spec import ModelSpec, Spec, parse, read
 from archetype.spec.io import read_mapping
 
+SUFFIXES = (".yaml", ".yml", ".json")
 Source = str | Path | dict[str, Any] | ModelSpec
 
 
@@ -27,7 +29,9 @@ def open_spec(source: Source) -> ModelSpec:
         return _of_folder(place)
     if place.is_file():
         return read(place)
-    if place.suffix in (".yaml", ".yml", ".json") or len(place.parts) > 1:
+    if hub.is_name(place) and place.suffix not in SUFFIXES:
+        return _of_folder(hub.download(place.as_posix(), ["config.json"]))
+    if place.suffix in SUFFIXES or len(place.parts) > 1:
         raise SpecError(str(source), "there is no such file or folder", "check the path, or see `archetype list`")
     return preset(str(source))
 

@@ -1,13 +1,13 @@
 """From a model to text: settings, sampling, the driver, and streaming."""
 
 from archetype.generate.beam import Beam, beam_search
-from archetype.generate.classify import classify
+from archetype.generate.classify import classify_pictures, classify_texts
 from archetype.generate.decode import Decoding, prefill
 from archetype.generate.embed import Pooling, embed
 from archetype.generate.fill import Guess, fill
 from archetype.generate.sample import Sampler
 from archetype.generate.settings import Sampling, generation_config, read_generation_config
-from archetype.generate.text import generate, stream
+from archetype.generate.text import generate, stream, stream_ids
 from archetype.generate.translate import translate
 
 __all__ = [
@@ -18,7 +18,8 @@ __all__ = [
     "Sampler",
     "Sampling",
     "beam_search",
-    "classify",
+    "classify_pictures",
+    "classify_texts",
     "embed",
     "fill",
     "generate",
@@ -26,5 +27,6 @@ __all__ = [
     "prefill",
     "read_generation_config",
     "stream",
+    "stream_ids",
     "translate",
 ]

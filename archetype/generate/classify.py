@@ -1,24 +1,43 @@
-"""Pictures to classes, by a vision encoder."""
+"""Texts and pictures to classes, by an encoder that tells them apart."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from archetype.data.tokenizer import Tokenizer
 from archetype.errors import SpecError
-from archetype.model import VisionEncoder
+from archetype.generate.embed import encoded
+from archetype.model import Encoder, VisionEncoder
 
 AT_ONCE = 256  # pictures that go through the model together
 
 
 @torch.inference_mode()
-def classify(model: VisionEncoder, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B Y"]:
+def classify_pictures(model: VisionEncoder, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B Y"]:
     """The probability of each class, for each picture.
 
     Raises:
         SpecError: the model has no classes, or takes pictures of another size.
     """
+    _refuse_without_classes(model)
+    logits = [model(part.to(model.device)).float() for part in images.split(AT_ONCE)]
+    return torch.cat(logits).softmax(-1)
+
+
+@torch.inference_mode()
+def classify_texts(model: Encoder, tokenizer: Tokenizer, texts: list[str]) -> Float[Tensor, "B Y"]:
+    """The probability of each class, for each text.
+
+    Raises:
+        SpecError: the model has no classes.
+        DataError: a text is empty, or longer than the model's context.
+    """
+    _refuse_without_classes(model)
+    logits: Tensor = model(*encoded(model, tokenizer, texts))
+    return logits.float().softmax(-1)
+
+
+def _refuse_without_classes(model: Encoder | VisionEncoder) -> None:
     if model.classifier is None:
         cause = f"a head of kind {model.spec.head.kind} names no class"
         raise SpecError("head", cause, "use a model with head classification")
-    logits = [model(part.to(model.device)).float() for part in images.split(AT_ONCE)]
-    return torch.cat(logits).softmax(-1)

@@ -3,7 +3,7 @@
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from archetype.data.tokenizer import Tokenizer
@@ -26,15 +26,7 @@ def embed(
         pooling: mean or first.
         normalized: whether every vector has length 1, so that a product of two is the cosine of their angle.
     """
-    encoded = [tokenizer.encode(text) for text in texts]
-    for number, ids in enumerate(encoded):
-        if not 0 < len(ids) <= model.spec.context_length:
-            cause = f"has {len(ids)} tokens and the model's context holds 1 to {model.spec.context_length}"
-            raise DataError(f"text {number + 1}", cause, "give some text, or shorten it")
-    counts = torch.tensor([len(ids) for ids in encoded], device=model.device)
-    tokens = torch.zeros(len(texts), int(counts.max()), dtype=torch.long, device=model.device)
-    for row, ids in zip(tokens, encoded, strict=True):
-        row[: len(ids)] = torch.tensor(ids)
+    tokens, counts = encoded(model, tokenizer, texts)
     vectors = model.vectors(tokens, counts)
     if pooling == "first":
         pooled = model.pooled(vectors)
@@ -42,3 +34,21 @@ def embed(
         real = torch.arange(tokens.shape[1], device=model.device) < counts[:, None]
         pooled = (vectors * real[..., None]).sum(1) / counts[:, None]
     return torch.nn.functional.normalize(pooled.float(), dim=-1) if normalized else pooled.float()
+
+
+def encoded(model: Encoder, tokenizer: Tokenizer, texts: list[str]) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B"]]:
+    """Whole texts as tokens, padded at the end, and how many tokens each has.
+
+    Raises:
+        DataError: a text is empty, or longer than the model's context.
+    """
+    rows = [tokenizer.framed(tokenizer.encode(text)) for text in texts]
+    for number, ids in enumerate(rows):
+        if not 0 < len(ids) <= model.spec.context_length:
+            cause = f"has {len(ids)} tokens and the model's context holds 1 to {model.spec.context_length}"
+            raise DataError(f"text {number + 1}", cause, "give some text, or shorten it")
+    counts = torch.tensor([len(ids) for ids in rows], device=model.device)
+    tokens = torch.zeros(len(texts), int(counts.max()), dtype=torch.long, device=model.device)
+    for row, ids in zip(tokens, rows, strict=True):
+        row[: len(ids)] = torch.tensor(ids)
+    return tokens, counts

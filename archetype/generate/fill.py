@@ -20,6 +20,15 @@ class Guess:
     probability: float
 
 
+def _encoded(tokenizer: Tokenizer, text: str, hidden: int) -> list[int]:
+    """The ids of a text with masks, read by the tokenizer itself where it knows a mask."""
+    name = next((name for name, id in tokenizer.special_tokens.items() if id == hidden), None)
+    if name is not None and tokenizer.reads_special:
+        return tokenizer.encode(text.replace(MASK, name))
+    first, *rest = [tokenizer.encode(part) for part in text.split(MASK)]
+    return [*first, *(id for part in rest for id in (hidden, *part))]
+
+
 @torch.inference_mode()
 def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[list[Guess]]:
     """The likeliest tokens for every [MASK] of a text, in order.
@@ -37,10 +46,7 @@ def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[
     if hidden >= model.spec.vocab_size:
         cause = f"{model.spec.vocab_size} ids hold no mask beside the tokenizer's {tokenizer.vocab_size}"
         raise SpecError("vocab_size", cause, "use a model that was trained on masked tokens")
-    first, *rest = [tokenizer.encode(part) for part in text.split(MASK)]
-    ids = list(first)
-    for part in rest:
-        ids += [hidden, *part]
+    ids = tokenizer.framed(_encoded(tokenizer, text, hidden))
     if len(ids) > model.spec.context_length:
         cause = f"has {len(ids)} tokens and the model's context holds {model.spec.context_length}"
         raise DataError("text", cause, "shorten it")

@@ -56,10 +56,11 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
         del given["top_k"]  # the library's way to say that it is off
     if not isinstance(data.get("do_sample") or False, bool):
         raise CheckpointError(f"{file}: do_sample", f"{data['do_sample']!r} is neither true nor false", "mend the file")
-    if not data.get("do_sample"):
-        given["temperature"] = 0.0
     try:
-        return Sampling.parse(given), {name: value for name, value in data.items() if name not in names}
+        sampling = Sampling.parse(given)
+        if not data.get("do_sample"):
+            sampling = sampling.changed(temperature=0.0)
+        return sampling, {name: value for name, value in data.items() if name not in names}
     except ArchetypeError as error:
         raise error.within(str(file)) from None
 

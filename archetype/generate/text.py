@@ -17,7 +17,14 @@ def stream(
     Raises:
         SpecError: a prompt is empty or too long; told at once, before the first piece is asked for.
     """
-    decoding = Decoding(model, [encoded(tokenizer, prompt) for prompt in prompts], sampling, tokenizer.eos)
+    return stream_ids(model, tokenizer, [encoded(tokenizer, prompt) for prompt in prompts], sampling)
+
+
+def stream_ids(
+    model: CausalModel, tokenizer: Tokenizer, prompts: list[list[int]], sampling: Sampling
+) -> Iterator[tuple[int, str]]:
+    """The same for prompts that are encoded already."""
+    decoding = Decoding(model, prompts, sampling, tokenizer.eos)
     return _pieces(decoding, [tokenizer.stream() for _ in prompts], [Stopper(sampling.stop) for _ in prompts])
 
 

@@ -159,9 +159,7 @@ def test_an_empty_prompt_without_a_token_that_starts_a_text(archetype: Command, 
         ("--dtype", "float7", "dtype: 'float7' is not known; use one of float32, bfloat16, float16, float64"),
     ],
 )
-def test_settings_out_of_range(
-    archetype: Command, run_directory: Path, option: str, value: str, message: str
-) -> None:
+def test_settings_out_of_range(archetype: Command, run_directory: Path, option: str, value: str, message: str) -> None:
     assert refused(archetype, "generate", run_directory, "a", option, value) == message
 
 

@@ -35,6 +35,8 @@ class HuggingFaceTokenizer(Tokenizer):
         DataError: the file is damaged, or the configuration names a token that it lacks.
     """
 
+    reads_special = True
+
     def __init__(self, data: bytes, config: Mapping[str, Any] | None = None) -> None:
         self._data = data
         self._config = dict(config or {})
@@ -76,6 +78,20 @@ class HuggingFaceTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         with complaints("text", "cannot be encoded", "is the tokenizer's file complete?"):
             return list(self.backend.encode(well_formed(text), add_special_tokens=False).ids)
+
+    def framed(self, ids: Sequence[int]) -> list[int]:
+        before, after = self._frame
+        return [*before, *ids, *after]
+
+    @cached_property
+    def _frame(self) -> tuple[list[int], list[int]]:
+        """What stands before and after a text: seen where the text is not its own frame's only content."""
+        plain = self.encode("a")
+        with complaints("text", "cannot be encoded", "is the tokenizer's file complete?"):
+            whole = list(self.backend.encode("a", add_special_tokens=True).ids)
+        starts = [place for place in range(len(whole)) if whole[place : place + len(plain)] == plain]
+        first = starts[0] if plain and starts else len(whole)
+        return whole[:first], whole[first + len(plain) :]
 
     def decode(self, ids: Sequence[int]) -> str:
         known = [id for id in ids if 0 <= id < self._vocab_size]

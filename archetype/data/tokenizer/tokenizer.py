@@ -1,5 +1,6 @@
 """What every tokenizer can do."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +16,15 @@ class Tokenizer(ABC):
         bos: the id that starts a text, if there is one.
         eos: the ids that end a text.
         adds_bos: whether a prompt is to start with `bos`.
+        reads_special: whether `encode` gives a special token that is spelled out its id.
 
-    The three are plain attributes, because a model folder's own configuration may override them.
+    The first three are plain attributes, because a model folder's own configuration may override them.
     """
 
     bos: int | None = None
     eos: tuple[int, ...] = ()
     adds_bos: bool = False
+    reads_special: bool = False
 
     @property
     @abstractmethod
@@ -48,6 +51,19 @@ class Tokenizer(ABC):
         Raises:
             DataError: the text holds something that this tokenizer cannot express.
         """
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """The ids of a text in which special tokens are spelled out, as chat templates make them."""
+        names = sorted(self.special_tokens, key=len, reverse=True)
+        if self.reads_special or not names:
+            return self.encode(text)
+        parts = re.split(f"({'|'.join(map(re.escape, names))})", text)
+        known = self.special_tokens
+        return [id for part in parts if part for id in ([known[part]] if part in known else self.encode(part))]
+
+    def framed(self, ids: Sequence[int]) -> list[int]:
+        """The ids of a whole text between the special tokens that its file puts around one, such as [CLS] and [SEP]."""
+        return list(ids)
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:

@@ -1,6 +1,5 @@
 """A text as tokens, its end held out."""
 
-
 import numpy as np
 import pytest
 

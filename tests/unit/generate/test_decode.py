@@ -98,9 +98,7 @@ def test_stop_ids_can_be_ignored(model: Model) -> None:
 
 
 @settings
-def test_chunks_of_a_prompt_change_nothing(
-    model: Model, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_of_a_prompt_change_nothing(model: Model, sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [list(range(n)) for n in (1, 3, 4, 7)]
     sampling = sampling.changed(max_new_tokens=2)
     whole = decoded(model, prompts, sampling)

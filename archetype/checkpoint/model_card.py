@@ -1,0 +1,36 @@
+"""The README.md of an exported folder: what the model is, and how to run it."""
+
+from archetype import __version__, cost
+from archetype.families import Family
+from archetype.spec import ModelSpec
+
+MODEL_CARD = "README.md"
+
+
+def model_card(model: ModelSpec, family: Family) -> str:
+    """A model card: the fields that the hub reads, the sizes, and the commands that load it.
+
+    It makes no claim about data or licence, which only the model's maker knows.
+    """
+    architecture = family.format.architecture_of(model)
+    parameters = cost.report(model, batch=1, length=1).parameters["total"]
+    return f"""---
+library_name: transformers
+tags: [{family.format.model_type}, archetype]
+---
+
+# {model.name or family.name}
+
+A model of kind {model.kind} with {parameters:,} parameters and {model.num_layers} layers, in the format of
+{architecture}. Written by Archetype {__version__}.
+
+```python
+from transformers import {architecture}
+
+model = {architecture}.from_pretrained("PATH")
+```
+
+```sh
+archetype show PATH
+```
+"""
