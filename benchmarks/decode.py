@@ -1,6 +1,6 @@
 """Greedy decoding, batch 1, against transformers: prefill and decode apart.
 
-    python -m benchmarks.decode --shape 110M --dtype float32
+python -m benchmarks.decode --shape 110M --dtype float32
 """
 
 import argparse

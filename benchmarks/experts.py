@@ -48,9 +48,7 @@ def main() -> None:
 def mixture(number: int) -> nn.Module:
     """Ours, with so many experts."""
     expert = spec.GatedMLP(d_ff=D_FF, activation="silu")
-    part = MixtureOfExperts(
-        spec.MixtureOfExperts(num_experts=number, experts_per_token=CHOSEN, expert=expert), D_MODEL
-    )
+    part = MixtureOfExperts(spec.MixtureOfExperts(num_experts=number, experts_per_token=CHOSEN, expert=expert), D_MODEL)
     for parameter in part.parameters():
         nn.init.normal_(parameter, std=0.05)
     return part

@@ -1,6 +1,6 @@
 """How the time of recurrent mixers grows with the length: forward and backward of one mixer.
 
-    python -m benchmarks.recurrence --length 512 --times 4
+python -m benchmarks.recurrence --length 512 --times 4
 """
 
 import argparse

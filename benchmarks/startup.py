@@ -1,6 +1,6 @@
 """How long the verbs that need no tensor take, as whole processes.
 
-    python -m benchmarks.startup
+python -m benchmarks.startup
 """
 
 import shutil

@@ -1,6 +1,6 @@
 """One optimizer step against transformers: forward, backward, clipping, AdamW.
 
-    python -m benchmarks.training_step --shape 15M --dtype float32 --batch 8 --length 256
+python -m benchmarks.training_step --shape 15M --dtype float32 --batch 8 --length 256
 """
 
 import argparse

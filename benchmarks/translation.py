@@ -1,6 +1,6 @@
 """BLEU of a trained encoder-decoder on a test set (sacrebleu, lower-cased), greedy and with a beam of 5.
 
-    python -m benchmarks.translation runs/de-en test.de.gz test.en.gz
+python -m benchmarks.translation runs/de-en test.de.gz test.en.gz
 """
 
 import argparse

@@ -25,9 +25,7 @@ NORMS: dict[str, spec.Norm] = {
 ADDED: dict[str, spec.EmbeddingPosition] = {
     "nothing-added": spec.NoPosition(), "learned": spec.Learned(), "sinusoidal": spec.Sinusoidal(),
 }  # fmt: skip
-LLAMA3 = spec.Llama3Scaling(
-    factor=8.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_context_length=8
-)
+LLAMA3 = spec.Llama3Scaling(factor=8.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_context_length=8)
 POSITIONS: dict[str, spec.MixerPosition] = {
     "no-position": spec.NoPosition(),
     "rotary": spec.Rotary(),
@@ -53,9 +51,7 @@ SCORES: dict[str, dict[str, Any]] = {
     "normed": {"qk_norm": spec.RMSNorm()},
     "additive": {"score": "additive"},
 }
-LATENT = spec.LatentAttention(
-    num_heads=2, kv_lora_rank=3, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=5
-)
+LATENT = spec.LatentAttention(num_heads=2, kv_lora_rank=3, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=5)
 MIXERS: dict[str, spec.Mixer] = {
     "latent": LATENT,  # so narrow that the latents are looked at even in a whole text
     "wide-latent": LATENT.changed(kv_lora_rank=12, query=spec.LowRankQuery(rank=5)),  # expanded there
