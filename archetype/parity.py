@@ -115,6 +115,9 @@ def _reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
     except ImportError:
         raise DataError("transformers", "is not installed", "pip install transformers") from None
     names = json.loads((folder / "config.json").read_bytes()).get("architectures") or []
+    logging: Any = transformers.logging
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     made = getattr(transformers, str(names[0]), None) if names else None
     if made is None:
         cause = f"names the class {names[0]!r}, which transformers lacks" if names else "names no class"

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import transformers
+import typer
 
 import archetype.errors
 from archetype import parity
+from archetype.cli.parity import parity as verb
 from archetype.language_model import LanguageModel, load
 from tests.parity import test_decoders, test_encoders, test_pairs
 from tests.parity.published import lose, swap
@@ -71,6 +73,23 @@ def test_the_first_module_that_diverges_is_named(
     found = parity.compare(written(name, tmp_path))
     assert not found.agrees
     assert found.first is not None and found.first.ours == first
+
+
+def test_a_difference_is_shown_and_the_status_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def spoiled(folder: Path, **how: Any) -> LanguageModel:
+        lm = copy.deepcopy(load(folder, **how))
+        lose("blocks.1.mixer.q.weight")(lm.model)
+        return lm
+
+    monkeypatch.setattr(parity, "load", spoiled)
+    with pytest.raises(typer.Exit) as caught:
+        verb(written("llama", tmp_path), dtype=["float32"])
+    assert caught.value.exit_code == 1
+    shown = capsys.readouterr().out
+    assert "blocks.1.mixer.q" in shown and "<- beyond" in shown
+    assert "first beyond 1e-05: blocks.1.mixer.q (model.layers.1.self_attn.q_proj)" in shown
 
 
 def test_bfloat16_is_compared_in_its_own_type(tmp_path: Path) -> None:
