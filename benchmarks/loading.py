@@ -1,8 +1,8 @@
 """From a cold process to the first logits of a checkpoint with the shapes of Llama 3.2 1B, here and in transformers.
 
-    python -m benchmarks.loading [PRESET]
+    python -m benchmarks.loading [DTYPE] [PRESET]
 
-The weights are random, in bfloat16, and in the page cache. Each run is a process of its own; both take turns. `peak` is
+The weights are random, and in the page cache. Each run is a process of its own; both take turns. `peak` is
 the largest resident memory, in which mapped pages of the file count.
 """
 
@@ -31,7 +31,7 @@ with torch.inference_mode():
 """
 
 
-def make(preset: str, folder: Path) -> int:
+def make(preset: str, dtype: str, folder: Path) -> int:
     """Write the checkpoint; its size in bytes."""
     import torch
 
@@ -39,7 +39,7 @@ def make(preset: str, folder: Path) -> int:
     from archetype.language_model import LanguageModel, export
     from archetype.model import build
 
-    model = build(named(preset), seed=0).to(torch.bfloat16)
+    model = build(named(preset), seed=0, dtype=getattr(torch, dtype))
     export(LanguageModel(model.spec, model), folder)
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
@@ -59,11 +59,11 @@ def once(program: str, folder: Path) -> tuple[float, float]:
 
 def main() -> None:
     """Print the table."""
-    preset = sys.argv[1] if len(sys.argv) > 1 else "llama-3.2-1b"
-    print(heading(f"python -m benchmarks.loading {preset}", "transformers", "safetensors"))
+    dtype, preset = (*sys.argv[1:], *("float32", "llama-3.2-1b")[len(sys.argv) - 1 :])
+    print(heading(f"python -m benchmarks.loading {dtype} {preset}", "transformers", "safetensors"))
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
-        size = make(preset, folder)
+        size = make(preset, dtype, folder)
         print(f"{size / 2**30:.2f} GiB of weights")
         taken: dict[str, list[tuple[float, float]]] = {"archetype": [], "transformers": []}
         for _ in range(RUNS):

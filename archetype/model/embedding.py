@@ -1,5 +1,6 @@
 """Tokens to vectors."""
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -14,10 +15,10 @@ class Embedding(nn.Module):
 
     def __init__(self, embedding: spec.Embedding, vocab_size: int, context_length: int, d_model: int) -> None:
         super().__init__()
-        self.token = nn.Embedding(vocab_size, d_model)
+        self.token = table(vocab_size, d_model)
         self.position = build_position(embedding.position, context_length, d_model)
         types = embedding.token_types if isinstance(embedding, spec.EncoderEmbedding) else 0
-        self.token_type = nn.Embedding(types, d_model) if types else None
+        self.token_type = table(types, d_model) if types else None
         self.norm = build_norm(embedding.norm, d_model)
         self.scale = embedding.scale
         self.dropout = nn.Dropout(embedding.dropout)
@@ -34,6 +35,11 @@ class Embedding(nn.Module):
             x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
         y: Tensor = self.dropout(self.norm(x, span.valid))
         return y
+
+
+def table(rows: int, width: int) -> nn.Embedding:
+    """Vectors by number, not drawn: torch's own drawing loads its compiler, for two seconds, on the meta device."""
+    return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
 
 
 def refuse_beyond_table(model: spec.Decoder | spec.Encoder | spec.EncoderDecoder, length: int) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from archetype import spec as specs
 from archetype.errors import SpecError
 from archetype.model.causal import CausalModel
+from archetype.model.embedding import table
 from archetype.model.heads import LanguageModelHead
 from archetype.model.stack import Stack
 from archetype.parts.initialize import draw
@@ -71,7 +72,7 @@ class GlobalEmbedding(Started):
     def __init__(self, model: specs.MegaByte) -> None:
         super().__init__(model, model.global_model.d_model)
         share = model.global_model.d_model // model.patch_size
-        self.token = nn.Embedding(model.vocab_size, share)
+        self.token = table(model.vocab_size, share)
         self.position = Learned(specs.Learned(), model.context_length, share)
 
     def forward(self, text: Int[Tensor, "B K p"], first: Int[Tensor, "b 1"]) -> Float[Tensor, "B K G"]:
@@ -87,7 +88,7 @@ class LocalEmbedding(Started):
 
     def __init__(self, model: specs.MegaByte) -> None:
         super().__init__(model, model.local_model.d_model)
-        self.token = nn.Embedding(model.vocab_size, model.local_model.d_model)
+        self.token = table(model.vocab_size, model.local_model.d_model)
 
     def forward(self, text: Int[Tensor, "B K p"]) -> Float[Tensor, "B K p D"]:
         """What each patch knows of the byte before each of its own."""

@@ -259,3 +259,14 @@ def test_loading_takes_less_than_one_and_a_fifth_of_the_checkpoint(growth: dict[
 
 def test_loading_what_needs_no_change_reads_nothing(growth: dict[str, float]) -> None:
     assert growth["llama"] < 0.05
+
+
+@pytest.mark.parametrize("name", ["llama"])
+def test_loading_loads_no_compiler(folder: Path) -> None:
+    """It takes as long to import as torch itself."""
+    program = (
+        "import sys, torch, archetype; lm = archetype.load(sys.argv[1]); lm.model(torch.tensor([[1, 2]]));"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
