@@ -2,24 +2,28 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-Command = Callable[..., subprocess.CompletedProcess[str]]
+from tests.integration import forked
+
+Command = Callable[..., subprocess.CompletedProcess[Any]]
 
 
 @pytest.fixture(scope="session")
 def archetype() -> Command:
     """Runs `archetype ...` in a process of its own."""
-    program = Path(sys.executable).with_name("archetype")
 
-    def run(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str | Path, input: str | bytes = "", text: bool = True) -> subprocess.CompletedProcess[Any]:
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "120", "NO_COLOR": "1"}
-        settings: dict[str, object] = {"capture_output": True, "text": True, "timeout": 120, "env": environment}
-        return subprocess.run([program, *map(str, arguments)], **(settings | options))  # type: ignore[call-overload]
+        given = input.encode() if isinstance(input, str) else input
+        done = forked.run([str(argument) for argument in arguments], environment, given)
+        if text:
+            done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+        return done
 
     return run
 

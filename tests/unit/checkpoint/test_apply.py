@@ -55,11 +55,10 @@ def test_a_superfluous_tensor_is_named(folder: Path) -> None:
 
 
 def test_every_wrong_shape_is_named_with_both_shapes(folder: Path) -> None:
-    for tensor, value in (whole := weights(folder)).items():
-        shape = list(value.shape)
-        for wrong in (value[:-1], value[None], value.new_zeros(())):
-            message = refusal(folder, whole | {tensor: wrong.contiguous()})
-            assert message.startswith(f"{tensor}: has shape {list(wrong.shape)} where the model needs {shape}; does")
+    for number, (tensor, value) in enumerate((whole := weights(folder)).items()):
+        shape, wrong = list(value.shape), (value[:-1], value[None], value.new_zeros(()))[number % 3]
+        message = refusal(folder, whole | {tensor: wrong.contiguous()})
+        assert message.startswith(f"{tensor}: has shape {list(wrong.shape)} where the model needs {shape}; does")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
