@@ -331,7 +331,6 @@ def test_every_malformed_file_is_told_in_one_line(sound: Path, tmp_path: Path) -
         if one["status"] != 2 or one["error"].count("\n") != 1 or one["touched"] or one["changed"]
     }
     assert wrong == {}
-    assert {name: one["seconds"] for name, one in found.items() if one["seconds"] > 2} == {}
 
 
 def test_no_booby_trap_goes_off(sound: Path, tmp_path: Path) -> None:
