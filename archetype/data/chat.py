@@ -1,16 +1,17 @@
 """Chat templates: messages to the text that a model was trained to answer.
 
-A template comes with a model's weights and is not trusted: it runs in Jinja's sandbox, for a second at most, and may
-not make large things out of small ones.
+A template comes with a model's weights and is not trusted: it runs in Jinja's sandbox, within limits of time and memory
+that are looked at with every line, and may not make large things out of small ones in a single step.
 """
 
+import resource
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 FILE = "chat_template.jinja"
-SECONDS = 1.0  # that a template may take
+SECONDS = 2.0  # that a template may take
+MEMORY = 2**29  # bytes by which it may raise the most that this process has had
 LARGEST = 100_000  # number that it may multiply by or give to a method
 Message = Mapping[str, str]  # its role (system, user, assistant) and its content
 
@@ -49,8 +51,9 @@ class ChatTemplate:
         """
         from jinja2 import TemplateError
 
+        _environment()  # imports are not the template's
         try:
-            with _deadline(SECONDS):
+            with _limits():
                 made = _compiled(self.source).render(
                     messages=messages, add_generation_prompt=True, tools=None, documents=None, **self.tokens
                 )
@@ -118,16 +121,32 @@ def _environment() -> "ImmutableSandboxedEnvironment":
             return super().call_binop(context, operator, left, right)
 
         def call(__self, __context: Any, __obj: Any, *args: Any, **options: Any) -> Any:
-            if any(isinstance(arg, int) and abs(arg) > LARGEST for arg in (*args, *options.values())):
-                raise SecurityError("a number this large is not allowed")
+            if getattr(__obj, "__name__", "") in ("format", "format_map"):  # to a width that stands in a text
+                raise SecurityError("formatting is not allowed")
+            refuse_large(*args, *options.values())
             return super().call(__context, __obj, *args, **options)
+
+    def bounded(function: Any) -> Any:
+        """The same, but for large numbers."""
+
+        @wraps(function)
+        def checked(*args: Any, **options: Any) -> Any:
+            refuse_large(*args, *options.values())
+            return function(*args, **options)
+
+        return checked
+
+    def refuse_large(*numbers: Any) -> None:
+        if any(isinstance(number, int) and abs(number) > LARGEST for number in numbers):
+            raise SecurityError("a number this large is not allowed")
 
     def refuse(message: str) -> NoReturn:
         raise TemplateError(message)
 
     made = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Answer])
     made.filters["tojson"] = _to_json
-    made.filters.pop("center")  # to a width without a bound
+    made.filters.pop("format")
+    made.filters |= {name: bounded(made.filters[name]) for name in ("center", "indent", "tojson")}  # to a width
     made.globals["raise_exception"] = refuse
     made.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
     return made
@@ -141,15 +160,17 @@ def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) 
 
 
 @contextmanager
-def _deadline(seconds: float) -> Iterator[None]:
-    """Stop Python code in this thread that runs longer, at its next line."""
+def _limits() -> Iterator[None]:
+    """Stop Python code in this thread that takes too long or too much, at its next line."""
     from jinja2 import TemplateRuntimeError
 
-    end, before = time.monotonic() + seconds, sys.gettrace()
+    end, most, before = time.monotonic() + SECONDS, _peak() + MEMORY, sys.gettrace()
 
     def watch(frame: "FrameType", event: str, argument: Any) -> Any:
         if time.monotonic() > end:
-            raise TemplateRuntimeError(f"takes longer than {seconds:g} s")
+            raise TemplateRuntimeError(f"takes longer than {SECONDS:g} s")
+        if _peak() > most:
+            raise TemplateRuntimeError(f"takes more than {MEMORY >> 20} MiB")
         return watch
 
     sys.settrace(watch)
@@ -157,6 +178,11 @@ def _deadline(seconds: float) -> Iterator[None]:
         yield
     finally:
         sys.settrace(before)
+
+
+def _peak() -> int:
+    """The most memory that this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _line(error: Exception) -> str:

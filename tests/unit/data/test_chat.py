@@ -34,6 +34,8 @@ TEMPLATES = {
     "namespace": "{% set ns = namespace(n=0) %}{% for m in messages if m.role != 'system' %}{% set ns.n = ns.n + 1 %}"
     "{{ ns.n }}:{{ m | tojson }};{% endfor %}{{ messages | length * 2 }}",
     "tools": "{% if tools %}tools{% endif %}{{ messages[1:] | map(attribute='content') | join('|') }}",
+    "macros": "{% macro one(m, mark='#') %}{{ mark }}{{ m.content | indent(2) }}{% endmacro %}{% set j = joiner('/') %}"
+    "{% for m in messages %}{{ j() }}{{ one(m, mark=loop.cycle('a', 'b')) }}{% endfor %}{{ range(3) | list }}",
     "indented": "{{ messages[:1] | tojson(indent=2) }}{{ 'x' if documents is defined and documents else 'none' }}",
 }
 
@@ -80,6 +82,11 @@ HOSTILE = {
     "a long line": "{{ 'a'.ljust(10000000000) }}",
     "a wide number": "{{ '%10000000000d' % 1 }}",
     "a centred text": "{{ 'a' | center(10000000000) }}",
+    "an indented text": "{{ 'a\\nb' | indent(10000000000) }}",
+    "an indented mapping": "{{ {'a': 1} | tojson(indent=10000000000) }}",
+    "a format": "{{ '{:>10000000000}'.format(1) }}",
+    "a filter that formats": "{{ '%10000000000d' | format(1) }}",
+    "doubling": "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
     "a long range": "{% for i in range(10000000000) %}{% endfor %}",
     "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "a change": "{{ messages.append(1) }}",
