@@ -182,7 +182,7 @@ def load(
     Raises:
         CheckpointError: names the file and what is wrong with it.
     """
-    folder, device = Path(folder), torch.device(device)
+    folder, device = hub.local(Path(folder), pickled), torch.device(device)
     run = Run(folder)
     if run.exists:
         model = read_run_model(run, dtype, device)
@@ -191,8 +191,6 @@ def load(
         if not (folder / GENERATION_CONFIG).is_file():
             sampling = Sampling(temperature=0.8)
         return LanguageModel(model.spec, model, tokenizer, sampling, special)
-    if not folder.exists() and hub.is_name(folder):
-        folder = hub.download(folder.as_posix())
     if not folder.is_dir():
         raise CheckpointError(str(folder), "there is no such folder", "give a run directory or a Hugging Face folder")
     if not (folder / "config.json").is_file():

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from archetype.checkpoint import hub
 from archetype.checkpoint.apply import exported, shapes
 from archetype.checkpoint.rules import Rule, for_model
 from archetype.checkpoint.tensors import dtype_of
@@ -74,7 +75,7 @@ def compare(folder: Path, dtype: str = "float32", text: str | None = None, toler
     """Run both on the same input.
 
     Args:
-        folder: a Hugging Face folder.
+        folder: a Hugging Face folder, or the name of a model of huggingface.co.
         dtype: of the weights and what is computed.
         text: what both read (absent: tokens made up, or a picture).
         tolerance: beyond which a module diverges (absent: what the type allows).
@@ -82,6 +83,7 @@ def compare(folder: Path, dtype: str = "float32", text: str | None = None, toler
     Raises:
         ArchetypeError: the folder cannot be read, transformers is missing or cannot read it.
     """
+    folder = hub.local(folder)
     if not (folder / "config.json").is_file():
         raise DataError(str(folder), "is no Hugging Face folder", "export it first")
     ours, theirs = load(folder, dtype=dtype_of(dtype)), _reference(folder, dtype_of(dtype))

@@ -11,6 +11,7 @@ from archetype.errors import CheckpointError
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # What a model folder may hold that is read here: no code, no pickles, no other library's weights.
 WANTED = ["*.json", "*.safetensors", "*.model", "*.tiktoken", "*.txt", "*.jinja"]
+PICKLES = ["pytorch_model*.bin"]
 
 
 def is_name(source: str | Path) -> bool:
@@ -19,12 +20,19 @@ def is_name(source: str | Path) -> bool:
     return NAME.fullmatch(text) is not None and not Path(text.split("/")[0]).exists()
 
 
-def download(name: str, wanted: list[str] | None = None) -> Path:
+def local(folder: Path, pickled: bool = False) -> Path:
+    """The folder itself; where there is none and this may be a name, the model of that name on this machine."""
+    if folder.exists() or not is_name(folder):
+        return folder
+    return download(folder.as_posix(), [*WANTED, *PICKLES] if pickled else WANTED)
+
+
+def download(name: str, wanted: list[str]) -> Path:
     """The folder of a model on this machine, fetched where it is not there already.
 
     Args:
         name: owner/name.
-        wanted: patterns of file names (absent: everything that a model needs).
+        wanted: patterns of file names.
 
     Raises:
         CheckpointError: there is no such model, it asks for permission, or the hub cannot be reached.
@@ -33,7 +41,7 @@ def download(name: str, wanted: list[str] | None = None) -> Path:
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=wanted or WANTED, ignore_patterns=["*/*"]))
+        return Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"]))
     except GatedRepoError:
         cause = "asks for its maker's permission"
         raise CheckpointError(name, cause, "ask on its page, and set HF_TOKEN") from None

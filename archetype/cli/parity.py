@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def parity(
-    model: Annotated[Path, typer.Argument(metavar="FOLDER", help="A Hugging Face folder.")],
+    model: Annotated[Path, typer.Argument(metavar="FOLDER", help="A Hugging Face folder, or owner/name.")],
     reference: Annotated[Literal["transformers"], typer.Option(help="What to compare with.")] = "transformers",
     dtype: Annotated[list[str] | None, typer.Option(help="May be given again.  [default: float32, bfloat16]")] = None,
     text: Annotated[str | None, typer.Option(help="What both read.  [default: tokens made up]")] = None,

@@ -147,6 +147,8 @@ def _qwen2(decoder: spec.Decoder) -> Keys:
 
 
 def _gemma(decoder: spec.Decoder) -> Keys:
+    if only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer").bias.o:
+        raise _unknown("layers[*].mixer.bias", "a bias behind the heads in gemma")
     return _attention(decoder)
 
 
@@ -164,7 +166,7 @@ def _gemma2(decoder: spec.Decoder) -> Keys:
     if mixers[0].softcap is None or decoder.head.softcap is None:
         raise _unknown("layers[*].mixer.softcap", "gemma2 without soft caps")
     assert isinstance(mixers[0].pattern, spec.Window)
-    return _attention(decoder) | {
+    return _gemma(decoder) | {
         "attention.sliding_window": mixers[0].pattern.size,
         "attn_logit_softcapping": mixers[0].softcap,
         "final_logit_softcapping": decoder.head.softcap,
@@ -251,7 +253,7 @@ GGUF: dict[str, Gguf] = {
     "gemma2": Gguf("gemma2", _gemma2, APART, "gelu_tanh", offset=1.0, tied=True),
     "gpt2": Gguf("gpt2", _unscaled, FUSED, "gelu_tanh"),
     "bloom": Gguf("bloom", _unscaled, FUSED, "gelu_tanh"),
-    # llama.cpp's one gelu is the approximation
+    # the one exception: llama.cpp's only gelu is the approximation, which its own converter takes for MPT's too
     "mpt": Gguf("mpt", _unscaled, FUSED, "gelu", fixed={"attention.max_alibi_bias": 8.0}),
     "mamba": Gguf("mamba", _mamba, STATES, None),
 }

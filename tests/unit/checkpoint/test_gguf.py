@@ -15,6 +15,7 @@ from archetype.checkpoint import gguf as ours
 from archetype.checkpoint.tensors import SINGLE
 from archetype.data.tokenizer import Tokenizer, train_tokenizer
 from archetype.errors import ArchetypeError, CheckpointError
+from archetype.families.gemma import gemma
 from archetype.families.gemma2 import gemma2
 from archetype.families.gguf import GGUF, frequency_factors
 from archetype.families.llama import llama
@@ -132,6 +133,7 @@ REFUSED: dict[str, tuple[spec.Decoder, str, str]] = {
                 "layers[*].mixer.softcap: llama.cpp does not know gemma2 without soft caps"),
     "another scale": (gemma2(**GROUPED, head_dim=6, query_width=5), "gemma2", "layers[*].mixer.scale: llama.cpp"),
     "its own head": (gemma2(**GROUPED, head_dim=6, query_width=6, tied=False), "gemma2", "head.tied: llama.cpp"),
+    "a bias": (gemma(**GROUPED, head_dim=6, attention_bias=True), "gemma", "layers[*].mixer.bias: llama.cpp"),
     "another expansion": (mamba(**COMMON, mixer=spec.Mamba(expand=3)), "mamba", "layers[0].mixer.expand: llama.cpp"),
 }  # fmt: skip
 

@@ -1,6 +1,5 @@
 """Models of the hub: found where huggingface_hub keeps them, without a network."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from huggingface_hub import constants
 from safetensors.torch import load_file
 
 import archetype
-from archetype.checkpoint.hub import download, is_name
+from archetype.checkpoint.hub import WANTED, download, is_name, local
 from archetype.checkpoint.tensors import SINGLE
 from archetype.errors import ArchetypeError, CheckpointError
 from archetype.families.source import open_spec
@@ -36,7 +35,7 @@ def kept(store: Path, folder: Path) -> Path:
 @pytest.mark.parametrize("name", ["llama"])
 def test_a_model_that_was_fetched_is_loaded_by_its_name(offline: Path, folder: Path) -> None:
     place = kept(offline, folder)
-    assert download("someone/small") == place
+    assert download("someone/small", WANTED) == local(Path("someone/small")) == place
     lm = archetype.load("someone/small")
     expected = load_file(folder / SINGLE)["lm_head.weight"]
     assert (lm.model.state_dict()["lm_head.weight"] == expected).all()
@@ -76,7 +75,8 @@ def test_files_that_are_code_are_never_asked_for(offline: Path, monkeypatch: pyt
 
     asked: dict[str, object] = {}
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **how: asked.update(how) or str(offline))
-    download("someone/small")
-    assert asked["ignore_patterns"] == ["*/*"]
-    assert not any(pattern.endswith((".py", ".bin", ".pt", "*")) for pattern in asked["allow_patterns"])  # type: ignore[attr-defined]
-    assert json.dumps(asked)
+    local(Path("someone/small"))
+    assert asked == {"allow_patterns": WANTED, "ignore_patterns": ["*/*"]}
+    assert not any(pattern.endswith((".py", ".bin", ".pt", "*")) for pattern in WANTED)
+    local(Path("someone/small"), pickled=True)
+    assert asked["allow_patterns"] == [*WANTED, "pytorch_model*.bin"]
