@@ -236,7 +236,7 @@ def export(
     special = _special_ids(lm)
     with durable.new_folder(Path(folder)) as temporary:
         if format == "gguf":
-            gguf.write_gguf(lm.model, chosen, lm.tokenizer, temporary / gguf.FILE)
+            gguf.write_gguf(lm.model, chosen, lm.tokenizer, temporary / gguf.FILE, lm.template)
             return chosen
         hf.write_model(lm.model, chosen, temporary, special | _label_names(lm), shard_bytes or SHARD_BYTES)
         if isinstance(lm.model, CausalModel | EncoderDecoder):

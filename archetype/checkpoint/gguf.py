@@ -9,6 +9,7 @@ from torch import Tensor
 
 from archetype.checkpoint.apply import exported, shapes
 from archetype.checkpoint.rules import for_model
+from archetype.data.chat import ChatTemplate
 from archetype.data.tokenizer import Tokenizer
 from archetype.errors import CheckpointError, DataError
 from archetype.families import Family
@@ -21,14 +22,17 @@ EXACT = ("_norm.weight", "ssm_conv1d.weight", "ffn_gate_inp.weight", "position_e
 TYPES = {torch.float32: "ALL_F32", torch.float16: "MOSTLY_F16", torch.bfloat16: "MOSTLY_BF16"}
 
 
-def write_gguf(model: Model, family: Family, tokenizer: Tokenizer | None, file: Path) -> None:
-    """Write a model with its tokenizer, and compare what is read back.
+def write_gguf(
+    model: Model, family: Family, tokenizer: Tokenizer | None, file: Path, template: ChatTemplate | None = None
+) -> None:
+    """Write a model with its tokenizer and its chat template, and compare what is read back.
 
     Args:
         model: in float32, float16 or bfloat16.
         family: one that llama.cpp knows.
         tokenizer: None leaves the vocabulary out: such a file takes and gives ids only.
         file: to make.
+        template: how a conversation is written; None leaves the key out.
 
     Raises:
         CheckpointError: names the field that llama.cpp does not compute.
@@ -46,6 +50,8 @@ def write_gguf(model: Model, family: Family, tokenizer: Tokenizer | None, file: 
     writer.add_name(model.spec.name or family.name)
     writer.add_file_type(library.LlamaFileType[TYPES[dtype]])
     _put_vocabulary(writer, library, tokenizer, model.spec.vocab_size)  # type: ignore[union-attr]
+    if template is not None:
+        writer.add_chat_template(template.source)
     tensors = _tensors(model, target)
     for name, tensor in tensors.items():
         _put_tensor(writer, library, name, tensor)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from archetype import spec
 from archetype.checkpoint import gguf as ours
 from archetype.checkpoint.tensors import SINGLE
+from archetype.data.chat import ChatTemplate
 from archetype.data.tokenizer import Tokenizer, train_tokenizer
 from archetype.errors import ArchetypeError, CheckpointError
 from archetype.families.gemma import gemma
@@ -172,6 +173,14 @@ def test_byte_level_bpe_is_a_vocabulary(tmp_path: Path) -> None:
     assert {types[id] for id in tokenizer.special_tokens.values()} == {3}
     assert value(file, "tokenizer.ggml.pre") == "gpt-2"
     assert value(file, "tokenizer.ggml.eos_token_id") == tokenizer.eos[0]
+
+
+def test_a_chat_template_goes_along(tmp_path: Path) -> None:
+    source = "{{ bos_token }}{% for message in messages %}«{{ message.content }}»\n{% endfor %}"
+    model = build(llama(**GROUPED))
+    export(LanguageModel(model.spec, model, template=ChatTemplate(source, {})), tmp_path / "out", format="gguf")
+    assert value(gguf.GGUFReader(tmp_path / "out" / ours.FILE), "tokenizer.chat_template") == source
+    assert written(model, tmp_path / "other").get_field("tokenizer.chat_template") is None
 
 
 def test_a_tokenizer_without_a_form_there_is_refused(tmp_path: Path) -> None:
