@@ -25,6 +25,7 @@ from archetype.model import CausalModel, Decoder, Encoder, EncoderDecoder, MegaB
 from archetype.spec import ModelSpec
 
 M = TypeVar("M")
+NEVER = "bad_words_ids"  # in the files of translators, a list of the sequences of tokens that are never written
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 # What each kind of model is for, in the words of the command line.
 VERBS: dict[type, str] = {
@@ -122,7 +123,9 @@ class LanguageModel:
         sources = [text] if isinstance(text, str) else text
         model = self._model(EncoderDecoder)
         start = self.special.get("decoder_start_token_id")
-        targets = generate.translate(model, self._tokenizer(), sources, Beam.parse(beam), start)
+        never = tuple(ids[0] for ids in self.special.get(NEVER) or () if len(ids) == 1)
+        settings = Beam.parse({"never": never} | beam)
+        targets = generate.translate(model, self._tokenizer(), sources, settings, start)
         return targets[0] if isinstance(text, str) else targets
 
     def fill(self, text: str, top: int = 5) -> list[list[Guess]]:
@@ -280,7 +283,17 @@ def _ids(config: dict[str, Any], place: Path) -> dict[str, Any]:
         values = value if isinstance(value, list) and name == "eos_token_id" else [value]
         if not all(id is None or (isinstance(id, int) and not isinstance(id, bool)) for id in values):
             raise CheckpointError(f"{place}: {name}", f"{value!r} is no id", "mend the file")
-    return found
+    return found | _never(config, place)
+
+
+def _never(config: dict[str, Any], place: Path) -> dict[str, Any]:
+    """Sequences of tokens that are never written, where the file names some."""
+    if (value := config.get(NEVER)) is None:
+        return {}
+    listed = isinstance(value, list) and all(isinstance(one, list) for one in value)
+    if not listed or not all(type(id) is int and id >= 0 for one in value for id in one):
+        raise CheckpointError(f"{place}: {NEVER}", f"{value!r:.80} is no list of lists of ids", "mend the file")
+    return {NEVER: value}
 
 
 def _apply_special(tokenizer: Tokenizer, special: dict[str, Any]) -> None:

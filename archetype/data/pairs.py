@@ -74,7 +74,7 @@ def tokenized(sources: list[str], targets: list[str], tokenizer: Tokenizer, long
     mark = np.array([end], dtype=np.int32)
     pairs: list[tuple[Tokens, Tokens]] = []
     for source, target in zip(sources, targets, strict=True):
-        s, t = (np.array(tokenizer.encode(text), dtype=np.int32) for text in (source, target))
+        s, t = (np.array(ids, dtype=np.int32) for ids in (tokenizer.encode(source), tokenizer.encode_target(target)))
         if max(len(s), len(t)) < longest:
             pairs.append((np.concatenate((s, mark)), np.concatenate((mark, t, mark))))
     return Pairs([s for s, _ in pairs], [t for _, t in pairs])

@@ -18,12 +18,13 @@ class Beam(Spec):
 
     `beams` are kept of each source; 1 is greedy. A finished target of n tokens is judged by its log-probability divided
     by ((5 + n) / 6)^length_penalty (Wu 2016, equation 14). A target has at most `longer` tokens more than its source
-    (Vaswani 2017, section 6.1).
+    (Vaswani 2017, section 6.1), and none of those that are `never` written, such as Marian's padding.
     """
 
     beams: Annotated[int, Field(strict=True, ge=1, le=1000)] = 5
     length_penalty: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 1.0
     longer: Size = 50
+    never: tuple[Annotated[int, Field(strict=True, ge=0)], ...] = ()
 
     def judged(self, log_probability: float, length: int) -> float:
         """The score of a target of `length` tokens, its end included."""
@@ -62,6 +63,7 @@ class _Search:
         self.finished: list[list[tuple[float, list[int]]]] = [[] for _ in sources]
         self.targets: list[list[list[int]]] = [[[] for _ in range(settings.beams)] for _ in sources]
         self.sources, self.start = sources, start
+        self.never = [token for token in settings.never if token < model.spec.vocab_size]
 
     @torch.inference_mode()
     def run(self) -> list[list[int]]:
@@ -75,6 +77,7 @@ class _Search:
             logits, view = self.model(newest, state.narrow(length), last_only=True)
             state = state.after(view)
             logs = logits[:, 0].float().log_softmax(-1).view(len(self.active), beams, -1)
+            logs[..., self.never] = -torch.inf
             scores, rows, newest = self._advanced(scores[..., None] + logs, length)
             if not self.active:
                 break

@@ -210,6 +210,8 @@ MALFORMED: dict[str, Spoil] = {
     **{f"generation is {text!r:.20}": write(GENERATION, text) for text in NO_OBJECTS},
     **{f"generation {key} = {value!r}": put(GENERATION, key, value=value)
        for key in ("temperature", "top_p", "repetition_penalty") for value in (-1, "x", [], {})},
+    **{f"{name} bad_words_ids = {value!r}": put(name, "bad_words_ids", value=value)
+       for name in (CONFIG, GENERATION) for value in (-1, "x", [7], [[-1]], [["x"]], [[True]])},
     **{f"generation do_sample = {value!r}": put(GENERATION, "do_sample", value=value) for value in (7, "x", [1])},
 }  # fmt: skip
 SPRUNG = "sprung"  # the file that every trap would make

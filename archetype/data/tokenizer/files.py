@@ -16,7 +16,8 @@ SUBFOLDER = "tokenizer"  # of a run directory
 def open_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer in a model folder, a run directory, or a folder of its own.
 
-    Of several, tokenizer.json comes first, then tokenizer.model, then the others.
+    Of several, Marian's come first, because no other file says how both of its languages are cut; then tokenizer.json,
+    then tokenizer.model, then the others.
 
     Raises:
         DataError: there is none (says what was looked for), or its file is damaged.
@@ -68,11 +69,21 @@ def _gpt2(file: Path) -> Tokenizer:
     return HuggingFaceTokenizer(tokenizer_json(read_json(file), merges, config), config)
 
 
+def _marian(file: Path) -> Tokenizer:
+    from archetype.data.tokenizer.marian import TARGET, TARGET_VOCAB, VOCAB, MarianTokenizer
+
+    folder, config = file.parent, read_config(file.parent)
+    source, target, vocab = (read_bytes(one) for one in (file, folder / TARGET, folder / VOCAB))
+    other = read_bytes(folder / TARGET_VOCAB) if config.get("separate_vocabs") is True else None
+    return MarianTokenizer(source, target, vocab, config, other)
+
+
 def _plain(file: Path) -> Tokenizer:
     return from_mapping(read_json(file))
 
 
 _OPENERS: dict[str, Callable[[Path], Tokenizer]] = {
+    "source.spm": _marian,
     "tokenizer.json": _hugging_face,
     "tokenizer.model": _model,
     "*.tiktoken": _ranks,

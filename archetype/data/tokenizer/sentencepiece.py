@@ -33,7 +33,7 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, data: bytes, config: Mapping[str, Any] | None = None) -> None:
         self._data = data
         self._config = dict(config or {})
-        self.processor = _processor(data)
+        self.processor = processor_of(data, FILE)
         self._size = int(self.processor.vocab_size())
         self.bos = _present(self.processor.bos_id())
         self.eos = tuple(id for id in (self.processor.eos_id(),) if id >= 0)
@@ -132,13 +132,14 @@ class _PieceStream(TextStream):
         return text
 
 
-def _processor(data: bytes) -> "SentencePieceProcessor":
+def processor_of(data: bytes, place: str) -> "SentencePieceProcessor":
+    """The library's form of a model; `place` names its file in errors."""
     try:
         from sentencepiece import SentencePieceProcessor
     except ImportError:
         remedy = "pip install archetype[sentencepiece]"
-        raise DataError(FILE, "needs the package sentencepiece, which is not installed", remedy) from None
-    with complaints(FILE, "is no SentencePiece model", DAMAGED):
+        raise DataError(place, "needs the package sentencepiece, which is not installed", remedy) from None
+    with complaints(place, "is no SentencePiece model", DAMAGED):
         processor = SentencePieceProcessor()
         processor.LoadFromSerializedProto(data)
     return processor

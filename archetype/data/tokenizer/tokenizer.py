@@ -29,7 +29,7 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def kind(self) -> str:
-        """What it is: bytes, characters, words, bpe, byte_bpe, sentencepiece, tiktoken, unigram, wordpiece."""
+        """What it is: bytes, characters, words, bpe, byte_bpe, sentencepiece, marian, tiktoken, unigram..."""
 
     @property
     @abstractmethod
@@ -51,6 +51,10 @@ class Tokenizer(ABC):
         Raises:
             DataError: the text holds something that this tokenizer cannot express.
         """
+
+    def encode_target(self, text: str) -> list[int]:
+        """The ids of a text in the language that is translated to, which may have pieces of its own."""
+        return self.encode(text)
 
     def encode_rendered(self, text: str) -> list[int]:
         """The ids of a text in which special tokens are spelled out, as chat templates make them."""

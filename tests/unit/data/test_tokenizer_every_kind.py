@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archetype.data.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
-from archetype.data.tokenizer.sentencepiece import SentencePieceTokenizer
+from archetype.data.tokenizer.marian import MarianTokenizer
+from archetype.data.tokenizer.sentencepiece import SentencePieceTokenizer, processor_of
 from archetype.data.tokenizer.tiktoken import TiktokenTokenizer
 
 TEXT = "Hello there, hello again! Überall – 早い狐 (don't you see?)\nA naïve 😀 walks 3.14 miles.\n\n" * 3
@@ -38,22 +39,35 @@ def rank_file() -> bytes:
 
 
 @cache
-def sentencepiece_model(kind: str) -> bytes:
+def sentencepiece_model(kind: str, text: str = TEXT, byte_fallback: bool = True) -> bytes:
     import io
 
     import sentencepiece
 
     file = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXT.splitlines()),
+        sentence_iterator=iter(text.splitlines()),
         model_writer=file,
         vocab_size=330 if kind == "bpe" else 320,
         model_type=kind,
-        byte_fallback=True,
+        byte_fallback=byte_fallback,
         hard_vocab_limit=False,
         minloglevel=2,
     )
     return file.getvalue()
+
+
+def marian() -> MarianTokenizer:
+    """Of two languages, with a table of the pieces of both."""
+    import json
+
+    source = sentencepiece_model("unigram", TEXT + "The cat sleeps on the warm stone.\n" * 3, byte_fallback=False)
+    target = sentencepiece_model("unigram", "Die Katze schläft auf dem warmen Stein.\n" * 3, byte_fallback=False)
+    pieces = dict.fromkeys(["</s>", "<unk>"])
+    for processor in (processor_of(source, "source.spm"), processor_of(target, "target.spm")):
+        pieces |= dict.fromkeys(processor.id_to_piece(id) for id in range(processor.vocab_size()))
+    table = {piece: id for id, piece in enumerate([*pieces, "<pad>"])}
+    return MarianTokenizer(source, target, json.dumps(table).encode())
 
 
 MAKERS: dict[str, Callable[[], Tokenizer]] = {
@@ -64,6 +78,7 @@ MAKERS: dict[str, Callable[[], Tokenizer]] = {
     "byte_bpe": lambda: train_tokenizer("byte_bpe", TEXT, 400),
     "sentencepiece bpe": lambda: SentencePieceTokenizer(sentencepiece_model("bpe")),
     "sentencepiece unigram": lambda: SentencePieceTokenizer(sentencepiece_model("unigram")),
+    "marian": marian,
     "tiktoken": lambda: TiktokenTokenizer(
         rank_file(), {"pattern": PATTERN, "special_tokens": {"<|begin|>": 300, "<|endoftext|>": 301}}
     ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -85,7 +86,7 @@ def exhaustive(model: EncoderDecoder, source: Tokens, limit: int, settings: Beam
     return max(every(model.spec.vocab_size, limit - 1), key=score)
 
 
-def search(model: EncoderDecoder, sources: list[Tokens], **settings: float) -> list[Tokens]:
+def search(model: EncoderDecoder, sources: list[Tokens], **settings: Any) -> list[Tokens]:
     return beam_search(model, sources, END, END, Beam.parse(settings))
 
 
@@ -94,6 +95,15 @@ def test_one_beam_is_greedy(model: EncoderDecoder, longer: int) -> None:
     found = search(model, SOURCES, beams=1, longer=longer)
     limits = [min(11, len(source) + longer) for source in SOURCES]
     assert found == [greedy(model, *pair) for pair in zip(SOURCES, limits, strict=True)]
+    assert any(found)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_what_is_never_written_is_not_found(model: EncoderDecoder, beams: int) -> None:
+    common = {token for target in search(model, SOURCES, beams=beams, longer=5) for token in target}
+    never = (max(common), 10**9)
+    found = search(model, SOURCES, beams=beams, longer=5, never=never)
+    assert not {token for target in found for token in target} & {*never}
     assert any(found)
 
 
