@@ -239,7 +239,8 @@ def export(
     special = _special_ids(lm)
     with durable.new_folder(Path(folder)) as temporary:
         if format == "gguf":
-            gguf.write_gguf(lm.model, chosen, lm.tokenizer, temporary / gguf.FILE, lm.template)
+            start = special.get("decoder_start_token_id")
+            gguf.write_gguf(lm.model, chosen, lm.tokenizer, temporary / gguf.FILE, lm.template, start)
             return chosen
         hf.write_model(lm.model, chosen, temporary, special | _label_names(lm), shard_bytes or SHARD_BYTES)
         if isinstance(lm.model, CausalModel | EncoderDecoder):

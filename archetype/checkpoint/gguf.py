@@ -7,23 +7,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archetype.checkpoint.apply import exported, shapes
-from archetype.checkpoint.rules import for_model
+from archetype.checkpoint.gguf_tensors import gguf_tensors
 from archetype.data.chat import ChatTemplate
 from archetype.data.tokenizer import Tokenizer
 from archetype.errors import CheckpointError, DataError
 from archetype.families import Family
-from archetype.families.gguf import Gguf, Value, frequency_factors, gguf_of
+from archetype.families.gguf import Value, gguf_of
 from archetype.model import Model
 
 FILE = "model.gguf"
-# What llama.cpp wants in float32, whatever the type of the rest.
-EXACT = ("_norm.weight", "ssm_conv1d.weight", "ffn_gate_inp.weight", "position_embd.weight")
 TYPES = {torch.float32: "ALL_F32", torch.float16: "MOSTLY_F16", torch.bfloat16: "MOSTLY_BF16"}
 
 
 def write_gguf(
-    model: Model, family: Family, tokenizer: Tokenizer | None, file: Path, template: ChatTemplate | None = None
+    model: Model,
+    family: Family,
+    tokenizer: Tokenizer | None,
+    file: Path,
+    template: ChatTemplate | None = None,
+    start: int | None = None,
 ) -> None:
     """Write a model with its tokenizer and its chat template, and compare what is read back.
 
@@ -33,6 +35,7 @@ def write_gguf(
         tokenizer: None leaves the vocabulary out: such a file takes and gives ids only.
         file: to make.
         template: how a conversation is written; None leaves the key out.
+        start: the token that every target starts with; None for what writes none.
 
     Raises:
         CheckpointError: names the field that llama.cpp does not compute.
@@ -46,13 +49,15 @@ def write_gguf(
         raise CheckpointError("dtype", f"{dtype} has no place in GGUF", "use --dtype float32, float16 or bfloat16")
     writer = library.GGUFWriter(file, target.architecture)
     for name, value in keys.items():
-        _put(writer, f"{target.architecture}.{name}", value)
+        _put(writer, name if name.startswith("tokenizer.") else f"{target.architecture}.{name}", value)
+    if start is not None:
+        writer.add_decoder_start_token_id(start)
     writer.add_name(model.spec.name or family.name)
     writer.add_file_type(library.LlamaFileType[TYPES[dtype]])
     _put_vocabulary(writer, library, tokenizer, model.spec.vocab_size)  # type: ignore[union-attr]
     if template is not None:
         writer.add_chat_template(template.source)
-    tensors = _tensors(model, target)
+    tensors = gguf_tensors(model, target)
     for name, tensor in tensors.items():
         _put_tensor(writer, library, name, tensor)
     try:
@@ -86,40 +91,6 @@ def _put(writer: Any, key: str, value: Value) -> None:
             writer.add_float32(key, value)
         case str():
             writer.add_string(key, value)
-
-
-def _tensors(model: Model, target: Gguf) -> dict[str, Tensor]:
-    """The file's tensors, in its names, order of features and types."""
-    rules = for_model(target.rules, model.spec.num_layers, shapes(model))
-    heads = _head_counts(model) if target.paired else {}
-    dtype = next(model.parameters()).dtype
-    found: dict[str, Tensor] = {}
-    for name, tensor in exported(model, rules):
-        kind = name.split(".")[2] if name.startswith("blk.") else ""
-        if kind in heads:
-            tensor = _paired(tensor, heads[kind])
-        if kind == "ssm_a":
-            tensor = -tensor.float().exp()
-        if kind == "ssm_conv1d" and tensor.dim() == 3:
-            tensor = tensor.squeeze(1)
-        if target.offset and name.endswith("norm.weight"):
-            tensor = tensor.float() + target.offset
-        exact = tensor.dim() == 1 or name.endswith(EXACT) or not name.endswith(".weight")
-        found[name] = tensor.detach().to(torch.float32 if exact else dtype).contiguous()
-    factors = frequency_factors(model.spec)
-    return found if factors is None else found | {"rope_freqs.weight": torch.tensor(factors)}
-
-
-def _head_counts(model: Model) -> dict[str, int]:
-    mixer = model.spec.layers[0].mixer  # type: ignore[union-attr]
-    sizes = mixer.sizes(model.spec.d_model)  # type: ignore[union-attr]
-    return {"attn_q": sizes.num_heads, "attn_k": sizes.num_kv_heads}
-
-
-def _paired(tensor: Tensor, heads: int) -> Tensor:
-    """Rows in the order in which the features that are turned together are neighbours."""
-    pairs: Tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2)
-    return pairs.reshape(tensor.shape)
 
 
 def _put_tensor(writer: Any, library: Any, name: str, tensor: Tensor) -> None:

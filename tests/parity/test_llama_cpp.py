@@ -1,4 +1,4 @@
-"""The same greedy tokens as llama.cpp from the GGUF files that are exported, where it is installed."""
+"""The same tokens and vectors as llama.cpp from the GGUF files that are exported, where it is installed."""
 
 import ctypes
 from pathlib import Path
@@ -11,7 +11,9 @@ import torch
 from archetype import spec
 from archetype.checkpoint import gguf
 from archetype.data.tokenizer import train_tokenizer
+from archetype.families.bert import bert
 from archetype.families.bloom import bloom
+from archetype.families.deepseek_v2 import deepseek_v2
 from archetype.families.gemma import gemma
 from archetype.families.gemma2 import gemma2
 from archetype.families.gpt2 import gpt2
@@ -21,6 +23,7 @@ from archetype.families.mistral import mistral
 from archetype.families.mixtral import mixtral
 from archetype.families.mpt import mpt
 from archetype.families.qwen2 import qwen2
+from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel, export
 from archetype.model import build
 from tests.weights import distance, randomize
@@ -30,6 +33,12 @@ GROUPED: dict[str, Any] = COMMON | dict(num_heads=4, num_kv_heads=2, d_ff=96)
 SCALING = spec.Llama3Scaling(
     factor=8.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_context_length=16
 )
+LATENT: dict[str, Any] = COMMON | dict(
+    num_heads=4, d_ff=96, num_experts=4, experts_per_token=2, expert_d_ff=32, num_shared_experts=2,
+    kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=24,
+)  # fmt: skip
+PAIR: dict[str, Any] = COMMON | dict(num_heads=4, head_dim=16, d_ff=96)
+YARN = spec.YarnScaling(factor=4.0, original_context_length=16, mscale=0.707, mscale_all_dim=0.707)
 MODELS: dict[str, spec.Decoder] = {
     "llama": llama(**GROUPED),
     "llama tied, biases, wide heads": llama(**GROUPED, tied=True, attention_bias=True, head_dim=32),
@@ -40,6 +49,11 @@ MODELS: dict[str, spec.Decoder] = {
     "qwen2": qwen2(**GROUPED),
     "gemma": gemma(**GROUPED, head_dim=32),
     "gemma2": gemma2(**GROUPED, head_dim=32, query_width=32, window=8),
+    "deepseek_v2": deepseek_v2(**LATENT, q_lora_rank=24, router_scale=2.0, position=spec.Rotary(interleaved=True)),
+    "deepseek_v2 lite, yarn": deepseek_v2(**LATENT, position=spec.Rotary(interleaved=True, scaling=YARN)),
+    "deepseek_v2 tied, all dense but one": deepseek_v2(
+        **LATENT | {"num_layers": 3}, num_dense_layers=2, tied=True, position=spec.Rotary(theta=5e5, interleaved=True)
+    ),
     "gpt2": gpt2(**COMMON, num_heads=4),
     "bloom": bloom(**COMMON, num_heads=4),
     "mpt": mpt(**COMMON, num_heads=4),
@@ -62,30 +76,41 @@ def c() -> Any:
     return llama_cpp
 
 
-def logits(c: Any, context: Any, tokens: list[int], start: int, vocab_size: int) -> np.ndarray:
-    """Of the last token."""
+def run(c: Any, function: Any, context: Any, tokens: list[int], start: int = 0, every: bool = False) -> None:
+    """Have it compute what follows the last token, or every one."""
     batch = c.llama_batch_init(len(tokens), 0, 1)
     batch.n_tokens = len(tokens)
     for place, token in enumerate(tokens):
         batch.token[place], batch.pos[place] = token, start + place
         batch.n_seq_id[place], batch.seq_id[place][0] = 1, 0
-        batch.logits[place] = place == len(tokens) - 1
-    assert c.llama_decode(context, batch) == 0
-    found = np.ctypeslib.as_array(c.llama_get_logits_ith(context, -1), shape=(vocab_size,)).copy()
+        batch.logits[place] = every or place == len(tokens) - 1
+    assert function(context, batch) == 0
     c.llama_batch_free(batch)
-    return found
+
+
+def logits(c: Any, context: Any, tokens: list[int], start: int, vocab_size: int) -> np.ndarray:
+    """Of the last token."""
+    run(c, c.llama_decode, context, tokens, start)
+    return np.ctypeslib.as_array(c.llama_get_logits_ith(context, -1), shape=(vocab_size,)).copy()
+
+
+def opened(c: Any, model: spec.ModelSpec, family: str, folder: Path, **settings: Any) -> tuple[Any, Any, Any, Any]:
+    """A random model as a file, and the same read by both: ours with its tokenizer, theirs with a context."""
+    ours = randomize(build(model))
+    tokenizer = train_tokenizer("byte_bpe", "hello hello world, and so on " * 9, 280)
+    export(LanguageModel(ours.spec, ours, tokenizer), folder, family, format="gguf")
+    theirs = c.llama_model_load_from_file(str(folder / gguf.FILE).encode(), c.llama_model_default_params())
+    assert theirs
+    wanted = c.llama_context_default_params()
+    wanted.n_ctx, wanted.n_threads, wanted.n_threads_batch = 64, 1, 1
+    for key, value in settings.items():
+        setattr(wanted, key, value)
+    return ours, tokenizer, theirs, c.llama_init_from_model(theirs, wanted)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_and_greedy_tokens(c: Any, name: str, tmp_path: Path) -> None:
-    ours = randomize(build(MODELS[name]))
-    tokenizer = train_tokenizer("byte_bpe", "hello hello world, and so on " * 9, 280)
-    export(LanguageModel(ours.spec, ours, tokenizer), tmp_path / "out", name.split()[0].strip(","), format="gguf")
-    model = c.llama_model_load_from_file(str(tmp_path / "out" / gguf.FILE).encode(), c.llama_model_default_params())
-    assert model
-    settings = c.llama_context_default_params()
-    settings.n_ctx, settings.n_threads, settings.n_threads_batch = 64, 1, 1
-    context = c.llama_init_from_model(model, settings)
+    ours, tokenizer, model, context = opened(c, MODELS[name], name.split()[0].strip(","), tmp_path / "out")
     text = b"hello world, hello"
     ids = (c.llama_token * 64)()
     count = c.llama_tokenize(c.llama_model_get_vocab(model), text, len(text), ids, 64, False, True)
@@ -103,5 +128,49 @@ def test_logits_and_greedy_tokens(c: Any, name: str, tmp_path: Path) -> None:
         assert int(found.argmax()) == best or margin < TOLERANCE, step
         expected, state = ours(torch.tensor([[best]]), state)
         found = logits(c, context, [best], 14 + step, 300)
+    c.llama_free(context)
+    c.llama_model_free(model)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+def test_vectors_of_texts(c: Any, activation: spec.Activation, tmp_path: Path) -> None:
+    made = bert(**COMMON, num_heads=4, head=spec.NoHead(), pooler=True, activation=activation)
+    ours, _, model, context = opened(c, made, "bert", tmp_path / "out", embeddings=True)
+    assert c.llama_pooling_type(context) == c.LLAMA_POOLING_TYPE_MEAN
+    tokens = torch.randint(0, 300, (1, 21), generator=torch.Generator().manual_seed(1))
+    run(c, c.llama_decode, context, tokens[0].tolist(), every=True)
+    found = torch.from_numpy(np.ctypeslib.as_array(c.llama_get_embeddings_seq(context, 0), shape=(64,)).copy())
+    wanted = ours.vectors(tokens)[0].detach()  # type: ignore[operator]
+    assert distance(found, wanted.mean(0)) < TOLERANCE
+    assert distance(found, wanted[0]) > TOLERANCE  # the control: another way to make one vector of them
+    c.llama_free(context)
+    c.llama_model_free(model)
+
+
+PAIRS: dict[str, spec.EncoderDecoder] = {
+    "t5": t5(**PAIR),
+    "t5 v1.1": t5(**PAIR, gated=True, tied=False),
+    "t5 wide heads, few buckets": t5(**PAIR | {"head_dim": 24}, position=spec.RelativeBias(num_buckets=16)),
+    "t5 deeper encoder": t5(**PAIR, num_decoder_layers=1, tied=False, scaled=True),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_logits_and_greedy_tokens_of_targets(c: Any, name: str, tmp_path: Path) -> None:
+    ours, tokenizer, model, context = opened(c, PAIRS[name], "t5", tmp_path / "out")
+    assert c.llama_model_has_encoder(model) and c.llama_model_has_decoder(model)
+    token = c.llama_model_decoder_start_token(model)
+    assert token == tokenizer.eos[0]
+    source = torch.randint(0, 300, (1, 40), generator=torch.Generator().manual_seed(1))
+    run(c, c.llama_encode, context, source[0].tolist(), every=True)
+    state = ours.new_state(source)
+    for step in range(12):
+        found = logits(c, context, [token], step, 300)
+        expected, state = ours(torch.tensor([[token]]), state)
+        wanted = expected[0, -1].detach()
+        assert distance(torch.from_numpy(found), wanted) < TOLERANCE, step
+        token = int(wanted.argmax())
+        margin = wanted.topk(2).values.diff().abs().item() / wanted.abs().max().item()
+        assert int(found.argmax()) == token or margin < TOLERANCE, step
     c.llama_free(context)
     c.llama_model_free(model)

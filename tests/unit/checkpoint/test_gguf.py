@@ -26,7 +26,7 @@ from archetype.model import Model, build
 from tests.unit.checkpoint.conftest import COMMON, GROUPED
 from tests.weights import randomize
 
-NAMES = [name for name in GGUF if name not in ("gemma2", "mpt")]
+NAMES = [name for name in GGUF if name not in ("gemma2", "mpt", "bert")]
 
 
 def written(model: Model, folder: Path, tokenizer: Tokenizer | None = None, family: str | None = None) -> Any:
@@ -49,7 +49,7 @@ def test_every_parameter_is_there_once(models: dict[str, Model], tmp_path: Path,
     assert sum(array.size for array in arrays(file).values()) == sum(p.numel() for p in models[name].parameters())
     architecture = GGUF[name].architecture
     assert value(file, "general.architecture") == architecture
-    assert value(file, f"{architecture}.block_count") == models[name].spec.num_layers
+    assert value(file, f"{architecture}.block_count") == 2
     assert value(file, f"{architecture}.embedding_length") == 8
     assert value(file, f"{architecture}.vocab_size") == 13
     known = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], 2)
@@ -191,7 +191,7 @@ def test_a_tokenizer_without_a_form_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_does_not_read_back_is_not_called_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    intact = ours._tensors
+    intact = ours.gguf_tensors
 
     def worn(model: Model, target: Any) -> dict[str, torch.Tensor]:
         found = intact(model, target)
@@ -201,7 +201,7 @@ def test_what_does_not_read_back_is_not_called_done(tmp_path: Path, monkeypatch:
         return found
 
     put = ours._put_tensor
-    monkeypatch.setattr(ours, "_tensors", worn)
+    monkeypatch.setattr(ours, "gguf_tensors", worn)
     with pytest.raises(CheckpointError, match="does not read back as it was written"):
         written(build(llama(**GROUPED)), tmp_path / "out")
     assert not list(tmp_path.iterdir())

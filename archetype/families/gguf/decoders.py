@@ -1,77 +1,37 @@
-"""GGUF, the format of llama.cpp: for each family that it knows, its keys and the places of its tensors. No torch.
-
-The names are those of llama.cpp's src/llama-arch.cpp. What llama.cpp computes otherwise than a specification says is
-refused by name, as everywhere.
-"""
+"""Decoders of attention or of Mamba in GGUF."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from archetype import spec
-from archetype.checkpoint.rules import Rule, linear_rules, rule
-from archetype.errors import CheckpointError
+from archetype.checkpoint.rules import linear_rules, rule
 from archetype.families.format import only
-
-Value = str | int | float | bool
-Keys = dict[str, Value]
+from archetype.families.gguf.target import Keys, refuse_activations, sizes, unknown
 
 
-@dataclass(frozen=True)
-class Gguf:
-    """How one family stands in GGUF.
+def decoder_keys(
+    own: Callable[[spec.Decoder], Keys], activation: spec.Activation | None, tied: bool = False
+) -> Callable[[spec.ModelSpec], Keys]:
+    """All keys of a decoder: those that every one has, and its `own`.
 
-    Attributes:
-        architecture: what llama.cpp calls it.
-        keys: what it asks of a model, without the architecture's prefix; refuses what llama.cpp does not compute.
-        rules: tensors of the file and parameters of the model.
+    Args:
+        own: refuses what llama.cpp does not compute.
         activation: of the feed-forward parts, which no key can change; None where there are none.
-        paired: whether llama.cpp turns neighbouring features of queries and keys, where the model turns halves.
-        offset: added to the weights of norms.
-        tied: whether there is no head of its own.
+        tied: whether there can be no head of its own.
     """
 
-    architecture: str
-    keys: Callable[[spec.Decoder], Keys]
-    rules: tuple[Rule, ...]
-    activation: spec.Activation | None
-    paired: bool = False
-    offset: float = 0.0
-    tied: bool = False
-    fixed: Mapping[str, Value] = field(default_factory=dict)
-
-    def metadata(self, model: spec.ModelSpec) -> Keys:
-        """All keys of a model.
-
-        Raises:
-            CheckpointError: names the field that llama.cpp does not compute.
-        """
+    def keys(model: spec.ModelSpec) -> Keys:
         decoder = only(spec.Decoder, model, "kind")
-        if self.tied and not decoder.head.tied:
-            raise _unknown("head.tied", f"a head of its own in {self.architecture}")
-        for index, block in enumerate(decoder.layers):
-            _check(block, self.activation, f"layers[{index}]")
-        found = {
-            "context_length": decoder.context_length,
-            "embedding_length": decoder.d_model,
-            "block_count": decoder.num_layers,
-            "vocab_size": decoder.vocab_size,
-        }
-        return {**found, **self.keys(decoder), **self.fixed}
+        if tied and not decoder.head.tied:
+            raise unknown("head.tied", "a head of its own here")
+        if activation is not None:
+            refuse_activations(decoder.layers, (activation,))
+        return {**sizes(decoder, decoder.num_layers), **own(decoder)}
+
+    return keys
 
 
-def _unknown(place: str, what: str, remedy: str = "export with --format hf") -> CheckpointError:
-    return CheckpointError(place, f"llama.cpp does not know {what}", remedy)
-
-
-def _check(block: spec.Block, activation: spec.Activation | None, place: str) -> None:
-    part = block.feedforward
-    network = part.expert if isinstance(part, spec.MixtureOfExperts) else part
-    if isinstance(network, spec.MLP | spec.GatedMLP) and network.activation != activation:
-        raise _unknown(f"{place}.feedforward.activation", f"{network.activation!r} here, only {activation!r}")
-
-
-def _attention(decoder: spec.Decoder) -> Keys:
+def attention(decoder: spec.Decoder) -> Keys:
     """Heads, widths and positions of attention."""
     mixer = only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
     norm = decoder.final_norm
@@ -105,7 +65,7 @@ def _scaling(scaling: spec.RotaryScaling) -> Keys:
         case spec.LinearScaling():
             return {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
         case _:
-            raise _unknown("layers[0].mixer.position.scaling", f"{scaling.kind} scaling as transformers computes it")
+            raise unknown("layers[0].mixer.position.scaling", f"{scaling.kind} scaling as transformers computes it")
 
 
 def frequency_factors(model: spec.ModelSpec) -> list[float] | None:
@@ -127,9 +87,9 @@ def frequency_factors(model: spec.ModelSpec) -> list[float] | None:
     return factors
 
 
-def _llama(decoder: spec.Decoder) -> Keys:
+def llama(decoder: spec.Decoder) -> Keys:
     """Windows are not known here: texts are kept as short as the narrowest, where all of a text is seen."""
-    keys = _attention(decoder)
+    keys = attention(decoder)
     widths = [block.mixer.pattern.size for block in decoder.layers  # type: ignore[union-attr]
               if isinstance(block.mixer.pattern, spec.Window)]  # type: ignore[union-attr]  # fmt: skip
     keys["context_length"] = min([decoder.context_length, *widths])
@@ -138,49 +98,49 @@ def _llama(decoder: spec.Decoder) -> Keys:
     return keys
 
 
-def _qwen2(decoder: spec.Decoder) -> Keys:
-    keys = _llama(decoder)
+def qwen2(decoder: spec.Decoder) -> Keys:
+    keys = llama(decoder)
     mixer = only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
     if mixer.sizes(decoder.d_model).head_dim * mixer.num_heads != decoder.d_model:
-        raise _unknown("layers[0].mixer.head_dim", "heads that are not d_model / num_heads wide in qwen2")
+        raise unknown("layers[0].mixer.head_dim", "heads that are not d_model / num_heads wide in qwen2")
     return keys
 
 
-def _gemma(decoder: spec.Decoder) -> Keys:
+def gemma(decoder: spec.Decoder) -> Keys:
     if only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer").bias.o:
-        raise _unknown("layers[*].mixer.bias", "a bias behind the heads in gemma")
-    return _attention(decoder)
+        raise unknown("layers[*].mixer.bias", "a bias behind the heads in gemma")
+    return attention(decoder)
 
 
-def _gemma2(decoder: spec.Decoder) -> Keys:
+def gemma2(decoder: spec.Decoder) -> Keys:
     """Windows in every other layer, the first among them; soft caps; scores scaled by the heads' width."""
     mixers = [only(spec.Attention, block.mixer, "layers[*].mixer") for block in decoder.layers]
     windows = [isinstance(mixer.pattern, spec.Window) for mixer in mixers]
     if windows != [index % 2 == 0 for index in range(len(mixers))]:
-        raise _unknown("layers[*].mixer.pattern", "another order of windows than every other layer in gemma2")
+        raise unknown("layers[*].mixer.pattern", "another order of windows than every other layer in gemma2")
     heads = mixers[0].sizes(decoder.d_model)
     # llama.cpp decides by the number of layers that a model is the one of 27B
     width = decoder.d_model // heads.num_heads if decoder.num_layers == 46 else heads.head_dim
     if mixers[0].scale is not None and not math.isclose(mixers[0].scale, width**-0.5):
-        raise _unknown("layers[*].mixer.scale", f"another scale than {width} ** -0.5 in gemma2")
+        raise unknown("layers[*].mixer.scale", f"another scale than {width} ** -0.5 in gemma2")
     if mixers[0].softcap is None or decoder.head.softcap is None:
-        raise _unknown("layers[*].mixer.softcap", "gemma2 without soft caps")
+        raise unknown("layers[*].mixer.softcap", "gemma2 without soft caps")
     assert isinstance(mixers[0].pattern, spec.Window)
-    return _gemma(decoder) | {
+    return gemma(decoder) | {
         "attention.sliding_window": mixers[0].pattern.size,
         "attn_logit_softcapping": mixers[0].softcap,
         "final_logit_softcapping": decoder.head.softcap,
     }
 
 
-def _unscaled(decoder: spec.Decoder) -> Keys:
+def unscaled(decoder: spec.Decoder) -> Keys:
     mixer = only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
     if mixer.scale is not None:
-        raise _unknown("layers[*].mixer.scale", "scores that are scaled otherwise than by the heads' width")
-    return _attention(decoder)
+        raise unknown("layers[*].mixer.scale", "scores that are scaled otherwise than by the heads' width")
+    return attention(decoder)
 
 
-def _mamba(decoder: spec.Decoder) -> Keys:
+def mamba(decoder: spec.Decoder) -> Keys:
     mixer = only(spec.Mamba, decoder.layers[0].mixer, "layers[0].mixer")
     norm = only(spec.RMSNorm, decoder.final_norm, "final_norm")
     for name, given, needed in (
@@ -189,7 +149,7 @@ def _mamba(decoder: spec.Decoder) -> Keys:
         ("conv_bias", mixer.conv_bias, True),
     ):
         if given != needed:
-            raise _unknown(f"layers[0].mixer.{name}", f"{given!r} here, only {needed!r}")
+            raise unknown(f"layers[0].mixer.{name}", f"{given!r} here, only {needed!r}")
     return {
         "feed_forward_length": 0,
         "attention.head_count": 0,
@@ -201,6 +161,7 @@ def _mamba(decoder: spec.Decoder) -> Keys:
     }
 
 
+ALIBI: Keys = {"attention.max_alibi_bias": 8.0}
 BLOCK, LAYER = "blk.{i}.", "blocks.{i}."
 FRAME = (
     rule("token_embd.weight", "embedding.token.weight"),
@@ -208,15 +169,17 @@ FRAME = (
     *linear_rules("", "", [("token_embd_norm", "embedding.norm"), ("output_norm", "final_norm")]),
     rule("output.weight", "lm_head.weight"),
 )
-NORMS = linear_rules(
-    BLOCK,
-    LAYER,
-    [
-        ("attn_norm", "mixer_norm"),
-        ("ffn_norm", "feedforward_norm"),
-        ("post_attention_norm", "mixer_post_norm"),
-        ("post_ffw_norm", "feedforward_post_norm"),
-    ],
+NORMS = tuple(
+    linear_rules(
+        BLOCK,
+        LAYER,
+        [
+            ("attn_norm", "mixer_norm"),
+            ("ffn_norm", "feedforward_norm"),
+            ("post_attention_norm", "mixer_post_norm"),
+            ("post_ffw_norm", "feedforward_post_norm"),
+        ],
+    )
 )
 NETWORK = [("ffn_gate", "feedforward.gate"), ("ffn_up", "feedforward.up"), ("ffn_down", "feedforward.down")]
 COMMON = (*FRAME, *NORMS, *linear_rules(BLOCK, LAYER, [*NETWORK, ("attn_output", "mixer.o")]))
@@ -243,29 +206,3 @@ STATES = (
         [("in", "in_proj"), ("conv1d", "conv"), ("x", "x_proj"), ("dt", "dt_proj"), ("out", "out_proj")],
     ),
 )
-
-GGUF: dict[str, Gguf] = {
-    "llama": Gguf("llama", _llama, APART, "silu", paired=True),
-    "mistral": Gguf("llama", _llama, APART, "silu", paired=True),
-    "mixtral": Gguf("llama", _llama, EXPERTS, "silu", paired=True),
-    "qwen2": Gguf("qwen2", _qwen2, APART, "silu"),
-    "gemma": Gguf("gemma", _gemma, APART, "gelu_tanh", offset=1.0, tied=True),
-    "gemma2": Gguf("gemma2", _gemma2, APART, "gelu_tanh", offset=1.0, tied=True),
-    "gpt2": Gguf("gpt2", _unscaled, FUSED, "gelu_tanh"),
-    "bloom": Gguf("bloom", _unscaled, FUSED, "gelu_tanh"),
-    # the one exception: llama.cpp's only gelu is the approximation, which its own converter takes for MPT's too
-    "mpt": Gguf("mpt", _unscaled, FUSED, "gelu", fixed={"attention.max_alibi_bias": 8.0}),
-    "mamba": Gguf("mamba", _mamba, STATES, None),
-}
-
-
-def gguf_of(family: str) -> Gguf:
-    """How a family stands in GGUF.
-
-    Raises:
-        CheckpointError: llama.cpp does not know it, or not in a way that Archetype knows.
-    """
-    if family not in GGUF:
-        known = ", ".join(GGUF)
-        raise CheckpointError("--format", f"gguf is not known for {family}", f"it is for {known}; or use --format hf")
-    return GGUF[family]
