@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from archetype import spec
 from archetype.checkpoint.gguf_tensors import gguf_tensors
 from archetype.data.chat import ChatTemplate
 from archetype.data.tokenizer import Tokenizer
@@ -16,6 +17,7 @@ from archetype.families.gguf import Value, gguf_of
 from archetype.model import Model
 
 FILE = "model.gguf"
+PREFIX = "tokenizer.ggml"
 TYPES = {torch.float32: "ALL_F32", torch.float16: "MOSTLY_F16", torch.bfloat16: "MOSTLY_BF16"}
 
 
@@ -54,7 +56,8 @@ def write_gguf(
         writer.add_decoder_start_token_id(start)
     writer.add_name(model.spec.name or family.name)
     writer.add_file_type(library.LlamaFileType[TYPES[dtype]])
-    _put_vocabulary(writer, library, tokenizer, model.spec.vocab_size)  # type: ignore[union-attr]
+    ends = isinstance(model.spec, spec.EncoderDecoder)  # a source does
+    _put_vocabulary(writer, tokenizer, model.spec.vocab_size, ends)  # type: ignore[union-attr]
     if template is not None:
         writer.add_chat_template(template.source)
     tensors = gguf_tensors(model, target)
@@ -100,7 +103,7 @@ def _put_tensor(writer: Any, library: Any, name: str, tensor: Tensor) -> None:
         writer.add_tensor(name, tensor.numpy())
 
 
-def _put_vocabulary(writer: Any, library: Any, tokenizer: Tokenizer | None, vocab_size: int) -> None:
+def _put_vocabulary(writer: Any, tokenizer: Tokenizer | None, vocab_size: int, ends: bool) -> None:
     from archetype.data.tokenizer.gguf import vocabulary
 
     if tokenizer is None:
@@ -116,11 +119,18 @@ def _put_vocabulary(writer: Any, library: Any, tokenizer: Tokenizer | None, voca
         writer.add_token_scores(made.scores)
     if made.merges is not None:
         writer.add_token_merges(made.merges)
-    if tokenizer.bos is not None:
-        writer.add_bos_token_id(tokenizer.bos)
-    if tokenizer.eos:
-        writer.add_eos_token_id(tokenizer.eos[0])
-    writer.add_add_bos_token(tokenizer.adds_bos)
+    if made.charsmap:
+        writer.add_precompiled_charsmap(made.charsmap)
+    ids = {"bos": tokenizer.bos, "eos": tokenizer.eos[0] if tokenizer.eos else None} | made.special
+    for role, id in ids.items():
+        if id is not None:
+            writer.add_uint32(f"{PREFIX}.{role}_token_id", id)
+    flags = {
+        "add_bos_token": tokenizer.adds_bos or "bos" in made.special,
+        "add_eos_token": ends and bool(tokenizer.eos),
+    } | made.flags
+    for name, value in flags.items():
+        writer.add_bool(f"{PREFIX}.{name}", value)
 
 
 def _compare(library: Any, file: Path, tensors: dict[str, Tensor]) -> None:

@@ -1,6 +1,5 @@
 """The same tokens and vectors as llama.cpp from the GGUF files that are exported, where it is installed."""
 
-import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +59,6 @@ MODELS: dict[str, spec.Decoder] = {
     "mamba": mamba(**COMMON),
 }
 TOLERANCE = 3e-3  # of the logits: it keeps keys and values, and tables of activations, in half precision
-
-
-@pytest.fixture(scope="module")
-def c() -> Any:
-    """Its functions, silent."""
-    try:
-        import llama_cpp
-    except ImportError:
-        pytest.skip("needs llama-cpp-python (compiles for ten minutes; pip install llama-cpp-python)")
-    silent = llama_cpp.llama_log_callback(lambda level, text, user: None)
-    llama_cpp.llama_log_set(silent, ctypes.c_void_p(0))
-    llama_cpp.llama_backend_init()
-    llama_cpp.kept = silent
-    return llama_cpp
 
 
 def run(c: Any, function: Any, context: Any, tokens: list[int], start: int = 0, every: bool = False) -> None:

@@ -9,7 +9,7 @@ CALLS = {f"pytest.{name}" for name in ("skip", "importorskip", "xfail", "mark.sk
 SKIPS = {
     ("conftest.py", "needs ../shared/data (real weights and texts, kept beside the checkout)"),
     ("unit/train/test_allocation.py", "needs glibc, the C library that can be told so"),
-    ("parity/test_llama_cpp.py", "needs llama-cpp-python (compiles for ten minutes; pip install llama-cpp-python)"),
+    ("parity/conftest.py", "needs llama-cpp-python (compiles for ten minutes; pip install llama-cpp-python)"),
     ("unit/checkpoint/test_apply.py", "needs /proc/self/maps, which says where a file is mapped"),
 }
 

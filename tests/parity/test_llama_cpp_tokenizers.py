@@ -1,0 +1,116 @@
+"""The same ids as llama.cpp from the vocabularies in exported GGUF files, where it is installed."""
+
+import io
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+
+from archetype import spec
+from archetype.checkpoint import gguf
+from archetype.data.tokenizer import Tokenizer
+from archetype.data.tokenizer.gguf.sentencepiece import CHARSMAP, NORMALIZER, section
+from archetype.data.tokenizer.hugging_face import HuggingFaceTokenizer
+from archetype.data.tokenizer.sentencepiece import SentencePieceTokenizer
+from archetype.families.bert import bert
+from archetype.families.t5 import t5
+from archetype.language_model import LanguageModel, export
+from archetype.model import build
+
+TEXT = """The small cat sleeps on the warm stone in front of the house, where it sleeps every day.
+Who has taken the bread that was lying on the table this morning? It was the neighbour's dog!
+Élodie walked along the café's river until it was dark; then she went home (slowly) at 9.30.
+"""
+TEXTS = [
+    "The small cat sleeps.",
+    "  The   cat  ",
+    "the cat\twas\nlying, dark;",
+    "Élodie's CAFÉ (9.30)",
+    "the 猫 sleeps 犬",
+    "zyxwv qqq the",
+    "naïve cafe\u0301 ﬁne ｃａｔ",
+    "",
+]
+
+
+@cache
+def pieces(kind: str) -> bytes:
+    file = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT.splitlines()), model_writer=file, vocab_size=110, model_type=kind, pad_id=0,
+        eos_id=1, unk_id=2, bos_id=-1, hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    return file.getvalue()
+
+
+def unigram(joined: bool) -> HuggingFaceTokenizer:
+    """As T5's folders have it; or with spaces joined before the words are cut, as later ones."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=pieces("unigram"))
+    vocabulary = [(processor.id_to_piece(id), processor.get_score(id)) for id in range(processor.vocab_size())]
+    backend = tokenizers.Tokenizer(models.Unigram(vocabulary, unk_id=2))
+    charsmap = section(pieces("unigram"), NORMALIZER)[CHARSMAP]
+    assert isinstance(charsmap, bytes)
+    rules = normalizers.Precompiled(charsmap)
+    spaces = pre_tokenizers.Metaspace(prepend_scheme="always")
+    if joined:
+        pattern = tokenizers.Regex(" {2,}")
+        steps = [rules, normalizers.Strip(left=False), normalizers.Replace(pattern, "▁")]
+        backend.normalizer, backend.pre_tokenizer = normalizers.Sequence(steps), spaces
+    else:
+        backend.normalizer = rules
+        backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])
+    backend.add_special_tokens(["<pad>", "</s>", "<extra_id_0>"])
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return HuggingFaceTokenizer(backend.to_str().encode())
+
+
+def wordpiece(**settings: Any) -> HuggingFaceTokenizer:
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer, backend.pre_tokenizer = (
+        normalizers.BertNormalizer(**settings),
+        pre_tokenizers.BertPreTokenizer(),
+    )
+    backend.train_from_iterator(
+        [TEXT], trainers.WordPieceTrainer(vocab_size=150, special_tokens=names, show_progress=False)
+    )
+    backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return HuggingFaceTokenizer(backend.to_str().encode(), {"cls_token": "[CLS]", "sep_token": "[SEP]"})
+
+
+PAIR = t5(num_layers=1, d_model=32, num_heads=2, head_dim=16, d_ff=32, vocab_size=300, context_length=64)
+ENCODER = bert(
+    num_layers=1, d_model=32, num_heads=2, vocab_size=300, context_length=64, head=spec.NoHead(), pooler=True
+)
+MAKERS: dict[str, tuple[Any, spec.ModelSpec]] = {
+    "tokenizer.model, unigram": (lambda: SentencePieceTokenizer(pieces("unigram")), PAIR),
+    "tokenizer.json, unigram": (lambda: unigram(joined=False), PAIR),
+    "tokenizer.json, unigram, spaces joined": (lambda: unigram(joined=True), PAIR),
+    "wordpiece": (wordpiece, ENCODER),
+    "wordpiece, cased": (lambda: wordpiece(lowercase=False), ENCODER),
+    "wordpiece, accents kept": (lambda: wordpiece(strip_accents=False), ENCODER),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_ids(c: Any, name: str, tmp_path: Path) -> None:
+    make, made = MAKERS[name]
+    tokenizer: Tokenizer = make()
+    export(LanguageModel(made, build(made), tokenizer), tmp_path / "out", format="gguf")
+    settings = c.llama_model_default_params()
+    settings.vocab_only = True
+    model = c.llama_model_load_from_file(str(tmp_path / "out" / gguf.FILE).encode(), settings)
+    vocabulary = c.llama_model_get_vocab(model)
+    for text in TEXTS:
+        for whole in (False, True):
+            ids = (c.llama_token * 200)()
+            count = c.llama_tokenize(vocabulary, text.encode(), len(text.encode()), ids, 200, whole, False)
+            expected = tokenizer.encode(text)
+            if whole:
+                expected = tokenizer.framed(expected) if made is ENCODER else [*expected, tokenizer.eos[0]]
+            assert ids[:count] == expected, (text, whole)
+    c.llama_model_free(model)
