@@ -21,12 +21,11 @@ from archetype.families.classes import read_labels
 from archetype.families.source import read_config
 from archetype.generate import Beam, Guess, Pooling
 from archetype.generate.settings import GENERATION_CONFIG, Sampling, generation_config, read_generation_config
+from archetype.generate.special_ids import never_written, special_ids
 from archetype.model import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram, VisionEncoder
 from archetype.spec import ModelSpec
 
 M = TypeVar("M")
-NEVER = "bad_words_ids"  # in the files of translators, a list of the sequences of tokens that are never written
-SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 # What each kind of model is for, in the words of the command line.
 VERBS: dict[type, str] = {
     Decoder: "generate",
@@ -123,8 +122,7 @@ class LanguageModel:
         sources = [text] if isinstance(text, str) else text
         model = self._model(EncoderDecoder)
         start = self.special.get("decoder_start_token_id")
-        never = tuple(ids[0] for ids in self.special.get(NEVER) or () if len(ids) == 1)
-        settings = Beam.parse({"never": never} | beam)
+        settings = Beam.parse({"never": never_written(self.special)} | beam)
         targets = generate.translate(model, self._tokenizer(), sources, settings, start)
         return targets[0] if isinstance(text, str) else targets
 
@@ -191,6 +189,7 @@ def load(
         model = read_run_model(run, dtype, device)
         tokenizer = open_tokenizer(run.tokenizer_folder) if run.tokenizer_folder.is_dir() else None
         sampling, special = read_generation_config(folder)
+        special = special_ids(special, folder / GENERATION_CONFIG)
         if not (folder / GENERATION_CONFIG).is_file():
             sampling = Sampling(temperature=0.8)
         return LanguageModel(model.spec, model, tokenizer, sampling, special)
@@ -258,7 +257,7 @@ def _load_hf(folder: Path, dtype: torch.dtype | None, device: torch.device, pick
     family, config = read_config(folder)
     model = hf.read_model(folder, dtype, device, pickled)
     sampling, special = read_generation_config(folder)
-    special = _ids(config, folder / "config.json") | _ids(special, folder / GENERATION_CONFIG)
+    special = special_ids(config, folder / "config.json") | special_ids(special, folder / GENERATION_CONFIG)
     tokenizer = _tokenizer_of(folder)
     if tokenizer is not None:
         _apply_special(tokenizer, special)
@@ -275,26 +274,6 @@ def _tokenizer_of(folder: Path) -> Tokenizer | None:
         if error.place == str(folder):
             return None
         raise
-
-
-def _ids(config: dict[str, Any], place: Path) -> dict[str, Any]:
-    """The ids of special tokens in one of a model's files: a text may end with one of several."""
-    found = {name: config[name] for name in SPECIAL if name in config}
-    for name, value in found.items():
-        values = value if isinstance(value, list) and name == "eos_token_id" else [value]
-        if not all(id is None or (isinstance(id, int) and not isinstance(id, bool)) for id in values):
-            raise CheckpointError(f"{place}: {name}", f"{value!r} is no id", "mend the file")
-    return found | _never(config, place)
-
-
-def _never(config: dict[str, Any], place: Path) -> dict[str, Any]:
-    """Sequences of tokens that are never written, where the file names some."""
-    if (value := config.get(NEVER)) is None:
-        return {}
-    listed = isinstance(value, list) and all(isinstance(one, list) for one in value)
-    if not listed or not all(type(id) is int and id >= 0 for one in value for id in one):
-        raise CheckpointError(f"{place}: {NEVER}", f"{value!r:.80} is no list of lists of ids", "mend the file")
-    return {NEVER: value}
 
 
 def _apply_special(tokenizer: Tokenizer, special: dict[str, Any]) -> None:
