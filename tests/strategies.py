@@ -14,7 +14,7 @@ from archetype import spec
 WIDTHS = (4, 6, 8, 9, 12)
 CONTEXT = 16
 VOCABULARY = 13
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu2")
 
 
 class Place(NamedTuple):
@@ -45,8 +45,10 @@ def vector_norms(wild: bool = False) -> SearchStrategy[spec.VectorNorm]:
     eps = positive(1e-6, 1e-2, wild)
     return st.one_of(
         st.just(spec.NoNorm()),
-        st.builds(spec.LayerNorm, eps=eps, bias=st.booleans()),
+        st.builds(spec.LayerNorm, eps=eps, bias=st.booleans(), unit_offset=st.booleans()),
+        st.builds(spec.LayerNorm, eps=eps, bias=st.booleans(), weight=st.just(False)),
         st.builds(spec.RMSNorm, eps=eps, unit_offset=st.booleans()),
+        st.builds(spec.RMSNorm, eps=eps, weight=st.just(False)),
     )
 
 
@@ -75,7 +77,8 @@ def routers(wild: bool = False) -> SearchStrategy[spec.Router]:
     """Every way to weigh experts."""
     scale = positive(0.25, 2.0, wild)
     return st.one_of(
-        st.builds(part, renormalize=st.booleans(), scale=scale) for part in (spec.SoftmaxRouter, spec.SigmoidRouter)
+        st.builds(part, renormalize=st.booleans(), scale=scale, correction=st.booleans())
+        for part in (spec.SoftmaxRouter, spec.SigmoidRouter)
     )
 
 
@@ -84,13 +87,15 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False) -> spec.MixtureOfExper
     """Some of several experts for each token, perhaps out of the best groups, perhaps beside one for all."""
     num_groups, size = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     groups_per_token = draw(st.integers(1, num_groups))
-    groups = spec.ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token)
-    grouped = draw(st.booleans())
+    best = draw(st.integers(1, size))
+    groups = spec.ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token, best=best)
+    grouped, shared = draw(st.booleans()), draw(st.none() | experts(wild))
     return spec.MixtureOfExperts(
         num_experts=num_groups * size,
         experts_per_token=draw(st.integers(1, (groups_per_token if grouped else num_groups) * size)),
         expert=draw(experts(wild)),
-        shared=draw(st.none() | experts(wild)),
+        shared=shared,
+        shared_gate=shared is not None and draw(st.booleans()),
         router=draw(routers(wild)),
         groups=groups if grouped else None,
         balance_loss=draw(st.just(0.0) | positive(0.001, 1.0, wild)),
@@ -231,7 +236,9 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         score=score,
         scale=draw(st.none() | positive(0.1, 1.5, wild)) if score == "dot" else None,
         softcap=draw(st.none() | positive(0.5, 8.0, wild)) if score == "dot" else None,
+        clip=draw(st.none() | positive(0.1, 2.0, wild)),
         qk_norm=draw(vector_norms(wild)),
+        qk_norm_over=draw(st.sampled_from(["head", "all"])),
         position=position,
         pattern=pattern,
         dropout=draw(probabilities()),
@@ -299,7 +306,8 @@ def blocks(
     feedforward = draw(feedforwards(wild))
     norm = draw(norms(wild))
     wirings: list[spec.Wiring] = [
-        spec.PreNorm(norm=norm), spec.PostNorm(norm=norm), spec.SandwichNorm(norm=norm), spec.Plain(),
+        spec.PreNorm(norm=norm), spec.PostNorm(norm=norm), spec.SandwichNorm(norm=norm), spec.OutputNorm(norm=norm),
+        spec.Plain(),
     ]  # fmt: skip
     if not isinstance(feedforward, spec.NoFeedForward) and not cross:
         wirings.append(spec.ParallelResidual(norm=norm, shared_norm=draw(st.booleans())))
@@ -309,6 +317,7 @@ def blocks(
         cross=draw(attentions(place, wild, cross=True)) if cross else None,
         feedforward=feedforward,
         dropout=draw(probabilities()),
+        residual_scale=draw(st.just(1.0) | positive(0.1, 2.0, wild)),
     )
 
 
@@ -331,7 +340,8 @@ def stacks(
 @st.composite
 def added_positions(draw: DrawFn, d_model: int, wild: bool = False) -> spec.EmbeddingPosition:
     """Every position that is added to vectors of `d_model` features."""
-    waves = st.builds(spec.Sinusoidal, theta=positive(10.0, 1e5, wild), interleaved=st.booleans())
+    offset = st.integers(0, 3)
+    waves = st.builds(spec.Sinusoidal, theta=positive(10.0, 1e5, wild), interleaved=st.booleans(), offset=offset)
     learned = st.builds(spec.Learned, offset=st.integers(0, 2))
     return draw(st.one_of(st.just(spec.NoPosition()), learned, *([] if d_model % 2 else [waves])))
 
@@ -342,6 +352,7 @@ def embeddings(draw: DrawFn, d_model: int, wild: bool = False) -> spec.Embedding
     return spec.Embedding(
         position=draw(added_positions(d_model, wild)),
         scale=draw(positive(0.25, 2.0, wild)),
+        token_types=draw(st.integers(0, 2**20) if wild else st.integers(0, 3)),
         norm=draw(norms(wild)),
         dropout=draw(probabilities()),
     )
@@ -360,7 +371,11 @@ def initializations(wild: bool = False) -> SearchStrategy[spec.Initialization]:
 def language_model_heads(wild: bool = False) -> SearchStrategy[spec.LanguageModelHead]:
     """Every head that gives the next token."""
     scale, softcap = positive(0.25, 2.0, wild), st.none() | positive(1.0, 30.0, wild)
-    return st.builds(spec.LanguageModelHead, tied=st.booleans(), bias=st.booleans(), scale=scale, softcap=softcap)
+    transform = st.none() | st.builds(spec.HeadTransform, activation=activations(wild), norm=norms(wild))
+    return st.builds(
+        spec.LanguageModelHead,
+        tied=st.booleans(), bias=st.booleans(), scale=scale, softcap=softcap, transform=transform,
+    )  # fmt: skip
 
 
 def classification_heads(wild: bool = False) -> SearchStrategy[spec.ClassificationHead]:
@@ -408,12 +423,11 @@ def decoders(draw: DrawFn, wild: bool = False) -> spec.Decoder:
 def encoders(draw: DrawFn, wild: bool = False) -> spec.Encoder:
     """Every encoder of text."""
     d_model = draw(st.sampled_from(WIDTHS))
-    types = draw(st.integers(0, 2**20) if wild else st.integers(0, 3))
     return spec.Encoder(
         vocab_size=draw(vocabularies(wild)),
         context_length=draw(contexts(wild)),
         d_model=d_model,
-        embedding=spec.EncoderEmbedding(token_types=types, **dict(draw(embeddings(d_model, wild)))),
+        embedding=draw(embeddings(d_model, wild)),
         layers=draw(stacks(d_model, wild, causal=False)),
         final_norm=draw(norms(wild)),
         pooler=draw(st.booleans()),
@@ -509,7 +523,7 @@ def vision_encoders(draw: DrawFn, wild: bool = False) -> spec.VisionEncoder:
         channels=draw(counts(1, 3, wild)),
         d_model=d_model,
         class_token=draw(st.booleans()),
-        embedding=draw(embeddings(d_model, wild)),
+        embedding=draw(embeddings(d_model, wild)).changed(token_types=0),
         layers=draw(stacks(d_model, wild, causal=False)),
         final_norm=draw(norms(wild)),
         pooler=draw(st.booleans()),

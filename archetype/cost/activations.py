@@ -89,12 +89,12 @@ def ends(model: spec.ModelSpec, batch: int, length: int, computed: Computed) -> 
     match model:
         case spec.Decoder():
             read = embedding(model.embedding, model.d_model, texts) + texts.inputs(model.d_model, 1)
-            return read + bent(model.head, model.vocab_size, texts) + loss + cast
+            return read + head(model.head, model.vocab_size, model.d_model, texts) + loss + cast
         case spec.EncoderDecoder():
             read = 2 * embedding(model.embedding, model.d_model, texts) + texts.inputs(model.d_model, 1)
             # what the encoder says, read by every layer's cross-attention
             read += tokens * model.d_model * FLOAT
-            return read + bent(model.head, model.vocab_size, texts) + loss + cast
+            return read + head(model.head, model.vocab_size, model.d_model, texts) + loss + cast
         case spec.Encoder():
             read = embedding(model.embedding, model.d_model, texts)
             read += tokens * INDEX if model.embedding.token_types else 0
@@ -108,11 +108,12 @@ def ends(model: spec.ModelSpec, batch: int, length: int, computed: Computed) -> 
         case spec.NGram():
             widths = [width.value for width in sizes.hidden_widths(model)]
             read = tokens * INDEX * model.n + texts.inputs(widths[0], 1)
-            return read + sum(2 * texts.inputs(width, 1) for width in widths[1:]) + loss + cast
+            read += sum(2 * texts.inputs(width, 1) for width in widths[1:])
+            return read + head(model.head, model.vocab_size, widths[-1], texts) + loss + cast
         case spec.MegaByte():
             wide, local = (stack.d_model for stack in model.stacks)
             read = 3 * tokens * INDEX + texts.inputs(wide // model.patch_size, 1) + texts.inputs(local, 1)
-            return read + bent(model.head, model.vocab_size, texts) + loss + cast
+            return read + head(model.head, model.vocab_size, local, texts) + loss + cast
         case _:
             assert_never(model)
 
@@ -125,9 +126,12 @@ def embedding(part: spec.Embedding, d: int, texts: Texts) -> int:
     return tokens + positions + norm(part.norm, texts.tokens, d) + masks
 
 
-def bent(head: spec.LanguageModelHead, vocab_size: int, texts: Texts) -> int:
-    """Bytes that bending the logits keeps."""
-    return texts.tokens * vocab_size * texts.bytes_each if head.softcap else 0
+def head(part: spec.LanguageModelHead, vocab_size: int, features: int, texts: Texts) -> int:
+    """Bytes that bending the logits keeps, and the layer before them."""
+    bent = texts.tokens * vocab_size * texts.bytes_each if part.softcap else 0
+    if part.transform is None:
+        return bent
+    return bent + norm(part.transform.norm, texts.tokens, features) + 2 * texts.inputs(features, 1)
 
 
 def logits(model: spec.ModelSpec, batch: int, length: int) -> int:

@@ -150,7 +150,8 @@ def feedforward(part: spec.FeedForward, d: Formula, tokens: Formula) -> Counts:
             sent = tokens * sizes.chosen(part)
             counts |= {f"experts.{name}": n for name, n in feedforward(part.expert, d, sent).items()}
             shared = feedforward(part.shared, d, tokens) if part.shared else {}
-            return counts | {f"shared.{name}": n for name, n in shared.items()}
+            counts |= {f"shared.{name}": n for name, n in shared.items()}
+            return counts | ({"shared_gate": 2 * tokens * d} if part.shared_gate else {})
         case spec.NoFeedForward():
             return {}
         case _:

@@ -71,7 +71,7 @@ def read_twice(layer: spec.Block, d: int, texts: Texts) -> int:
 def norms(wiring: spec.Wiring, contents: int, d: int, tokens: int) -> int:
     """Bytes that a layer's norms keep."""
     match wiring:
-        case spec.PreNorm() | spec.PostNorm():
+        case spec.PreNorm() | spec.PostNorm() | spec.OutputNorm():
             return contents * norm(wiring.norm, tokens, d)
         case spec.SandwichNorm():
             return 2 * contents * norm(wiring.norm, tokens, d)
@@ -90,9 +90,10 @@ def norm(part: spec.Norm, vectors: int, features: int) -> int:
     whole = vectors * features * FLOAT
     match part:
         case spec.LayerNorm():
-            return whole + 2 * vectors * FLOAT
+            return whole + 2 * vectors * FLOAT + (features * FLOAT if part.unit_offset else 0)
         case spec.RMSNorm():
-            return 2 * whole + vectors * FLOAT + (features * FLOAT if part.unit_offset else 0)
+            multiplied = whole if part.weight else 0
+            return whole + multiplied + vectors * FLOAT + (features * FLOAT if part.unit_offset else 0)
         case spec.BatchNorm():
             return 3 * whole + 2 * features * FLOAT
         case spec.NoNorm():
@@ -143,7 +144,12 @@ def kept_by_cell(part: spec.RNN | spec.LSTM | spec.GRU, each: int) -> int:
 def attention(part: spec.Attention, d: int, texts: Texts, place: int) -> int:
     """Bytes that attention within a text keeps."""
     sizes = part.sizes(d)
-    kept = texts.inputs(d, 3) + norm(part.qk_norm, texts.tokens * (part.num_heads + sizes.num_kv_heads), sizes.head_dim)
+    kept = texts.inputs(d, 3)
+    for heads in (sizes.num_heads, sizes.num_kv_heads):
+        together = heads if part.qk_norm_over == "all" else 1
+        kept += norm(part.qk_norm, texts.tokens * heads // together, sizes.head_dim * together)
+    if part.clip is not None:
+        kept += texts.tokens * (sizes.num_heads + 2 * sizes.num_kv_heads) * sizes.head_dim * texts.bytes_each
     if texts.computed == "bfloat16":  # every layer casts what it reads of positions
         kept += 4 * texts.tokens * sizes.rotary_dim
         kept += 2 * part.num_heads * texts.length**2 if isinstance(part.position, spec.Alibi) else 0
@@ -217,7 +223,12 @@ def feedforward(part: spec.FeedForward, d: int, texts: Texts) -> int:
             kept = texts.inputs(d, 1) + 2 * texts.tokens * part.num_experts * FLOAT  # affinities, twice
             # each expert's tokens are gathered, and what it says of them is weighed
             kept += network(part.expert, d, texts, sent) + sent * d * texts.bytes_each
-            return kept + (network(part.shared, d, texts, texts.tokens) if part.shared else 0)
+            if part.shared is None:
+                return kept
+            kept += network(part.shared, d, texts, texts.tokens)
+            # a gate's product keeps both its sides, and the sigmoid what it gave
+            gated = texts.inputs(d, 1) + texts.tokens * (d + 1) * texts.bytes_each
+            return kept + (gated if part.shared_gate else 0)
         case spec.NoFeedForward():
             return 0
         case _:

@@ -25,8 +25,7 @@ def outside(model: spec.ModelSpec) -> tuple[Counts, Counts]:
             return _below("embedding", embedding(model.embedding, model, d)), language_model_head(model.head, model, d)
         case spec.Encoder():
             d = symbol("d", model.d_model)
-            types = {"token_type": symbol("t", model.embedding.token_types) * d} if model.embedding.token_types else {}
-            before = _below("embedding", embedding(model.embedding, model, d) | types)
+            before = _below("embedding", embedding(model.embedding, model, d))
             return before, pooler(model.pooler, d) | encoder_head(model, d)
         case spec.EncoderDecoder():
             d = symbol("d", model.d_model)
@@ -80,6 +79,7 @@ def embedding(part: spec.Embedding, model: spec.Decoder | spec.Encoder | spec.En
     return {
         "token": symbol("V", model.vocab_size) * d,
         "position": position_table(part.position, model.context_length, d),
+        "token_type": symbol("t", part.token_types) * d if part.token_types else NOTHING,
         "norm": norm(part.norm, d),
     }
 
@@ -102,7 +102,11 @@ def language_model_head(
 ) -> Counts:
     """Parameters of the logits; a tied head has no table of its own."""
     vocabulary = symbol("V", model.vocab_size)
-    return {"lm_head": (NOTHING if head.tied else vocabulary * features) + (vocabulary if head.bias else 0)}
+    logits = {"lm_head": (NOTHING if head.tied else vocabulary * features) + (vocabulary if head.bias else 0)}
+    if head.transform is None:
+        return logits
+    before = {"dense": linear(features, features, True), "norm": norm(head.transform.norm, features)}
+    return _below("lm_head", before) | logits
 
 
 def encoder_head(model: spec.Encoder, d: Formula) -> Counts:
@@ -158,7 +162,7 @@ def block(layer: spec.Block, d: Formula, experts: Experts = "all") -> Counts:
 def norms_around(wiring: spec.Wiring, content: str, d: Formula) -> tuple[Formula, Formula]:
     """Parameters of the norm that is called after a content, and of the one after it in sandwich wiring."""
     match wiring:
-        case spec.PreNorm() | spec.PostNorm():
+        case spec.PreNorm() | spec.PostNorm() | spec.OutputNorm():
             return norm(wiring.norm, d), NOTHING
         case spec.SandwichNorm():
             return norm(wiring.norm, d), norm(wiring.norm, d)
@@ -202,7 +206,8 @@ def attention(part: spec.Attention, d: Formula) -> Counts:
     biases = part.bias
     q, k, v = linear(d, wide, biases.q), linear(d, narrow, biases.k), linear(d, narrow, biases.v)
     counts = {"q": q, "k": k, "v": v, "o": linear(wide, d, biases.o)}
-    counts |= {"q_norm": norm(part.qk_norm, features), "k_norm": norm(part.qk_norm, features)}
+    normed = (wide, narrow) if part.qk_norm_over == "all" else (features, features)
+    counts |= {name: norm(part.qk_norm, width) for name, width in zip(("q_norm", "k_norm"), normed, strict=True)}
     if part.score == "additive":
         counts["score"] = heads * features
     if isinstance(part.pattern, spec.GlobalWindow) and part.pattern.global_projections:
@@ -243,7 +248,10 @@ def feedforward(part: spec.FeedForward, d: Formula, experts: Experts = "all") ->
             counted = number if experts == "all" else sizes.chosen(part)
             counts = {"router": number * d}
             counts |= {f"experts.{name}": counted * one for name, one in weights_and_biases(part.expert, d).items()}
-            return counts | (_below("shared", projections(part.shared, d)) if part.shared else {})
+            if part.shared is not None:
+                counts |= _below("shared", projections(part.shared, d))
+                counts |= {"shared_gate": d} if part.shared_gate else {}
+            return counts
         case spec.NoFeedForward():
             return {}
         case _:
@@ -275,9 +283,9 @@ def norm(part: spec.Norm, features: Formula) -> Formula:
     """Parameters of a norm."""
     match part:
         case spec.LayerNorm():
-            return 2 * features if part.bias else features
+            return features * (part.weight + part.bias) if part.weight or part.bias else NOTHING
         case spec.RMSNorm():
-            return features
+            return features if part.weight else NOTHING
         case spec.BatchNorm():
             return 2 * features
         case spec.NoNorm():

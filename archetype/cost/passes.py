@@ -81,7 +81,7 @@ def outside(model: spec.ModelSpec, work: Work, phase: Phase) -> Counts:
         return {}
     match model:
         case spec.Decoder() | spec.EncoderDecoder():
-            return {"lm_head": logits(model.vocab_size, symbol("d", model.d_model), answered)}
+            return language_model_head(model.head, model.vocab_size, symbol("d", model.d_model), answered)
         case spec.Encoder():
             d = symbol("d", model.d_model)
             if isinstance(model.head, spec.MaskedLanguageModelHead):
@@ -96,16 +96,20 @@ def outside(model: spec.ModelSpec, work: Work, phase: Phase) -> Counts:
             widths = sizes.hidden_widths(model)
             layers = enumerate(pairwise(widths))
             hidden = {f"hidden.{i}": 2 * answered * ins * outs for i, (ins, outs) in layers}
-            return hidden | {"lm_head": logits(model.vocab_size, widths[-1], answered)}
+            return hidden | language_model_head(model.head, model.vocab_size, widths[-1], answered)
         case spec.MegaByte():
             _, local = (sizes.width(stack) for stack in model.stacks)
             read = stack_passes(model, work, phase)["local_model."].tokens
-            return {
-                "projection": 2 * read * sizes.byte_width(model) * local,
-                "lm_head": logits(model.vocab_size, local, answered),
-            }
+            projection = {"projection": 2 * read * sizes.byte_width(model) * local}
+            return projection | language_model_head(model.head, model.vocab_size, local, answered)
         case _:
             assert_never(model)
+
+
+def language_model_head(head: spec.LanguageModelHead, vocab_size: int, features: Formula, answered: Formula) -> Counts:
+    """FLOPs of the logits, and of the layer before them."""
+    before = {} if head.transform is None else {"lm_head.dense": 2 * answered * features * features}
+    return before | {"lm_head": logits(vocab_size, features, answered)}
 
 
 def logits(vocab_size: int, features: Formula, positions: Formula) -> Formula:

@@ -60,7 +60,7 @@ def bert(
         vocab_size=vocab_size,
         context_length=context_length,
         d_model=d_model,
-        embedding=spec.EncoderEmbedding(
+        embedding=spec.Embedding(
             position=position, scale=embedding_scale, token_types=token_types, norm=norm, dropout=dropout
         ),
         layers=spec.cycle(num_layers, *blocks),

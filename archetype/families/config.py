@@ -85,6 +85,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "swish": "silu",
     "tanh": "tanh",
     "sigmoid": "sigmoid",
+    "relu2": "relu2",
     "quick_gelu": Swish(beta=1.702),
 }
 

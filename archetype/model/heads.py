@@ -15,10 +15,17 @@ class LanguageModelHead(nn.Module):
     def __init__(self, head: spec.LanguageModelHead, vocab_size: int, d_model: int) -> None:
         super().__init__()
         self.spec = head
+        self.dense = self.norm = None
+        if head.transform is not None:
+            self.dense = nn.Linear(d_model, d_model)
+            self.activation = activation(head.transform.activation)
+            self.norm = build_norm(head.transform.norm, d_model)
         self.weight = None if head.tied else nn.Parameter(torch.empty(vocab_size, d_model))
         self.bias = nn.Parameter(torch.empty(vocab_size)) if head.bias else None
 
     def forward(self, x: Float[Tensor, "B T D"], embedding: Float[Tensor, "V D"]) -> Float[Tensor, "B T V"]:
+        if self.dense is not None and self.norm is not None:
+            x = self.norm(self.activation(self.dense(x)))
         x = x if self.spec.scale == 1.0 else x * self.spec.scale
         logits = nn.functional.linear(x, embedding if self.weight is None else self.weight, self.bias)
         cap = self.spec.softcap

@@ -208,7 +208,7 @@ class MegaByte(CausalModel):
         inner = _beside(span, x, counts=counts.flatten())
         x, _ = self.local_model.run(x, inner)
         y: Tensor = self.local_model.final_norm(x, inner.valid)
-        return y.view(text.shape[0], -1, y.shape[2])
+        return y.reshape(text.shape[0], -1, y.shape[2])
 
 
 def _unfinished(state: State) -> Unfinished:

@@ -24,10 +24,16 @@ def activation(choice: spec.Activation) -> Callable[[Tensor], Tensor]:
             return tanh
         case "sigmoid":
             return sigmoid
+        case "relu2":  # max(x, 0)^2 (So 2021)
+            return _squared
         case spec.Swish(beta=beta):
             return partial(_swish, beta)
         case _:
             assert_never(choice)
+
+
+def _squared(x: Tensor) -> Tensor:
+    return nn.functional.relu(x).square()
 
 
 def _swish(beta: float, x: Tensor) -> Tensor:

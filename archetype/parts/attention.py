@@ -33,16 +33,18 @@ class MultiHead(nn.Module):
         self.k = nn.Linear(d_model, keys, bias=attention.bias.k)
         self.v = nn.Linear(d_model, keys, bias=attention.bias.v)
         self.o = nn.Linear(queries, d_model, bias=attention.bias.o)
-        self.q_norm, self.k_norm = self._head_norm(), self._head_norm()
+        self.q_norm, self.k_norm = self._norm(queries), self._norm(keys)
         heads = self.sizes.num_heads, self.sizes.head_dim
         self.score = nn.Parameter(torch.empty(heads)) if attention.score == "additive" else None
 
-    def _head_norm(self) -> nn.Module | None:
+    def _norm(self, features: int) -> nn.Module | None:
+        """Of queries or keys: of each head, or of all `features` together."""
+        features = self.sizes.head_dim if self.spec.qk_norm_over == "head" else features
         match self.spec.qk_norm:
             case spec.LayerNorm() as norm:
-                return LayerNorm(norm, self.sizes.head_dim)
+                return LayerNorm(norm, features)
             case spec.RMSNorm() as norm:
-                return RMSNorm(norm, self.sizes.head_dim)
+                return RMSNorm(norm, features)
             case _:
                 return None
 
@@ -54,13 +56,19 @@ class MultiHead(nn.Module):
 
     def queries(self, x: Float[Tensor, "B T D"]) -> Heads:
         """What each head looks for."""
-        q = self.heads(self.q(x))
-        return self.q_norm(q) if self.q_norm is not None else q
+        return self.seen(self.q(x), self.q_norm)
 
     def keys_and_values(self, x: Float[Tensor, "B S D"]) -> tuple[Tensor, Tensor]:
         """What is found where, (B, K, S, P) each."""
-        k = self.heads(self.k(x))
-        return self.k_norm(k) if self.k_norm is not None else k, self.heads(self.v(x))
+        return self.seen(self.k(x), self.k_norm), self.seen(self.v(x))
+
+    def seen(self, x: Float[Tensor, "B T HP"], norm: nn.Module | None = None) -> Heads:
+        """What was projected, apart by head, normalized and clipped."""
+        if norm is not None and self.spec.qk_norm_over == "all":
+            x, norm = norm(x), None
+        y = self.heads(x)
+        y = y if norm is None else norm(y)
+        return y if self.spec.clip is None else y.clamp(-self.spec.clip, self.spec.clip)
 
     def heads(self, x: Float[Tensor, "B T HP"]) -> Heads:
         """Features apart by head."""
@@ -159,9 +167,8 @@ class Attention(MultiHead):
         """The global tokens' own look at everything (Beltagy 2020, section 3.1)."""
         assert isinstance(self.spec.pattern, spec.GlobalWindow)
         g = min(self.spec.pattern.global_tokens, x.shape[1])
-        q, k, v = (self.heads(getattr(self, f"{name}_global")(x)) for name in "qkv")
-        q = self.q_norm(q) if self.q_norm is not None else q
-        k = self.k_norm(k) if self.k_norm is not None else k
+        norms = {"q": self.q_norm, "k": self.k_norm, "v": None}
+        q, k, v = (self.seen(getattr(self, f"{name}_global")(x), norm) for name, norm in norms.items())
         q, k = (self._turned(z, span.positions, span) for z in (q, k))
         seen = None if span.counts is None else mask.present(span.counts, span.positions[0])
         if (bias := self._bias(span)) is not None:

@@ -21,6 +21,7 @@ class Contents:
     cross: CrossAttention | None
     feedforward: nn.Module | None
     dropout: float
+    residual_scale: float = 1.0
 
 
 class Block(nn.Module):
@@ -42,6 +43,7 @@ class Block(nn.Module):
             self.add_module(name, content)
         self.mixer, self.cross, self.feedforward = contents.mixer, contents.cross, contents.feedforward
         self.dropout = nn.Dropout(contents.dropout)
+        self.residual_scale = contents.residual_scale
 
     def forward(self, x: Float[Tensor, "B T D"], span: Span, state: LayerState | None = None) -> Mixed:
         """The vectors after this layer, and its state after them."""
@@ -62,8 +64,13 @@ class Block(nn.Module):
 
     def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
         """What the next content's `given` starts from: in plain wiring what was found, of a source beside who asked."""
-        found = self.dropout(found)
+        found = self.scaled(found)
         return x + found if content == "cross" else found
+
+    def scaled(self, found: Tensor) -> Tensor:
+        """What a content found, as it is added."""
+        y: Tensor = self.dropout(found)
+        return y if self.residual_scale == 1.0 else y * self.residual_scale
 
     def norm(self, content: str, x: Tensor, span: Span, which: str = "norm") -> Tensor:
         """X through the content's norm."""
@@ -78,15 +85,14 @@ class PreNormBlock(Block):
         return self.norm(content, x, span)
 
     def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
-        y: Tensor = x + self.dropout(found)
-        return y
+        return x + self.scaled(found)
 
 
 class PostNormBlock(Block):
     """norm(x + F(x)) (Vaswani 2017)."""
 
     def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
-        return self.norm(content, x + self.dropout(found), span)
+        return self.norm(content, x + self.scaled(found), span)
 
 
 class SandwichBlock(Block):
@@ -98,8 +104,14 @@ class SandwichBlock(Block):
         return self.norm(content, x, span)
 
     def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
-        y: Tensor = x + self.dropout(self.norm(content, found, span, "post_norm"))
-        return y
+        return x + self.scaled(self.norm(content, found, span, "post_norm"))
+
+
+class OutputNormBlock(Block):
+    """x + norm(F(x)) (Liu 2021; OLMo 2)."""
+
+    def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
+        return x + self.scaled(self.norm(content, found, span))
 
 
 class PlainBlock(Block):
@@ -123,4 +135,4 @@ class ParallelBlock(Block):
         mixed, state = self.mixer(normed, span, state)
         assert self.feedforward is not None
         fed = self.feedforward(normed if self.shared_norm else self.norm("feedforward", x, span), span)
-        return x + self.dropout(mixed) + self.dropout(fed), state
+        return x + self.scaled(mixed) + self.scaled(fed), state

@@ -10,6 +10,7 @@ from archetype.parts.attention import Attention
 from archetype.parts.block import (
     Block,
     Contents,
+    OutputNormBlock,
     ParallelBlock,
     PlainBlock,
     PostNormBlock,
@@ -91,6 +92,7 @@ def build_block(block: spec.Block, d_model: int, causal: bool, layer: int) -> Bl
         cross=CrossAttention(block.cross, d_model) if block.cross is not None else None,
         feedforward=build_feedforward(block.feedforward, d_model),
         dropout=block.dropout,
+        residual_scale=block.residual_scale,
     )
     match block.wiring:
         case spec.PreNorm(norm=norm):
@@ -99,6 +101,8 @@ def build_block(block: spec.Block, d_model: int, causal: bool, layer: int) -> Bl
             return PostNormBlock(contents, partial(build_norm, norm, d_model))
         case spec.SandwichNorm(norm=norm):
             return SandwichBlock(contents, partial(build_norm, norm, d_model))
+        case spec.OutputNorm(norm=norm):
+            return OutputNormBlock(contents, partial(build_norm, norm, d_model))
         case spec.ParallelResidual(norm=norm, shared_norm=shared):
             return ParallelBlock(contents, partial(build_norm, norm, d_model), shared)
         case spec.Plain():

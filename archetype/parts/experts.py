@@ -21,12 +21,22 @@ class MixtureOfExperts(nn.Module):
     No token is dropped, however many choose the same expert, and an expert that nobody chooses is not computed.
     """
 
+    correction: Tensor | None
+
     def __init__(self, feedforward: spec.MixtureOfExperts, d_model: int) -> None:
         super().__init__()
         self.spec = feedforward
         self.router = nn.Linear(d_model, feedforward.num_experts, bias=False)
         self.experts = Experts(feedforward.expert, feedforward.num_experts, d_model)
         self.shared = _dense(feedforward.shared, d_model) if feedforward.shared is not None else None
+        self.shared_gate = nn.Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
+        correction = torch.empty(feedforward.num_experts) if feedforward.router.correction else None
+        self.register_buffer("correction", correction)
+
+    def reset_buffers(self) -> None:
+        """No expert is preferred."""
+        if self.correction is not None:
+            self.correction.zero_()
 
     def forward(self, x: Float[Tensor, "... D"], span: Span) -> Float[Tensor, "... D"]:
         """What the experts make of each token; while training, the balance loss goes to `span.losses`."""
@@ -37,7 +47,13 @@ class MixtureOfExperts(nn.Module):
             valid = None if span.valid is None else span.valid.flatten()
             span.losses.append(self.spec.balance_loss * balance(affinities, chosen, valid))
         y: Tensor = self.experts(tokens, chosen, weights).view_as(x)
-        return y if self.shared is None else y + self.shared(x, span)
+        return y if self.shared is None else y + self._shared(x, span)
+
+    def _shared(self, x: Float[Tensor, "... D"], span: Span) -> Float[Tensor, "... D"]:
+        """What the expert that all tokens have says."""
+        assert self.shared is not None
+        y: Tensor = self.shared(x, span)
+        return y if self.shared_gate is None else y * self.shared_gate(x).sigmoid()
 
     def _affinities(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N E"]:
         """In float32 at least: rounding the logits of near experts would choose another one."""
@@ -54,19 +70,21 @@ class MixtureOfExperts(nn.Module):
 
     def _choose(self, affinities: Float[Tensor, "N E"]) -> tuple[Float[Tensor, "N k"], Int[Tensor, "N k"]]:
         """The weights of each token's experts, and which they are."""
+        worth = affinities if self.correction is None else affinities + self.correction
         if self.spec.groups is not None:
-            affinities = affinities.masked_fill(~within_best_groups(affinities, self.spec.groups), -math.inf)
-        weights, chosen = affinities.topk(self.spec.experts_per_token)
+            worth = worth.masked_fill(~within_best_groups(worth, self.spec.groups), -math.inf)
+        chosen = worth.topk(self.spec.experts_per_token).indices
+        weights = affinities.gather(-1, chosen)
         if self.spec.router.renormalize:
             weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-20)  # sigmoids may all be zero
         return weights * self.spec.router.scale, chosen
 
 
-def within_best_groups(affinities: Float[Tensor, "N E"], groups: spec.ExpertGroups) -> Bool[Tensor, "N E"]:
+def within_best_groups(worth: Float[Tensor, "N E"], groups: spec.ExpertGroups) -> Bool[Tensor, "N E"]:
     """Whether each expert's group is among those whose best experts are the token's best."""
-    grouped = affinities.unflatten(-1, (groups.num_groups, -1))
-    best = grouped.amax(-1).topk(groups.groups_per_token).indices
-    kept = torch.zeros(grouped.shape[:-1], dtype=torch.bool, device=affinities.device).scatter(-1, best, True)
+    grouped = worth.unflatten(-1, (groups.num_groups, -1))
+    best = grouped.topk(groups.best).values.sum(-1).topk(groups.groups_per_token).indices
+    kept = torch.zeros(grouped.shape[:-1], dtype=torch.bool, device=worth.device).scatter(-1, best, True)
     return kept[..., None].expand(grouped.shape).flatten(1)
 
 

@@ -12,16 +12,23 @@ from archetype import spec
 
 
 class LayerNorm(nn.Module):
-    """(x - mean) / sqrt(variance + eps) * weight + bias, biased variance (Ba 2016)."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias, biased variance (Ba 2016); perhaps * (1 + weight)."""
 
     def __init__(self, norm: spec.LayerNorm, d_model: int) -> None:
         super().__init__()
         self.eps = norm.eps
-        self.weight = nn.Parameter(torch.empty(d_model))
+        self.unit_offset = norm.unit_offset
+        self.weight = nn.Parameter(torch.empty(d_model)) if norm.weight else None
         self.bias = nn.Parameter(torch.empty(d_model)) if norm.bias else None
 
     def forward(self, x: Float[Tensor, "... D"], valid: Tensor | None = None) -> Float[Tensor, "... D"]:
-        return nn.functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        weight = 1 + self.weight if self.unit_offset and self.weight is not None else self.weight
+        return nn.functional.layer_norm(x, x.shape[-1:], weight, self.bias, self.eps)
+
+    def draw(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> bool:
+        """The vector starts as it is."""
+        parameter.fill_(0.0 if name == "bias" or self.unit_offset else 1.0)
+        return True
 
 
 class RMSNorm(nn.Module):
@@ -31,9 +38,11 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.eps = norm.eps
         self.unit_offset = norm.unit_offset
-        self.weight = nn.Parameter(torch.empty(d_model))
+        self.weight = nn.Parameter(torch.empty(d_model)) if norm.weight else None
 
     def forward(self, x: Float[Tensor, "... D"], valid: Tensor | None = None) -> Float[Tensor, "... D"]:
+        if self.weight is None:
+            return nn.functional.rms_norm(x, x.shape[-1:], None, self.eps)
         weight = 1 + self.weight if self.unit_offset else self.weight
         x = x.to(torch.promote_types(x.dtype, weight.dtype))  # autocast may have made fewer bits of x
         return nn.functional.rms_norm(x, weight.shape, weight, self.eps)

@@ -35,10 +35,12 @@ class Sinusoidal(nn.Module):
         super().__init__()
         self.theta = position.theta
         self.interleaved = position.interleaved
+        self.offset = position.offset
         self.d_model = d_model
 
     def forward(self, positions: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        angles = positions[..., None] * _frequencies(self.theta, self.d_model, positions.device)
+        places = positions[..., None] + self.offset
+        angles = places * _frequencies(self.theta, self.d_model, positions.device)
         waves = torch.stack((angles.sin(), angles.cos()), dim=-1 if self.interleaved else -2)
         return waves.flatten(-2)
 
@@ -84,6 +86,7 @@ class Rotary(nn.Module):
         """Cos and sin of every pair's angle, in float32; R2 = R/2 pairs."""
         frequencies, factor = rotary_frequencies(self.spec, self.rotary_dim, span.ends)
         angles = positions[:, None, :, None] * frequencies[:, None, None, :]
+        angles = -angles if self.spec.reversed else angles
         return angles.cos() * factor, angles.sin() * factor
 
 

@@ -13,6 +13,7 @@ from archetype.spec.attention import (
 from archetype.spec.base import Spec, fingerprint
 from archetype.spec.block import (
     Block,
+    OutputNorm,
     ParallelResidual,
     Plain,
     PostNorm,
@@ -21,7 +22,7 @@ from archetype.spec.block import (
     Wiring,
 )
 from archetype.spec.edit import assign, differences
-from archetype.spec.embedding import Embedding, EncoderEmbedding, PairEmbedding
+from archetype.spec.embedding import Embedding, PairEmbedding
 from archetype.spec.feedforward import (
     MLP,
     EightThirds,
@@ -38,6 +39,7 @@ from archetype.spec.feedforward import (
 from archetype.spec.head import (
     ClassificationHead,
     EncoderHead,
+    HeadTransform,
     LanguageModelHead,
     MaskedLanguageModelHead,
     NoHead,
@@ -106,7 +108,6 @@ __all__ = [
     "EmbeddingPosition",
     "Encoder",
     "EncoderDecoder",
-    "EncoderEmbedding",
     "EncoderHead",
     "Expert",
     "ExpertGroups",
@@ -116,6 +117,7 @@ __all__ = [
     "GPT2Initialization",
     "GatedMLP",
     "GlobalWindow",
+    "HeadTransform",
     "Initialization",
     "LanguageModelHead",
     "LatentAttention",
@@ -139,6 +141,7 @@ __all__ = [
     "NoScaling",
     "Norm",
     "NormalInitialization",
+    "OutputNorm",
     "PairEmbedding",
     "ParallelResidual",
     "Pattern",

@@ -4,7 +4,7 @@ from typing import Literal
 
 from archetype.spec.base import Positive, Spec
 
-ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"]
+ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu2"]
 
 
 class Swish(Spec):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from archetype.spec.attention import Attention
-from archetype.spec.base import Flag, Probability, Spec, fault
+from archetype.spec.base import Flag, Positive, Probability, Spec, fault
 from archetype.spec.feedforward import FeedForward, NoFeedForward
 from archetype.spec.mixer import Mixer
 from archetype.spec.norm import Norm
@@ -34,6 +34,13 @@ class SandwichNorm(Spec):
     norm: Norm
 
 
+class OutputNorm(Spec):
+    """x + norm(F(x)) for each content in turn (Liu 2021, Swin v2; OLMo 2)."""
+
+    kind: Literal["output_norm"] = "output_norm"
+    norm: Norm
+
+
 class ParallelResidual(Spec):
     """x + mixer(norm(x)) + feedforward(norm'(x)) (GPT-J; Chowdhery 2022); a shared norm serves both."""
 
@@ -51,17 +58,23 @@ class Plain(Spec):
     kind: Literal["plain"] = "plain"
 
 
-Wiring = Annotated[PreNorm | PostNorm | SandwichNorm | ParallelResidual | Plain, Field(discriminator="kind")]
+Wiring = Annotated[
+    PreNorm | PostNorm | SandwichNorm | OutputNorm | ParallelResidual | Plain, Field(discriminator="kind")
+]
 
 
 class Block(Spec):
-    """One layer. `cross` looks at an encoder's output; `dropout` falls on what each content gives."""
+    """One layer. `cross` looks at an encoder's output.
+
+    What each content gives is dropped out, and multiplied by `residual_scale` (Granite), before it is added.
+    """
 
     wiring: Wiring
     mixer: Mixer
     cross: Attention | None = None
     feedforward: FeedForward = NoFeedForward()
     dropout: Probability = 0.0
+    residual_scale: Positive = 1.0
 
     @model_validator(mode="after")
     def _contents_fit_the_wiring(self) -> "Block":

@@ -53,12 +53,14 @@ Expert = Annotated[MLP | GatedMLP, Field(discriminator="kind")]
 class SoftmaxRouter(Spec):
     """A token's affinities are the softmax of its logits over all experts; the largest are its weights.
 
-    `renormalize` makes the chosen weights sum to one; then they are multiplied by `scale`.
+    `renormalize` makes the chosen weights sum to one; then they are multiplied by `scale`. A `correction` for each
+    expert is added where experts are chosen and nowhere else (DeepSeek-AI 2024b, equation 16); training leaves it.
     """
 
     kind: Literal["softmax"] = "softmax"
     renormalize: Flag = False
     scale: Positive = 1.0
+    correction: Flag = False
 
 
 class SigmoidRouter(Spec):
@@ -67,24 +69,28 @@ class SigmoidRouter(Spec):
     kind: Literal["sigmoid"] = "sigmoid"
     renormalize: Flag = False
     scale: Positive = 1.0
+    correction: Flag = False
 
 
 Router = Annotated[SoftmaxRouter | SigmoidRouter, Field(discriminator="kind")]
 
 
 class ExpertGroups(Spec):
-    """A token chooses `groups_per_token` of `num_groups` groups, by each one's best expert, and its experts in them.
+    """A token chooses `groups_per_token` of `num_groups` groups, and its experts in them.
 
-    (DeepSeek-AI 2024, section 2.2.2.)
+    A group is worth what its best expert is (DeepSeek-AI 2024, section 2.2.2), or its `best` ones together
+    (DeepSeek-AI 2024b, section 2.1.2).
     """
 
     num_groups: Size
     groups_per_token: Size
+    best: Size = 1
 
 
 class MixtureOfExperts(Spec):
     """The weighted sum of a token's `experts_per_token` best experts, plus the `shared` one (Shazeer 2017; Dai 2024).
 
+    With `shared_gate` the shared one is multiplied by the sigmoid of a logit of its own (Qwen2-MoE).
     `balance_loss` weighs the auxiliary loss E sum_e f_e p_e, with f_e the share of the choices that fell on expert e
     and p_e its mean share of a token's affinities (Fedus 2021, equation 4); it is 1 where all experts are chosen alike.
     """
@@ -94,6 +100,7 @@ class MixtureOfExperts(Spec):
     experts_per_token: Size
     expert: Expert
     shared: Expert | None = None
+    shared_gate: Flag = False
     router: Router = SoftmaxRouter(renormalize=True)
     groups: ExpertGroups | None = None
     balance_loss: NotNegative = 0.0
@@ -103,10 +110,15 @@ class MixtureOfExperts(Spec):
         experts, chosen = self.num_experts, self.experts_per_token
         if chosen > experts:
             fault("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
+        if self.shared_gate and self.shared is None:
+            fault("shared_gate", "there is no shared expert to weigh", "give one, or leave shared_gate out")
         if self.groups is not None:
             groups, of = self.groups.groups_per_token, self.groups.num_groups
             if experts % of:
                 fault("groups.num_groups", f"{of} does not divide num_experts {experts}", "use a divisor")
+            if self.groups.best > experts // of:
+                cause = f"{self.groups.best} is more than the {experts // of} experts of a group"
+                fault("groups.best", cause, f"use at most {experts // of}")
             if groups > of:
                 fault("groups.groups_per_token", f"{groups} is more than num_groups {of}", f"use at most {of}")
             if chosen > groups * (experts // of):

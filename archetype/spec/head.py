@@ -9,8 +9,15 @@ from archetype.spec.base import Flag, Positive, Probability, Size, Spec
 from archetype.spec.norm import NoNorm, Norm
 
 
+class HeadTransform(Spec):
+    """A layer as wide as the model and its norm, before the logits (BERT as a decoder)."""
+
+    activation: Activation = "gelu"
+    norm: Norm = NoNorm()
+
+
 class LanguageModelHead(Spec):
-    """Logits over the vocabulary; `tied` multiplies by the embedding's own table.
+    """Logits over the vocabulary, perhaps of transformed vectors; `tied` multiplies by the embedding's own table.
 
     Vectors are multiplied by `scale` first (T5); `softcap` bends a logit z to c tanh(z / c) (Gemma 2).
     """
@@ -20,6 +27,7 @@ class LanguageModelHead(Spec):
     bias: Flag = False
     scale: Positive = 1.0
     softcap: Positive | None = None
+    transform: HeadTransform | None = None
 
 
 class MaskedLanguageModelHead(Spec):

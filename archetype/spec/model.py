@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from archetype.spec.activation import Activation
 from archetype.spec.attention import Attention
 from archetype.spec.base import Flag, Length, Size, Spec, WideSize, fault
-from archetype.spec.embedding import Embedding, EncoderEmbedding, PairEmbedding
+from archetype.spec.embedding import Embedding, PairEmbedding
 from archetype.spec.head import EncoderHead, LanguageModelHead, MaskedLanguageModelHead, VisionHead
 from archetype.spec.initialization import GPT2Initialization, Initialization
 from archetype.spec.layers import Layers
@@ -93,7 +93,7 @@ class Encoder(_Model):
     vocab_size: WideSize
     context_length: Length
     d_model: Size
-    embedding: EncoderEmbedding = EncoderEmbedding()
+    embedding: Embedding = Embedding()
     layers: Layers
     final_norm: Norm = NoNorm()
     pooler: Flag = False
@@ -259,6 +259,8 @@ class VisionEncoder(_Model):
         if self.image_size % self.patch_size:
             cause = f"{self.patch_size} does not divide image_size {self.image_size}"
             fault("patch_size", cause, "use a divisor")
+        if self.embedding.token_types:
+            fault("embedding.token_types", "patches of a picture are all of one type", "leave it out")
         _sinusoids_fit(self.embedding, self.d_model)
         return self
 

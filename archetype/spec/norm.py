@@ -1,26 +1,45 @@
 """Normalization: what is done to a vector of `d_model` features before or after a block's contents."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from archetype.spec.base import Flag, Positive, Probability, Spec
+from archetype.spec.base import Flag, Positive, Probability, Spec, fault
+
+Scaled = TypeVar("Scaled", "LayerNorm", "RMSNorm")
 
 
 class LayerNorm(Spec):
-    """(x - mean) / sqrt(variance + eps) * weight + bias (Ba 2016)."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias (Ba 2016).
+
+    Without a `weight` it is 1 (OLMo); `unit_offset` multiplies by 1 + weight (Nemotron).
+    """
 
     kind: Literal["layer"] = "layer"
     eps: Positive = 1e-5
     bias: Flag = True
+    weight: Flag = True
+    unit_offset: Flag = False
+
+    @model_validator(mode="after")
+    def _offset_has_a_weight(self) -> "LayerNorm":
+        return _offset_of_a_weight(self)
 
 
 class RMSNorm(Spec):
-    """x / sqrt(mean(x^2) + eps) * weight (Zhang 2019); `unit_offset` multiplies by 1 + weight (Gemma)."""
+    """x / sqrt(mean(x^2) + eps) * weight (Zhang 2019).
+
+    Without a `weight` it is 1 (nanochat); `unit_offset` multiplies by 1 + weight (Gemma).
+    """
 
     kind: Literal["rms"] = "rms"
     eps: Positive = 1e-5
+    weight: Flag = True
     unit_offset: Flag = False
+
+    @model_validator(mode="after")
+    def _offset_has_a_weight(self) -> "RMSNorm":
+        return _offset_of_a_weight(self)
 
 
 class BatchNorm(Spec):
@@ -45,3 +64,9 @@ Norm = Annotated[LayerNorm | RMSNorm | BatchNorm | NoNorm, Field(discriminator="
 
 # Norms that look at one vector alone, and so may stand inside a mixer.
 VectorNorm = Annotated[LayerNorm | RMSNorm | NoNorm, Field(discriminator="kind")]
+
+
+def _offset_of_a_weight(norm: Scaled) -> Scaled:
+    if norm.unit_offset and not norm.weight:
+        fault("unit_offset", "there is no weight to add 1 to", "leave it out, or have a weight")
+    return norm

@@ -24,11 +24,13 @@ class Sinusoidal(Spec):
     """sin and cos of i / theta^(2j/D), added to the token's vector (Vaswani 2017, section 3.5).
 
     `interleaved`: in turn, as the paper has them; else all sines before all cosines (its authors' tensor2tensor).
+    Positions are counted from `offset` (fairseq has 2).
     """
 
     kind: Literal["sinusoidal"] = "sinusoidal"
     theta: Positive = 10_000.0
     interleaved: Flag = True
+    offset: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
 
 
 class NoScaling(Spec):
@@ -96,13 +98,14 @@ class Rotary(Spec):
     """Queries and keys turned, pair by pair, by position * theta^(-2p/R) (Su 2021).
 
     Half-split pairs are (p, p + R/2); interleaved pairs are (2p, 2p + 1). `dim` rotates only the first R of the
-    head's features (absent: all of them).
+    head's features (absent: all of them). `reversed` turns the other way (nanochat).
     """
 
     kind: Literal["rotary"] = "rotary"
     theta: Positive = 10_000.0
     dim: Size | None = None
     interleaved: Flag = False
+    reversed: Flag = False
     scaling: RotaryScaling = NoScaling()
 
     @model_validator(mode="after")

@@ -86,7 +86,7 @@ def test_without_positions_an_encoder_is_permutation_equivariant(mixer: spec.Mix
 
 ROTARY = spec.Rotary()
 PLACED = {
-    "learned": encoder(spec.Attention(num_heads=2), embedding=spec.EncoderEmbedding(position=spec.Learned())),
+    "learned": encoder(spec.Attention(num_heads=2), embedding=spec.Embedding(position=spec.Learned())),
     "rotary": encoder(spec.Attention(num_heads=2, position=ROTARY)),
     "alibi": encoder(spec.Attention(num_heads=2, position=spec.Alibi())),
     "relative bias": encoder(spec.Attention(num_heads=2, position=spec.RelativeBias())),

@@ -20,6 +20,7 @@ FORMULAS = {
     "silu": lambda x: x * sigmoid(x),
     "tanh": lambda x: (math.exp(x) - math.exp(-x)) / (math.exp(x) + math.exp(-x)),
     "sigmoid": sigmoid,
+    "relu2": lambda x: max(x, 0.0) ** 2,
     spec.Swish(beta=1.702): lambda x: x * sigmoid(1.702 * x),
     spec.Swish(beta=0.25): lambda x: x * sigmoid(0.25 * x),
 }

@@ -34,6 +34,14 @@ CASES: dict[str, dict[str, Any]] = {
     "gated with biases": {"expert": GATED.changed(bias=True)},
     "shared": {"shared": GATED.changed(d_ff=9, bias=True)},
     "plain beside gated": {"expert": PLAIN, "shared": GATED},
+    "corrected": {"router": spec.SigmoidRouter(renormalize=True, correction=True)},
+    "corrected softmax": {"router": spec.SoftmaxRouter(scale=1.5, correction=True)},
+    "groups by their two best": {
+        "groups": GROUPS.changed(best=2),
+        "experts_per_token": 3,
+        "router": spec.SigmoidRouter(correction=True),
+    },
+    "shared behind a gate": {"shared": GATED.changed(d_ff=9), "shared_gate": True},
     "swish": {"expert": spec.GatedMLP(d_ff=5, activation=spec.Swish(beta=1.7))},
 }
 
@@ -72,10 +80,12 @@ def naive(part: MixtureOfExperts, x: Tensor) -> Tensor:
             affinity = logits.exp() / logits.exp().sum()
         else:
             affinity = 1 / (1 + (-logits).exp())
-        ranked = sorted(range(chosen.num_experts), key=lambda e: -affinity[e].item())
+        worth = [affinity[e].item() + (part.correction[e].item() if chosen.router.correction else 0) for e in range(E)]
+        ranked = sorted(range(chosen.num_experts), key=lambda e: -worth[e])
         if chosen.groups is not None:
-            size = chosen.num_experts // chosen.groups.num_groups
-            groups = list(dict.fromkeys(e // size for e in ranked))[: chosen.groups.groups_per_token]
+            size, best = chosen.num_experts // chosen.groups.num_groups, chosen.groups.best
+            worths = {g: sum(sorted(worth[g * size : (g + 1) * size])[-best:]) for g in range(chosen.groups.num_groups)}
+            groups = sorted(worths, key=lambda g: -worths[g])[: chosen.groups.groups_per_token]
             ranked = [e for e in ranked if e // size in groups]
         ranked = ranked[: chosen.experts_per_token]
         whole = sum(affinity[e] for e in ranked) if chosen.router.renormalize else 1.0
@@ -85,7 +95,8 @@ def naive(part: MixtureOfExperts, x: Tensor) -> Tensor:
             y = y + chosen.router.scale * affinity[e] / whole * network(token, chosen.expert, own)
         if chosen.shared is not None:
             named = {name.replace(".weight", "").replace(".", "_"): p for name, p in part.shared.named_parameters()}
-            y = y + network(token, chosen.shared, named)
+            gate = 1 / (1 + (-part.shared_gate.weight @ token).exp()) if chosen.shared_gate else 1.0
+            y = y + gate * network(token, chosen.shared, named)
         out.append(y)
     return torch.stack(out).view_as(x)
 
@@ -278,3 +289,29 @@ def test_names_and_shapes_are_the_file_format() -> None:
         "shared.down.weight": (D, 7),
     }
     assert {name for name, _ in build(expert=PLAIN).experts.named_parameters()} == {"up", "down"}
+
+
+def test_a_correction_changes_who_is_chosen_and_no_weight() -> None:
+    plain = build(router=spec.SigmoidRouter())
+    corrected = build(router=spec.SigmoidRouter(correction=True))
+    corrected.load_state_dict(plain.state_dict() | {"correction": torch.zeros(E).double()})
+    assert torch.equal(corrected(X, span()), plain(X, span()))
+    corrected.correction[3] = 10.0  # every token now has it
+    affinities = corrected._affinities(X.flatten(0, 1))
+    weights, chosen = corrected._choose(affinities)
+    assert (chosen == 3).any(-1).all()
+    assert torch.equal(weights, affinities.gather(-1, chosen))
+
+
+def test_a_correction_starts_at_zero_and_training_leaves_it() -> None:
+    from archetype.parts.initialize import initialize
+
+    part = MixtureOfExperts(
+        spec.MixtureOfExperts(
+            num_experts=E, experts_per_token=2, expert=GATED, router=spec.SigmoidRouter(correction=True)
+        ),
+        D,
+    )
+    initialize(part, spec.NormalInitialization(), 1, seed=0)
+    assert torch.equal(part.correction, torch.zeros(E))
+    assert "correction" not in dict(part.named_parameters()) and "correction" in part.state_dict()

@@ -30,6 +30,29 @@ def test_layer_norm(x: Tensor, eps: float, bias: bool) -> None:
     assert distance(norm(x), expected) < 1e-6
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_layer_norm_without_a_weight_or_with_one_beside_it(x: Tensor, bias: bool) -> None:
+    bare = randomize(build_norm(spec.LayerNorm(bias=bias, weight=False), D))
+    offset = randomize(build_norm(spec.LayerNorm(bias=bias, unit_offset=True), D))
+    expected = nn.functional.layer_norm(x.double(), (D,))
+    zero = torch.zeros(D)
+    assert distance(bare(x), expected + (bare.bias if bias else zero)) < 1e-6
+    assert distance(offset(x), expected * (1 + offset.weight.double()) + (offset.bias if bias else zero)) < 1e-6
+    assert [name for name, _ in bare.named_parameters()] == ["bias"] * bias
+
+
+def test_rms_norm_without_a_weight(x: Tensor) -> None:
+    norm = build_norm(spec.RMSNorm(weight=False), D)
+    assert distance(norm(x), x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-5).sqrt()) < 1e-6
+    assert list(norm.parameters()) == []
+
+
+def test_an_offset_needs_its_weight() -> None:
+    for norm in (spec.LayerNorm, spec.RMSNorm):
+        with pytest.raises(ValueError, match="there is no weight to add 1 to"):
+            norm(weight=False, unit_offset=True)
+
+
 @pytest.mark.parametrize("eps", [1e-6, 1e-5, 0.5])
 @pytest.mark.parametrize("unit_offset", [False, True])
 def test_rms_norm(x: Tensor, eps: float, unit_offset: bool) -> None:

@@ -47,6 +47,11 @@ def test_sines_before_cosines_are_the_papers_in_another_order() -> None:
     assert torch.equal(apart, torch.cat((papers[..., 0::2], papers[..., 1::2]), dim=-1))
 
 
+def test_sines_are_counted_from_an_offset() -> None:
+    plain, later = (build_position(spec.Sinusoidal(offset=offset), 99, 16) for offset in (0, 2))
+    assert torch.equal(later(positions(0, 5)), plain(positions(2, 7)))
+
+
 @pytest.mark.parametrize("offset", [0, 2])
 def test_learned_positions_are_rows_of_a_table(offset: int) -> None:
     part = randomize(build_position(spec.Learned(offset=offset), 8, 4))
@@ -149,3 +154,12 @@ def test_linear_scaling_divides_every_position() -> None:
     x = random(1, 2, 3, 8)
     scaled = rotated(spec.Rotary(scaling=spec.LinearScaling(factor=4.0)), x, positions(4, 8, 40))
     torch.testing.assert_close(scaled, rotated(spec.Rotary(), x, positions(1, 2, 10)))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_reversed_turns_the_other_way(interleaved: bool) -> None:
+    x, at = random(1, 1, 5, 8), positions(0, 1, 2, 3, 4)
+    one = spec.Rotary(interleaved=interleaved)
+    there = rotated(one, x, at)
+    torch.testing.assert_close(rotated(one.changed(reversed=True), there, at), x)
+    torch.testing.assert_close(rotated(one.changed(reversed=True), x, at), rotated(one, x, -at))

@@ -24,8 +24,7 @@ CHANGES: list[tuple[str, list[tuple[str, Any, Any]]]] = [
     ("layers[1].mixer.num_kv_heads=1", [("layers[1].mixer.num_kv_heads", 2, 1)]),
     ("layers[*].mixer.position.theta=5e5", [("layers[*].mixer.position.theta", 10_000.0, 500_000.0)]),
     ("layers[*].wiring.norm={kind: layer, bias: false}",
-     [("layers[*].wiring.norm.kind", "rms", "layer"), ("layers[*].wiring.norm.unit_offset", False, ABSENT),
-      ("layers[*].wiring.norm.bias", ABSENT, False)]),
+     [("layers[*].wiring.norm.kind", "rms", "layer"), ("layers[*].wiring.norm.bias", ABSENT, False)]),
     ("layers[*].mixer.bias={q: true}",
      [("layers[*].mixer.bias", False, ABSENT), ("layers[*].mixer.bias.q", ABSENT, True)]),
     ("head.tied=true", [("head.tied", False, True)]),
@@ -34,7 +33,8 @@ CHANGES: list[tuple[str, list[tuple[str, Any, Any]]]] = [
         [("embedding.position.kind", "none", "learned"), ("embedding.position.offset", "(absent)", 0)],
     ),
     ("final_norm.kind=none",
-     [("final_norm.kind", "rms", "none"), ("final_norm.eps", 1e-5, ABSENT), ("final_norm.unit_offset", False, ABSENT)]),
+     [("final_norm.kind", "rms", "none"), ("final_norm.eps", 1e-5, ABSENT), ("final_norm.weight", True, ABSENT),
+      ("final_norm.unit_offset", False, ABSENT)]),
 ]  # fmt: skip
 
 
