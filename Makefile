@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test soak lint clean
+.PHONY: demo test soak zoo lint clean
 
 demo: .venv/installed
 	$(BIN)/archetype demo
@@ -12,6 +12,9 @@ test: .venv/installed-for-tests lint
 
 soak: .venv/installed-for-tests  # the proofs that take longer than a minute each
 	$(BIN)/python -m pytest -m slow --timeout 3600
+
+zoo: .venv/installed-for-tests  # how many of transformers' causal types are read, and agree
+	$(BIN)/python -m benchmarks.zoo > docs/zoo.md
 
 lint: .venv/installed-for-tests
 	$(BIN)/ruff check .

@@ -20,9 +20,7 @@ class ArchetypeError(Exception):
         text = f"{self.place}: {self.cause}" if self.place else self.cause
         if self.remedy:
             text += f"; {self.remedy}"
-        # names out of a file may hold anything: nothing of it may steer the terminal or fail to print
-        line = " ".join(text.split())
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+        return one_line(text)
 
     def within(self, place: str) -> "ArchetypeError":
         """The same error, seen from outside: `place` (a file, say) stands before its own place."""
@@ -40,3 +38,13 @@ class CheckpointError(ArchetypeError):
 
 class DataError(ArchetypeError):
     """Text, tokens or a tokenizer that cannot be used."""
+
+
+class UnknownFamily(UserWarning):
+    """A model was read whose family is not registered; the message says in one line what the reading rests on."""
+
+
+def one_line(text: str) -> str:
+    """Text to print: names out of a file may hold anything, and nothing of it may steer the terminal or fail."""
+    line = " ".join(text.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -57,7 +58,11 @@ def build(source: Source, seed: int = 0, device: str = "cpu", dtype: torch.dtype
 
 
 def load(
-    folder: str | Path, dtype: str | torch.dtype | None = None, device: str = "cpu", pickled: bool = False
+    folder: str | Path,
+    dtype: str | torch.dtype | None = None,
+    device: str = "cpu",
+    pickled: bool = False,
+    changes: Sequence[str] = (),
 ) -> LanguageModel:
     """The model and tokenizer in a run directory or a Hugging Face folder, or of huggingface.co.
 
@@ -66,11 +71,16 @@ def load(
         dtype: type of the weights, such as "bfloat16" (absent: as stored).
         device: where they go.
         pickled: also read pytorch_model.bin, by an unpickler that makes nothing but tensors.
+        changes: path=value, what is to be read otherwise than the files say; of a family that is not registered they
+            settle what was assumed.
+
+    Warns:
+        UnknownFamily: the family is not registered; the message says what the reading rests on.
     """
     from archetype.checkpoint.tensors import dtype_of
-    from archetype.language_model import load
+    from archetype.folders import load
 
-    return load(folder, dtype_of(dtype) if isinstance(dtype, str) else dtype, device, pickled)
+    return load(folder, dtype_of(dtype) if isinstance(dtype, str) else dtype, device, pickled, changes)
 
 
 def export(
@@ -89,7 +99,7 @@ def export(
         shard_bytes: the size above which the weights go into several files.
         format: hf for transformers and what reads its folders, gguf for llama.cpp.
     """
-    from archetype.language_model import export
+    from archetype.folders import export
 
     export(lm, folder, family, shard_bytes, format)
 

@@ -5,7 +5,7 @@ they run.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -20,7 +20,8 @@ from archetype.checkpoint.apply import exported, shapes
 from archetype.checkpoint.rules import Rule, for_model
 from archetype.checkpoint.tensors import dtype_of
 from archetype.errors import ArchetypeError, DataError
-from archetype.language_model import LanguageModel, load
+from archetype.folders import load
+from archetype.language_model import LanguageModel
 from archetype.model import EncoderDecoder, VisionEncoder
 
 TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2, "float64": 1e-12}
@@ -71,7 +72,13 @@ class Parity:
 
 
 @torch.inference_mode()
-def compare(folder: Path, dtype: str = "float32", text: str | None = None, tolerance: float | None = None) -> Parity:
+def compare(
+    folder: Path,
+    dtype: str = "float32",
+    text: str | None = None,
+    tolerance: float | None = None,
+    changes: Sequence[str] = (),
+) -> Parity:
     """Run both on the same input.
 
     Args:
@@ -79,6 +86,7 @@ def compare(folder: Path, dtype: str = "float32", text: str | None = None, toler
         dtype: of the weights and what is computed.
         text: what both read (absent: tokens made up, or a picture).
         tolerance: beyond which a module diverges (absent: what the type allows).
+        changes: path=value, of what ours reads of the folder.
 
     Raises:
         ArchetypeError: the folder cannot be read, transformers is missing or cannot read it.
@@ -86,7 +94,7 @@ def compare(folder: Path, dtype: str = "float32", text: str | None = None, toler
     folder = hub.local(folder)
     if not (folder / "config.json").is_file():
         raise DataError(str(folder), "is no Hugging Face folder", "export it first")
-    ours, theirs = load(folder, dtype=dtype_of(dtype)), _reference(folder, dtype_of(dtype))
+    ours, theirs = load(folder, dtype=dtype_of(dtype), changes=changes), _reference(folder, dtype_of(dtype))
     pairs, left_out = _pairs(ours, theirs)
     inputs = _inputs(ours, text)
     with _outputs(ours.model, {name for group, _ in pairs for name in group.ours}) as ours_gave:

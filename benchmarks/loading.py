@@ -36,7 +36,8 @@ def make(preset: str, dtype: str, folder: Path) -> int:
     import torch
 
     from archetype.families import preset as named
-    from archetype.language_model import LanguageModel, export
+    from archetype.folders import export
+    from archetype.language_model import LanguageModel
     from archetype.model import build
 
     model = build(named(preset), seed=0, dtype=getattr(torch, dtype))

@@ -30,9 +30,13 @@ def fill(
     for rule in rules:
         _check_shape(rule, tensors.shape(rule.theirs), [rule.part(wanted[name]) for name in rule.ours])
     dtype = dtype or tensors.mapped(rules[0].theirs).dtype  # a file of mixed types becomes its first tensor's
+    buffers = {name for name, _ in model.named_buffers()}
     state: dict[str, Tensor] = {}
     for rule in rules:
-        found = _parameters(rule, tensors, [rule.part(wanted[name]) for name in rule.ours], dtype, device)
+        own = dtype
+        if buffers.intersection(rule.ours):  # statistics and corrections are no weights, and lose no digit
+            own = torch.promote_types(tensors.mapped(rule.theirs).dtype, dtype)
+        found = _parameters(rule, tensors, [rule.part(wanted[name]) for name in rule.ours], own, device)
         if rule.expert is None:
             state |= found
             continue

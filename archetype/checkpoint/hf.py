@@ -1,7 +1,7 @@
 """Hugging Face folders: config.json and safetensors, read and written."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,27 +11,35 @@ from torch import Tensor
 
 from archetype.checkpoint import durable
 from archetype.checkpoint.apply import exported, exported_bytes, fill, shapes
+from archetype.checkpoint.files import INDEX, SINGLE
 from archetype.checkpoint.rules import Rule, for_model
-from archetype.checkpoint.tensors import INDEX, SHARD_BYTES, SINGLE, Tensors, save, shards
+from archetype.checkpoint.tensors import SHARD_BYTES, Tensors, save, shards
 from archetype.errors import CheckpointError
 from archetype.families import Family
 from archetype.families.source import read_hf_spec
 from archetype.model import Model, skeleton
 from archetype.model.build import refuse_too_large
+from archetype.spec import assign
 
 
 def read_model(
-    folder: Path, dtype: torch.dtype | None = None, device: torch.device | None = None, pickled: bool = False
-) -> Model:
-    """The model in a folder, its weights mapped from the file wherever they need no change.
+    folder: Path,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    pickled: bool = False,
+    changes: Sequence[str] = (),
+) -> tuple[Family, Model]:
+    """The family and the model in a folder, its weights mapped from the file wherever they need no change.
 
     Args:
         folder: holds config.json and model.safetensors, or an index with its shards.
         dtype: type of the weights (absent: as in the file).
         device: where they go (absent: CPU).
         pickled: also read pytorch_model.bin where there are no safetensors.
+        changes: path=value, of the specification that the folder describes.
     """
-    family, spec = read_hf_spec(folder)
+    family, spec = read_hf_spec(folder, lambda: Tensors.open(folder, pickled).shapes())
+    spec = assign(spec, list(changes))
     tensors = Tensors.open(folder, pickled)
     if dtype is not None:
         refuse_too_large(spec, dtype.itemsize)
@@ -46,7 +54,7 @@ def read_model(
         fill(model, tensors, rules, (*family.format.ignored, *copies), dtype, device)
     except CheckpointError as error:
         raise error.within(str(folder)) from None
-    return model.eval()
+    return family, model.eval()
 
 
 def write_model(
@@ -81,7 +89,7 @@ def compare(model: Model, folder: Path) -> None:
         CheckpointError: names the tensor that differs.
     """
     kept = model.state_dict()
-    for name, tensor in read_model(folder).state_dict().items():
+    for name, tensor in read_model(folder)[1].state_dict().items():
         if not torch.equal(_bytes(tensor), _bytes(kept[name].detach().to("cpu"))):
             raise CheckpointError(name, "does not read back as it was written", "is the disk sound? try again")
 

@@ -7,8 +7,9 @@ import torch
 
 from archetype.checkpoint import durable
 from archetype.checkpoint.apply import fill
+from archetype.checkpoint.files import SINGLE
 from archetype.checkpoint.rules import Rule
-from archetype.checkpoint.tensors import SINGLE, Tensors, save
+from archetype.checkpoint.tensors import Tensors, save
 from archetype.checkpoint.training import latest
 from archetype.errors import CheckpointError
 from archetype.model import Model, skeleton

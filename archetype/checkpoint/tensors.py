@@ -4,25 +4,20 @@ The files are safetensors; pickles of older checkpoints are read where that is a
 makes nothing but tensors.
 """
 
-import json
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from archetype.checkpoint import durable
+from archetype.checkpoint import durable, files
 from archetype.errors import CheckpointError
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
-PICKLED_INDEX = "pytorch_model.bin.index.json"
-PICKLED = "pytorch_model.bin"
 SHARD_BYTES = 5 * 10**9
 
 
@@ -44,21 +39,8 @@ class Tensors:
         Raises:
             CheckpointError: none is there, a file is cut short, or the index points outside the folder.
         """
-        if (folder / INDEX).is_file():
-            return cls.sharded(folder, folder / INDEX)
-        if (folder / SINGLE).is_file():
-            return cls.single(folder / SINGLE)
-        if pickled and (folder / PICKLED_INDEX).is_file():
-            return cls.sharded(folder, folder / PICKLED_INDEX)
-        if pickled and (folder / PICKLED).is_file():
-            return cls.single(folder / PICKLED)
-        old = sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
-        remedy = "is it a model folder?"
-        if {PICKLED, PICKLED_INDEX} & {path.name for path in folder.iterdir()}:
-            remedy = f"{old[0]} is a pickle: `archetype load --pickled` reads one, without running what is in it"
-        elif old:
-            remedy = f"convert {old[0]} to safetensors; pickled files are not read"
-        raise CheckpointError(str(folder), f"there is neither {SINGLE} nor {INDEX}", remedy)
+        found = files.find(folder, pickled)
+        return cls.sharded(found) if files.is_index(found) else cls.single(found)
 
     @classmethod
     def single(cls, file: Path) -> "Tensors":
@@ -67,9 +49,9 @@ class Tensors:
         return cls({file: handle}, dict.fromkeys(handle.keys(), file))
 
     @classmethod
-    def sharded(cls, folder: Path, index: Path) -> "Tensors":
+    def sharded(cls, index: Path) -> "Tensors":
         """The tensors that an index lists, each checked to be in the shard that it names."""
-        where = {name: _shard(folder, index, name, shard) for name, shard in _weight_map(index).items()}
+        where = files.listed(index)
         handles = {file: _open(file) for file in sorted(set(where.values()))}
         present = {file: set(handle.keys()) for file, handle in handles.items()}
         for name, file in where.items():
@@ -87,6 +69,10 @@ class Tensors:
     def shape(self, name: str) -> tuple[int, ...]:
         """A tensor's shape, without reading it."""
         return tuple(self._files[self._where[name]].get_slice(name).get_shape())
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """All shapes, by name."""
+        return {name: self.shape(name) for name in self._where}
 
     def mapped(self, name: str) -> Tensor:
         """A tensor as a view of its file."""
@@ -172,34 +158,7 @@ class _Shape:
 
 
 def _open(file: Path) -> Any:
-    if file.suffix == ".bin":
-        return _Pickle(file)
-    try:
-        return safe_open(file, framework="pt")
-    except (SafetensorError, OSError) as error:
-        cause = " ".join(str(error).split())
-        raise CheckpointError(str(file), f"is not a whole safetensors file: {cause}", "download it again") from None
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    try:
-        found = json.loads(index.read_bytes())["weight_map"]
-    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
-        raise CheckpointError(str(index), f"is not an index: {error}", "download it again") from None
-    if not isinstance(found, dict) or not all(isinstance(name, str) for pair in found.items() for name in pair):
-        raise CheckpointError(str(index), "its weight_map is not a mapping of names", "download it again")
-    return found
-
-
-def _shard(folder: Path, index: Path, name: str, shard: str) -> Path:
-    """The file of a shard, which must be in the folder itself."""
-    parts = PurePosixPath(shard).parts
-    if len(parts) != 1 or parts[0] in ("..", "/") or "\\" in shard:
-        cause = f"{shard!r} points outside the model's folder"
-        raise CheckpointError(f"{index}: weight_map: {name}", cause, "do not trust this checkpoint")
-    if not (folder / shard).is_file():
-        raise CheckpointError(f"{index}: weight_map: {name}", f"{shard!r} is missing", "download it")
-    return folder / shard
+    return _Pickle(file) if file.suffix == ".bin" else files.opened(file, "pt")
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:

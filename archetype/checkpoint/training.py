@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from archetype.checkpoint import durable
-from archetype.checkpoint.tensors import SINGLE, save
+from archetype.checkpoint.files import SINGLE
+from archetype.checkpoint.tensors import save
 from archetype.errors import CheckpointError
 
 OPTIMIZER = "optimizer.safetensors"

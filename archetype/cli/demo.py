@@ -36,7 +36,7 @@ def demo(
         from archetype.checkpoint.durable import refuse_existing
         from archetype.data.library_text import library_text
         from archetype.data.text import read_text
-        from archetype.language_model import load
+        from archetype.folders import load
         from archetype.train.session import start
 
     folder = to or _free_folder(Path("runs/demo"))

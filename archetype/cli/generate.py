@@ -51,8 +51,8 @@ def generate(
 
     from archetype.checkpoint.tensors import dtype_of
     from archetype.errors import SpecError
+    from archetype.folders import load
     from archetype.generate.settings import Sampling
-    from archetype.language_model import load
 
     Sampling.parse(settings)  # a wrong setting is told before a large model is read
     if system is not None and not chat:

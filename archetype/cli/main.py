@@ -2,11 +2,13 @@
 
 import os
 import sys
+import warnings
+from typing import Any
 
 import typer
 
 from archetype.cli import demo, generate, models, parity, specs, tokenizer, train, translate, understand
-from archetype.errors import ArchetypeError
+from archetype.errors import ArchetypeError, UnknownFamily
 
 app = typer.Typer(
     name="archetype",
@@ -40,6 +42,8 @@ app.add_typer(tokenizer.app, name="tokenizer")
 
 def main() -> None:
     """Exit 0 when done, 2 with one line for the user's mistake, 130 when interrupted; a trace is our fault."""
+    warnings.simplefilter("default", UnknownFamily)
+    warnings.showwarning = _tell
     try:
         result = app(standalone_mode=False)
     except ArchetypeError as error:
@@ -52,6 +56,12 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _tell(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
+    """A warning of ours is one line, as errors are; what libraries warn of says where."""
+    said = message if issubclass(category, UnknownFamily) else f"{category.__name__}: {message} ({place[0]}:{place[1]})"
+    print(f"archetype: {said}", file=sys.stderr)
 
 
 def _fail(message: str, status: int) -> None:

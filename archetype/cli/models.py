@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+CHANGES = typer.Option("--set", metavar="PATH=VALUE", help="What the folder's files do not say, or say otherwise.")
 MODEL = typer.Argument(metavar="MODEL", help="A run directory, a Hugging Face folder, or owner/name.")
 
 
@@ -13,12 +14,13 @@ def load(
     to: Annotated[Path, typer.Option(help="The run directory to make; must not exist.")],
     dtype: Annotated[str | None, typer.Option(help="Convert the weights to this type.")] = None,
     pickled: Annotated[bool, typer.Option("--pickled", help="Also read pytorch_model.bin; only tensors.")] = False,
+    changes: Annotated[list[str] | None, CHANGES] = None,
 ) -> None:
     """Read a Hugging Face folder, or a model of huggingface.co, and keep it as a run directory, as every verb takes."""
     from archetype.checkpoint.tensors import dtype_of
-    from archetype.language_model import load, save_run
+    from archetype.folders import load, save_run
 
-    save_run(load(model, dtype_of(dtype), pickled=pickled), to)
+    save_run(load(model, dtype_of(dtype), pickled=pickled, changes=changes or ()), to)
     print(f"wrote {to}")
 
 
@@ -31,7 +33,7 @@ def export(
 ) -> None:
     """Write a model as a folder that transformers, or llama.cpp, loads; it is read back and compared."""
     from archetype.checkpoint.tensors import dtype_of
-    from archetype.language_model import export, load
+    from archetype.folders import export, load
 
     lm = load(model, dtype_of(dtype))
     chosen = export(lm, to, family, format=format)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from archetype.cli.models import CHANGES
 from archetype.cli.output import console, print_json
 
 if TYPE_CHECKING:
@@ -17,13 +18,14 @@ def parity(
     reference: Annotated[Literal["transformers"], typer.Option(help="What to compare with.")] = "transformers",
     dtype: Annotated[list[str] | None, typer.Option(help="May be given again.  [default: float32, bfloat16]")] = None,
     text: Annotated[str | None, typer.Option(help="What both read.  [default: tokens made up]")] = None,
+    changes: Annotated[list[str] | None, CHANGES] = None,
     tolerance: Annotated[float | None, typer.Option(help="Of the largest magnitude.  [default: by the type]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare what Archetype and transformers compute from one folder, module by module; exit 1 where they differ."""
     from archetype.parity import compare
 
-    found = [compare(model, one, text, tolerance) for one in dtype or ("float32", "bfloat16")]
+    found = [compare(model, one, text, tolerance, changes or ()) for one in dtype or ("float32", "bfloat16")]
     if as_json:
         rows = [asdict(one) | {"agrees": one.agrees, "first": one.first and one.first.ours} for one in found]
         print_json({"folder": str(model), "reference": reference, "dtypes": rows})

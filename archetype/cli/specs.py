@@ -41,17 +41,44 @@ def list_(as_json: Annotated[bool, JSON] = False) -> None:
 def show(
     source: Annotated[str, SOURCE],
     full: Annotated[bool, typer.Option("--full", help="Write out every default.")] = False,
+    reading: Annotated[
+        bool, typer.Option("--reading", help="Print what the reading of a model folder rests on instead.")
+    ] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Print a specification as the file that would describe it."""
     from archetype.families.source import open_spec
     from archetype.spec.io import mapping_to_yaml
 
+    if reading:
+        _print_reading(Path(source), as_json)
+        return
+
     data = open_spec(source).dump(full=full)
     if as_json:
         print_json(data)
     else:
         print(mapping_to_yaml(data), end="")
+
+
+def _print_reading(folder: Path, as_json: bool) -> None:
+    """Of a family that is not registered: what was recognized, assumed, not understood and left out."""
+    from dataclasses import asdict
+
+    from archetype.checkpoint import hub
+    from archetype.errors import SpecError
+    from archetype.families.source import read_hf_spec
+
+    folder = hub.local(folder)
+    if not (folder / "config.json").is_file():
+        raise SpecError(str(folder), "is no model folder with a config.json", "leave --reading out")
+    family, _ = read_hf_spec(folder, warn=False)
+    if as_json:
+        print_json({"family": family.name, "reading": family.reading and asdict(family.reading)})
+    elif family.reading is None:
+        print(f"{family.name} is a family known here: every key is used, or ignored on purpose")
+    else:
+        print(family.reading.table(family.name))
 
 
 def diff(

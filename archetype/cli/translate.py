@@ -25,8 +25,8 @@ def translate(
 ) -> None:
     """Write the target of each source text, a line each."""
     from archetype.checkpoint.tensors import dtype_of
+    from archetype.folders import load
     from archetype.generate.beam import Beam
-    from archetype.language_model import load
 
     given = {"beams": beams, "length_penalty": length_penalty, "longer": longer}
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

@@ -23,7 +23,7 @@ def fill(
 ) -> None:
     """Guess the hidden tokens of a text."""
     from archetype.checkpoint.tensors import dtype_of
-    from archetype.language_model import load
+    from archetype.folders import load
 
     found = load(model, dtype_of(dtype), device).fill(text, top)
     if as_json:
@@ -46,7 +46,7 @@ def embed(
 ) -> None:
     """Turn texts into vectors; without --json, print how alike each two are."""
     from archetype.checkpoint.tensors import dtype_of
-    from archetype.language_model import load
+    from archetype.folders import load
 
     vectors = load(model, dtype_of(dtype), device).embed(texts, pooling, normalized=not raw)
     if as_json:
@@ -74,7 +74,7 @@ def classify(
 
     from archetype.checkpoint.tensors import dtype_of
     from archetype.data.images import read_pictures
-    from archetype.language_model import load
+    from archetype.folders import load
 
     pictures = given[0].endswith(".npz") and len(given) == 1
     what = torch.from_numpy(read_pictures(Path(given[0]))) if pictures else given

@@ -68,7 +68,7 @@ def deepseek_v2(
             v_head_dim=v_head_dim,
             position=position,
             bias=attention_bias,
-            scale=_scale(qk_nope_head_dim + qk_rope_head_dim, position.scaling),
+            scale=latent_scale(qk_nope_head_dim + qk_rope_head_dim, position.scaling),
             dropout=attention_dropout,
         ),
         feedforward=spec.GatedMLP(d_ff=d_ff, activation=activation, bias=mlp_bias),
@@ -95,7 +95,7 @@ def deepseek_v2(
     )
 
 
-def _scale(head_dim: int, scaling: spec.RotaryScaling) -> float | None:
+def latent_scale(head_dim: int, scaling: spec.RotaryScaling) -> float | None:
     """What scores are multiplied by: yarn's factor is applied to query and key, also to what is not turned."""
     if not isinstance(scaling, spec.YarnScaling) or scaling.mscale_all_dim is None:
         return None

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
-from archetype.errors import CheckpointError
+from archetype.errors import CheckpointError, one_line
 from archetype.families.format import Format
-from archetype.spec import ModelSpec
+from archetype.spec import Decoder, ModelSpec
 
+SHOWN = 6  # items of a list, in one line
 TINY = "for tests and first trials: bytes as tokens"
 
 
@@ -21,6 +23,46 @@ class Preset:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What the reading of a family that is not registered rests on.
+
+    Attributes:
+        recognized: keys of config.json that were used.
+        tensors: how many have a place.
+        assumed: what neither keys nor tensors say, as path=value and why.
+        unknown: keys that nobody understood, with their values.
+        left_out: tensors that a decoder of text has no use for.
+    """
+
+    recognized: tuple[str, ...]
+    tensors: int
+    assumed: tuple[str, ...]
+    unknown: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    def summary(self, name: str) -> str:
+        """The whole in one line."""
+        said = f"{name} is no family known here; read by {len(self.recognized)} keys and {self.tensors} tensors"
+        for words, items in (("assumed", self.assumed), ("keys not understood", self.unknown)):
+            more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
+            said += f"; {words}: {', '.join(items[:SHOWN])}{more}" if items else ""
+        if self.left_out:
+            said += f"; {len(self.left_out)} tensors left out, such as {self.left_out[0]}"
+        open_ends = self.assumed or self.unknown
+        return one_line(f"{said}; settle with --set PATH=VALUE what is not so" if open_ends else said)
+
+    def table(self, name: str) -> str:
+        """The whole, a line for each item."""
+        rows = [("recognized", key) for key in self.recognized]
+        rows += [("recognized", f"{self.tensors} tensors have a place")]
+        rows += [("assumed", item) for item in self.assumed]
+        rows += [("not understood", item) for item in self.unknown]
+        rows += [("left out", item) for item in self.left_out]
+        lines = (f"  {kind:<14}  {one_line(item)}" for kind, item in rows)
+        return "\n".join([f"{one_line(name)} is no family known here", *lines])
+
+
+@dataclass(frozen=True)
 class Family:
     """Models of one design.
 
@@ -28,11 +70,18 @@ class Family:
         name: our name.
         presets: sizes by name.
         published: how its weights are published; None where they are not, or not in a way that Archetype knows.
+        reading: what the reading rests on, where the family is one model's that was read by what its files show.
     """
 
     name: str
     presets: Mapping[str, Preset]
     published: Format | None = None
+    reading: Reading | None = None
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its models are decoders."""
+        return all(isinstance(preset.make(), Decoder) for preset in islice(self.presets.values(), 1))
 
     @property
     def format(self) -> Format:

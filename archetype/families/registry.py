@@ -86,13 +86,21 @@ def preset(name: str) -> ModelSpec:
     return known[name][1].make()
 
 
-def family_of(config: dict[str, object], place: str = "config.json") -> Family:
-    """The family whose published format a config.json names."""
+def family_of(config: dict[str, object], place: str = "config.json") -> Family | None:
+    """The family whose published format a config.json names; None where it is not registered.
+
+    The decoder of an encoder or a pair, as some publish it alone, is not registered either.
+
+    Raises:
+        CheckpointError: the file names none.
+    """
     model_type = config.get("model_type")
-    if not isinstance(model_type, str) or model_type not in PUBLISHED:
-        cause = f"{model_type!r} is no format that Archetype knows"
-        raise CheckpointError(f"{place}: model_type", cause, f"known are {', '.join(sorted(PUBLISHED))}")
-    return PUBLISHED[model_type]
+    if not isinstance(model_type, str):
+        cause = f"{model_type!r} names no family"
+        raise CheckpointError(f"{place}: model_type", cause, f"registered are {', '.join(sorted(PUBLISHED))}")
+    family = PUBLISHED.get(model_type)
+    alone = config.get("is_decoder") is True and config.get("is_encoder_decoder") is not True
+    return None if family is None or (alone and not family.decodes) else family
 
 
 def family_for(model: ModelSpec) -> Family:

@@ -1,12 +1,16 @@
 """Whatever names a specification: a preset, a file, a run directory, a Hugging Face folder, or plain data."""
 
+import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from archetype.checkpoint import hub
-from archetype.errors import ArchetypeError, SpecError
+from archetype.checkpoint import files, hub
+from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
 from archetype.families.family import Family
 from archetype.families.registry import PUBLISHED, family_of, preset
+from archetype.families.unknown import Shapes, read_unknown
 from archetype.spec import ModelSpec, Spec, parse, read
 from archetype.spec.io import read_mapping
 
@@ -30,32 +34,48 @@ def open_spec(source: Source) -> ModelSpec:
     if place.is_file():
         return read(place)
     if hub.is_name(place) and place.suffix not in SUFFIXES:
-        return _of_folder(hub.download(place.as_posix(), ["config.json"]))
+        return _of_folder(hub.download(place.as_posix(), ["config.json"]), _not_fetched)
     if place.suffix in SUFFIXES or len(place.parts) > 1:
         raise SpecError(str(source), "there is no such file or folder", "check the path, or see `archetype list`")
     return preset(str(source))
 
 
-def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
-    """The family and the contents of a folder's config.json."""
+def read_hf_spec(
+    folder: Path, shapes: Callable[[], Shapes] | None = None, warn: bool = True
+) -> tuple[Family, ModelSpec]:
+    """The family and the specification that a folder's config.json describes.
+
+    A family that is not registered is read by what the files show; then its `reading` says what that rests on.
+
+    Args:
+        folder: holds config.json.
+        shapes: gives those of the tensors (absent: as the folder's safetensors say).
+        warn: say so where a family is not registered.
+
+    Warns:
+        UnknownFamily: the family is not registered.
+    """
     place = folder / "config.json"
     config = read_mapping(place)
-    return family_of(config, str(place)), config
-
-
-def read_hf_spec(folder: Path) -> tuple[Family, ModelSpec]:
-    """The family and the specification that a folder's config.json describes."""
-    family, config = read_config(folder)
-    place = str(folder / "config.json")
     try:
-        return family, family.format.spec_from(config, place)
+        family = family_of(config, str(place)) or read_unknown(
+            config, (shapes or partial(files.shapes, folder))(), str(place)
+        )
+        if family.reading is not None and warn:
+            warnings.warn(UnknownFamily(f"{folder}: {family.reading.summary(family.name)}"), stacklevel=2)
+        return family, family.format.spec_from(config, str(place))
     except ArchetypeError as error:
-        raise error if error.place.startswith(place) else error.within(place) from None
+        raise error if error.place.startswith(str(folder)) else error.within(str(place)) from None
 
 
-def _of_folder(folder: Path) -> ModelSpec:
+def _of_folder(folder: Path, shapes: Callable[[], Shapes] | None = None) -> ModelSpec:
     if (folder / "spec.yaml").is_file():
         return read(folder / "spec.yaml")
     if (folder / "config.json").is_file():
-        return read_hf_spec(folder)[1]
+        return read_hf_spec(folder, shapes)[1]
     raise SpecError(str(folder), "holds neither spec.yaml nor config.json", f"known families: {', '.join(PUBLISHED)}")
+
+
+def _not_fetched() -> Shapes:
+    cause = "is of no family that is known here, and its tensors, which would show more, are not fetched"
+    raise CheckpointError("model_type", cause, "`archetype load` fetches them")

@@ -7,7 +7,7 @@ import sacrebleu
 import torch
 
 from archetype.data.text import read_text
-from archetype.language_model import load
+from archetype.folders import load
 from archetype.train.loop import Evaluated, Event
 from archetype.train.recipe import Recipe, read_recipe
 from archetype.train.run import run

@@ -9,7 +9,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from archetype.families.transformer import transformer
-from archetype.language_model import load
+from archetype.folders import load
 from archetype.train.loop import Evaluated, Event
 from archetype.train.recipe import AdamW, Cosine, Pairs, Recipe, read_recipe
 from archetype.train.run import run

@@ -9,7 +9,7 @@ from subprocess import CompletedProcess, TimeoutExpired
 from typing import Any
 
 LOADED = [
-    "archetype.cli.main", "archetype.cli.watch", "archetype.language_model", "archetype.parity", "archetype.train.run",
+    "archetype.cli.main", "archetype.cli.watch", "archetype.folders", "archetype.parity", "archetype.train.run",
     "archetype.train.session", "matplotlib.figure", "tests.integration.forked", "torch",
 ]  # fmt: skip
 STREAMS = (("in", os.O_RDONLY), ("out", os.O_WRONLY | os.O_CREAT), ("error", os.O_WRONLY | os.O_CREAT))

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from archetype import spec
+from archetype.families.source import open_spec
 from tests.integration.conftest import Command
 from tests.integration.test_bad_input import refused
 
@@ -69,3 +71,55 @@ def test_a_file_for_llama_cpp(archetype: Command, run_directory: Path, tmp_path:
     assert done.stdout == f"wrote {tmp_path / 'out'} as GGUF of llama, reloaded and compared\n", done.stderr
     assert (tmp_path / "out" / "model.gguf").read_bytes()[:4] == b"GGUF"
     assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
+
+
+@pytest.fixture
+def unknown(exported: Path, tmp_path: Path) -> Path:
+    """The same folder under the name of a family that nobody knows."""
+    folder = tmp_path / "unknown"
+    folder.mkdir()
+    for file in exported.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "mystery", "depth_of_thought": 7}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_family_that_is_not_known_is_read_and_said_so(archetype: Command, exported: Path, unknown: Path) -> None:
+    done, known = archetype("show", unknown), archetype("show", exported)
+    assert done.returncode == 0 and done.stdout == known.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"archetype: {unknown}: mystery is no family known here; read by ")
+    assert "keys not understood: depth_of_thought=7" in line
+    reading = json.loads(archetype("show", unknown, "--reading", "--json").stdout)["reading"]
+    assert reading["unknown"] == ["depth_of_thought=7"] and "rope_parameters" in reading["recognized"]
+    table = archetype("show", unknown, "--reading").stdout
+    assert "\n  not understood  depth_of_thought=7\n" in table
+    assert "\n  assumed         layers[*].mixer.position.interleaved=false (" in table
+    known_here = "llama is a family known here: every key is used, or ignored on purpose\n"
+    assert archetype("show", exported, "--reading").stdout == known_here
+
+
+def test_what_the_files_do_not_say_is_set(archetype: Command, exported: Path, unknown: Path, tmp_path: Path) -> None:
+    prompt = ("the king", "--max-new-tokens", "12", "--temperature", "0")
+    expected = archetype("generate", exported, *prompt).stdout
+    assert archetype("generate", unknown, *prompt).stdout == expected
+    run = tmp_path / "run"
+    done = archetype("load", unknown, "--to", run, "--set", "layers[*].mixer.position.interleaved=true")
+    assert done.returncode == 0, done.stderr
+    changed = [("layers[*].mixer.position.interleaved", False, True)]
+    assert spec.differences(open_spec(exported), open_spec(run)) == changed
+    verdict = archetype("parity", exported, "--dtype", "float32", "--set", "layers[*].mixer.position.theta=100.0")
+    assert verdict.returncode == 1 and "first beyond 1e-05: blocks.0.mixer.o" in verdict.stdout
+
+
+def test_a_part_that_is_missing_is_named(archetype: Command, unknown: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(unknown / "model.safetensors")
+    name = "model.layers.0.self_attn.sinks"
+    save_file(tensors | {name: tensors["model.norm.weight"].clone()}, unknown / "model.safetensors")
+    assert refused(archetype, "generate", unknown, "a") == (
+        f"{unknown}/config.json: {name}: needs attention with sinks, which is missing here; "
+        "the mystery family is not known"
+    )

@@ -23,7 +23,8 @@ from archetype.families.mixtral import mixtral
 from archetype.families.mpt import mpt
 from archetype.families.qwen2 import qwen2
 from archetype.families.t5 import t5
-from archetype.language_model import LanguageModel, export
+from archetype.folders import export
+from archetype.language_model import LanguageModel
 from archetype.model import build
 from tests.weights import distance, randomize
 

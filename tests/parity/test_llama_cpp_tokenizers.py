@@ -18,7 +18,8 @@ from archetype.data.tokenizer.hugging_face import HuggingFaceTokenizer
 from archetype.data.tokenizer.sentencepiece import SentencePieceTokenizer
 from archetype.families.bert import bert
 from archetype.families.t5 import t5
-from archetype.language_model import LanguageModel, export
+from archetype.folders import export
+from archetype.language_model import LanguageModel
 from archetype.model import build
 
 TEXT = """The small cat sleeps on the warm stone in front of the house, where it sleeps every day.

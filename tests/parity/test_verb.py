@@ -12,7 +12,8 @@ import typer
 import archetype.errors
 from archetype import parity
 from archetype.cli.parity import parity as verb
-from archetype.language_model import LanguageModel, load
+from archetype.folders import load
+from archetype.language_model import LanguageModel
 from tests.parity import test_decoders, test_encoders, test_pairs
 from tests.parity.published import lose, swap
 from tests.weights import randomize

@@ -20,13 +20,14 @@ MODULES = {
 STOREYS = (
     ("errors",),
     ("spec",),
-    ("cost", "parts", "checkpoint.rules", "checkpoint.durable", "checkpoint.hub"),
+    ("cost", "parts", "checkpoint.rules", "checkpoint.durable", "checkpoint.files", "checkpoint.hub"),
     ("families",),
     ("model",),
     ("data",),
     ("checkpoint",),
     ("generate", "train"),
     ("language_model",),
+    ("folders",),
     ("faces", "parity"),
     ("cli",),
 )
@@ -38,10 +39,11 @@ ONLY = {
     "parts": {"errors", "spec"},
     "checkpoint.rules": {"errors"},
     "checkpoint.durable": {"errors"},
+    "checkpoint.files": {"errors"},
     "checkpoint.hub": {"errors"},
-    "families": {"errors", "spec", "checkpoint.rules", "checkpoint.hub"},
+    "families": {"errors", "spec", "checkpoint.rules", "checkpoint.files", "checkpoint.hub"},
 }
-WITHOUT_TORCH = ("errors", "spec", "cost", "families", "checkpoint.rules", "checkpoint.hub")
+WITHOUT_TORCH = ("errors", "spec", "cost", "families", "checkpoint.rules", "checkpoint.files", "checkpoint.hub")
 
 
 def room(module: str) -> str:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from archetype.checkpoint.files import SINGLE
 from archetype.checkpoint.hf import read_model, write_model
-from archetype.checkpoint.tensors import SINGLE
 from archetype.errors import CheckpointError
 from archetype.families import FAMILIES
 from archetype.families.gpt2 import gpt2
@@ -38,7 +38,7 @@ def equal(one: Model, other: Model) -> bool:
 
 
 def test_a_folder_is_read_as_it_was_written(models: dict[str, Model], name: str, folder: Path) -> None:
-    read = read_model(folder)
+    read = read_model(folder)[1]
     assert equal(read, models[name])
     assert not read.training
 
@@ -78,7 +78,7 @@ def test_a_matrix_the_other_way_round_is_refused(folder: Path, name: str) -> Non
 )
 def test_buffers_in_old_files_are_ignored(models: dict[str, Model], folder: Path, name: str, extra: str) -> None:
     save_file(weights(folder) | {extra: torch.ones(3)}, folder / SINGLE)
-    assert equal(read_model(folder), models[name])
+    assert equal(read_model(folder)[1], models[name])
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "llama tied"])
@@ -88,7 +88,7 @@ def test_files_saved_without_the_prefix_are_read(models: dict[str, Model], folde
     if name == "gpt2":
         bare["h.0.attn.bias"] = torch.ones(1, 1, 4, 4)
     save_file(bare, folder / SINGLE)
-    assert equal(read_model(folder), models[name])
+    assert equal(read_model(folder)[1], models[name])
 
 
 @pytest.mark.parametrize("name", ["gpt2 untied"])
@@ -106,7 +106,7 @@ TIED = pytest.mark.parametrize(
 def test_an_equal_copy_of_a_tied_table_is_read(models: dict[str, Model], folder: Path, name: str, table: str) -> None:
     whole = weights(folder)
     save_file(whole | {"lm_head.weight": whole[table].clone()}, folder / SINGLE)
-    assert equal(read_model(folder), models[name])
+    assert equal(read_model(folder)[1], models[name])
 
 
 @TIED
@@ -139,7 +139,7 @@ def test_weights_are_converted_on_request(
     models: dict[str, Model], name: str, folder: Path, dtype: torch.dtype
 ) -> None:
     for (_, found), (_, expected) in zip(
-        read_model(folder, dtype).named_parameters(), models[name].named_parameters(), strict=True
+        read_model(folder, dtype)[1].named_parameters(), models[name].named_parameters(), strict=True
     ):
         assert found.dtype == dtype
         assert torch.equal(found, expected.to(dtype))
@@ -147,14 +147,14 @@ def test_weights_are_converted_on_request(
 
 def test_a_file_of_one_type_keeps_it(name: str, folder: Path) -> None:
     save_file({tensor: value.bfloat16() for tensor, value in weights(folder).items()}, folder / SINGLE)
-    assert {parameter.dtype for parameter in read_model(folder).parameters()} == {torch.bfloat16}
+    assert {parameter.dtype for parameter in read_model(folder)[1].parameters()} == {torch.bfloat16}
 
 
 def test_a_file_of_mixed_types_becomes_its_embeddings(models: dict[str, Model], name: str, folder: Path) -> None:
     mixed = {t: v if "wte" in t or "embed" in t or "shared" in t else v.bfloat16() for t, v in weights(folder).items()}
     save_file(mixed, folder / SINGLE)
     for (_, found), (_, expected) in zip(
-        read_model(folder).named_parameters(), models[name].named_parameters(), strict=True
+        read_model(folder)[1].named_parameters(), models[name].named_parameters(), strict=True
     ):
         assert found.dtype == torch.float32
         assert torch.equal(found, expected) or torch.equal(found, expected.bfloat16().float())
@@ -174,15 +174,15 @@ def mapped(model: Model, file: Path) -> set[str]:
 @needs_maps
 @pytest.mark.parametrize("name", ["llama", "llama tied", "llama with biases"])
 def test_weights_that_need_no_change_are_views_of_the_file(folder: Path, name: str) -> None:
-    model = read_model(folder)
+    _, model = read_model(folder)
     assert mapped(model, folder / SINGLE) == {name for name, _ in model.named_parameters()}
-    assert not mapped(read_model(folder, torch.bfloat16), folder / SINGLE)
+    assert not mapped(read_model(folder, torch.bfloat16)[1], folder / SINGLE)
 
 
 @needs_maps
 @pytest.mark.parametrize("name", ["gpt2"])
 def test_only_what_must_be_turned_is_copied(folder: Path, name: str) -> None:
-    model = read_model(folder)
+    _, model = read_model(folder)
     copied = {name for name, _ in model.named_parameters()} - mapped(model, folder / SINGLE)
     assert {name.split(".", 2)[2] for name in copied} == {
         *(f"mixer.{projection}.{kind}" for projection in "qkv" for kind in ("weight", "bias")),
@@ -194,7 +194,7 @@ def test_only_what_must_be_turned_is_copied(folder: Path, name: str) -> None:
 def test_writing_into_a_model_leaves_its_file_alone(folder: Path, name: str) -> None:
     before = (folder / SINGLE).read_bytes()
     with torch.no_grad():
-        for parameter in (model := read_model(folder)).parameters():
+        for parameter in (model := read_model(folder)[1]).parameters():
             parameter.zero_()
     assert (folder / SINGLE).read_bytes() == before
     assert all(not p.any() for p in model.parameters())
@@ -202,7 +202,7 @@ def test_writing_into_a_model_leaves_its_file_alone(folder: Path, name: str) -> 
 
 @pytest.mark.parametrize("name", ["llama"])
 def test_a_model_outlives_its_file(models: dict[str, Model], folder: Path, name: str) -> None:
-    model = read_model(folder)
+    _, model = read_model(folder)
     write_model(models["llama"], FAMILIES["llama"], folder)  # a new file under the old name
     (folder / SINGLE).unlink()
     assert equal(model, models["llama"])
@@ -229,7 +229,7 @@ for small, large in zip(sys.argv[1::2], sys.argv[2::2]):
     if os.fork() == 0:  # a process of its own begins with no peak behind it
         read_model(Path(small))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        model = read_model(Path(large))
+        _, model = read_model(Path(large))
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, flush=True)
         os._exit(0)
     os.wait()

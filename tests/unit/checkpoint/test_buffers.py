@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from archetype import spec
+from archetype.checkpoint.files import SINGLE
 from archetype.checkpoint.run import Run, read_run_model, write_run_spec, write_weights
-from archetype.checkpoint.tensors import SINGLE, Tensors, save
+from archetype.checkpoint.tensors import Tensors, save
 from archetype.errors import CheckpointError
 from archetype.families.gpt2 import gpt2
-from archetype.language_model import LanguageModel, load, save_run
+from archetype.folders import load, save_run
+from archetype.language_model import LanguageModel
 from archetype.model import Model, build
 from tests.weights import randomize
 
@@ -63,3 +65,11 @@ def test_a_file_without_them_is_refused(model: Model, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         read_run_model(run)
     assert "blocks.0.feedforward_norm.running_mean: this tensor is missing (and 5 more: " in str(caught.value)
+
+
+def test_they_lose_no_digit_where_weights_do(model: Model, tmp_path: Path) -> None:
+    """A router's correction, rounded, would choose other experts."""
+    save_run(LanguageModel(NORMED, model), tmp_path / "run")
+    read = load(tmp_path / "run", torch.bfloat16).model
+    assert {parameter.dtype for parameter in read.parameters()} == {torch.bfloat16}
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in read.named_buffers())

@@ -10,11 +10,12 @@ from safetensors.torch import load_file
 
 import archetype
 from archetype.checkpoint import hf
-from archetype.checkpoint.tensors import INDEX, PICKLED, PICKLED_INDEX, SINGLE
+from archetype.checkpoint.files import INDEX, PICKLED, PICKLED_INDEX, SINGLE
 from archetype.data.chat import ChatTemplate
 from archetype.data.tokenizer import train_tokenizer
 from archetype.errors import CheckpointError
-from archetype.language_model import LanguageModel, export, load
+from archetype.folders import export, load
+from archetype.language_model import LanguageModel
 from archetype.model import Model
 from tests.unit.checkpoint.test_apply import equal
 

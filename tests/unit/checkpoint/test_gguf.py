@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from archetype import spec
 from archetype.checkpoint import gguf as ours
-from archetype.checkpoint.tensors import SINGLE
+from archetype.checkpoint.files import SINGLE
 from archetype.data.chat import ChatTemplate
 from archetype.data.tokenizer import Tokenizer, train_tokenizer
 from archetype.errors import ArchetypeError, CheckpointError
@@ -21,7 +21,8 @@ from archetype.families.gemma2 import gemma2
 from archetype.families.gguf import GGUF, frequency_factors
 from archetype.families.llama import llama
 from archetype.families.mamba import mamba
-from archetype.language_model import LanguageModel, export
+from archetype.folders import export
+from archetype.language_model import LanguageModel
 from archetype.model import Model, build
 from tests.unit.checkpoint.conftest import COMMON, GROUPED
 from tests.weights import randomize

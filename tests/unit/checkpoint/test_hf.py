@@ -9,15 +9,16 @@ from safetensors.torch import load_file
 
 from archetype import spec
 from archetype.checkpoint import durable, hf
+from archetype.checkpoint.files import INDEX, SINGLE
 from archetype.checkpoint.hf import read_model
-from archetype.checkpoint.tensors import INDEX, SINGLE
 from archetype.data.tokenizer import train_tokenizer
 from archetype.errors import ArchetypeError, CheckpointError
 from archetype.families import PUBLISHED
 from archetype.families.llama import llama
 from archetype.families.source import read_hf_spec
+from archetype.folders import export, load
 from archetype.generate import Sampling
-from archetype.language_model import LanguageModel, export, load
+from archetype.language_model import LanguageModel
 from archetype.model import Model, build
 from tests.unit.checkpoint.test_apply import equal
 
@@ -281,10 +282,10 @@ def test_more_layers_than_tensors_are_refused_before_they_are_made(
     assert refusal(folder).startswith(f"{file}: describes 10000 layers, and there are only 21 tensors; does it")
 
 
-@pytest.mark.parametrize("value", [None, "rnn", 7, ["llama"], {}])
+@pytest.mark.parametrize("value", [None, 7, ["llama"], {}])
 def test_a_family_that_is_none_is_named(folder: Path, value: Any) -> None:
     file = configured(folder, model_type=value)
-    assert refusal(folder) == f"{file}: model_type: {value!r} is no format that Archetype knows; known are {KNOWN}"
+    assert refusal(folder) == f"{file}: model_type: {value!r} names no family; registered are {KNOWN}"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", "[" * 100_000, '{"a":' * 100_000, "1" * 5000])

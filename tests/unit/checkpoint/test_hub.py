@@ -8,8 +8,8 @@ from huggingface_hub import constants
 from safetensors.torch import load_file
 
 import archetype
+from archetype.checkpoint.files import SINGLE
 from archetype.checkpoint.hub import WANTED, download, is_name, local
-from archetype.checkpoint.tensors import SINGLE
 from archetype.errors import ArchetypeError, CheckpointError
 from archetype.families.source import open_spec
 

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from archetype.checkpoint import training
+from archetype.checkpoint.files import SINGLE
 from archetype.checkpoint.run import Run, read_run_model, read_run_spec, weights_of, write_run_spec, write_weights
-from archetype.checkpoint.tensors import SINGLE
 from archetype.data.tokenizer import train_tokenizer
 from archetype.errors import ArchetypeError, CheckpointError
+from archetype.folders import load, save_run
 from archetype.generate import Sampling
-from archetype.language_model import LanguageModel, load, save_run
+from archetype.language_model import LanguageModel
 from archetype.model import Model
 from tests.unit.checkpoint.test_apply import equal, mapped, needs_maps
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from archetype.checkpoint.tensors import INDEX, SINGLE, Tensors, dtype_of, save, shards
+from archetype.checkpoint.files import INDEX, SINGLE
+from archetype.checkpoint.tensors import Tensors, dtype_of, save, shards
 from archetype.errors import CheckpointError
 
 A, B = torch.arange(6.0).view(2, 3), torch.arange(4.0) + 10

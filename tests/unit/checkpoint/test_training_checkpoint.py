@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from archetype.checkpoint import training
-from archetype.checkpoint.tensors import SINGLE, Tensors
+from archetype.checkpoint.files import SINGLE
+from archetype.checkpoint.tensors import Tensors
 from archetype.checkpoint.training import KEPT, MANIFEST, OPTIMIZER, latest, opened, write
 from archetype.errors import CheckpointError
 from tests.unit.checkpoint.test_durable import operations_of, refusal_at

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from archetype import language_model
+from archetype import folders
 from archetype.checkpoint.run import read_run_model
 from archetype.train.evaluate import evaluate
 from archetype.train.interrupt import Interrupt
@@ -68,7 +68,7 @@ def test_a_run_is_written_and_read_whole(specimen: Recipe, name: str, tmp_path: 
     measured = evaluate(read, session.task, "float32")
     assert measured is not None
     assert measured.loss == held_out[-1]["validation_loss"]
-    lm = language_model.load(tmp_path / "run")
+    lm = folders.load(tmp_path / "run")
     assert lm.spec == session.model.spec and (lm.tokenizer is None) == name.startswith("images")
 
 

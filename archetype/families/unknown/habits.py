@@ -1,0 +1,168 @@
+"""What files of published models call things, and what a family's code fixes that no file says. Data.
+
+Names are read in order: the commonest comes first.
+"""
+
+from dataclasses import dataclass
+
+from archetype import spec
+
+# Sizes and settings in config.json.
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads", "attention_heads")
+HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
+CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
+EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilon", "norm_epsilon", "norm_eps",
+       "rms_norm_epsilon")  # fmt: skip
+ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation", "afn", "mlp_hidden_act",
+              "hidden_activation_function", "ffn_activation")  # fmt: skip
+EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
+ROUTER_SCALE = ("routed_scaling_factor", "router_scaling_factor", "router_scale")
+WINDOW = ("sliding_window", "window_size")
+KINDS_OF_LAYERS = ("layer_types", "attention_layers")
+EMBEDDING_SCALE = ("embedding_multiplier", "scale_emb", "embedding_scale")
+HEAD_SCALE = ("logit_scale", "lm_head_multiplier")
+SCORE_SCALE = ("attention_multiplier", "softmax_scale")
+INITIAL = ("initializer_range", "init_std", "init_method_std")
+# Classes of decoders of text with their head.
+DECODERS = r"CausalLM|LMHead|DoubleHeads|Generation"
+# Keys that say that queries and keys are turned.
+ROTARY = frozenset({"rope_theta", "rope_parameters", "rope_scaling", "rotary_pct", "rotary_dim", "rotary_emb_base",
+                    "partial_rotary_factor"})  # fmt: skip
+ROTARY_SHARE = ("rotary_pct", "partial_rotary_factor")
+
+# Keys that change no number of a finished model on text, or that the tensors say already.
+NEUTRAL = (
+    r".*(dropout|pdrop|_drop|layerdrop|jitter).*",
+    r".*(initializer|_init|init_|initialization).*",
+    r".*(_bias|^bias|^use_bias|_biases)",
+    r".*(aux_loss|router_logits|loss_type|loss_coef|z_loss).*",
+    r".*(tie_|summary_|pretraining_tp|attention_type|layer_norm_before|normalize_before).*",
+    r".*(vocab_size|hidden_size|embd|embed_dim|d_model|intermediate|n_inner|ffn|dff|d_ff|embedding_size|word_embed_proj_dim).*",
+    r".*(n_layer|num_layers|num_hidden_layers|decoder_layers|num_key_value_heads|num_kv_heads|n_ctx|multi_query).*",
+    r".*(num_.*experts|n_.*experts|moe_layer.*|mlp_layer_types|mlp_only_layers|decoder_sparse_step|first_k_dense.*)",
+    r".*(image|vision|visual|audio|multimodal|boi|eoi|mm_tokens|patch_size|num_channels|projector).*",
+    r".*(encoder_|cross_attention|qkv_bias|parallel_attn|new_decoder_architecture|num_ln_in_parallel_attn).*",
+    r"(kv_lora_rank|q_lora_rank|qk_head_dim|qk_nope_head_dim|qk_rope_head_dim|v_head_dim|qk_layernorm|use_qk_norm)",
+    r"(use_post_norm|ignore_keys_at_rope_validation|type_vocab_size|position_embedding_type|layer_group_size)",
+    r"(max_window_layers|sliding_window_pattern|_sliding_window_pattern|attention_types|eod_token_id|static_.*)",
+    r"(topk_method|scoring_func|enable_moe_fp32_combine|moe_norm_min|scale_attn_by_inverse_layer_idx_default)",
+    r"(use_sliding_window|num_nextn_predict_layers)",
+    r".*_token_(id|index)",
+)
+
+
+@dataclass(frozen=True)
+class Habit:
+    """What the code of one family fixes.
+
+    Attributes:
+        interleaved: rotary pairs are neighbours.
+        reversed: pairs are turned the other way.
+        after_padding: positions are counted from the number after padding's.
+        in_full_unplaced: layers that see everything have no positions, where others have a window.
+        renormalized: the weights of a token's experts sum to one.
+        sigmoid: each expert's affinity is a sigmoid.
+        activation: of the feed-forward part, whatever the file says.
+        eps: of every norm, whatever the file says.
+        norm: the kind of all norms, where tensors cannot show it.
+        embedding_norm: a norm without weights after the embedding.
+        root_scaled: token vectors are multiplied by the root of their width.
+        unscaled: scores are not divided by the root of the head's width.
+        added: positions that are added to token vectors, and computed.
+        inclusive: the exponents of their waves run from 0 to 1 inclusive (tensor2tensor).
+        turned: queries and keys are turned, though no key says so.
+        qk_norm: a norm of queries and keys without weights.
+        fused: the order of what one tensor of queries, keys and values holds, and in how many parts.
+        renamed: paths of the file that stand for others.
+        computed: tensors that follow from sizes, and are not read.
+    """
+
+    interleaved: bool = False
+    reversed: bool = False
+    after_padding: bool = False
+    in_full_unplaced: bool = False
+    renormalized: bool = False
+    sigmoid: bool = False
+    activation: spec.Activation | None = None
+    eps: float | None = None
+    norm: spec.LayerNorm | spec.RMSNorm | None = None
+    embedding_norm: bool = False
+    root_scaled: bool = False
+    unscaled: bool = False
+    added: spec.Sinusoidal | None = None
+    inclusive: bool = False
+    turned: bool = False
+    qk_norm: bool = False
+    fused: tuple[str, int] | None = None
+    renamed: tuple[tuple[str, str], ...] = ()
+    computed: str | None = None
+
+
+NEIGHBOURS = Habit(interleaved=True)
+ROBERTA = Habit(after_padding=True)
+ONE_PLUS = Habit(norm=spec.RMSNorm(unit_offset=True), root_scaled=True)
+HABITS: dict[str, Habit] = {
+    **dict.fromkeys(("gptj", "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5"), NEIGHBOURS),
+    **dict.fromkeys(
+        ("roberta", "camembert", "xlm-roberta", "xlm-roberta-xl", "data2vec-text", "roberta-prelayernorm"), ROBERTA
+    ),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "vaultgemma"), ONE_PLUS),
+    **dict.fromkeys(("mixtral", "granitemoe", "granitemoeshared", "jamba"), Habit(renormalized=True)),
+    "codegen": Habit(interleaved=True, fused=("qvk", 4)),
+    "cohere2": Habit(interleaved=True, in_full_unplaced=True),
+    "exaone4": Habit(in_full_unplaced=True),
+    "exaone_moe": Habit(in_full_unplaced=True, sigmoid=True),
+    "ernie4_5_moe": Habit(interleaved=True, renormalized=True),
+    "minimax_m2": Habit(sigmoid=True, renormalized=True),
+    "hy_v3": Habit(sigmoid=True, renormalized=True),
+    "openai-gpt": Habit(activation="gelu_tanh"),  # which it calls gelu
+    "ctrl": Habit(activation="relu", root_scaled=True, added=spec.Sinusoidal(interleaved=False)),
+    "xglm": Habit(added=spec.Sinusoidal(interleaved=False, offset=2), inclusive=True),
+    "biogpt": Habit(eps=1e-5),
+    "gpt_neo": Habit(unscaled=True),
+    "roformer": Habit(interleaved=True, turned=True, computed=r".*\.embed_positions\.weight"),
+    "nemotron": Habit(norm=spec.LayerNorm(unit_offset=True)),
+    "olmo": Habit(norm=spec.LayerNorm(weight=False, bias=False), eps=1e-5),
+    "nanochat": Habit(norm=spec.RMSNorm(weight=False), embedding_norm=True, qk_norm=True, reversed=True),
+    "gpt_neox_japanese": Habit(renamed=((r"(.*)\.dense_bias", r"\1.dense.bias"),)),
+    "bigbird_pegasus": Habit(renamed=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
+}
+
+# Parts that are missing here, by what shows that a model needs them: a tensor's name, a key, or the family.
+MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
+    (r".*\.(A_log|conv1d|time_mix\w*|linear_attn|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
+     "a recurrent or state-space mixer of another kind than Mamba"),
+    (r".*\.conv\..*", "convolutions as mixers"),
+    (r".*\.(sinks|softmax_offset|attn_sink\w*)(\..*)?", "attention with sinks"),
+    (r".*\.self_attention\.experts\..*", "a mixture of attention heads"),
+    (r".*\.(ogate|fgate|igate)\w*\..*", "an mLSTM"),
+    (r".*\.relative_pos_embeddings\..*", "relative positions by projections"),
+    (r"transformer\.attentions\..*", "layers whose parts are numbered apart"),
+    (r".*\.\w+_proj\.linears?\..*", "projections of their own for each codebook"),
+    (r".*norm\w*\.W_(down|up)\..*", "norms with projections of their own"),
+    (r".*\.(lambda_\w+)", "differential attention"),
+    (r".*\.self_attn\.(gate_proj|g_proj|gate_bias|gqkv_proj)(\..*)?|.*\.gqkv_proj\..*",
+     "attention with a gate on what it found"),
+    (r".*\.indexer\..*", "sparse attention by a learned index"),
+    (r".*\.act_fn\..*", "an activation with parameters of its own"),
+    (r".*\.adapter_modules\..*", "adapters by language"),
+    (r".*embedding_hidden_mapping\w*\..*", "token vectors of another width than the model's"),
+    (r".*\.(input_residual|hc_\w+|attn_res)(\..*)?", "residuals with parameters of their own"),
+    (r".*\.experts\.\w+(\.weight|\.bias)?", "experts in one tensor of an unknown order"),
+)  # fmt: skip
+# The same of a tensor that itself has no place; others of such names may well have theirs.
+MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
+    (r".*norm\w*\.(weight|bias)", "a norm at a place where no wiring here has one"),
+)
+MISSING_BY_KEY = {
+    "llama_4_scaling_beta": "a scale of queries that grows with their position",
+    "attention_value_scale": "a scale of values",
+    "expert_selection_fn": "a router of another kind",
+}
+MISSING_BY_TYPE = {
+    "phimoe": "routing by SparseMixer",
+    "blenderbot-small": "a norm of token vectors before positions are added",
+    "hunyuan_v1_dense": "norms of queries and keys after they are turned",
+    "kolibri1": "a correction of a router's logits, not of its affinities",
+    "hunyuan_v1_moe": "norms of queries and keys after they are turned",
+}
