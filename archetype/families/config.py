@@ -27,6 +27,7 @@ BOOKKEEPING = frozenset(
         "id2label",
         "label2id",
         "num_labels",
+        "_num_labels",
         "problem_type",
         "task_specific_params",
         "finetuning_task",

@@ -52,6 +52,7 @@ def read(config: Config) -> spec.Encoder:
     design = read_design(config)
     config.get("onnx_export")
     config.get("ignore_attention_mask")
+    config.expect("attention_mode", "longformer", "another attention of the authors' own program")
     offset = config.count("pad_token_id", PADDING) + 1
     if (context_length := design.pop("context_length") - offset) < 1:
         raise config.error("max_position_embeddings", "leaves no position beyond that of padding", "mend the file")

@@ -91,6 +91,13 @@ class Clues:
         key = next((key for key in keys if self.config.get(key) is not None), None)
         return None if key is None else self.config.size(key)
 
+    def sides(self, tensor: str) -> Shape:
+        """Rows and columns of a matrix."""
+        shape = self.shapes[tensor]
+        if len(shape) != 2 or not all(shape):
+            raise CheckpointError(tensor, f"has shape {list(shape)} where a matrix should be", "is the file whole?")
+        return shape
+
     def activation(self, gated: bool) -> spec.Activation:
         """The nonlinearity of the feed-forward parts."""
         name = self.first(ACTIVATION)
@@ -113,5 +120,5 @@ class Clues:
         if bias or (key is not None and key.startswith("layer")):
             return spec.LayerNorm(eps=eps, bias=bias, weight=weight)
         if key is None:
-            self.assume("norms", "rms", "no tensor is a bias and no key names one")
+            self.assume("layers[*].wiring.norm.kind", "rms", "no tensor is a bias and no key names one")
         return spec.RMSNorm(eps=eps, weight=weight)

@@ -45,11 +45,11 @@ def _attention(clues: Clues, layer: Layer, frame: Frame) -> spec.Attention:
     num_heads = _heads(clues, layer, frame)
     turn, given = 1 if frame.transposed else 0, clues.size(HEAD_DIM)
     if "qkv.weight" in found:
-        head_dim = given or frame.d_model // num_heads
-        num_kv_heads = (clues.shapes[found["qkv.weight"]][turn] // head_dim - num_heads) // 2
+        head_dim = given or max(frame.d_model // num_heads, 1)
+        num_kv_heads = (clues.sides(found["qkv.weight"])[turn] // head_dim - num_heads) // 2
     else:
-        head_dim = clues.shapes[_there(clues, layer, "q")][turn] // num_heads
-        num_kv_heads = clues.shapes[_there(clues, layer, "k")][turn] // max(head_dim, 1)
+        head_dim = clues.sides(_there(clues, layer, "q"))[turn] // num_heads
+        num_kv_heads = clues.sides(_there(clues, layer, "k"))[turn] // max(head_dim, 1)
     if min(head_dim, num_kv_heads) < 1 or num_heads % num_kv_heads:
         raise clues.missing(layer.prefix, f"attention with {num_heads} heads and the shapes of its tensors")
     norm, over = _query_norm(clues, found, head_dim)
@@ -73,7 +73,7 @@ def _heads(clues: Clues, layer: Layer, frame: Frame) -> int:
     if (given := clues.size(HEADS)) is not None:
         return given
     turn = 1 if frame.transposed else 0
-    rows = [clues.shapes[layer.mixer[name]][turn] for name in ("q.weight", "k.weight") if name in layer.mixer]
+    rows = [clues.sides(layer.mixer[name])[turn] for name in ("q.weight", "k.weight") if name in layer.mixer]
     queries, common = (rows[0], gcd(*rows)) if rows else (frame.d_model, frame.d_model)
     width = clues.size(HEAD_DIM) or next(n for n in range(min(USUAL_HEAD, common), 0, -1) if common % n == 0)
     made = max(queries // width, 1)
@@ -102,11 +102,13 @@ def _latent(clues: Clues, layer: Layer, frame: Frame) -> spec.LatentAttention:
     found, config = layer.mixer, clues.config
     num_heads = _heads(clues, layer, frame)
     clues.size(HEAD_DIM)  # the turned part, which the tensors show
-    latent = clues.shapes[_there(clues, layer, "kv_up")][1]
-    turned = clues.shapes[_there(clues, layer, "kv_down")][0] - latent
-    value = clues.shapes[_there(clues, layer, "o")][1] // num_heads
-    plain = clues.shapes[found["kv_up.weight"]][0] // num_heads - value
-    rank = clues.shapes[found["q_down.weight"]][0] if "q_down.weight" in found else None
+    latent = clues.sides(_there(clues, layer, "kv_up"))[1]
+    turned = clues.sides(_there(clues, layer, "kv_down"))[0] - latent
+    value = clues.sides(_there(clues, layer, "o"))[1] // num_heads
+    plain = clues.sides(found["kv_up.weight"])[0] // num_heads - value
+    rank = clues.sides(found["q_down.weight"])[0] if "q_down.weight" in found else None
+    if min(turned, value, plain) < 1:
+        raise clues.missing(layer.prefix, f"latent attention with {num_heads} heads and the shapes of its tensors")
     position = read_rotary(config, turned, frame.context_length)
     interleaved = config.get("rope_interleave")
     if interleaved is None and not clues.habit.interleaved:
@@ -140,8 +142,8 @@ def _position(clues: Clues, number: int, head_dim: int, frame: Frame) -> spec.Mi
     position = read_rotary(reader, head_dim, frame.context_length, theta)
     config.used |= reader.used
     dim = clues.size(("rotary_dim",))
-    if (share := clues.first(ROTARY_SHARE)) is not None and dim is None:
-        dim = int(head_dim * share)
+    if clues.first(ROTARY_SHARE) is not None and dim is None:
+        dim = int(head_dim * clues.positive(ROTARY_SHARE, 1.0))
     dim = position.dim if dim is None else dim
     if not clues.habit.interleaved:
         clues.assume("layers[*].mixer.position.interleaved", False, "no file says which features turn together")
@@ -172,8 +174,8 @@ def _pattern(clues: Clues, number: int) -> spec.Pattern:
     if kind is not None:
         windowed = kind in WINDOWED
     else:
-        first = clues.config.get("max_window_layers") or 0
-        windowed = bool(clues.config.get("use_sliding_window", True)) and number >= first
+        first = clues.config.count("max_window_layers", 0)
+        windowed = clues.config.flag("use_sliding_window", True) and number >= first
     return spec.Window(size=width) if windowed and width else spec.Full()
 
 

@@ -1,6 +1,7 @@
 """A layer's feed-forward part, by the shapes of its tensors."""
 
 from archetype import spec
+from archetype.errors import CheckpointError
 from archetype.families.unknown.clues import Clues
 from archetype.families.unknown.habits import EXPERTS_PER_TOKEN, ROUTER_SCALE
 from archetype.families.unknown.tensors import Layer
@@ -14,7 +15,7 @@ def read_network(clues: Clues, layer: Layer, transposed: bool) -> spec.FeedForwa
     if "down.weight" not in found:
         raise clues.missing(layer.prefix, "a layer without a feed-forward part that is known")
     gated = "gate.weight" in found or "gate_up.weight" in found
-    width = clues.shapes[found["down.weight"]][0 if transposed else 1]
+    width = clues.sides(found["down.weight"])[0 if transposed else 1]
     made = spec.GatedMLP if gated else spec.MLP
     return made(d_ff=width, activation=clues.activation(gated), bias="down.bias" in found)
 
@@ -23,15 +24,13 @@ def _experts(clues: Clues, layer: Layer) -> spec.MixtureOfExperts:
     found = layer.network
     if "router.weight" not in found:
         raise clues.missing(layer.prefix, "experts without a router that is known")
-    number = clues.shapes[found["router.weight"]][0]
-    if "experts.down.weight" in found:
-        width = clues.shapes[found["experts.down.weight"]][2]
-    else:
-        width = next(clues.shapes[name][1] for ours, _, name in layer.experts if ours == "experts.down.weight")
+    number, width = clues.sides(found["router.weight"])[0], _width(clues, layer)
+    if strange := next((name for _, expert, name in layer.experts if expert >= number), None):
+        raise CheckpointError(strange, f"is of an expert beyond the {number} that are chosen from", "mend the file")
     activation = clues.activation(gated=True)
     shared = None
     if "shared.down.weight" in found:
-        shared = spec.GatedMLP(d_ff=clues.shapes[found["shared.down.weight"]][1], activation=activation)
+        shared = spec.GatedMLP(d_ff=clues.sides(found["shared.down.weight"])[1], activation=activation)
     return spec.MixtureOfExperts(
         num_experts=number,
         experts_per_token=_per_token(clues),
@@ -41,6 +40,17 @@ def _experts(clues: Clues, layer: Layer) -> spec.MixtureOfExperts:
         router=_router(clues, corrected="correction" in found),
         groups=_groups(clues, number, corrected="correction" in found),
     )
+
+
+def _width(clues: Clues, layer: Layer) -> int:
+    """Of each expert, in one tensor of all or in a tensor for each."""
+    stacked = layer.network.get("experts.down.weight")
+    if stacked is not None and len(clues.shapes[stacked]) == 3:
+        return clues.shapes[stacked][2]
+    each = next((name for ours, _, name in layer.experts if ours == "experts.down.weight"), None)
+    if each is None:
+        raise clues.missing(layer.prefix, "experts of a form that is not known")
+    return clues.sides(each)[1]
 
 
 def _per_token(clues: Clues) -> int:

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 
 from archetype import spec
 from archetype.errors import CheckpointError
-from archetype.families.config import ACTIVATIONS, BOOKKEEPING, Config
+from archetype.families.config import BOOKKEEPING, Config
 from archetype.families.family import Family, Reading
 from archetype.families.format import Format
 from archetype.families.unknown.clues import Clues, Shapes
-from archetype.families.unknown.habits import ACTIVATION, CONTEXT, EMBEDDING_SCALE, HEAD_SCALE, INITIAL, NEUTRAL
+from archetype.families.unknown.habits import CONTEXT, EMBEDDING_SCALE, HEAD_SCALE, INITIAL, NEUTRAL
 from archetype.families.unknown.mixer import Frame, read_mixer
 from archetype.families.unknown.network import read_network
 from archetype.families.unknown.rules import rules_of
@@ -86,7 +86,7 @@ def _clues(values: dict[str, Any], shapes: Shapes, place: str) -> Clues:
 def _model(clues: Clues, found: Sorted) -> tuple[spec.Decoder, list[dict[str, str]]]:
     """The specification, and each layer's norms."""
     frame, config = found.frame, clues.config
-    vocab_size, d_model = clues.shapes[frame["embedding.token.weight"]]
+    vocab_size, d_model = clues.sides(frame["embedding.token.weight"])
     around = Frame(d_model, _context(clues, found), found.transposed)
     final = "final_norm.weight" in frame
     wirings = [read_wiring(clues, layer, final) for layer in found.layers]
@@ -138,7 +138,7 @@ def _context(clues: Clues, found: Sorted) -> int:
 
 def _rows(clues: Clues, found: Sorted, table: str) -> int | None:
     name = found.frame.get(f"{table}.weight")
-    return None if name is None else clues.shapes[name][0]
+    return None if name is None else clues.sides(name)[0]
 
 
 def _embedding(clues: Clues, found: Sorted, around: Frame) -> spec.Embedding:
@@ -159,7 +159,7 @@ def _added(clues: Clues, found: Sorted, around: Frame) -> spec.EmbeddingPosition
         return spec.Learned(offset=rows - around.context_length)
     added = clues.habit.added
     if added is not None and clues.habit.inclusive:
-        half = around.d_model // 2
+        half = max(around.d_model // 2, 2)
         return added.changed(theta=added.theta ** (half / (half - 1)))
     return added or spec.NoPosition()
 
@@ -174,9 +174,8 @@ def _transform(clues: Clues, found: Sorted) -> spec.HeadTransform | None:
     name = found.frame.get("lm_head.dense.weight")
     if name is None:
         return None
-    fixed = name.startswith("lm_head.")
-    activation = "gelu" if fixed else str(clues.first(ACTIVATION, "gelu"))
-    return spec.HeadTransform(activation=ACTIVATIONS[activation], norm=_norm(clues, found, "lm_head.norm"))
+    activation = "gelu" if name.startswith("lm_head.") else clues.activation(gated=False)
+    return spec.HeadTransform(activation=activation, norm=_norm(clues, found, "lm_head.norm"))
 
 
 def _head_scale(clues: Clues, d_model: int) -> float:

@@ -153,5 +153,5 @@ def _transposed(shapes: Shapes, layer: Layer) -> bool:
             bias = named.get(ours.removesuffix("weight") + "bias") if ours.endswith("weight") else None
             shape = shapes[name]
             if bias is not None and len(shape) == 2 and shape[0] != shape[1]:
-                return shape[1] == shapes[bias][0]
+                return shapes[bias] == (shape[1],)
     return False

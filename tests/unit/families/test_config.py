@@ -9,81 +9,12 @@ from archetype import families, spec
 from archetype.errors import CheckpointError, SpecError
 from archetype.families import FAMILIES
 from archetype.families.format import TRAINING_ONLY
+from archetype.model import skeleton
+from tests.unit.cost.test_parameters import PUBLISHED as PUBLISHED_COUNTS
+from tests.unit.families.published_configs import GPT2, LLAMA_2_7B, LLAMA_32_1B, PUBLISHED
+from tests.unit.families.test_published_counts import COUNTS
 
 PRESETS = sorted(name for family in families.PUBLISHED.values() for name in family.presets)
-
-# As published on huggingface.co, shortened by nothing.
-GPT2 = {
-    "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
-    "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
-    "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024,
-    "resid_pdrop": 0.1, "summary_activation": None, "summary_first_dropout": 0.1, "summary_proj_to_labels": True,
-    "summary_type": "cls_index", "summary_use_proj": True,
-    "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}, "vocab_size": 50257,
-}  # fmt: skip
-LLAMA_2_7B = {
-    "_name_or_path": "meta-llama/Llama-2-7b-hf", "architectures": ["LlamaForCausalLM"], "bos_token_id": 1,
-    "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
-    "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "llama", "num_attention_heads": 32,
-    "num_hidden_layers": 32, "num_key_value_heads": 32, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
-    "rope_scaling": None, "tie_word_embeddings": False, "torch_dtype": "float16",
-    "transformers_version": "4.31.0.dev0", "use_cache": True, "vocab_size": 32000,
-}  # fmt: skip
-LLAMA_32_1B = {
-    "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 128000,
-    "eos_token_id": 128001, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
-    "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": False, "model_type": "llama",
-    "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8, "pretraining_tp": 1,
-    "rms_norm_eps": 1e-05,
-    "rope_scaling": {
-        "factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
-        "rope_type": "llama3",
-    },
-    "rope_theta": 500000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "transformers_version": "4.45.0",
-    "use_cache": True, "vocab_size": 128256,
-}  # fmt: skip
-MISTRAL_7B = {
-    "architectures": ["MistralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
-    "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 32768,
-    "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096, "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16", "transformers_version": "4.34.0.dev0", "use_cache": True, "vocab_size": 32000,
-}  # fmt: skip
-QWEN2_7B = {
-    "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151643,
-    "hidden_act": "silu", "hidden_size": 3584, "initializer_range": 0.02, "intermediate_size": 18944,
-    "max_position_embeddings": 131072, "max_window_layers": 28, "model_type": "qwen2", "num_attention_heads": 28,
-    "num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
-    "sliding_window": 131072, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
-    "transformers_version": "4.37.2", "use_cache": True, "use_sliding_window": False, "vocab_size": 152064,
-}  # fmt: skip
-GEMMA_2B = {
-    "architectures": ["GemmaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 2,
-    "eos_token_id": 1, "head_dim": 256, "hidden_act": "gelu", "hidden_activation": None, "hidden_size": 2048,
-    "initializer_range": 0.02, "intermediate_size": 16384, "max_position_embeddings": 8192, "model_type": "gemma",
-    "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1, "pad_token_id": 0,
-    "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 10000.0, "torch_dtype": "bfloat16",
-    "transformers_version": "4.38.0.dev0", "use_cache": True, "vocab_size": 256000,
-}  # fmt: skip
-GEMMA2_2B = {
-    "architectures": ["Gemma2ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
-    "attn_logit_softcapping": 50.0, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
-    "final_logit_softcapping": 30.0, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh",
-    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304, "initializer_range": 0.02,
-    "intermediate_size": 9216, "max_position_embeddings": 8192, "model_type": "gemma2", "num_attention_heads": 8,
-    "num_hidden_layers": 26, "num_key_value_heads": 4, "pad_token_id": 0, "query_pre_attn_scalar": 256,
-    "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096, "torch_dtype": "float32",
-    "transformers_version": "4.42.4", "use_cache": True, "vocab_size": 256000,
-}  # fmt: skip
-PUBLISHED = {
-    "gpt2": GPT2,
-    "llama-2-7b": LLAMA_2_7B,
-    "llama-3.2-1b": LLAMA_32_1B,
-    "mistral-7b": MISTRAL_7B,
-    "qwen2-7b": QWEN2_7B,
-    "gemma-2b": GEMMA_2B,
-    "gemma2-2b": GEMMA2_2B,
-}
 
 
 def read(config: dict[str, Any]) -> spec.ModelSpec:
@@ -99,6 +30,19 @@ def of_architecture(differences: list[tuple[str, Any, Any]]) -> list[tuple[str, 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_configuration_is_the_preset_of_its_name(name: str) -> None:
     assert of_architecture(spec.differences(read(PUBLISHED[name]), families.preset(name))) == []
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_configuration_makes_as_many_parameters_as_are_published(name: str) -> None:
+    """On the meta device, where numbers take no room."""
+    totals = [(changes, total) for counted, changes, total, _ in COUNTS if counted == name]
+    for changes, total in totals or [([], PUBLISHED_COUNTS[name][0])]:
+        found = spec.assign(read(PUBLISHED[name]), changes)
+        assert sum(parameter.numel() for parameter in skeleton(found).parameters()) == total
+
+
+def test_every_family_with_a_format_has_a_published_configuration() -> None:
+    assert {config["model_type"] for config in PUBLISHED.values()} == set(families.PUBLISHED)
 
 
 def test_a_published_configuration_keeps_its_dropout() -> None:

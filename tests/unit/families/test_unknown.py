@@ -1,6 +1,7 @@
 """Decoders of families that are not registered: read by what their files show, and said what that rests on."""
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from safetensors.torch import load_file, save_file
 
 import archetype
 from archetype import spec
-from archetype.errors import CheckpointError, SpecError, UnknownFamily
+from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
 from archetype.families import PUBLISHED
 from archetype.families.source import open_spec, read_hf_spec
+from archetype.families.unknown import read_unknown
 from archetype.families.unknown.habits import HABITS, MISSING_BY_TYPE
 from archetype.language_model import LanguageModel
 from archetype.model import build
@@ -218,6 +220,40 @@ def test_it_is_read_from_shards_and_without_its_numbers(folder: Path, tmp_path: 
     renamed(tmp_path / "shards", "mystery")
     with pytest.warns(UnknownFamily):
         assert open_spec(tmp_path / "shards") == found.spec
+
+
+ODD_VALUES = [None, True, 0, -1, 3, 2.5, 1e40, float("nan"), "x", "", [], [0], ["x", "y"], {}, {"a": 1}]
+ODD_SHAPES = [(), (0,), (1,), (3,), (64,), (0, 0), (1, 1), (3, 64), (64, 3), (2, 3, 4), (2**40, 2**40)]
+KEYS = (
+    "alibi", "attention_multiplier", "clip_qkv", "dim_model_base", "final_logit_softcapping", "layer_types",
+    "logits_scaling", "max_window_layers", "n_group", "no_rope_layers", "partial_rotary_factor",
+    "query_pre_attn_scalar", "residual_multiplier", "rope_interleave", "rope_parameters", "rope_scaling",
+    "rotary_dim", "scale_depth", "scale_embedding", "scoring_func", "sliding_window", "text_config", "topk_group",
+    "use_parallel_residual", "use_sliding_window", "architectures", "norm_topk_prob", "tie_word_embeddings",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral", "deepseek-v2"])
+def test_whatever_a_file_says_is_read_or_refused_in_one_line(tmp_path: Path, family: str) -> None:
+    archetype.export(model(family), tmp_path / "model")
+    values = json.loads((tmp_path / "model" / "config.json").read_text()) | {"model_type": "mystery"}
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    # the second layer's attention and all experts but one are like the first
+    odd = [name for name in shapes if not re.match(r".*(layers|h)\.1\..*att.*|.*experts\.[1-9]\d*\..*", name)]
+    cases = [(values | {key: value}, shapes) for key in (*values, *KEYS) for value in ODD_VALUES]
+    cases += [(values, shapes | {name: shape}) for name in odd for shape in ODD_SHAPES]
+    cases += [(values, {name: shape for name, shape in shapes.items() if name != left_out}) for left_out in odd]
+    cases += [(values, shapes | {f"{name.rpartition('.')[0]}.odd": (3,)}) for name in odd]
+    read = 0
+    for config, found in cases:
+        try:
+            family_of_one = read_unknown(config, found)
+            family_of_one.format.rules_for(family_of_one.format.spec_from(dict(config)))
+            read += 1
+        except ArchetypeError as error:
+            assert "\n" not in str(error)
+    assert 0 < read < len(cases)
 
 
 def test_an_unknown_family_cannot_be_written_as_itself(folder: Path) -> None:
