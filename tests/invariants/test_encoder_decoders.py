@@ -24,7 +24,7 @@ WRONG = 1e-4
 
 def model_of(drawn: spec.EncoderDecoder) -> EncoderDecoder:
     """The model of a specification, every tensor random, ready to evaluate."""
-    model = build(drawn)
+    model = build(drawn).double()
     randomize(model)
     return model.requires_grad_(False)
 

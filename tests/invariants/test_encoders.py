@@ -19,7 +19,7 @@ WRONG = 1e-3  # what every mistake exceeds
 
 def model_of(drawn: spec.Encoder | spec.VisionEncoder) -> Encoder | VisionEncoder:
     """The model of a specification, every tensor random, ready to evaluate."""
-    model = build(drawn)
+    model = build(drawn).double()
     randomize(model)
     return model.requires_grad_(False)
 
