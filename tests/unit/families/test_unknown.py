@@ -222,8 +222,8 @@ def test_it_is_read_from_shards_and_without_its_numbers(folder: Path, tmp_path: 
         assert open_spec(tmp_path / "shards") == found.spec
 
 
-ODD_VALUES = [None, True, 0, -1, 3, 2.5, 1e40, float("nan"), "x", "", [], [0], ["x", "y"], {}, {"a": 1}]
-ODD_SHAPES = [(), (0,), (1,), (3,), (64,), (0, 0), (1, 1), (3, 64), (64, 3), (2, 3, 4), (2**40, 2**40)]
+ODD_VALUES = [None, True, 0, -1, 2.5, 1e40, float("nan"), "x", [], ["x", "y"], {"a": 1}]
+ODD_SHAPES = [(), (0,), (64,), (0, 0), (3, 64), (64, 3), (2, 3, 4), (2**40, 2**40)]
 KEYS = (
     "alibi", "attention_multiplier", "clip_qkv", "dim_model_base", "final_logit_softcapping", "layer_types",
     "logits_scaling", "max_window_layers", "n_group", "no_rope_layers", "partial_rotary_factor",

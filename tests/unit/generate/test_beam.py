@@ -50,9 +50,14 @@ def model(request: pytest.FixtureRequest) -> EncoderDecoder:
 SOURCES = [[1, 2, 3, END], [4, END], [3, 3, 1, 4, 2, 1, 4, END], [2, 1, END], [1, END]]
 
 
-@torch.no_grad()
 def logs(model: EncoderDecoder, source: Tokens, target: Tokens) -> torch.Tensor:
     """The log-probabilities of every next token of a target, from one pass over the whole."""
+    return _logs(model, tuple(source), tuple(target))
+
+
+@cache  # searches with other settings ask the same
+@torch.no_grad()
+def _logs(model: EncoderDecoder, source: tuple[int, ...], target: tuple[int, ...]) -> torch.Tensor:
     given = torch.tensor([[END, *target]])
     return model.teach(torch.tensor([source]), given).log_softmax(-1)[0]
 
