@@ -20,14 +20,18 @@ lint: .venv/installed-for-tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# what is installed is compiled when it is first used, for most of it never is
+INSTALL = $(BIN)/pip install --quiet --quiet --no-compile --constraint constraints.txt --editable
+
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --quiet --constraint constraints.txt --editable .
+	$(INSTALL) .
 	touch $@
 
-.venv/installed-for-tests: .venv/installed
-	$(BIN)/pip install --quiet --quiet --constraint constraints.txt --editable '.[test]'
-	touch $@
+.venv/installed-for-tests: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) '.[test]'
+	touch .venv/installed $@
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

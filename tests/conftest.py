@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
+from jaxtyping import config as jaxtyping
 from jaxtyping import install_import_hook
 
 # every `forward` is checked against the shapes in its signature
 install_import_hook(["archetype.parts", "archetype.model"], "beartype.beartype")
+# by the tests that call every part in every way; elsewhere the same would be checked again, for a third of the time
+CHECKED = {"parts", "model", "invariants"}
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it
@@ -36,6 +39,12 @@ def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shapes_are_checked(request: pytest.FixtureRequest) -> None:
+    """Where that finds something new."""
+    jaxtyping.update("jaxtyping_disable", not CHECKED & set(request.path.relative_to(ROOT).parts))
 
 
 @pytest.fixture(autouse=True)
