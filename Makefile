@@ -2,12 +2,15 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test soak zoo lint clean
+.PHONY: demo test pytest soak zoo lint clean
 
 demo: .venv/installed
 	$(BIN)/archetype demo
 
-test: .venv/installed-for-tests lint
+test: .venv/installed-for-tests
+	$(MAKE) --jobs 2 lint pytest
+
+pytest: .venv/installed-for-tests
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder  # a worker for each core; the long files come first
 
 soak: .venv/installed-for-tests  # the proofs that take longer than a minute each
