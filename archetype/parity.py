@@ -23,6 +23,7 @@ from archetype.errors import ArchetypeError, DataError
 from archetype.folders import load
 from archetype.language_model import LanguageModel
 from archetype.model import EncoderDecoder, VisionEncoder
+from archetype.spec import ModelSpec
 
 TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2, "float64": 1e-12}
 LENGTH = 32  # tokens of the text that is made up where none is given
@@ -142,11 +143,11 @@ def _reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
 def _pairs(lm: LanguageModel, theirs: nn.Module) -> tuple[list[tuple[Rule, str]], list[str]]:
     """Our modules (as a rule of module names) with their one that holds the same weight, and those without."""
     assert lm.family is not None
-    known, found, without = _Modules(theirs), [], []
+    known, found, without = _Modules(theirs), [], _cut_elsewhere(lm.spec)
     rules = for_model(lm.family.format.rules_for(lm.spec), lm.spec.num_layers, shapes(lm.model))
     for rule, (_, tensor) in zip(rules, exported(lm.model, rules), strict=True):
         path, _, kind = rule.theirs.rpartition(".")
-        if kind != "weight" or rule.expert is not None:
+        if kind != "weight" or rule.expert is not None or rule.ours[0].removesuffix(".weight") in without:
             continue
         group = Rule(path, tuple(name.rpartition(".")[0] for name in rule.ours), heads=rule.heads)
         if (name := known.holding(path, tensor)) is not None:
@@ -154,6 +155,13 @@ def _pairs(lm: LanguageModel, theirs: nn.Module) -> tuple[list[tuple[Rule, str]]
         else:
             without.append(", ".join(group.ours))
     return found, without
+
+
+def _cut_elsewhere(model: ModelSpec) -> list[str]:
+    """Modules that end before or after a scale or a soft cap where theirs do not: what they give is not the same."""
+    scaled = getattr(getattr(model, "embedding", None), "scale", 1.0) != 1.0
+    bent = getattr(getattr(model, "head", None), "softcap", None) is not None
+    return ["embedding.token"] * scaled + ["lm_head"] * bent
 
 
 class _Modules:

@@ -21,6 +21,7 @@ from tests.weights import randomize
 CASES: dict[str, tuple[str, Callable[[], Any]]] = {
     "llama": ("LlamaForCausalLM", test_decoders.llama_config),
     "gpt2": ("GPT2LMHeadModel", test_decoders.gpt2_config),
+    "gemma2": ("Gemma2ForCausalLM", test_decoders.gemma2),  # with scaled vectors and soft-capped logits
     "bloom": ("BloomForCausalLM", test_decoders.bloom),
     "mamba": ("MambaForCausalLM", test_decoders.mamba),
     "bert": ("BertForMaskedLM", test_encoders.bert),
