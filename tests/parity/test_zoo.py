@@ -1,12 +1,19 @@
 """Every causal type that transformers knows: what docs/zoo.md says of it is so, and no type is read wrongly."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, Gemma3TextConfig
 
+import archetype
+from archetype.errors import UnknownFamily
 from tests.conftest import ROOT
+from tests.parity.published import EXACT
 from tests.parity.zoo import TYPES, outcome
+from tests.weights import distance, randomize
 
 PAGE = (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8")
 ROWS = dict(re.findall(r"^\| (\S+) \| (agrees|differs|refused|not made) \|", PAGE, flags=re.MULTILINE))
@@ -23,3 +30,22 @@ def test_the_page_counts_at_least_what_was_promised_and_nothing_differs() -> Non
     statuses = list(ROWS.values())
     assert statuses.count("agrees") >= 80 and "differs" not in statuses
     assert f"Of {len(TYPES)} types, {statuses.count('agrees')} are read and agree" in PAGE
+
+
+def test_the_spelling_of_the_files_that_gemma_3_was_published_with(tmp_path: Path) -> None:
+    """Neither kinds of layers nor their positions apart: a period, and a base for the layers with a window."""
+    sizes = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "head_dim": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 8, "pad_token_id": 0}
+    config = Gemma3TextConfig(**sizes, **heads, max_position_embeddings=64)
+    randomize(AutoModelForCausalLM.from_config(config)).save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    older = {key: value for key, value in values.items() if key not in ("layer_types", "rope_parameters")}
+    older |= {"sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
+    older |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}}
+    (tmp_path / "config.json").write_text(json.dumps(older))
+    theirs, tokens = AutoModelForCausalLM.from_pretrained(tmp_path).eval(), torch.arange(4, 44)[None]
+    with pytest.warns(UnknownFamily):
+        lm = archetype.load(tmp_path)
+    with torch.no_grad():
+        assert distance(lm.model(tokens), theirs(tokens, use_cache=False).logits) < EXACT
+    assert [block.mixer.pattern.kind for block in lm.spec.layers] == ["window"] * 5 + ["full"]

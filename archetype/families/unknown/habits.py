@@ -19,6 +19,7 @@ EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk",
 ROUTER_SCALE = ("routed_scaling_factor", "router_scaling_factor", "router_scale")
 WINDOW = ("sliding_window", "window_size")
 KINDS_OF_LAYERS = ("layer_types", "attention_layers")
+FULL_EVERY = ("sliding_window_pattern", "_sliding_window_pattern")  # of so many layers the last sees everything
 EMBEDDING_SCALE = ("embedding_multiplier", "scale_emb", "embedding_scale")
 HEAD_SCALE = ("logit_scale", "lm_head_multiplier")
 SCORE_SCALE = ("attention_multiplier", "softmax_scale")
@@ -44,9 +45,8 @@ NEUTRAL = (
     r".*(encoder_|cross_attention|qkv_bias|parallel_attn|new_decoder_architecture|num_ln_in_parallel_attn).*",
     r"(kv_lora_rank|q_lora_rank|qk_head_dim|qk_nope_head_dim|qk_rope_head_dim|v_head_dim|qk_layernorm|use_qk_norm)",
     r"(use_post_norm|ignore_keys_at_rope_validation|type_vocab_size|position_embedding_type|layer_group_size)",
-    r"(max_window_layers|sliding_window_pattern|_sliding_window_pattern|attention_types|eod_token_id|static_.*)",
-    r"(topk_method|scoring_func|enable_moe_fp32_combine|moe_norm_min|scale_attn_by_inverse_layer_idx_default)",
-    r"(use_sliding_window|num_nextn_predict_layers)",
+    r"(max_window_layers|attention_types|eod_token_id|static_.*)",
+    r"(topk_method|scoring_func|enable_moe_fp32_combine|moe_norm_min|use_sliding_window|num_nextn_predict_layers)",
     r".*_token_(id|index)",
 )
 

@@ -10,6 +10,7 @@ from archetype.families.deepseek_v2 import latent_scale
 from archetype.families.rope import read_rotary
 from archetype.families.unknown.clues import Clues
 from archetype.families.unknown.habits import (
+    FULL_EVERY,
     HEAD_DIM,
     HEADS,
     KINDS_OF_LAYERS,
@@ -137,6 +138,8 @@ def _position(clues: Clues, number: int, head_dim: int, frame: Frame) -> spec.Mi
     section = values.get("rope_parameters")
     if isinstance(section, dict) and any(isinstance(value, dict) for value in section.values()):
         values["rope_parameters"] = section.get(_kind(clues, number) or "full_attention")
+    if (local := config.optional_positive("rope_local_base_freq")) and _kind(clues, number) in WINDOWED:
+        values |= {"rope_theta": local, "rope_scaling": None}  # as older files of Gemma 3 say it
     reader = Config(values, config.place)
     theta = clues.positive(("rotary_emb_base", "rope_theta"), 10_000.0)
     position = read_rotary(reader, head_dim, frame.context_length, theta)
@@ -153,9 +156,13 @@ def _position(clues: Clues, number: int, head_dim: int, frame: Frame) -> spec.Mi
 
 def _kind(clues: Clues, number: int) -> str | None:
     """What the file calls a layer, where it calls them by kinds."""
-    kinds = clues.first(KINDS_OF_LAYERS)
+    kinds, every = clues.first(KINDS_OF_LAYERS), clues.first(FULL_EVERY)
     if not isinstance(kinds, list):
-        return None
+        if isinstance(every, str) and every:  # such as LLLG
+            return "sliding_attention" if every[number % len(every)] == "L" else "full_attention"
+        if not isinstance(every, int):
+            return None
+        return "sliding_attention" if (number + 1) % clues.config.size(FULL_EVERY[0], every) else "full_attention"
     if number >= len(kinds):
         raise clues.config.error(KINDS_OF_LAYERS[0], f"has no kind for layer {number}", "mend the file")
     return str(kinds[number])
