@@ -21,7 +21,7 @@ class _Room(ModuleType):
     """A subpackage that is also the verb of its name: `archetype.cost` holds classes, `archetype.cost(...)` counts."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        face = getattr(import_module("archetype.faces"), self.__name__.rpartition(".")[2])
+        face = getattr(import_module("archetype.api"), self.__name__.rpartition(".")[2])
         return face(*arguments, **options)
 
 
@@ -37,7 +37,7 @@ class _House(ModuleType):
         if name in ("spec", "cost"):
             return import_module(f"archetype.{name}")
         if name in __all__:
-            return getattr(import_module("archetype.faces"), name)
+            return getattr(import_module("archetype.api"), name)
         raise AttributeError(f"module 'archetype' has no attribute {name!r}")
 
 

@@ -7,15 +7,15 @@ from typing import Any, TypeVar, overload
 import torch
 
 from archetype import generate
-from archetype.data.chat import ChatTemplate, Message
-from archetype.data.tokenizer import Tokenizer
 from archetype.errors import DataError, SpecError
 from archetype.families import Family
 from archetype.generate import Beam, Guess, Pooling
 from archetype.generate.settings import Sampling
 from archetype.generate.special_ids import never_written
-from archetype.model import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram, VisionEncoder
+from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram, VisionEncoder
 from archetype.spec import ModelSpec
+from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.chat_template import ChatTemplate, Message
 
 M = TypeVar("M")
 # What each kind of model is for, in the words of the command line.

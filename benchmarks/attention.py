@@ -16,9 +16,9 @@ from collections.abc import Callable
 import torch
 
 from archetype import spec
-from archetype.parts.attention import Attention
-from archetype.parts.initialize import initialize
-from archetype.parts.span import Span
+from archetype.nn.attention import Attention
+from archetype.nn.context import Span
+from archetype.nn.initialization import initialize
 from benchmarks.machine import heading, matmul_flops
 
 D_MODEL, HEADS, WINDOW, SUMMARY = 256, 4, 256, 8

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from archetype import spec
-from archetype.parts.experts import MixtureOfExperts
-from archetype.parts.span import Span
+from archetype.nn.context import Span
+from archetype.nn.experts import MixtureOfExperts
 from benchmarks.machine import heading
 
 D_MODEL, D_FF, CHOSEN = 256, 512, 2

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from archetype import spec
-from archetype.parts.latent import LatentAttention
-from archetype.parts.span import Span
+from archetype.nn.context import Span
+from archetype.nn.latent_attention import LatentAttention
 from benchmarks.machine import heading
 
 D_MODEL = 2048

@@ -36,9 +36,9 @@ def make(preset: str, dtype: str, folder: Path) -> int:
     import torch
 
     from archetype.families import preset as named
-    from archetype.folders import export
     from archetype.language_model import LanguageModel
-    from archetype.model import build
+    from archetype.loading import export
+    from archetype.models import build
 
     model = build(named(preset), seed=0, dtype=getattr(torch, dtype))
     export(LanguageModel(model.spec, model), folder)

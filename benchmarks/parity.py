@@ -16,9 +16,9 @@ import transformers
 from torch import Tensor, nn
 
 import archetype
+from tests.helpers.published import Published
+from tests.helpers.weights import distance, randomize
 from tests.parity import test_decoders, test_encoders, test_pairs
-from tests.parity.published import Published
-from tests.weights import distance, randomize
 
 Answers = Callable[[Published, nn.Module], Tensor]
 

@@ -10,9 +10,9 @@ import time
 import torch
 
 from archetype import spec
-from archetype.parts.build import build_mixer
-from archetype.parts.initialize import initialize
-from archetype.parts.span import Span
+from archetype.nn.build import build_mixer
+from archetype.nn.context import Span
+from archetype.nn.initialization import initialize
 from benchmarks.machine import heading
 
 ROUNDS = 5

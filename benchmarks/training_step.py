@@ -11,10 +11,10 @@ from collections.abc import Callable
 import torch
 
 from archetype.cost import report
-from archetype.train.optimizer import build_optimizer
+from archetype.train.objective import scored
+from archetype.train.optimizers import build_optimizer
 from archetype.train.precision import autocast
 from archetype.train.recipe import AdamW
-from archetype.train.task import scored
 from benchmarks.machine import heading, matmul_flops
 from benchmarks.peer import both
 

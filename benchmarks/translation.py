@@ -11,7 +11,7 @@ import sacrebleu
 
 import archetype
 from archetype.data.pairs import read_lines
-from archetype.data.text import read_text
+from archetype.io.text import read_text
 from benchmarks.machine import heading
 
 

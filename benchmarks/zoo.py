@@ -13,7 +13,7 @@ from pathlib import Path
 
 import transformers
 
-from tests.parity.zoo import TYPES, Outcome, outcome
+from tests.helpers.zoo import TYPES, Outcome, outcome
 
 
 def row(found: Outcome) -> str:

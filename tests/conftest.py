@@ -13,9 +13,9 @@ from jaxtyping import config as jaxtyping
 from jaxtyping import install_import_hook
 
 # every `forward` is checked against the shapes in its signature
-install_import_hook(["archetype.parts", "archetype.model"], "beartype.beartype")
+install_import_hook(["archetype.nn", "archetype.models"], "beartype.beartype")
 # by the tests that call every part in every way; elsewhere the same would be checked again, for a third of the time
-CHECKED = {"parts", "model", "invariants"}
+CHECKED = {"nn", "models", "invariants"}
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it

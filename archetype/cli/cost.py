@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from archetype.cost import Report
-    from archetype.cost.devices import Device
     from archetype.cost.fit import Fit
+    from archetype.cost.hardware import Device
     from archetype.cost.time import Time
 
 SOURCES = typer.Argument(metavar="SPEC...", help="A preset, a YAML or JSON file, a run directory or a model folder.")
@@ -34,9 +34,9 @@ def cost(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print what a specification costs: parameters, FLOPs, state and memory, by module and with formulas."""
+    from archetype.convert.source import open_spec
     from archetype.cost import report
     from archetype.errors import SpecError
-    from archetype.families.source import open_spec
 
     if len(sources) > 1 and not compare:
         raise SpecError("cost", f"{len(sources)} specifications are given", "set them side by side with --compare")
@@ -62,7 +62,7 @@ def _device(name: str | None) -> "Device | None":
             from archetype.train.peaks import measured_device
 
             return measured_device()
-    from archetype.cost.devices import device
+    from archetype.cost.hardware import device
 
     return device(name)
 

@@ -8,8 +8,8 @@ import typer
 
 from archetype.cli.generate import print_stream
 from archetype.cli.output import console
+from archetype.cli.progress import raise_if_interrupted, run_with_progress
 from archetype.cli.specs import print_cost
-from archetype.cli.watch import raise_if_interrupted, run_with_progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,11 +33,11 @@ def demo(
         import torch
 
         from archetype import cost
-        from archetype.checkpoint.durable import refuse_existing
         from archetype.data.library_text import library_text
-        from archetype.data.text import read_text
-        from archetype.folders import load
-        from archetype.train.session import start
+        from archetype.io.atomic import refuse_existing
+        from archetype.io.text import read_text
+        from archetype.loading import load
+        from archetype.train.state import start
 
     folder = to or _free_folder(Path("runs/demo"))
     refuse_existing(folder)
@@ -76,9 +76,9 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
     import torch
 
     from archetype.train.allocation import keep_freed_memory
-    from archetype.train.pace import seconds_per_step
     from archetype.train.precision import resolved
     from archetype.train.recipe import AdamW, Cosine, Recipe, Text
+    from archetype.train.throughput import seconds_per_step
 
     keep_freed_memory()  # as while training, so that what is measured is what will be
     dtype = resolved("auto", torch.device("cpu"))

@@ -10,8 +10,8 @@ import typer
 from archetype.cli.output import print_json
 
 if TYPE_CHECKING:
-    from archetype.data.chat import Message
     from archetype.language_model import LanguageModel
+    from archetype.tokenizers.chat_template import Message
 
 
 def generate(
@@ -49,10 +49,10 @@ def generate(
     settings = {name: value for name, value in given.items() if value is not None}
     texts = [_input() if prompt == "-" else prompt for prompt in prompts or [""]]
 
-    from archetype.checkpoint.tensors import dtype_of
     from archetype.errors import SpecError
-    from archetype.folders import load
     from archetype.generate.settings import Sampling
+    from archetype.io.tensors import dtype_of
+    from archetype.loading import load
 
     Sampling.parse(settings)  # a wrong setting is told before a large model is read
     if system is not None and not chat:

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from archetype.cli import demo, generate, models, parity, specs, tokenizer, train, translate, understand
+from archetype.cli import demo, encoder, generate, models, parity, specs, tokenizer, train, translate
 from archetype.errors import ArchetypeError, UnknownFamily
 
 app = typer.Typer(
@@ -29,9 +29,9 @@ for verb in (
     train.train,
     generate.generate,
     translate.translate,
-    understand.fill,
-    understand.embed,
-    understand.classify,
+    encoder.fill,
+    encoder.embed,
+    encoder.classify,
     models.load,
     models.export,
     parity.parity,

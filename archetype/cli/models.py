@@ -17,8 +17,8 @@ def load(
     changes: Annotated[list[str] | None, CHANGES] = None,
 ) -> None:
     """Read a Hugging Face folder, or a model of huggingface.co, and keep it as a run directory, as every verb takes."""
-    from archetype.checkpoint.tensors import dtype_of
-    from archetype.folders import load, save_run
+    from archetype.io.tensors import dtype_of
+    from archetype.loading import load, save_run
 
     save_run(load(model, dtype_of(dtype), pickled=pickled, changes=changes or ()), to)
     print(f"wrote {to}")
@@ -32,8 +32,8 @@ def export(
     dtype: Annotated[str | None, typer.Option(help="Convert the weights to this type.")] = None,
 ) -> None:
     """Write a model as a folder that transformers, or llama.cpp, loads; it is read back and compared."""
-    from archetype.checkpoint.tensors import dtype_of
-    from archetype.folders import export, load
+    from archetype.io.tensors import dtype_of
+    from archetype.loading import export, load
 
     lm = load(model, dtype_of(dtype))
     chosen = export(lm, to, family, format=format)

@@ -10,7 +10,7 @@ from archetype.cli.models import CHANGES
 from archetype.cli.output import console, print_json
 
 if TYPE_CHECKING:
-    from archetype.parity import Parity
+    from archetype.convert.parity import Parity
 
 
 def parity(
@@ -23,7 +23,7 @@ def parity(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare what Archetype and transformers compute from one folder, module by module; exit 1 where they differ."""
-    from archetype.parity import compare
+    from archetype.convert.parity import compare
 
     found = [compare(model, one, text, tolerance, changes or ()) for one in dtype or ("float32", "bfloat16")]
     if as_json:

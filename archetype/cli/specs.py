@@ -47,8 +47,8 @@ def show(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Print a specification as the file that would describe it."""
-    from archetype.families.source import open_spec
-    from archetype.spec.io import mapping_to_yaml
+    from archetype.convert.source import open_spec
+    from archetype.io.yaml import mapping_to_yaml
 
     if reading:
         _print_reading(Path(source), as_json)
@@ -65,9 +65,9 @@ def _print_reading(folder: Path, as_json: bool) -> None:
     """Of a family that is not registered: what was recognized, assumed, not understood and left out."""
     from dataclasses import asdict
 
-    from archetype.checkpoint import hub
+    from archetype.convert.source import read_hf_spec
     from archetype.errors import SpecError
-    from archetype.families.source import read_hf_spec
+    from archetype.io import hub
 
     folder = hub.local(folder)
     if not (folder / "config.json").is_file():
@@ -87,7 +87,7 @@ def diff(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Print every field in which two specifications differ."""
-    from archetype.families.source import open_spec
+    from archetype.convert.source import open_spec
     from archetype.spec import differences
 
     changes = differences(open_spec(first), open_spec(second))
@@ -107,7 +107,7 @@ def set_(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Print a changed copy of a specification, checked anew."""
-    from archetype.families.source import open_spec
+    from archetype.convert.source import open_spec
     from archetype.spec import assign, to_json, to_yaml
 
     changed = assign(open_spec(source), assignments)
@@ -115,9 +115,9 @@ def set_(
     if to is None:
         print(text, end="")
     else:
-        from archetype.checkpoint import durable
+        from archetype.io import atomic
 
-        durable.write_bytes(to, text.encode())
+        atomic.write_bytes(to, text.encode())
 
 
 def schema() -> None:

@@ -11,8 +11,8 @@ from archetype.cli.output import console, print_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from archetype.data.tokenizer import Tokenizer
-    from archetype.data.tokenizer.train import Kind
+    from archetype.tokenizers import Tokenizer
+    from archetype.tokenizers.train import Kind
 
 app = typer.Typer(no_args_is_help=True, help="Train, show and encode with a tokenizer.")
 
@@ -31,8 +31,8 @@ def train(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Train a tokenizer on texts."""
-    from archetype.checkpoint.durable import new_folder
-    from archetype.data.text import read_text
+    from archetype.io.atomic import new_folder
+    from archetype.io.text import read_text
 
     texts = [read_text(file) for file in text]
     with new_folder(to) as folder:
@@ -54,8 +54,8 @@ def show(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Print a tokenizer's size, special tokens, first merges, and how well it compresses a text."""
-    from archetype.data.text import read_text
-    from archetype.data.tokenizer import open_tokenizer
+    from archetype.io.text import read_text
+    from archetype.tokenizers import open_tokenizer
 
     tokenizer = open_tokenizer(folder)
     sample = None if text is None else read_text(text)
@@ -85,8 +85,8 @@ def encode(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Print the ids and tokens of a text."""
-    from archetype.data.text import decode_text
-    from archetype.data.tokenizer import open_tokenizer
+    from archetype.io.text import decode_text
+    from archetype.tokenizers import open_tokenizer
 
     tokenizer = open_tokenizer(folder)
     ids = tokenizer.encode(decode_text(sys.stdin.buffer.read(), "standard input") if text == "-" else text)
@@ -101,9 +101,9 @@ def encode(
 def _trained(kind: str, texts: list[str], vocab_size: int | None, growing: bool) -> "Tokenizer":
     from typing import cast
 
-    from archetype.data.tokenizer import train_tokenizer
-    from archetype.data.tokenizer.words import WordTokenizer
     from archetype.errors import DataError
+    from archetype.tokenizers import train_tokenizer
+    from archetype.tokenizers.words import WordTokenizer
 
     tokenizer = train_tokenizer(cast("Kind", kind), texts, vocab_size)
     if growing:
@@ -115,8 +115,8 @@ def _trained(kind: str, texts: list[str], vocab_size: int | None, growing: bool)
 
 def _merges(tokenizer: "Tokenizer", limit: int, text: str | None) -> list[dict[str, Any]]:
     """The first merges in readable form, counted where there is a text; empty for other kinds than BPE."""
-    from archetype.data.tokenizer.hugging_face import HuggingFaceTokenizer
-    from archetype.data.tokenizer.merges import merge_counts
+    from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
+    from archetype.tokenizers.merges import merge_counts
 
     if not isinstance(tokenizer, HuggingFaceTokenizer) or not limit:
         return []

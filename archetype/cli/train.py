@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from archetype.cli.output import print_json
-from archetype.cli.watch import raise_if_interrupted, run_with_progress
+from archetype.cli.progress import raise_if_interrupted, run_with_progress
 
 if TYPE_CHECKING:
     from archetype.train.recipe import Recipe
@@ -40,8 +40,8 @@ def train(
 ) -> None:
     """Train a model on text, pairs of texts or images; the result is a run directory that every verb takes."""
     from archetype.errors import SpecError
-    from archetype.train.session import resume as resume_session
-    from archetype.train.session import start
+    from archetype.train.state import resume as resume_session
+    from archetype.train.state import start
 
     flags: dict[tuple[str, ...], Any] = {
         ("spec",): spec,
@@ -81,8 +81,8 @@ def train(
 def _recipe(file: Path | None, flags: dict[tuple[str, ...], Any], assignments: list[str]) -> "Recipe":
     """A recipe file with the flags that were given in place of what it says."""
     from archetype.errors import ArchetypeError
+    from archetype.io.yaml import read_mapping
     from archetype.spec.edit import put
-    from archetype.spec.io import read_mapping
     from archetype.train.recipe import Recipe
 
     data: dict[str, Any] = read_mapping(file) if file else {}

@@ -24,9 +24,9 @@ def translate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write the target of each source text, a line each."""
-    from archetype.checkpoint.tensors import dtype_of
-    from archetype.folders import load
     from archetype.generate.beam import Beam
+    from archetype.io.tensors import dtype_of
+    from archetype.loading import load
 
     given = {"beams": beams, "length_penalty": length_penalty, "longer": longer}
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -45,7 +45,7 @@ def translate(
 
 def _lines() -> list[str]:
     """The lines of standard input, as those of a file that a model is trained on."""
-    from archetype.data.text import decode_text
+    from archetype.io.text import decode_text
 
     text = decode_text(sys.stdin.buffer.read(), "standard input").replace("\r\n", "\n")
     return text.removesuffix("\n").split("\n") if text else []

@@ -9,9 +9,9 @@ from typing import NamedTuple, assert_never
 
 from archetype import spec
 from archetype.cost import passes, sizes
-from archetype.cost.kept import FLOAT, Computed, Texts, block, norm
 from archetype.cost.layers import alike
 from archetype.cost.rows import rows
+from archetype.cost.saved_activations import FLOAT, Computed, Texts, block, norm
 
 INDEX = 8  # bytes of a token's or a position's number
 

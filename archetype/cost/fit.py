@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from archetype import spec
 from archetype.cost import memory, state
+from archetype.cost.dtypes import bytes_of
 from archetype.cost.rows import all_parameters
-from archetype.cost.types import bytes_of
 from archetype.errors import SpecError
 
 UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}

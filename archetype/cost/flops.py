@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, assert_never
 
 from archetype import spec
 from archetype.cost import parameters, sizes
+from archetype.cost.formula import Formula, formula, symbol
 from archetype.cost.parameters import Counts
-from archetype.cost.symbols import Formula, formula, symbol
 
 Pairs = Literal["full", "half"]
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from archetype import spec
-from archetype.cost.symbols import Formula, formula, symbol
+from archetype.cost.formula import Formula, formula, symbol
 
 
 class Alike(NamedTuple):

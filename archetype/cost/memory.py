@@ -5,9 +5,9 @@ from typing import NamedTuple
 from archetype import spec
 from archetype.cost import activations
 from archetype.cost.activations import Kept
-from archetype.cost.kept import Computed
+from archetype.cost.dtypes import bytes_of
 from archetype.cost.rows import all_parameters
-from archetype.cost.types import bytes_of
+from archetype.cost.saved_activations import Computed
 
 
 class Memory(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Literal, assert_never
 
 from archetype import spec
 from archetype.cost import sizes
-from archetype.cost.symbols import Formula, formula, symbol
+from archetype.cost.formula import Formula, formula, symbol
 
 Counts = dict[str, Formula]
 Experts = Literal["all", "chosen"]  # whether to count every expert, or those that one token is sent to

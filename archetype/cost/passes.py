@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple, assert_never
 
 from archetype import spec
 from archetype.cost import flops, sizes
+from archetype.cost.formula import Formula, formula, symbol
 from archetype.cost.parameters import Counts
-from archetype.cost.symbols import Formula, formula, symbol
 
 Phase = Literal["forward", "prefill", "decode"]
 PHASES: tuple[Phase, ...] = ("forward", "prefill", "decode")

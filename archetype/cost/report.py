@@ -7,12 +7,12 @@ from typing import Any
 
 from archetype import spec
 from archetype.cost import complexity, memory, passes, state
+from archetype.cost.dtypes import bytes_of
 from archetype.cost.flops import Pairs
+from archetype.cost.formula import MEANINGS, Formula, Symbol, names, total
 from archetype.cost.layers import alike
 from archetype.cost.passes import Work
 from archetype.cost.rows import COLUMNS, Column, Row, all_parameters, column, rows
-from archetype.cost.symbols import MEANINGS, Formula, Symbol, names, total
-from archetype.cost.types import bytes_of
 
 CONVENTIONS = {
     "flops": "two for each multiply-add of a matrix product; elementwise work and look-ups are left out",

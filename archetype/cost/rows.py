@@ -6,10 +6,10 @@ from typing import Literal
 
 from archetype import spec
 from archetype.cost import flops, parameters, passes, sizes
+from archetype.cost.formula import Formula, total
 from archetype.cost.layers import Alike, alike
 from archetype.cost.parameters import NOTHING, Counts
 from archetype.cost.passes import PHASES, Work
-from archetype.cost.symbols import Formula, total
 
 Column = Literal["parameters", "active", "forward", "prefill", "decode"]
 COLUMNS: tuple[Column, ...] = ("parameters", "active", *PHASES)

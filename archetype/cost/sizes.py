@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from archetype import spec
-from archetype.cost.symbols import Formula, multiple, symbol
+from archetype.cost.formula import Formula, multiple, symbol
 
 _WIDTHS = {"global_model.": "d_g", "local_model.": "d_l"}
 

@@ -3,8 +3,8 @@
 from typing import assert_never
 
 from archetype import spec
+from archetype.cost.dtypes import bytes_of
 from archetype.cost.layers import alike
-from archetype.cost.types import bytes_of
 
 INTEGER = 8  # bytes of a token, or of a length
 

@@ -7,11 +7,11 @@ else is assumed to stay near the processor; a real program comes no closer than 
 
 from typing import Literal, NamedTuple
 
-from archetype.cost.devices import Device
+from archetype.cost.dtypes import bytes_of
+from archetype.cost.hardware import Device
 from archetype.cost.memory import computed_in
 from archetype.cost.passes import writes
 from archetype.cost.report import Report
-from archetype.cost.types import bytes_of
 
 PASSES_OF_ADAMW = 7  # reads weight, gradient and two moments; writes weight and two moments
 

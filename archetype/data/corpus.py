@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from archetype.data.batches import Tokens
-from archetype.data.tokenizer import Tokenizer
 from archetype.errors import DataError
+from archetype.tokenizers import Tokenizer
 
 PIECE = 2**20  # characters encoded at once
 LINE_END = re.compile(r"(?<=\S)\n(?=\S)")

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from archetype.data.batches import Tokens
-from archetype.data.tokenizer import Tokenizer
 from archetype.errors import DataError
+from archetype.tokenizers import Tokenizer
 
 POOL = 50  # batches that are sorted by length together: enough to leave little padding, few enough to mix
 

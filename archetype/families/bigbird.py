@@ -3,11 +3,11 @@
 from typing import Any
 
 from archetype import spec
-from archetype.checkpoint.rules import Rule, linear_rules
 from archetype.families.bert import COPIES, architecture, bert, body_rules, masked_rules, read_design, write_design
 from archetype.families.config import Config
 from archetype.families.family import Family, sizes, tiny
 from archetype.families.format import Format, only
+from archetype.families.rules import Rule, linear_rules
 
 
 def bigbird(

@@ -4,12 +4,12 @@ from math import log, sqrt
 from typing import Any
 
 from archetype import spec
-from archetype.checkpoint.rules import linear_rules, rule
 from archetype.families.config import Config, activation_name
 from archetype.families.family import Family, sizes, tiny
 from archetype.families.format import Format, only
 from archetype.families.llama import BLOCK, GATED, INV_FREQ, LAYER, PRE_NORMS
 from archetype.families.rope import read_rotary, write_rotary
+from archetype.families.rules import linear_rules, rule
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.layers import MAX_LAYERS
 

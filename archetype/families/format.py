@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from archetype.checkpoint.rules import Rule
 from archetype.errors import CheckpointError
 from archetype.families.config import Config
+from archetype.families.rules import Rule
 from archetype.spec import Encoder, ModelSpec, NoHead, Spec, VisionEncoder, differences, parse
 from archetype.spec.base import explain
 

@@ -6,12 +6,12 @@ As transformers' `gemma2` writes it.
 from typing import Any
 
 from archetype import spec
-from archetype.checkpoint.rules import linear_rules, rule
 from archetype.families.config import Config
 from archetype.families.family import Family, sizes, tiny
 from archetype.families.format import Format, only
 from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
 from archetype.families.llama import BLOCK, FRAME, GATED, INV_FREQ, LAYER, read_design, write_design
+from archetype.families.rules import linear_rules, rule
 from archetype.families.standard_block import ALL_BIASES
 
 

@@ -4,12 +4,12 @@ from functools import partial
 from typing import Any
 
 from archetype import spec
-from archetype.checkpoint.rules import linear_rules, rule
 from archetype.errors import CheckpointError
 from archetype.families.config import Config, activation_name
 from archetype.families.family import Family, sizes, tiny
 from archetype.families.format import Format, only
 from archetype.families.rope import read_rotary, write_rotary
+from archetype.families.rules import linear_rules, rule
 from archetype.families.standard_block import ALL_BIASES
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.layers import MAX_LAYERS

@@ -4,10 +4,10 @@ from functools import partial
 from typing import Any
 
 from archetype import spec
-from archetype.checkpoint.rules import linear_rules, rule
 from archetype.families.config import Config
 from archetype.families.family import Family, sizes, tiny
 from archetype.families.format import Format, only
+from archetype.families.rules import linear_rules, rule
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.layers import MAX_LAYERS
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 from archetype import spec
-from archetype.checkpoint.rules import rule
 from archetype.families.config import Config
 from archetype.families.family import Family, sizes, tiny
 from archetype.families.format import Format, only
 from archetype.families.llama import BLOCK, FRAME, INV_FREQ, LAYER, PRE_NORMS, llama, read_design, write_design
+from archetype.families.rules import rule
 
 
 def mixtral(

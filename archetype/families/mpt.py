@@ -3,10 +3,10 @@
 from typing import Any
 
 from archetype import spec
-from archetype.checkpoint.rules import rule
 from archetype.families.config import Config
 from archetype.families.family import Family, sizes, tiny
 from archetype.families.format import Format, only
+from archetype.families.rules import rule
 from archetype.families.standard_block import standard_block
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.layers import MAX_LAYERS

@@ -3,11 +3,11 @@
 from typing import Any
 
 from archetype import spec
-from archetype.checkpoint.rules import Rule, linear_rules, rule
 from archetype.families.classes import read_classes, write_classes
 from archetype.families.config import Config, activation_name
 from archetype.families.family import Family, sizes
 from archetype.families.format import Format, only
+from archetype.families.rules import Rule, linear_rules, rule
 from archetype.families.standard_block import standard_block
 from archetype.spec.base import MAX_WIDE
 from archetype.spec.layers import MAX_LAYERS

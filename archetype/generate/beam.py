@@ -6,8 +6,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from archetype.model import EncoderDecoder
-from archetype.parts.state import State
+from archetype.models import EncoderDecoder
+from archetype.nn.cache import State
 from archetype.spec.base import Size, Spec
 
 TOGETHER = 64  # sources that are searched at once

@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from archetype.data.tokenizer import Tokenizer
 from archetype.errors import SpecError
 from archetype.generate.embed import encoded
-from archetype.model import Encoder, VisionEncoder
+from archetype.models import Encoder, VisionEncoder
+from archetype.tokenizers import Tokenizer
 
 AT_ONCE = 256  # pictures that go through the model together
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from archetype.errors import SpecError
 from archetype.generate.sample import Sampler
 from archetype.generate.settings import Sampling
-from archetype.model import CausalModel
-from archetype.parts.state import State
+from archetype.models import CausalModel
+from archetype.nn.cache import State
 
 PREFILL_CHUNK = 512
 

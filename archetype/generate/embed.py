@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from archetype.data.tokenizer import Tokenizer
 from archetype.errors import DataError
-from archetype.model import Encoder
+from archetype.models import Encoder
+from archetype.tokenizers import Tokenizer
 
 Pooling = Literal["mean", "first"]
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
-from archetype.data.tokenizer import Tokenizer
-from archetype.data.tokenizer.special_tokens import mask_id
 from archetype.errors import DataError, SpecError
-from archetype.model import Encoder
+from archetype.models import Encoder
+from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.special_tokens import mask_id
 
 MASK = "[MASK]"
 

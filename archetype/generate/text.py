@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from archetype.data.tokenizer import TextStream, Tokenizer
 from archetype.errors import DataError
 from archetype.generate.decode import Decoding
 from archetype.generate.settings import Sampling
-from archetype.model import CausalModel
+from archetype.models import CausalModel
+from archetype.tokenizers import TextStream, Tokenizer
 
 
 def stream(

@@ -1,10 +1,10 @@
 """Source texts to target texts."""
 
 from archetype.data.pairs import end_of_text
-from archetype.data.tokenizer import Tokenizer
 from archetype.errors import DataError
 from archetype.generate.beam import Beam, beam_search
-from archetype.model import EncoderDecoder
+from archetype.models import EncoderDecoder
+from archetype.tokenizers import Tokenizer
 
 
 def translate(

@@ -51,7 +51,6 @@ from archetype.spec.initialization import (
     NormalInitialization,
     XavierInitialization,
 )
-from archetype.spec.io import json_schema, parse, read, to_json, to_yaml
 from archetype.spec.layers import cycle, repeat, runs
 from archetype.spec.mixer import Mixer
 from archetype.spec.model import (
@@ -84,6 +83,7 @@ from archetype.spec.position import (
     YarnScaling,
 )
 from archetype.spec.recurrent import GRU, LSTM, RNN, Mamba
+from archetype.spec.serialize import json_schema, parse, read, to_json, to_yaml
 from archetype.spec.stack import SizedStack, Stack, StackInPlace
 
 __all__ = [

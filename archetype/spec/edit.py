@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from archetype.errors import SpecError
+from archetype.io.yaml import yaml_value
 from archetype.spec.base import Spec
 from archetype.spec.base import path as as_path
 from archetype.spec.block import Block
-from archetype.spec.io import parse, yaml_value
 from archetype.spec.layers import MAX_LAYERS, cycle, runs
 from archetype.spec.model import ModelSpec
+from archetype.spec.serialize import parse
 from archetype.spec.stack import Stack
 
 Change = tuple[str, Any, Any]

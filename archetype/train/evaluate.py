@@ -7,9 +7,9 @@ from itertools import islice
 
 import torch
 
-from archetype.model import Model
+from archetype.models import Model
+from archetype.train.objective import Task
 from archetype.train.precision import autocast
-from archetype.train.task import Task
 
 
 @dataclass(frozen=True)

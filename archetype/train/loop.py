@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import torch
 
-from archetype.checkpoint import training as checkpoints
 from archetype.errors import DataError
-from archetype.model import Model
+from archetype.models import Model
+from archetype.runs import checkpoints as checkpoints
 from archetype.train.evaluate import Evaluation, evaluate
-from archetype.train.interrupt import Interrupt
-from archetype.train.optimizer import optimizer_tensors
+from archetype.train.objective import Batch, Task
+from archetype.train.optimizers import optimizer_tensors
 from archetype.train.precision import autocast
-from archetype.train.schedule import learning_rate
-from archetype.train.session import Session
-from archetype.train.task import Batch, Task
+from archetype.train.schedules import learning_rate
+from archetype.train.state import Session
+from archetype.train.stop_signal import Interrupt
 
 MAX_SKIPPED = 5  # steps in a row with a loss or gradient that is no number
 

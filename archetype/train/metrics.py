@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from archetype.checkpoint import durable
+from archetype.io import atomic
 from archetype.train.loop import Evaluated, Event, Step
 
 
@@ -23,7 +23,7 @@ def line(event: Event) -> dict[str, Any] | None:
 def append(file: Path, event: Event) -> None:
     """Add an event to the metrics file."""
     if (values := line(event)) is not None:
-        durable.append_line(file, json.dumps(values))
+        atomic.append_line(file, json.dumps(values))
 
 
 def read(file: Path) -> list[dict[str, Any]]:
@@ -42,4 +42,4 @@ def rewind(file: Path, step: int) -> None:
     """Forget what was measured after `step`: a resumed run measures it again."""
     if file.is_file():
         kept = [json.dumps(values) for values in read(file) if values["step"] <= step]
-        durable.write_bytes(file, "".join(text + "\n" for text in kept).encode())
+        atomic.write_bytes(file, "".join(text + "\n" for text in kept).encode())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from archetype.cost.devices import Device
+from archetype.cost.hardware import Device
 
 TRIED = 5  # the best of them counts: what is wanted is a limit
 COPIED = 2**27  # bytes, more than a cache holds

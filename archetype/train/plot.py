@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from archetype.checkpoint import durable
+from archetype.io import atomic
 
 Curve = tuple[list[int], list[float]]
 
@@ -45,4 +45,4 @@ def draw_picture(metrics: list[dict[str, Any]], file: Path, title: str) -> None:
     axes.set(xlabel="step", ylabel="loss (nats)", title=title)
     axes.grid(alpha=0.3)
     axes.legend()
-    durable.write_with(file, lambda temporary: FigureCanvasAgg(figure).print_png(str(temporary)))
+    atomic.write_with(file, lambda temporary: FigureCanvasAgg(figure).print_png(str(temporary)))

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from archetype.errors import SpecError
+from archetype.io.yaml import read_mapping
 from archetype.spec.base import Flag, Length, Positive, Probability, Size, Spec
-from archetype.spec.io import read_mapping, to_yaml
+from archetype.spec.serialize import to_yaml
 
 TokenizerKind = Literal["bytes", "characters", "words", "bpe", "byte_bpe"]
 Fraction = Annotated[float, Field(ge=0, le=1)]

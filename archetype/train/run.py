@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from archetype.checkpoint.run import write_weights
+from archetype.runs.directory import write_weights
 from archetype.train import metrics
-from archetype.train.interrupt import interruptible
 from archetype.train.loop import Event, Interrupted, train
 from archetype.train.plot import draw_picture
-from archetype.train.session import Session
+from archetype.train.state import Session
+from archetype.train.stop_signal import interruptible
 
 
 def run(session: Session, watch: Callable[[Event], None]) -> Interrupted | None:

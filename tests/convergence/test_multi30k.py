@@ -6,12 +6,12 @@ import pytest
 import sacrebleu
 import torch
 
-from archetype.data.text import read_text
-from archetype.folders import load
+from archetype.io.text import read_text
+from archetype.loading import load
 from archetype.train.loop import Evaluated, Event
 from archetype.train.recipe import Recipe, read_recipe
 from archetype.train.run import run
-from archetype.train.session import start
+from archetype.train.state import start
 
 RECIPES = Path(__file__).parent.parent.parent / "recipes"
 

@@ -9,11 +9,11 @@ import torch
 from sklearn.datasets import load_digits
 
 from archetype.families.transformer import transformer
-from archetype.folders import load
+from archetype.loading import load
 from archetype.train.loop import Evaluated, Event
 from archetype.train.recipe import AdamW, Cosine, Pairs, Recipe, read_recipe
 from archetype.train.run import run
-from archetype.train.session import start
+from archetype.train.state import start
 
 CPU = torch.device("cpu")
 RECIPES = Path(__file__).parent.parent.parent / "recipes"

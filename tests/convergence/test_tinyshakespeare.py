@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from archetype.cost import total_parameters
-from archetype.train.interrupt import Interrupt
 from archetype.train.loop import Evaluated, Event, train
 from archetype.train.recipe import Recipe, read_recipe
-from archetype.train.session import start
+from archetype.train.state import start
+from archetype.train.stop_signal import Interrupt
 
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "tinyshakespeare.yaml"
 

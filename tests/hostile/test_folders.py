@@ -15,12 +15,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from archetype.data.tokenizer import train_tokenizer
 from archetype.families.llama import llama
-from archetype.folders import export
 from archetype.language_model import LanguageModel
-from archetype.model import build
-from tests.weights import randomize
+from archetype.loading import export
+from archetype.models import build
+from archetype.tokenizers import train_tokenizer
+from tests.helpers.weights import randomize
 
 ROOT = Path(__file__).parent.parent.parent
 Spoil = Callable[[Path], None]
@@ -315,7 +315,7 @@ def judged(sound: Path, place: Path, spoils: dict[str, Spoil], *arguments: str) 
         cases[name] = (str(folder), ["generate", str(folder), "hello", "--max-new-tokens", "1", *arguments])
     (place / "cases.json").write_text(json.dumps(cases))
     done = subprocess.run(
-        [sys.executable, "-m", "tests.hostile.watched", str(place / "cases.json")],
+        [sys.executable, "-m", "tests.helpers.watched", str(place / "cases.json")],
         capture_output=True, text=True, cwd=ROOT, timeout=600,
         env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
@@ -382,7 +382,7 @@ def test_a_template_that_is_a_trap_is_refused_when_it_is_asked_for(sound: Path, 
 def test_the_watch_sees_what_it_is_there_to_see(sound: Path, tmp_path: Path) -> None:
     """The control: a pickle that is read makes its file, and the watch tells."""
     program = (
-        "import pathlib, pickle, sys; from tests.hostile.watched import Watch\n"
+        "import pathlib, pickle, sys; from tests.helpers.watched import Watch\n"
         "watch = Watch(); sys.addaudithook(watch); watch.folder = pathlib.Path('/nowhere')\n"
         f"pickle.loads({pickle.dumps(Trap(tmp_path / SPRUNG))!r}); open({str(sound / CONFIG)!r})\n"
         "watch.folder = None; print(watch.touched)"

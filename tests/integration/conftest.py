@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration import forked
+from tests.helpers import forked
 
 Command = Callable[..., subprocess.CompletedProcess[Any]]
 

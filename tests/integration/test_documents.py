@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from archetype.io.yaml import yaml_value
 from archetype.spec import parse, to_yaml
-from archetype.spec.io import yaml_value
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

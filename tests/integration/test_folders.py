@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from archetype import spec
-from archetype.families.source import open_spec
+from archetype.convert.source import open_spec
 from tests.integration.conftest import Command
 from tests.integration.test_bad_input import refused
 

@@ -9,7 +9,7 @@ from transformers import LlamaForCausalLM
 
 import archetype
 from archetype.language_model import LanguageModel
-from tests.weights import distance
+from tests.helpers.weights import distance
 
 PROMPTS = ["Once upon a time", "Tom had a big red car. He", ""]
 

@@ -13,23 +13,23 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from archetype import cost, families, generate
-from archetype.checkpoint.run import Run
 from archetype.cost.state import state_bytes
 from archetype.data.pairs import end_of_text
 from archetype.generate import Beam
 from archetype.language_model import LanguageModel
-from archetype.model import CausalModel, Encoder, EncoderDecoder, Model, VisionEncoder, build
-from archetype.train.learning import spec_for, task_for, tokenizer_for
+from archetype.models import CausalModel, Encoder, EncoderDecoder, Model, VisionEncoder, build
+from archetype.runs.directory import Run
 from archetype.train.loop import take_step
-from archetype.train.optimizer import build_optimizer
+from archetype.train.optimizers import build_optimizer
 from archetype.train.recipe import AdamW, Cosine, Data, Pairs, Pictures, Recipe, SpanCorruption, Text
-from archetype.train.session import Session
+from archetype.train.setup import spec_for, task_for, tokenizer_for
+from archetype.train.state import Session
+from tests.helpers import causal as writing
+from tests.helpers.combinations import EXACT, padded
+from tests.helpers.weights import distance, randomize
 from tests.invariants import test_encoder_decoders as pairs_of
-from tests.invariants.combinations import EXACT, padded
 from tests.unit.cost.test_flops import flops_of, padding
 from tests.unit.cost.test_parameters import agrees
-from tests.unit.model import writing
-from tests.weights import distance, randomize
 
 TINY = sorted(name for name in families.presets() if name.endswith("-tiny"))
 STEPS, LENGTH = 50, 48  # past every window

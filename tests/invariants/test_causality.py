@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archetype import spec
-from tests.invariants.combinations import EXACT, GRID, POSITIONS, combined, hybrid, model_of, text
-from tests.strategies import CONTEXT, VOCABULARY, causal_models
-from tests.weights import distance
+from tests.helpers.combinations import EXACT, GRID, POSITIONS, combined, hybrid, model_of, text
+from tests.helpers.strategies import CONTEXT, VOCABULARY, causal_models
+from tests.helpers.weights import distance
 
 
 @pytest.mark.parametrize("drawn", [*GRID, pytest.param(hybrid(), id="hybrid")])

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from archetype import spec
-from archetype.model import EncoderDecoder, build
-from archetype.parts.state import State
-from tests.invariants.combinations import EXACT, combined, hybrid, padded, rows_of, text
-from tests.strategies import CONTEXT, VOCABULARY, encoder_decoders
-from tests.weights import distance, randomize
+from archetype.models import EncoderDecoder, build
+from archetype.nn.cache import State
+from tests.helpers.combinations import EXACT, combined, hybrid, padded, rows_of, text
+from tests.helpers.strategies import CONTEXT, VOCABULARY, encoder_decoders
+from tests.helpers.weights import distance, randomize
 
 EXAMPLES = settings(max_examples=15)
 CUTS = st.sets(st.integers(1, CONTEXT - 1), max_size=4).map(sorted)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from archetype import spec
-from archetype.model import Encoder, VisionEncoder, build
-from tests.invariants.combinations import EXACT, padded, rows_of, text
-from tests.strategies import CONTEXT, VOCABULARY, encoders, vision_encoders
-from tests.weights import distance, randomize
+from archetype.models import Encoder, VisionEncoder, build
+from tests.helpers.combinations import EXACT, padded, rows_of, text
+from tests.helpers.strategies import CONTEXT, VOCABULARY, encoders, vision_encoders
+from tests.helpers.weights import distance, randomize
 
 LENGTHS = st.lists(st.integers(1, CONTEXT), min_size=2, max_size=4)
 EXAMPLES = settings(max_examples=30)

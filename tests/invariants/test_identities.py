@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from archetype import spec
-from archetype.model import build
-from tests.invariants.combinations import EXACT, GATED, LLAMA3, combined, text
-from tests.strategies import CONTEXT
-from tests.weights import distance, randomize
+from archetype.models import build
+from tests.helpers.combinations import EXACT, GATED, LLAMA3, combined, text
+from tests.helpers.strategies import CONTEXT
+from tests.helpers.weights import distance, randomize
 
 BASE = combined({"position": "rotary"})
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from archetype import families, spec
-from archetype.model import CausalModel, Decoder
-from archetype.parts.state import State
-from tests.invariants.combinations import EXACT, GRID, combined, hybrid, model_of, padded, rows_of, text
-from tests.strategies import CONTEXT, VOCABULARY, causal_models
-from tests.unit.model import writing
-from tests.weights import distance
+from archetype.models import CausalModel, Decoder
+from archetype.nn.cache import State
+from tests.helpers import causal as writing
+from tests.helpers.combinations import EXACT, GRID, combined, hybrid, model_of, padded, rows_of, text
+from tests.helpers.strategies import CONTEXT, VOCABULARY, causal_models
+from tests.helpers.weights import distance
 
 EXAMPLES = settings(max_examples=15)
 # where a text is cut
@@ -307,7 +307,7 @@ def test_dynamic_scaling_follows_this_request_and_no_earlier_one() -> None:
 COMPILED = """
 import torch
 from archetype import families
-from archetype.model import build
+from archetype.models import build
 
 for name in {names}:
     model = build(families.preset(name)).eval().requires_grad_(False)

@@ -30,7 +30,7 @@ from transformers import (
 import archetype
 from archetype import spec
 from archetype.families.config import ACTIVATIONS
-from tests.parity.published import (
+from tests.helpers.published import (
     CONTEXT,
     EXACT,
     VOCABULARY,
@@ -44,7 +44,7 @@ from tests.parity.published import (
     text,
     untie,
 )
-from tests.weights import distance, randomize
+from tests.helpers.weights import distance, randomize
 
 SIZES: dict[str, Any] = {
     "pad_token_id": None,  # else transformers gives the row of padding no gradient

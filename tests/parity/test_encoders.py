@@ -15,7 +15,7 @@ from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAtt
 
 import archetype
 from archetype.spec.pattern import BigBird, Setting
-from tests.parity.published import (
+from tests.helpers.published import (
     EXACT,
     VOCABULARY,
     WRONG,
@@ -29,7 +29,7 @@ from tests.parity.published import (
     text,
     untie,
 )
-from tests.weights import distance, randomize
+from tests.helpers.weights import distance, randomize
 
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 2,

@@ -15,10 +15,10 @@ from transformers.models.deepseek_v2.modeling_deepseek_v2 import (
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
 from archetype import spec
-from archetype.parts.experts import MixtureOfExperts
-from archetype.parts.latent import LatentAttention
-from archetype.parts.span import Span
-from tests.weights import distance, randomize
+from archetype.nn.context import Span
+from archetype.nn.experts import MixtureOfExperts
+from archetype.nn.latent_attention import LatentAttention
+from tests.helpers.weights import distance, randomize
 
 EXACT = 1e-5
 D, T = 32, 12

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from archetype import spec
-from archetype.checkpoint import gguf
-from archetype.data.tokenizer import train_tokenizer
+from archetype.convert.gguf import file as gguf
 from archetype.families.bert import bert
 from archetype.families.bloom import bloom
 from archetype.families.deepseek_v2 import deepseek_v2
@@ -23,10 +22,11 @@ from archetype.families.mixtral import mixtral
 from archetype.families.mpt import mpt
 from archetype.families.qwen2 import qwen2
 from archetype.families.t5 import t5
-from archetype.folders import export
 from archetype.language_model import LanguageModel
-from archetype.model import build
-from tests.weights import distance, randomize
+from archetype.loading import export
+from archetype.models import build
+from archetype.tokenizers import train_tokenizer
+from tests.helpers.weights import distance, randomize
 
 COMMON: dict[str, Any] = dict(num_layers=2, d_model=64, vocab_size=300, context_length=64)
 GROUPED: dict[str, Any] = COMMON | dict(num_heads=4, num_kv_heads=2, d_ff=96)

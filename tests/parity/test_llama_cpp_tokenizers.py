@@ -11,16 +11,16 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from archetype import spec
-from archetype.checkpoint import gguf
-from archetype.data.tokenizer import Tokenizer
-from archetype.data.tokenizer.gguf.sentencepiece import CHARSMAP, NORMALIZER, section
-from archetype.data.tokenizer.hugging_face import HuggingFaceTokenizer
-from archetype.data.tokenizer.sentencepiece import SentencePieceTokenizer
+from archetype.convert.gguf import file as gguf
+from archetype.convert.gguf.vocabulary_sentencepiece import CHARSMAP, NORMALIZER, section
 from archetype.families.bert import bert
 from archetype.families.t5 import t5
-from archetype.folders import export
 from archetype.language_model import LanguageModel
-from archetype.model import build
+from archetype.loading import export
+from archetype.models import build
+from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
+from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
 
 TEXT = """The small cat sleeps on the warm stone in front of the house, where it sleeps every day.
 Who has taken the bread that was lying on the table this morning? It was the neighbour's dog!

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import archetype
-from archetype.data.tokenizer import open_tokenizer
-from archetype.data.tokenizer.marian import MarianTokenizer
-from tests.weights import randomize
+from archetype.tokenizers import open_tokenizer
+from archetype.tokenizers.marian import MarianTokenizer
+from tests.helpers.weights import randomize
 
 ENGLISH = """The small cat sleeps on the warm stone in front of the house.
 Who has taken the bread that was lying on the table this morning?

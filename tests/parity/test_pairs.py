@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import MarianConfig, PreTrainedConfig, T5Config
 
 import archetype
-from tests.parity.published import (
+from tests.helpers.published import (
     EXACT,
     VOCABULARY,
     WRONG,
@@ -27,7 +27,7 @@ from tests.parity.published import (
     text,
     untie,
 )
-from tests.weights import distance, randomize
+from tests.helpers.weights import distance, randomize
 
 
 def t5(**changes: Any) -> T5Config:

@@ -10,13 +10,13 @@ import transformers
 import typer
 
 import archetype.errors
-from archetype import parity
 from archetype.cli.parity import parity as verb
-from archetype.folders import load
+from archetype.convert import parity
 from archetype.language_model import LanguageModel
+from archetype.loading import load
+from tests.helpers.published import lose, swap
+from tests.helpers.weights import randomize
 from tests.parity import test_decoders, test_encoders, test_pairs
-from tests.parity.published import lose, swap
-from tests.weights import randomize
 
 CASES: dict[str, tuple[str, Callable[[], Any]]] = {
     "llama": ("LlamaForCausalLM", test_decoders.llama_config),

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig
 import archetype
 from archetype.errors import UnknownFamily
 from tests.conftest import ROOT
-from tests.parity.published import EXACT
-from tests.parity.zoo import TYPES, outcome
-from tests.weights import distance, randomize
+from tests.helpers.published import EXACT
+from tests.helpers.weights import distance, randomize
+from tests.helpers.zoo import TYPES, outcome
 
 PAGE = (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8")
 ROWS = dict(re.findall(r"^\| (\S+) \| (agrees|differs|refused|not made) \|", PAGE, flags=re.MULTILINE))

@@ -12,10 +12,10 @@ from pydantic.fields import FieldInfo
 
 from archetype import cost, spec
 from archetype.cost.state import state_bytes
-from archetype.model import EncoderDecoder, build
-from archetype.parts import build as parts
-from archetype.parts.norm import NoNorm
-from tests.strategies import (
+from archetype.models import EncoderDecoder, build
+from archetype.nn import build as parts
+from archetype.nn.norm import NoNorm
+from tests.helpers.strategies import (
     CONTEXT,
     decoders,
     encoder_decoders,

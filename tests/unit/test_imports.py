@@ -47,7 +47,7 @@ WITHOUT_TORCH = ("errors", "spec", "cost", "families", "checkpoint.rules", "chec
 
 
 def room(module: str) -> str:
-    """archetype.parts.norm -> parts; the package itself is the empty room, above all others."""
+    """archetype.nn.norm -> parts; the package itself is the empty room, above all others."""
     parts = module.split(".")[1:]
     narrow = ".".join(parts[:2])
     return narrow if narrow in STOREY else "".join(parts[:1])
@@ -89,11 +89,11 @@ def rooms_imported(module: str) -> set[str]:
 
 
 def test_the_walk_sees_every_way_to_import() -> None:
-    names = set(imported("archetype.parts.attention"))
-    assert {"archetype.spec", "archetype.parts.mask", "torch", "jaxtyping.Float"} < names
-    assert {"spec", "cost", "errors", "model", "parts"} == rooms_imported("archetype.model.build")
-    assert "archetype.faces" in set(imported("archetype"))
-    assert uses("archetype.parts.norm", "torch")
+    names = set(imported("archetype.nn.attention"))
+    assert {"archetype.spec", "archetype.nn.masks", "torch", "jaxtyping.Float"} < names
+    assert {"spec", "cost", "errors", "model", "parts"} == rooms_imported("archetype.models.build")
+    assert "archetype.api" in set(imported("archetype"))
+    assert uses("archetype.nn.norm", "torch")
     assert not uses("archetype.spec.norm", "torch")
 
 
@@ -117,7 +117,7 @@ def test_only_one_module_knows_that_there_are_other_processes(module: str) -> No
 
 @pytest.mark.parametrize("module", list(MODULES))
 def test_the_reference_library_is_used_only_to_compare_with(module: str) -> None:
-    assert module == "archetype.parity" or not uses(module, "transformers")
+    assert module == "archetype.convert.parity" or not uses(module, "transformers")
 
 
 @pytest.mark.parametrize("module", list(MODULES))
@@ -141,4 +141,4 @@ def test_specifications_and_costs_never_load_torch() -> None:
     )
     assert "archetype.cost.flops" in loaded
     assert not {"torch", "numpy", "transformers"} & loaded
-    assert "torch" in loaded_after("import archetype.model")
+    assert "torch" in loaded_after("import archetype.models")

@@ -6,9 +6,9 @@ from torch.nn.functional import cross_entropy
 
 from archetype import families, spec
 from archetype.cost import activations
-from archetype.cost.kept import Computed
-from archetype.model import build
-from tests.unit.cost.specimens import DECODERS
+from archetype.cost.saved_activations import Computed
+from archetype.models import build
+from tests.helpers.specs import DECODERS
 
 BATCH, LENGTH = 3, 20
 

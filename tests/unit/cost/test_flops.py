@@ -12,10 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from archetype import cost, families, spec
-from archetype.model import build
-from archetype.parts.state import State
-from tests.strategies import CONTEXT, decoders
-from tests.unit.cost.specimens import DECODERS, LATENT, OTHERS, mixed
+from archetype.models import build
+from archetype.nn.cache import State
+from tests.helpers.specs import DECODERS, LATENT, OTHERS, mixed
+from tests.helpers.strategies import CONTEXT, decoders
 
 SIZES = {"batch": st.integers(1, 3), "length": st.integers(2, CONTEXT)}
 BATCH, LENGTH = 2, 20

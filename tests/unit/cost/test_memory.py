@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from archetype import cost, families, spec
 from archetype.cost import state as states
-from archetype.cost.types import BYTES, bytes_of
+from archetype.cost.dtypes import BYTES, bytes_of
 from archetype.errors import SpecError
-from archetype.model import build, skeleton
-from tests.strategies import CONTEXT, decoders
-from tests.unit.cost.specimens import ALL
+from archetype.models import build, skeleton
+from tests.helpers.specs import ALL
+from tests.helpers.strategies import CONTEXT, decoders
 
 DTYPES = {name: getattr(torch, name) for name in BYTES}
 

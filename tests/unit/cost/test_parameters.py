@@ -7,9 +7,9 @@ from hypothesis import given, settings
 
 from archetype import cost, families, spec
 from archetype.cost.layers import label
-from archetype.model import skeleton
-from tests.strategies import decoders
-from tests.unit.cost.specimens import ALL, GATED, block, decoder, experts
+from archetype.models import skeleton
+from tests.helpers.specs import ALL, GATED, block, decoder, experts
+from tests.helpers.strategies import decoders
 
 PRESETS = sorted(families.presets())
 

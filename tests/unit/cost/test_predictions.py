@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from archetype import cost, families
 from archetype.cost import memory, state
 from archetype.cost.complexity import Complexity
-from archetype.cost.devices import DEVICES, Device, device
 from archetype.cost.fit import fits, largest, parse_size
+from archetype.cost.hardware import DEVICES, Device, device
 from archetype.cost.time import predict
 from archetype.errors import SpecError
-from tests.unit.cost.specimens import ALL
+from tests.helpers.specs import ALL
 
 GIB = 2**30
 

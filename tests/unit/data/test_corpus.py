@@ -5,8 +5,8 @@ import pytest
 
 from archetype.data import corpus as module
 from archetype.data.corpus import corpus, encode, split
-from archetype.data.tokenizer import train_tokenizer
 from archetype.errors import DataError
+from archetype.tokenizers import train_tokenizer
 
 TEXT = "".join(f"line {i} of a text\n" + "\n" * (i % 3) for i in range(400))
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype.data.pairs import PairBatches, Pairs, Rows, end_of_text, read_lines, tokenized
-from archetype.data.tokenizer import train_tokenizer
 from archetype.errors import DataError
+from archetype.tokenizers import train_tokenizer
 
 PLACE = "data.source, data.target"
 

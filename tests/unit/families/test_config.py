@@ -9,9 +9,9 @@ from archetype import families, spec
 from archetype.errors import CheckpointError, SpecError
 from archetype.families import FAMILIES
 from archetype.families.format import TRAINING_ONLY
-from archetype.model import skeleton
+from archetype.models import skeleton
+from tests.helpers.published_configs import GPT2, LLAMA_2_7B, LLAMA_32_1B, PUBLISHED
 from tests.unit.cost.test_parameters import PUBLISHED as PUBLISHED_COUNTS
-from tests.unit.families.published_configs import GPT2, LLAMA_2_7B, LLAMA_32_1B, PUBLISHED
 from tests.unit.families.test_published_counts import COUNTS
 
 PRESETS = sorted(name for family in families.PUBLISHED.values() for name in family.presets)

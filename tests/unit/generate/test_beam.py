@@ -12,8 +12,8 @@ from archetype.families.t5 import t5
 from archetype.families.transformer import transformer
 from archetype.generate import beam
 from archetype.generate.beam import Beam, beam_search
-from archetype.model import EncoderDecoder, build
-from tests.weights import randomize
+from archetype.models import EncoderDecoder, build
+from tests.helpers.weights import randomize
 
 END = 0
 SIZES = dict(num_layers=1, d_model=8, context_length=12)

@@ -10,8 +10,8 @@ from archetype.errors import SpecError
 from archetype.families.gpt2 import gpt2
 from archetype.families.llama import llama
 from archetype.generate import Decoding, Sampler, Sampling, decode, prefill
-from archetype.model import Model, build
-from tests.weights import randomize
+from archetype.models import Model, build
+from tests.helpers.weights import randomize
 
 VOCABULARY, CONTEXT = 13, 16
 SIZES = dict(num_layers=1, d_model=8, vocab_size=VOCABULARY, context_length=CONTEXT)

@@ -7,8 +7,6 @@ import torch
 
 import archetype
 from archetype import spec
-from archetype.data.tokenizer import Tokenizer, train_tokenizer
-from archetype.data.tokenizer.special_tokens import mask_id
 from archetype.errors import ArchetypeError
 from archetype.families import preset
 from archetype.families.bert import bert
@@ -16,8 +14,10 @@ from archetype.families.transformer import transformer
 from archetype.generate import beam_search
 from archetype.generate.beam import Beam
 from archetype.language_model import LanguageModel
-from archetype.model import Encoder, build
-from tests.weights import randomize
+from archetype.models import Encoder, build
+from archetype.tokenizers import Tokenizer, train_tokenizer
+from archetype.tokenizers.special_tokens import mask_id
+from tests.helpers.weights import randomize
 
 TEXT = "the cat sat on the mat and the other cat sat there"
 

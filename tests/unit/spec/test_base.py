@@ -10,7 +10,7 @@ import archetype
 from archetype import families, spec
 from archetype.spec.base import Spec
 from archetype.spec.model import MODELS
-from tests.strategies import decoders
+from tests.helpers.strategies import decoders
 
 
 @given(decoders(wild=True))

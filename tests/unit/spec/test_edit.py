@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from archetype import families, spec
 from archetype.errors import SpecError
 from archetype.spec.edit import ABSENT
-from tests.strategies import decoders
+from tests.helpers.strategies import decoders
 
 TINY = families.preset("llama-tiny")
 GPT2 = families.preset("gpt2-tiny")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from archetype import spec
 from archetype.spec.layers import MAX_LAYERS
-from tests.strategies import decoders
+from tests.helpers.strategies import decoders
 
 
 def block(num_heads: int) -> spec.Block:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from jsonschema import Draft202012Validator
 
 from archetype import families, spec
-from tests.strategies import decoders
+from tests.helpers.strategies import decoders
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from archetype.checkpoint import training as checkpoints
+from archetype.runs import checkpoints as checkpoints
 from archetype.train import metrics
 from archetype.train.plot import curves
 from archetype.train.recipe import NextToken, Recipe, Text, read_recipe
 from archetype.train.run import run
-from archetype.train.session import resume, start
+from archetype.train.state import resume, start
 from tests.unit.train.test_resume import steps
 
 CPU = torch.device("cpu")

@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 
 from archetype.train.evaluate import evaluate
 from archetype.train.loop import take_step
+from archetype.train.objectives.text import NextTokenTask
 from archetype.train.recipe import AdamW, Recipe
-from archetype.train.session import Session, start
-from archetype.train.tasks.text import NextTokenTask
+from archetype.train.state import Session, start
 
 CPU = torch.device("cpu")
 

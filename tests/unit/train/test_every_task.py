@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from archetype import folders
-from archetype.checkpoint.run import read_run_model
+from archetype import loading
+from archetype.runs.directory import read_run_model
 from archetype.train.evaluate import evaluate
-from archetype.train.interrupt import Interrupt
 from archetype.train.loop import Evaluated, Step, train
-from archetype.train.optimizer import optimizer_tensors
+from archetype.train.optimizers import optimizer_tensors
 from archetype.train.recipe import AdamW, Recipe, read_recipe
 from archetype.train.run import run
-from archetype.train.session import resume, start
-from tests.unit.train.specimens import NAMES, recipes
+from archetype.train.state import resume, start
+from archetype.train.stop_signal import Interrupt
+from tests.helpers.recipes import NAMES, recipes
 from tests.unit.train.test_resume import steps
 
 CPU = torch.device("cpu")
@@ -68,7 +68,7 @@ def test_a_run_is_written_and_read_whole(specimen: Recipe, name: str, tmp_path: 
     measured = evaluate(read, session.task, "float32")
     assert measured is not None
     assert measured.loss == held_out[-1]["validation_loss"]
-    lm = folders.load(tmp_path / "run")
+    lm = loading.load(tmp_path / "run")
     assert lm.spec == session.model.spec and (lm.tokenizer is None) == name.startswith("images")
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from archetype.checkpoint import training as checkpoints
 from archetype.errors import CheckpointError, DataError
+from archetype.runs import checkpoints as checkpoints
 from archetype.train.evaluate import evaluate
-from archetype.train.interrupt import Interrupt
 from archetype.train.loop import Evaluated, Saved, Step, take_step, train
-from archetype.train.optimizer import build_optimizer, optimizer_tensors
+from archetype.train.objective import Batch, Outcome
+from archetype.train.optimizers import build_optimizer, optimizer_tensors
 from archetype.train.recipe import AdamW, Recipe
-from archetype.train.session import Session, resume, start
-from archetype.train.task import Batch, Outcome
+from archetype.train.state import Session, resume, start
+from archetype.train.stop_signal import Interrupt
 
 CPU = torch.device("cpu")
 
@@ -115,7 +115,7 @@ def test_a_full_disk_is_one_line_and_the_old_checkpoint_stays(
     def full(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("archetype.checkpoint.durable._sync", full)
+    monkeypatch.setattr("archetype.io.atomic._sync", full)
     with pytest.raises(CheckpointError, match=r"cannot be written: .*; free some space or choose another folder"):
         list(events)
     monkeypatch.undo()

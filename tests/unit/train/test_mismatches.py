@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from archetype.errors import ArchetypeError
-from archetype.train.learning import objective_for
+from archetype.train.objectives.text import MaskedTokenTask, SpanCorruptionTask, corrupted
 from archetype.train.recipe import Pairs, Pictures, Recipe, Text
-from archetype.train.session import resume, start
-from archetype.train.tasks.text import MaskedTokenTask, SpanCorruptionTask, corrupted
-from tests.unit.train.specimens import ENCODER, decoder, megabyte, recipes, transformer_pair, vision
+from archetype.train.setup import objective_for
+from archetype.train.state import resume, start
+from tests.helpers.recipes import ENCODER, decoder, megabyte, recipes, transformer_pair, vision
 from tests.unit.train.test_resume import steps
 
 CPU = torch.device("cpu")

@@ -10,12 +10,12 @@ from archetype.data.pairs import Pairs
 from archetype.families.seq2seq import seq2seq
 from archetype.families.transformer import transformer
 from archetype.families.vit import vit
-from archetype.model import EncoderDecoder, build
+from archetype.models import EncoderDecoder, build
 from archetype.train.evaluate import evaluate
+from archetype.train.objectives.images import ImageTask
+from archetype.train.objectives.pairs import PairsTask
 from archetype.train.recipe import ImageClass, SequenceToSequence
-from archetype.train.tasks.images import ImageTask
-from archetype.train.tasks.pairs import PairsTask
-from tests.weights import randomize
+from tests.helpers.weights import randomize
 
 VOCABULARY = 11
 SPECS = {

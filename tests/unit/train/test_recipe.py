@@ -8,7 +8,7 @@ import torch
 from archetype.errors import ArchetypeError
 from archetype.train.precision import resolved
 from archetype.train.recipe import NextToken, Recipe, read_recipe, recipe_yaml
-from archetype.train.session import start
+from archetype.train.state import start
 
 CPU = torch.device("cpu")
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from archetype.checkpoint import training as checkpoints
 from archetype.errors import CheckpointError
-from archetype.train.interrupt import Interrupt
+from archetype.runs import checkpoints as checkpoints
 from archetype.train.loop import Event, Interrupted, Step, train
-from archetype.train.optimizer import optimizer_tensors
+from archetype.train.optimizers import optimizer_tensors
 from archetype.train.recipe import Recipe
 from archetype.train.run import run
-from archetype.train.session import Session, resume, start
+from archetype.train.state import Session, resume, start
+from archetype.train.stop_signal import Interrupt
 
 CPU = torch.device("cpu")
 

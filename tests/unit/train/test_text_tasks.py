@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from archetype.data.corpus import Corpus
 from archetype.errors import DataError
+from archetype.train.objective import IGNORED, Batch, Task
+from archetype.train.objectives.text import MaskedTokenTask, NextTokenTask, SpanCorruptionTask, corrupted
 from archetype.train.recipe import MaskedToken, SpanCorruption
-from archetype.train.task import IGNORED, Batch, Task
-from archetype.train.tasks.text import MaskedTokenTask, NextTokenTask, SpanCorruptionTask, corrupted
 
 VOCABULARY, MASK, LENGTH = 50, 60, 64
 

@@ -1,0 +1,68 @@
+"""How a family stands in GGUF, the format of llama.cpp, and how what it does not compute is refused."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from archetype import spec
+from archetype.errors import CheckpointError
+from archetype.families.rules import Rule
+
+Value = str | int | float | bool
+Keys = dict[str, Value]
+
+
+@dataclass(frozen=True)
+class Gguf:
+    """How one family stands in GGUF.
+
+    Attributes:
+        architecture: what llama.cpp calls it.
+        keys: what it asks of a model, without the architecture's prefix; refuses what llama.cpp does not compute.
+        rules: tensors of the file and parameters of the model.
+        paired: whether llama.cpp turns neighbouring features of queries and keys, where the model turns halves.
+        offset: added to the weights of norms.
+        fixed: keys that are the same for every model.
+    """
+
+    architecture: str
+    keys: Callable[[spec.ModelSpec], Keys]
+    rules: tuple[Rule, ...]
+    paired: bool = False
+    offset: float = 0.0
+    fixed: Mapping[str, Value] = field(default_factory=dict)
+
+    def metadata(self, model: spec.ModelSpec) -> Keys:
+        """All keys of a model.
+
+        Raises:
+            CheckpointError: names the field that llama.cpp does not compute.
+        """
+        return {**self.keys(model), **self.fixed}
+
+
+def unknown(place: str, what: str, remedy: str = "export with --format hf") -> CheckpointError:
+    """The error for a field that llama.cpp does not compute."""
+    return CheckpointError(place, f"llama.cpp does not know {what}", remedy)
+
+
+def sizes(model: spec.Decoder | spec.Encoder | spec.EncoderDecoder, num_blocks: int) -> Keys:
+    """The keys that every architecture has."""
+    return {
+        "context_length": model.context_length,
+        "embedding_length": model.d_model,
+        "block_count": num_blocks,
+        "vocab_size": model.vocab_size,
+    }
+
+
+def refuse_activations(
+    layers: Iterable[spec.Block], known: tuple[spec.Activation, ...], place: str = "layers[{i}]"
+) -> None:
+    """Refuse feed-forward parts with an activation that is none of the known ones."""
+    for index, block in enumerate(layers):
+        part = block.feedforward
+        network = part.expert if isinstance(part, spec.MixtureOfExperts) else part
+        if isinstance(network, spec.MLP | spec.GatedMLP) and network.activation not in known:
+            names = " or ".join(map(repr, known))
+            field = f"{place.replace('{i}', str(index))}.feedforward.activation"
+            raise unknown(field, f"{network.activation!r} here, only {names}")

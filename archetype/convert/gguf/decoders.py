@@ -1,0 +1,208 @@
+"""Decoders of attention or of Mamba in GGUF."""
+
+import math
+from collections.abc import Callable
+
+from archetype import spec
+from archetype.convert.gguf.architecture import Keys, refuse_activations, sizes, unknown
+from archetype.families.format import only
+from archetype.families.rules import linear_rules, rule
+
+
+def decoder_keys(
+    own: Callable[[spec.Decoder], Keys], activation: spec.Activation | None, tied: bool = False
+) -> Callable[[spec.ModelSpec], Keys]:
+    """All keys of a decoder: those that every one has, and its `own`.
+
+    Args:
+        own: refuses what llama.cpp does not compute.
+        activation: of the feed-forward parts, which no key can change; None where there are none.
+        tied: whether there can be no head of its own.
+    """
+
+    def keys(model: spec.ModelSpec) -> Keys:
+        decoder = only(spec.Decoder, model, "kind")
+        if tied and not decoder.head.tied:
+            raise unknown("head.tied", "a head of its own here")
+        if activation is not None:
+            refuse_activations(decoder.layers, (activation,))
+        return {**sizes(decoder, decoder.num_layers), **own(decoder)}
+
+    return keys
+
+
+def attention(decoder: spec.Decoder) -> Keys:
+    """Heads, widths and positions of attention."""
+    mixer = only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
+    norm = decoder.final_norm
+    heads = mixer.sizes(decoder.d_model)
+    kind = "layer_norm_rms_epsilon" if isinstance(norm, spec.RMSNorm) else "layer_norm_epsilon"
+    keys: Keys = {
+        "attention.head_count": heads.num_heads,
+        "attention.head_count_kv": heads.num_kv_heads,
+        "attention.key_length": heads.head_dim,
+        "attention.value_length": heads.head_dim,
+        f"attention.{kind}": getattr(norm, "eps", 1e-5),
+        "feed_forward_length": _width(decoder),
+    }
+    if isinstance(mixer.position, spec.Rotary):
+        keys |= {"rope.dimension_count": heads.head_dim, "rope.freq_base": mixer.position.theta}
+        keys |= _scaling(mixer.position.scaling)
+    return keys
+
+
+def _width(decoder: spec.Decoder) -> int:
+    part = decoder.layers[0].feedforward
+    network = part.expert if isinstance(part, spec.MixtureOfExperts) else part
+    return network.width(decoder.d_model) if isinstance(network, spec.MLP | spec.GatedMLP) else 0
+
+
+def _scaling(scaling: spec.RotaryScaling) -> Keys:
+    """Llama 3's bands are a tensor instead: see `frequency_factors`."""
+    match scaling:
+        case spec.NoScaling() | spec.Llama3Scaling():
+            return {}
+        case spec.LinearScaling():
+            return {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
+        case _:
+            raise unknown("layers[0].mixer.position.scaling", f"{scaling.kind} scaling as transformers computes it")
+
+
+def frequency_factors(model: spec.ModelSpec) -> list[float] | None:
+    """What each pair's frequency is divided by in Llama 3's scaling (Dubey 2024); None without it."""
+    mixer = model.layers[0].mixer if isinstance(model, spec.Decoder) else None
+    if not isinstance(mixer, spec.Attention) or not isinstance(mixer.position, spec.Rotary):
+        return None
+    scaling, theta = mixer.position.scaling, mixer.position.theta
+    if not isinstance(scaling, spec.Llama3Scaling):
+        return None
+    assert isinstance(model, spec.Decoder)
+    dim = mixer.sizes(model.d_model).rotary_dim
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    factors = []
+    for pair in range(dim // 2):
+        turns = scaling.original_context_length / (2 * math.pi * theta ** (2 * pair / dim))
+        share = min(max((turns - low) / (high - low), 0.0), 1.0)
+        factors.append(1 / ((1 - share) / scaling.factor + share))
+    return factors
+
+
+def llama(decoder: spec.Decoder) -> Keys:
+    """Windows are not known here: texts are kept as short as the narrowest, where all of a text is seen."""
+    keys = attention(decoder)
+    widths = [block.mixer.pattern.size for block in decoder.layers  # type: ignore[union-attr]
+              if isinstance(block.mixer.pattern, spec.Window)]  # type: ignore[union-attr]  # fmt: skip
+    keys["context_length"] = min([decoder.context_length, *widths])
+    if isinstance(part := decoder.layers[0].feedforward, spec.MixtureOfExperts):
+        keys |= {"expert_count": part.num_experts, "expert_used_count": part.experts_per_token}
+    return keys
+
+
+def qwen2(decoder: spec.Decoder) -> Keys:
+    keys = llama(decoder)
+    mixer = only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
+    if mixer.sizes(decoder.d_model).head_dim * mixer.num_heads != decoder.d_model:
+        raise unknown("layers[0].mixer.head_dim", "heads that are not d_model / num_heads wide in qwen2")
+    return keys
+
+
+def gemma(decoder: spec.Decoder) -> Keys:
+    if only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer").bias.o:
+        raise unknown("layers[*].mixer.bias", "a bias behind the heads in gemma")
+    return attention(decoder)
+
+
+def gemma2(decoder: spec.Decoder) -> Keys:
+    """Windows in every other layer, the first among them; soft caps; scores scaled by the heads' width."""
+    mixers = [only(spec.Attention, block.mixer, "layers[*].mixer") for block in decoder.layers]
+    windows = [isinstance(mixer.pattern, spec.Window) for mixer in mixers]
+    if windows != [index % 2 == 0 for index in range(len(mixers))]:
+        raise unknown("layers[*].mixer.pattern", "another order of windows than every other layer in gemma2")
+    heads = mixers[0].sizes(decoder.d_model)
+    # llama.cpp decides by the number of layers that a model is the one of 27B
+    width = decoder.d_model // heads.num_heads if decoder.num_layers == 46 else heads.head_dim
+    if mixers[0].scale is not None and not math.isclose(mixers[0].scale, width**-0.5):
+        raise unknown("layers[*].mixer.scale", f"another scale than {width} ** -0.5 in gemma2")
+    if mixers[0].softcap is None or decoder.head.softcap is None:
+        raise unknown("layers[*].mixer.softcap", "gemma2 without soft caps")
+    assert isinstance(mixers[0].pattern, spec.Window)
+    return gemma(decoder) | {
+        "attention.sliding_window": mixers[0].pattern.size,
+        "attn_logit_softcapping": mixers[0].softcap,
+        "final_logit_softcapping": decoder.head.softcap,
+    }
+
+
+def unscaled(decoder: spec.Decoder) -> Keys:
+    mixer = only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
+    if mixer.scale is not None:
+        raise unknown("layers[*].mixer.scale", "scores that are scaled otherwise than by the heads' width")
+    return attention(decoder)
+
+
+def mamba(decoder: spec.Decoder) -> Keys:
+    mixer = only(spec.Mamba, decoder.layers[0].mixer, "layers[0].mixer")
+    norm = only(spec.RMSNorm, decoder.final_norm, "final_norm")
+    for name, given, needed in (
+        ("expand", mixer.expand, 2),
+        ("bias", mixer.bias, False),
+        ("conv_bias", mixer.conv_bias, True),
+    ):
+        if given != needed:
+            raise unknown(f"layers[0].mixer.{name}", f"{given!r} here, only {needed!r}")
+    return {
+        "feed_forward_length": 0,
+        "attention.head_count": 0,
+        "attention.layer_norm_rms_epsilon": norm.eps,
+        "ssm.conv_kernel": mixer.conv_kernel,
+        "ssm.inner_size": mixer.expand * decoder.d_model,
+        "ssm.state_size": mixer.state_size,
+        "ssm.time_step_rank": mixer.rank(decoder.d_model),
+    }
+
+
+ALIBI: Keys = {"attention.max_alibi_bias": 8.0}
+BLOCK, LAYER = "blk.{i}.", "blocks.{i}."
+FRAME = (
+    rule("token_embd.weight", "embedding.token.weight"),
+    rule("position_embd.weight", "embedding.position.weight"),
+    *linear_rules("", "", [("token_embd_norm", "embedding.norm"), ("output_norm", "final_norm")]),
+    rule("output.weight", "lm_head.weight"),
+)
+NORMS = tuple(
+    linear_rules(
+        BLOCK,
+        LAYER,
+        [
+            ("attn_norm", "mixer_norm"),
+            ("ffn_norm", "feedforward_norm"),
+            ("post_attention_norm", "mixer_post_norm"),
+            ("post_ffw_norm", "feedforward_post_norm"),
+        ],
+    )
+)
+NETWORK = [("ffn_gate", "feedforward.gate"), ("ffn_up", "feedforward.up"), ("ffn_down", "feedforward.down")]
+COMMON = (*FRAME, *NORMS, *linear_rules(BLOCK, LAYER, [*NETWORK, ("attn_output", "mixer.o")]))
+APART = (*COMMON, *linear_rules(BLOCK, LAYER, [(f"attn_{name}", f"mixer.{name}") for name in "qkv"]))
+FUSED = (
+    *COMMON,
+    *(
+        rule(f"{BLOCK}attn_qkv.{kind}", *(f"{LAYER}mixer.{name}.{kind}" for name in "qkv"))
+        for kind in ("weight", "bias")
+    ),
+)
+EXPERTS = (
+    *APART,
+    rule(f"{BLOCK}ffn_gate_inp.weight", f"{LAYER}feedforward.router.weight"),
+    *(rule(f"{BLOCK}ffn_{name}_exps.weight", f"{LAYER}feedforward.experts.{name}") for name in ("gate", "up", "down")),
+)
+STATES = (
+    *FRAME,
+    rule(f"{BLOCK}attn_norm.weight", f"{LAYER}mixer_norm.weight"),
+    *(rule(f"{BLOCK}ssm_{theirs}", f"{LAYER}mixer.{ours}") for theirs, ours in (("a", "A_log"), ("d", "D"))),
+    *linear_rules(
+        f"{BLOCK}ssm_",
+        f"{LAYER}mixer.",
+        [("in", "in_proj"), ("conv1d", "conv"), ("x", "x_proj"), ("dt", "dt_proj"), ("out", "out_proj")],
+    ),
+)

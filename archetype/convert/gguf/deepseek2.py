@@ -1,0 +1,116 @@
+"""DeepSeek-V2 in GGUF: latent attention as llama.cpp computes it, on the latents themselves."""
+
+from archetype import spec
+from archetype.convert.gguf.architecture import Keys, unknown
+from archetype.convert.gguf.decoders import BLOCK, FRAME, LAYER, NETWORK, NORMS
+from archetype.families.format import only
+from archetype.families.rules import linear_rules, rule
+
+# Numbers of layers, and of tokens, by which llama.cpp tells the models whose queries go through no narrow vector.
+LITE, OTHER_LITE = (26, 27), (48, 128_256)
+SOFTMAX = 1  # of its functions from logits to affinities
+
+
+def keys(decoder: spec.Decoder) -> Keys:
+    """Latent attention counts as one head of keys and values, which is as wide as what is remembered."""
+    mixer = only(spec.LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
+    norm = only(spec.RMSNorm, decoder.final_norm, "final_norm")
+    inner = only(spec.RMSNorm, mixer.norm, "layers[0].mixer.norm")
+    if inner.eps != norm.eps:
+        raise unknown("layers[*].mixer.norm.eps", f"{inner.eps} beside {norm.eps} of the other norms")
+    if mixer.bias:
+        raise unknown("layers[*].mixer.bias", "biases in deepseek2")
+    lite = decoder.num_layers in LITE or (decoder.num_layers, decoder.vocab_size) == OTHER_LITE
+    if isinstance(mixer.query, spec.LowRankQuery) and lite:
+        cause = f"queries through a narrow vector in deepseek2 of {decoder.num_layers} layers"
+        raise unknown("layers[*].mixer.query", cause)
+    rank, rope = mixer.kv_lora_rank, mixer.qk_rope_head_dim
+    return {
+        "attention.head_count": mixer.num_heads,
+        "attention.head_count_kv": 1,
+        "attention.key_length": rank + rope,
+        "attention.value_length": rank,
+        "attention.key_length_mla": mixer.head_dim,
+        "attention.value_length_mla": mixer.v_head_dim,
+        "attention.kv_lora_rank": rank,
+        "attention.q_lora_rank": mixer.query.rank if isinstance(mixer.query, spec.LowRankQuery) else 0,
+        "attention.layer_norm_rms_epsilon": norm.eps,
+        "rope.dimension_count": rope,
+        "rope.freq_base": mixer.position.theta,
+        **_scaling(mixer.position.scaling),
+        **_experts(decoder),
+    }
+
+
+def _experts(decoder: spec.Decoder) -> Keys:
+    plain = [block.feedforward for block in decoder.layers if isinstance(block.feedforward, spec.GatedMLP)]
+    place = "layers[-1].feedforward"
+    experts = only(spec.MixtureOfExperts, decoder.layers[-1].feedforward, place)
+    shared = only(spec.GatedMLP, experts.shared or spec.NoFeedForward(), f"{place}.shared")
+    width = experts.expert.width(decoder.d_model)
+    if shared.bias:
+        raise unknown("layers[*].feedforward.bias", "biases in deepseek2")
+    if experts.groups is not None and experts.groups.groups_per_token < experts.groups.num_groups:
+        # llama.cpp has the groups of DeepSeek-V3, which it compares by the sum of each one's best two experts
+        raise unknown(f"{place}.groups", "groups of experts that are chosen by the best of each")
+    return {
+        "leading_dense_block_count": len(plain),
+        "feed_forward_length": plain[0].width(decoder.d_model) if plain else width,
+        "expert_count": experts.num_experts,
+        "expert_used_count": experts.experts_per_token,
+        "expert_feed_forward_length": width,
+        "expert_shared_count": shared.width(decoder.d_model) // width,
+        "expert_weights_scale": experts.router.scale,
+        "expert_weights_norm": experts.router.renormalize,
+        "expert_gating_func": SOFTMAX,
+    }
+
+
+def _scaling(scaling: spec.RotaryScaling) -> Keys:
+    """YaRN with DeepSeek's two factors, of which llama.cpp knows one: the rotations keep their length."""
+    place = "layers[*].mixer.position.scaling"
+    match scaling:
+        case spec.NoScaling():
+            return {}
+        case spec.YarnScaling(mscale=float(mscale), mscale_all_dim=float(every)) if mscale == every:
+            if scaling.attention_factor is not None:
+                raise unknown(f"{place}.attention_factor", "it in deepseek2")
+            if not scaling.truncate:
+                raise unknown(f"{place}.truncate", "a ramp that begins between two pairs")
+            return {
+                "rope.scaling.type": "yarn",
+                "rope.scaling.factor": scaling.factor,
+                "rope.scaling.original_context_length": scaling.original_context_length,
+                "rope.scaling.yarn_beta_fast": scaling.beta_fast,
+                "rope.scaling.yarn_beta_slow": scaling.beta_slow,
+                # a tenth, which its reader takes back (TAG_DEEPSEEK2_YARN_LOG_MUL_FIX in its sources)
+                "rope.scaling.yarn_log_multiplier": 0.1 * every,
+            }
+        case spec.YarnScaling():
+            raise unknown(f"{place}.mscale", "yarn in deepseek2 unless mscale and mscale_all_dim are the same")
+        case _:
+            raise unknown(place, f"{scaling.kind} scaling in deepseek2")
+
+
+RULES = (
+    *FRAME,
+    *NORMS,
+    *linear_rules(
+        BLOCK,
+        LAYER,
+        [
+            *NETWORK,
+            ("attn_q", "mixer.q"),
+            ("attn_q_a", "mixer.q_down"),
+            ("attn_q_a_norm", "mixer.q_norm"),
+            ("attn_q_b", "mixer.q_up"),
+            ("attn_kv_a_mqa", "mixer.kv_down"),
+            ("attn_kv_a_norm", "mixer.kv_norm"),
+            ("attn_kv_b", "mixer.kv_up"),
+            ("attn_output", "mixer.o"),
+            ("ffn_gate_inp", "feedforward.router"),
+            *((f"ffn_{name}_shexp", f"feedforward.shared.{name}") for name in ("gate", "up", "down")),
+        ],
+    ),
+    *(rule(f"{BLOCK}ffn_{name}_exps.weight", f"{LAYER}feedforward.experts.{name}") for name in ("gate", "up", "down")),
+)

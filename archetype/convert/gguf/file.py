@@ -1,0 +1,144 @@
+"""GGUF files, through the `gguf` library: written for llama.cpp, and read back before they are called done."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from archetype import spec
+from archetype.convert.gguf.registry import Value, gguf_of
+from archetype.convert.gguf.tensors import gguf_tensors
+from archetype.errors import CheckpointError, DataError
+from archetype.families import Family
+from archetype.models import Model
+from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.chat_template import ChatTemplate
+
+FILE = "model.gguf"
+PREFIX = "tokenizer.ggml"
+TYPES = {torch.float32: "ALL_F32", torch.float16: "MOSTLY_F16", torch.bfloat16: "MOSTLY_BF16"}
+
+
+def write_gguf(
+    model: Model,
+    family: Family,
+    tokenizer: Tokenizer | None,
+    file: Path,
+    template: ChatTemplate | None = None,
+    start: int | None = None,
+) -> None:
+    """Write a model with its tokenizer and its chat template, and compare what is read back.
+
+    Args:
+        model: in float32, float16 or bfloat16.
+        family: one that llama.cpp knows.
+        tokenizer: None leaves the vocabulary out: such a file takes and gives ids only.
+        file: to make.
+        template: how a conversation is written; None leaves the key out.
+        start: the token that every target starts with; None for what writes none.
+
+    Raises:
+        CheckpointError: names the field that llama.cpp does not compute.
+        DataError: gguf is not installed, or the tokenizer has no form there.
+    """
+    library = _library()
+    target = gguf_of(family.name)
+    keys = target.metadata(model.spec)
+    dtype = next(model.parameters()).dtype
+    if dtype not in TYPES:
+        raise CheckpointError("dtype", f"{dtype} has no place in GGUF", "use --dtype float32, float16 or bfloat16")
+    writer = library.GGUFWriter(file, target.architecture)
+    for name, value in keys.items():
+        _put(writer, name if name.startswith("tokenizer.") else f"{target.architecture}.{name}", value)
+    if start is not None:
+        writer.add_decoder_start_token_id(start)
+    writer.add_name(model.spec.name or family.name)
+    writer.add_file_type(library.LlamaFileType[TYPES[dtype]])
+    ends = isinstance(model.spec, spec.EncoderDecoder)  # a source does
+    _put_vocabulary(writer, tokenizer, model.spec.vocab_size, ends)  # type: ignore[union-attr]
+    if template is not None:
+        writer.add_chat_template(template.source)
+    tensors = gguf_tensors(model, target)
+    for name, tensor in tensors.items():
+        _put_tensor(writer, library, name, tensor)
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    except OSError as error:
+        raise CheckpointError(
+            str(file), f"cannot be written: {error.strerror}", "check space and permissions"
+        ) from None
+    finally:
+        writer.close()
+    _compare(library, file, tensors)
+
+
+def _library() -> Any:
+    try:
+        import gguf
+    except ImportError:
+        raise DataError("gguf", "is not installed", "pip install 'archetype[gguf]'") from None
+    return gguf
+
+
+def _put(writer: Any, key: str, value: Value) -> None:
+    match value:
+        case bool():
+            writer.add_bool(key, value)
+        case int():
+            writer.add_uint32(key, value)
+        case float():
+            writer.add_float32(key, value)
+        case str():
+            writer.add_string(key, value)
+
+
+def _put_tensor(writer: Any, library: Any, name: str, tensor: Tensor) -> None:
+    if tensor.dtype == torch.bfloat16:
+        writer.add_tensor(name, tensor.view(torch.uint8).numpy(), raw_dtype=library.GGMLQuantizationType.BF16)
+    else:
+        writer.add_tensor(name, tensor.numpy())
+
+
+def _put_vocabulary(writer: Any, tokenizer: Tokenizer | None, vocab_size: int, ends: bool) -> None:
+    from archetype.convert.gguf.tokenizer import vocabulary
+
+    if tokenizer is None:
+        writer.add_tokenizer_model("no_vocab")
+        return
+    made = vocabulary(tokenizer, vocab_size)
+    writer.add_tokenizer_model(made.model)
+    if made.pre is not None:
+        writer.add_tokenizer_pre(made.pre)
+    writer.add_token_list(made.tokens)
+    writer.add_token_types(made.types)
+    if made.scores is not None:
+        writer.add_token_scores(made.scores)
+    if made.merges is not None:
+        writer.add_token_merges(made.merges)
+    if made.charsmap:
+        writer.add_precompiled_charsmap(made.charsmap)
+    ids = {"bos": tokenizer.bos, "eos": tokenizer.eos[0] if tokenizer.eos else None} | made.special
+    for role, id in ids.items():
+        if id is not None:
+            writer.add_uint32(f"{PREFIX}.{role}_token_id", id)
+    flags = {
+        "add_bos_token": tokenizer.adds_bos or "bos" in made.special,
+        "add_eos_token": ends and bool(tokenizer.eos),
+    } | made.flags
+    for name, value in flags.items():
+        writer.add_bool(f"{PREFIX}.{name}", value)
+
+
+def _compare(library: Any, file: Path, tensors: dict[str, Tensor]) -> None:
+    """Read the file back, and compare every tensor to the bit."""
+    read = {tensor.name: tensor for tensor in library.GGUFReader(file).tensors}
+    if read.keys() != tensors.keys():
+        raise CheckpointError(str(file), "does not hold the tensors that were written", "is the disk sound? try again")
+    for name, tensor in tensors.items():
+        written = tensor.reshape(-1).view(torch.uint8).numpy()
+        if not np.array_equal(np.ascontiguousarray(read[name].data).reshape(-1).view(np.uint8), written):
+            raise CheckpointError(name, "does not read back as it was written", "is the disk sound? try again")

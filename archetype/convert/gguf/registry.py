@@ -1,0 +1,44 @@
+"""GGUF, the format of llama.cpp: for each family that it knows, its keys and the places of its tensors. No torch.
+
+The names are those of llama.cpp's src/llama-arch.cpp. What llama.cpp computes otherwise than a specification says is
+refused by name, as everywhere.
+"""
+
+from archetype.convert.gguf import bert, decoders, deepseek2, t5
+from archetype.convert.gguf.architecture import Gguf, Value
+from archetype.convert.gguf.decoders import decoder_keys, frequency_factors
+from archetype.errors import CheckpointError
+
+__all__ = ["GGUF", "Gguf", "Value", "frequency_factors", "gguf_of"]
+
+LLAMA = decoder_keys(decoders.llama, "silu")
+GGUF: dict[str, Gguf] = {
+    "llama": Gguf("llama", LLAMA, decoders.APART, paired=True),
+    "mistral": Gguf("llama", LLAMA, decoders.APART, paired=True),
+    "mixtral": Gguf("llama", LLAMA, decoders.EXPERTS, paired=True),
+    "qwen2": Gguf("qwen2", decoder_keys(decoders.qwen2, "silu"), decoders.APART),
+    "gemma": Gguf("gemma", decoder_keys(decoders.gemma, "gelu_tanh", tied=True), decoders.APART, offset=1.0),
+    "gemma2": Gguf("gemma2", decoder_keys(decoders.gemma2, "gelu_tanh", tied=True), decoders.APART, offset=1.0),
+    "deepseek_v2": Gguf("deepseek2", decoder_keys(deepseek2.keys, "silu"), deepseek2.RULES),
+    "gpt2": Gguf("gpt2", decoder_keys(decoders.unscaled, "gelu_tanh"), decoders.FUSED),
+    "bloom": Gguf("bloom", decoder_keys(decoders.unscaled, "gelu_tanh"), decoders.FUSED),
+    # as for BERT: llama.cpp's only gelu is the approximation, which its own converter takes for MPT's too
+    "mpt": Gguf(
+        "mpt", decoder_keys(decoders.unscaled, "gelu"), decoders.FUSED, fixed={"attention.max_alibi_bias": 8.0}
+    ),
+    "mamba": Gguf("mamba", decoder_keys(decoders.mamba, None), decoders.STATES),
+    "bert": Gguf("bert", bert.keys, bert.RULES, fixed=bert.FIXED),
+    "t5": Gguf("t5", t5.keys, t5.RULES),
+}
+
+
+def gguf_of(family: str) -> Gguf:
+    """How a family stands in GGUF.
+
+    Raises:
+        CheckpointError: llama.cpp does not know it, or not in a way that Archetype knows.
+    """
+    if family not in GGUF:
+        known = ", ".join(GGUF)
+        raise CheckpointError("--format", f"gguf is not known for {family}", f"it is for {known}; or use --format hf")
+    return GGUF[family]

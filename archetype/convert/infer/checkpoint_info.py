@@ -1,0 +1,124 @@
+"""What a folder shows of its model: keys, shapes, and what had to be assumed."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from archetype import spec
+from archetype.convert.infer.quirks import (
+    ACTIVATION,
+    DECODERS,
+    EPS,
+    HABITS,
+    MISSING_BY_KEY,
+    MISSING_BY_PLACE,
+    MISSING_BY_TENSOR,
+    MISSING_BY_TYPE,
+    Habit,
+)
+from archetype.errors import CheckpointError
+from archetype.families.config import ACTIVATIONS, Config
+
+Shape = tuple[int, ...]
+Shapes = Mapping[str, Shape]  # by the names of the file
+
+
+@dataclass
+class Clues:
+    """Keys of config.json and shapes of tensors, by the file's names.
+
+    Attributes:
+        type: what config.json says that the text model is.
+        assumed: what neither says, in the order in which it was needed.
+    """
+
+    config: Config
+    shapes: Shapes
+    type: str
+    assumed: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def habit(self) -> Habit:
+        """What is known of the family's code."""
+        return HABITS.get(self.type, Habit())
+
+    def assume(self, path: str, value: object, why: str) -> None:
+        """Note a value that nothing says."""
+        shown = str(value).lower() if isinstance(value, bool) else value
+        self.assumed[f"{path}={shown} ({why})"] = None
+
+    def refuse_what_is_missing(self) -> None:
+        """Raise where this is no decoder of text, or the family or a key shows a part that is missing here."""
+        classes = self.config.get("architectures") or []
+        if isinstance(classes, list) and classes and not re.search(DECODERS, str(classes[0])):
+            cause = f"{classes[0]!r} is no decoder of text with its head"
+            raise CheckpointError(
+                f"{self.config.place}: architectures", cause, "other models need a family of their own"
+            )
+        if self.type in MISSING_BY_TYPE:
+            raise self.missing(self.config.place, MISSING_BY_TYPE[self.type])
+        sections = (value for value in self.config.values.values() if isinstance(value, dict))
+        for values in (self.config.values, *sections):
+            for key, part in MISSING_BY_KEY.items():
+                if values.get(key) is not None:
+                    raise self.missing(f"{self.config.place}: {key}", part)
+
+    def missing(self, place: str, part: str) -> CheckpointError:
+        """An error that names a missing part."""
+        return CheckpointError(place, f"needs {part}, which is missing here", f"the {self.type} family is not known")
+
+    def strange(self, tensor: str) -> CheckpointError:
+        """An error at a tensor that has no place; where its name, or another one's, shows why, it names the part."""
+        for names, table in (((tensor, *self.shapes), MISSING_BY_TENSOR), ((tensor,), MISSING_BY_PLACE)):
+            for name in names:
+                for pattern, part in table:
+                    if re.fullmatch(pattern, name):
+                        return self.missing(name, part)
+        return CheckpointError(tensor, "belongs to a part that is missing here", f"the {self.type} family is not known")
+
+    def first(self, keys: tuple[str, ...], default: Any = None) -> Any:
+        """The value of the first of these keys that is given."""
+        return next((value for key in keys if (value := self.config.get(key)) is not None), default)
+
+    def positive(self, keys: tuple[str, ...], default: float) -> float:
+        """A number above 0, by the first of these keys that is given."""
+        key = next((key for key in keys if self.config.get(key) is not None), None)
+        return default if key is None else self.config.positive(key)
+
+    def size(self, keys: tuple[str, ...]) -> int | None:
+        """A size, by the first of these keys that is given; None where none is."""
+        key = next((key for key in keys if self.config.get(key) is not None), None)
+        return None if key is None else self.config.size(key)
+
+    def sides(self, tensor: str) -> Shape:
+        """Rows and columns of a matrix."""
+        shape = self.shapes[tensor]
+        if len(shape) != 2 or not all(shape):
+            raise CheckpointError(tensor, f"has shape {list(shape)} where a matrix should be", "is the file whole?")
+        return shape
+
+    def activation(self, gated: bool) -> spec.Activation:
+        """The nonlinearity of the feed-forward parts."""
+        name = self.first(ACTIVATION)
+        if self.habit.activation is not None:
+            return self.habit.activation
+        if name is None:
+            name = "silu" if gated else "gelu"
+            self.assume("layers[*].feedforward.activation", name, "no key names it")
+        if not isinstance(name, str) or name not in ACTIVATIONS:
+            raise self.missing(f"{self.config.place}: activation", f"the activation {name!r}")
+        return ACTIVATIONS[name]
+
+    def norm(self, bias: bool, weight: bool = True) -> spec.LayerNorm | spec.RMSNorm:
+        """A norm: with a bias or under a key of LayerNorm's a LayerNorm, else an RMSNorm."""
+        key = next((key for key in EPS if self.config.get(key) is not None), None)
+        eps = self.habit.eps or (1e-5 if key is None else self.config.positive(key))
+        if self.habit.norm is not None:
+            made = self.habit.norm.changed(eps=eps)
+            return made.changed(bias=bias) if isinstance(made, spec.LayerNorm) else made
+        if bias or (key is not None and key.startswith("layer")):
+            return spec.LayerNorm(eps=eps, bias=bias, weight=weight)
+        if key is None:
+            self.assume("layers[*].wiring.norm.kind", "rms", "no tensor is a bias and no key names one")
+        return spec.RMSNorm(eps=eps, weight=weight)

@@ -1,0 +1,172 @@
+"""The tensors of a checkpoint, in one file or many, mapped into memory and never copied.
+
+The files are safetensors; pickles of older checkpoints are read where that is asked for, by torch's unpickler that
+makes nothing but tensors.
+"""
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from archetype.errors import CheckpointError
+from archetype.io import atomic
+from archetype.io import weight_files as files
+
+SHARD_BYTES = 5 * 10**9
+
+
+class Tensors:
+    """Names, shapes and contents of a checkpoint's tensors.
+
+    A tensor from `mapped` is a view of the file; one from `copied` is memory of its own, and the pages of the file
+    that it came from are given back at once.
+    """
+
+    def __init__(self, files: dict[Path, Any], where: dict[str, Path]) -> None:
+        self._files = files
+        self._where = where
+
+    @classmethod
+    def open(cls, folder: Path, pickled: bool = False) -> "Tensors":
+        """The checkpoint in a folder: an index and its shards, or one file; pickles only if they may be.
+
+        Raises:
+            CheckpointError: none is there, a file is cut short, or the index points outside the folder.
+        """
+        found = files.find(folder, pickled)
+        return cls.sharded(found) if files.is_index(found) else cls.single(found)
+
+    @classmethod
+    def single(cls, file: Path) -> "Tensors":
+        """All tensors of one file."""
+        handle = _open(file)
+        return cls({file: handle}, dict.fromkeys(handle.keys(), file))
+
+    @classmethod
+    def sharded(cls, index: Path) -> "Tensors":
+        """The tensors that an index lists, each checked to be in the shard that it names."""
+        where = files.listed(index)
+        handles = {file: _open(file) for file in sorted(set(where.values()))}
+        present = {file: set(handle.keys()) for file, handle in handles.items()}
+        for name, file in where.items():
+            if name not in present[file]:
+                raise CheckpointError(f"{index}: {name}", f"is not in {file.name}", "download the checkpoint again")
+        unlisted = sorted(name for names in present.values() for name in names if name not in where)
+        if unlisted:
+            raise CheckpointError(f"{index}: {unlisted[0]}", "is in a shard but not in the index", "mend the index")
+        return cls(handles, where)
+
+    def names(self) -> list[str]:
+        """All tensor names."""
+        return list(self._where)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape, without reading it."""
+        return tuple(self._files[self._where[name]].get_slice(name).get_shape())
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """All shapes, by name."""
+        return {name: self.shape(name) for name in self._where}
+
+    def mapped(self, name: str) -> Tensor:
+        """A tensor as a view of its file."""
+        return self._read(name, self._files[self._where[name]])
+
+    @contextmanager
+    def copied(self, name: str) -> Iterator[Tensor]:
+        """A tensor to copy from, valid within the block; its pages leave memory afterwards."""
+        handle = _open(self._where[name])
+        yield self._read(name, handle)
+        del handle
+
+    def _read(self, name: str, handle: Any) -> Tensor:
+        try:
+            tensor: Tensor = handle.get_tensor(name)
+        except SafetensorError as error:  # a type that torch does not have
+            raise CheckpointError(name, f"cannot be read: {error}", "quantized checkpoints are not read") from None
+        if not tensor.dtype.is_floating_point or tensor.dtype.itemsize == 1:
+            cause = f"is stored as {str(tensor.dtype).removeprefix('torch.')}"
+            raise CheckpointError(name, cause, "quantized checkpoints are not read")
+        return tensor
+
+
+def save(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write one safetensors file, whole or not at all."""
+
+    def write(temporary: Path) -> None:
+        try:
+            save_file({name: t.detach().contiguous() for name, t in tensors.items()}, temporary, {"format": "pt"})
+        except SafetensorError as error:  # it wraps the system's refusal in its own type, as text
+            raise CheckpointError(str(path), f"cannot be written: {error}", "check space and permissions") from None
+
+    atomic.write_with(path, write)
+
+
+def shards(sizes: dict[str, int], limit: int = SHARD_BYTES) -> list[list[str]]:
+    """Tensor names in groups of at most `limit` bytes, in order; a larger tensor stands alone."""
+    groups: list[list[str]] = [[]]
+    filled = 0
+    for name, size in sizes.items():
+        if groups[-1] and filled + size > limit:
+            groups.append([])
+            filled = 0
+        groups[-1].append(name)
+        filled += size
+    return groups
+
+
+class _Pickle:
+    """A pickle of tensors, which answers as an open safetensors file does."""
+
+    def __init__(self, file: Path) -> None:
+        try:
+            found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        except (pickle.UnpicklingError, RuntimeError, OSError, ValueError, EOFError, KeyError) as error:
+            cause = " ".join(str(error).split())[:200]
+            remedy = "download it again, or look for safetensors"
+            raise CheckpointError(str(file), f"is no pickle of tensors alone: {cause}", remedy) from None
+        if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+            raise CheckpointError(str(file), "does not hold tensors by name", "look for safetensors")
+        self._tensors: dict[str, Tensor] = found
+
+    def keys(self) -> list[str]:
+        """All names."""
+        return list(self._tensors)
+
+    def get_slice(self, name: str) -> "_Shape":
+        """What has the tensor's shape."""
+        return _Shape(self._tensors[name])
+
+    def get_tensor(self, name: str) -> Tensor:
+        """A tensor."""
+        return self._tensors[name].detach()
+
+
+class _Shape:
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def get_shape(self) -> list[int]:
+        """Of the tensor."""
+        return list(self.tensor.shape)
+
+
+def _open(file: Path) -> Any:
+    return _Pickle(file) if file.suffix == ".bin" else files.opened(file, "pt")
+
+
+def dtype_of(name: str | None) -> torch.dtype | None:
+    """The torch type of a name such as bfloat16."""
+    if name is None:
+        return None
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+    if name not in known:
+        raise CheckpointError("dtype", f"{name!r} is not known", f"use one of {', '.join(known)}")
+    return known[name]

@@ -1,0 +1,23 @@
+"""Parts assembled into whole models."""
+
+from archetype.models.build import Model, build, skeleton
+from archetype.models.causal import CausalModel
+from archetype.models.decoder import Decoder
+from archetype.models.encoder import Encoder
+from archetype.models.encoder_decoder import EncoderDecoder
+from archetype.models.megabyte import MegaByte
+from archetype.models.ngram import NGram
+from archetype.models.vision import VisionEncoder
+
+__all__ = [
+    "CausalModel",
+    "Decoder",
+    "Encoder",
+    "EncoderDecoder",
+    "MegaByte",
+    "Model",
+    "NGram",
+    "VisionEncoder",
+    "build",
+    "skeleton",
+]

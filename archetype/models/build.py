@@ -1,0 +1,65 @@
+"""Specification to model, on any device."""
+
+import os
+from typing import assert_never
+
+import torch
+
+from archetype import cost, spec
+from archetype.errors import SpecError
+from archetype.models.decoder import Decoder
+from archetype.models.encoder import Encoder
+from archetype.models.encoder_decoder import EncoderDecoder
+from archetype.models.megabyte import MegaByte
+from archetype.models.ngram import NGram
+from archetype.models.vision import VisionEncoder
+from archetype.nn.initialization import initialize
+
+Model = Decoder | NGram | MegaByte | Encoder | EncoderDecoder | VisionEncoder
+
+
+def skeleton(model: spec.ModelSpec) -> Model:
+    """The model without storage: every tensor on the meta device."""
+    with torch.device("meta"):
+        match model:
+            case spec.Decoder():
+                return Decoder(model)
+            case spec.Encoder():
+                return Encoder(model)
+            case spec.EncoderDecoder():
+                return EncoderDecoder(model)
+            case spec.NGram():
+                return NGram(model)
+            case spec.MegaByte():
+                return MegaByte(model)
+            case spec.VisionEncoder():
+                return VisionEncoder(model)
+            case _:
+                assert_never(model)
+
+
+def build(
+    model: spec.ModelSpec, seed: int = 0, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+) -> Model:
+    """A randomly initialised model, the same for the same seed, device and type.
+
+    Raises:
+        SpecError: the weights are larger than this machine's memory.
+    """
+    device = torch.device(device)
+    if device.type == "cpu":
+        refuse_too_large(model, dtype.itemsize)
+    built = skeleton(model).to(dtype)
+    if device.type != "meta":
+        built = built.to_empty(device=device)
+        initialize(built, model.initialization, model.num_layers, seed)
+    return built
+
+
+def refuse_too_large(model: spec.ModelSpec, bytes_each: int) -> None:
+    """Raise before anything is allocated if the weights exceed this machine's memory."""
+    needed = cost.total_parameters(model) * bytes_each
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > present:
+        cause = f"its weights take {needed / 2**30:,.1f} GiB and this machine has {present / 2**30:,.1f} GiB"
+        raise SpecError(model.name or "the specification", cause, "use a smaller one, or device='meta' to count it")

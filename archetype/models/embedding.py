@@ -1,0 +1,48 @@
+"""Tokens to vectors."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from archetype import spec
+from archetype.errors import SpecError
+from archetype.nn.build import build_norm, build_position
+from archetype.nn.context import Span
+
+
+class Embedding(nn.Module):
+    """dropout(norm(scale * token vector + position vector + token type vector))."""
+
+    def __init__(self, embedding: spec.Embedding, vocab_size: int, context_length: int, d_model: int) -> None:
+        super().__init__()
+        self.token = table(vocab_size, d_model)
+        self.position = build_position(embedding.position, context_length, d_model)
+        self.token_type = table(embedding.token_types, d_model) if embedding.token_types else None
+        self.norm = build_norm(embedding.norm, d_model)
+        self.scale = embedding.scale
+        self.dropout = nn.Dropout(embedding.dropout)
+
+    def forward(
+        self, tokens: Int[Tensor, "B T"], span: Span, types: Int[Tensor, "B T"] | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """The vectors; `types` says which part of the input each token belongs to (absent: all to the first)."""
+        x: Tensor = self.token(tokens)
+        if self.scale != 1.0:
+            x = x * self.scale
+        x = x + self.position(span.shared_positions).to(x.dtype)
+        if self.token_type is not None:
+            x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
+        y: Tensor = self.dropout(self.norm(x, span.valid))
+        return y
+
+
+def table(rows: int, width: int) -> nn.Embedding:
+    """Vectors by number, not drawn: torch's own drawing loads its compiler, for two seconds, on the meta device."""
+    return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
+
+
+def refuse_beyond_table(model: spec.Decoder | spec.Encoder | spec.EncoderDecoder, length: int) -> None:
+    """Raise where a text is longer than the positions that were learned."""
+    if isinstance(model.embedding.position, spec.Learned) and length > model.context_length:
+        cause = f"{length} are more than the {model.context_length} positions that were learned"
+        raise SpecError("tokens", cause, "give fewer at once")

@@ -1,0 +1,71 @@
+"""Vectors to answers."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype import spec
+from archetype.nn.activation import activation
+from archetype.nn.build import build_norm
+
+
+class LanguageModelHead(nn.Module):
+    """Logits over the vocabulary. A tied head has no table of its own and multiplies by the embedding's."""
+
+    def __init__(self, head: spec.LanguageModelHead, vocab_size: int, d_model: int) -> None:
+        super().__init__()
+        self.spec = head
+        self.dense = self.norm = None
+        if head.transform is not None:
+            self.dense = nn.Linear(d_model, d_model)
+            self.activation = activation(head.transform.activation)
+            self.norm = build_norm(head.transform.norm, d_model)
+        self.weight = None if head.tied else nn.Parameter(torch.empty(vocab_size, d_model))
+        self.bias = nn.Parameter(torch.empty(vocab_size)) if head.bias else None
+
+    def forward(self, x: Float[Tensor, "B T D"], embedding: Float[Tensor, "V D"]) -> Float[Tensor, "B T V"]:
+        if self.dense is not None and self.norm is not None:
+            x = self.norm(self.activation(self.dense(x)))
+        x = x if self.spec.scale == 1.0 else x * self.spec.scale
+        logits = nn.functional.linear(x, embedding if self.weight is None else self.weight, self.bias)
+        cap = self.spec.softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+class MaskedLanguageModelHead(nn.Module):
+    """Logits of hidden tokens: f(dense(x)), its norm, then the vocabulary (Devlin 2018)."""
+
+    def __init__(self, head: spec.MaskedLanguageModelHead, vocab_size: int, d_model: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(d_model, d_model)
+        self.activation = activation(head.activation)
+        self.norm = build_norm(head.norm, d_model)
+        self.weight = None if head.tied else nn.Parameter(torch.empty(vocab_size, d_model))
+        self.bias = nn.Parameter(torch.empty(vocab_size)) if head.bias else None
+
+    def forward(self, x: Float[Tensor, "B T D"], embedding: Float[Tensor, "V D"]) -> Float[Tensor, "B T V"]:
+        x = self.norm(self.activation(self.dense(x)))
+        return nn.functional.linear(x, embedding if self.weight is None else self.weight, self.bias)
+
+
+class Classifier(nn.Linear):
+    """Logits of classes from a pooled vector."""
+
+    def __init__(self, head: spec.ClassificationHead, d_model: int) -> None:
+        super().__init__(d_model, head.classes)
+        self.dropout = head.dropout
+
+    def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B classes"]:
+        """The logits of each row."""
+        return super().forward(nn.functional.dropout(x, self.dropout, self.training))
+
+
+class Pooler(nn.Linear):
+    """tanh(W x + b) of the vector that stands for the whole (Devlin 2018)."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__(d_model, d_model)
+
+    def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+        """The pooled vector of each row."""
+        return torch.tanh(super().forward(x))

@@ -1,0 +1,228 @@
+"""MegaByte: a global model over patches of bytes, and a local one within each (Yu 2023, section 2).
+
+The paper predicts byte t from the bytes before it; here, as everywhere, the logits at position t are those of byte
+t + 1. They come from the patch of byte t + 1, and byte 0 is not predicted. The global model reads a learned start and
+then every complete patch: what it gives after k patches is the context of patch k.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from archetype import spec as specs
+from archetype.errors import SpecError
+from archetype.models.causal import CausalModel
+from archetype.models.embedding import table
+from archetype.models.heads import LanguageModelHead
+from archetype.models.stack import Stack
+from archetype.nn.cache import LayerState, State
+from archetype.nn.context import Span
+from archetype.nn.initialization import draw
+from archetype.nn.position import Learned
+
+
+@dataclass
+class OfPatches(LayerState):
+    """The state of a global layer: its first place is the start's, each further one a complete patch's."""
+
+    layer: LayerState
+    patch_size: int
+
+    def narrow(self, slots: int) -> "OfPatches":
+        """A view of the places that `slots` bytes fill."""
+        return OfPatches(self.layer.narrow(slots // self.patch_size + 1), self.patch_size)
+
+    def after(self, view: LayerState) -> "OfPatches":
+        """The layer's state after the pass."""
+        assert isinstance(view, OfPatches)
+        return OfPatches(self.layer.after(view.layer), self.patch_size)
+
+    def _values(self) -> Iterator[tuple[str, Tensor | LayerState]]:
+        yield "layer", self.layer
+
+
+@dataclass
+class Unfinished(LayerState):
+    """The patch that each row is in: its bytes, of which those not yet written are arbitrary, and its context."""
+
+    tokens: Int[Tensor, "B p"]
+    context: Float[Tensor, "B G"]
+
+
+class Started(nn.Module):
+    """An embedding with a learned vector that stands before the first."""
+
+    def __init__(self, model: specs.MegaByte, d_model: int) -> None:
+        super().__init__()
+        self.spec = model
+        self.start = nn.Parameter(torch.empty(d_model))
+
+    def draw(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> bool:
+        """The start is drawn as a table of one vector."""
+        draw(parameter[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
+        return True
+
+
+class GlobalEmbedding(Started):
+    """Of each byte its vector plus its position's; a patch has those of its p bytes side by side, G features."""
+
+    def __init__(self, model: specs.MegaByte) -> None:
+        super().__init__(model, model.global_model.d_model)
+        share = model.global_model.d_model // model.patch_size
+        self.token = table(model.vocab_size, share)
+        self.position = Learned(specs.Learned(), model.context_length, share)
+
+    def forward(self, text: Int[Tensor, "B K p"], first: Int[Tensor, "b 1"]) -> Float[Tensor, "B K G"]:
+        """The vectors of patches, the first of which is number `first` of its row."""
+        places = torch.arange(text.shape[1] * text.shape[2], device=text.device)
+        positions = self.position(first * text.shape[2] + places).unflatten(1, text.shape[1:])
+        vectors: Tensor = self.token(text) + positions
+        return vectors.flatten(2)
+
+
+class LocalEmbedding(Started):
+    """Of each byte the vector of the one before it; of a patch's first byte, the start."""
+
+    def __init__(self, model: specs.MegaByte) -> None:
+        super().__init__(model, model.local_model.d_model)
+        self.token = table(model.vocab_size, model.local_model.d_model)
+
+    def forward(self, text: Int[Tensor, "B K p"]) -> Float[Tensor, "B K p D"]:
+        """What each patch knows of the byte before each of its own."""
+        start = self.start.expand(*text.shape[:2], 1, -1)
+        return torch.cat((start, self.token(text[..., :-1])), dim=2)
+
+
+class MegaByte(CausalModel):
+    """A large model that goes from patch to patch, and a small one that writes the bytes of each."""
+
+    spec: specs.MegaByte
+
+    def __init__(self, model: specs.MegaByte) -> None:
+        super().__init__()
+        self.spec = model
+        self.global_embedding, self.local_embedding = GlobalEmbedding(model), LocalEmbedding(model)
+        self.global_model, self.local_model = (Stack(stack) for stack in model.stacks)
+        d_model = model.local_model.d_model
+        self.projection = nn.Linear(model.global_model.d_model // model.patch_size, d_model)
+        self.lm_head = LanguageModelHead(model.head, model.vocab_size, d_model)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.global_embedding.start.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its weights."""
+        return self.global_embedding.start.dtype
+
+    @torch.no_grad()
+    def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
+        """The global layers after the start, and no byte written."""
+        size = self.spec.patch_size
+        layers = self.global_model.new_layers(batch, capacity // size + 1, dtype, device)
+        lengths = torch.zeros(batch, dtype=torch.long, device=device)
+        start = self.global_embedding.start.expand(batch, 1, -1)
+        contexts, layers = self._globally(start, Span.of(start, lengths), layers)
+        unfinished = Unfinished(lengths[:, None].repeat(1, size), contexts[:, 0].to(dtype))
+        return [*(OfPatches(layer, size) for layer in layers), unfinished]
+
+    def read(
+        self, tokens: Int[Tensor, "B T"], span: Span, state: State | None, last_only: bool
+    ) -> tuple[Float[Tensor, "B t V"], list[LayerState]]:
+        """Logits after each position, or after each row's last one, for which one patch of each row is read."""
+        _refuse_longer(self.spec, tokens.shape[1])
+        text = self._patches(tokens, span, state)
+        contexts, layers = self._contexts(text, span, state)
+        first = span.shared_positions[:, :1] // self.spec.patch_size  # the number of the first patch of `text`
+        newest = span.ends[:, None] // self.spec.patch_size
+        rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
+        unfinished = Unfinished(text[rows, newest - first][:, 0], contexts[rows, newest - first][:, 0])
+        answered = span.shared_positions + 1  # the bytes that the logits are of
+        if last_only:
+            text, contexts, first = unfinished.tokens[:, None], unfinished.context[:, None], newest
+            answered = span.ends[:, None]
+        x = self._locally(text, contexts, first, span)[rows, answered - first * self.spec.patch_size]
+        logits: Tensor = self.lm_head(x, self.local_embedding.token.weight)
+        if state is not None:
+            unfinished.context = unfinished.context.to(_unfinished(state).context.dtype)
+        return logits, [*layers, unfinished]
+
+    def _patches(self, tokens: Int[Tensor, "B T"], span: Span, state: State | None) -> Int[Tensor, "B K p"]:
+        """The new bytes in their patches: the first holds what its row already had of it, the last has a free place.
+
+        Each row's bytes move by what it had, so that all rows' patches begin at the same place.
+        """
+        size, length = self.spec.patch_size, tokens.shape[1]
+        if state is None:
+            count = length // size + 1
+            return nn.functional.pad(tokens, (0, count * size - length)).view(-1, count, size)
+        count = (length - 1) // size + 2
+        places = torch.arange(count * size, device=tokens.device)
+        had = span.positions[:, :1] % size
+        source = torch.where(places < had, places, places - had + size).clamp(max=size + length - 1)
+        return torch.cat((_unfinished(state).tokens, tokens), dim=1).gather(1, source).view(-1, count, size)
+
+    def _contexts(
+        self, text: Int[Tensor, "B K p"], span: Span, state: State | None
+    ) -> tuple[Float[Tensor, "B K G"], list[LayerState]]:
+        """The context of each patch, and the global layers' states after all that are complete."""
+        size = self.spec.patch_size
+        first = span.shared_positions[:, :1] // size
+        x = self.global_embedding(text[:, :-1], first)
+        if state is None:
+            x = torch.cat((self.global_embedding.start.expand(x.shape[0], 1, -1), x), dim=1)
+            counts = None if span.counts is None else span.counts // size + 1
+            contexts, _ = self._globally(x, _beside(span, x, counts=counts))
+            return contexts, []
+        complete = span.ends // size - first[:, 0]
+        layers = state.layers[:-1]
+        # decoding completes a patch once in p steps: asking is cheaper than a step of the global model for nothing
+        if bool((complete > 0).any()):
+            inner = [layer.layer for layer in layers if isinstance(layer, OfPatches)]
+            x, inner = self._globally(x, _beside(span, x, first[:, 0] + 1, complete), inner)
+            layers = [OfPatches(layer, size) for layer in inner]
+        return torch.cat((_unfinished(state).context[:, None].to(x.dtype), x), dim=1), layers
+
+    def _globally(
+        self, x: Float[Tensor, "B K G"], span: Span, layers: list[LayerState] | None = None
+    ) -> tuple[Float[Tensor, "B K G"], list[LayerState]]:
+        """What the global model gives after each patch."""
+        state = None if layers is None else State(span.positions[:, 0], layers, x.shape[1])
+        x, layers = self.global_model.run(x, span, state)
+        return self.global_model.final_norm(x, span.valid), layers
+
+    def _locally(
+        self, text: Int[Tensor, "B K p"], contexts: Float[Tensor, "B K G"], first: Int[Tensor, "b 1"], span: Span
+    ) -> Float[Tensor, "B N D"]:
+        """What the local model gives for each byte, before it is seen; every patch is a text of its own."""
+        size = self.spec.patch_size
+        x = self.local_embedding(text) + self.projection(contexts.unflatten(2, (size, -1)))
+        starts = (first + torch.arange(text.shape[1], device=text.device)) * size
+        counts = (span.ends[:, None] + 1 - starts).clamp(0, size)  # the byte after each row's last is answered too
+        x = x.flatten(0, 1)
+        inner = _beside(span, x, counts=counts.flatten())
+        x, _ = self.local_model.run(x, inner)
+        y: Tensor = self.local_model.final_norm(x, inner.valid)
+        return y.reshape(text.shape[0], -1, y.shape[2])
+
+
+def _unfinished(state: State) -> Unfinished:
+    unfinished = state.layers[-1]
+    assert isinstance(unfinished, Unfinished)
+    return unfinished
+
+
+def _beside(span: Span, x: Tensor, lengths: Tensor | None = None, counts: Tensor | None = None) -> Span:
+    """The span of what another stack reads in the same pass; both add to the same losses."""
+    return replace(Span.of(x, lengths, counts), losses=span.losses)
+
+
+def _refuse_longer(model: specs.MegaByte, length: int) -> None:
+    if length > model.context_length:
+        cause = f"{length} are more than the {model.context_length} positions that were learned"
+        raise SpecError("tokens", cause, "give fewer at once")

@@ -1,0 +1,108 @@
+"""The vision encoder: a picture as a text of patches."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype import spec
+from archetype.errors import SpecError
+from archetype.models.heads import Classifier, Pooler
+from archetype.models.stack import Stack
+from archetype.nn.build import build_norm, build_position
+from archetype.nn.context import Span
+from archetype.nn.initialization import draw
+
+
+class PatchEmbedding(nn.Module):
+    """dropout(norm(scale * (class token, projected patches) + position vectors)) (Dosovitskiy 2020, equation 1)."""
+
+    def __init__(self, encoder: spec.VisionEncoder) -> None:
+        super().__init__()
+        self.spec = encoder
+        embedding, d_model = encoder.embedding, encoder.d_model
+        self.patch = nn.Linear(encoder.channels * encoder.patch_size**2, d_model)
+        self.class_token = nn.Parameter(torch.empty(d_model)) if encoder.class_token else None
+        self.position = build_position(embedding.position, encoder.context_length, d_model)
+        self.norm = build_norm(embedding.norm, d_model)
+        self.dropout = nn.Dropout(embedding.dropout)
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T D"]:
+        """The vectors of the class token, where there is one, and of the patches row by row."""
+        dtype = self.patch.weight.dtype  # what is summed keeps the weights' type under autocast
+        x = self.patch(patches(images.to(dtype), self.spec.patch_size)).to(dtype)
+        if self.class_token is not None:
+            x = torch.cat((self.class_token.expand(x.shape[0], 1, -1), x), dim=1)
+        scale = self.spec.embedding.scale
+        x = x if scale == 1.0 else x * scale
+        positions = torch.arange(x.shape[1], device=x.device)[None]
+        y: Tensor = self.dropout(self.norm(x + self.position(positions).to(dtype)))
+        return y
+
+    def draw(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> bool:
+        """The class token is drawn as a table of one vector."""
+        draw(parameter[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
+        return True
+
+
+def patches(images: Float[Tensor, "B C H W"], size: int) -> Float[Tensor, "B T F"]:
+    """Squares of size x size, row by row; the numbers of each by channel, row and column, F = C * size * size."""
+    grid: Tensor = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))
+    return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+class VisionEncoder(Stack):
+    """A stack of blocks that sees all patches of a picture at once (Dosovitskiy 2020)."""
+
+    def __init__(self, encoder: spec.VisionEncoder) -> None:
+        super().__init__(encoder.stacks[0])
+        self.spec = encoder
+        self.embedding = PatchEmbedding(encoder)
+        self.pooler = Pooler(encoder.d_model) if encoder.pooler else None
+        self.classifier: Classifier | None = None
+        match encoder.head:
+            case spec.ClassificationHead() as head:
+                self.classifier = Classifier(head, encoder.d_model)
+            case spec.NoHead():
+                pass
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.embedding.patch.weight.device
+
+    def vectors(self, images: Float[Tensor, "B C H W"], losses: list[Tensor] | None = None) -> Float[Tensor, "B T D"]:
+        """The vector of the class token, where there is one, and of each patch in its picture.
+
+        Args:
+            images: of the channels and the size that the specification says.
+            losses: is given what parts add to the loss that is trained on.
+
+        Raises:
+            SpecError: the images are of another size.
+        """
+        refuse_other_sizes(self.spec, images)
+        x = self.embedding(images)
+        span = Span.of(x)
+        x, _ = self.run(x, span)
+        if losses is not None:
+            losses += span.losses
+        y: Tensor = self.final_norm(x)
+        return y
+
+    def pooled(self, vectors: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
+        """The vector that stands for each picture: the class token's, or the patches' mean; through the pooler."""
+        x = vectors[:, 0] if self.spec.class_token else vectors.mean(dim=1)
+        return x if self.pooler is None else self.pooler(x)
+
+    def forward(self, images: Float[Tensor, "B C H W"], losses: list[Tensor] | None = None) -> Tensor:
+        """What the head gives: (B, classes) logits, or without a head the vectors, (B, T, D)."""
+        x = self.vectors(images, losses)
+        return x if self.classifier is None else self.classifier(self.pooled(x))
+
+
+def refuse_other_sizes(encoder: spec.VisionEncoder, images: Float[Tensor, "B C H W"]) -> None:
+    """Raise where the pictures are not what the model's positions and patches are for."""
+    expected = encoder.channels, encoder.image_size, encoder.image_size
+    if images.shape[1:] != expected:
+        given, wanted = (" x ".join(map(str, shape)) for shape in (images.shape[1:], expected))
+        raise SpecError("images", f"they are {given} and the model takes {wanted}", "resize or convert them")

@@ -1,0 +1,211 @@
+"""What a layer remembers between passes: one value per layer, passed in and returned.
+
+Nothing hangs on modules. A state's tensors have the batch first, so that rows can be selected, joined and left without
+knowing their kind; a row's length lives once, at the model's `State`. Buffers are written in place: the state passed in
+is spent, and `State.select` makes a copy where two futures are wanted. Masks come from the positions that `append`
+returns, so a mixer need not know whether it reads a full buffer, a ring, or pages. docs/decisions.md has the table of
+all kinds.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from archetype.nn.context import Span
+
+S = TypeVar("S", bound="LayerState")
+NOWHERE = 2**40  # the position of a place that holds nothing: later than every query
+
+
+@dataclass
+class LayerState:
+    """Base of all layer states: a dataclass of tensors with the batch first, or of further states."""
+
+    def select(self, rows: Int[Tensor, "N"]) -> "LayerState":
+        """A copy of some rows, in that order."""
+        copies = {
+            name: value.select(rows) if isinstance(value, LayerState) else value.index_select(0, rows)
+            for name, value in self._values()
+        }
+        return replace(self, **copies)
+
+    def insert(self, rows: Int[Tensor, "N"], other: "LayerState") -> None:
+        """Put the N rows of `other`, whose buffers may be shorter, in place of these rows."""
+        for name, mine in self._values():
+            theirs = getattr(other, name)
+            if isinstance(mine, LayerState):
+                mine.insert(rows, theirs)
+            else:
+                inside = tuple(slice(size) for size in theirs.shape[1:])
+                mine[(rows, *inside)] = theirs
+
+    def kept_as(self: S, dtype: torch.dtype) -> S:
+        """The same with its numbers in another type; tokens and counts stay whole."""
+        return replace(self, **{name: value.to(dtype) for name, value in self._values() if value.is_floating_point()})
+
+    def narrow(self, slots: int) -> "LayerState":
+        """A view of the first `slots` places; whole where the state's size does not follow the length."""
+        return self
+
+    def after(self, view: "LayerState") -> "LayerState":
+        """The state after a pass that was given a narrow view of it, and returned `view`."""
+        return view
+
+    @property
+    def bytes(self) -> int:
+        """Bytes allocated."""
+        return sum(value.bytes if isinstance(value, LayerState) else value.nbytes for _, value in self._values())
+
+    def _values(self) -> Iterator[tuple[str, Any]]:
+        return ((f.name, getattr(self, f.name)) for f in fields(self))
+
+
+@dataclass
+class KeyValues(LayerState):
+    """Two numbers of features for every position: place s holds position s.
+
+    Keys and values of attention; of latent attention the latent and the shared, turned key, as one head each.
+    """
+
+    keys: Float[Tensor, "B K S P"]
+    values: Float[Tensor, "B K S Q"]
+
+    @classmethod
+    def empty(
+        cls, batch: int, heads: int, capacity: int, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device
+    ) -> "KeyValues":
+        """Zeros, not garbage: a masked place is multiplied by zero, and zero times NaN is NaN."""
+        keys, values = (torch.zeros(batch, heads, capacity, size, dtype=dtype, device=device) for size in sizes)
+        return cls(keys, values)
+
+    def append(
+        self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], span: Span
+    ) -> tuple[Float[Tensor, "B K S P"], Float[Tensor, "B K S Q"], Int[Tensor, "b S"]]:
+        """Write the span's positions; return all that may be looked at, and the position of each."""
+        rows = torch.arange(keys.shape[0], device=keys.device)[:, None]
+        slots = self.keys.shape[2]
+        for buffer, new in ((self.keys, keys), (self.values, values)):
+            written, places = new.transpose(1, 2).to(buffer.dtype), span.positions
+            if span.counts is not None:  # padding may stand beyond the buffer: it leaves an earlier place as it is
+                inside = (places < slots)[:, :, None, None]
+                places = places % slots
+                written = torch.where(inside, written, buffer[rows, :, places])
+            buffer[rows, :, places] = written
+        return self.keys, self.values, torch.arange(slots, device=keys.device)[None]
+
+    def narrow(self, slots: int) -> "KeyValues":
+        """A view of the first `slots` positions."""
+        return KeyValues(self.keys[:, :, :slots], self.values[:, :, :slots])
+
+    def after(self, view: LayerState) -> LayerState:
+        """The same buffers: the pass wrote into them."""
+        return self
+
+
+@dataclass
+class Ring(KeyValues):
+    """The keys and values of the newest W positions: place s holds the newest position p with p mod W = s."""
+
+    def append(
+        self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], span: Span
+    ) -> tuple[Float[Tensor, "B K S P"], Float[Tensor, "B K S Q"], Int[Tensor, "B S"]]:
+        """Return what was remembered and the span, with the position of each; then remember the newest."""
+        starts, ends = span.positions[:, 0], span.ends
+        if keys.shape[2] == 1:  # the place that is overwritten has left the window: nothing to join
+            self._write(keys, values, starts, ends)
+            return self.keys, self.values, self._positions(ends)
+        seen = (
+            torch.cat((self.keys, keys.to(self.keys.dtype)), dim=2),
+            torch.cat((self.values, values.to(self.values.dtype)), dim=2),
+            torch.cat((self._positions(starts), span.positions), dim=1),
+        )
+        self._write(keys, values, starts, ends)
+        return seen
+
+    def narrow(self, slots: int) -> "Ring":
+        """Itself: where a position stands depends on the whole size."""
+        return self
+
+    def _newest(self, ends: Int[Tensor, "B"]) -> Int[Tensor, "B W"]:
+        """Of each place, the newest position before `ends` that belongs there; negative where there is none."""
+        size = self.keys.shape[2]
+        places = torch.arange(size, device=ends.device)
+        return ends[:, None] - 1 - (ends[:, None] - 1 - places) % size
+
+    def _positions(self, ends: Int[Tensor, "B"]) -> Int[Tensor, "B W"]:
+        newest = self._newest(ends)
+        return torch.where(newest < 0, NOWHERE, newest)
+
+    def _write(self, keys: Tensor, values: Tensor, starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:
+        step = self._newest(ends) - starts[:, None]  # which of the new ones belongs into each place; negative: none
+        for buffer, new in ((self.keys, keys), (self.values, values)):
+            index = step.clamp(min=0)[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3])
+            chosen = new.to(buffer.dtype).gather(2, index)
+            buffer.copy_(torch.where((step >= 0)[:, None, :, None], chosen, buffer))
+
+
+@dataclass
+class SourceKeys(LayerState):
+    """The keys and values of a source text, which no pass changes, and how many of each row are no padding."""
+
+    keys: Float[Tensor, "B K S P"]
+    values: Float[Tensor, "B K S P"]
+    counts: Int[Tensor, "B"]
+
+
+@dataclass
+class Crossed(LayerState):
+    """The states of a block that also looks at a source."""
+
+    mixer: LayerState
+    cross: SourceKeys
+
+    def narrow(self, slots: int) -> "Crossed":
+        """A narrow view of the mixer's; the source stays whole."""
+        return Crossed(self.mixer.narrow(slots), self.cross)
+
+    def after(self, view: LayerState) -> "Crossed":
+        """The mixer's state after the pass, beside the same source."""
+        assert isinstance(view, Crossed)
+        return Crossed(self.mixer.after(view.mixer), self.cross)
+
+
+@dataclass
+class State:
+    """What a model remembers of each row: `lengths` tokens so far, and one state per layer."""
+
+    lengths: Int[Tensor, "B"]
+    layers: list[LayerState]
+    capacity: int  # the longest row that fits
+
+    def select(self, rows: Int[Tensor, "N"]) -> "State":
+        """A copy of some rows: those that stay when others leave, or one row several times over."""
+        return State(self.lengths[rows], [layer.select(rows) for layer in self.layers], self.capacity)
+
+    def insert(self, rows: Int[Tensor, "N"], other: "State") -> None:
+        """Let the rows of `other` join in place of these rows. `other` must not be longer than this state."""
+        self.lengths[rows] = other.lengths
+        for mine, theirs in zip(self.layers, other.layers, strict=True):
+            mine.insert(rows, theirs)
+
+    def narrow(self, slots: int) -> "State":
+        """A view that reads only the first `slots` places of each buffer; writes go to the same memory."""
+        return State(self.lengths, [layer.narrow(slots) for layer in self.layers], min(slots, self.capacity))
+
+    def after(self, view: "State") -> "State":
+        """The whole state after a pass over a narrow view of it."""
+        layers = [whole.after(part) for whole, part in zip(self.layers, view.layers, strict=True)]
+        return State(view.lengths, layers, self.capacity)
+
+    def advanced(self, ends: Int[Tensor, "B"], layers: list[LayerState]) -> "State":
+        """The state after a pass."""
+        return State(ends, layers, self.capacity)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes allocated by all layers."""
+        return sum(layer.bytes for layer in self.layers)

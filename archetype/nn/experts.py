@@ -1,0 +1,167 @@
+"""Mixture of experts: each token is sent to a few of many feed-forward networks."""
+
+import math
+from typing import assert_never
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from archetype import spec
+from archetype.nn.activation import activation
+from archetype.nn.context import Span
+from archetype.nn.feedforward import MLP, GatedMLP
+
+Projection = tuple[Tensor, Tensor | None]  # weight and bias of one expert
+
+
+class MixtureOfExperts(nn.Module):
+    """sum_i g_i(x) expert_i(x) over the chosen i, plus the shared expert (Shazeer 2017, equation 1; Dai 2024).
+
+    No token is dropped, however many choose the same expert, and an expert that nobody chooses is not computed.
+    """
+
+    correction: Tensor | None
+
+    def __init__(self, feedforward: spec.MixtureOfExperts, d_model: int) -> None:
+        super().__init__()
+        self.spec = feedforward
+        self.router = nn.Linear(d_model, feedforward.num_experts, bias=False)
+        self.experts = Experts(feedforward.expert, feedforward.num_experts, d_model)
+        self.shared = _dense(feedforward.shared, d_model) if feedforward.shared is not None else None
+        self.shared_gate = nn.Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
+        correction = torch.empty(feedforward.num_experts) if feedforward.router.correction else None
+        self.register_buffer("correction", correction)
+
+    def reset_buffers(self) -> None:
+        """No expert is preferred."""
+        if self.correction is not None:
+            self.correction.zero_()
+
+    def forward(self, x: Float[Tensor, "... D"], span: Span) -> Float[Tensor, "... D"]:
+        """What the experts make of each token; while training, the balance loss goes to `span.losses`."""
+        tokens = x.flatten(0, -2)
+        affinities = self._affinities(tokens)
+        weights, chosen = self._choose(affinities)
+        if self.training and self.spec.balance_loss > 0:
+            valid = None if span.valid is None else span.valid.flatten()
+            span.losses.append(self.spec.balance_loss * balance(affinities, chosen, valid))
+        y: Tensor = self.experts(tokens, chosen, weights).view_as(x)
+        return y if self.shared is None else y + self._shared(x, span)
+
+    def _shared(self, x: Float[Tensor, "... D"], span: Span) -> Float[Tensor, "... D"]:
+        """What the expert that all tokens have says."""
+        assert self.shared is not None
+        y: Tensor = self.shared(x, span)
+        return y if self.shared_gate is None else y * self.shared_gate(x).sigmoid()
+
+    def _affinities(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N E"]:
+        """In float32 at least: rounding the logits of near experts would choose another one."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        with torch.autocast(x.device.type, enabled=False):
+            logits = nn.functional.linear(x.to(dtype), self.router.weight.to(dtype))
+        match self.spec.router:
+            case spec.SoftmaxRouter():
+                return logits.softmax(-1)
+            case spec.SigmoidRouter():
+                return logits.sigmoid()
+            case _:
+                assert_never(self.spec.router)
+
+    def _choose(self, affinities: Float[Tensor, "N E"]) -> tuple[Float[Tensor, "N k"], Int[Tensor, "N k"]]:
+        """The weights of each token's experts, and which they are."""
+        worth = affinities if self.correction is None else affinities + self.correction
+        if self.spec.groups is not None:
+            worth = worth.masked_fill(~within_best_groups(worth, self.spec.groups), -math.inf)
+        chosen = worth.topk(self.spec.experts_per_token).indices
+        weights = affinities.gather(-1, chosen)
+        if self.spec.router.renormalize:
+            weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-20)  # sigmoids may all be zero
+        return weights * self.spec.router.scale, chosen
+
+
+def within_best_groups(worth: Float[Tensor, "N E"], groups: spec.ExpertGroups) -> Bool[Tensor, "N E"]:
+    """Whether each expert's group is among those whose best experts are the token's best."""
+    grouped = worth.unflatten(-1, (groups.num_groups, -1))
+    best = grouped.topk(groups.best).values.sum(-1).topk(groups.groups_per_token).indices
+    kept = torch.zeros(grouped.shape[:-1], dtype=torch.bool, device=worth.device).scatter(-1, best, True)
+    return kept[..., None].expand(grouped.shape).flatten(1)
+
+
+def balance(
+    affinities: Float[Tensor, "N E"], chosen: Int[Tensor, "N k"], valid: Bool[Tensor, "N"] | None = None
+) -> Float[Tensor, ""]:
+    """E sum_e f_e p_e: the share f of choices that fell on an expert, and its mean share p of a token's affinities.
+
+    (Fedus 2021, equation 4.) Softmax affinities are such shares already; sigmoids are divided by their sum (DeepSeek-AI
+    2024b, equation 19). Where valid is False, a token does not count.
+    """
+    experts, per_token = affinities.shape[1], chosen.shape[1]
+    counted = torch.ones_like(affinities[:, 0]) if valid is None else valid.to(affinities.dtype)
+    tokens = counted.sum().clamp(min=1)
+    choices = torch.zeros_like(affinities[0]).index_add(0, chosen.flatten(), counted.repeat_interleave(per_token))
+    shares = affinities / affinities.sum(-1, keepdim=True).clamp(min=1e-20)
+    return experts * ((choices / (per_token * tokens)) * (counted @ shares / tokens)).sum()
+
+
+class Experts(nn.Module):
+    """E networks of one form, their weights stacked.
+
+    Tokens are sorted by expert, so that each expert's are one product.
+    """
+
+    def __init__(self, expert: spec.Expert, num_experts: int, d_model: int) -> None:
+        super().__init__()
+        d_ff = expert.width(d_model)
+        match expert:
+            case spec.MLP():
+                self.projections: tuple[str, ...] = ("up", "down")
+            case spec.GatedMLP():
+                self.projections = ("gate", "up", "down")
+            case _:
+                assert_never(expert)
+        for name in self.projections:
+            shape = (d_model, d_ff) if name == "down" else (d_ff, d_model)
+            self.register_parameter(name, nn.Parameter(torch.empty(num_experts, *shape)))
+            bias = nn.Parameter(torch.empty(num_experts, shape[0])) if expert.bias else None
+            self.register_parameter(f"{name}_bias", bias)
+        self.num_experts = num_experts
+        self.activation = activation(expert.activation)
+
+    def forward(
+        self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"], weights: Float[Tensor, "N k"]
+    ) -> Float[Tensor, "N D"]:
+        """Of each token, what its k experts say, weighted."""
+        choices = chosen.flatten()
+        order = choices.argsort(stable=True)
+        sizes = torch.bincount(choices, minlength=self.num_experts).tolist()
+        sorted_tokens = x.index_select(0, order // chosen.shape[1]).split(sizes)
+        stacks = zip(*map(self._unstacked, self.projections), strict=True)
+        found = [self._expert(rows, *one) for rows, one in zip(sorted_tokens, stacks, strict=True) if len(rows)]
+        y = torch.cat(found).index_select(0, order.argsort()).view(*chosen.shape, -1)
+        return (y * weights[..., None]).sum(1).to(y.dtype)
+
+    def _unstacked(self, name: str) -> list[Projection]:
+        """Each expert's weight and bias.
+
+        Unbound once: the gradient of an index into the stack would be as large as the stack, for every expert.
+        """
+        weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
+        biases = [None] * self.num_experts if bias is None else bias.unbind(0)
+        return list(zip(weight.unbind(0), biases, strict=True))
+
+    def _expert(self, x: Float[Tensor, "n D"], *projections: Projection) -> Float[Tensor, "n D"]:
+        *gate, up, down = projections
+        hidden = nn.functional.linear(x, *up)
+        hidden = self.activation(nn.functional.linear(x, *gate[0])) * hidden if gate else self.activation(hidden)
+        return nn.functional.linear(hidden, *down)
+
+
+def _dense(expert: spec.Expert, d_model: int) -> nn.Module:
+    match expert:
+        case spec.MLP():
+            return MLP(expert, d_model)
+        case spec.GatedMLP():
+            return GatedMLP(expert, d_model)
+        case _:
+            assert_never(expert)

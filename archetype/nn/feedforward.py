@@ -1,0 +1,39 @@
+"""The part of a block that works on each position alone. All are called with the vectors and the span they are of."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype import spec
+from archetype.nn.activation import activation
+from archetype.nn.context import Span
+
+
+class MLP(nn.Module):
+    """down(f(up(x))) (Vaswani 2017, equation 2)."""
+
+    def __init__(self, feedforward: spec.MLP, d_model: int) -> None:
+        super().__init__()
+        d_ff = feedforward.width(d_model)
+        self.up = nn.Linear(d_model, d_ff, bias=feedforward.bias)
+        self.down = nn.Linear(d_ff, d_model, bias=feedforward.bias)
+        self.activation = activation(feedforward.activation)
+
+    def forward(self, x: Float[Tensor, "... D"], span: Span) -> Float[Tensor, "... D"]:
+        y: Tensor = self.down(self.activation(self.up(x)))
+        return y
+
+
+class GatedMLP(nn.Module):
+    """down(f(gate(x)) * up(x)) (Shazeer 2020, equation 6)."""
+
+    def __init__(self, feedforward: spec.GatedMLP, d_model: int) -> None:
+        super().__init__()
+        d_ff = feedforward.width(d_model)
+        self.gate = nn.Linear(d_model, d_ff, bias=feedforward.bias)
+        self.up = nn.Linear(d_model, d_ff, bias=feedforward.bias)
+        self.down = nn.Linear(d_ff, d_model, bias=feedforward.bias)
+        self.activation = activation(feedforward.activation)
+
+    def forward(self, x: Float[Tensor, "... D"], span: Span) -> Float[Tensor, "... D"]:
+        y: Tensor = self.down(self.activation(self.gate(x)) * self.up(x))
+        return y

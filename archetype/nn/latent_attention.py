@@ -1,0 +1,145 @@
+"""Attention whose keys and values come from one narrow vector for each position."""
+
+import math
+from typing import assert_never
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from archetype import spec
+from archetype.nn import masks
+from archetype.nn.cache import KeyValues, LayerState
+from archetype.nn.context import Span
+from archetype.nn.norm import LayerNorm, NoNorm, RMSNorm
+from archetype.nn.position import Rotary
+from archetype.nn.scaled_dot_product import MASKED, Scoring, attend
+
+Queries = tuple[Float[Tensor, "B H T P"], Float[Tensor, "B H T R"]]  # the plain and the turned features
+Latents = tuple[Float[Tensor, "B 1 S C"], Float[Tensor, "B 1 S R"]]  # the latents and the turned keys that heads share
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention (DeepSeek-AI 2024, section 2.1), in whichever of its two forms is cheaper.
+
+    A head's key is [c Wuk, k_R] and its value c Wuv, for the latent c and the turned key k_R of a position. The plain
+    form expands every latent to keys and values; the absorbed form looks at the latents themselves, with the query
+    q Wuk^T, and expands only what it found.
+    """
+
+    def __init__(self, mixer: spec.LatentAttention, d_model: int, causal: bool) -> None:
+        super().__init__()
+        self.spec, self.causal = mixer, causal
+        heads, latent = mixer.num_heads, mixer.kv_lora_rank
+        match mixer.query:
+            case spec.DirectQuery():
+                self.q = nn.Linear(d_model, heads * mixer.head_dim, bias=False)
+            case spec.LowRankQuery(rank=rank):
+                self.q_down = nn.Linear(d_model, rank, bias=mixer.bias)
+                self.q_norm = _norm(mixer.norm, rank)
+                self.q_up = nn.Linear(rank, heads * mixer.head_dim, bias=False)
+            case _:
+                assert_never(mixer.query)
+        self.kv_down = nn.Linear(d_model, latent + mixer.qk_rope_head_dim, bias=mixer.bias)
+        self.kv_norm = _norm(mixer.norm, latent)
+        self.kv_up = nn.Linear(latent, heads * (mixer.qk_nope_head_dim + mixer.v_head_dim), bias=False)
+        self.o = nn.Linear(heads * mixer.v_head_dim, d_model, bias=mixer.bias)
+        self.rotary = Rotary(mixer.position, mixer.qk_rope_head_dim)
+
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KeyValues:
+        """Room for the latents and the turned keys of `capacity` positions: C + R numbers each."""
+        sizes = self.spec.kv_lora_rank, self.spec.qk_rope_head_dim
+        return KeyValues.empty(batch, 1, capacity, sizes, dtype, device)
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], span: Span, state: LayerState | None = None
+    ) -> tuple[Float[Tensor, "B T D"], LayerState | None]:
+        """Mix the span's positions with each other and with all that the state remembers."""
+        queries, latents = self._queries(x, span), self._latents(x, span)
+        if state is None:
+            complete = self.causal or span.counts is None  # then no mask says more than the direction
+            allowed = None if complete else self._allowed(span, span.shared_positions)
+        else:
+            assert isinstance(state, KeyValues)
+            *remembered, positions = state.append(*latents, span)
+            latents = remembered[0].to(x.dtype), remembered[1].to(x.dtype)  # a state may keep fewer bits
+            allowed = self._allowed(span, positions)
+        absorbs = self.spec.absorbs(x.shape[1], latents[0].shape[2])
+        y = (self._absorbed if absorbs else self._plain)(queries, latents, allowed)
+        return self.o(y.transpose(1, 2).flatten(2)), state
+
+    def _queries(self, x: Float[Tensor, "B T D"], span: Span) -> Queries:
+        direct = isinstance(self.spec.query, spec.DirectQuery)
+        q = self.q(x) if direct else self.q_up(self.q_norm(self.q_down(x)))
+        heads = q.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
+        plain, turned = heads.split((self.spec.qk_nope_head_dim, self.spec.qk_rope_head_dim), dim=-1)
+        return plain, self.rotary(turned, span.positions, span)
+
+    def _latents(self, x: Float[Tensor, "B T D"], span: Span) -> Latents:
+        """What is remembered: latents after their norm and keys after their turn, as one head."""
+        latent, key = self.kv_down(x)[:, None].split((self.spec.kv_lora_rank, self.spec.qk_rope_head_dim), dim=-1)
+        return self.kv_norm(latent), self.rotary(key, span.positions, span)
+
+    def _allowed(self, span: Span, keys: Tensor) -> Bool[Tensor, "b 1 t S"]:
+        if self.causal:
+            return span.once("latent causal", lambda: masks.causal(span.shared_positions, keys))
+        assert span.counts is not None
+        return masks.present(span.counts, keys[0])
+
+    def _plain(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
+        """Every latent expanded to each head's key and value."""
+        latent, shared = latents
+        sizes = self.spec.qk_nope_head_dim, self.spec.v_head_dim
+        expanded = self.kv_up(latent[:, 0]).unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
+        key, value = expanded.split(sizes, dim=-1)
+        key = torch.cat((key, shared.to(key.dtype).expand(-1, self.spec.num_heads, -1, -1)), dim=-1)
+        # torch's kernel for CPU wants keys as wide as values; without it all weights would be kept
+        wide = max(self.spec.head_dim, self.spec.v_head_dim)
+        q, k, v = (_widened(part, wide) for part in (torch.cat(queries, dim=-1), key, value))
+        scoring, causal = Scoring(self._scale, dropout=self._dropout), self.causal and allowed is None
+        found = attend(q, k, v, scoring, allowed, causal)
+        return found[..., : self.spec.v_head_dim]
+
+    def _absorbed(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
+        """The latents are keys and values of one head, which all heads of queries share."""
+        plain, turned = queries
+        (latent, shared), (batch, heads, length, _) = (part[:, 0] for part in latents), plain.shape
+        up = self.kv_up.weight.view(heads, -1, latent.shape[-1])
+        key_up, value_up = up.split((self.spec.qk_nope_head_dim, self.spec.v_head_dim), dim=1)
+        looked_for = torch.einsum("bhtp,hpc->bhtc", plain, key_up).flatten(1, 2)  # (B, H T, C)
+        scores = looked_for @ latent.transpose(1, 2) + turned.flatten(1, 2) @ shared.transpose(1, 2)
+        scores = self._scale * scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = scores.unflatten(1, (heads, length))
+        if allowed is None and self.causal:
+            allowed = scores.new_ones(scores.shape[2:], dtype=torch.bool).tril()
+        if allowed is not None:
+            scores = scores.masked_fill(~allowed, MASKED)
+        weights = nn.functional.dropout(scores.softmax(-1), self._dropout).to(plain.dtype)
+        found = (weights.flatten(1, 2) @ latent).view(batch, heads, length, -1)
+        return torch.einsum("bhtc,hqc->bhtq", found, value_up)
+
+    @property
+    def _scale(self) -> float:
+        return self.spec.scale or 1 / math.sqrt(self.spec.head_dim)
+
+    @property
+    def _dropout(self) -> float:
+        return self.spec.dropout if self.training else 0.0
+
+
+def _widened(x: Float[Tensor, "*dims P"], features: int) -> Float[Tensor, "*dims Q"]:
+    """Zeros behind, which change no product."""
+    missing = features - x.shape[-1]
+    return nn.functional.pad(x, (0, missing)) if missing else x
+
+
+def _norm(norm: spec.VectorNorm, features: int) -> nn.Module:
+    match norm:
+        case spec.LayerNorm():
+            return LayerNorm(norm, features)
+        case spec.RMSNorm():
+            return RMSNorm(norm, features)
+        case spec.NoNorm():
+            return NoNorm(norm, features)
+        case _:
+            assert_never(norm)

@@ -1,0 +1,164 @@
+"""Positions that are added to embeddings, and rotations of queries and keys."""
+
+import math
+from typing import assert_never
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from archetype import spec
+from archetype.nn.context import Span
+
+
+class Learned(nn.Module):
+    """A trained vector for each position."""
+
+    def __init__(self, position: spec.Learned, context_length: int, d_model: int) -> None:
+        super().__init__()
+        self.offset = position.offset
+        self.weight = nn.Parameter(torch.empty(position.offset + context_length, d_model))
+
+    def forward(self, positions: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        rows = positions + self.offset
+        # only padding can stand beyond the table: a state's capacity is at most the context length
+        return nn.functional.embedding(rows.clamp(max=self.weight.shape[0] - 1), self.weight)
+
+
+class Sinusoidal(nn.Module):
+    """PE(i, 2j) = sin(i / theta^(2j/D)), PE(i, 2j + 1) = cos(same) (Vaswani 2017, section 3.5).
+
+    Not interleaved: PE(i, j) = sin(i / theta^(2j/D)), PE(i, D/2 + j) = cos(same).
+    """
+
+    def __init__(self, position: spec.Sinusoidal, context_length: int, d_model: int) -> None:
+        super().__init__()
+        self.theta = position.theta
+        self.interleaved = position.interleaved
+        self.offset = position.offset
+        self.d_model = d_model
+
+    def forward(self, positions: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        places = positions[..., None] + self.offset
+        angles = places * _frequencies(self.theta, self.d_model, positions.device)
+        waves = torch.stack((angles.sin(), angles.cos()), dim=-1 if self.interleaved else -2)
+        return waves.flatten(-2)
+
+
+class NoPosition(nn.Module):
+    """Nothing is added."""
+
+    def __init__(self, position: spec.NoPosition, context_length: int, d_model: int) -> None:
+        super().__init__()
+
+    def forward(self, positions: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
+        return torch.zeros((), device=positions.device)
+
+
+class Rotary(nn.Module):
+    """Turns each pair of features by position times frequency (Su 2021, equation 34)."""
+
+    def __init__(self, position: spec.Rotary, rotary_dim: int) -> None:
+        super().__init__()
+        self.spec = position
+        self.rotary_dim = rotary_dim
+        self.key = (spec.fingerprint(position), rotary_dim)
+
+    def forward(
+        self, x: Float[Tensor, "B H T P"], positions: Int[Tensor, "b T"], span: Span
+    ) -> Float[Tensor, "B H T P"]:
+        """Rotate queries or keys that stand at `positions`."""
+        where = "queries" if positions is span.positions else "keys"
+        cos, sin = span.once((where, self.key), lambda: self.tables(positions, span))
+        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+        turned, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
+        if self.spec.interleaved:
+            even, odd = turned[..., 0::2], turned[..., 1::2]
+            turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
+        else:
+            first, second = turned.chunk(2, dim=-1)
+            turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+        return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned
+
+    def tables(
+        self, positions: Int[Tensor, "b T"], span: Span
+    ) -> tuple[Float[Tensor, "_ 1 T R2"], Float[Tensor, "_ 1 T R2"]]:
+        """Cos and sin of every pair's angle, in float32; R2 = R/2 pairs."""
+        frequencies, factor = rotary_frequencies(self.spec, self.rotary_dim, span.ends)
+        angles = positions[:, None, :, None] * frequencies[:, None, None, :]
+        angles = -angles if self.spec.reversed else angles
+        return angles.cos() * factor, angles.sin() * factor
+
+
+def rotary_frequencies(
+    position: spec.Rotary, rotary_dim: int, ends: Int[Tensor, "B"]
+) -> tuple[Float[Tensor, "b R2"], float]:
+    """Angle per position of every pair, after scaling, and the factor on cos and sin.
+
+    Only dynamic scaling has a row for each request, whose length so far `ends` gives.
+    """
+    plain = _frequencies(position.theta, rotary_dim, ends.device)[None]
+    match position.scaling:
+        case spec.NoScaling():
+            return plain, 1.0
+        case spec.LinearScaling(factor=factor):
+            return plain / factor, 1.0
+        case spec.DynamicScaling() as scaling:
+            return _dynamic(position.theta, rotary_dim, scaling, ends), 1.0
+        case spec.YarnScaling() as scaling:
+            return _yarn(plain, position.theta, rotary_dim, scaling), yarn_attention_factor(scaling)
+        case spec.Llama3Scaling() as scaling:
+            return _llama3(plain, scaling), 1.0
+        case _:
+            assert_never(position.scaling)
+
+
+def _frequencies(theta: float, dim: int, device: torch.device) -> Float[Tensor, "half"]:
+    """theta^(-2p/dim) for each of the dim/2 pairs."""
+    exponents = torch.arange(0, dim, 2, device=device, dtype=torch.int64).float() / dim
+    return 1.0 / theta**exponents
+
+
+def _dynamic(theta: float, dim: int, scaling: spec.DynamicScaling, ends: Int[Tensor, "B"]) -> Float[Tensor, "B R2"]:
+    """NTK-aware: theta (factor n / n0 - (factor - 1))^(R / (R - 2)) for a request of n tokens, n >= n0."""
+    length = ends.clamp(min=scaling.original_context_length).float()[:, None]
+    growth = scaling.factor * length / scaling.original_context_length - (scaling.factor - 1)
+    grown = theta * growth ** (dim / (dim - 2)) if dim > 2 else torch.full_like(growth, theta)
+    exponents = torch.arange(0, dim, 2, device=ends.device, dtype=torch.int64).float() / dim
+    return 1.0 / grown**exponents
+
+
+def _yarn(plain: Float[Tensor, "1 R2"], theta: float, dim: int, scaling: spec.YarnScaling) -> Float[Tensor, "1 R2"]:
+    """Blend f / factor and f by a ramp over the pairs that turn beta_slow to beta_fast times (Peng 2023, eq. 23)."""
+
+    def pair_that_turns(times: float) -> float:
+        return dim * math.log(scaling.original_context_length / (times * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair_that_turns(scaling.beta_fast), pair_that_turns(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    ramp = (torch.arange(dim // 2, device=plain.device) - low) / ((high - low) or 0.001)
+    interpolated = ramp.clamp(0, 1)
+    return plain / scaling.factor * interpolated + plain * (1 - interpolated)
+
+
+def yarn_attention_factor(scaling: spec.YarnScaling) -> float:
+    """The factor on cos and sin: given, or from mscale's, or 0.1 ln(factor) + 1 (Peng 2023, equation 22)."""
+
+    def temperature(mscale: float) -> float:
+        return 0.1 * mscale * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0
+
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+    if scaling.mscale is not None and scaling.mscale_all_dim is not None:
+        return temperature(scaling.mscale) / temperature(scaling.mscale_all_dim)
+    return temperature(1.0)
+
+
+def _llama3(plain: Float[Tensor, "1 R2"], scaling: spec.Llama3Scaling) -> Float[Tensor, "1 R2"]:
+    """Long wavelengths divided by factor, short ones kept, between them blended (Llama 3.1's reference code)."""
+    turns = scaling.original_context_length * plain / (2 * math.pi)  # in the trained context
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return plain / scaling.factor * (1 - kept) + plain * kept

@@ -1,0 +1,124 @@
+"""Recurrent mixers: one vector of constant size remembers a text, by torch's kernels."""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from archetype import spec
+from archetype.nn.cache import LayerState
+from archetype.nn.context import Span
+
+
+@dataclass
+class Hidden(LayerState):
+    """The last output; of two directions, that of the forward one and then that of the backward one."""
+
+    hidden: Float[Tensor, "B D"]
+
+    @property
+    def vectors(self) -> tuple[Tensor, ...]:
+        """What the kernel goes on from."""
+        return (self.hidden,)
+
+
+@dataclass
+class HiddenCell(Hidden):
+    """The last output, and what the gates let stay."""
+
+    cell: Float[Tensor, "B D"]
+
+    @property
+    def vectors(self) -> tuple[Tensor, ...]:
+        """What the kernel goes on from."""
+        return self.hidden, self.cell
+
+
+class _Uniform:
+    """Every tensor of a cell with h hidden features starts uniform within 1 / sqrt(h), as torch draws it."""
+
+    hidden_size: int
+
+    def draw(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> bool:
+        bound = self.hidden_size**-0.5
+        parameter.uniform_(-bound, bound, generator=generator)
+        return True
+
+
+class _RNN(_Uniform, nn.RNN): ...
+
+
+class _LSTM(_Uniform, nn.LSTM): ...
+
+
+class _GRU(_Uniform, nn.GRU): ...
+
+
+class Recurrent(nn.Module):
+    """An RNN, LSTM or GRU over the positions (Elman 1990; Hochreiter 1997; Cho 2014).
+
+    Two directions have D / 2 features each; the backward one starts at each row's last token that is no padding, and
+    what it finds at a position holds for the span alone: later spans change nothing of it.
+    """
+
+    def __init__(self, mixer: spec.RNN | spec.LSTM | spec.GRU, d_model: int) -> None:
+        super().__init__()
+        self.directions = 2 if mixer.bidirectional else 1
+        self.d_model = d_model
+        self.cell = _cell(mixer, d_model, d_model // self.directions)
+
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> Hidden:
+        """Before a text stand zeros. The size does not depend on the capacity."""
+        kind = HiddenCell if isinstance(self.cell, nn.LSTM) else Hidden
+        vectors = 2 if kind is HiddenCell else 1
+        return kind(*(torch.zeros(batch, self.d_model, dtype=dtype, device=device) for _ in range(vectors)))
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], span: Span, state: LayerState | None = None
+    ) -> tuple[Float[Tensor, "B T D"], LayerState | None]:
+        """Read the span's positions after all that the state has read. Padding is not read."""
+        if state is None:
+            return self._read(x, span, None)[0], None
+        assert isinstance(state, Hidden)
+        y, new = self._read(x, span, self._split(state.vectors, x.dtype))
+        last = [vectors.transpose(0, 1).flatten(1).to(state.hidden.dtype) for vectors in new]
+        if span.counts is not None:  # a row without tokens stays as it was
+            some = (span.counts > 0)[:, None]
+            last = [torch.where(some, now, old) for now, old in zip(last, state.vectors, strict=True)]
+        return y, type(state)(*last)
+
+    def _split(self, vectors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Float[Tensor, "directions B h"], ...]:
+        """The state's vectors as the kernel takes them."""
+        halves = (whole.to(dtype).unflatten(1, (self.directions, -1)) for whole in vectors)
+        return tuple(half.transpose(0, 1).contiguous() for half in halves)
+
+    def _read(
+        self, x: Tensor, span: Span, first: tuple[Tensor, ...] | None
+    ) -> tuple[Float[Tensor, "B T D"], tuple[Tensor, ...]]:
+        """The kernel's output, and where it stood after each row's last token."""
+        start = first if first is None or isinstance(self.cell, nn.LSTM) else first[0]
+        # padding stands at the end: it matters to who starts there or stops before it, where there is more than a token
+        if span.counts is None or x.shape[1] == 1 or (first is None and self.directions == 1):
+            y, last = self.cell(x, start)
+        else:
+            counts = span.counts.clamp(min=1).cpu()  # the kernel knows no empty rows
+            packed = pack_padded_sequence(x, counts, batch_first=True, enforce_sorted=False)
+            y, last = self.cell(packed, start)
+            y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
+        return y, last if isinstance(last, tuple) else (last,)
+
+
+def _cell(mixer: spec.RNN | spec.LSTM | spec.GRU, inputs: int, hidden: int) -> nn.RNNBase:
+    both = mixer.bidirectional
+    match mixer:
+        case spec.RNN(activation=name):
+            return _RNN(inputs, hidden, nonlinearity=name, batch_first=True, bidirectional=both)
+        case spec.LSTM():
+            return _LSTM(inputs, hidden, batch_first=True, bidirectional=both)
+        case spec.GRU():
+            return _GRU(inputs, hidden, batch_first=True, bidirectional=both)
+        case _:
+            assert_never(mixer)

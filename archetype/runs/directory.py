@@ -1,0 +1,103 @@
+"""A run directory is a model: specification, recipe, tokenizer, weights, metrics and checkpoints under fixed names."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from archetype.io import atomic
+from archetype.convert.apply import fill
+from archetype.io.weight_files import SINGLE
+from archetype.families.rules import Rule
+from archetype.io.tensors import Tensors, save
+from archetype.runs.checkpoints import latest
+from archetype.errors import CheckpointError
+from archetype.models import Model, skeleton
+from archetype.spec import ModelSpec, read, to_yaml
+
+
+@dataclass(frozen=True)
+class Run:
+    """The paths of a run directory."""
+
+    folder: Path
+
+    @property
+    def spec_file(self) -> Path:
+        """The architecture."""
+        return self.folder / "spec.yaml"
+
+    @property
+    def recipe_file(self) -> Path:
+        """How it was trained."""
+        return self.folder / "recipe.yaml"
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        """Its tokenizer's files."""
+        return self.folder / "tokenizer"
+
+    @property
+    def weights_file(self) -> Path:
+        """The finished weights."""
+        return self.folder / SINGLE
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON object a line."""
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def loss_picture(self) -> Path:
+        """The loss curve."""
+        return self.folder / "loss.png"
+
+    @property
+    def checkpoints(self) -> Path:
+        """What a resumed run starts from."""
+        return self.folder / "checkpoints"
+
+    @property
+    def exists(self) -> bool:
+        """Whether this folder is a run directory."""
+        return self.spec_file.is_file()
+
+
+def read_run_spec(run: Run) -> ModelSpec:
+    """The specification of a run."""
+    return read(run.spec_file)
+
+
+def write_run_spec(run: Run, spec: ModelSpec) -> None:
+    """Write the specification of a run."""
+    atomic.write_bytes(run.spec_file, to_yaml(spec).encode())
+
+
+def read_run_model(run: Run, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Model:
+    """The model of a run: its finished weights, or those of its newest whole checkpoint."""
+    model = skeleton(read_run_spec(run))
+    fill_from(model, weights_of(run), dtype, device)
+    return model.eval()
+
+
+def weights_of(run: Run) -> Path:
+    """The weights file of a run that has finished, or was interrupted after a checkpoint."""
+    if run.weights_file.is_file():
+        return run.weights_file
+    if (checkpoint := latest(run.checkpoints)) is not None:
+        return checkpoint.weights_file
+    raise CheckpointError(str(run.folder), "has no weights yet", "train it further with `archetype train --resume`")
+
+
+def fill_from(model: Model, file: Path, dtype: torch.dtype | None = None, device: torch.device | None = None) -> None:
+    """Give a model on the meta device the weights in a file that bears our own names."""
+    names = list(model.state_dict())
+    try:
+        fill(model, Tensors.single(file), [Rule(name, (name,)) for name in names], (), dtype, device)
+    except CheckpointError as error:
+        raise error if error.place == str(file) else error.within(str(file)) from None
+
+
+def write_weights(run: Run, model: Model) -> None:
+    """Write the finished weights under our own names."""
+    save(run.weights_file, model.state_dict())

@@ -1,0 +1,75 @@
+"""vocab.json and merges.txt, the spelling of GPT-2's time, as a tokenizer.json."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
+from archetype.errors import DataError
+from archetype.tokenizers.byte_level import byte_of_character
+from archetype.tokenizers.library_errors import complaints
+from archetype.tokenizers.reading import DAMAGED
+from archetype.tokenizers.special_tokens import KNOWN_EOS, content
+
+VOCAB, MERGES = "vocab.json", "merges.txt"
+# The classes whose texts are split as GPT-2 splits them; others use the same two files in their own way.
+CLASSES = ("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerTokenizer")
+
+
+def tokenizer_json(vocab: Mapping[str, Any], merges: bytes, config: Mapping[str, Any]) -> bytes:
+    """The same tokenizer in one file.
+
+    Args:
+        vocab: the contents of vocab.json.
+        merges: the contents of merges.txt.
+        config: what tokenizer_config.json says, for the special tokens among the vocabulary.
+
+    Raises:
+        DataError: the files are not GPT-2's, or damaged.
+    """
+    _refuse_other_kinds(vocab, config)
+    with complaints(MERGES, f"does not fit {VOCAB}", DAMAGED):
+        backend = Backend(BPE(dict(vocab), read_merges(merges)))
+    prefix = config.get("add_prefix_space", False) is True
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=prefix)
+    backend.decoder = ByteLevelDecoder()
+    named = {content(value) for key, value in config.items() if key.endswith("_token")}
+    special = [name for name in vocab if name in named or name in KNOWN_EOS]
+    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
+    return str(backend.to_str()).encode()
+
+
+def read_merges(data: bytes) -> list[tuple[str, str]]:
+    """The pairs in the order of their merging.
+
+    Raises:
+        DataError: names the line that is no pair.
+    """
+    try:
+        lines = data.decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(MERGES, f"is not UTF-8 at byte {error.start}", DAMAGED) from None
+    pairs: list[tuple[str, str]] = []
+    for number, line in enumerate(lines, start=1):
+        line = line.rstrip("\r")
+        if line and not line.startswith("#version"):
+            first, space, second = line.partition(" ")
+            if not (first and space and second) or " " in second:
+                raise DataError(f"{MERGES}: line {number}", "is no pair of tokens", DAMAGED)
+            pairs.append((first, second))
+    return pairs
+
+
+def _refuse_other_kinds(vocab: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    named = config.get("tokenizer_class")
+    remedy = "save the tokenizer as tokenizer.json, with transformers for example"
+    if isinstance(named, str) and named.removesuffix("Fast") not in CLASSES:
+        raise DataError(VOCAB, f"is for {named}, which reads it in another way than GPT-2", remedy)
+    if not all(type(id) is int and 0 <= id < 2**31 for id in vocab.values()):
+        raise DataError(VOCAB, "does not map every token to an id", DAMAGED)
+    if not byte_of_character().keys() <= vocab.keys() or any(token.endswith("</w>") for token in vocab):
+        raise DataError(VOCAB, "is not a vocabulary of byte-level BPE", remedy)

@@ -1,0 +1,154 @@
+"""Marian's tokenizer: a SentencePiece model for each of two languages, and ids that both share."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from archetype.errors import DataError
+from archetype.io.atomic import write_bytes
+from archetype.tokenizers import special_tokens
+from archetype.tokenizers.decoder import HeldStream
+from archetype.tokenizers.display import SPACE, readable
+from archetype.tokenizers.library_errors import complaints
+from archetype.tokenizers.reading import DAMAGED, json_object
+from archetype.tokenizers.sentencepiece import processor_of
+from archetype.tokenizers.stream import TextStream
+from archetype.tokenizers.tokenizer import Tokenizer, well_formed
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+
+SOURCE, TARGET, VOCAB = "source.spm", "target.spm", "vocab.json"
+TARGET_VOCAB = "target_vocab.json"  # of models whose two languages share no ids
+LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)  # of a target, before the source's text
+NAMES = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
+LISTS = ("additional_special_tokens", "extra_special_tokens")
+
+
+class MarianTokenizer(Tokenizer):
+    """Cuts sources by one model and targets by the other; a table gives the pieces of both their ids.
+
+    A source may begin with the code of the language to translate to, such as >>deu<<, which is one token. Pieces that
+    the table lacks become <unk>.
+
+    The ids are those of transformers' MarianTokenizer, but for what a text could do harm with: </s>, <pad> and <unk>
+    spelled out in a text are ordinary text, where transformers ends the source or leaves something out. Nor has an id
+    that the table lacks a text, where transformers looks for one among the pieces of SentencePiece's own numbers.
+
+    Args:
+        source: the contents of source.spm.
+        target: the contents of target.spm.
+        vocab: the contents of vocab.json.
+        config: what a tokenizer_config.json says of special tokens.
+        target_vocab: the contents of target_vocab.json, for a model that has one.
+
+    Raises:
+        DataError: the package sentencepiece is not installed, or names the file that is damaged.
+    """
+
+    def __init__(
+        self,
+        source: bytes,
+        target: bytes,
+        vocab: bytes,
+        config: Mapping[str, Any] | None = None,
+        target_vocab: bytes | None = None,
+    ) -> None:
+        self._config = dict(config or {})
+        files = {SOURCE: source, TARGET: target, VOCAB: vocab, TARGET_VOCAB: target_vocab}
+        self._files = {name: data for name, data in files.items() if data is not None}
+        self._source, self._target = processor_of(source, SOURCE), processor_of(target, TARGET)
+        self._ids = self._target_ids = _table(vocab, VOCAB)
+        if target_vocab is not None:
+            self._target_ids = _table(target_vocab, TARGET_VOCAB)
+        self._special = {name: self._ids[name] for name in _special_names(self._config) if name in self._ids}
+        self._pieces = {id: piece for piece, id in self._target_ids.items()}
+        self._unknown = _name(self._config, "unk_token")
+        self._refuse_misfit()
+        special_tokens.apply_config(self, {"eos_token": NAMES["eos_token"], **self._config}, self._ids.get)
+
+    def _refuse_misfit(self) -> None:
+        end = _name(self._config, "eos_token")
+        for ids, file in ((self._ids, VOCAB), (self._target_ids, TARGET_VOCAB)):
+            if self._unknown not in ids:
+                raise DataError(file, f"has no {self._unknown!r} for unknown pieces", "do the files belong together?")
+            if ids.get(end) != self._ids.get(end):
+                raise DataError(file, f"has another id for {end!r} than {VOCAB}", "do the files belong together?")
+
+    @property
+    def kind(self) -> str:
+        return "marian"
+
+    @property
+    def vocab_size(self) -> int:
+        return 1 + max(*self._ids.values(), *self._target_ids.values())
+
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        return dict(self._special)
+
+    def encode(self, text: str) -> list[int]:
+        return self._encode(text, self._source, self._ids)
+
+    def encode_target(self, text: str) -> list[int]:
+        return self._encode(text, self._target, self._target_ids)
+
+    def _encode(self, text: str, processor: "SentencePieceProcessor", ids: Mapping[str, int]) -> list[int]:
+        code = LANGUAGE.match(well_formed(text))
+        unknown = ids[self._unknown]
+        found = [ids.get(code[0], unknown)] if code else []
+        for piece in processor.encode(text[code.end() if code else 0 :], out_type=str):
+            # characters that the model does not know come as one piece, which may spell a special token
+            found.append(unknown if piece in self._special else ids.get(piece, unknown))
+        return found
+
+    def framed(self, ids: Sequence[int]) -> list[int]:
+        return [*ids, *self.eos[:1]]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        known = (self._pieces.get(id) for id in ids)
+        pieces = [piece for piece in known if piece is not None and piece not in self._special]
+        with complaints("ids", "cannot be decoded", "are the tokenizer's files complete?"):
+            text = str(self._target.decode_pieces(pieces))
+        return text.replace(SPACE, " ").strip()
+
+    def token(self, id: int) -> str:
+        return readable(self._pieces.get(id, ""))
+
+    def save(self, folder: Path) -> None:
+        for name, data in self._files.items():
+            write_bytes(folder / name, data)
+        names = {id: piece for piece, id in self._ids.items()}
+        special_tokens.write_config(folder, self, self._config, lambda id: names.get(id, ""))
+
+    def stream(self) -> TextStream:
+        """All text comes at the end: beams, which write targets, know it no sooner."""
+        return HeldStream(self.decode)
+
+
+def _table(data: bytes, place: str) -> dict[str, int]:
+    """The id of each piece."""
+    ids = json_object(data, place)
+    if not ids or not all(type(id) is int and 0 <= id < 2**31 for id in ids.values()):
+        raise DataError(place, "does not map every piece to an id", DAMAGED)
+    try:
+        "".join(ids).encode()
+    except UnicodeEncodeError:
+        raise DataError(place, "holds a piece with half of a surrogate pair", DAMAGED) from None
+    return ids
+
+
+def _name(config: Mapping[str, Any], key: str) -> str:
+    """How a special token is spelled."""
+    name = special_tokens.content(config.get(key) or NAMES[key])
+    if name is None:
+        raise DataError(f"{special_tokens.CONFIG}: {key}", "is not a token", "write it as a string")
+    return name
+
+
+def _special_names(config: Mapping[str, Any]) -> list[str]:
+    """The tokens that stand for no text."""
+    given = [config.get(key) for key in LISTS]
+    listed = [special_tokens.content(one) for many in given if isinstance(many, list) for one in many]
+    return [*(_name(config, key) for key in NAMES), *(name for name in listed if name)]

@@ -1,0 +1,133 @@
+"""What must hold of every model that writes, whatever its state is made of."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from archetype import spec
+from archetype.generate.decode import prefill
+from archetype.models import CausalModel, skeleton
+from archetype.nn.cache import State
+from archetype.nn.initialization import initialize
+from tests.helpers.weights import distance, randomize
+
+EXACT = 1e-5  # of the logits' largest magnitude, in float32
+WRONG = 1e-3  # what every mistake exceeds
+
+ENGLISH = """\
+The sun had not yet risen. The sea was indistinguishable from the sky, except that the sea was slightly creased as if a
+cloth had wrinkles in it. Gradually as the sky whitened a dark line lay on the horizon dividing the sea from the sky and
+the grey cloth became barred with thick strokes moving, one after another, beneath the surface, following each other,
+pursuing each other, perpetually.
+"""
+
+
+def drawn(model: spec.CausalSpec, seed: int = 0) -> CausalModel:
+    """The model with every tensor random, ready to evaluate."""
+    built = skeleton(model).to_empty(device="cpu")
+    randomize(built, seed)
+    return built.requires_grad_(False)
+
+
+def text(batch: int, length: int, vocabulary: int, seed: int = 0) -> Tensor:
+    """Random tokens."""
+    return torch.randint(0, vocabulary, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def in_chunks(model: CausalModel, tokens: Tensor, state: State, cuts: list[int]) -> Tensor:
+    """All logits of a text that is given piece by piece, each with only as much of the state as it needs."""
+    found = []
+    for start, end in pairwise([0, *cuts, tokens.shape[1]]):
+        logits, view = model(tokens[:, start:end], state.narrow(end))
+        state = state.after(view)
+        found.append(logits)
+    assert state.lengths.tolist() == [tokens.shape[1]] * tokens.shape[0]
+    return torch.cat(found, 1)
+
+
+def chunks_as_whole(model: CausalModel, tokens: Tensor, cuts: list[int]) -> None:
+    """A state changes no logits, nor does it matter where a text is cut."""
+    found = in_chunks(model, tokens, model.new_state(tokens.shape[0], tokens.shape[1]), cuts)
+    assert distance(found, model(tokens)) < EXACT
+
+
+def batch_as_single(model: CausalModel, lengths: list[int], step: int) -> None:
+    """Rows of different lengths, read by `step` tokens at once: rows that have ended go on with no token at all."""
+    vocabulary = model.spec.vocab_size
+    rows = [text(1, length, vocabulary, seed) for seed, length in enumerate(lengths)]
+    longest = max(lengths)
+    padded = torch.cat([torch.cat((row, text(1, longest - row.shape[1], vocabulary, 99)), 1) for row in rows])
+    whole = model(padded, counts=torch.tensor(lengths))
+    ends = model(padded, counts=torch.tensor(lengths), last_only=True)
+    alone = [model(row)[0] for row in rows]
+    for row, length in enumerate(lengths):
+        assert distance(whole[row, :length], alone[row]) < EXACT
+        assert distance(ends[row, 0], alone[row][-1]) < EXACT
+    state = model.new_state(len(rows), longest + 1)
+    for start in range(0, longest, step):
+        chunk = padded[:, start : start + step]
+        counts = (torch.tensor(lengths) - start).clamp(0, chunk.shape[1])
+        found, view = model(chunk, state.narrow(start + chunk.shape[1]), counts)
+        state = state.after(view)
+        for row, count in enumerate(counts.tolist()):
+            if count:
+                assert distance(found[row, :count], alone[row][start : start + count]) < EXACT
+    assert state.lengths.tolist() == lengths
+    goes_on(model, state, rows)
+
+
+def goes_on(model: CausalModel, state: State, rows: list[Tensor]) -> State:
+    """One token more for each row of a state, after the texts that it has read; the state after it."""
+    newest = text(len(rows), 1, model.spec.vocab_size, 7)
+    found, state = model(newest, state, last_only=True)
+    for row, before in enumerate(rows):
+        expected = model(torch.cat((before, newest[row : row + 1]), 1))
+        assert distance(found[row, 0], expected[0, -1]) < EXACT
+    return state
+
+
+@torch.inference_mode()
+def rows_join_and_leave(model: CausalModel, length: int) -> None:
+    """Rows that stay, are copied, or are replaced by others of another length and a smaller buffer."""
+    vocabulary, context = model.spec.vocab_size, model.spec.context_length
+    rows = [text(1, size, vocabulary, size) for size in (length, length - 3, 2)]
+    _, state = prefill(model, [row[0].tolist() for row in rows], model.new_state(3, context))
+    goes_on(model, state.select(torch.tensor([2, 0, 2])), [rows[2], rows[0], rows[2]])
+    others = [text(1, size, vocabulary, 50 + size) for size in (length - 1, 1)]
+    _, joining = prefill(model, [row[0].tolist() for row in others], model.new_state(2, length))
+    state.insert(torch.tensor([2, 0]), joining)
+    goes_on(model, state, [others[1], rows[1], others[0]])
+
+
+def future_changes_nothing(model: CausalModel, length: int) -> None:
+    """No logits follow a later token, and the last follow the last."""
+    vocabulary = model.spec.vocab_size
+    tokens = text(2, length, vocabulary)
+    before = model(tokens)
+    for seen in range(1, length):
+        changed = torch.cat((tokens[:, :seen], (tokens[:, seen:] + 1) % vocabulary), 1)
+        after = model(changed)
+        assert torch.equal(before[:, :seen], after[:, :seen])
+        assert distance(before[:, seen], after[:, seen]) > WRONG
+
+
+def losses_of_training(model: spec.CausalSpec, steps: int, rate: float = 3e-3) -> list[float]:
+    """The loss of each step on the bytes of some English; every parameter is reached by the first."""
+    built = skeleton(model).to_empty(device="cpu")
+    initialize(built, model.initialization, model.num_layers, seed=0)
+    tokens = torch.tensor(list(ENGLISH.encode()))
+    windows = tokens.unfold(0, model.context_length + 1, model.context_length // 2)
+    optimizer = torch.optim.AdamW(built.parameters(), rate)
+    found = []
+    for _ in range(steps):
+        logits = built(windows[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        if not found:
+            unreached = [name for name, p in built.named_parameters() if p.grad is None or not p.grad.any()]
+            assert unreached == []
+        optimizer.step()
+        found.append(loss.item())
+    return found

@@ -1,0 +1,172 @@
+"""Every pair of norm, position, wiring, feed-forward, mixer, pattern and score, in models of one layer that writes."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from archetype import spec
+from archetype.models import CausalModel, build
+from tests.helpers.pairwise import Combination, pairwise
+from tests.helpers.strategies import CONTEXT, VOCABULARY
+from tests.helpers.weights import randomize
+
+EXACT = 1e-5  # of the logits' largest magnitude
+
+NORMS: dict[str, spec.Norm] = {
+    "layer": spec.LayerNorm(),
+    "rms": spec.RMSNorm(),
+    "offset": spec.RMSNorm(unit_offset=True),
+    "batch": spec.BatchNorm(),
+    "no-norm": spec.NoNorm(),
+}
+ADDED: dict[str, spec.EmbeddingPosition] = {
+    "nothing-added": spec.NoPosition(), "learned": spec.Learned(), "sinusoidal": spec.Sinusoidal(),
+}  # fmt: skip
+LLAMA3 = spec.Llama3Scaling(factor=8.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_context_length=8)
+POSITIONS: dict[str, spec.MixerPosition] = {
+    "no-position": spec.NoPosition(),
+    "rotary": spec.Rotary(),
+    "interleaved": spec.Rotary(interleaved=True),
+    "partial": spec.Rotary(dim=2),
+    "linear": spec.Rotary(scaling=spec.LinearScaling(factor=4.0)),
+    "dynamic": spec.Rotary(scaling=spec.DynamicScaling(factor=4.0, original_context_length=CONTEXT)),
+    "yarn": spec.Rotary(scaling=spec.YarnScaling(factor=4.0, original_context_length=8)),
+    "llama3": spec.Rotary(scaling=LLAMA3),
+    "alibi": spec.Alibi(),
+    "relative": spec.RelativeBias(num_buckets=8, max_distance=12),
+}
+PATTERNS: dict[str, spec.Pattern] = {
+    "full": spec.Full(),
+    "window": spec.Window(size=5),
+    "strided": spec.Strided(stride=3),
+    "fixed": spec.Fixed(stride=4, summary=2),
+    "global-window": spec.GlobalWindow(size=3, global_tokens=2),
+}
+SCORES: dict[str, dict[str, Any]] = {
+    "dot": {},
+    "capped": {"softcap": 1.5, "scale": 0.7},
+    "normed": {"qk_norm": spec.RMSNorm()},
+    "additive": {"score": "additive"},
+}
+LATENT = spec.LatentAttention(num_heads=2, kv_lora_rank=3, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=5)
+MIXERS: dict[str, spec.Mixer] = {
+    "latent": LATENT,  # so narrow that the latents are looked at even in a whole text
+    "wide-latent": LATENT.changed(kv_lora_rank=12, query=spec.LowRankQuery(rank=5)),  # expanded there
+    "rnn": spec.RNN(),
+    "lstm": spec.LSTM(),
+    "gru": spec.GRU(),
+    "mamba": spec.Mamba(state_size=3, conv_kernel=3),
+}
+GATED = spec.GatedMLP(d_ff=spec.EightThirds(multiple_of=2), activation="silu")
+FEEDFORWARDS: dict[str, spec.FeedForward] = {
+    "mlp": spec.MLP(d_ff=12, activation="gelu_tanh", bias=True),
+    "gated": GATED,
+    "experts": spec.MixtureOfExperts(num_experts=4, experts_per_token=2, expert=GATED),
+    "grouped-experts": spec.MixtureOfExperts(
+        num_experts=6, experts_per_token=2, expert=spec.MLP(d_ff=9, activation="relu", bias=True), shared=GATED,
+        router=spec.SigmoidRouter(renormalize=True), groups=spec.ExpertGroups(num_groups=3, groups_per_token=2),
+    ),
+    "none": spec.NoFeedForward(),
+}  # fmt: skip
+AXES: dict[str, tuple[str, ...]] = {
+    "mixer": ("attention", *MIXERS),
+    "position": tuple(POSITIONS),
+    "pattern": tuple(PATTERNS),
+    "score": tuple(SCORES),
+    "kv_heads": ("1", "2", "4"),
+    "norm": tuple(NORMS),
+    "added": tuple(ADDED),
+    "wiring": ("pre", "post", "sandwich", "parallel", "parallel-shared", "plain"),
+    "feedforward": tuple(FEEDFORWARDS),
+}
+DEFAULTS = {"position": "no-position", "pattern": "full", "score": "dot", "kv_heads": "2"}  # of what is no attention
+
+
+def settled(c: Combination) -> Combination | None:
+    """The combination, without what belongs to attention where there is none; None where choices contradict."""
+    if c["mixer"] != "attention":
+        c = c | DEFAULTS
+    additive, rotary = c["score"] == "additive", isinstance(POSITIONS[c["position"]], spec.Rotary)
+    contradictions = (
+        c["wiring"].startswith("parallel") and c["feedforward"] == "none",
+        additive and (rotary or c["pattern"] != "full"),
+        c["position"] == "alibi" and c["pattern"] == "global-window",
+    )
+    return None if any(contradictions) else c
+
+
+def combined(combination: Combination) -> spec.Decoder:
+    """A decoder of one combination."""
+    c = DEFAULTS | {"mixer": "attention", "norm": "rms", "added": "nothing-added", "wiring": "pre"} | combination
+    norm = NORMS[c["norm"]]
+    kinds: dict[str, spec.Wiring] = {
+        "pre": spec.PreNorm(norm=norm),
+        "post": spec.PostNorm(norm=norm),
+        "sandwich": spec.SandwichNorm(norm=norm),
+        "parallel": spec.ParallelResidual(norm=norm),
+        "parallel-shared": spec.ParallelResidual(norm=norm, shared_norm=True),
+        "plain": spec.Plain(),
+    }
+    attention = spec.Attention(
+        num_heads=4, num_kv_heads=int(c["kv_heads"]), head_dim=4, bias=spec.ProjectionBiases(q=True, v=True),
+        position=POSITIONS[c["position"]], pattern=PATTERNS[c["pattern"]], **SCORES[c["score"]],
+    )  # fmt: skip
+    block = spec.Block(
+        wiring=kinds[c["wiring"]],
+        mixer=MIXERS.get(c["mixer"], attention),
+        feedforward=FEEDFORWARDS[c.get("feedforward", "gated")],
+    )
+    return spec.Decoder(
+        vocab_size=VOCABULARY, context_length=CONTEXT, d_model=8, layers=(block,), final_norm=norm,
+        embedding=spec.Embedding(position=ADDED[c["added"]]),
+    )  # fmt: skip
+
+
+def _name(combination: Combination) -> str:
+    ours = {axis: choice for axis, choice in combination.items() if DEFAULTS.get(axis) != choice}
+    return " ".join(f"{axis}-{choice}" if axis == "kv_heads" else choice for axis, choice in ours.items())
+
+
+GRID = [pytest.param(combined(combination), id=_name(combination)) for combination in pairwise(AXES, settled)]
+
+
+def hybrid() -> spec.Decoder:
+    """State spaces, a window, a recurrence, experts, latents and a full view, in one stack."""
+    kinds = ("mamba", "attention", "lstm", "wide-latent", "attention", "gru")
+    patterns, feedforwards = ("full", "window", "full", "full", "full", "full"), tuple(FEEDFORWARDS)
+    layers = [
+        combined({"mixer": kind, "pattern": pattern, "position": "rotary", "feedforward": feedforwards[index % 5]})
+        for index, (kind, pattern) in enumerate(zip(kinds, patterns, strict=True))
+    ]
+    return layers[0].changed(layers=tuple(layer for decoder in layers for layer in decoder.layers))
+
+
+@cache
+def model_of(drawn: spec.CausalSpec) -> CausalModel:
+    """The model of a specification, every tensor random, ready to evaluate.
+
+    In float64, because a norm of vectors that are nearly equal makes any rounding of theirs large.
+    """
+    model = build(drawn).double()
+    randomize(model)
+    return model.requires_grad_(False)
+
+
+def text(batch: int, length: int, seed: int = 0, vocabulary: int = VOCABULARY) -> Tensor:
+    """Random tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, vocabulary, (batch, length), generator=generator)
+
+
+def padded(rows: list[Tensor], width: int = 0, filler: int = 7) -> Tensor:
+    """Rows of different lengths as one batch; what stands in the padding is a token like any other."""
+    width = max(width, *(row.shape[0] for row in rows))
+    return torch.stack([torch.cat((row, row.new_full((width - row.shape[0],), filler))) for row in rows])
+
+
+def rows_of(lengths: list[int], seed: int = 0) -> list[Tensor]:
+    """Random rows of these lengths."""
+    return [text(1, length, seed + index)[0] for index, length in enumerate(lengths)]

@@ -1,0 +1,160 @@
+"""Small models of every causal type that transformers knows, with random weights, and what becomes of them here."""
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+import archetype
+from archetype.errors import ArchetypeError, UnknownFamily
+from tests.helpers.published import EXACT
+from tests.helpers.weights import distance, randomize
+
+TYPES: tuple[str, ...] = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+TEXT = torch.arange(4, 24)[None]
+MOST = 5_000_000  # parameters: what is larger has a size that no key below names
+
+WIDTH = (
+    "hidden_size n_embd d_model embed_dim dim model_dim embedding_size word_embed_proj_dim input_embedding_size "
+    "output_embedding_size"
+)
+# Every size by the names that configurations have for it; a type is given those that its configuration has.
+SIZES: dict[str, int] = {
+    key: value
+    for value, keys in (
+        (61, "vocab_size"),
+        (32, WIDTH),
+        (
+            48,
+            "intermediate_size ffn_dim decoder_ffn_dim encoder_ffn_dim n_inner ffn_hidden_size d_ff inner_dim d_inner "
+            "dff",
+        ),
+        (2, "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers "),
+        (2, "num_encoder_layers num_key_value_heads num_kv_heads num_experts_per_tok depth"),
+        (4, "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads"),
+        (4, "num_experts num_local_experts n_routed_experts rotary_dim qk_rope_head_dim"),
+        (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),
+        (8, "head_dim sliding_window qk_nope_head_dim v_head_dim"),
+        (16, "moe_intermediate_size shared_expert_intermediate_size mamba_d_head mamba_head_dim"),
+        (64, "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions"),
+        (12, "q_lora_rank"),
+        (10, "kv_lora_rank"),
+        (1, "n_group topk_group first_k_dense_replace bos_token_id"),
+        (0, "pad_token_id max_window_layers"),
+        (32, "image_size"),
+        (8, "patch_size"),
+        (2, "eos_token_id"),
+    )
+    for key in keys.split()
+}
+# Latent attention turns a part of a head, which is what these configurations call a head's width.
+LATENT: dict[str, Any] = {"head_dim": 4, "num_key_value_heads": 4}
+# What a type wants beside or against the sizes above.
+SPECIAL: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(
+        ("deepseek_v2", "deepseek_v3", "deepseek_v32", "axk1", "axk2", "minicpm3", "glm4_moe_lite"), LATENT
+    ),
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
+    "dots1": {"n_shared_experts": 1},
+    "youtu": LATENT | {"pad_token_id": None},  # transformers zeroes the vector of a padding token on loading
+    "xmod": {"default_language": "en_XX"},
+    "prophetnet": {"num_hidden_layers": None},
+    "mamba": {"intermediate_size": None},
+    "falcon_mamba": {"intermediate_size": None},
+}
+
+
+def small_config(kind: str) -> PreTrainedConfig:
+    """A configuration of a few thousand parameters; what has no name above stays as it is by default."""
+    made = CONFIG_MAPPING[kind]
+    found: PreTrainedConfig = made(**_sized(made(), SPECIAL.get(kind, {})))
+    return found
+
+
+def _sized(default: PreTrainedConfig, special: dict[str, Any]) -> dict[str, Any]:
+    given = {key: value for key, value in SIZES.items() if _settable(default, key)} | {"is_decoder": True}
+    for name in default.sub_configs:
+        if isinstance(inner := getattr(default, name, None), PreTrainedConfig):
+            given[name] = inner.to_dict() | _sized(inner, {})
+    types = getattr(default, "layer_types", None)
+    if types and _settable(default, "layer_types"):
+        given["layer_types"] = [types[0], types[-1]]
+    return {key: value for key, value in (given | special).items() if value is not None}
+
+
+def _settable(config: PreTrainedConfig, key: str) -> bool:
+    try:
+        present = hasattr(config, key)
+    except ValueError:
+        return False  # it differs from layer to layer
+    kept = getattr(type(config), key, None)
+    return present and not (isinstance(kept, property) and kept.fset is None)
+
+
+def write_small(kind: str, folder: Path) -> Tensor:
+    """A folder with a model of a type, every tensor random, and the logits of `TEXT`, (1, T, V).
+
+    Raises:
+        ValueError: it is larger than `MOST`.
+    """
+    config = small_config(kind)
+    with torch.device("meta"):
+        count = AutoModelForCausalLM.from_config(config).num_parameters()
+    if count > MOST:
+        raise ValueError(f"{count:,} parameters, which no size of its configuration makes fewer")
+    _drawn(AutoModelForCausalLM.from_config(config)).save_pretrained(folder)
+    # read back, for buffers that are computed were drawn too
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    with torch.no_grad():
+        logits: Tensor = model(TEXT, use_cache=False).logits
+    return logits
+
+
+def _drawn(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with every tensor random but those that are computed, which are never trained."""
+    computed = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
+    randomize(model)
+    model.load_state_dict(computed, strict=False)
+    return model
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one type.
+
+    Attributes:
+        status: read with logits that agree, read with others, refused here, or not made by transformers.
+        said: how far the logits are from each other, or why there are none.
+        registered: whether its family is one of those that are known here.
+    """
+
+    kind: str
+    status: Literal["agrees", "differs", "refused", "not made"]
+    said: str
+    registered: bool = False
+
+
+def outcome(kind: str, folder: Path) -> Outcome:
+    """Make a small model of a type in a folder, and read it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the libraries, on configurations that nobody uses
+            theirs = write_small(kind, folder)
+    except Exception as error:  # whatever a type's code raises on sizes that it was not written for
+        return Outcome(kind, "not made", f"{type(error).__name__}: {' '.join(str(error).split())[:100]}")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            model = archetype.load(folder).model
+        except ArchetypeError as error:
+            return Outcome(kind, "refused", str(error).removeprefix(f"{folder}/config.json: ").replace(str(folder), ""))
+    with torch.no_grad():
+        difference = distance(model(TEXT), theirs)
+    status: Literal["agrees", "differs"] = "agrees" if difference < EXACT else "differs"
+    return Outcome(kind, status, f"{difference:.1e}", not any(one.category is UnknownFamily for one in told))

@@ -1,0 +1,83 @@
+"""One small model of each family, with weights in which nothing is hidden."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archetype import spec
+from archetype.convert.hf_folder import write_model
+from archetype.families import FAMILIES
+from archetype.families.bert import bert
+from archetype.families.bigbird import bigbird
+from archetype.families.bloom import bloom
+from archetype.families.deepseek_v2 import deepseek_v2
+from archetype.families.gemma import gemma
+from archetype.families.gemma2 import gemma2
+from archetype.families.gpt2 import gpt2
+from archetype.families.llama import llama
+from archetype.families.longformer import longformer
+from archetype.families.mamba import mamba
+from archetype.families.marian import marian
+from archetype.families.mistral import mistral
+from archetype.families.mixtral import mixtral
+from archetype.families.mpt import mpt
+from archetype.families.qwen2 import qwen2
+from archetype.families.t5 import t5
+from archetype.families.vit import vit
+from archetype.models import Model, build
+from tests.helpers.weights import randomize
+
+COMMON: dict[str, Any] = dict(num_layers=2, d_model=8, vocab_size=13, context_length=16)
+GROUPED: dict[str, Any] = COMMON | dict(num_heads=2, num_kv_heads=1, d_ff=12)
+SPECS = {
+    "gpt2": gpt2(num_layers=2, d_model=8, num_heads=2, vocab_size=13, context_length=16),
+    "gpt2 untied": gpt2(num_layers=1, d_model=8, num_heads=2, vocab_size=13, context_length=16, tied=False),
+    "llama": llama(num_layers=2, d_model=8, num_heads=4, num_kv_heads=2, d_ff=12, vocab_size=13, context_length=16),
+    "llama tied": llama(num_layers=1, d_model=8, num_heads=2, d_ff=12, vocab_size=13, context_length=16, tied=True),
+    "llama with biases": llama(
+        num_layers=1, d_model=8, num_heads=2, d_ff=12, vocab_size=13, attention_bias=True, mlp_bias=True
+    ),
+    "mistral": mistral(**GROUPED, window=4),
+    "mixtral": mixtral(**GROUPED, num_experts=3),
+    "qwen2": qwen2(**GROUPED),
+    "gemma": gemma(**GROUPED, head_dim=6),
+    "gemma2": gemma2(**GROUPED, head_dim=6, query_width=5, window=4),
+    "deepseek_v2": deepseek_v2(
+        **COMMON, num_heads=2, d_ff=12, num_experts=3, experts_per_token=2, expert_d_ff=6, q_lora_rank=5,
+        kv_lora_rank=4, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=3,
+    ),
+    "bloom": bloom(**COMMON, num_heads=2),
+    "mpt": mpt(**COMMON, num_heads=2),
+    "mamba": mamba(**COMMON),
+    "bert": bert(**COMMON, num_heads=2),
+    "bert for classes": bert(**COMMON, num_heads=2, head=spec.ClassificationHead(classes=3), pooler=True),
+    "longformer": longformer(**COMMON, num_heads=2, windows=(4, 8)),
+    "big_bird": bigbird(**COMMON, num_heads=2, qkv_bias=False),
+    "t5": t5(**COMMON, num_heads=2, d_ff=12, head_dim=6),
+    "t5 gated": t5(**COMMON, num_heads=2, d_ff=12, num_decoder_layers=1, gated=True, tied=False),
+    "marian": marian(**COMMON, num_heads=2, d_ff=12),
+    "marian of two tables": marian(**COMMON, num_heads=2, d_ff=12, source_vocab_size=7, shared=False),
+    "vit": vit(num_layers=2, d_model=8, num_heads=2, patch_size=2, image_size=4, classes=3),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def models() -> dict[str, Model]:
+    """A model of each specification."""
+    return {name: randomize(build(model)) for name, model in SPECS.items()}
+
+
+@pytest.fixture(params=SPECS)
+def name(request: pytest.FixtureRequest) -> str:
+    """Each model in turn."""
+    return request.param
+
+
+@pytest.fixture
+def folder(models: dict[str, Model], tmp_path: Path, name: str) -> Path:
+    """The model `name` as a Hugging Face folder, which a test may spoil."""
+    made = tmp_path / "model"
+    made.mkdir()
+    write_model(models[name], FAMILIES[name.split()[0]], made)
+    return made

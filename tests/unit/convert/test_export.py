@@ -1,0 +1,146 @@
+"""What stands in an exported folder beside the weights, and that nothing wrong is called done."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import archetype
+from archetype.convert import hf_folder
+from archetype.errors import CheckpointError
+from archetype.io.weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE
+from archetype.language_model import LanguageModel
+from archetype.loading import export, load
+from archetype.models import Model
+from archetype.tokenizers import train_tokenizer
+from archetype.tokenizers.chat_template import ChatTemplate
+from tests.unit.convert.test_apply import equal
+
+
+def test_the_model_card_says_what_the_model_is(models: dict[str, Model], tmp_path: Path) -> None:
+    export(LanguageModel(models["bert"].spec, models["bert"]), tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    count = sum(parameter.numel() for parameter in models["bert"].parameters())
+    assert f"A model of kind encoder with {count:,} parameters and 2 layers" in card
+    assert "from transformers import BertForMaskedLM" in card
+    assert card.startswith("---\nlibrary_name: transformers\ntags: [bert, archetype]\n---\n")
+
+
+def test_what_does_not_read_back_is_not_called_done(
+    models: dict[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intact = hf_folder.save
+
+    def worn(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        tensors["model.norm.weight"].view(torch.int32)[3] ^= 1
+        intact(path, tensors)
+
+    monkeypatch.setattr(hf_folder, "save", worn)
+    with pytest.raises(CheckpointError, match=r"final_norm.weight: does not read back as it was written; is the disk"):
+        export(LanguageModel(models["llama"].spec, models["llama"]), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_numbers_that_are_none_read_back_as_they_are(models: dict[str, Model], tmp_path: Path) -> None:
+    lm = LanguageModel(models["gpt2"].spec, models["gpt2"])
+    kept = lm.model.state_dict()["final_norm.bias"]
+    before = kept.clone()
+    kept[0] = torch.nan
+    try:
+        export(lm, tmp_path / "out")
+    finally:
+        kept.copy_(before)
+    assert load_file(tmp_path / "out" / SINGLE)["transformer.ln_f.bias"][0].isnan()
+
+
+def test_the_names_of_classes_come_and_go(models: dict[str, Model], tmp_path: Path) -> None:
+    lm = LanguageModel(models["bert for classes"].spec, models["bert for classes"], labels=("no", "yes", "perhaps"))
+    export(lm, tmp_path / "named")
+    assert json.loads((tmp_path / "named" / "config.json").read_text())["label2id"] == {"no": 0, "yes": 1, "perhaps": 2}
+    assert load(tmp_path / "named").labels == ("no", "yes", "perhaps")
+    export(LanguageModel(lm.spec, lm.model), tmp_path / "bare")
+    assert load(tmp_path / "bare").labels == ()
+
+
+def test_a_template_comes_and_goes(models: dict[str, Model], tmp_path: Path) -> None:
+    template = ChatTemplate("{{ messages[0].content }}", {})
+    export(LanguageModel(models["llama"].spec, models["llama"], template=template), tmp_path / "out")
+    assert load(tmp_path / "out").template == template
+
+
+def test_only_what_writes_text_has_settings_for_it(models: dict[str, Model], tmp_path: Path) -> None:
+    for name, has in (("llama", True), ("t5", True), ("bert", False), ("vit", False)):
+        export(LanguageModel(models[name].spec, models[name]), tmp_path / name)
+        assert (tmp_path / name / "generation_config.json").exists() == has
+
+
+def test_a_target_begins_as_the_folder_says(models: dict[str, Model], tmp_path: Path) -> None:
+    tokenizer = train_tokenizer("characters", "hello", None)
+    tokenizer.eos = (2,)
+    lm = LanguageModel(models["t5"].spec, models["t5"], tokenizer)
+    export(lm, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (config["decoder_start_token_id"], config["pad_token_id"], config["eos_token_id"]) == (2, 2, 2)
+    lm.special = {"decoder_start_token_id": 0, "pad_token_id": 0}
+    export(lm, tmp_path / "other")
+    assert load(tmp_path / "other").special["decoder_start_token_id"] == 0
+
+
+@pytest.fixture
+def old(models: dict[str, Model], tmp_path: Path) -> Path:
+    """A folder as it was published before safetensors."""
+    folder = tmp_path / "old"
+    export(LanguageModel(models["llama"].spec, models["llama"]), folder)
+    torch.save(load_file(folder / SINGLE), folder / PICKLED)
+    (folder / SINGLE).unlink()
+    return folder
+
+
+def test_a_pickle_is_read_only_where_that_is_asked_for(models: dict[str, Model], old: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"{PICKLED} is a pickle: `archetype load --pickled` reads one"):
+        load(old)
+    assert equal(load(old, pickled=True).model, models["llama"])
+
+
+def test_pickles_in_shards(models: dict[str, Model], old: Path) -> None:
+    tensors = torch.load(old / PICKLED)
+    (old / PICKLED).unlink()
+    names, places = sorted(tensors), {}
+    for number, part in enumerate((names[:5], names[5:])):
+        torch.save({name: tensors[name] for name in part}, old / f"pytorch_model-{number}.bin")
+        places |= dict.fromkeys(part, f"pytorch_model-{number}.bin")
+    (old / PICKLED_INDEX).write_text(json.dumps({"weight_map": places}))
+    assert not (old / INDEX).exists()
+    assert equal(load(old, pickled=True).model, models["llama"])
+
+
+class Trap:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize("how", ["torch", "pickle", "list", "text"])
+def test_what_is_no_pickle_of_tensors_alone_is_refused_and_not_run(old: Path, tmp_path: Path, how: str) -> None:
+    mark = tmp_path / "sprung"
+    match how:
+        case "torch":
+            torch.save({"model.norm.weight": Trap(mark)}, old / PICKLED)
+        case "pickle":
+            (old / PICKLED).write_bytes(pickle.dumps(Trap(mark)))
+        case "list":
+            torch.save([torch.ones(2)], old / PICKLED)
+        case "text":
+            (old / PICKLED).write_text("no pickle")
+    with pytest.raises(CheckpointError) as caught:
+        archetype.load(old, pickled=True)
+    assert str(caught.value).startswith(f"{old / PICKLED}: ") and "\n" not in str(caught.value)
+    assert not mark.exists()

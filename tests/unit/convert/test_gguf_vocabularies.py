@@ -1,0 +1,76 @@
+"""Vocabularies for GGUF: pieces, types and keys, and which tokenizers have none."""
+
+import json
+from typing import Any
+
+import pytest
+
+from archetype.convert.gguf.tokenizer import vocabulary
+from archetype.convert.gguf.vocabulary import CONTROL, NORMAL, NOTHING, UNKNOWN, UNUSED
+from archetype.errors import DataError
+from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
+from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
+from tests.parity.test_llama_cpp_tokenizers import pieces, unigram, wordpiece
+from tests.unit.tokenizers.test_every_kind import marian
+
+
+def test_wordpiece_marks_what_begins_a_word() -> None:
+    tokenizer = wordpiece(lowercase=False)
+    made = vocabulary(tokenizer, 200)
+    assert (made.model, len(made.tokens), len(made.types)) == ("bert", 200, 200)
+    ids = tokenizer.encode("The cats")
+    assert "".join(made.tokens[id] for id in ids) == "▁The▁cats"
+    assert made.tokens[2:5] == ["[CLS]", "[SEP]", "[MASK]"] and made.types[2:5] == [CONTROL] * 3
+    assert made.types[ids[0]] == NORMAL and made.types[199] == UNUSED
+    assert made.special == {"padding": 0, "unknown": 1, "bos": 2, "seperator": 3, "mask": 4}
+    assert made.flags == {"normalizer.lowercase": False, "normalizer.strip_accents": False}
+
+
+@pytest.mark.parametrize("make", [lambda: unigram(joined=False), lambda: SentencePieceTokenizer(pieces("unigram"))])
+def test_unigram_keeps_its_scores_and_rules(make: Any) -> None:
+    tokenizer: Tokenizer = make()
+    made = vocabulary(tokenizer, 200)
+    assert made.model == "t5" and made.scores is not None and made.charsmap
+    assert made.types[:3] == [CONTROL, CONTROL, UNKNOWN] and made.types[199] == UNUSED
+    assert made.scores[199] == NOTHING and -20 < made.scores[tokenizer.encode("the")[0]] < 0
+    assert made.special == {"unknown": 2}
+    assert made.flags == {"add_space_prefix": True, "remove_extra_whitespaces": True}
+
+
+def changed(tokenizer: HuggingFaceTokenizer, *keys: str, value: Any) -> HuggingFaceTokenizer:
+    definition = json.loads(json.dumps(tokenizer.definition))
+    inner = definition
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    return HuggingFaceTokenizer(json.dumps(definition).encode())
+
+
+PREFIXED = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": True}
+REFUSED: dict[str, tuple[Any, str]] = {
+    "wordpiece by spaces": (
+        lambda: changed(wordpiece(), "pre_tokenizer", value={"type": "WhitespaceSplit"}), "how its file cuts texts",
+    ),
+    "wordpiece without a normalizer": (lambda: changed(wordpiece(), "normalizer", value=None), "how its file changes"),
+    "wordpiece with a look of its own": (
+        lambda: changed(wordpiece(), "model", "continuing_subword_prefix", value="@@"), "only WordPiece with ##",
+    ),
+    "wordpiece without a frame": (lambda: changed(wordpiece(), "post_processor", value=None), "on each side of a text"),
+    "unigram without rules": (lambda: changed(unigram(True), "normalizer", value=None), "how its file changes texts"),
+    "unigram of one word": (lambda: changed(unigram(True), "pre_tokenizer", value=None), "how its file cuts texts"),
+    "unigram without a space": (
+        lambda: changed(unigram(True), "pre_tokenizer", value=PREFIXED), "how its file cuts texts",
+    ),
+    "unigram with bytes": (lambda: changed(unigram(True), "model", "byte_fallback", value=True), "no Unigram without"),
+    "sentencepiece of words": (lambda: SentencePieceTokenizer(pieces("word")), "only BPE and Unigram"),
+    "marian": (marian, "a tokenizer of kind marian has no form in GGUF"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_llama_cpp_would_cut_otherwise_is_refused(case: str) -> None:
+    make, said = REFUSED[case]
+    with pytest.raises(DataError) as caught:
+        vocabulary(make(), 200)
+    assert said in str(caught.value) and "\n" not in str(caught.value)

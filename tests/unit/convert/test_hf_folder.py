@@ -1,0 +1,353 @@
+"""Hugging Face folders: what is exported is what is loaded, and nothing is misread or half-written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from archetype import spec
+from archetype.convert.hf_folder import read_model
+from archetype.convert.source import read_hf_spec
+from archetype.errors import ArchetypeError, CheckpointError
+from archetype.families import PUBLISHED
+from archetype.families.llama import llama
+from archetype.generate import Sampling
+from archetype.io import atomic
+from archetype.io.weight_files import INDEX, SINGLE
+from archetype.language_model import LanguageModel
+from archetype.loading import export, load
+from archetype.models import Model, build
+from archetype.tokenizers import train_tokenizer
+from tests.unit.convert.test_apply import equal
+
+KNOWN = ", ".join(sorted(PUBLISHED))
+LLAMA = llama(num_layers=2, d_model=8, num_heads=2, d_ff=12, vocab_size=13, context_length=16)
+
+
+def language_model(model: Model) -> LanguageModel:
+    return LanguageModel(model.spec, model)
+
+
+@pytest.mark.parametrize("shard_bytes", [None, 1000, 1])
+def test_what_is_exported_is_loaded_bit_for_bit(
+    models: dict[str, Model], name: str, tmp_path: Path, shard_bytes: int | None
+) -> None:
+    assert export(language_model(models[name]), tmp_path / "out", shard_bytes=shard_bytes).name == name.split()[0]
+    read = load(tmp_path / "out")
+    assert equal(read.model, models[name])
+    assert read.spec.changed(name="", initialization=models[name].spec.initialization) == models[name].spec
+    export(read, tmp_path / "again", shard_bytes=shard_bytes)
+    for path in (tmp_path / "out").iterdir():
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_shards_hold_at_most_what_was_asked_and_the_index_lists_them(models: dict[str, Model], tmp_path: Path) -> None:
+    export(language_model(models["llama"]), tmp_path / "out", shard_bytes=1000)
+    index = json.loads((tmp_path / "out" / INDEX).read_text())
+    files = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
+    assert files == [f"model-{n:05d}-of-{len(files):05d}.safetensors" for n in range(1, len(files) + 1)]
+    assert len(files) > 2
+    tensors = {file: load_file(tmp_path / "out" / file) for file in files}
+    assert index["weight_map"] == {name: file for file, inside in tensors.items() for name in inside}
+    sizes = [sum(t.nbytes for t in inside.values()) for inside in tensors.values()]
+    assert max(sizes) <= 1000
+    assert index["metadata"] == {"total_size": sum(sizes)}
+
+
+def test_the_configuration_has_the_ids_and_the_type(models: dict[str, Model], tmp_path: Path) -> None:
+    tokenizer = train_tokenizer("characters", "hello", None)
+    tokenizer.bos, tokenizer.eos = 1, (2, 3)
+    lm = LanguageModel(models["llama"].spec, models["llama"], tokenizer, Sampling(temperature=0.5), {"pad_token_id": 0})
+    export(lm, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    expected = {"bos_token_id": 1, "eos_token_id": [2, 3], "pad_token_id": 0, "dtype": "float32", "model_type": "llama"}
+    assert expected.items() <= config.items()
+    generation = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert generation == {"bos_token_id": 1, "eos_token_id": [2, 3], "pad_token_id": 0} | {
+        "do_sample": True, "temperature": 0.5
+    }  # fmt: skip
+    read = load(tmp_path / "out")
+    assert (read.tokenizer.bos, read.tokenizer.eos, read.sampling) == (1, (2, 3), lm.sampling)
+
+
+BLOCK = LLAMA.layers[0]
+NORM = spec.LayerNorm()
+INEXPRESSIBLE = {
+    "layer norm": ({"layers": (BLOCK.changed(wiring=spec.PreNorm(norm=NORM)),)}, "layers[*].wiring.norm.kind"),
+    "one layer norm": ({"layers": (BLOCK, BLOCK.changed(wiring=spec.PreNorm(norm=NORM)))}, "layers[1].wiring.norm"),
+    "post-norm": ({"layers": (BLOCK.changed(wiring=spec.PostNorm(norm=spec.RMSNorm())),)}, "layers[*].wiring.kind"),
+    "interleaved": (
+        {"layers": (BLOCK.changed(mixer=BLOCK.mixer.changed(position=spec.Rotary(interleaved=True))),)},
+        "layers[*].mixer.position.interleaved",
+    ),
+    "no positions": (
+        {"layers": (BLOCK.changed(mixer=BLOCK.mixer.changed(position=spec.NoPosition())),)},
+        "layers[0].mixer.position",
+    ),
+    "scale": ({"layers": (BLOCK.changed(mixer=BLOCK.mixer.changed(scale=0.3)),)}, "layers[*].mixer.scale"),
+    "one bias": (
+        {"layers": (BLOCK.changed(mixer=BLOCK.mixer.changed(bias={"q": True})),)}, "layers[*].mixer.bias"
+    ),
+    "not gated": (
+        {"layers": (BLOCK.changed(feedforward=spec.MLP(d_ff=12, activation="silu")),)}, "layers[0].feedforward"
+    ),
+    "hybrid": (
+        {"layers": (BLOCK, BLOCK.changed(mixer=BLOCK.mixer.changed(num_kv_heads=1)))}, "layers[1].mixer.num_kv_heads"
+    ),
+    "head bias": ({"head": spec.LanguageModelHead(bias=True)}, "head.bias"),
+    "scaled embedding": ({"embedding": spec.Embedding(scale=2.0)}, "embedding.scale"),
+    "learned positions": ({"embedding": spec.Embedding(position=spec.Learned())}, "embedding.position"),
+    "other final norm": ({"final_norm": spec.RMSNorm(eps=0.1)}, "layers[*].wiring.norm.eps"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", INEXPRESSIBLE)
+def test_what_a_format_cannot_express_is_named_before_anything_is_written(tmp_path: Path, case: str) -> None:
+    changes, place = INEXPRESSIBLE[case]
+    lm = language_model(build(LLAMA.changed(**changes)))
+    with pytest.raises(CheckpointError) as caught:
+        export(lm, tmp_path / "out", family="llama")
+    assert caught.value.place.startswith(place)
+    assert "another family" in caught.value.remedy
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_family_is_refused(models: dict[str, Model], tmp_path: Path) -> None:
+    with pytest.raises(
+        CheckpointError, match=f"family: 'rnn' has no format known here; use one of {', '.join(PUBLISHED)}"
+    ):
+        export(language_model(models["gpt2"]), tmp_path / "out", family="rnn")
+
+
+def configured(folder: Path, text: str | None = None, **changes: Any) -> Path:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes) if text is None else text)
+    return file
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(ArchetypeError) as caught:
+        load(folder)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["window_size", "rope_theta_base", "quantization_config", "__class__"])
+def test_a_key_that_the_family_does_not_know_is_named(folder: Path, key: str) -> None:
+    file = configured(folder, **{key: 1})
+    expected = f"{file}: {key}: is not understood for this family; remove it if it changes no number"
+    assert refusal(folder) == expected
+
+
+def test_the_keys_of_another_family_are_not_understood(folder: Path, name: str) -> None:
+    foreign = "conv_kernel" if "mamba" not in name else "num_key_value_heads"
+    file = configured(folder, **{foreign: 2})
+    assert refusal(folder).startswith(f"{file}: {foreign}: is not understood for this family")
+
+
+COMMON = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+LLAMA_SIZES = (*COMMON, "max_position_embeddings", "num_key_value_heads", "head_dim")
+SIDES = tuple(f"{side}_{key}" for side in ("encoder", "decoder") for key in ("layers", "attention_heads", "ffn_dim"))
+SIZES = {
+    "gpt2": ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner"),
+    "llama": LLAMA_SIZES,
+    "mistral": (*LLAMA_SIZES, "sliding_window"),
+    "mixtral": (*LLAMA_SIZES, "sliding_window", "num_local_experts", "num_experts_per_tok"),
+    "qwen2": (*LLAMA_SIZES, "sliding_window"),
+    "gemma": LLAMA_SIZES,
+    "gemma2": (*LLAMA_SIZES, "sliding_window", "query_pre_attn_scalar"),
+    "deepseek_v2": (
+        *COMMON, "max_position_embeddings", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
+        "v_head_dim", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts",
+    ),
+    "bloom": ("vocab_size", "seq_length", "hidden_size", "n_layer", "n_head"),
+    "mpt": ("vocab_size", "max_seq_len", "d_model", "n_layers", "n_heads"),
+    "mamba": (
+        "vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "expand", "state_size",
+        "conv_kernel", "time_step_rank",
+    ),
+    "bert": (*COMMON, "max_position_embeddings", "type_vocab_size"),
+    "longformer": (*COMMON, "max_position_embeddings", "type_vocab_size", "attention_window"),
+    "big_bird": (*COMMON, "max_position_embeddings", "type_vocab_size", "block_size", "num_random_blocks"),
+    "vit": (*COMMON[1:], "image_size", "patch_size", "num_channels"),
+    "t5": (
+        "vocab_size", "n_positions", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads",
+        "relative_attention_num_buckets", "relative_attention_max_distance",
+    ),
+    "marian": ("vocab_size", "decoder_vocab_size", "max_position_embeddings", "d_model", *SIDES),
+}  # fmt: skip
+LLAMA_NUMBERS = ("rms_norm_eps", "attention_dropout", "initializer_range", "rope_theta", "partial_rotary_factor")
+BERT_NUMBERS = ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+NUMBERS = {
+    "gpt2": ("layer_norm_epsilon", "embd_pdrop", "attn_pdrop", "resid_pdrop", "initializer_range"),
+    **dict.fromkeys(("llama", "mistral", "mixtral", "qwen2", "gemma"), LLAMA_NUMBERS),
+    "gemma2": (*LLAMA_NUMBERS, "attn_logit_softcapping", "final_logit_softcapping"),
+    "deepseek_v2": ("rms_norm_eps", "attention_dropout", "initializer_range", "rope_theta", "routed_scaling_factor"),
+    "bloom": ("layer_norm_epsilon", "hidden_dropout", "attention_dropout", "initializer_range"),
+    "mpt": ("layer_norm_epsilon", "resid_pdrop", "initializer_range"),
+    "mamba": ("layer_norm_epsilon", "time_step_min", "time_step_max", "initializer_range"),
+    **dict.fromkeys(("bert", "longformer", "big_bird", "vit"), BERT_NUMBERS),
+    "t5": ("layer_norm_epsilon", "dropout_rate"),
+    "marian": ("dropout", "attention_dropout", "init_std"),
+}
+FLAGS = {
+    "gpt2": ("scale_attn_weights", "tie_word_embeddings", "add_cross_attention", "scale_attn_by_inverse_layer_idx"),
+    "llama": ("attention_bias", "mlp_bias", "tie_word_embeddings"),
+    "mistral": ("tie_word_embeddings",),
+    "mixtral": ("tie_word_embeddings",),
+    "qwen2": ("tie_word_embeddings", "use_sliding_window"),
+    "gemma": ("tie_word_embeddings", "attention_bias", "use_bidirectional_attention"),
+    "gemma2": ("tie_word_embeddings", "attention_bias", "use_bidirectional_attention"),
+    "deepseek_v2": ("tie_word_embeddings", "attention_bias", "mlp_bias", "norm_topk_prob"),
+    "bloom": ("tie_word_embeddings",),
+    "mpt": ("tie_word_embeddings", "no_bias"),
+    "mamba": ("tie_word_embeddings", "use_bias", "use_conv_bias"),
+    "bert": ("tie_word_embeddings", "is_decoder", "add_cross_attention"),
+    "longformer": ("tie_word_embeddings", "is_decoder"),
+    "big_bird": ("tie_word_embeddings", "use_bias", "rescale_embeddings"),
+    "vit": ("qkv_bias",),
+    "t5": ("tie_word_embeddings", "scale_decoder_outputs"),
+    "marian": ("tie_word_embeddings", "scale_embedding", "share_encoder_decoder_embeddings"),
+}
+by_family = pytest.mark.parametrize("name", PUBLISHED)
+
+
+@by_family
+def test_every_size_that_is_none_is_named(folder: Path, name: str) -> None:
+    before = (folder / "config.json").read_text()
+    for key in SIZES[name]:
+        for value in (0, -1, 1.5, "8", float("nan"), float("inf"), True, [], {}, 10**12):
+            file = configured(folder, before)
+            configured(folder, **{key: value})
+            assert refusal(folder).startswith(f"{file}: {key}: "), value
+
+
+@by_family
+def test_every_number_that_is_none_is_named(folder: Path, name: str) -> None:
+    before = (folder / "config.json").read_text()
+    for key in NUMBERS[name]:
+        for value in (-1, "0.1", float("nan"), float("inf"), -float("inf"), True, [], {}, 10**400):
+            file = configured(folder, before)
+            configured(folder, **{key: value})
+            assert refusal(folder).startswith(f"{file}: {key}: "), value
+
+
+@by_family
+def test_every_flag_that_is_none_is_named(folder: Path, name: str) -> None:
+    before = (folder / "config.json").read_text()
+    for key in FLAGS[name]:
+        for value in (1.5, "true", [True], {}):
+            file = configured(folder, before)
+            configured(folder, **{key: value})
+            assert refusal(folder).startswith(f"{file}: {key}: "), value
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "what"),
+    [
+        ("llama", "hidden_size", 10**9, "1000000000 is too large; use at most 1048576"),
+        ("llama", "num_hidden_layers", 10**9, "1000000000 is too large; use at most 10000"),
+        ("gpt2", "n_layer", 2 * 10**9, "2000000000 is too large; use at most 10000"),
+        ("gpt2", "n_positions", 2**40, f"{2**40} is too large; use at most {2**31}"),
+        ("llama", "hidden_act", "mish", "there is no activation 'mish'; known are "),
+        ("llama", "rope_parameters", [1], "[1] is not a mapping; mend the file"),
+        ("llama", "rope_parameters", {"rope_type": "linear"}, "factor: is missing; add it"),
+        ("llama", "rope_parameters", {"rope_type": "linear", "factor": -1}, "factor: -1.0 is not above 0; mend"),
+        ("llama", "rope_parameters", {"rope_type": "su"}, "rope_type: there is no scaling 'su'; known are"),
+        ("llama", "rope_parameters", {"rope_theta": 1e4, "beta": 1}, "beta: is not understood for this family"),
+        ("llama", "original_max_position_embeddings", "x", "'x' is not a positive whole number; mend"),
+        ("gpt2", "add_cross_attention", True, "True is not supported (cross-attention); only False is"),
+    ],
+)
+def test_what_cannot_be_is_said(folder: Path, key: str, value: Any, what: str) -> None:
+    file = configured(folder, **{key: value})
+    assert refusal(folder).startswith(f"{file}: {key}: {what}")
+
+
+@pytest.mark.parametrize("name", ["llama"])
+def test_sizes_that_do_not_fit_each_other_are_said(folder: Path) -> None:
+    file = configured(folder, num_key_value_heads=3)
+    assert refusal(folder) == f"{file}: num_kv_heads: 3 does not divide num_heads 4; use 1, 2 or 4"
+    configured(folder, num_key_value_heads=2, head_dim=3)
+    assert refusal(folder).startswith(f"{file}: head_dim: 3 features cannot be paired for rotary positions")
+
+
+@pytest.mark.parametrize("name", ["llama"])
+def test_more_layers_than_tensors_are_refused_before_they_are_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hf_folder, "skeleton", None)  # would fail if it were called
+    file = configured(folder, num_hidden_layers=10_000)
+    assert refusal(folder).startswith(f"{file}: describes 10000 layers, and there are only 21 tensors; does it")
+
+
+@pytest.mark.parametrize("value", [None, 7, ["llama"], {}])
+def test_a_family_that_is_none_is_named(folder: Path, value: Any) -> None:
+    file = configured(folder, model_type=value)
+    assert refusal(folder) == f"{file}: model_type: {value!r} names no family; registered are {KNOWN}"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", "[" * 100_000, '{"a":' * 100_000, "1" * 5000])
+def test_a_damaged_configuration_is_named(folder: Path, text: str) -> None:
+    file = configured(folder, text)
+    assert refusal(folder).startswith(f"{file}:")
+
+
+@pytest.mark.parametrize("key", ["bos_token_id", "eos_token_id"])
+@pytest.mark.parametrize("value", ["x", 1.5, {}, [[1]]])
+def test_an_id_that_is_none_is_refused(models: dict[str, Model], tmp_path: Path, key: str, value: Any) -> None:
+    tokenizer = train_tokenizer("characters", "hello", None)
+    export(LanguageModel(models["gpt2"].spec, models["gpt2"], tokenizer), tmp_path / "out")
+    (tmp_path / "out" / "generation_config.json").unlink()
+    configured(tmp_path / "out", **{key: value})
+    assert refusal(tmp_path / "out") == f"{tmp_path / 'out' / 'config.json'}: {key}: {value!r} is no id; mend the file"
+
+
+def test_a_place_that_is_no_model_is_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "none") == (
+        f"{tmp_path / 'none'}: there is no such folder; give a run directory or a Hugging Face folder"
+    )
+    assert refusal(tmp_path).startswith(f"{tmp_path}: is neither a run directory (spec.yaml) nor a Hugging Face folder")
+
+
+def test_nothing_is_written_over(models: dict[str, Model], tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(CheckpointError, match="exists already; choose another folder or remove it"):
+        export(language_model(models["gpt2"]), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_nothing_is_written_below_a_file(models: dict[str, Model], tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"mine/out: cannot be written: "):
+        export(language_model(models["gpt2"]), tmp_path / "mine" / "out")
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+@pytest.mark.parametrize("written", [SINGLE, "config.json", "generation_config.json", "tokenizer"])
+def test_an_export_that_fails_leaves_nothing(
+    models: dict[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    tokenizer = train_tokenizer("characters", "hello", None)
+    intact = atomic.write_with
+
+    def full(path: Path, write: Any) -> None:
+        if path.name.startswith(written):
+            raise CheckpointError(str(path), "cannot be written: No space left on device")
+        intact(path, write)
+
+    monkeypatch.setattr(atomic, "write_with", full)
+    monkeypatch.setattr(type(tokenizer), "save", lambda self, folder: full(folder / "tokenizer", None))
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        export(LanguageModel(models["gpt2"].spec, models["gpt2"], tokenizer), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_specification_alone_is_read_without_weights(models: dict[str, Model], name: str, folder: Path) -> None:
+    (folder / SINGLE).unlink()
+    family, found = read_hf_spec(folder)
+    assert family.name == name.split()[0]
+    assert found.stacks == models[name].spec.stacks
+    with pytest.raises(CheckpointError, match="there is neither"):
+        read_model(folder)

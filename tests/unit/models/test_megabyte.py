@@ -1,0 +1,204 @@
+"""MegaByte: which patches and bytes it reads, what it remembers, and that it learns."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from archetype import spec
+from archetype.errors import SpecError
+from archetype.generate.decode import Decoding
+from archetype.generate.settings import Sampling
+from archetype.models import MegaByte, skeleton
+from archetype.nn.context import Span
+from archetype.nn.initialization import initialize
+from tests.helpers import causal as writing
+from tests.helpers.weights import distance
+
+VOCABULARY, CONTEXT = 13, 24
+
+
+ATTENTION = spec.Attention(num_heads=2, position=spec.Rotary())
+
+
+def block(mixer: spec.Mixer = ATTENTION) -> spec.Block:
+    feedforward = spec.GatedMLP(d_ff=16, activation="silu")
+    return spec.Block(wiring=spec.PreNorm(norm=spec.RMSNorm()), mixer=mixer, feedforward=feedforward)
+
+
+def megabyte(patch_size: int = 4, mixer: spec.Mixer = ATTENTION, tied: bool = False) -> MegaByte:
+    model = spec.MegaByte(
+        vocab_size=VOCABULARY, context_length=CONTEXT, patch_size=patch_size,
+        global_model=spec.SizedStack(d_model=24, layers=(block(), block(mixer)), final_norm=spec.RMSNorm()),
+        local_model=spec.SizedStack(d_model=8, layers=(block(mixer), block()), final_norm=spec.LayerNorm()),
+        head=spec.LanguageModelHead(tied=tied, bias=tied),
+    )  # fmt: skip
+    drawn = writing.drawn(model)
+    assert isinstance(drawn, MegaByte)
+    return drawn
+
+
+MODELS = {
+    "patches of 1": lambda: megabyte(1),
+    "patches of 3": lambda: megabyte(3),
+    "one patch": lambda: megabyte(CONTEXT),
+    "a window of patches": lambda: megabyte(3, ATTENTION.changed(pattern=spec.Window(size=2))),
+    "recurrent": lambda: megabyte(4, spec.LSTM()),
+    "tied": lambda: megabyte(tied=True),
+}
+EVERY = pytest.mark.parametrize("name", MODELS)
+
+
+def predicted(model: MegaByte, text: Tensor) -> Tensor:
+    """Logits of each byte of a text from those before it, (N, V), as the paper says it: whole patches, one by one."""
+    size, count = model.spec.patch_size, len(text) // model.spec.patch_size
+    patches, place = text.view(count, size), torch.arange(len(text))
+    vectors = model.global_embedding.token.weight[text] + model.global_embedding.position.weight[place]
+    shifted = torch.cat((model.global_embedding.start[None], vectors.view(count, -1)[:-1]))
+    span = Span.of(shifted[None])
+    contexts, _ = model.global_model.run(shifted[None], span)
+    contexts = model.global_model.final_norm(contexts)[0].view(count, size, -1)
+    logits = []
+    for patch, context in zip(patches, contexts, strict=True):
+        before = torch.cat((model.local_embedding.start[None], model.local_embedding.token.weight[patch[:-1]]))
+        x = before + context @ model.projection.weight.T + model.projection.bias
+        y, _ = model.local_model.run(x[None], Span.of(x[None]))
+        logits.append(model.lm_head(model.local_model.final_norm(y), model.local_embedding.token.weight)[0])
+    return torch.cat(logits)
+
+
+@EVERY
+def test_logits_are_the_papers_one_byte_later(name: str) -> None:
+    model, tokens = MODELS[name](), writing.text(2, CONTEXT, VOCABULARY)
+    for row in range(2):
+        assert distance(model(tokens)[row, :-1], predicted(model, tokens[row])[1:]) < writing.EXACT
+
+
+@EVERY
+def test_a_text_of_any_length_begins_as_a_longer_one(name: str) -> None:
+    model, tokens = MODELS[name](), writing.text(2, CONTEXT, VOCABULARY)
+    whole = model(tokens)
+    for length in range(1, CONTEXT):
+        assert distance(model(tokens[:, :length]), whole[:, :length]) < writing.EXACT
+
+
+@EVERY
+@pytest.mark.parametrize("cuts", [[], [3, 4, 8], [9, 10, 22], list(range(1, CONTEXT))])
+def test_chunks_as_whole(name: str, cuts: list[int]) -> None:
+    for length in (CONTEXT, CONTEXT - 1):
+        writing.chunks_as_whole(MODELS[name](), writing.text(2, length, VOCABULARY), cuts[: length - 1])
+
+
+@EVERY
+@pytest.mark.parametrize("step", [1, 5, CONTEXT])
+def test_a_batch_as_each_row_alone(name: str, step: int) -> None:
+    writing.batch_as_single(MODELS[name](), [9, 1, 4, 23, 8], step)
+
+
+@EVERY
+def test_rows_join_and_leave(name: str) -> None:
+    writing.rows_join_and_leave(MODELS[name](), 14)
+
+
+@EVERY
+def test_future_tokens_change_nothing(name: str) -> None:
+    writing.future_changes_nothing(MODELS[name](), CONTEXT)
+
+
+def test_the_global_model_goes_once_for_each_patch() -> None:
+    model, passes = megabyte(), []
+    state, tokens = model.new_state(1), writing.text(1, 12, VOCABULARY)
+    model.global_model.blocks[0].register_forward_hook(lambda *_: passes.append(int(state.lengths)))
+    for place in range(12):
+        _, state = model(tokens[:, place : place + 1], state)
+    assert passes == [3, 7, 11]
+
+
+def test_the_state_has_places_for_patches_and_one_patch() -> None:
+    model = megabyte()
+    *layers, unfinished = model.new_state(2, 9, torch.bfloat16).layers
+    assert [layer.layer.keys.shape for layer in layers] == [(2, 2, 3, 12)] * 2  # the start and two patches
+    assert (unfinished.tokens.shape, unfinished.context.shape) == ((2, 4), (2, 24))
+    assert model.new_state(2, 9, torch.bfloat16).bytes == 2 * (2 * 2 * 3 * 24 * 2 + 4 * 8 + 24 * 2)
+    *layers, _ = model.new_state(2).narrow(8).layers
+    assert layers[0].layer.keys.shape == (2, 2, 3, 12)
+    assert model.new_state(1, 10**9).capacity == CONTEXT
+
+
+def test_rounding_the_state_changes_little() -> None:
+    model, tokens = megabyte(), writing.text(2, CONTEXT, VOCABULARY)
+    found = writing.in_chunks(model, tokens, model.new_state(2, dtype=torch.float16), [5, 6, 13])
+    assert 0 < distance(found, model(tokens)) < 1e-2
+
+
+def test_more_bytes_than_positions_are_refused() -> None:
+    with pytest.raises(SpecError, match="tokens: 25 are more than the 24 positions that were learned"):
+        megabyte()(torch.zeros(1, 25, dtype=torch.long))
+
+
+def test_names_of_parameters_are_the_file_format() -> None:
+    names = list(megabyte().state_dict())
+    assert [name for name in names if ".blocks." not in name] == [
+        "global_embedding.start", "global_embedding.token.weight", "global_embedding.position.weight",
+        "local_embedding.start", "local_embedding.token.weight", "global_model.final_norm.weight",
+        "local_model.final_norm.weight", "local_model.final_norm.bias", "projection.weight", "projection.bias",
+        "lm_head.weight",
+    ]  # fmt: skip
+    assert {name.split(".blocks.")[0] for name in names if ".blocks." in name} == {"global_model", "local_model"}
+
+
+def test_starts_are_drawn_as_tables_are() -> None:
+    model = skeleton(megabyte(1).spec.changed(initialization=spec.NormalInitialization(std=0.5))).to_empty(device="cpu")
+    initialize(model, model.spec.initialization, model.spec.num_layers, seed=0)
+    starts = torch.cat((model.global_embedding.start, model.local_embedding.start))
+    assert starts.mean().abs() < 0.4
+    assert 0.3 < starts.std() < 0.7
+
+
+def test_losses_of_both_stacks_are_given_and_padding_adds_nothing() -> None:
+    experts = spec.MixtureOfExperts(
+        num_experts=3, experts_per_token=1, expert=spec.MLP(d_ff=8, activation="relu"), balance_loss=0.1
+    )
+    stack = spec.SizedStack(d_model=8, layers=(block().changed(feedforward=experts),))
+    model = spec.MegaByte(
+        vocab_size=VOCABULARY, context_length=CONTEXT, patch_size=4, global_model=stack, local_model=stack
+    )
+    built = writing.drawn(model).train()
+    tokens = writing.text(2, 15, VOCABULARY)
+    found: list[Tensor] = []
+    padded: list[Tensor] = []
+    built(tokens[:, :9], losses=found)
+    built(tokens, counts=torch.tensor([9, 9]), losses=padded)
+    assert len(found) == len(padded) == 2
+    torch.testing.assert_close(found, padded)
+
+
+def test_autocast_changes_little() -> None:
+    model, tokens = megabyte(), writing.text(2, CONTEXT, VOCABULARY)
+    whole = model(tokens)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert 0 < distance(model(tokens), whole) < 5e-2
+        assert distance(writing.in_chunks(model, tokens, model.new_state(2), [5, 6, 13]), whole) < 5e-2
+
+
+def test_it_writes_past_its_context() -> None:
+    """The driver's whole way: rows of different lengths, chosen as each row alone chooses."""
+    model, settings = megabyte(), Sampling(temperature=0.0, max_new_tokens=40)
+    prompts = [writing.text(1, length, VOCABULARY, length)[0].tolist() for length in (1, 7, 20)]
+
+    def written(texts: list[list[int]]) -> list[list[int]]:
+        rows: list[list[int]] = [[] for _ in texts]
+        for row, token in Decoding(model, texts, settings):
+            rows[row].append(token)
+        return rows
+
+    assert written(prompts) == [written([prompt])[0] for prompt in prompts]
+
+
+def test_training_reduces_the_loss() -> None:
+    model = spec.MegaByte(
+        context_length=32, patch_size=4,
+        global_model=spec.SizedStack(d_model=32, layers=(block(),), final_norm=spec.RMSNorm()),
+        local_model=spec.SizedStack(d_model=16, layers=(block(),), final_norm=spec.RMSNorm()),
+    )  # fmt: skip
+    found = writing.losses_of_training(model, steps=60, rate=1e-2)
+    assert found[-1] < found[0] / 2

@@ -1,0 +1,268 @@
+"""Wirings against their formulas, with the contents that the block itself holds."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from archetype import spec
+from archetype.nn.build import build_block
+from archetype.nn.cache import Crossed, KeyValues
+from archetype.nn.context import Source, Span
+from archetype.nn.initialization import initialize
+from tests.helpers.weights import distance, randomize
+
+D = 8
+CPU = torch.device("cpu")
+X = torch.randn(2, 5, D, generator=torch.Generator().manual_seed(3))
+SOURCE = Source(torch.randn(2, 4, D, generator=torch.Generator().manual_seed(4)), torch.tensor([4, 2]))
+NO_NORM = spec.NoNorm()
+
+
+def build(
+    wiring: spec.Wiring, dropout: float = 0.0, crosses: bool = False, causal: bool = True, **contents: Any
+) -> nn.Module:
+    contents = {
+        "mixer": spec.Attention(num_heads=2, position=spec.Rotary()),
+        "feedforward": spec.MLP(d_ff=12, activation="gelu"),
+        "cross": spec.Attention(num_heads=4) if crosses else None,
+    } | contents
+    block = build_block(spec.Block(wiring=wiring, dropout=dropout, **contents), D, causal, layer=0)
+    initialize(block, spec.NormalInitialization(), 1, seed=0)
+    return randomize(block)
+
+
+def span(counts: Tensor | None = None) -> Span:
+    span = Span.of(X, counts=counts)
+    span.source = SOURCE
+    return span
+
+
+def run(block: nn.Module, x: Tensor = X) -> Tensor:
+    return block(x, span())[0]
+
+
+def mixed(block: nn.Module, x: Tensor) -> Tensor:
+    return block.mixer(x, span())[0]
+
+
+def crossed(block: nn.Module, x: Tensor) -> Tensor:
+    return block.cross(x, span(), block.cross.read(SOURCE))
+
+
+def fed(block: nn.Module, x: Tensor) -> Tensor:
+    return block.feedforward(x, span())
+
+
+norms = pytest.mark.parametrize("norm", [spec.LayerNorm(), spec.RMSNorm(), spec.RMSNorm(unit_offset=True)])
+
+
+@norms
+def test_pre_norm(norm: spec.Norm) -> None:
+    block = build(spec.PreNorm(norm=norm))
+    x = X + mixed(block, block.mixer_norm(X))
+    assert torch.equal(run(block), x + fed(block, block.feedforward_norm(x)))
+
+
+@norms
+def test_post_norm(norm: spec.Norm) -> None:
+    block = build(spec.PostNorm(norm=norm))
+    x = block.mixer_norm(X + mixed(block, X))
+    assert torch.equal(run(block), block.feedforward_norm(x + fed(block, x)))
+
+
+@norms
+def test_sandwich(norm: spec.Norm) -> None:
+    block = build(spec.SandwichNorm(norm=norm))
+    x = X + block.mixer_post_norm(mixed(block, block.mixer_norm(X)))
+    assert torch.equal(run(block), x + block.feedforward_post_norm(fed(block, block.feedforward_norm(x))))
+
+
+@norms
+def test_parallel_with_two_norms(norm: spec.Norm) -> None:
+    block = build(spec.ParallelResidual(norm=norm))
+    expected = X + mixed(block, block.mixer_norm(X)) + fed(block, block.feedforward_norm(X))
+    assert torch.equal(run(block), expected)
+
+
+@norms
+def test_parallel_with_a_shared_norm(norm: spec.Norm) -> None:
+    block = build(spec.ParallelResidual(norm=norm, shared_norm=True))
+    normed = block.mixer_norm(X)
+    assert torch.equal(run(block), X + mixed(block, normed) + fed(block, normed))
+    assert "feedforward_norm" not in names(block)
+
+
+def test_plain() -> None:
+    block = build(spec.Plain())
+    assert torch.equal(run(block), fed(block, mixed(block, X)))
+    alone = build(spec.Plain(), feedforward=spec.NoFeedForward())
+    assert torch.equal(run(alone), mixed(alone, X))
+
+
+# with a look at a source
+
+
+@norms
+def test_pre_norm_with_cross_attention(norm: spec.Norm) -> None:
+    block = build(spec.PreNorm(norm=norm), crosses=True)
+    x = X + mixed(block, block.mixer_norm(X))
+    x = x + crossed(block, block.cross_norm(x))
+    assert torch.equal(run(block), x + fed(block, block.feedforward_norm(x)))
+
+
+@norms
+def test_post_norm_with_cross_attention(norm: spec.Norm) -> None:
+    block = build(spec.PostNorm(norm=norm), crosses=True)
+    x = block.mixer_norm(X + mixed(block, X))
+    x = block.cross_norm(x + crossed(block, x))
+    assert torch.equal(run(block), block.feedforward_norm(x + fed(block, x)))
+
+
+@norms
+def test_sandwich_with_cross_attention(norm: spec.Norm) -> None:
+    block = build(spec.SandwichNorm(norm=norm), crosses=True)
+    x = X + block.mixer_post_norm(mixed(block, block.mixer_norm(X)))
+    x = x + block.cross_post_norm(crossed(block, block.cross_norm(x)))
+    assert torch.equal(run(block), x + block.feedforward_post_norm(fed(block, block.feedforward_norm(x))))
+
+
+def test_plain_adds_what_was_found_to_the_vector_that_asked() -> None:
+    block = build(spec.Plain(), crosses=True)
+    x = mixed(block, X)
+    assert torch.equal(run(block), fed(block, x + crossed(block, x)))
+
+
+WIRINGS: list[spec.Wiring] = [
+    spec.PreNorm(norm=spec.RMSNorm()),
+    spec.PostNorm(norm=spec.RMSNorm()),
+    spec.SandwichNorm(norm=spec.RMSNorm()),
+    spec.Plain(),
+]
+wirings = pytest.mark.parametrize("wiring", WIRINGS, ids=lambda wiring: wiring.kind)
+
+
+@wirings
+def test_a_state_remembers_the_source_beside_the_mixers_own(wiring: spec.Wiring) -> None:
+    """Token by token the same as all at once; the source is read when the state is made, and not again."""
+    block = build(wiring, crosses=True)
+    whole = run(block)
+    own = block.mixer.new_state(2, 5, torch.float32, CPU)
+    state = Crossed(own, block.cross.read(SOURCE))
+    found = []
+    for place in range(5):
+        x = X[:, place : place + 1]
+        y, state = block(x, Span.of(x, torch.full((2,), place)), state)  # a span without a source
+        assert isinstance(state, Crossed) and isinstance(state.mixer, KeyValues)
+        found.append(y)
+    assert distance(torch.cat(found, 1), whole) < 2e-6
+
+
+@wirings
+def test_a_mixers_state_alone_gains_the_source_of_the_span(wiring: spec.Wiring) -> None:
+    block = build(wiring, crosses=True)
+    own = block.mixer.new_state(2, 5, torch.float32, CPU)
+    first = Span.of(X[:, :3], torch.zeros(2, dtype=torch.long))
+    first.source = SOURCE
+    y, state = block(X[:, :3], first, own)
+    z, _ = block(X[:, 3:], Span.of(X[:, 3:], torch.full((2,), 3)), state)
+    assert isinstance(state, Crossed)
+    assert distance(torch.cat((y, z), 1), run(block)) < 2e-6
+
+
+def test_without_a_state_nothing_is_remembered() -> None:
+    assert build(spec.Plain(), crosses=True)(X, span())[1] is None
+
+
+def test_without_a_source_it_says_so() -> None:
+    with pytest.raises(AssertionError, match="cross-attention needs a source"):
+        build(spec.Plain(), crosses=True)(X, Span.of(X))
+
+
+# norms and their names
+
+
+def names(block: nn.Module) -> set[str]:
+    return {name.partition(".")[0] for name, _ in block.named_parameters()}
+
+
+CONTENTS = {"mixer", "cross", "feedforward"}
+PRE = {f"{name}_norm" for name in CONTENTS}
+POST = {f"{name}_post_norm" for name in CONTENTS}
+
+
+NORM_NAMES: dict[str, set[str]] = {"pre_norm": PRE, "post_norm": PRE, "sandwich": PRE | POST, "plain": set()}
+
+
+@wirings
+def test_names_of_parameters(wiring: spec.Wiring) -> None:
+    expected = NORM_NAMES[wiring.kind]
+    assert names(build(wiring, crosses=True)) == CONTENTS | expected
+    here = {name for name in expected if not name.startswith("cross")}
+    assert names(build(wiring)) == {"mixer", "feedforward"} | here
+    here = {name for name in expected if name.startswith("mixer")}
+    assert names(build(wiring, feedforward=spec.NoFeedForward())) == {"mixer"} | here
+
+
+@wirings
+def test_a_block_of_its_mixer_alone(wiring: spec.Wiring) -> None:
+    """The same as one whose feed-forward part gives nothing, but for what post-norm does once more."""
+    alone, whole = build(wiring, feedforward=spec.NoFeedForward()), build(wiring)
+    whole.load_state_dict(alone.state_dict(), strict=False)
+    with torch.no_grad():
+        whole.feedforward.down.weight.zero_()
+    expected = torch.zeros_like(X) if wiring.kind == "plain" else run(alone)
+    if wiring.kind == "post_norm":
+        expected = whole.feedforward_norm(expected)
+    assert torch.equal(run(whole), expected)
+    assert run(alone).any()
+
+
+BATCHED = [
+    spec.PreNorm(norm=spec.BatchNorm()),
+    spec.PostNorm(norm=spec.BatchNorm()),
+    spec.SandwichNorm(norm=spec.BatchNorm()),
+    spec.ParallelResidual(norm=spec.BatchNorm()),
+]
+
+
+@pytest.mark.parametrize("wiring", BATCHED, ids=lambda wiring: wiring.kind)
+def test_every_norm_is_told_what_is_padding(wiring: spec.Wiring) -> None:
+    crosses = wiring.kind != "parallel"
+    counts = torch.tensor([5, 2])
+    real = torch.arange(5) < counts[:, None]
+    found = []
+    for x in (X, torch.where(real[..., None], X, 50.0)):
+        block = build(wiring, crosses=crosses, causal=False).train()
+        found.append((block(x, span(counts))[0][real], *block.buffers()))
+    assert len(found[0]) == 1 + 2 * sum("norm" in name for name in names(block))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
+
+
+# dropout
+
+DROPPED: list[spec.Wiring] = [
+    spec.PreNorm(norm=spec.RMSNorm()),
+    spec.PostNorm(norm=spec.NoNorm()),
+    spec.SandwichNorm(norm=spec.RMSNorm()),
+    spec.ParallelResidual(norm=spec.RMSNorm()),
+]
+
+
+@pytest.mark.parametrize("wiring", DROPPED, ids=lambda wiring: wiring.kind)
+def test_dropout_takes_from_what_is_added_and_in_training_only(wiring: spec.Wiring) -> None:
+    """Nearly all of it taken, what is left of the block is the residual stream itself."""
+    block = build(wiring, dropout=0.999, crosses=wiring.kind != "parallel")
+    whole = run(block)
+    torch.manual_seed(0)
+    left = run(block.train())
+    assert not torch.allclose(whole, left)
+    assert (left == X).float().mean() > 0.9
+
+
+def test_dropout_of_a_plain_block_takes_from_what_it_gives() -> None:
+    block = build(spec.Plain(), dropout=0.999).train()
+    torch.manual_seed(0)
+    assert (run(block) == 0).float().mean() > 0.9
+    assert not (run(block.eval()) == 0).any()

@@ -1,0 +1,232 @@
+"""What a layer remembers, against lists of all that was ever written."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from archetype.nn.cache import NOWHERE, Crossed, KeyValues, LayerState, Ring, SourceKeys, State
+from archetype.nn.context import Span
+
+CPU = torch.device("cpu")
+HEADS, P, Q = 2, 3, 1
+
+
+class Chunk(NamedTuple):
+    """Keys and values of one append; of each row how many are no padding, and its length before."""
+
+    keys: Tensor
+    values: Tensor
+    lengths: list[int]
+    counts: list[int]
+
+    @property
+    def span(self) -> Span:
+        whole = all(count == self.keys.shape[2] for count in self.counts)
+        counts = None if whole else torch.tensor(self.counts)
+        return Span.of(self.keys[:, 0], torch.tensor(self.lengths), counts)
+
+
+def vectors(row: int, positions: list[int]) -> Tensor:
+    """A key that tells its row, head and position."""
+    heads = torch.arange(HEADS)[:, None, None]
+    return torch.tensor(positions, dtype=torch.float)[None, :, None] + 1000.0 * row + 0.25 * heads + torch.zeros(P)
+
+
+def chunks(counts: list[list[int]], beside: int = 0) -> list[Chunk]:
+    """One chunk for each list, as long as its longest row and `beside` more; padding is garbage."""
+    lengths, found = [0] * len(counts[0]), []
+    for row_counts in counts:
+        size = max(1, max(row_counts) + beside)
+        keys = torch.full((len(row_counts), HEADS, size, P), -7.0)
+        for row, count in enumerate(row_counts):
+            keys[row, :, :count] = vectors(row, list(range(lengths[row], lengths[row] + count)))
+        found.append(Chunk(keys, -keys[..., :Q], list(lengths), list(row_counts)))
+        lengths = [length + count for length, count in zip(lengths, row_counts, strict=True)]
+    return found
+
+
+COUNTS = st.integers(1, 3).flatmap(
+    lambda rows: st.lists(st.lists(st.integers(0, 9), min_size=rows, max_size=rows), min_size=1, max_size=6)
+)
+
+
+def ring(rows: int, size: int, dtype: torch.dtype = torch.float32) -> Ring:
+    state = Ring.empty(rows, HEADS, size, (P, Q), dtype, CPU)
+    assert isinstance(state, Ring)
+    return state
+
+
+@given(COUNTS, st.integers(1, 6), st.integers(0, 2))
+@settings(max_examples=150)
+def test_a_ring_holds_the_newest_positions_of_each_row(counts: list[list[int]], size: int, beside: int) -> None:
+    state = ring(len(counts[0]), size)
+    for chunk in chunks(counts, beside):
+        state.append(chunk.keys, chunk.values, chunk.span)
+        for row, (length, count) in enumerate(zip(chunk.lengths, chunk.counts, strict=True)):
+            end = length + count
+            for position in range(max(0, end - size), end):
+                key = vectors(row, [position])[:, 0]
+                assert torch.equal(state.keys[row, :, position % size], key)
+                assert torch.equal(state.values[row, :, position % size], -key[:, :Q])
+            assert not state.keys[row, :, end:].any()  # what was never written holds zeros, and no garbage
+
+
+@given(COUNTS, st.integers(1, 6), st.integers(0, 2))
+@settings(max_examples=150)
+def test_a_ring_returns_all_that_each_query_may_see_with_its_position(
+    counts: list[list[int]], size: int, beside: int
+) -> None:
+    """Each real query at i finds the keys of i - W < j <= i, each once; what it may not see stands elsewhere."""
+    state = ring(len(counts[0]), size)
+    for chunk in chunks(counts, beside):
+        keys, values, positions = state.append(chunk.keys, chunk.values, chunk.span)
+        keys, values = keys.clone(), values.clone()
+        for row, (length, count) in enumerate(zip(chunk.lengths, chunk.counts, strict=True)):
+            for query in range(length, length + count):
+                near = (positions[row] <= query) & (positions[row] > query - size)
+                found = positions[row][near].tolist()
+                assert sorted(found) == list(range(max(0, query - size + 1), query + 1))
+                assert torch.equal(keys[row][:, near], vectors(row, found))
+                assert torch.equal(values[row][:, near], -vectors(row, found)[..., :Q])
+            assert ((positions[row] >= 0) & (positions[row] <= NOWHERE)).all()
+
+
+@given(COUNTS, st.integers(0, 2))
+@settings(max_examples=80)
+def test_a_buffer_holds_every_position_in_its_place(counts: list[list[int]], beside: int) -> None:
+    """Also where padding would stand beyond its end."""
+    rows = len(counts[0])
+    capacity = max(1, max(sum(count[row] for count in counts) for row in range(rows)))
+    state = KeyValues.empty(rows, HEADS, capacity, (P, Q), torch.float32, CPU)
+    for chunk in chunks(counts, 0 if capacity < 3 else beside):
+        if chunk.keys.shape[2] > capacity:
+            return
+        keys, values, positions = state.append(chunk.keys, chunk.values, chunk.span)
+        assert positions.tolist() == [list(range(capacity))]
+        for row, (length, count) in enumerate(zip(chunk.lengths, chunk.counts, strict=True)):
+            written = vectors(row, list(range(length + count)))
+            assert torch.equal(keys[row, :, : length + count], written)
+            assert torch.equal(values[row, :, : length + count], -written[..., :Q])
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_ring_keeps_its_own_type(size: int) -> None:
+    state = ring(1, 4, torch.bfloat16)
+    chunk = chunks([[size]])[0]
+    keys, values, _ = state.append(chunk.keys, chunk.values, chunk.span)
+    assert state.keys.dtype == keys.dtype == values.dtype == torch.bfloat16
+
+
+def filled(size: int, counts: list[int]) -> Ring:
+    state = ring(len(counts), size)
+    chunk = chunks([counts])[0]
+    state.append(chunk.keys, chunk.values, chunk.span)
+    return state
+
+
+def test_rows_of_a_ring_leave_and_join() -> None:
+    state = filled(4, [9, 2, 6])
+    before = state.keys.clone()
+    left = state.select(torch.tensor([2, 2, 0]))
+    assert type(left) is Ring
+    assert torch.equal(left.keys, before[[2, 2, 0]])
+    left.keys.zero_()
+    assert torch.equal(state.keys, before)  # a copy
+    other = filled(4, [5])
+    state.insert(torch.tensor([1]), other)
+    assert torch.equal(state.keys[1], other.keys[0]) and torch.equal(state.values[1], other.values[0])
+    assert torch.equal(state.keys[[0, 2]], before[[0, 2]])
+
+
+def test_a_ring_is_never_narrowed() -> None:
+    state = filled(4, [9])
+    assert state.narrow(2) is state
+    assert state.after(state.narrow(2)) is state
+
+
+def test_a_narrow_buffer_is_a_view() -> None:
+    state = KeyValues.empty(2, HEADS, 8, (P, Q), torch.float32, CPU)
+    view = state.narrow(3)
+    chunk = chunks([[3, 3]])[0]
+    view.append(chunk.keys, chunk.values, chunk.span)
+    assert torch.equal(state.keys[:, :, :3], chunk.keys) and not state.keys[:, :, 3:].any()
+    assert state.after(view) is state
+
+
+def test_a_shorter_buffer_joins_a_longer_one() -> None:
+    long, short = (KeyValues.empty(2, HEADS, size, (P, Q), torch.float32, CPU) for size in (6, 4))
+    chunk = chunks([[4, 4]])[0]
+    short.append(chunk.keys, chunk.values, chunk.span)
+    long.insert(torch.tensor([1, 0]), short)
+    assert torch.equal(long.keys[[1, 0], :, :4], chunk.keys) and not long.keys[:, :, 4:].any()
+
+
+# beside a source
+
+
+def source(rows: int, length: int, first: float = 0.0) -> SourceKeys:
+    keys = first + torch.arange(float(rows * HEADS * length * P)).view(rows, HEADS, length, P)
+    return SourceKeys(keys, -keys, torch.arange(1, rows + 1))
+
+
+def crossed(rows: int, length: int = 5, first: float = 0.0) -> Crossed:
+    mixer = KeyValues.empty(rows, HEADS, 8, (P, Q), torch.float32, CPU)
+    mixer.keys += first
+    return Crossed(mixer, source(rows, length, first))
+
+
+def test_rows_of_a_source_leave_and_join() -> None:
+    state, other = source(3, 5), source(1, 4, first=500.0)
+    kept = state.select(torch.tensor([2, 0]))
+    assert torch.equal(kept.keys, state.keys[[2, 0]]) and kept.counts.tolist() == [3, 1]
+    before = state.keys.clone()
+    state.insert(torch.tensor([1]), other)
+    assert torch.equal(state.keys[1, :, :4], other.keys[0]) and state.counts.tolist() == [1, 1, 3]
+    assert torch.equal(state.values[1, :, :4], other.values[0])
+    assert torch.equal(state.keys[[0, 2]], before[[0, 2]])
+
+
+def test_a_crossed_state_hands_everything_on_to_both() -> None:
+    state, other = crossed(3), crossed(1, 4, first=500.0)
+    kept = state.select(torch.tensor([1]))
+    assert torch.equal(kept.mixer.keys, state.mixer.keys[[1]]) and torch.equal(kept.cross.keys, state.cross.keys[[1]])
+    state.insert(torch.tensor([2]), other)
+    assert torch.equal(state.mixer.keys[2], other.mixer.keys[0])
+    assert torch.equal(state.cross.keys[2, :, :4], other.cross.keys[0])
+
+
+def test_only_the_mixers_part_of_a_crossed_state_is_narrowed() -> None:
+    state = crossed(2)
+    view = state.narrow(3)
+    assert view.mixer.keys.shape[2] == 3 and view.cross is state.cross
+    view.mixer.keys.fill_(9.0)
+    after = state.after(view)
+    assert isinstance(after, Crossed)
+    assert after.mixer is state.mixer and after.cross is state.cross
+    assert (after.mixer.keys[:, :, :3] == 9).all() and not after.mixer.keys[:, :, 3:].any()
+
+
+def test_bytes_are_those_of_every_tensor() -> None:
+    buffer, other = KeyValues.empty(2, HEADS, 8, (P, Q), torch.bfloat16, CPU), source(2, 5)
+    assert buffer.bytes == 2 * HEADS * 8 * (P + Q) * 2
+    assert other.bytes == 2 * (2 * HEADS * 5 * P) * 4 + 2 * 8
+    assert Crossed(buffer, other).bytes == buffer.bytes + other.bytes
+    layers: list[LayerState] = [buffer, Crossed(buffer, other)]
+    assert State(torch.zeros(2, dtype=torch.long), layers, 8).bytes == 2 * buffer.bytes + other.bytes
+
+
+def test_a_models_state_moves_its_lengths_with_its_rows() -> None:
+    state = State(torch.tensor([3, 1, 2]), [crossed(3)], 8)
+    kept = state.select(torch.tensor([2, 0]))
+    assert kept.lengths.tolist() == [2, 3] and kept.capacity == 8
+    state.insert(torch.tensor([0]), State(torch.tensor([7]), [crossed(1, first=500.0)], 8))
+    assert state.lengths.tolist() == [7, 1, 2]
+    assert state.layers[0].mixer.keys[0].min() == 500
+    view = state.narrow(4)
+    assert view.capacity == 4 and state.after(view).capacity == 8
+    moved = view.advanced(torch.tensor([8, 2, 3]), view.layers)
+    assert state.after(moved).lengths.tolist() == [8, 2, 3]

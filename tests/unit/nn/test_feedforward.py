@@ -1,0 +1,73 @@
+"""Feed-forward parts against their written-out formulas."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from archetype import spec
+from archetype.nn.build import build_feedforward
+from archetype.nn.context import Span
+from tests.helpers.weights import distance, randomize
+
+X = torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(0))
+SPAN = Span.of(X)
+
+
+def affine(projection: torch.nn.Linear, x: Tensor) -> Tensor:
+    y = x @ projection.weight.double().T
+    return y if projection.bias is None else y + projection.bias.double()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_mlp_is_two_projections_around_the_activation(bias: bool) -> None:
+    part = randomize(build_feedforward(spec.MLP(d_ff=10, activation="relu", bias=bias), 6))
+    expected = affine(part.down, affine(part.up, X.double()).clamp(min=0))
+    assert distance(part(X, SPAN), expected) < 1e-6
+    assert ("up.bias" in part.state_dict(), "down.bias" in part.state_dict()) == (bias, bias)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_gated_mlp_activates_the_gate_and_not_what_it_gates(bias: bool) -> None:
+    part = randomize(build_feedforward(spec.GatedMLP(d_ff=10, activation="sigmoid", bias=bias), 6))
+    x = X.double()
+    gate, up = affine(part.gate, x), affine(part.up, x)
+    assert distance(part(X, SPAN), affine(part.down, up / (1 + (-gate).exp()))) < 1e-6
+    assert distance(part(X, SPAN), affine(part.down, gate / (1 + (-up).exp()))) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("d_model", "multiple_of", "width"),
+    [
+        (4096, 256, 11_008),  # Llama 2 7B
+        (5120, 256, 13_824),  # Llama 2 13B
+        (3, 1, 8),
+        (4, 1, 11),
+        (4, 8, 16),
+        (6, 16, 16),
+        (7, 16, 32),
+    ],
+)
+def test_eight_thirds_is_rounded_up_to_a_multiple(d_model: int, multiple_of: int, width: int) -> None:
+    part = spec.GatedMLP(d_ff=spec.EightThirds(multiple_of=multiple_of), activation="silu")
+    assert part.width(d_model) == width
+    if d_model < 100:
+        assert build_feedforward(part, d_model).gate.weight.shape == (width, d_model)
+
+
+def test_a_gated_block_of_eight_thirds_is_as_large_as_a_plain_one_of_four() -> None:
+    gated = build_feedforward(spec.GatedMLP(d_ff=spec.EightThirds(multiple_of=1), activation="silu"), 12)
+    plain = build_feedforward(spec.MLP(d_ff=48, activation="relu"), 12)
+    assert sum(p.numel() for p in gated.parameters()) == sum(p.numel() for p in plain.parameters())
+
+
+def test_no_feed_forward_part_is_no_module() -> None:
+    assert build_feedforward(spec.NoFeedForward(), 6) is None
+
+
+@pytest.mark.parametrize("kind", [spec.MLP, spec.GatedMLP])
+def test_each_position_is_worked_on_alone(kind: type[spec.MLP | spec.GatedMLP]) -> None:
+    """And nothing is added to the loss."""
+    part, span = randomize(build_feedforward(kind(d_ff=10, activation="silu"), 6)).train(), Span.of(X)
+    whole = part(X, span)
+    assert distance(part(X[1, 2], span), whole[1, 2]) < 1e-6
+    assert span.losses == []

@@ -1,0 +1,163 @@
+"""Checkpoints of a run: whole or not there, proved by a manifest, and never the last one lost."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from archetype.errors import CheckpointError
+from archetype.io.tensors import Tensors
+from archetype.io.weight_files import SINGLE
+from archetype.runs import checkpoints as training
+from archetype.runs.checkpoints import KEPT, MANIFEST, OPTIMIZER, latest, opened, write
+from tests.unit.io.test_atomic import operations_of, refusal_at
+
+FILES = (SINGLE, OPTIMIZER, MANIFEST)
+
+
+def save(checkpoints: Path, step: int) -> training.Checkpoint:
+    value = torch.full((3,), float(step))
+    return write(checkpoints, step, {"w": value}, {"moment": value + 0.5}, {"data": "abcd", "seed": 7})
+
+
+def damage(checkpoint: training.Checkpoint) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        latest(checkpoint.folder.parent)
+    return str(caught.value)
+
+
+def steps(checkpoints: Path) -> list[str]:
+    return sorted(path.name for path in checkpoints.iterdir())
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[training.Checkpoint, training.Checkpoint]:
+    return save(tmp_path / "checkpoints", 5), save(tmp_path / "checkpoints", 10)
+
+
+def test_where_there_is_none_there_is_none(tmp_path: Path) -> None:
+    assert latest(tmp_path / "absent") is None
+    assert latest(tmp_path) is None
+
+
+def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
+    written, found = save(tmp_path, 5), latest(tmp_path)
+    assert found == written
+    assert found.step == 5
+    assert (found.manifest["data"], found.manifest["seed"]) == ("abcd", 7)
+    assert torch.equal(Tensors.single(found.weights_file).mapped("w"), torch.full((3,), 5.0))
+    assert torch.equal(found.optimizer()["moment"], torch.full((3,), 5.5))
+
+
+def test_the_newest_is_found_by_its_number(tmp_path: Path) -> None:
+    for step in (900, 1000):
+        save(tmp_path, step)
+    assert latest(tmp_path).step == 1000
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        save(tmp_path, step)
+    assert steps(tmp_path) == ["step-00000003", "step-00000004"]
+    assert KEPT == 2
+
+
+def test_the_manifest_says_size_and_hash_of_every_file(tmp_path: Path) -> None:
+    folder = save(tmp_path, 1).folder
+    manifest = json.loads((folder / MANIFEST).read_text())
+    assert set(manifest["files"]) == {SINGLE, OPTIMIZER}
+    assert {name: identity["bytes"] for name, identity in manifest["files"].items()} == {
+        name: (folder / name).stat().st_size for name in (SINGLE, OPTIMIZER)
+    }
+    assert steps(folder) == sorted(FILES)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_deleted_file_is_named_and_the_one_before_offered(
+    two: tuple[training.Checkpoint, training.Checkpoint], file: str
+) -> None:
+    (two[1].folder / file).unlink()
+    message = damage(two[1])
+    assert message.startswith(f"{two[1].folder / file}: is missing")
+    assert message.endswith(f"; remove {two[1].folder} to go on from step-00000005")
+    shutil.rmtree(two[1].folder)
+    assert latest(two[1].folder.parent) == two[0]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_cut_short_anywhere_is_named(two: tuple[training.Checkpoint, training.Checkpoint], file: str) -> None:
+    whole = (two[1].folder / file).read_bytes()
+    shortest_lie = len(whole) - (2 if file == MANIFEST else 1)  # the newline after the manifest says nothing
+    for length in range(shortest_lie + 1):
+        (two[1].folder / file).write_bytes(whole[:length])
+        assert damage(two[1]).startswith(f"{two[1].folder / file}: is ")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_flipped_bit_in_any_byte_is_found_and_the_file_named(
+    two: tuple[training.Checkpoint, training.Checkpoint], file: str
+) -> None:
+    whole = (two[1].folder / file).read_bytes()
+    for place in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 8
+        (two[1].folder / file).write_bytes(flipped)
+        with pytest.raises(CheckpointError) as caught:
+            opened(two[1].folder)
+        assert caught.value.place == str(two[1].folder / file)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "null", "[]", "7", "{}", '{"step": 1, "files": []}', '{"sha256": null}', "[" * 100_000, "\x00", "NaN"]
+)
+def test_a_manifest_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    made = save(tmp_path, 1)
+    (made.folder / MANIFEST).write_text(text)
+    expected = f"{made.folder / MANIFEST}: is missing or damaged; remove {made.folder} and start again"
+    assert damage(made) == expected
+
+
+def test_a_file_that_the_disk_refuses_to_read_is_named(tmp_path: Path) -> None:
+    made = save(tmp_path, 1)
+    (made.folder / OPTIMIZER).unlink()
+    (made.folder / OPTIMIZER).mkdir()
+    assert damage(made).startswith(f"{made.folder / OPTIMIZER}: cannot be read: Is a directory")
+
+
+def test_a_refused_save_leaves_every_checkpoint_before_it(tmp_path: Path) -> None:
+    save(tmp_path / "counted", 5)
+    operations = operations_of(lambda: save(tmp_path / "counted", 10))
+    last = len(operations) - 1 - operations[::-1].index("replace")
+    for number in range(1, len(operations)):  # the first makes the folder of checkpoints, which is there
+        checkpoints = tmp_path / f"at {number}"
+        before = save(checkpoints, 5)
+        error = refusal_at(number, 28, lambda: save(checkpoints, 10))  # noqa: B023
+        assert "No space left on device" in error.cause
+        assert latest(checkpoints).step == (5 if number <= last else 10)
+        assert opened(before.folder) == before
+        assert not list(checkpoints.glob(".*"))
+        if number in (1, last):
+            assert save(checkpoints, 15).step == latest(checkpoints).step == 15  # and the run goes on
+
+
+def test_saving_a_step_again_never_puts_it_at_stake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = save(tmp_path, 5)
+
+    def full(*arguments: object) -> None:
+        raise CheckpointError("", "No space left on device")
+
+    monkeypatch.setattr(training, "save", full)
+    assert save(tmp_path, 5) == first == latest(tmp_path)
+
+
+def test_a_damaged_step_is_written_anew(tmp_path: Path) -> None:
+    (save(tmp_path, 5).folder / SINGLE).write_bytes(b"")
+    assert save(tmp_path, 5) == latest(tmp_path)
+
+
+def test_what_a_killed_save_left_is_no_checkpoint(tmp_path: Path) -> None:
+    made = save(tmp_path, 5)
+    (tmp_path / ".step-00000010.abc.partial").mkdir()
+    assert latest(tmp_path) == made

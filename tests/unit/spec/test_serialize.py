@@ -1,0 +1,141 @@
+"""Specifications as files: nothing is lost, and what cannot be read is refused at its place."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from archetype import families, spec
+from archetype.errors import SpecError
+from archetype.io import yaml
+from tests.helpers.strategies import models
+
+PRESETS = sorted(families.presets())
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("ending", [".yaml", ".yml", ".json"])
+def test_every_preset_survives_a_file(name: str, ending: str, tmp_path: Path) -> None:
+    preset = families.preset(name)
+    file = tmp_path / f"spec{ending}"
+    file.write_text(spec.to_json(preset) if ending == ".json" else spec.to_yaml(preset), encoding="utf-8")
+    assert spec.read(file) == preset
+
+
+@given(models(wild=True))
+@settings(max_examples=30)
+def test_every_specification_survives_yaml(drawn: spec.ModelSpec) -> None:
+    assert spec.parse(yaml.yaml_value(spec.to_yaml(drawn), "")) == drawn
+
+
+@given(models(wild=True))
+@settings(max_examples=30)
+def test_every_specification_survives_json(drawn: spec.ModelSpec) -> None:
+    assert spec.parse(json.loads(spec.to_json(drawn))) == drawn
+
+
+@given(models(wild=True))
+@settings(max_examples=30)
+def test_yaml_and_json_say_the_same(drawn: spec.ModelSpec) -> None:
+    assert yaml.yaml_value(spec.to_yaml(drawn), "") == json.loads(spec.to_json(drawn))
+
+
+def test_a_file_leaves_out_what_equals_its_default() -> None:
+    dumped = families.preset("llama-tiny").dump()
+    assert dumped["layers"][0]["block"]["mixer"] == {
+        "kind": "attention", "num_heads": 4, "num_kv_heads": 2, "position": {"kind": "rotary"},
+    }  # fmt: skip
+
+
+def test_a_full_dump_leaves_out_nothing() -> None:
+    """Not a default anywhere: every field of every part, and it reads back the same."""
+    preset = families.preset("llama-tiny")
+    dumped = preset.dump(full=True)
+    assert set(dumped) == set(spec.Decoder.model_fields)
+    assert set(dumped["layers"][0]["block"]["mixer"]) == set(spec.Attention.model_fields)
+    assert set(dumped["layers"][0]["block"]["mixer"]["position"]) == set(spec.Rotary.model_fields)
+    assert spec.parse(dumped) == preset
+
+
+@given(models(wild=True))
+@settings(max_examples=30)
+def test_every_full_dump_reads_back_the_same(drawn: spec.ModelSpec) -> None:
+    assert spec.parse(json.loads(json.dumps(drawn.dump(full=True)))) == drawn
+
+
+def test_biases_that_agree_are_one_word() -> None:
+    even = spec.Attention(num_heads=1, bias=spec.ProjectionBiases(q=True, k=True, v=True, o=True))
+    assert even.dump()["bias"] is True
+    uneven = spec.Attention(num_heads=1, bias=spec.ProjectionBiases(q=True))
+    assert uneven.dump()["bias"] == {"q": True}
+    assert spec.Attention.parse(uneven.dump()) == uneven
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.yaml", b"d_model: [1",
+         "{file}:1:12: is not YAML: expected ',' or ']', but got '<stream end>'; mend that line"),
+        ("a.json", b'{"d_model": }', "{file}:1:13: is not JSON: Expecting value; mend that line"),
+        ("a.yaml", b"- 1", "{file}: does not hold a mapping; write key: value lines"),
+        ("a.json", b"[]", "{file}: does not hold a mapping; write key: value lines"),
+        ("a.yaml", b"", "{file}: does not hold a mapping; write key: value lines"),
+        ("a.yaml", b"name: \xff", "{file}: is not UTF-8 at byte 6; save it as UTF-8"),
+        ("a.yaml", b"kind: encodr", "{file}: kind: there is no kind 'encodr' of model; did you mean encoder?"),
+        ("a.yaml", b"a: 1\na: 2", "{file}:2:1: is not YAML: found duplicate key \"a\" with value \"2\" "
+         '(original value: "1"); mend that line'),
+        ("a.yaml", b"a: !!python/object:os.system {}", "{file}:1:4: is not YAML: could not determine a constructor for "
+         "the tag 'tag:yaml.org,2002:python/object:os.system'; mend that line"),
+        ("a.json", b"[" * 100_000, "{file}: is not JSON: maximum recursion depth exceeded while decoding a JSON array "
+         "from a unicode string; check the file"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(SpecError) as caught:
+        spec.read(file)
+    assert str(caught.value) == message.format(file=file)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec.read(tmp_path / "absent.yaml")
+    assert str(caught.value) == f"{tmp_path / 'absent.yaml'}: cannot be read: No such file or directory; check the path"
+
+
+def test_a_file_of_another_kind_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "weights.yaml"
+    file.write_bytes(b" " * (yaml.MAX_FILE_BYTES + 1))
+    with pytest.raises(SpecError, match="is larger than 4 MiB; is it the right file"):
+        spec.read(file)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_a_damaged_specification_is_read_or_refused_at_the_damage(data: st.DataObject) -> None:
+    """Any value of any field replaced by anything: never another error, never another place."""
+    whole = families.preset(data.draw(st.sampled_from(["gpt2-tiny", "llama-3.2-1b"]))).dump()
+    whole["layers"] = [whole["layers"][0]["block"]]
+    branch, keys = whole, []
+    while True:
+        key = data.draw(st.sampled_from(sorted(branch) if isinstance(branch, dict) else range(len(branch))))
+        keys.append(key)
+        if not isinstance(branch[key], dict | list) or data.draw(st.booleans()):
+            break
+        branch = branch[key]
+    branch[key] = data.draw(JSON_VALUES)
+    try:
+        spec.parse(whole)
+    except SpecError as error:
+        shared = set(error.place.replace("[", ".").replace("]", "").split(".")) & {str(key) for key in keys}
+        assert shared or not error.place, (error.place, keys)
