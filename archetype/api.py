@@ -1,4 +1,4 @@
-"""The verbs of `import archetype`, each loading only what it needs."""
+"""The verbs of `import archetype`, each loading expect_kind what it needs."""
 
 from __future__ import annotations
 

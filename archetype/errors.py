@@ -22,7 +22,7 @@ class ArchetypeError(Exception):
             text += f"; {self.remedy}"
         return one_line(text)
 
-    def within(self, place: str) -> "ArchetypeError":
+    def at(self, place: str) -> "ArchetypeError":
         """The same error, seen from outside: `place` (a file, say) stands before its own place."""
         inner = f"{place}: {self.place}" if self.place else place
         return type(self)(inner, self.cause, self.remedy)

@@ -9,7 +9,7 @@ import torch
 from archetype import generate
 from archetype.errors import DataError, SpecError
 from archetype.families import Family
-from archetype.generate import Beam, Guess, Pooling
+from archetype.generate import Beam, Pooling, Prediction
 from archetype.generate.settings import Sampling
 from archetype.generate.special_ids import never_written
 from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram, VisionEncoder
@@ -95,7 +95,7 @@ class LanguageModel:
         if self.template is None:
             cause = "the folder has none: this model continues texts and was not made to answer"
             raise DataError("chat template", cause, "generate without chat")
-        ids = tokenizer.encode_rendered(self.template.render(messages))
+        ids = tokenizer.encode_with_special_tokens(self.template.render(messages))
         return (piece for _, piece in generate.stream_ids(model, tokenizer, [ids], self.settings(**sampling)))
 
     @overload
@@ -118,7 +118,7 @@ class LanguageModel:
         targets = generate.translate(model, self._tokenizer(), sources, settings, start)
         return targets[0] if isinstance(text, str) else targets
 
-    def fill(self, text: str, top: int = 5) -> list[list[Guess]]:
+    def fill(self, text: str, top: int = 5) -> list[list[Prediction]]:
         """The likeliest tokens for every [MASK] of a text, by an encoder."""
         return generate.fill(self._model(Encoder), self._tokenizer(), text, top)
 
@@ -134,7 +134,7 @@ class LanguageModel:
 
     def settings(self, **sampling: Any) -> Sampling:
         """The model's own settings with some replaced."""
-        return self.sampling.changed(**sampling)
+        return self.sampling.replace(**sampling)
 
     def _writer(self) -> CausalModel:
         """The model, where it is of a kind that writes text."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from archetype.generate import Decoding, Sampling
+from archetype.generate import Engine, Sampling
 from benchmarks.machine import heading, read_bandwidth
 from benchmarks.peer import both
 
@@ -28,7 +28,7 @@ def main() -> None:
 
     def archetype_tokens(count: int) -> list[int]:
         settings = Sampling(temperature=0.0, max_new_tokens=count)
-        return [token for _, token in Decoding(ours.model, [prompt], settings)]
+        return [token for _, token in Engine(ours.model, [prompt], settings)]
 
     @torch.inference_mode()
     def transformers_tokens(count: int) -> list[int]:

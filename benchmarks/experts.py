@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from archetype import spec
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 from archetype.nn.experts import MixtureOfExperts
 from benchmarks.machine import heading
 
@@ -63,7 +63,7 @@ class EqualShares(nn.Module):
         for name, shape in shapes.items():
             self.register_parameter(name, nn.Parameter(0.05 * torch.randn(number, *shape)))
 
-    def forward(self, x: Tensor, span: Span) -> Tensor:
+    def forward(self, x: Tensor, span: ForwardContext) -> Tensor:
         """The three products of all experts, each as one."""
         rows = x.expand(CHOSEN, -1, -1).reshape(self.gate.shape[0], -1, D_MODEL)
         hidden = nn.functional.silu(rows @ self.gate) * (rows @ self.up)
@@ -74,7 +74,7 @@ def step(part: nn.Module, x: Tensor) -> Callable[[], None]:
     """Forward and backward, with new gradients as in training."""
 
     def take() -> None:
-        part(x, Span.of(x)).sum().backward()
+        part(x, ForwardContext.of(x)).sum().backward()
         part.zero_grad(set_to_none=True)
         x.grad = None
 

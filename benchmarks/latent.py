@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from archetype import spec
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 from archetype.nn.latent_attention import LatentAttention
 from benchmarks.machine import heading
 
@@ -60,12 +60,12 @@ def paired(parts: dict[str, LatentAttention], length: int, rounds: int) -> dict[
         state.keys.normal_()
         state.values.normal_()
     found: dict[str, list[float]] = {name: [] for name in parts}
-    results = [part(token, Span.of(token, lengths), states[name])[0] for name, part in parts.items()]
+    results = [part(token, ForwardContext.of(token, lengths), states[name])[0] for name, part in parts.items()]
     torch.testing.assert_close(*results, rtol=1e-3, atol=1e-4)
     for _ in range(rounds):
         for name, part in parts.items():
             started = time.perf_counter()
-            part(token, Span.of(token, lengths), states[name])
+            part(token, ForwardContext.of(token, lengths), states[name])
             found[name].append(time.perf_counter() - started)
     return {name: statistics.median(times) for name, times in found.items()}
 

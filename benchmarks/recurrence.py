@@ -11,7 +11,7 @@ import torch
 
 from archetype import spec
 from archetype.nn.build import build_mixer
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import initialize
 from benchmarks.machine import heading
 
@@ -52,7 +52,7 @@ def measured(mixer: spec.Mixer, d_model: int, batch: int, lengths: tuple[int, in
         for times, length in zip(found, lengths, strict=True):
             x = torch.randn(batch, length, d_model, requires_grad=True)
             started = time.perf_counter()
-            y, _ = module(x, Span.of(x))
+            y, _ = module(x, ForwardContext.of(x))
             y.sum().backward()
             if turn:  # the first warms up
                 times.append(time.perf_counter() - started)

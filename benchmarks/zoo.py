@@ -13,10 +13,10 @@ from pathlib import Path
 
 import transformers
 
-from tests.helpers.zoo import TYPES, Outcome, outcome
+from tests.helpers.zoo import TYPES, LossOutput, outcome
 
 
-def row(found: Outcome) -> str:
+def row(found: LossOutput) -> str:
     """One line of the table."""
     family = "registered" if found.registered else "by its files" if found.status == "agrees" else ""
     return f"| {found.kind} | {found.status} | {family} | {found.said.replace('|', ' ')} |"

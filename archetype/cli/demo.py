@@ -34,13 +34,13 @@ def demo(
 
         from archetype import cost
         from archetype.data.library_text import library_text
-        from archetype.io.atomic import refuse_existing
+        from archetype.io.atomic import check_absent
         from archetype.io.text import read_text
         from archetype.loading import load
         from archetype.train.state import start
 
     folder = to or _free_folder(Path("runs/demo"))
-    refuse_existing(folder)
+    check_absent(folder)
     source = f"the text of {text}" if text else "the docstrings and comments of Python's standard library"
     with out.status(f"reading {source}"):
         contents = read_text(text) if text else library_text()

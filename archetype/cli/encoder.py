@@ -21,7 +21,7 @@ def fill(
     device: Annotated[str, DEVICE] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Guess the hidden tokens of a text."""
+    """Prediction the hidden tokens of a text."""
     from archetype.io.tensors import dtype_of
     from archetype.loading import load
 

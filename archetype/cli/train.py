@@ -96,7 +96,7 @@ def _recipe(file: Path | None, flags: dict[tuple[str, ...], Any], assignments: l
     try:
         return Recipe.parse(data)
     except ArchetypeError as error:
-        raise error.within(str(file)) if file else error from None
+        raise error.at(str(file)) if file else error from None
 
 
 def _device(name: str) -> Any:

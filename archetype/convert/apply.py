@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from archetype.errors import CheckpointError
-from archetype.families.rules import Rule, accounted
+from archetype.families.rules import Rule, check_all_used
 from archetype.io.tensors import Tensors
 
 
@@ -25,7 +25,7 @@ def fill(
     Raises:
         CheckpointError: names the tensor that is missing, left over or of the wrong shape.
     """
-    accounted(rules, tensors.names(), ignored)
+    check_all_used(rules, tensors.names(), ignored)
     wanted = shapes(model)
     for rule in rules:
         _check_shape(rule, tensors.shape(rule.theirs), [rule.part(wanted[name]) for name in rule.ours])

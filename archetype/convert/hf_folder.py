@@ -17,8 +17,8 @@ from archetype.families.rules import Rule, for_model
 from archetype.io import atomic
 from archetype.io.tensors import SHARD_BYTES, Tensors, save, shards
 from archetype.io.weight_files import INDEX, SINGLE
-from archetype.models import Model, skeleton
-from archetype.models.build import refuse_too_large
+from archetype.models import Model, build_on_meta
+from archetype.models.build import check_fits_memory
 from archetype.spec import assign
 
 
@@ -42,18 +42,18 @@ def read_model(
     spec = assign(spec, list(changes))
     tensors = Tensors.open(folder, pickled)
     if dtype is not None:
-        refuse_too_large(spec, dtype.itemsize)
+        check_fits_memory(spec, dtype.itemsize)
     names = tensors.names()
     if spec.num_layers > len(names):  # said before so many layers are made
         cause = f"describes {spec.num_layers} layers, and there are only {len(names)} tensors"
         raise CheckpointError(str(folder / "config.json"), cause, "does it describe this checkpoint?")
-    model = skeleton(spec)
+    model = build_on_meta(spec)
     try:
         rules = _as_named(family, for_model(family.format.rules_for(spec), spec.num_layers, shapes(model)), names)
         copies = _copies(family, rules, tensors)
         fill(model, tensors, rules, (*family.format.ignored, *copies), dtype, device)
     except CheckpointError as error:
-        raise error.within(str(folder)) from None
+        raise error.at(str(folder)) from None
     return family, model.eval()
 
 

@@ -232,7 +232,7 @@ def _inputs(lm: LanguageModel, text: str | None) -> dict[str, Tensor]:
     if text is not None:
         if lm.tokenizer is None:
             raise DataError("tokenizer", "the model's folder holds none", "leave --text out")
-        tokens = torch.tensor([lm.tokenizer.framed(lm.tokenizer.encode(text))])
+        tokens = torch.tensor([lm.tokenizer.add_special_tokens(lm.tokenizer.encode(text))])
     else:
         vocab_size = min(getattr(spec, "vocab_size", 2), getattr(spec, "source_vocab_size", None) or 2**31)
         length = min(LENGTH, spec.context_length)

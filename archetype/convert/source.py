@@ -66,7 +66,7 @@ def read_hf_spec(
             warnings.warn(UnknownFamily(f"{folder}: {family.reading.summary(family.name)}"), stacklevel=2)
         return family, family.format.spec_from(config, str(place))
     except ArchetypeError as error:
-        raise error if error.place.startswith(str(folder)) else error.within(str(place)) from None
+        raise error if error.place.startswith(str(folder)) else error.at(str(place)) from None
 
 
 def _of_folder(folder: Path, shapes: Callable[[], Shapes] | None = None) -> ModelSpec:

@@ -58,7 +58,7 @@ def of_model(model: spec.ModelSpec, batch: int, length: int, computed: Computed)
     return Kept(outside, blocks, inputs, largest, logits(model, batch, length))
 
 
-def tables(stack: spec.StackInPlace, texts: Texts) -> int:
+def tables(stack: spec.StackView, texts: Texts) -> int:
     """Bytes of what a stack's layers share: angles, and numbers added to scores."""
     angles: dict[tuple[spec.Rotary, int], int] = {}
     slopes: dict[int, int] = {}

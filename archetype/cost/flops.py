@@ -125,17 +125,17 @@ def pair_flops(pattern: spec.Pattern, of: Pass) -> Formula:
     """FLOPs of one feature of one head of one row: two for each pair of positions."""
     n = of.length
     if of.step:
-        whole, before = (spec.Setting(of.causal, length, of.layer) for length in (n.value, n.value - 1))
+        whole, before = (spec.MaskContext(of.causal, length, of.layer) for length in (n.value, n.value - 1))
         allowed = pattern.pairs(whole) - pattern.pairs(before) if of.pairs == "half" else 0
-        keys = allowed or pattern.remembered(n.value)
+        keys = allowed or pattern.cache_length(n.value)
         return 2 * (n if keys == n.value else symbol("W", keys))
-    setting = spec.Setting(of.causal, n.value, of.layer)
+    setting = spec.MaskContext(of.causal, n.value, of.layer)
     if of.pairs == "half":
         triangle = of.causal and isinstance(pattern, spec.Full)
         allowed = pattern.pairs(setting)
         return n * n + n if triangle else 2 * (n * n if allowed == n.value**2 else symbol("A", allowed))
     # a pattern whose tiles hold no fewer pairs than there are is computed whole
-    computed = n.value**2 if isinstance(pattern, spec.Full) else pattern.computed(setting)
+    computed = n.value**2 if isinstance(pattern, spec.Full) else pattern.num_computed_pairs(setting)
     return 2 * (symbol("A", computed) if computed < n.value**2 else n * n)
 
 

@@ -138,7 +138,7 @@ def pooler(present: bool, d: Formula) -> Counts:
     return {"pooler": linear(d, d, True)} if present else {}
 
 
-def stack_ends(stack: spec.StackInPlace) -> Counts:
+def stack_ends(stack: spec.StackView) -> Counts:
     """Parameters that a stack has beside its blocks."""
     table = stack.relative_bias
     shared = {"position_bias": symbol("t", table[0].num_buckets) * symbol("h", table[1])} if table else {}

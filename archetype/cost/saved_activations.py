@@ -153,8 +153,8 @@ def attention(part: spec.Attention, d: int, texts: Texts, place: int) -> int:
     if texts.computed == "bfloat16":  # every layer casts what it reads of positions
         kept += 4 * texts.tokens * sizes.rotary_dim
         kept += 2 * part.num_heads * texts.length**2 if isinstance(part.position, spec.Alibi) else 0
-    setting = spec.Setting(texts.causal, texts.length, place)
-    if not isinstance(part.pattern, spec.Full) and part.pattern.computed(setting) < texts.length**2:
+    setting = spec.MaskContext(texts.causal, texts.length, place)
+    if not isinstance(part.pattern, spec.Full) and part.pattern.num_computed_pairs(setting) < texts.length**2:
         return kept + tiled(part, sizes, texts, setting)
     return kept + looked_at(part, sizes, texts, texts.length)
 
@@ -183,7 +183,7 @@ def looked_at(part: spec.Attention, sizes: spec.AttentionSizes, texts: Texts, ke
     return ((1 + results) * q + 2 * kv) * each + tokens * heads * FLOAT
 
 
-def tiled(part: spec.Attention, sizes: spec.AttentionSizes, texts: Texts, setting: spec.Setting) -> int:
+def tiled(part: spec.Attention, sizes: spec.AttentionSizes, texts: Texts, setting: spec.MaskContext) -> int:
     """Bytes that attention by tiles keeps: gathered queries, keys and values, two numbers for each pair, the result."""
     each, heads = texts.bytes_each, part.num_heads
     shapes = [piece.shape for piece in part.pattern.pieces(setting) if all(piece.shape)]

@@ -8,7 +8,7 @@ from archetype.cost.formula import Formula, multiple, symbol
 _WIDTHS = {"global_model.": "d_g", "local_model.": "d_l"}
 
 
-def width(stack: spec.StackInPlace) -> Formula:
+def width(stack: spec.StackView) -> Formula:
     """d_model of a stack, under the symbol that tells it from other stacks of other widths."""
     return symbol(_WIDTHS.get(stack.prefix, "d"), stack.d_model)
 

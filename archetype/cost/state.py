@@ -58,7 +58,7 @@ def mixer_numbers(part: spec.Mixer, d: int, length: int) -> int:
     """Numbers that one mixer keeps for one row of `length` tokens."""
     match part:
         case spec.Attention():
-            return keys_and_values(part, d, part.pattern.remembered(length))
+            return keys_and_values(part, d, part.pattern.cache_length(length))
         case spec.LatentAttention():
             return length * (part.kv_lora_rank + part.qk_rope_head_dim)
         case spec.RNN() | spec.GRU():
@@ -77,7 +77,7 @@ def keys_and_values(part: spec.Attention, d: int, positions: int) -> int:
     return 2 * positions * sizes.num_kv_heads * sizes.head_dim
 
 
-def _stack(stack: spec.StackInPlace, length: int, source: int = 0) -> int:
+def _stack(stack: spec.StackView, length: int, source: int = 0) -> int:
     numbers = 0
     for group in alike(stack.layers):
         block = group.block

@@ -18,16 +18,16 @@ class Rows:
     """Texts of different lengths, padded at their ends."""
 
     tokens: Tokens  # (B, T)
-    counts: npt.NDArray[np.int64]  # (B,), of each row's tokens that are no padding
+    num_tokens: npt.NDArray[np.int64]  # (B,), of each row's tokens that are no padding
 
     @classmethod
     def of(cls, texts: list[Tokens]) -> "Rows":
         """Padding is the token 0, which nothing reads."""
-        counts = np.array([len(text) for text in texts])
-        tokens = np.zeros((len(texts), counts.max()), dtype=np.int32)
+        num_tokens = np.array([len(text) for text in texts])
+        tokens = np.zeros((len(texts), num_tokens.max()), dtype=np.int32)
         for row, text in zip(tokens, texts, strict=True):
             row[: len(text)] = text
-        return cls(tokens, counts)
+        return cls(tokens, num_tokens)
 
 
 @dataclass(frozen=True)

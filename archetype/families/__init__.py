@@ -1,6 +1,6 @@
 """Families of models, one file each: presets and, where weights are published, their format. No torch."""
 
-from archetype.families.family import Family, Preset, Reading
+from archetype.families.family import Family, InferenceReport, Preset
 from archetype.families.format import Format
 from archetype.families.registry import FAMILIES, PUBLISHED, family_for, family_of, preset, presets
 
@@ -9,8 +9,8 @@ __all__ = [
     "PUBLISHED",
     "Family",
     "Format",
+    "InferenceReport",
     "Preset",
-    "Reading",
     "family_for",
     "family_of",
     "preset",

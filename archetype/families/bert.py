@@ -5,8 +5,8 @@ from typing import Any
 from archetype import spec
 from archetype.families.classes import read_classes, write_classes
 from archetype.families.config import Config, activation_name
-from archetype.families.family import Family, sizes, tiny
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format, expect_kind
 from archetype.families.rules import Rule, linear_rules, rule
 from archetype.families.standard_block import standard_block
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
@@ -54,7 +54,7 @@ def bert(
         dropout=dropout,
     )
     biases = spec.ProjectionBiases(q=qkv_bias, k=qkv_bias, v=qkv_bias, o=True)
-    blocks = (block.changed(mixer=block.mixer.changed(pattern=pattern, bias=biases)) for pattern in patterns)
+    blocks = (block.replace(mixer=block.mixer.replace(pattern=pattern, bias=biases)) for pattern in patterns)
     return spec.Encoder(
         name=name,
         vocab_size=vocab_size,
@@ -119,12 +119,12 @@ def read(config: Config) -> spec.Encoder:
 
 def write_design(model: spec.ModelSpec) -> dict[str, Any]:
     """The keys that every format of BERT's kind has."""
-    encoder = only(spec.Encoder, model, "kind")
+    encoder = expect_kind(spec.Encoder, model, "kind")
     block = encoder.layers[0]
-    wiring = only(spec.PostNorm, block.wiring, "layers[0].wiring")
-    norm = only(spec.LayerNorm, wiring.norm, "layers[0].wiring.norm")
-    mixer = only(spec.Attention, block.mixer, "layers[0].mixer")
-    feedforward = only(spec.MLP, block.feedforward, "layers[0].feedforward")
+    wiring = expect_kind(spec.PostNorm, block.wiring, "layers[0].wiring")
+    norm = expect_kind(spec.LayerNorm, wiring.norm, "layers[0].wiring.norm")
+    mixer = expect_kind(spec.Attention, block.mixer, "layers[0].mixer")
+    feedforward = expect_kind(spec.MLP, block.feedforward, "layers[0].feedforward")
     head = encoder.head
     return {
         "vocab_size": encoder.vocab_size,
@@ -146,7 +146,7 @@ def write_design(model: spec.ModelSpec) -> dict[str, Any]:
 
 def architecture(prefix: str, model: spec.ModelSpec) -> str:
     """The class that a model of some head is loaded with."""
-    match only(spec.Encoder, model, "kind").head:
+    match expect_kind(spec.Encoder, model, "kind").head:
         case spec.MaskedLanguageModelHead():
             return f"{prefix}ForMaskedLM"
         case spec.ClassificationHead():
@@ -181,7 +181,7 @@ def body_rules(prefix: str) -> tuple[Rule, ...]:
 
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     """The bias of the logits lies beside their table where it is the embedding's, and with it where it is not."""
-    head = only(spec.Encoder, model, "kind").head
+    head = expect_kind(spec.Encoder, model, "kind").head
     tied = not isinstance(head, spec.MaskedLanguageModelHead) or head.tied
     return (
         *body_rules("bert."),
@@ -210,7 +210,7 @@ LEFT_OUT = (
 FAMILY = Family(
     "bert",
     {
-        **sizes(
+        **presets(
             "Devlin 2018, section 3; google-bert/bert-*-uncased config.json",
             bert,
             {

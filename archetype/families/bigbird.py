@@ -5,8 +5,8 @@ from typing import Any
 from archetype import spec
 from archetype.families.bert import COPIES, architecture, bert, body_rules, masked_rules, read_design, write_design
 from archetype.families.config import Config
-from archetype.families.family import Family, sizes, tiny
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format, expect_kind
 from archetype.families.rules import Rule, linear_rules
 
 
@@ -55,8 +55,8 @@ def read(config: Config) -> spec.Encoder:
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
     written = write_design(model)
-    encoder = only(spec.Encoder, model, "kind")
-    mixer = only(spec.Attention, encoder.layers[0].mixer, "layers[0].mixer")
+    encoder = expect_kind(spec.Encoder, model, "kind")
+    mixer = expect_kind(spec.Attention, encoder.layers[0].mixer, "layers[0].mixer")
     sparse: dict[str, Any] = {"attention_type": "original_full"}
     if isinstance(pattern := mixer.pattern, spec.BigBird):
         sparse = {
@@ -69,7 +69,7 @@ def write(model: spec.ModelSpec) -> dict[str, Any]:
 
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     """As BERT's, but for the pooler; a head for classes has it within."""
-    head = only(spec.Encoder, model, "kind").head
+    head = expect_kind(spec.Encoder, model, "kind").head
     classes = isinstance(head, spec.ClassificationHead)
     tied = not isinstance(head, spec.MaskedLanguageModelHead) or head.tied
     return (
@@ -84,7 +84,7 @@ TINY = spec.BigBird(block=8, random_blocks=1, full_up_to=7)
 FAMILY = Family(
     "big_bird",
     {
-        **sizes(
+        **presets(
             "Zaheer 2020, appendix E.1; google/bigbird-roberta-* config.json",
             bigbird,
             {

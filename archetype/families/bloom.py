@@ -4,8 +4,8 @@ from typing import Any
 
 from archetype import spec
 from archetype.families.config import Config
-from archetype.families.family import Family, sizes, tiny
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format, expect_kind
 from archetype.families.rules import Rule, linear_rules, rule
 from archetype.families.standard_block import standard_block
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
@@ -77,9 +77,9 @@ def read(config: Config) -> spec.Decoder:
 
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
-    decoder = only(spec.Decoder, model, "kind")
-    mixer = only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
-    norm = only(spec.LayerNorm, decoder.final_norm, "final_norm")
+    decoder = expect_kind(spec.Decoder, model, "kind")
+    mixer = expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
+    norm = expect_kind(spec.LayerNorm, decoder.final_norm, "final_norm")
     return {
         "vocab_size": decoder.vocab_size,
         "seq_length": decoder.context_length,
@@ -96,7 +96,7 @@ def write(model: spec.ModelSpec) -> dict[str, Any]:
 
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     """Queries, keys and values lie in one matrix, head by head."""
-    mixer = only(spec.Attention, only(spec.Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
+    mixer = expect_kind(spec.Attention, expect_kind(spec.Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
     block, layer = "transformer.h.{i}", "blocks.{i}"
     pairs = (
         ("transformer.word_embeddings_layernorm", "embedding.norm"),
@@ -122,7 +122,7 @@ def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
 FAMILY = Family(
     "bloom",
     {
-        **sizes(
+        **presets(
             "BigScience 2022, table 3; bigscience/bloom* config.json",
             bloom,
             {

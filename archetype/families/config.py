@@ -1,4 +1,4 @@
-"""Reading a published config.json: every key is used, ignored on purpose, or refused by name."""
+"""InferenceReport a published config.json: every key is used, ignored on purpose, or refused by name."""
 
 from typing import Any
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from archetype import spec
 from archetype.families.config import Config, activation_name
-from archetype.families.family import Family, sizes, tiny
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format, expect_kind
 from archetype.families.llama import BLOCK, GATED, INV_FREQ, LAYER, PRE_NORMS
 from archetype.families.rope import read_rotary, write_rotary
 from archetype.families.rules import linear_rules, rule
@@ -82,7 +82,7 @@ def deepseek_v2(
         groups=groups,
         balance_loss=balance_loss,
     )
-    sparse = dense.changed(feedforward=experts)
+    sparse = dense.replace(feedforward=experts)
     return spec.Decoder(
         name=name,
         vocab_size=vocab_size,
@@ -131,7 +131,7 @@ def read(config: Config) -> spec.Decoder:
         qk_nope_head_dim=config.size("qk_nope_head_dim", 128),
         qk_rope_head_dim=rope_dim,
         v_head_dim=config.size("v_head_dim", 128),
-        position=position.changed(interleaved=True),
+        position=position.replace(interleaved=True),
         vocab_size=config.size("vocab_size", 102_400, MAX_WIDE),
         context_length=context_length,
         activation=config.activation("hidden_act", "silu"),
@@ -161,12 +161,12 @@ def _read_groups(config: Config) -> spec.ExpertGroups | None:
 
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
-    decoder = only(spec.Decoder, model, "kind")
-    mixer = only(spec.LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
-    norm = only(spec.RMSNorm, decoder.final_norm, "final_norm")
-    experts = only(spec.MixtureOfExperts, decoder.layers[-1].feedforward, "layers[-1].feedforward")
-    expert = only(spec.GatedMLP, experts.expert, "layers[-1].feedforward.expert")
-    shared = only(spec.GatedMLP, experts.shared or spec.NoFeedForward(), "layers[-1].feedforward.shared")
+    decoder = expect_kind(spec.Decoder, model, "kind")
+    mixer = expect_kind(spec.LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
+    norm = expect_kind(spec.RMSNorm, decoder.final_norm, "final_norm")
+    experts = expect_kind(spec.MixtureOfExperts, decoder.layers[-1].feedforward, "layers[-1].feedforward")
+    expert = expect_kind(spec.GatedMLP, experts.expert, "layers[-1].feedforward.expert")
+    shared = expect_kind(spec.GatedMLP, experts.shared or spec.NoFeedForward(), "layers[-1].feedforward.shared")
     networks = [block.feedforward for block in decoder.layers if isinstance(block.feedforward, spec.GatedMLP)]
     expert_width, groups = expert.width(decoder.d_model), experts.groups
     return {
@@ -235,7 +235,7 @@ RULES = (
 FAMILY = Family(
     "deepseek_v2",
     {
-        **sizes(
+        **presets(
             "DeepSeek-AI 2024, section 3.1.2; deepseek-ai/DeepSeek-V2 config.json",
             deepseek_v2,
             {
@@ -253,7 +253,7 @@ FAMILY = Family(
                 )
             },
         ),
-        **sizes(
+        **presets(
             "DeepSeek-AI 2024, appendix B; deepseek-ai/DeepSeek-V2-Lite config.json",
             deepseek_v2,
             {

@@ -23,7 +23,7 @@ class Preset:
 
 
 @dataclass(frozen=True)
-class Reading:
+class InferenceReport:
     """What the reading of a family that is not registered rests on.
 
     Attributes:
@@ -76,7 +76,7 @@ class Family:
     name: str
     presets: Mapping[str, Preset]
     published: Format | None = None
-    reading: Reading | None = None
+    reading: InferenceReport | None = None
 
     @property
     def decodes(self) -> bool:
@@ -95,7 +95,7 @@ class Family:
         return self.published
 
 
-def sizes(source: str, make: Callable[..., ModelSpec], table: Mapping[str, Mapping[str, Any]]) -> dict[str, Preset]:
+def presets(source: str, make: Callable[..., ModelSpec], table: Mapping[str, Mapping[str, Any]]) -> dict[str, Preset]:
     """Presets out of one source: of each row, `make` with its arguments and its name."""
     return {name: Preset(partial(make, name=name, **row), source) for name, row in table.items()}
 
@@ -106,4 +106,4 @@ def tiny(make: Callable[..., ModelSpec], table: Mapping[str, Mapping[str, Any]])
     A row names a larger vocabulary where the objective needs ids that are no byte.
     """
     common = {"d_model": 64, "vocab_size": 256, "context_length": 128}
-    return sizes(TINY, make, {name: common | dict(row) for name, row in table.items()})
+    return presets(TINY, make, {name: common | dict(row) for name, row in table.items()})

@@ -57,7 +57,7 @@ class Format:
         try:
             made = self.read(reader)
         except ValidationError as error:  # sizes that do not fit each other
-            raise explain(error).within(place) from None
+            raise explain(error).at(place) from None
         reader.finish()
         return made
 
@@ -79,7 +79,7 @@ class Format:
 Part = TypeVar("Part", bound=Spec)
 
 
-def only(wanted: type[Part], part: Spec, place: str) -> Part:
+def expect_kind(wanted: type[Part], part: Spec, place: str) -> Part:
     """`part`, for which a format has one kind only.
 
     Raises:

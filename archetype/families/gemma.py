@@ -4,8 +4,8 @@ from typing import Any
 
 from archetype import spec
 from archetype.families.config import Config
-from archetype.families.family import Family, sizes, tiny
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format, expect_kind
 from archetype.families.llama import INV_FREQ, RULES, read_design, write_design
 from archetype.families.standard_block import ALL_BIASES
 
@@ -80,14 +80,14 @@ def read(config: Config) -> spec.Decoder:
 
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
-    mixer = only(spec.Attention, only(spec.Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
+    mixer = expect_kind(spec.Attention, expect_kind(spec.Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
     return write_design(model) | {"attention_bias": mixer.bias.q}
 
 
 FAMILY = Family(
     "gemma",
     {
-        **sizes(
+        **presets(
             "Gemma Team 2024, table 1; google/gemma-* config.json",
             gemma,
             {

@@ -7,8 +7,8 @@ from typing import Any
 
 from archetype import spec
 from archetype.families.config import Config
-from archetype.families.family import Family, sizes, tiny
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format, expect_kind
 from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
 from archetype.families.llama import BLOCK, FRAME, GATED, INV_FREQ, LAYER, read_design, write_design
 from archetype.families.rules import linear_rules, rule
@@ -60,7 +60,7 @@ def gemma2(
         feedforward=spec.GatedMLP(d_ff=d_ff, activation=activation),
     )
     patterns = patterns or (spec.Window(size=window), spec.Full())
-    blocks = (block.changed(mixer=block.mixer.changed(pattern=pattern)) for pattern in patterns)
+    blocks = (block.replace(mixer=block.mixer.replace(pattern=pattern)) for pattern in patterns)
     return spec.Decoder(
         name=name,
         vocab_size=vocab_size,
@@ -105,8 +105,8 @@ def read(config: Config) -> spec.Decoder:
 
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
-    decoder = only(spec.Decoder, model, "kind")
-    mixer = only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
+    decoder = expect_kind(spec.Decoder, model, "kind")
+    mixer = expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
     width = mixer.sizes(decoder.d_model).head_dim if mixer.scale is None else round(mixer.scale**-2)
     windows = write_patterns(decoder)
     return (
@@ -139,7 +139,7 @@ RULES = (
 FAMILY = Family(
     "gemma2",
     {
-        **sizes(
+        **presets(
             "Gemma Team 2024b, table 1; google/gemma-2-* config.json",
             gemma2,
             {

@@ -4,8 +4,8 @@ from typing import Any
 
 from archetype import spec
 from archetype.families.config import Config, activation_name
-from archetype.families.family import Family, sizes, tiny
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format, expect_kind
 from archetype.families.rules import rule
 from archetype.families.standard_block import standard_block
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
@@ -91,12 +91,12 @@ def read(config: Config) -> spec.Decoder:
 
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
-    decoder = only(spec.Decoder, model, "kind")
+    decoder = expect_kind(spec.Decoder, model, "kind")
     block = decoder.layers[0]
-    wiring = only(spec.PreNorm, block.wiring, "layers[0].wiring")
-    norm = only(spec.LayerNorm, wiring.norm, "layers[0].wiring.norm")
-    mixer = only(spec.Attention, block.mixer, "layers[0].mixer")
-    feedforward = only(spec.MLP, block.feedforward, "layers[0].feedforward")
+    wiring = expect_kind(spec.PreNorm, block.wiring, "layers[0].wiring")
+    norm = expect_kind(spec.LayerNorm, wiring.norm, "layers[0].wiring.norm")
+    mixer = expect_kind(spec.Attention, block.mixer, "layers[0].mixer")
+    feedforward = expect_kind(spec.MLP, block.feedforward, "layers[0].feedforward")
     return {
         "vocab_size": decoder.vocab_size,
         "n_positions": decoder.context_length,
@@ -147,7 +147,7 @@ RULES = (
 )
 
 PRESETS = {
-    **sizes(
+    **presets(
         "Radford 2019, table 2; openai-community/gpt2* config.json",
         gpt2,
         {

@@ -1,7 +1,7 @@
 """GPT-3 (Brown 2020): GPT-2 with locally banded attention in every other layer."""
 
 from archetype import spec
-from archetype.families.family import Family, sizes, tiny
+from archetype.families.family import Family, presets, tiny
 from archetype.families.gpt2 import gpt2
 
 BAND = 128
@@ -37,7 +37,7 @@ _SOURCE = (
 FAMILY = Family(
     "gpt3",
     {
-        **sizes(
+        **presets(
             _SOURCE,
             gpt3,
             {

@@ -6,8 +6,8 @@ from typing import Any
 from archetype import spec
 from archetype.errors import CheckpointError
 from archetype.families.config import Config, activation_name
-from archetype.families.family import Family, sizes, tiny
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format, expect_kind
 from archetype.families.rope import read_rotary, write_rotary
 from archetype.families.rules import linear_rules, rule
 from archetype.families.standard_block import ALL_BIASES
@@ -53,7 +53,7 @@ def llama(
         mixer=mixer,
         feedforward=spec.GatedMLP(d_ff=d_ff, activation=activation, bias=mlp_bias),
     )
-    blocks = (block.changed(mixer=mixer.changed(pattern=pattern)) for pattern in patterns)
+    blocks = (block.replace(mixer=mixer.replace(pattern=pattern)) for pattern in patterns)
     return spec.Decoder(
         name=name,
         vocab_size=vocab_size,
@@ -118,12 +118,12 @@ def read(config: Config) -> spec.Decoder:
 
 def write_design(model: spec.ModelSpec, activation: str = "hidden_act") -> dict[str, Any]:
     """The keys that every format of Llama's kind has; `activation` is what this one calls the nonlinearity."""
-    decoder = only(spec.Decoder, model, "kind")
+    decoder = expect_kind(spec.Decoder, model, "kind")
     block = decoder.layers[0]
-    norm = only(spec.RMSNorm, decoder.final_norm, "final_norm")
-    mixer = only(spec.Attention, block.mixer, "layers[0].mixer")
-    rotary = only(spec.Rotary, mixer.position, "layers[0].mixer.position")
-    feedforward = only(spec.GatedMLP, block.feedforward, "layers[0].feedforward")
+    norm = expect_kind(spec.RMSNorm, decoder.final_norm, "final_norm")
+    mixer = expect_kind(spec.Attention, block.mixer, "layers[0].mixer")
+    rotary = expect_kind(spec.Rotary, mixer.position, "layers[0].mixer.position")
+    feedforward = expect_kind(spec.GatedMLP, block.feedforward, "layers[0].feedforward")
     heads = mixer.sizes(decoder.d_model)
     if heads.rotary_dim != heads.head_dim:
         cause = "this format turns whole heads"
@@ -149,9 +149,9 @@ def write_design(model: spec.ModelSpec, activation: str = "hidden_act") -> dict[
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
     written = write_design(model)
-    block = only(spec.Decoder, model, "kind").layers[0]
-    biases = only(spec.Attention, block.mixer, "layers[0].mixer").bias
-    feedforward = only(spec.GatedMLP, block.feedforward, "layers[0].feedforward")
+    block = expect_kind(spec.Decoder, model, "kind").layers[0]
+    biases = expect_kind(spec.Attention, block.mixer, "layers[0].mixer").bias
+    feedforward = expect_kind(spec.GatedMLP, block.feedforward, "layers[0].feedforward")
     return written | {"attention_bias": biases.q, "mlp_bias": feedforward.bias}
 
 
@@ -190,7 +190,7 @@ def _llama31(factor: float, **sizes: Any) -> spec.Decoder:
 
 
 PRESETS = {
-    **sizes(
+    **presets(
         "Touvron 2023 (Llama 2), meta-llama/Llama-2-*-hf config.json",
         llama,
         {
@@ -199,7 +199,7 @@ PRESETS = {
             "llama-2-70b": dict(num_layers=80, d_model=8192, num_heads=64, num_kv_heads=8, d_ff=28_672),
         },
     ),
-    **sizes(
+    **presets(
         "Dubey 2024, table 3; meta-llama/Meta-Llama-3-* config.json",
         _llama3,
         {
@@ -207,12 +207,12 @@ PRESETS = {
             "llama-3-70b": dict(num_layers=80, d_model=8192, num_heads=64, d_ff=28_672),
         },
     ),
-    **sizes(
+    **presets(
         "Dubey 2024, table 3; meta-llama/Llama-3.1-* config.json",
         _llama31,
         {"llama-3.1-405b": dict(num_layers=126, d_model=16_384, num_heads=128, d_ff=53_248, factor=8.0)},
     ),
-    **sizes(
+    **presets(
         "meta-llama/Llama-3.2-* config.json",
         partial(_llama31, factor=32.0, tied=True),
         {

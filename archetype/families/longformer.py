@@ -5,8 +5,8 @@ from typing import Any
 from archetype import spec
 from archetype.families.bert import architecture, bert, body_rules, read_design, write_design
 from archetype.families.config import Config
-from archetype.families.family import Family, sizes, tiny
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format, expect_kind
 from archetype.families.rules import Rule, linear_rules, rule
 from archetype.spec.base import MAX_SIZE
 
@@ -69,10 +69,10 @@ def read(config: Config) -> spec.Encoder:
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
     written = write_design(model)
-    encoder = only(spec.Encoder, model, "kind")
-    offset = only(spec.Learned, encoder.embedding.position, "embedding.position").offset
-    mixers = [only(spec.Attention, block.mixer, "layers[*].mixer") for block in encoder.layers]
-    patterns = [only(spec.GlobalWindow, mixer.pattern, "layers[*].mixer.pattern") for mixer in mixers]
+    encoder = expect_kind(spec.Encoder, model, "kind")
+    offset = expect_kind(spec.Learned, encoder.embedding.position, "embedding.position").offset
+    mixers = [expect_kind(spec.Attention, block.mixer, "layers[*].mixer") for block in encoder.layers]
+    patterns = [expect_kind(spec.GlobalWindow, mixer.pattern, "layers[*].mixer.pattern") for mixer in mixers]
     return written | {
         "attention_window": [pattern.size for pattern in patterns],
         "max_position_embeddings": encoder.context_length + offset,
@@ -82,7 +82,7 @@ def write(model: spec.ModelSpec) -> dict[str, Any]:
 
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     """As BERT's; a head for classes has the pooler within."""
-    head = only(spec.Encoder, model, "kind").head
+    head = expect_kind(spec.Encoder, model, "kind").head
     classes = isinstance(head, spec.ClassificationHead)
     tied = not isinstance(head, spec.MaskedLanguageModelHead) or head.tied
     return (
@@ -99,7 +99,7 @@ def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
 FAMILY = Family(
     "longformer",
     {
-        **sizes(
+        **presets(
             "Beltagy 2020, section 5; allenai/longformer-*-4096 config.json",
             longformer,
             {

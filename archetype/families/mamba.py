@@ -5,8 +5,8 @@ from typing import Any
 
 from archetype import spec
 from archetype.families.config import Config
-from archetype.families.family import Family, sizes, tiny
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format, expect_kind
 from archetype.families.rules import linear_rules, rule
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.layers import MAX_LAYERS
@@ -78,9 +78,9 @@ def read(config: Config) -> spec.Decoder:
 
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
-    decoder = only(spec.Decoder, model, "kind")
-    mixer = only(spec.Mamba, decoder.layers[0].mixer, "layers[0].mixer")
-    norm = only(spec.RMSNorm, decoder.final_norm, "final_norm")
+    decoder = expect_kind(spec.Decoder, model, "kind")
+    mixer = expect_kind(spec.Mamba, decoder.layers[0].mixer, "layers[0].mixer")
+    norm = expect_kind(spec.RMSNorm, decoder.final_norm, "final_norm")
     return {
         "vocab_size": decoder.vocab_size,
         "max_position_embeddings": decoder.context_length,  # ours: transformers keeps it and does not ask
@@ -125,7 +125,7 @@ RULES = (
 FAMILY = Family(
     "mamba",
     {
-        **sizes(
+        **presets(
             "Gu 2023, table 12; state-spaces/mamba-*-hf config.json",
             mamba,
             {
@@ -136,7 +136,7 @@ FAMILY = Family(
                 "mamba-2.8b": dict(num_layers=64, d_model=2560),
             },
         ),
-        **sizes(
+        **presets(
             "Wang 2024 (MambaByte), appendix: sizes of the models",
             partial(mamba, vocab_size=256, context_length=8192),
             {

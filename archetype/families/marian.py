@@ -5,8 +5,8 @@ from typing import Any
 
 from archetype import spec
 from archetype.families.config import Config, activation_name
-from archetype.families.family import Family, sizes
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets
+from archetype.families.format import Format, expect_kind
 from archetype.families.rules import Rule, linear_rules, rule
 from archetype.families.standard_block import standard_block
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
@@ -53,7 +53,7 @@ def marian(
 
     source = block(num_heads, d_ff)
     target = block(num_decoder_heads or num_heads, decoder_d_ff or d_ff)
-    target = target.changed(cross=target.mixer)
+    target = target.replace(cross=target.mixer)
     return spec.EncoderDecoder(
         name=name,
         vocab_size=vocab_size,
@@ -116,11 +116,11 @@ def read(config: Config) -> spec.EncoderDecoder:
 
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
-    pair = only(spec.EncoderDecoder, model, "kind")
+    pair = expect_kind(spec.EncoderDecoder, model, "kind")
     sides: dict[str, Any] = {}
     for side, stack in (("encoder", pair.encoder), ("decoder", pair.decoder)):
-        mixer = only(spec.Attention, stack.layers[0].mixer, f"{side}.layers[0].mixer")
-        feedforward = only(spec.MLP, stack.layers[0].feedforward, f"{side}.layers[0].feedforward")
+        mixer = expect_kind(spec.Attention, stack.layers[0].mixer, f"{side}.layers[0].mixer")
+        feedforward = expect_kind(spec.MLP, stack.layers[0].feedforward, f"{side}.layers[0].feedforward")
         sides |= {
             f"{side}_layers": len(stack.layers),
             f"{side}_attention_heads": mixer.num_heads,
@@ -143,7 +143,7 @@ def write(model: spec.ModelSpec) -> dict[str, Any]:
 
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     """Two tables of vectors, or one for both sides."""
-    pair = only(spec.EncoderDecoder, model, "kind")
+    pair = expect_kind(spec.EncoderDecoder, model, "kind")
     attention = (("self_attn", "mixer"), ("encoder_attn", "cross"))
     return (
         rule("model.shared.weight" if pair.embedding.shared else TARGET, "embedding.token.weight"),
@@ -168,7 +168,7 @@ SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_token
 
 FAMILY = Family(
     "marian",
-    sizes(
+    presets(
         "Helsinki-NLP/opus-mt-* config.json (those with 58,101 tokens)",
         marian,
         {"opus-mt": dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048)},

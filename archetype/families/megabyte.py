@@ -4,7 +4,7 @@ from functools import partial
 from typing import NamedTuple
 
 from archetype import spec
-from archetype.families.family import TINY, Family, sizes
+from archetype.families.family import TINY, Family, presets
 from archetype.families.standard_block import standard_block
 
 
@@ -49,7 +49,7 @@ def _stack(side: Side) -> spec.SizedStack:
 FAMILY = Family(
     "megabyte",
     {
-        **sizes(
+        **presets(
             "Yu 2023, tables 14, 15 and 17, whose names the layers alone do not add up to; appendix A.1",
             partial(megabyte, std=0.006),
             {
@@ -57,7 +57,7 @@ FAMILY = Family(
                 "megabyte-1.3b-350m": dict(global_model=Side(24, 2048, 32), local_model=Side(24, 1024, 16)),
             },
         ),
-        **sizes(
+        **presets(
             TINY,
             megabyte,
             {

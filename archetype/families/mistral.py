@@ -4,8 +4,8 @@ from typing import Any
 
 from archetype import spec
 from archetype.families.config import Config
-from archetype.families.family import Family, sizes, tiny
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format, expect_kind
 from archetype.families.llama import INV_FREQ, RULES, llama, read_design, write_design
 
 
@@ -28,14 +28,14 @@ def read(config: Config) -> spec.Decoder:
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
     written = write_design(model)
-    mixer = only(spec.Attention, only(spec.Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
+    mixer = expect_kind(spec.Attention, expect_kind(spec.Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
     return written | {"sliding_window": mixer.pattern.size if isinstance(mixer.pattern, spec.Window) else None}
 
 
 FAMILY = Family(
     "mistral",
     {
-        **sizes(
+        **presets(
             "Jiang 2023, table 1; mistralai/Mistral-7B-v0.1 config.json",
             mistral,
             {"mistral-7b": dict(num_layers=32, d_model=4096, num_heads=32, num_kv_heads=8, d_ff=14_336)},

@@ -4,8 +4,8 @@ from typing import Any
 
 from archetype import spec
 from archetype.families.config import Config
-from archetype.families.family import Family, sizes, tiny
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format, expect_kind
 from archetype.families.llama import BLOCK, FRAME, INV_FREQ, LAYER, PRE_NORMS, llama, read_design, write_design
 from archetype.families.rules import rule
 
@@ -21,8 +21,8 @@ def mixtral(
 ) -> spec.Decoder:
     """A decoder of Mixtral's design: the weights of a token's experts sum to one; `design` is as in `llama`."""
     dense = llama(context_length=context_length, position=position, **design)
-    return dense.changed(layers=tuple(
-        block.changed(feedforward=spec.MixtureOfExperts(
+    return dense.replace(layers=tuple(
+        block.replace(feedforward=spec.MixtureOfExperts(
             num_experts=num_experts,
             experts_per_token=experts_per_token,
             expert=block.feedforward,
@@ -58,10 +58,10 @@ def read(config: Config) -> spec.Decoder:
 
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
-    block = only(spec.Decoder, model, "kind").layers[0]
-    experts = only(spec.MixtureOfExperts, block.feedforward, "layers[0].feedforward")
-    mixer = only(spec.Attention, block.mixer, "layers[0].mixer")
-    dense = model.changed(layers=(block.changed(feedforward=experts.expert),))
+    block = expect_kind(spec.Decoder, model, "kind").layers[0]
+    experts = expect_kind(spec.MixtureOfExperts, block.feedforward, "layers[0].feedforward")
+    mixer = expect_kind(spec.Attention, block.mixer, "layers[0].mixer")
+    dense = model.replace(layers=(block.replace(feedforward=experts.expert),))
     return write_design(dense) | {
         "num_hidden_layers": model.num_layers,
         "num_local_experts": experts.num_experts,
@@ -85,12 +85,12 @@ RULES = (
 FAMILY = Family(
     "mixtral",
     {
-        **sizes(
+        **presets(
             "Jiang 2024, table 1; mistralai/Mixtral-8x7B-v0.1 config.json",
             mixtral,
             {"mixtral-8x7b": dict(num_layers=32, d_model=4096, num_heads=32, num_kv_heads=8, d_ff=14_336)},
         ),
-        **sizes(
+        **presets(
             "mistralai/Mixtral-8x22B-v0.1 config.json (its Instruct version has 32,768 tokens)",
             mixtral,
             {

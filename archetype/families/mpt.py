@@ -4,8 +4,8 @@ from typing import Any
 
 from archetype import spec
 from archetype.families.config import Config
-from archetype.families.family import Family, sizes, tiny
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format, expect_kind
 from archetype.families.rules import rule
 from archetype.families.standard_block import standard_block
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
@@ -95,9 +95,9 @@ def read(config: Config) -> spec.Decoder:
 
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
-    decoder = only(spec.Decoder, model, "kind")
-    mixer = only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
-    norm = only(spec.LayerNorm, decoder.final_norm, "final_norm")
+    decoder = expect_kind(spec.Decoder, model, "kind")
+    mixer = expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
+    norm = expect_kind(spec.LayerNorm, decoder.final_norm, "final_norm")
     return {
         "vocab_size": decoder.vocab_size,
         "max_seq_len": decoder.context_length,
@@ -130,7 +130,7 @@ RULES = (
 FAMILY = Family(
     "mpt",
     {
-        **sizes(
+        **presets(
             "MosaicML 2023; mosaicml/mpt-7b config.json",
             mpt,
             {"mpt-7b": dict(num_layers=32, d_model=4096, num_heads=32)},

@@ -4,8 +4,8 @@ from typing import Any
 
 from archetype import spec
 from archetype.families.config import Config
-from archetype.families.family import Family, sizes, tiny
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format, expect_kind
 from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
 from archetype.families.llama import INV_FREQ, RULES, llama, read_design, write_design
 
@@ -39,14 +39,14 @@ def read(config: Config) -> spec.Decoder:
 
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
-    windows = write_patterns(only(spec.Decoder, model, "kind"))
+    windows = write_patterns(expect_kind(spec.Decoder, model, "kind"))
     return write_design(model) | windows | {"use_sliding_window": windows["sliding_window"] is not None}
 
 
 FAMILY = Family(
     "qwen2",
     {
-        **sizes(
+        **presets(
             "Yang 2024, table 1; Qwen/Qwen2-* config.json",
             qwen2,
             {

@@ -78,7 +78,7 @@ def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple
     return kept
 
 
-def accounted(rules: list[Rule], tensors: Iterable[str], ignored: Iterable[str]) -> None:
+def check_all_used(rules: list[Rule], tensors: Iterable[str], ignored: Iterable[str]) -> None:
     """Check that every tensor of the file is used exactly once.
 
     Raises:

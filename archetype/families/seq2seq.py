@@ -1,7 +1,7 @@
 """LSTM encoder-decoders: a state handed over (Sutskever 2014), and attention to the source (Bahdanau 2014)."""
 
 from archetype import spec
-from archetype.families.family import Family, sizes, tiny
+from archetype.families.family import Family, presets, tiny
 
 
 def seq2seq(
@@ -31,7 +31,7 @@ def seq2seq(
         d_model=d_model,
         embedding=spec.PairEmbedding(shared=False),
         encoder=spec.Stack(layers=spec.repeat(num_layers, source)),
-        decoder=spec.Stack(layers=(*spec.repeat(num_layers - 1, target), target.changed(cross=last))),
+        decoder=spec.Stack(layers=(*spec.repeat(num_layers - 1, target), target.replace(cross=last))),
         bridge=spec.StateBridge(),
         head=spec.LanguageModelHead(bias=True),
         initialization=spec.XavierInitialization(),
@@ -41,7 +41,7 @@ def seq2seq(
 FAMILY = Family(
     "seq2seq",
     {
-        **sizes(
+        **presets(
             "Sutskever 2014, section 3.4: 384M parameters; no longest sentence is given, and 128 is ours",
             seq2seq,
             {

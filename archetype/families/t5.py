@@ -6,8 +6,8 @@ from typing import Any
 
 from archetype import spec
 from archetype.families.config import Config, activation_name
-from archetype.families.family import Family, sizes, tiny
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format, expect_kind
 from archetype.families.rules import Rule, rule
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.layers import MAX_LAYERS
@@ -43,11 +43,11 @@ def t5(
     network = spec.GatedMLP if gated else spec.MLP
     source = spec.Block(
         wiring=spec.PreNorm(norm=norm),
-        mixer=cross.changed(position=position),
+        mixer=cross.replace(position=position),
         feedforward=network(d_ff=d_ff, activation=activation or ("gelu_tanh" if gated else "relu")),
         dropout=dropout,
     )
-    target = spec.repeat(num_decoder_layers or num_layers, source.changed(cross=cross))
+    target = spec.repeat(num_decoder_layers or num_layers, source.replace(cross=cross))
     return spec.EncoderDecoder(
         name=name,
         vocab_size=vocab_size,
@@ -100,13 +100,13 @@ def _read_feedforward(config: Config) -> tuple[bool, spec.Activation]:
 
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
-    pair = only(spec.EncoderDecoder, model, "kind")
+    pair = expect_kind(spec.EncoderDecoder, model, "kind")
     block = pair.encoder.layers[0]
-    norm = only(spec.RMSNorm, pair.encoder.final_norm, "encoder.final_norm")
-    mixer = only(spec.Attention, block.mixer, "encoder.layers[0].mixer")
-    position = only(spec.RelativeBias, mixer.position, "encoder.layers[0].mixer.position")
+    norm = expect_kind(spec.RMSNorm, pair.encoder.final_norm, "encoder.final_norm")
+    mixer = expect_kind(spec.Attention, block.mixer, "encoder.layers[0].mixer")
+    position = expect_kind(spec.RelativeBias, mixer.position, "encoder.layers[0].mixer.position")
     gated = isinstance(block.feedforward, spec.GatedMLP)
-    feedforward = only(spec.GatedMLP if gated else spec.MLP, block.feedforward, "encoder.layers[0].feedforward")
+    feedforward = expect_kind(spec.GatedMLP if gated else spec.MLP, block.feedforward, "encoder.layers[0].feedforward")
     activation = activation_name(feedforward.activation)
     return {
         "vocab_size": pair.vocab_size,
@@ -130,7 +130,7 @@ def write(model: spec.ModelSpec) -> dict[str, Any]:
 
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     """Each part of a block is a layer of its own there, and the first block of a stack keeps the bias for all."""
-    layers = only(spec.EncoderDecoder, model, "kind").encoder.layers
+    layers = expect_kind(spec.EncoderDecoder, model, "kind").encoder.layers
     gated = isinstance(layers[0].feedforward, spec.GatedMLP)
     networks = (("wi_0", "gate"), ("wi_1", "up"), ("wo", "down")) if gated else (("wi", "up"), ("wo", "down"))
     attention = (("SelfAttention", "mixer"), ("EncDecAttention", "cross"))
@@ -162,7 +162,7 @@ COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head
 FAMILY = Family(
     "t5",
     {
-        **sizes(
+        **presets(
             "Raffel 2019, section 3.7; google-t5/t5-* config.json",
             t5,
             {
@@ -173,7 +173,7 @@ FAMILY = Family(
                 "t5-11b": dict(num_layers=24, d_model=1024, num_heads=128, d_ff=65_536, head_dim=128),
             },
         ),
-        **sizes(
+        **presets(
             "Shazeer 2020; google/t5-v1_1-* config.json",
             partial(t5, gated=True, tied=False),
             {

@@ -1,7 +1,7 @@
 """The original Transformer (Vaswani 2017)."""
 
 from archetype import spec
-from archetype.families.family import Family, sizes, tiny
+from archetype.families.family import Family, presets, tiny
 
 
 def transformer(
@@ -33,7 +33,7 @@ def transformer(
         d_model=d_model,
         embedding=spec.PairEmbedding(scale=d_model**0.5, position=spec.Sinusoidal(), dropout=dropout),
         encoder=spec.Stack(layers=spec.repeat(num_layers, source)),
-        decoder=spec.Stack(layers=spec.repeat(num_layers, source.changed(cross=attention))),
+        decoder=spec.Stack(layers=spec.repeat(num_layers, source.replace(cross=attention))),
         head=spec.LanguageModelHead(tied=True),
         initialization=spec.XavierInitialization(),
     )
@@ -42,7 +42,7 @@ def transformer(
 FAMILY = Family(
     "transformer",
     {
-        **sizes(
+        **presets(
             "Vaswani 2017, table 3 and section 5.1 (37,000 tokens); no longest sentence is given, and 512 is ours",
             transformer,
             {

@@ -5,8 +5,8 @@ from typing import Any
 from archetype import spec
 from archetype.families.classes import read_classes, write_classes
 from archetype.families.config import Config, activation_name
-from archetype.families.family import Family, sizes
-from archetype.families.format import Format, only
+from archetype.families.family import Family, presets
+from archetype.families.format import Format, expect_kind
 from archetype.families.rules import Rule, linear_rules, rule
 from archetype.families.standard_block import standard_block
 from archetype.spec.base import MAX_WIDE
@@ -46,7 +46,7 @@ def vit(
         dropout=dropout,
     )
     biases = spec.ProjectionBiases(q=qkv_bias, k=qkv_bias, v=qkv_bias, o=True)
-    block = block.changed(mixer=block.mixer.changed(bias=biases))
+    block = block.replace(mixer=block.mixer.replace(bias=biases))
     return spec.VisionEncoder(
         name=name,
         image_size=image_size,
@@ -105,11 +105,11 @@ def _side(config: Config, key: str, default: int) -> int:
 
 def write(model: spec.ModelSpec) -> dict[str, Any]:
     """Specification to config.json."""
-    encoder = only(spec.VisionEncoder, model, "kind")
+    encoder = expect_kind(spec.VisionEncoder, model, "kind")
     block = encoder.layers[0]
-    norm = only(spec.LayerNorm, encoder.final_norm, "final_norm")
-    mixer = only(spec.Attention, block.mixer, "layers[0].mixer")
-    feedforward = only(spec.MLP, block.feedforward, "layers[0].feedforward")
+    norm = expect_kind(spec.LayerNorm, encoder.final_norm, "final_norm")
+    mixer = expect_kind(spec.Attention, block.mixer, "layers[0].mixer")
+    feedforward = expect_kind(spec.MLP, block.feedforward, "layers[0].feedforward")
     return {
         "image_size": encoder.image_size,
         "patch_size": encoder.patch_size,
@@ -130,13 +130,13 @@ def write(model: spec.ModelSpec) -> dict[str, Any]:
 
 def architecture(model: spec.ModelSpec) -> str:
     """The class that a model of some head is loaded with."""
-    bare = isinstance(only(spec.VisionEncoder, model, "kind").head, spec.NoHead)
+    bare = isinstance(expect_kind(spec.VisionEncoder, model, "kind").head, spec.NoHead)
     return "ViTModel" if bare else "ViTForImageClassification"
 
 
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     """Patches are projected by a convolution, whose kernel is a matrix of the same numbers."""
-    encoder = only(spec.VisionEncoder, model, "kind")
+    encoder = expect_kind(spec.VisionEncoder, model, "kind")
     kernel = (encoder.d_model, encoder.channels, encoder.patch_size, encoder.patch_size)
     patch = "vit.embeddings.patch_embeddings.projection"
     pairs = (
@@ -167,7 +167,7 @@ def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
 FAMILY = Family(
     "vit",
     {
-        **sizes(
+        **presets(
             "Dosovitskiy 2020, table 1; google/vit-* config.json, with ImageNet's 1,000 classes",
             vit,
             {
@@ -176,7 +176,7 @@ FAMILY = Family(
                 "vit-h-14": dict(num_layers=32, d_model=1280, num_heads=16, patch_size=14),
             },
         ),
-        **sizes(
+        **presets(
             "for tests and first trials: digits of 8 x 8 points",
             vit,
             {

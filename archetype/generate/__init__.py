@@ -2,9 +2,9 @@
 
 from archetype.generate.beam import Beam, beam_search
 from archetype.generate.classify import classify_pictures, classify_texts
-from archetype.generate.decode import Decoding, prefill
+from archetype.generate.decode import Engine, prefill
 from archetype.generate.embed import Pooling, embed
-from archetype.generate.fill import Guess, fill
+from archetype.generate.fill import Prediction, fill
 from archetype.generate.sample import Sampler
 from archetype.generate.settings import Sampling, generation_config, read_generation_config
 from archetype.generate.text import generate, stream, stream_ids
@@ -12,9 +12,9 @@ from archetype.generate.translate import translate
 
 __all__ = [
     "Beam",
-    "Decoding",
-    "Guess",
+    "Engine",
     "Pooling",
+    "Prediction",
     "Sampler",
     "Sampling",
     "beam_search",

@@ -72,7 +72,7 @@ class _Search:
         beams = self.settings.beams
         newest = torch.full((len(self.active) * beams, 1), self.start, device=self.device)
         scores = torch.full((len(self.active), beams), -torch.inf, device=self.device)
-        scores[:, 0] = 0.0  # at the start all beams are alike: one of them counts
+        scores[:, 0] = 0.0  # at the start all beams are alike: one of them num_tokens
         for length in range(1, max(self.limits) + 1):
             logits, view = self.model(newest, state.narrow(length), last_only=True)
             state = state.after(view)
@@ -86,11 +86,11 @@ class _Search:
 
     def _begun(self) -> State:
         """The sources read once, and a row for each beam."""
-        counts = torch.tensor([len(source) for source in self.sources])
-        padded = torch.zeros(len(self.sources), int(counts.max()), dtype=torch.long)
+        num_tokens = torch.tensor([len(source) for source in self.sources])
+        padded = torch.zeros(len(self.sources), int(num_tokens.max()), dtype=torch.long)
         for row, source in zip(padded, self.sources, strict=True):
             row[: len(source)] = torch.tensor(source)
-        state = self.model.new_state(padded.to(self.device), counts.to(self.device), max(self.limits))
+        state = self.model.new_state(padded.to(self.device), num_tokens.to(self.device), max(self.limits))
         return state.select(torch.arange(len(self.sources), device=self.device).repeat_interleave(self.settings.beams))
 
     def _advanced(self, scores: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,7 +19,7 @@ def classify_pictures(model: VisionEncoder, images: Float[Tensor, "B C H W"]) ->
     Raises:
         SpecError: the model has no classes, or takes pictures of another size.
     """
-    _refuse_without_classes(model)
+    _check_has_classes(model)
     logits = [model(part.to(model.device)).float() for part in images.split(AT_ONCE)]
     return torch.cat(logits).softmax(-1)
 
@@ -32,12 +32,12 @@ def classify_texts(model: Encoder, tokenizer: Tokenizer, texts: list[str]) -> Fl
         SpecError: the model has no classes.
         DataError: a text is empty, or longer than the model's context.
     """
-    _refuse_without_classes(model)
+    _check_has_classes(model)
     logits: Tensor = model(*encoded(model, tokenizer, texts))
     return logits.float().softmax(-1)
 
 
-def _refuse_without_classes(model: Encoder | VisionEncoder) -> None:
+def _check_has_classes(model: Encoder | VisionEncoder) -> None:
     if model.classifier is None:
         cause = f"a head of kind {model.spec.head.kind} names no class"
         raise SpecError("head", cause, "use a model with head classification")

@@ -14,7 +14,7 @@ from archetype.nn.cache import State
 PREFILL_CHUNK = 512
 
 
-class Decoding:
+class Engine:
     """Rows that are decoded together. Iterating gives (row, token) as they are chosen.
 
     A row ends at one of `stop_ids` (which is not given out), after `max_new_tokens`, or when `finish` is called for
@@ -61,7 +61,7 @@ class Decoding:
             state = self._without_finished(state)
             if not self.active:
                 return
-            state = self._receded(state)
+            state = self._evict_oldest(state)
             logits, state = self._step(state)
 
     @torch.inference_mode()
@@ -74,7 +74,7 @@ class Decoding:
         return state.select(torch.tensor(stay, device=self.device))
 
     @torch.inference_mode()
-    def _receded(self, state: State) -> State:
+    def _evict_oldest(self, state: State) -> State:
         """Rows whose newest token no longer fits lose their oldest quarter; the rest is read anew."""
         full = [place for place, row in enumerate(self.active) if len(self.windows[row]) > self.context]
         if full:
@@ -117,13 +117,13 @@ def prefill(model: CausalModel, texts: list[list[int]], state: State) -> tuple[T
     size = longest if model.spec.follows_length else PREFILL_CHUNK
     for start in range(0, longest, size):
         chunk = padded[:, start : start + size].to(state.lengths.device)
-        counts = (lengths - start).clamp(0, chunk.shape[1])
-        whole = bool((counts == chunk.shape[1]).all())
-        counts = counts.to(chunk.device)
+        num_tokens = (lengths - start).clamp(0, chunk.shape[1])
+        whole = bool((num_tokens == chunk.shape[1]).all())
+        num_tokens = num_tokens.to(chunk.device)
         # a row that has ended is padding from its end on, so even then nothing is written past this chunk
         view = state.narrow(start + chunk.shape[1])
-        last, view = model(chunk, view, None if whole else counts, last_only=True)
+        last, view = model(chunk, view, None if whole else num_tokens, last_only=True)
         state = state.after(view)
-        logits = last[:, 0] if logits is None else torch.where((counts > 0)[:, None], last[:, 0], logits)
+        logits = last[:, 0] if logits is None else torch.where((num_tokens > 0)[:, None], last[:, 0], logits)
     assert logits is not None
     return logits, state

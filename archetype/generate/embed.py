@@ -26,13 +26,13 @@ def embed(
         pooling: mean or first.
         normalized: whether every vector has length 1, so that a product of two is the cosine of their angle.
     """
-    tokens, counts = encoded(model, tokenizer, texts)
-    vectors = model.vectors(tokens, counts)
+    tokens, num_tokens = encoded(model, tokenizer, texts)
+    vectors = model.vectors(tokens, num_tokens)
     if pooling == "first":
         pooled = model.pooled(vectors)
     else:
-        real = torch.arange(tokens.shape[1], device=model.device) < counts[:, None]
-        pooled = (vectors * real[..., None]).sum(1) / counts[:, None]
+        real = torch.arange(tokens.shape[1], device=model.device) < num_tokens[:, None]
+        pooled = (vectors * real[..., None]).sum(1) / num_tokens[:, None]
     return torch.nn.functional.normalize(pooled.float(), dim=-1) if normalized else pooled.float()
 
 
@@ -42,13 +42,13 @@ def encoded(model: Encoder, tokenizer: Tokenizer, texts: list[str]) -> tuple[Int
     Raises:
         DataError: a text is empty, or longer than the model's context.
     """
-    rows = [tokenizer.framed(tokenizer.encode(text)) for text in texts]
+    rows = [tokenizer.add_special_tokens(tokenizer.encode(text)) for text in texts]
     for number, ids in enumerate(rows):
         if not 0 < len(ids) <= model.spec.context_length:
             cause = f"has {len(ids)} tokens and the model's context holds 1 to {model.spec.context_length}"
             raise DataError(f"text {number + 1}", cause, "give some text, or shorten it")
-    counts = torch.tensor([len(ids) for ids in rows], device=model.device)
-    tokens = torch.zeros(len(texts), int(counts.max()), dtype=torch.long, device=model.device)
+    num_tokens = torch.tensor([len(ids) for ids in rows], device=model.device)
+    tokens = torch.zeros(len(texts), int(num_tokens.max()), dtype=torch.long, device=model.device)
     for row, ids in zip(tokens, rows, strict=True):
         row[: len(ids)] = torch.tensor(ids)
-    return tokens, counts
+    return tokens, num_tokens

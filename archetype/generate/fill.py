@@ -1,4 +1,4 @@
-"""Hidden tokens of a text, guessed by an encoder."""
+"""RNNState tokens of a text, guessed by an encoder."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ MASK = "[MASK]"
 
 
 @dataclass(frozen=True)
-class Guess:
+class Prediction:
     """A token for one hidden place, and its probability."""
 
     token: str
@@ -30,7 +30,7 @@ def _encoded(tokenizer: Tokenizer, text: str, hidden: int) -> list[int]:
 
 
 @torch.inference_mode()
-def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[list[Guess]]:
+def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[list[Prediction]]:
     """The likeliest tokens for every [MASK] of a text, in order.
 
     Raises:
@@ -46,7 +46,7 @@ def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[
     if hidden >= model.spec.vocab_size:
         cause = f"{model.spec.vocab_size} ids hold no mask beside the tokenizer's {tokenizer.vocab_size}"
         raise SpecError("vocab_size", cause, "use a model that was trained on masked tokens")
-    ids = tokenizer.framed(_encoded(tokenizer, text, hidden))
+    ids = tokenizer.add_special_tokens(_encoded(tokenizer, text, hidden))
     if len(ids) > model.spec.context_length:
         cause = f"has {len(ids)} tokens and the model's context holds {model.spec.context_length}"
         raise DataError("text", cause, "shorten it")
@@ -55,6 +55,6 @@ def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[
     logits = logits[:, : tokenizer.vocab_size]  # ids beyond stand for no text
     best = logits.softmax(-1).topk(min(top, logits.shape[-1]))
     return [
-        [Guess(tokenizer.token(id), share) for share, id in zip(shares, ids, strict=True)]
+        [Prediction(tokenizer.token(id), share) for share, id in zip(shares, ids, strict=True)]
         for shares, ids in zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ]

@@ -59,10 +59,10 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
     try:
         sampling = Sampling.parse(given)
         if not data.get("do_sample"):
-            sampling = sampling.changed(temperature=0.0)
+            sampling = sampling.replace(temperature=0.0)
         return sampling, {name: value for name, value in data.items() if name not in names}
     except ArchetypeError as error:
-        raise error.within(str(file)) from None
+        raise error.at(str(file)) from None
 
 
 def generation_config(sampling: Sampling) -> dict[str, Any]:

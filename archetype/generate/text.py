@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from archetype.errors import DataError
-from archetype.generate.decode import Decoding
+from archetype.generate.decode import Engine
 from archetype.generate.settings import Sampling
 from archetype.models import CausalModel
 from archetype.tokenizers import TextStream, Tokenizer
@@ -24,11 +24,11 @@ def stream_ids(
     model: CausalModel, tokenizer: Tokenizer, prompts: list[list[int]], sampling: Sampling
 ) -> Iterator[tuple[int, str]]:
     """The same for prompts that are encoded already."""
-    decoding = Decoding(model, prompts, sampling, tokenizer.eos)
-    return _pieces(decoding, [tokenizer.stream() for _ in prompts], [Stopper(sampling.stop) for _ in prompts])
+    decoding = Engine(model, prompts, sampling, tokenizer.eos)
+    return _pieces(decoding, [tokenizer.stream() for _ in prompts], [StopStringFilter(sampling.stop) for _ in prompts])
 
 
-def _pieces(decoding: Decoding, texts: list[TextStream], stoppers: list["Stopper"]) -> Iterator[tuple[int, str]]:
+def _pieces(decoding: Engine, texts: list[TextStream], stoppers: list["StopStringFilter"]) -> Iterator[tuple[int, str]]:
     for row, token in decoding:
         if piece := stoppers[row].push(texts[row].push(token)):
             yield row, piece
@@ -59,7 +59,7 @@ def encoded(tokenizer: Tokenizer, prompt: str) -> list[int]:
     return ids
 
 
-class Stopper:
+class StopStringFilter:
     """Lets text through until a stop string appears, holding back what may be the beginning of one.
 
     The stop string that is complete first ends the text, where it begins; of several that end together, the longest.

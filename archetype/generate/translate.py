@@ -1,4 +1,4 @@
-"""Source texts to target texts."""
+"""EncoderOutput texts to target texts."""
 
 from archetype.data.pairs import end_of_text
 from archetype.errors import DataError

@@ -70,7 +70,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     Raises:
         CheckpointError: `path` exists and is not an empty folder, or cannot be written.
     """
-    refuse_existing(path)
+    check_absent(path)
     with _in_words(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
@@ -88,7 +88,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def refuse_existing(path: Path) -> None:
+def check_absent(path: Path) -> None:
     """Raise if something stands at `path` that a new folder would hide."""
     with _in_words(path):
         if path.is_dir() and not any(path.iterdir()):

@@ -1,6 +1,6 @@
 """Parts assembled into whole models."""
 
-from archetype.models.build import Model, build, skeleton
+from archetype.models.build import Model, build, build_on_meta
 from archetype.models.causal import CausalModel
 from archetype.models.decoder import Decoder
 from archetype.models.encoder import Encoder
@@ -19,5 +19,5 @@ __all__ = [
     "NGram",
     "VisionEncoder",
     "build",
-    "skeleton",
+    "build_on_meta",
 ]

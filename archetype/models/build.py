@@ -18,7 +18,7 @@ from archetype.nn.initialization import initialize
 Model = Decoder | NGram | MegaByte | Encoder | EncoderDecoder | VisionEncoder
 
 
-def skeleton(model: spec.ModelSpec) -> Model:
+def build_on_meta(model: spec.ModelSpec) -> Model:
     """The model without storage: every tensor on the meta device."""
     with torch.device("meta"):
         match model:
@@ -48,15 +48,15 @@ def build(
     """
     device = torch.device(device)
     if device.type == "cpu":
-        refuse_too_large(model, dtype.itemsize)
-    built = skeleton(model).to(dtype)
+        check_fits_memory(model, dtype.itemsize)
+    built = build_on_meta(model).to(dtype)
     if device.type != "meta":
         built = built.to_empty(device=device)
         initialize(built, model.initialization, model.num_layers, seed)
     return built
 
 
-def refuse_too_large(model: spec.ModelSpec, bytes_each: int) -> None:
+def check_fits_memory(model: spec.ModelSpec, bytes_each: int) -> None:
     """Raise before anything is allocated if the weights exceed this machine's memory."""
     needed = cost.total_parameters(model) * bytes_each
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

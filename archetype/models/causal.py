@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from archetype import spec as specs
 from archetype.nn.cache import LayerState, State
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 
 
 class CausalModel(nn.Module):
@@ -33,7 +33,7 @@ class CausalModel(nn.Module):
 
     @abstractmethod
     def read(
-        self, tokens: Int[Tensor, "B T"], span: Span, state: State | None, last_only: bool
+        self, tokens: Int[Tensor, "B T"], context: ForwardContext, state: State | None, last_only: bool
     ) -> tuple[Float[Tensor, "B t V"], list[LayerState]]:
         """Logits after each position, or after each row's last one, and each layer's state after these tokens."""
 
@@ -54,21 +54,25 @@ class CausalModel(nn.Module):
         self,
         tokens: Int[Tensor, "B T"],
         state: None = None,
-        counts: Int[Tensor, "B"] | None = None,
+        num_tokens: Int[Tensor, "B"] | None = None,
         last_only: bool = False,
         losses: list[Tensor] | None = None,
     ) -> Float[Tensor, "B t V"]: ...
 
     @overload
     def forward(
-        self, tokens: Int[Tensor, "B T"], state: State, counts: Int[Tensor, "B"] | None = None, last_only: bool = False
+        self,
+        tokens: Int[Tensor, "B T"],
+        state: State,
+        num_tokens: Int[Tensor, "B"] | None = None,
+        last_only: bool = False,
     ) -> tuple[Float[Tensor, "B t V"], State]: ...
 
     def forward(
         self,
         tokens: Int[Tensor, "B T"],
         state: State | None = None,
-        counts: Int[Tensor, "B"] | None = None,
+        num_tokens: Int[Tensor, "B"] | None = None,
         last_only: bool = False,
         losses: list[Tensor] | None = None,
     ) -> Float[Tensor, "B t V"] | tuple[Float[Tensor, "B t V"], State]:
@@ -77,12 +81,12 @@ class CausalModel(nn.Module):
         Args:
             tokens: the new tokens of each row, padded at the end where rows differ.
             state: what came before; its buffers are written in place and the state returned replaces it.
-            counts: how many of each row's tokens are no padding (absent: all).
+            num_tokens: how many of each row's tokens are no padding (absent: all).
             last_only: only the logits after each row's last token, t = 1.
             losses: is given what parts add to the loss that is trained on, such as a balance of experts.
         """
-        span = Span.of(tokens, state.lengths if state else None, counts)
-        logits, layers = self.read(tokens, span, state, last_only)
+        context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)
+        logits, layers = self.read(tokens, context, state, last_only)
         if losses is not None:
-            losses += span.losses
-        return (logits, state.advanced(span.ends, layers)) if state else logits
+            losses += context.losses
+        return (logits, state.advanced(context.ends, layers)) if state else logits

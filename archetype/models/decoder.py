@@ -6,11 +6,11 @@ from torch import Tensor
 
 from archetype import spec as specs
 from archetype.models.causal import CausalModel
-from archetype.models.embedding import Embedding, refuse_beyond_table
+from archetype.models.embedding import Embedding, check_positions_fit
 from archetype.models.heads import LanguageModelHead
 from archetype.models.stack import Stack, last
 from archetype.nn.cache import LayerState, State
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 
 
 class Decoder(Stack, CausalModel):
@@ -35,10 +35,10 @@ class Decoder(Stack, CausalModel):
         return self.embedding.token.weight.dtype
 
     def read(
-        self, tokens: Int[Tensor, "B T"], span: Span, state: State | None, last_only: bool
+        self, tokens: Int[Tensor, "B T"], context: ForwardContext, state: State | None, last_only: bool
     ) -> tuple[Float[Tensor, "B t V"], list[LayerState]]:
         """Logits after each position, or after each row's last one, and each layer's state after these tokens."""
-        refuse_beyond_table(self.spec, tokens.shape[1])
-        x, layers = self.run(self.embedding(tokens, span), span, state)
-        x = self.final_norm(last(x, span)) if last_only else self.final_norm(x, span.valid)
+        check_positions_fit(self.spec, tokens.shape[1])
+        x, layers = self.run(self.embedding(tokens, context), context, state)
+        x = self.final_norm(last(x, context)) if last_only else self.final_norm(x, context.valid)
         return self.lm_head(x, self.embedding.token.weight), layers

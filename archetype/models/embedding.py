@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.errors import SpecError
 from archetype.nn.build import build_norm, build_position
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 
 
 class Embedding(nn.Module):
@@ -23,16 +23,16 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(embedding.dropout)
 
     def forward(
-        self, tokens: Int[Tensor, "B T"], span: Span, types: Int[Tensor, "B T"] | None = None
+        self, tokens: Int[Tensor, "B T"], context: ForwardContext, types: Int[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B T D"]:
         """The vectors; `types` says which part of the input each token belongs to (absent: all to the first)."""
         x: Tensor = self.token(tokens)
         if self.scale != 1.0:
             x = x * self.scale
-        x = x + self.position(span.shared_positions).to(x.dtype)
+        x = x + self.position(context.shared_positions).to(x.dtype)
         if self.token_type is not None:
             x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
-        y: Tensor = self.dropout(self.norm(x, span.valid))
+        y: Tensor = self.dropout(self.norm(x, context.valid))
         return y
 
 
@@ -41,7 +41,7 @@ def table(rows: int, width: int) -> nn.Embedding:
     return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
 
 
-def refuse_beyond_table(model: spec.Decoder | spec.Encoder | spec.EncoderDecoder, length: int) -> None:
+def check_positions_fit(model: spec.Decoder | spec.Encoder | spec.EncoderDecoder, length: int) -> None:
     """Raise where a text is longer than the positions that were learned."""
     if isinstance(model.embedding.position, spec.Learned) and length > model.context_length:
         cause = f"{length} are more than the {model.context_length} positions that were learned"

@@ -5,10 +5,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from archetype import spec
-from archetype.models.embedding import Embedding, refuse_beyond_table
+from archetype.models.embedding import Embedding, check_positions_fit
 from archetype.models.heads import Classifier, MaskedLanguageModelHead, Pooler
 from archetype.models.stack import Stack
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 
 
 class Encoder(Stack):
@@ -37,7 +37,7 @@ class Encoder(Stack):
     def vectors(
         self,
         tokens: Int[Tensor, "B T"],
-        counts: Int[Tensor, "B"] | None = None,
+        num_tokens: Int[Tensor, "B"] | None = None,
         types: Int[Tensor, "B T"] | None = None,
         losses: list[Tensor] | None = None,
     ) -> Float[Tensor, "B T D"]:
@@ -45,16 +45,16 @@ class Encoder(Stack):
 
         Args:
             tokens: of each row, padded at the end where rows differ.
-            counts: how many of each row's tokens are no padding (absent: all).
+            num_tokens: how many of each row's tokens are no padding (absent: all).
             types: which part of the input each token belongs to (absent: all to the first).
             losses: is given what parts add to the loss that is trained on.
         """
-        refuse_beyond_table(self.spec, tokens.shape[1])
-        span = Span.of(tokens, counts=counts)
-        x, _ = self.run(self.embedding(tokens, span, types), span)
+        check_positions_fit(self.spec, tokens.shape[1])
+        context = ForwardContext.of(tokens, num_tokens=num_tokens)
+        x, _ = self.run(self.embedding(tokens, context, types), context)
         if losses is not None:
-            losses += span.losses
-        y: Tensor = self.final_norm(x, span.valid)
+            losses += context.losses
+        y: Tensor = self.final_norm(x, context.valid)
         return y
 
     def pooled(self, vectors: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
@@ -65,12 +65,12 @@ class Encoder(Stack):
     def forward(
         self,
         tokens: Int[Tensor, "B T"],
-        counts: Int[Tensor, "B"] | None = None,
+        num_tokens: Int[Tensor, "B"] | None = None,
         types: Int[Tensor, "B T"] | None = None,
         losses: list[Tensor] | None = None,
     ) -> Tensor:
         """What the head gives: (B, T, V) logits of tokens, (B, classes), or without a head the vectors, (B, T, D)."""
-        x = self.vectors(tokens, counts, types, losses)
+        x = self.vectors(tokens, num_tokens, types, losses)
         if self.lm_head is not None:
             x = self.lm_head(x, self.embedding.token.weight)
         elif self.classifier is not None:

@@ -5,12 +5,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from archetype import spec
-from archetype.models.embedding import Embedding, refuse_beyond_table
+from archetype.models.embedding import Embedding, check_positions_fit
 from archetype.models.heads import LanguageModelHead
 from archetype.models.stack import Stack, last
 from archetype.nn.block import Block
-from archetype.nn.cache import Crossed, LayerState, State
-from archetype.nn.context import Source, Span
+from archetype.nn.cache import DecoderBlockState, LayerState, State
+from archetype.nn.context import EncoderOutput, ForwardContext
 
 
 class EncoderDecoder(nn.Module):
@@ -36,29 +36,29 @@ class EncoderDecoder(nn.Module):
     def encode(
         self,
         source: Int[Tensor, "B S"],
-        counts: Int[Tensor, "B"] | None = None,
+        num_tokens: Int[Tensor, "B"] | None = None,
         losses: list[Tensor] | None = None,
-    ) -> tuple[Source, list[LayerState]]:
+    ) -> tuple[EncoderOutput, list[LayerState]]:
         """The source's vectors; with a bridge also the last state of each recurrent layer.
 
         Args:
             source: tokens of each row, padded at the end where rows differ.
-            counts: how many of each row's tokens are no padding (absent: all).
+            num_tokens: how many of each row's tokens are no padding (absent: all).
             losses: is given what parts add to the loss that is trained on.
         """
-        refuse_beyond_table(self.spec, source.shape[1])
-        span = Span.of(source, counts=counts)
-        x = (self.source_embedding or self.embedding)(source, span)
+        check_positions_fit(self.spec, source.shape[1])
+        context = ForwardContext.of(source, num_tokens=num_tokens)
+        x = (self.source_embedding or self.embedding)(source, context)
         start = self._zeros(x, self.encoder) if self.spec.bridge else None
-        x, layers = self.encoder.run(x, span, start)
+        x, layers = self.encoder.run(x, context, start)
         if losses is not None:
-            losses += span.losses
-        return Source(self.encoder.final_norm(x, span.valid), counts), layers
+            losses += context.losses
+        return EncoderOutput(self.encoder.final_norm(x, context.valid), num_tokens), layers
 
     def new_state(
         self,
         source: Int[Tensor, "B S"],
-        counts: Int[Tensor, "B"] | None = None,
+        num_tokens: Int[Tensor, "B"] | None = None,
         capacity: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> State:
@@ -66,26 +66,26 @@ class EncoderDecoder(nn.Module):
 
         Args:
             source: tokens of each row, padded at the end where rows differ.
-            counts: how many of each row's tokens are no padding (absent: all).
+            num_tokens: how many of each row's tokens are no padding (absent: all).
             capacity: of the longest target (absent: the context length).
             dtype: of what is remembered (absent: the model's).
         """
         capacity = min(capacity or self.spec.context_length, self.spec.context_length)
-        seen, bridged = self.encode(source, counts)
+        seen, bridged = self.encode(source, num_tokens)
         rows, dtype = source.shape[0], dtype or self.embedding.token.weight.dtype
         layers = self.decoder.new_layers(rows, capacity, dtype, self.device)
-        layers = [layer.kept_as(dtype) for layer in bridged] if self.spec.bridge else layers
+        layers = [layer.to(dtype) for layer in bridged] if self.spec.bridge else layers
         for index, block in enumerate(self.decoder.blocks):
             assert isinstance(block, Block)
             if block.cross is not None:
-                layers[index] = Crossed(layers[index], block.cross.read(seen).kept_as(dtype))
+                layers[index] = DecoderBlockState(layers[index], block.cross.read(seen).to(dtype))
         return State(torch.zeros(rows, dtype=torch.long, device=self.device), layers, capacity)
 
     def forward(
         self,
         tokens: Int[Tensor, "B T"],
         state: State,
-        counts: Int[Tensor, "B"] | None = None,
+        num_tokens: Int[Tensor, "B"] | None = None,
         last_only: bool = False,
     ) -> tuple[Float[Tensor, "B t V"], State]:
         """Logits of the target's token after each position, and the state after these tokens.
@@ -93,38 +93,38 @@ class EncoderDecoder(nn.Module):
         Args:
             tokens: the target's new tokens of each row, padded at the end where rows differ.
             state: from `new_state`, or of the tokens before.
-            counts: how many of each row's tokens are no padding (absent: all).
+            num_tokens: how many of each row's tokens are no padding (absent: all).
             last_only: only the logits after each row's last token, t = 1.
         """
-        refuse_beyond_table(self.spec, tokens.shape[1])
-        span = Span.of(tokens, state.lengths, counts)
-        logits, layers = self._decoded(tokens, span, state, last_only)
-        return logits, state.advanced(span.ends, layers)
+        check_positions_fit(self.spec, tokens.shape[1])
+        context = ForwardContext.of(tokens, state.lengths, num_tokens)
+        logits, layers = self._decoded(tokens, context, state, last_only)
+        return logits, state.advanced(context.ends, layers)
 
     def teach(
         self,
         source: Int[Tensor, "B S"],
         target: Int[Tensor, "B T"],
-        source_counts: Int[Tensor, "B"] | None = None,
-        counts: Int[Tensor, "B"] | None = None,
+        source_num_tokens: Int[Tensor, "B"] | None = None,
+        num_tokens: Int[Tensor, "B"] | None = None,
         losses: list[Tensor] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Logits of the token after each position of whole targets, as in training: no state is kept."""
-        refuse_beyond_table(self.spec, target.shape[1])
-        seen, bridged = self.encode(source, source_counts, losses)
-        span = Span.of(target, counts=counts)
-        span.source = seen
-        bridge = State(span.positions[:, 0], bridged, target.shape[1]) if self.spec.bridge else None
-        logits, _ = self._decoded(target, span, bridge, last_only=False)
+        check_positions_fit(self.spec, target.shape[1])
+        seen, bridged = self.encode(source, source_num_tokens, losses)
+        context = ForwardContext.of(target, num_tokens=num_tokens)
+        context.source = seen
+        bridge = State(context.positions[:, 0], bridged, target.shape[1]) if self.spec.bridge else None
+        logits, _ = self._decoded(target, context, bridge, last_only=False)
         if losses is not None:
-            losses += span.losses
+            losses += context.losses
         return logits
 
     def _decoded(
-        self, tokens: Int[Tensor, "B T"], span: Span, state: State | None, last_only: bool
+        self, tokens: Int[Tensor, "B T"], context: ForwardContext, state: State | None, last_only: bool
     ) -> tuple[Float[Tensor, "B t V"], list[LayerState]]:
-        x, layers = self.decoder.run(self.embedding(tokens, span), span, state)
-        x = self.decoder.final_norm(last(x, span)) if last_only else self.decoder.final_norm(x, span.valid)
+        x, layers = self.decoder.run(self.embedding(tokens, context), context, state)
+        x = self.decoder.final_norm(last(x, context)) if last_only else self.decoder.final_norm(x, context.valid)
         return self.lm_head(x, self.embedding.token.weight), layers
 
     def _zeros(self, x: Float[Tensor, "B S D"], stack: Stack) -> State:

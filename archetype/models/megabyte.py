@@ -19,40 +19,40 @@ from archetype.models.embedding import table
 from archetype.models.heads import LanguageModelHead
 from archetype.models.stack import Stack
 from archetype.nn.cache import LayerState, State
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import draw
 from archetype.nn.position import Learned
 
 
 @dataclass
-class OfPatches(LayerState):
+class PatchState(LayerState):
     """The state of a global layer: its first place is the start's, each further one a complete patch's."""
 
     layer: LayerState
     patch_size: int
 
-    def narrow(self, slots: int) -> "OfPatches":
+    def narrow(self, slots: int) -> "PatchState":
         """A view of the places that `slots` bytes fill."""
-        return OfPatches(self.layer.narrow(slots // self.patch_size + 1), self.patch_size)
+        return PatchState(self.layer.narrow(slots // self.patch_size + 1), self.patch_size)
 
-    def after(self, view: LayerState) -> "OfPatches":
+    def after(self, view: LayerState) -> "PatchState":
         """The layer's state after the pass."""
-        assert isinstance(view, OfPatches)
-        return OfPatches(self.layer.after(view.layer), self.patch_size)
+        assert isinstance(view, PatchState)
+        return PatchState(self.layer.after(view.layer), self.patch_size)
 
     def _values(self) -> Iterator[tuple[str, Tensor | LayerState]]:
         yield "layer", self.layer
 
 
 @dataclass
-class Unfinished(LayerState):
+class PartialPatch(LayerState):
     """The patch that each row is in: its bytes, of which those not yet written are arbitrary, and its context."""
 
     tokens: Int[Tensor, "B p"]
     context: Float[Tensor, "B G"]
 
 
-class Started(nn.Module):
+class WithStartToken(nn.Module):
     """An embedding with a learned vector that stands before the first."""
 
     def __init__(self, model: specs.MegaByte, d_model: int) -> None:
@@ -66,7 +66,7 @@ class Started(nn.Module):
         return True
 
 
-class GlobalEmbedding(Started):
+class GlobalEmbedding(WithStartToken):
     """Of each byte its vector plus its position's; a patch has those of its p bytes side by side, G features."""
 
     def __init__(self, model: specs.MegaByte) -> None:
@@ -83,7 +83,7 @@ class GlobalEmbedding(Started):
         return vectors.flatten(2)
 
 
-class LocalEmbedding(Started):
+class LocalEmbedding(WithStartToken):
     """Of each byte the vector of the one before it; of a patch's first byte, the start."""
 
     def __init__(self, model: specs.MegaByte) -> None:
@@ -127,32 +127,34 @@ class MegaByte(CausalModel):
         layers = self.global_model.new_layers(batch, capacity // size + 1, dtype, device)
         lengths = torch.zeros(batch, dtype=torch.long, device=device)
         start = self.global_embedding.start.expand(batch, 1, -1)
-        contexts, layers = self._globally(start, Span.of(start, lengths), layers)
-        unfinished = Unfinished(lengths[:, None].repeat(1, size), contexts[:, 0].to(dtype))
-        return [*(OfPatches(layer, size) for layer in layers), unfinished]
+        contexts, layers = self._globally(start, ForwardContext.of(start, lengths), layers)
+        unfinished = PartialPatch(lengths[:, None].repeat(1, size), contexts[:, 0].to(dtype))
+        return [*(PatchState(layer, size) for layer in layers), unfinished]
 
     def read(
-        self, tokens: Int[Tensor, "B T"], span: Span, state: State | None, last_only: bool
+        self, tokens: Int[Tensor, "B T"], context: ForwardContext, state: State | None, last_only: bool
     ) -> tuple[Float[Tensor, "B t V"], list[LayerState]]:
         """Logits after each position, or after each row's last one, for which one patch of each row is read."""
-        _refuse_longer(self.spec, tokens.shape[1])
-        text = self._patches(tokens, span, state)
-        contexts, layers = self._contexts(text, span, state)
-        first = span.shared_positions[:, :1] // self.spec.patch_size  # the number of the first patch of `text`
-        newest = span.ends[:, None] // self.spec.patch_size
+        _check_length(self.spec, tokens.shape[1])
+        text = self._patches(tokens, context, state)
+        contexts, layers = self._contexts(text, context, state)
+        first = context.shared_positions[:, :1] // self.spec.patch_size  # the number of the first patch of `text`
+        newest = context.ends[:, None] // self.spec.patch_size
         rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
-        unfinished = Unfinished(text[rows, newest - first][:, 0], contexts[rows, newest - first][:, 0])
-        answered = span.shared_positions + 1  # the bytes that the logits are of
+        unfinished = PartialPatch(text[rows, newest - first][:, 0], contexts[rows, newest - first][:, 0])
+        answered = context.shared_positions + 1  # the bytes that the logits are of
         if last_only:
             text, contexts, first = unfinished.tokens[:, None], unfinished.context[:, None], newest
-            answered = span.ends[:, None]
-        x = self._locally(text, contexts, first, span)[rows, answered - first * self.spec.patch_size]
+            answered = context.ends[:, None]
+        x = self._locally(text, contexts, first, context)[rows, answered - first * self.spec.patch_size]
         logits: Tensor = self.lm_head(x, self.local_embedding.token.weight)
         if state is not None:
             unfinished.context = unfinished.context.to(_unfinished(state).context.dtype)
         return logits, [*layers, unfinished]
 
-    def _patches(self, tokens: Int[Tensor, "B T"], span: Span, state: State | None) -> Int[Tensor, "B K p"]:
+    def _patches(
+        self, tokens: Int[Tensor, "B T"], context: ForwardContext, state: State | None
+    ) -> Int[Tensor, "B K p"]:
         """The new bytes in their patches: the first holds what its row already had of it, the last has a free place.
 
         Each row's bytes move by what it had, so that all rows' patches begin at the same place.
@@ -163,66 +165,74 @@ class MegaByte(CausalModel):
             return nn.functional.pad(tokens, (0, count * size - length)).view(-1, count, size)
         count = (length - 1) // size + 2
         places = torch.arange(count * size, device=tokens.device)
-        had = span.positions[:, :1] % size
+        had = context.positions[:, :1] % size
         source = torch.where(places < had, places, places - had + size).clamp(max=size + length - 1)
         return torch.cat((_unfinished(state).tokens, tokens), dim=1).gather(1, source).view(-1, count, size)
 
     def _contexts(
-        self, text: Int[Tensor, "B K p"], span: Span, state: State | None
+        self, text: Int[Tensor, "B K p"], context: ForwardContext, state: State | None
     ) -> tuple[Float[Tensor, "B K G"], list[LayerState]]:
         """The context of each patch, and the global layers' states after all that are complete."""
         size = self.spec.patch_size
-        first = span.shared_positions[:, :1] // size
+        first = context.shared_positions[:, :1] // size
         x = self.global_embedding(text[:, :-1], first)
         if state is None:
             x = torch.cat((self.global_embedding.start.expand(x.shape[0], 1, -1), x), dim=1)
-            counts = None if span.counts is None else span.counts // size + 1
-            contexts, _ = self._globally(x, _beside(span, x, counts=counts))
+            num_tokens = None if context.num_tokens is None else context.num_tokens // size + 1
+            contexts, _ = self._globally(x, _beside(context, x, num_tokens=num_tokens))
             return contexts, []
-        complete = span.ends // size - first[:, 0]
+        complete = context.ends // size - first[:, 0]
         layers = state.layers[:-1]
         # decoding completes a patch once in p steps: asking is cheaper than a step of the global model for nothing
         if bool((complete > 0).any()):
-            inner = [layer.layer for layer in layers if isinstance(layer, OfPatches)]
-            x, inner = self._globally(x, _beside(span, x, first[:, 0] + 1, complete), inner)
-            layers = [OfPatches(layer, size) for layer in inner]
+            inner = [layer.layer for layer in layers if isinstance(layer, PatchState)]
+            x, inner = self._globally(x, _beside(context, x, first[:, 0] + 1, complete), inner)
+            layers = [PatchState(layer, size) for layer in inner]
         return torch.cat((_unfinished(state).context[:, None].to(x.dtype), x), dim=1), layers
 
     def _globally(
-        self, x: Float[Tensor, "B K G"], span: Span, layers: list[LayerState] | None = None
+        self, x: Float[Tensor, "B K G"], context: ForwardContext, layers: list[LayerState] | None = None
     ) -> tuple[Float[Tensor, "B K G"], list[LayerState]]:
         """What the global model gives after each patch."""
-        state = None if layers is None else State(span.positions[:, 0], layers, x.shape[1])
-        x, layers = self.global_model.run(x, span, state)
-        return self.global_model.final_norm(x, span.valid), layers
+        state = None if layers is None else State(context.positions[:, 0], layers, x.shape[1])
+        x, layers = self.global_model.run(x, context, state)
+        return self.global_model.final_norm(x, context.valid), layers
 
     def _locally(
-        self, text: Int[Tensor, "B K p"], contexts: Float[Tensor, "B K G"], first: Int[Tensor, "b 1"], span: Span
+        self,
+        text: Int[Tensor, "B K p"],
+        contexts: Float[Tensor, "B K G"],
+        first: Int[Tensor, "b 1"],
+        context: ForwardContext,
     ) -> Float[Tensor, "B N D"]:
         """What the local model gives for each byte, before it is seen; every patch is a text of its own."""
         size = self.spec.patch_size
         x = self.local_embedding(text) + self.projection(contexts.unflatten(2, (size, -1)))
         starts = (first + torch.arange(text.shape[1], device=text.device)) * size
-        counts = (span.ends[:, None] + 1 - starts).clamp(0, size)  # the byte after each row's last is answered too
+        num_tokens = (context.ends[:, None] + 1 - starts).clamp(
+            0, size
+        )  # the byte after each row's last is answered too
         x = x.flatten(0, 1)
-        inner = _beside(span, x, counts=counts.flatten())
+        inner = _beside(context, x, num_tokens=num_tokens.flatten())
         x, _ = self.local_model.run(x, inner)
         y: Tensor = self.local_model.final_norm(x, inner.valid)
         return y.reshape(text.shape[0], -1, y.shape[2])
 
 
-def _unfinished(state: State) -> Unfinished:
+def _unfinished(state: State) -> PartialPatch:
     unfinished = state.layers[-1]
-    assert isinstance(unfinished, Unfinished)
+    assert isinstance(unfinished, PartialPatch)
     return unfinished
 
 
-def _beside(span: Span, x: Tensor, lengths: Tensor | None = None, counts: Tensor | None = None) -> Span:
-    """The span of what another stack reads in the same pass; both add to the same losses."""
-    return replace(Span.of(x, lengths, counts), losses=span.losses)
+def _beside(
+    context: ForwardContext, x: Tensor, lengths: Tensor | None = None, num_tokens: Tensor | None = None
+) -> ForwardContext:
+    """The context of what another stack reads in the same pass; both add to the same losses."""
+    return replace(ForwardContext.of(x, lengths, num_tokens), losses=context.losses)
 
 
-def _refuse_longer(model: specs.MegaByte, length: int) -> None:
+def _check_length(model: specs.MegaByte, length: int) -> None:
     if length > model.context_length:
         cause = f"{length} are more than the {model.context_length} positions that were learned"
         raise SpecError("tokens", cause, "give fewer at once")

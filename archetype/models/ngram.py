@@ -13,11 +13,11 @@ from archetype.models.heads import LanguageModelHead
 from archetype.models.stack import last
 from archetype.nn.activation import activation
 from archetype.nn.cache import LayerState, State
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 
 
 @dataclass
-class Newest(LayerState):
+class NGramState(LayerState):
     """The n - 1 newest tokens, the newest last; those before a text's start are arbitrary."""
 
     tokens: Int[Tensor, "B places"]
@@ -49,24 +49,24 @@ class NGram(CausalModel):
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
         """Tokens, whose number follows from n alone."""
-        return [Newest(torch.zeros(batch, self.spec.n - 1, dtype=torch.long, device=device))]
+        return [NGramState(torch.zeros(batch, self.spec.n - 1, dtype=torch.long, device=device))]
 
     def read(
-        self, tokens: Int[Tensor, "B T"], span: Span, state: State | None, last_only: bool
+        self, tokens: Int[Tensor, "B T"], context: ForwardContext, state: State | None, last_only: bool
     ) -> tuple[Float[Tensor, "B t V"], list[LayerState]]:
         """Logits after each position, or after each row's last one, and the tokens that the next will see."""
         text = torch.cat((_earlier(tokens, state, self.spec.n), tokens), dim=1)
-        x = self._contexts(text, span)
-        x = last(x, span) if last_only else x
+        x = self._contexts(text, context)
+        x = last(x, context) if last_only else x
         for layer in self.hidden:
             x = self.activation(layer(x))
         own = self.lm_head.weight
-        return self.lm_head(x, self.embedding.token.weight if own is None else own), [_newest(text, span)]
+        return self.lm_head(x, self.embedding.token.weight if own is None else own), [_newest(text, context)]
 
-    def _contexts(self, text: Int[Tensor, "B N"], span: Span) -> Float[Tensor, "B T nD"]:
+    def _contexts(self, text: Int[Tensor, "B N"], context: ForwardContext) -> Float[Tensor, "B T nD"]:
         """For each position its vectors and those of the n - 1 before it, the oldest first; zeros before the start."""
         places = torch.arange(text.shape[1], device=text.device) - (self.spec.n - 1)
-        written = span.shared_positions[:, :1] + places >= 0
+        written = context.shared_positions[:, :1] + places >= 0
         vectors: Tensor = self.embedding.token(text) * written[..., None]
         return vectors.unfold(1, self.spec.n, 1).transpose(2, 3).flatten(2)
 
@@ -76,13 +76,13 @@ def _earlier(tokens: Int[Tensor, "B T"], state: State | None, n: int) -> Int[Ten
     if state is None:
         return tokens.new_zeros(tokens.shape[0], n - 1)
     (newest,) = state.layers
-    assert isinstance(newest, Newest)
+    assert isinstance(newest, NGramState)
     return newest.tokens
 
 
-def _newest(text: Int[Tensor, "B N"], span: Span) -> Newest:
-    """The n - 1 tokens up to each row's end, of a text that begins n - 1 before the span."""
-    new = span.positions.shape[1]
+def _newest(text: Int[Tensor, "B N"], context: ForwardContext) -> NGramState:
+    """The n - 1 tokens up to each row's end, of a text that begins n - 1 before the context."""
+    new = context.positions.shape[1]
     places = torch.arange(text.shape[1] - new, device=text.device)
-    ends = torch.full_like(text[:, 0], new) if span.counts is None else span.counts
-    return Newest(text.gather(1, ends[:, None] + places))
+    ends = torch.full_like(text[:, 0], new) if context.num_tokens is None else context.num_tokens
+    return NGramState(text.gather(1, ends[:, None] + places))

@@ -9,7 +9,7 @@ from archetype.errors import SpecError
 from archetype.models.heads import Classifier, Pooler
 from archetype.models.stack import Stack
 from archetype.nn.build import build_norm, build_position
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import draw
 
 
@@ -80,12 +80,12 @@ class VisionEncoder(Stack):
         Raises:
             SpecError: the images are of another size.
         """
-        refuse_other_sizes(self.spec, images)
+        check_image_size(self.spec, images)
         x = self.embedding(images)
-        span = Span.of(x)
-        x, _ = self.run(x, span)
+        context = ForwardContext.of(x)
+        x, _ = self.run(x, context)
         if losses is not None:
-            losses += span.losses
+            losses += context.losses
         y: Tensor = self.final_norm(x)
         return y
 
@@ -100,7 +100,7 @@ class VisionEncoder(Stack):
         return x if self.classifier is None else self.classifier(self.pooled(x))
 
 
-def refuse_other_sizes(encoder: spec.VisionEncoder, images: Float[Tensor, "B C H W"]) -> None:
+def check_image_size(encoder: spec.VisionEncoder, images: Float[Tensor, "B C H W"]) -> None:
     """Raise where the pictures are not what the model's positions and patches are for."""
     expected = encoder.channels, encoder.image_size, encoder.image_size
     if images.shape[1:] != expected:

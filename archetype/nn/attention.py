@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.nn import masks
-from archetype.nn.cache import KeyValues, LayerState, Ring
-from archetype.nn.context import Span
+from archetype.nn.cache import KVCache, LayerState, RingKVCache
+from archetype.nn.context import ForwardContext
 from archetype.nn.norm import LayerNorm, RMSNorm
 from archetype.nn.position import Rotary
 from archetype.nn.position_bias import Alibi
-from archetype.nn.scaled_dot_product import Scoring, attend, attend_tiles, tiles
+from archetype.nn.scaled_dot_product import ScoreFunction, attend, attend_tiles, tiles
 
 Heads = Float[Tensor, "B H T P"]
 KeyHeads = Float[Tensor, "B K T P"]
@@ -49,10 +49,10 @@ class MultiHead(nn.Module):
                 return None
 
     @property
-    def scoring(self) -> Scoring:
+    def scoring(self) -> ScoreFunction:
         """How a query and a key make a score; dropout only while training."""
         scale = self.spec.scale or 1 / math.sqrt(self.sizes.head_dim)
-        return Scoring(scale, self.spec.softcap, self.score, self.spec.dropout if self.training else 0.0)
+        return ScoreFunction(scale, self.spec.softcap, self.score, self.spec.dropout if self.training else 0.0)
 
     def queries(self, x: Float[Tensor, "B T D"]) -> Heads:
         """What each head looks for."""
@@ -98,86 +98,88 @@ class Attention(MultiHead):
                 theirs = nn.Linear(mine.in_features, mine.out_features, bias=mine.bias is not None)
                 self.add_module(f"{name}_global", theirs)
 
-    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KeyValues:
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KVCache:
         """Empty keys and values for `capacity` positions, or for as many as the pattern will look back to."""
-        places = self.spec.pattern.remembered(capacity)
-        kind = Ring if places < capacity else KeyValues
+        places = self.spec.pattern.cache_length(capacity)
+        kind = RingKVCache if places < capacity else KVCache
         return kind.empty(batch, self.sizes.num_kv_heads, places, (self.sizes.head_dim,) * 2, dtype, device)
 
     def forward(
-        self, x: Float[Tensor, "B T D"], span: Span, state: LayerState | None = None
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None
     ) -> tuple[Float[Tensor, "B T D"], LayerState | None]:
-        """Mix the span's positions with each other and with all that the state remembers."""
-        q = self._turned(self.queries(x), span.positions, span)
+        """Mix the context's positions with each other and with all that the state remembers."""
+        q = self._turned(self.queries(x), context.positions, context)
         k, v = self.keys_and_values(x)
         if state is None:
-            k = self._turned(k, span.positions, span)
-            y = self._whole(q, k, v, span)
+            k = self._turned(k, context.positions, context)
+            y = self._whole(q, k, v, context)
             if hasattr(self, "q_global"):
-                y = self._with_global(y, x, span)
+                y = self._with_global(y, x, context)
             return self.joined(y), None
-        assert isinstance(state, KeyValues)
-        k, v, positions = self._remember(k, v, span, state)
-        return self.joined(attend(q, k, v, self.scoring, self._mask(span, positions))), state
+        assert isinstance(state, KVCache)
+        k, v, positions = self._remember(k, v, context, state)
+        return self.joined(attend(q, k, v, self.scoring, self._mask(context, positions))), state
 
-    def _whole(self, q: Heads, k: KeyHeads, v: KeyHeads, span: Span) -> Heads:
+    def _whole(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext) -> Heads:
         """A text that is complete: by tiles where they have fewer pairs than all."""
         length = q.shape[2]
-        setting = spec.Setting(self.causal, length, self.layer)
-        pattern, bias = self.spec.pattern, self._bias(span)
+        setting = spec.MaskContext(self.causal, length, self.layer)
+        pattern, bias = self.spec.pattern, self._bias(context)
         if not isinstance(pattern, spec.Full) and _computed(pattern, setting) < length * length:
-            valid = None if self.causal else span.valid
+            valid = None if self.causal else context.valid
             pieces = tiles(pattern, setting, q.device)
             return attend_tiles(q, k, v, self.scoring, pieces, bias, valid)
-        if isinstance(pattern, spec.Full) and bias is None and (self.causal or span.counts is None):
+        if isinstance(pattern, spec.Full) and bias is None and (self.causal or context.num_tokens is None):
             return attend(q, k, v, self.scoring, causal=self.causal)
-        return attend(q, k, v, self.scoring, self._mask(span, span.shared_positions))
+        return attend(q, k, v, self.scoring, self._mask(context, context.shared_positions))
 
-    def _mask(self, span: Span, keys: Tensor) -> Tensor:
+    def _mask(self, context: ForwardContext, keys: Tensor) -> Tensor:
         """Which pairs are allowed, (b, 1, T, S); with a position bias, its numbers and minus infinity elsewhere."""
-        bias, queries = self._bias(span), span.shared_positions
+        bias, queries = self._bias(context), context.shared_positions
 
         def pairs() -> Tensor:
-            setting = spec.Setting(self.causal, keys.shape[1], self.layer)
+            setting = spec.MaskContext(self.causal, keys.shape[1], self.layer)
             allowed = masks.allowed(self.spec.pattern, setting, queries, keys)
-            if not self.causal and span.counts is not None:
-                allowed = allowed & masks.present(span.counts, keys[0])
+            if not self.causal and context.num_tokens is not None:
+                allowed = allowed & masks.present(context.num_tokens, keys[0])
             return allowed
 
-        allowed = span.once(self.pairs_key, pairs)
+        allowed = context.cached(self.pairs_key, pairs)
         if bias is None:
             return allowed
-        masked: Tensor = span.once(self.bias_key, lambda: bias(queries, keys).masked_fill(~allowed, -math.inf))
+        masked: Tensor = context.cached(self.bias_key, lambda: bias(queries, keys).masked_fill(~allowed, -math.inf))
         return masked
 
-    def _bias(self, span: Span) -> nn.Module | None:
-        return span.position_bias if isinstance(self.spec.position, spec.RelativeBias) else self.alibi
+    def _bias(self, context: ForwardContext) -> nn.Module | None:
+        return context.position_bias if isinstance(self.spec.position, spec.RelativeBias) else self.alibi
 
-    def _turned(self, x: Heads, positions: Tensor, span: Span) -> Heads:
-        return x if self.rotary is None else self.rotary(x, positions, span)
+    def _turned(self, x: Heads, positions: Tensor, context: ForwardContext) -> Heads:
+        return x if self.rotary is None else self.rotary(x, positions, context)
 
-    def _remember(self, k: KeyHeads, v: KeyHeads, span: Span, state: KeyValues) -> tuple[Tensor, Tensor, Tensor]:
+    def _remember(
+        self, k: KeyHeads, v: KeyHeads, context: ForwardContext, state: KVCache
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Keys are stored rotated, except where the rotation follows the request's length."""
         if self.spec.keys_follow_length:
-            k, v, positions = state.append(k, v, span)
-            return self._turned(k, positions, span), v, positions
-        return state.append(self._turned(k, span.positions, span), v, span)
+            k, v, positions = state.append(k, v, context)
+            return self._turned(k, positions, context), v, positions
+        return state.append(self._turned(k, context.positions, context), v, context)
 
-    def _with_global(self, y: Heads, x: Float[Tensor, "B T D"], span: Span) -> Heads:
+    def _with_global(self, y: Heads, x: Float[Tensor, "B T D"], context: ForwardContext) -> Heads:
         """The global tokens' own look at everything (Beltagy 2020, section 3.1)."""
         assert isinstance(self.spec.pattern, spec.GlobalWindow)
         g = min(self.spec.pattern.global_tokens, x.shape[1])
         norms = {"q": self.q_norm, "k": self.k_norm, "v": None}
         q, k, v = (self.seen(getattr(self, f"{name}_global")(x), norm) for name, norm in norms.items())
-        q, k = (self._turned(z, span.positions, span) for z in (q, k))
-        seen = None if span.counts is None else masks.present(span.counts, span.positions[0])
-        if (bias := self._bias(span)) is not None:
-            numbers = bias(span.shared_positions[:, :g], span.shared_positions)
+        q, k = (self._turned(z, context.positions, context) for z in (q, k))
+        seen = None if context.num_tokens is None else masks.present(context.num_tokens, context.positions[0])
+        if (bias := self._bias(context)) is not None:
+            numbers = bias(context.shared_positions[:, :g], context.shared_positions)
             seen = numbers if seen is None else numbers.masked_fill(~seen, -math.inf)
         found = attend(q[:, :, :g], k, v, self.scoring, seen)
         return torch.cat((found, y[:, :, g:]), dim=2)
 
 
 @lru_cache(maxsize=64)
-def _computed(pattern: spec.Pattern, setting: spec.Setting) -> int:
-    return pattern.computed(setting)
+def _computed(pattern: spec.Pattern, setting: spec.MaskContext) -> int:
+    return pattern.num_computed_pairs(setting)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import Crossed, LayerState
-from archetype.nn.context import Span
+from archetype.nn.cache import DecoderBlockState, LayerState
+from archetype.nn.context import ForwardContext
 from archetype.nn.cross_attention import CrossAttention
 
 Mixed = tuple[Float[Tensor, "B T D"], LayerState | None]
@@ -45,24 +45,24 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(contents.dropout)
         self.residual_scale = contents.residual_scale
 
-    def forward(self, x: Float[Tensor, "B T D"], span: Span, state: LayerState | None = None) -> Mixed:
+    def forward(self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None) -> Mixed:
         """The vectors after this layer, and its state after them."""
-        own = state.mixer if isinstance(state, Crossed) else state
-        mixed, own = self.mixer(self.given("mixer", x, span), span, own)
-        x = self.joined("mixer", x, mixed, span)
+        own = state.mixer if isinstance(state, DecoderBlockState) else state
+        mixed, own = self.mixer(self.given("mixer", x, context), context, own)
+        x = self.joined("mixer", x, mixed, context)
         if self.cross is not None:
-            keys = state.cross if isinstance(state, Crossed) else self.cross.read(span.seen_source)
-            x = self.joined("cross", x, self.cross(self.given("cross", x, span), span, keys), span)
-            own = Crossed(own, keys) if own is not None else None
+            keys = state.cross if isinstance(state, DecoderBlockState) else self.cross.read(context.encoder_output)
+            x = self.joined("cross", x, self.cross(self.given("cross", x, context), context, keys), context)
+            own = DecoderBlockState(own, keys) if own is not None else None
         if self.feedforward is not None:
-            x = self.joined("feedforward", x, self.feedforward(self.given("feedforward", x, span), span), span)
+            x = self.joined("feedforward", x, self.feedforward(self.given("feedforward", x, context), context), context)
         return x, own
 
-    def given(self, content: str, x: Tensor, span: Span) -> Tensor:
+    def given(self, content: str, x: Tensor, context: ForwardContext) -> Tensor:
         """What the content reads: in plain wiring, what is there."""
         return x
 
-    def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
+    def joined(self, content: str, x: Tensor, found: Tensor, context: ForwardContext) -> Tensor:
         """What the next content's `given` starts from: in plain wiring what was found, of a source beside who asked."""
         found = self.scaled(found)
         return x + found if content == "cross" else found
@@ -72,27 +72,27 @@ class Block(nn.Module):
         y: Tensor = self.dropout(found)
         return y if self.residual_scale == 1.0 else y * self.residual_scale
 
-    def norm(self, content: str, x: Tensor, span: Span, which: str = "norm") -> Tensor:
+    def norm(self, content: str, x: Tensor, context: ForwardContext, which: str = "norm") -> Tensor:
         """X through the content's norm."""
-        y: Tensor = getattr(self, f"{content}_{which}")(x, span.valid)
+        y: Tensor = getattr(self, f"{content}_{which}")(x, context.valid)
         return y
 
 
 class PreNormBlock(Block):
     """x + F(norm(x)) (Xiong 2020)."""
 
-    def given(self, content: str, x: Tensor, span: Span) -> Tensor:
-        return self.norm(content, x, span)
+    def given(self, content: str, x: Tensor, context: ForwardContext) -> Tensor:
+        return self.norm(content, x, context)
 
-    def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
+    def joined(self, content: str, x: Tensor, found: Tensor, context: ForwardContext) -> Tensor:
         return x + self.scaled(found)
 
 
 class PostNormBlock(Block):
     """norm(x + F(x)) (Vaswani 2017)."""
 
-    def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
-        return self.norm(content, x + self.scaled(found), span)
+    def joined(self, content: str, x: Tensor, found: Tensor, context: ForwardContext) -> Tensor:
+        return self.norm(content, x + self.scaled(found), context)
 
 
 class SandwichBlock(Block):
@@ -100,18 +100,18 @@ class SandwichBlock(Block):
 
     norms = ("norm", "post_norm")
 
-    def given(self, content: str, x: Tensor, span: Span) -> Tensor:
-        return self.norm(content, x, span)
+    def given(self, content: str, x: Tensor, context: ForwardContext) -> Tensor:
+        return self.norm(content, x, context)
 
-    def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
-        return x + self.scaled(self.norm(content, found, span, "post_norm"))
+    def joined(self, content: str, x: Tensor, found: Tensor, context: ForwardContext) -> Tensor:
+        return x + self.scaled(self.norm(content, found, context, "post_norm"))
 
 
 class OutputNormBlock(Block):
     """x + norm(F(x)) (Liu 2021; OLMo 2)."""
 
-    def joined(self, content: str, x: Tensor, found: Tensor, span: Span) -> Tensor:
-        return x + self.scaled(self.norm(content, found, span))
+    def joined(self, content: str, x: Tensor, found: Tensor, context: ForwardContext) -> Tensor:
+        return x + self.scaled(self.norm(content, found, context))
 
 
 class PlainBlock(Block):
@@ -129,10 +129,10 @@ class ParallelBlock(Block):
             del self.feedforward_norm
         self.shared_norm = shared_norm
 
-    def forward(self, x: Float[Tensor, "B T D"], span: Span, state: LayerState | None = None) -> Mixed:
+    def forward(self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None) -> Mixed:
         """The vectors after this layer, and its state after them."""
-        normed = self.norm("mixer", x, span)
-        mixed, state = self.mixer(normed, span, state)
+        normed = self.norm("mixer", x, context)
+        mixed, state = self.mixer(normed, context, state)
         assert self.feedforward is not None
-        fed = self.feedforward(normed if self.shared_norm else self.norm("feedforward", x, span), span)
+        fed = self.feedforward(normed if self.shared_norm else self.norm("feedforward", x, context), context)
         return x + self.scaled(mixed) + self.scaled(fed), state

@@ -56,7 +56,7 @@ def build_position(position: spec.EmbeddingPosition, context_length: int, d_mode
 
 
 def build_mixer(mixer: spec.Mixer, d_model: int, causal: bool, layer: int) -> nn.Module:
-    """The module of a mixer, the `layer`-th of its stack: (x, span, state) -> (y, state)."""
+    """The module of a mixer, the `layer`-th of its stack: (x, context, state) -> (y, state)."""
     match mixer:
         case spec.Attention():
             return Attention(mixer, d_model, causal, layer)
@@ -71,7 +71,7 @@ def build_mixer(mixer: spec.Mixer, d_model: int, causal: bool, layer: int) -> nn
 
 
 def build_feedforward(feedforward: spec.FeedForward, d_model: int) -> nn.Module | None:
-    """The module of a feed-forward part: (x, span) -> y."""
+    """The module of a feed-forward part: (x, context) -> y."""
     match feedforward:
         case spec.MLP():
             return MLP(feedforward, d_model)

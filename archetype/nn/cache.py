@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 
 S = TypeVar("S", bound="LayerState")
-NOWHERE = 2**40  # the position of a place that holds nothing: later than every query
+EMPTY_SLOT = 2**40  # the position of a place that holds nothing: later than every query
 
 
 @dataclass
@@ -43,7 +43,7 @@ class LayerState:
                 inside = tuple(slice(size) for size in theirs.shape[1:])
                 mine[(rows, *inside)] = theirs
 
-    def kept_as(self: S, dtype: torch.dtype) -> S:
+    def to(self: S, dtype: torch.dtype) -> S:
         """The same with its numbers in another type; tokens and counts stay whole."""
         return replace(self, **{name: value.to(dtype) for name, value in self._values() if value.is_floating_point()})
 
@@ -65,7 +65,7 @@ class LayerState:
 
 
 @dataclass
-class KeyValues(LayerState):
+class KVCache(LayerState):
     """Two numbers of features for every position: place s holds position s.
 
     Keys and values of attention; of latent attention the latent and the shared, turned key, as one head each.
@@ -77,29 +77,31 @@ class KeyValues(LayerState):
     @classmethod
     def empty(
         cls, batch: int, heads: int, capacity: int, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device
-    ) -> "KeyValues":
+    ) -> "KVCache":
         """Zeros, not garbage: a masked place is multiplied by zero, and zero times NaN is NaN."""
         keys, values = (torch.zeros(batch, heads, capacity, size, dtype=dtype, device=device) for size in sizes)
         return cls(keys, values)
 
     def append(
-        self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], span: Span
+        self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], context: ForwardContext
     ) -> tuple[Float[Tensor, "B K S P"], Float[Tensor, "B K S Q"], Int[Tensor, "b S"]]:
-        """Write the span's positions; return all that may be looked at, and the position of each."""
+        """Write the context's positions; return all that may be looked at, and the position of each."""
         rows = torch.arange(keys.shape[0], device=keys.device)[:, None]
         slots = self.keys.shape[2]
         for buffer, new in ((self.keys, keys), (self.values, values)):
-            written, places = new.transpose(1, 2).to(buffer.dtype), span.positions
-            if span.counts is not None:  # padding may stand beyond the buffer: it leaves an earlier place as it is
+            written, places = new.transpose(1, 2).to(buffer.dtype), context.positions
+            if (
+                context.num_tokens is not None
+            ):  # padding may stand beyond the buffer: it leaves an earlier place as it is
                 inside = (places < slots)[:, :, None, None]
                 places = places % slots
                 written = torch.where(inside, written, buffer[rows, :, places])
             buffer[rows, :, places] = written
         return self.keys, self.values, torch.arange(slots, device=keys.device)[None]
 
-    def narrow(self, slots: int) -> "KeyValues":
+    def narrow(self, slots: int) -> "KVCache":
         """A view of the first `slots` positions."""
-        return KeyValues(self.keys[:, :, :slots], self.values[:, :, :slots])
+        return KVCache(self.keys[:, :, :slots], self.values[:, :, :slots])
 
     def after(self, view: LayerState) -> LayerState:
         """The same buffers: the pass wrote into them."""
@@ -107,26 +109,26 @@ class KeyValues(LayerState):
 
 
 @dataclass
-class Ring(KeyValues):
+class RingKVCache(KVCache):
     """The keys and values of the newest W positions: place s holds the newest position p with p mod W = s."""
 
     def append(
-        self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], span: Span
+        self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], context: ForwardContext
     ) -> tuple[Float[Tensor, "B K S P"], Float[Tensor, "B K S Q"], Int[Tensor, "B S"]]:
-        """Return what was remembered and the span, with the position of each; then remember the newest."""
-        starts, ends = span.positions[:, 0], span.ends
+        """Return what was remembered and the context, with the position of each; then remember the newest."""
+        starts, ends = context.positions[:, 0], context.ends
         if keys.shape[2] == 1:  # the place that is overwritten has left the window: nothing to join
             self._write(keys, values, starts, ends)
             return self.keys, self.values, self._positions(ends)
         seen = (
             torch.cat((self.keys, keys.to(self.keys.dtype)), dim=2),
             torch.cat((self.values, values.to(self.values.dtype)), dim=2),
-            torch.cat((self._positions(starts), span.positions), dim=1),
+            torch.cat((self._positions(starts), context.positions), dim=1),
         )
         self._write(keys, values, starts, ends)
         return seen
 
-    def narrow(self, slots: int) -> "Ring":
+    def narrow(self, slots: int) -> "RingKVCache":
         """Itself: where a position stands depends on the whole size."""
         return self
 
@@ -138,7 +140,7 @@ class Ring(KeyValues):
 
     def _positions(self, ends: Int[Tensor, "B"]) -> Int[Tensor, "B W"]:
         newest = self._newest(ends)
-        return torch.where(newest < 0, NOWHERE, newest)
+        return torch.where(newest < 0, EMPTY_SLOT, newest)
 
     def _write(self, keys: Tensor, values: Tensor, starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:
         step = self._newest(ends) - starts[:, None]  # which of the new ones belongs into each place; negative: none
@@ -149,29 +151,29 @@ class Ring(KeyValues):
 
 
 @dataclass
-class SourceKeys(LayerState):
+class CrossKVCache(LayerState):
     """The keys and values of a source text, which no pass changes, and how many of each row are no padding."""
 
     keys: Float[Tensor, "B K S P"]
     values: Float[Tensor, "B K S P"]
-    counts: Int[Tensor, "B"]
+    num_tokens: Int[Tensor, "B"]
 
 
 @dataclass
-class Crossed(LayerState):
+class DecoderBlockState(LayerState):
     """The states of a block that also looks at a source."""
 
     mixer: LayerState
-    cross: SourceKeys
+    cross: CrossKVCache
 
-    def narrow(self, slots: int) -> "Crossed":
+    def narrow(self, slots: int) -> "DecoderBlockState":
         """A narrow view of the mixer's; the source stays whole."""
-        return Crossed(self.mixer.narrow(slots), self.cross)
+        return DecoderBlockState(self.mixer.narrow(slots), self.cross)
 
-    def after(self, view: LayerState) -> "Crossed":
+    def after(self, view: LayerState) -> "DecoderBlockState":
         """The mixer's state after the pass, beside the same source."""
-        assert isinstance(view, Crossed)
-        return Crossed(self.mixer.after(view.mixer), self.cross)
+        assert isinstance(view, DecoderBlockState)
+        return DecoderBlockState(self.mixer.after(view.mixer), self.cross)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.nn.activation import activation
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 from archetype.nn.feedforward import MLP, GatedMLP
 
 Projection = tuple[Tensor, Tensor | None]  # weight and bias of one expert
@@ -38,21 +38,21 @@ class MixtureOfExperts(nn.Module):
         if self.correction is not None:
             self.correction.zero_()
 
-    def forward(self, x: Float[Tensor, "... D"], span: Span) -> Float[Tensor, "... D"]:
-        """What the experts make of each token; while training, the balance loss goes to `span.losses`."""
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
+        """What the experts make of each token; while training, the balance loss goes to `context.losses`."""
         tokens = x.flatten(0, -2)
         affinities = self._affinities(tokens)
         weights, chosen = self._choose(affinities)
         if self.training and self.spec.balance_loss > 0:
-            valid = None if span.valid is None else span.valid.flatten()
-            span.losses.append(self.spec.balance_loss * balance(affinities, chosen, valid))
+            valid = None if context.valid is None else context.valid.flatten()
+            context.losses.append(self.spec.balance_loss * balance(affinities, chosen, valid))
         y: Tensor = self.experts(tokens, chosen, weights).view_as(x)
-        return y if self.shared is None else y + self._shared(x, span)
+        return y if self.shared is None else y + self._shared(x, context)
 
-    def _shared(self, x: Float[Tensor, "... D"], span: Span) -> Float[Tensor, "... D"]:
+    def _shared(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
         """What the expert that all tokens have says."""
         assert self.shared is not None
-        y: Tensor = self.shared(x, span)
+        y: Tensor = self.shared(x, context)
         return y if self.shared_gate is None else y * self.shared_gate(x).sigmoid()
 
     def _affinities(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N E"]:
@@ -72,7 +72,7 @@ class MixtureOfExperts(nn.Module):
         """The weights of each token's experts, and which they are."""
         worth = affinities if self.correction is None else affinities + self.correction
         if self.spec.groups is not None:
-            worth = worth.masked_fill(~within_best_groups(worth, self.spec.groups), -math.inf)
+            worth = worth.masked_fill(~group_limited_mask(worth, self.spec.groups), -math.inf)
         chosen = worth.topk(self.spec.experts_per_token).indices
         weights = affinities.gather(-1, chosen)
         if self.spec.router.renormalize:
@@ -80,7 +80,7 @@ class MixtureOfExperts(nn.Module):
         return weights * self.spec.router.scale, chosen
 
 
-def within_best_groups(worth: Float[Tensor, "N E"], groups: spec.ExpertGroups) -> Bool[Tensor, "N E"]:
+def group_limited_mask(worth: Float[Tensor, "N E"], groups: spec.ExpertGroups) -> Bool[Tensor, "N E"]:
     """Whether each expert's group is among those whose best experts are the token's best."""
     grouped = worth.unflatten(-1, (groups.num_groups, -1))
     best = grouped.topk(groups.best).values.sum(-1).topk(groups.groups_per_token).indices

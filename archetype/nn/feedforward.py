@@ -1,11 +1,11 @@
-"""The part of a block that works on each position alone. All are called with the vectors and the span they are of."""
+"""The part of a block that works on each position alone: called with the vectors and the ForwardContext."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype import spec
 from archetype.nn.activation import activation
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 
 
 class MLP(nn.Module):
@@ -18,7 +18,7 @@ class MLP(nn.Module):
         self.down = nn.Linear(d_ff, d_model, bias=feedforward.bias)
         self.activation = activation(feedforward.activation)
 
-    def forward(self, x: Float[Tensor, "... D"], span: Span) -> Float[Tensor, "... D"]:
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
         y: Tensor = self.down(self.activation(self.up(x)))
         return y
 
@@ -34,6 +34,6 @@ class GatedMLP(nn.Module):
         self.down = nn.Linear(d_ff, d_model, bias=feedforward.bias)
         self.activation = activation(feedforward.activation)
 
-    def forward(self, x: Float[Tensor, "... D"], span: Span) -> Float[Tensor, "... D"]:
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
         y: Tensor = self.down(self.activation(self.gate(x)) * self.up(x))
         return y

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.nn import masks
-from archetype.nn.cache import KeyValues, LayerState
-from archetype.nn.context import Span
+from archetype.nn.cache import KVCache, LayerState
+from archetype.nn.context import ForwardContext
 from archetype.nn.norm import LayerNorm, NoNorm, RMSNorm
 from archetype.nn.position import Rotary
-from archetype.nn.scaled_dot_product import MASKED, Scoring, attend
+from archetype.nn.scaled_dot_product import MASKED, ScoreFunction, attend
 
 Queries = tuple[Float[Tensor, "B H T P"], Float[Tensor, "B H T R"]]  # the plain and the turned features
 Latents = tuple[Float[Tensor, "B 1 S C"], Float[Tensor, "B 1 S R"]]  # the latents and the turned keys that heads share
@@ -46,45 +46,45 @@ class LatentAttention(nn.Module):
         self.o = nn.Linear(heads * mixer.v_head_dim, d_model, bias=mixer.bias)
         self.rotary = Rotary(mixer.position, mixer.qk_rope_head_dim)
 
-    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KeyValues:
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KVCache:
         """Room for the latents and the turned keys of `capacity` positions: C + R numbers each."""
         sizes = self.spec.kv_lora_rank, self.spec.qk_rope_head_dim
-        return KeyValues.empty(batch, 1, capacity, sizes, dtype, device)
+        return KVCache.empty(batch, 1, capacity, sizes, dtype, device)
 
     def forward(
-        self, x: Float[Tensor, "B T D"], span: Span, state: LayerState | None = None
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None
     ) -> tuple[Float[Tensor, "B T D"], LayerState | None]:
-        """Mix the span's positions with each other and with all that the state remembers."""
-        queries, latents = self._queries(x, span), self._latents(x, span)
+        """Mix the context's positions with each other and with all that the state remembers."""
+        queries, latents = self._queries(x, context), self._latents(x, context)
         if state is None:
-            complete = self.causal or span.counts is None  # then no mask says more than the direction
-            allowed = None if complete else self._allowed(span, span.shared_positions)
+            complete = self.causal or context.num_tokens is None  # then no mask says more than the direction
+            allowed = None if complete else self._allowed(context, context.shared_positions)
         else:
-            assert isinstance(state, KeyValues)
-            *remembered, positions = state.append(*latents, span)
+            assert isinstance(state, KVCache)
+            *remembered, positions = state.append(*latents, context)
             latents = remembered[0].to(x.dtype), remembered[1].to(x.dtype)  # a state may keep fewer bits
-            allowed = self._allowed(span, positions)
+            allowed = self._allowed(context, positions)
         absorbs = self.spec.absorbs(x.shape[1], latents[0].shape[2])
         y = (self._absorbed if absorbs else self._plain)(queries, latents, allowed)
         return self.o(y.transpose(1, 2).flatten(2)), state
 
-    def _queries(self, x: Float[Tensor, "B T D"], span: Span) -> Queries:
+    def _queries(self, x: Float[Tensor, "B T D"], context: ForwardContext) -> Queries:
         direct = isinstance(self.spec.query, spec.DirectQuery)
         q = self.q(x) if direct else self.q_up(self.q_norm(self.q_down(x)))
         heads = q.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
         plain, turned = heads.split((self.spec.qk_nope_head_dim, self.spec.qk_rope_head_dim), dim=-1)
-        return plain, self.rotary(turned, span.positions, span)
+        return plain, self.rotary(turned, context.positions, context)
 
-    def _latents(self, x: Float[Tensor, "B T D"], span: Span) -> Latents:
+    def _latents(self, x: Float[Tensor, "B T D"], context: ForwardContext) -> Latents:
         """What is remembered: latents after their norm and keys after their turn, as one head."""
         latent, key = self.kv_down(x)[:, None].split((self.spec.kv_lora_rank, self.spec.qk_rope_head_dim), dim=-1)
-        return self.kv_norm(latent), self.rotary(key, span.positions, span)
+        return self.kv_norm(latent), self.rotary(key, context.positions, context)
 
-    def _allowed(self, span: Span, keys: Tensor) -> Bool[Tensor, "b 1 t S"]:
+    def _allowed(self, context: ForwardContext, keys: Tensor) -> Bool[Tensor, "b 1 t S"]:
         if self.causal:
-            return span.once("latent causal", lambda: masks.causal(span.shared_positions, keys))
-        assert span.counts is not None
-        return masks.present(span.counts, keys[0])
+            return context.cached("latent causal", lambda: masks.causal(context.shared_positions, keys))
+        assert context.num_tokens is not None
+        return masks.present(context.num_tokens, keys[0])
 
     def _plain(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
         """Every latent expanded to each head's key and value."""
@@ -96,7 +96,7 @@ class LatentAttention(nn.Module):
         # torch's kernel for CPU wants keys as wide as values; without it all weights would be kept
         wide = max(self.spec.head_dim, self.spec.v_head_dim)
         q, k, v = (_widened(part, wide) for part in (torch.cat(queries, dim=-1), key, value))
-        scoring, causal = Scoring(self._scale, dropout=self._dropout), self.causal and allowed is None
+        scoring, causal = ScoreFunction(self._scale, dropout=self._dropout), self.causal and allowed is None
         found = attend(q, k, v, scoring, allowed, causal)
         return found[..., : self.spec.v_head_dim]
 

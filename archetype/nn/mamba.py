@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.nn.cache import LayerState
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 from archetype.nn.selective_scan import scan
 
 
 @dataclass
-class SelectiveState(LayerState):
+class MambaState(LayerState):
     """The newest W = conv_kernel - 1 inputs of the convolution, and the numbers that decay."""
 
     conv: Float[Tensor, "B E W"]
@@ -78,49 +78,49 @@ class Mamba(nn.Module):
             parameter.fill_(1.0)
         return True
 
-    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> SelectiveState:
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> MambaState:
         """Before a text stand zeros. The size does not depend on the capacity."""
         inner = self.out_proj.in_features
         conv, hidden = (
             torch.zeros(batch, inner, size, dtype=dtype, device=device)
             for size in (self.spec.conv_kernel - 1, self.spec.state_size)
         )
-        return SelectiveState(conv, hidden)
+        return MambaState(conv, hidden)
 
     def forward(
-        self, x: Float[Tensor, "B T D"], span: Span, state: LayerState | None = None
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None
     ) -> tuple[Float[Tensor, "B T D"], LayerState | None]:
-        """Read the span's positions after all that the state has read. Padding is not read."""
+        """Read the context's positions after all that the state has read. Padding is not read."""
         before = state if state is not None else self.new_state(x.shape[0], 0, x.dtype, x.device)
-        assert isinstance(before, SelectiveState)
+        assert isinstance(before, MambaState)
         u, gate = self.in_proj(x).chunk(2, dim=-1)
-        u, conv = self._convolved(u.transpose(1, 2), span, before.conv)
-        y, hidden = self._scanned(u, span, before.hidden)
+        u, conv = self._convolved(u.transpose(1, 2), context, before.conv)
+        y, hidden = self._scanned(u, context, before.hidden)
         y = self.out_proj((y * nn.functional.silu(gate)).to(x.dtype))
-        after = SelectiveState(conv.to(before.conv.dtype), hidden.to(before.hidden.dtype))
+        after = MambaState(conv.to(before.conv.dtype), hidden.to(before.hidden.dtype))
         return y, after if state is not None else None
 
     def _convolved(
-        self, u: Float[Tensor, "B E T"], span: Span, conv: Float[Tensor, "B E W"]
+        self, u: Float[Tensor, "B E T"], context: ForwardContext, conv: Float[Tensor, "B E W"]
     ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B E W"]]:
         """Each position with the W before it; and the newest W inputs of each row that are no padding."""
         joined = torch.cat((conv.to(u.dtype), u), dim=2)
         y = nn.functional.silu(self.conv(joined)).transpose(1, 2)
-        if span.counts is None:
+        if context.num_tokens is None:
             return y, joined[:, :, u.shape[2] :].clone()  # no view, which would keep the whole text
-        places = span.counts[:, None] + torch.arange(conv.shape[2], device=u.device)
+        places = context.num_tokens[:, None] + torch.arange(conv.shape[2], device=u.device)
         return y, joined.gather(2, places[:, None].expand(conv.shape))
 
     def _scanned(
-        self, u: Float[Tensor, "B T E"], span: Span, hidden: Float[Tensor, "B E Z"]
+        self, u: Float[Tensor, "B T E"], context: ForwardContext, hidden: Float[Tensor, "B E Z"]
     ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B E Z"]]:
         """What the state shows at each position, with the input itself; a step of zero leaves the state as it is."""
         exact = torch.promote_types(u.dtype, torch.float32)
         low_rank, *selected = self.x_proj(u).split(self.sizes, dim=-1)
         b, c = (vectors.to(exact) for vectors in selected)
         delta = nn.functional.softplus(self.dt_proj(low_rank).to(exact))
-        if span.valid is not None:
-            delta = delta.masked_fill(~span.valid[..., None], 0.0)
+        if context.valid is not None:
+            delta = delta.masked_fill(~context.valid[..., None], 0.0)
         rates, u = -torch.exp(self.A_log.to(exact)), u.to(exact)
         y, hidden = scan(delta, delta * u, b, c, rates, hidden.to(exact))
         return y + self.D.to(exact) * u, hidden

@@ -15,13 +15,13 @@ def causal(queries: Int[Tensor, "B T"], keys: Int[Tensor, "b S"]) -> Bool[Tensor
 
 
 def allowed(
-    pattern: spec.Pattern, setting: spec.Setting, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]
+    pattern: spec.Pattern, setting: spec.MaskContext, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]
 ) -> Bool[Tensor, "b3 1 T S"]:
     """True where the pattern lets the query at position i see the key at position j."""
     pairs: Tensor = pattern.allows(queries[:, None, :, None], keys[:, None, None, :], setting)
     return pairs
 
 
-def present(counts: Int[Tensor, "B"], keys: Int[Tensor, "S"]) -> Bool[Tensor, "B 1 1 S"]:
+def present(num_tokens: Int[Tensor, "B"], keys: Int[Tensor, "S"]) -> Bool[Tensor, "B 1 1 S"]:
     """True where a key is no padding, of rows that start at position 0."""
-    return (keys < counts[:, None])[:, None, None]
+    return (keys < num_tokens[:, None])[:, None, None]

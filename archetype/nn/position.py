@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from archetype import spec
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 
 
 class Learned(nn.Module):
@@ -65,11 +65,11 @@ class Rotary(nn.Module):
         self.key = (spec.fingerprint(position), rotary_dim)
 
     def forward(
-        self, x: Float[Tensor, "B H T P"], positions: Int[Tensor, "b T"], span: Span
+        self, x: Float[Tensor, "B H T P"], positions: Int[Tensor, "b T"], context: ForwardContext
     ) -> Float[Tensor, "B H T P"]:
         """Rotate queries or keys that stand at `positions`."""
-        where = "queries" if positions is span.positions else "keys"
-        cos, sin = span.once((where, self.key), lambda: self.tables(positions, span))
+        where = "queries" if positions is context.positions else "keys"
+        cos, sin = context.cached((where, self.key), lambda: self.tables(positions, context))
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
         turned, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
         if self.spec.interleaved:
@@ -81,10 +81,10 @@ class Rotary(nn.Module):
         return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned
 
     def tables(
-        self, positions: Int[Tensor, "b T"], span: Span
+        self, positions: Int[Tensor, "b T"], context: ForwardContext
     ) -> tuple[Float[Tensor, "_ 1 T R2"], Float[Tensor, "_ 1 T R2"]]:
         """Cos and sin of every pair's angle, in float32; R2 = R/2 pairs."""
-        frequencies, factor = rotary_frequencies(self.spec, self.rotary_dim, span.ends)
+        frequencies, factor = rotary_frequencies(self.spec, self.rotary_dim, context.ends)
         angles = positions[:, None, :, None] * frequencies[:, None, None, :]
         angles = -angles if self.spec.reversed else angles
         return angles.cos() * factor, angles.sin() * factor

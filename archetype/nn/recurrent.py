@@ -10,11 +10,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from archetype import spec
 from archetype.nn.cache import LayerState
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 
 
 @dataclass
-class Hidden(LayerState):
+class RNNState(LayerState):
     """The last output; of two directions, that of the forward one and then that of the backward one."""
 
     hidden: Float[Tensor, "B D"]
@@ -26,7 +26,7 @@ class Hidden(LayerState):
 
 
 @dataclass
-class HiddenCell(Hidden):
+class LSTMState(RNNState):
     """The last output, and what the gates let stay."""
 
     cell: Float[Tensor, "B D"]
@@ -61,7 +61,7 @@ class Recurrent(nn.Module):
     """An RNN, LSTM or GRU over the positions (Elman 1990; Hochreiter 1997; Cho 2014).
 
     Two directions have D / 2 features each; the backward one starts at each row's last token that is no padding, and
-    what it finds at a position holds for the span alone: later spans change nothing of it.
+    what it finds at a position holds for the context alone: later spans change nothing of it.
     """
 
     def __init__(self, mixer: spec.RNN | spec.LSTM | spec.GRU, d_model: int) -> None:
@@ -70,23 +70,23 @@ class Recurrent(nn.Module):
         self.d_model = d_model
         self.cell = _cell(mixer, d_model, d_model // self.directions)
 
-    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> Hidden:
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> RNNState:
         """Before a text stand zeros. The size does not depend on the capacity."""
-        kind = HiddenCell if isinstance(self.cell, nn.LSTM) else Hidden
-        vectors = 2 if kind is HiddenCell else 1
+        kind = LSTMState if isinstance(self.cell, nn.LSTM) else RNNState
+        vectors = 2 if kind is LSTMState else 1
         return kind(*(torch.zeros(batch, self.d_model, dtype=dtype, device=device) for _ in range(vectors)))
 
     def forward(
-        self, x: Float[Tensor, "B T D"], span: Span, state: LayerState | None = None
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None
     ) -> tuple[Float[Tensor, "B T D"], LayerState | None]:
-        """Read the span's positions after all that the state has read. Padding is not read."""
+        """Read the context's positions after all that the state has read. Padding is not read."""
         if state is None:
-            return self._read(x, span, None)[0], None
-        assert isinstance(state, Hidden)
-        y, new = self._read(x, span, self._split(state.vectors, x.dtype))
+            return self._read(x, context, None)[0], None
+        assert isinstance(state, RNNState)
+        y, new = self._read(x, context, self._split(state.vectors, x.dtype))
         last = [vectors.transpose(0, 1).flatten(1).to(state.hidden.dtype) for vectors in new]
-        if span.counts is not None:  # a row without tokens stays as it was
-            some = (span.counts > 0)[:, None]
+        if context.num_tokens is not None:  # a row without tokens stays as it was
+            some = (context.num_tokens > 0)[:, None]
             last = [torch.where(some, now, old) for now, old in zip(last, state.vectors, strict=True)]
         return y, type(state)(*last)
 
@@ -96,16 +96,16 @@ class Recurrent(nn.Module):
         return tuple(half.transpose(0, 1).contiguous() for half in halves)
 
     def _read(
-        self, x: Tensor, span: Span, first: tuple[Tensor, ...] | None
+        self, x: Tensor, context: ForwardContext, first: tuple[Tensor, ...] | None
     ) -> tuple[Float[Tensor, "B T D"], tuple[Tensor, ...]]:
         """The kernel's output, and where it stood after each row's last token."""
         start = first if first is None or isinstance(self.cell, nn.LSTM) else first[0]
         # padding stands at the end: it matters to who starts there or stops before it, where there is more than a token
-        if span.counts is None or x.shape[1] == 1 or (first is None and self.directions == 1):
+        if context.num_tokens is None or x.shape[1] == 1 or (first is None and self.directions == 1):
             y, last = self.cell(x, start)
         else:
-            counts = span.counts.clamp(min=1).cpu()  # the kernel knows no empty rows
-            packed = pack_padded_sequence(x, counts, batch_first=True, enforce_sorted=False)
+            num_tokens = context.num_tokens.clamp(min=1).cpu()  # the kernel knows no empty rows
+            packed = pack_padded_sequence(x, num_tokens, batch_first=True, enforce_sorted=False)
             y, last = self.cell(packed, start)
             y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
         return y, last if isinstance(last, tuple) else (last,)

@@ -16,7 +16,7 @@ Bias = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Scoring:
+class ScoreFunction:
     """How a query and a key make a score. `additive`, (H, P), makes it w^T tanh(q + k)."""
 
     scale: float
@@ -48,7 +48,7 @@ def attend(
     q: Float[Tensor, "B H T P"],
     k: Float[Tensor, "B K S P"],
     v: Float[Tensor, "B K S Q"],
-    scoring: Scoring,
+    scoring: ScoreFunction,
     mask: Tensor | None = None,
     causal: bool = False,
 ) -> Float[Tensor, "B H T Q"]:
@@ -91,12 +91,12 @@ class Tiles:
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # what an evaluation asks for first, training is given too
-def tiles(pattern: spec.Pattern, setting: spec.Setting, device: torch.device) -> tuple[Tiles, ...]:
+def tiles(pattern: spec.Pattern, setting: spec.MaskContext, device: torch.device) -> tuple[Tiles, ...]:
     """The pieces of a pattern that are not empty."""
     return tuple(_indices(pattern, setting, piece, device) for piece in pattern.pieces(setting) if all(piece.shape))
 
 
-def _indices(pattern: spec.Pattern, setting: spec.Setting, piece: spec.Piece, device: torch.device) -> Tiles:
+def _indices(pattern: spec.Pattern, setting: spec.MaskContext, piece: spec.Piece, device: torch.device) -> Tiles:
     count, most_queries, most_keys = piece.shape
     queries, keys = torch.full((count, most_queries), -1), torch.full((count, most_keys), -1)
     for index, tile in enumerate(piece.tiles):
@@ -128,7 +128,7 @@ def attend_tiles(
     q: Float[Tensor, "B H T P"],
     k: Float[Tensor, "B K T P"],
     v: Float[Tensor, "B K T Q"],
-    scoring: Scoring,
+    scoring: ScoreFunction,
     pieces: tuple[Tiles, ...],
     bias: Bias | None = None,
     valid: Bool[Tensor, "B T"] | None = None,
@@ -147,7 +147,7 @@ def attend_tiles(
 
 
 def _attend_alone(
-    q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, piece: Tiles, bias: Bias | None, valid: Tensor | None
+    q: Tensor, k: Tensor, v: Tensor, scoring: ScoreFunction, piece: Tiles, bias: Bias | None, valid: Tensor | None
 ) -> Float[Tensor, "B H T Q"]:
     """Of the only piece, the tiles are texts of their own, side by side in the batch."""
     batch, sides = q.shape[0], ((q, piece.queries), (k, piece.keys), (v, piece.keys))
@@ -163,7 +163,7 @@ def _attend_alone(
 
 
 def _attend_piece(
-    q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, piece: Tiles, bias: Bias | None, valid: Tensor | None
+    q: Tensor, k: Tensor, v: Tensor, scoring: ScoreFunction, piece: Tiles, bias: Bias | None, valid: Tensor | None
 ) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H T"]]:
     batch, heads, shared = q.shape[0], q.shape[1], k.shape[1]
     count, rows = piece.queries.shape

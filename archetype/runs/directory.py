@@ -12,7 +12,7 @@ from archetype.families.rules import Rule
 from archetype.io.tensors import Tensors, save
 from archetype.runs.checkpoints import latest
 from archetype.errors import CheckpointError
-from archetype.models import Model, skeleton
+from archetype.models import Model, build_on_meta
 from archetype.spec import ModelSpec, read, to_yaml
 
 
@@ -75,7 +75,7 @@ def write_run_spec(run: Run, spec: ModelSpec) -> None:
 
 def read_run_model(run: Run, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Model:
     """The model of a run: its finished weights, or those of its newest whole checkpoint."""
-    model = skeleton(read_run_spec(run))
+    model = build_on_meta(read_run_spec(run))
     fill_from(model, weights_of(run), dtype, device)
     return model.eval()
 
@@ -95,7 +95,7 @@ def fill_from(model: Model, file: Path, dtype: torch.dtype | None = None, device
     try:
         fill(model, Tensors.single(file), [Rule(name, (name,)) for name in names], (), dtype, device)
     except CheckpointError as error:
-        raise error if error.place == str(file) else error.within(str(file)) from None
+        raise error if error.place == str(file) else error.at(str(file)) from None
 
 
 def write_weights(run: Run, model: Model) -> None:

@@ -65,7 +65,7 @@ from archetype.spec.model import (
     VisionEncoder,
 )
 from archetype.spec.norm import BatchNorm, LayerNorm, NoNorm, Norm, RMSNorm, VectorNorm
-from archetype.spec.pattern import BigBird, Fixed, Full, GlobalWindow, Pattern, Piece, Setting, Strided, Window
+from archetype.spec.pattern import BigBird, Fixed, Full, GlobalWindow, MaskContext, Pattern, Piece, Strided, Window
 from archetype.spec.position import (
     Alibi,
     DynamicScaling,
@@ -84,7 +84,7 @@ from archetype.spec.position import (
 )
 from archetype.spec.recurrent import GRU, LSTM, RNN, Mamba
 from archetype.spec.serialize import json_schema, parse, read, to_json, to_yaml
-from archetype.spec.stack import SizedStack, Stack, StackInPlace
+from archetype.spec.stack import SizedStack, Stack, StackView
 
 __all__ = [
     "GRU",
@@ -127,6 +127,7 @@ __all__ = [
     "Llama3Scaling",
     "LowRankQuery",
     "Mamba",
+    "MaskContext",
     "MaskedLanguageModelHead",
     "MegaByte",
     "Mixer",
@@ -157,14 +158,13 @@ __all__ = [
     "RotaryScaling",
     "Router",
     "SandwichNorm",
-    "Setting",
     "SigmoidRouter",
     "Sinusoidal",
     "SizedStack",
     "SoftmaxRouter",
     "Spec",
     "Stack",
-    "StackInPlace",
+    "StackView",
     "StateBridge",
     "Strided",
     "Swish",

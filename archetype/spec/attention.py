@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from archetype.spec.base import Flag, Positive, Probability, Size, Spec, fault
+from archetype.spec.base import Flag, Positive, Probability, Size, Spec, invalid
 from archetype.spec.norm import NoNorm, RMSNorm, VectorNorm
 from archetype.spec.pattern import BigBird, Full, GlobalWindow, Pattern
 from archetype.spec.position import Alibi, MixerPosition, NoPosition, Rotary
@@ -75,7 +75,7 @@ class Attention(Spec):
         if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
             valid = [str(k) for k in range(1, self.num_heads + 1) if self.num_heads % k == 0]
             cause = f"{self.num_kv_heads} does not divide num_heads {self.num_heads}"
-            fault("num_kv_heads", cause, f"use {' or '.join(filter(None, [', '.join(valid[:-1]), valid[-1]]))}")
+            invalid("num_kv_heads", cause, f"use {' or '.join(filter(None, [', '.join(valid[:-1]), valid[-1]]))}")
         if self.head_dim is not None:
             self._rotation_fits(self.head_dim)
         return self
@@ -85,26 +85,26 @@ class Attention(Spec):
         if self.score == "additive":
             for name, given in (("scale", self.scale), ("softcap", self.softcap)):
                 if given is not None:
-                    fault(name, "an additive score is bounded and has none", f"leave {name} out, or use score dot")
+                    invalid(name, "an additive score is bounded and has none", f"leave {name} out, or use score dot")
             if isinstance(self.position, Rotary):
                 cause = "turning queries and keys means something in their product only"
-                fault("position", cause, "use relative_bias or alibi, or score dot")
+                invalid("position", cause, "use relative_bias or alibi, or score dot")
             if not isinstance(self.pattern, Full):
-                fault("pattern", "additive scores are computed in full", "use pattern full, or score dot")
+                invalid("pattern", "additive scores are computed in full", "use pattern full, or score dot")
         if isinstance(self.position, Alibi) and isinstance(self.pattern, GlobalWindow | BigBird):
             cause = "alibi fades distant tokens, and global tokens are there to be seen from far"
-            fault("position", cause, "use learned positions in the embedding, or pattern window")
+            invalid("position", cause, "use learned positions in the embedding, or pattern window")
         if isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections and self.keys_follow_length:
-            fault("position.scaling", "dynamic scaling has no global projections", "use another scaling")
+            invalid("position.scaling", "dynamic scaling has no global projections", "use another scaling")
         return self
 
     def _rotation_fits(self, head_dim: int) -> None:
         if not isinstance(self.position, Rotary):
             return
         if self.position.dim is None and head_dim % 2:
-            fault("head_dim", f"{head_dim} features cannot be paired for rotary positions", "use an even head_dim")
+            invalid("head_dim", f"{head_dim} features cannot be paired for rotary positions", "use an even head_dim")
         if self.position.dim is not None and self.position.dim > head_dim:
-            fault("position.dim", f"{self.position.dim} is more than head_dim {head_dim}", f"use at most {head_dim}")
+            invalid("position.dim", f"{self.position.dim} is more than head_dim {head_dim}", f"use at most {head_dim}")
 
     def fits(self, d_model: int) -> None:
         """Check, inside a validator, what depends on the model's width."""
@@ -113,17 +113,17 @@ class Attention(Spec):
                 cause = f"{self.num_heads} does not divide d_model {d_model}"
                 divisors = [h for h in range(1, d_model + 1) if d_model % h == 0]
                 near = sorted(sorted(divisors, key=lambda h: abs(h - self.num_heads))[:3])
-                fault("num_heads", cause, f"use {', '.join(map(str, near))} or give head_dim")
+                invalid("num_heads", cause, f"use {', '.join(map(str, near))} or give head_dim")
             self._rotation_fits(d_model // self.num_heads)
 
     def stands(self, causal: bool) -> None:
         """Check, inside a validator, what depends on the direction of the stack."""
         if causal and isinstance(self.pattern, BigBird):
             cause = "bigbird's random and last blocks look ahead, and a decoder must not"
-            fault("pattern", cause, "use strided, fixed or window, or an encoder")
+            invalid("pattern", cause, "use strided, fixed or window, or an encoder")
         if causal and isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections:
             cause = "the first tokens of a text that is being written see nothing that is not near"
-            fault("pattern.global_projections", cause, "leave it out, or use an encoder")
+            invalid("pattern.global_projections", cause, "leave it out, or use an encoder")
 
     def sizes(self, d_model: int) -> AttentionSizes:
         """All sizes, for a model of width `d_model`."""
@@ -177,12 +177,12 @@ class LatentAttention(Spec):
     @model_validator(mode="after")
     def _rotation_fits(self) -> "LatentAttention":
         if self.qk_rope_head_dim % 2:
-            fault("qk_rope_head_dim", f"{self.qk_rope_head_dim} features cannot be paired", "use an even number")
+            invalid("qk_rope_head_dim", f"{self.qk_rope_head_dim} features cannot be paired", "use an even number")
         if self.position.dim is not None:
-            fault("position.dim", "the turned features are a part of their own", "use qk_rope_head_dim")
+            invalid("position.dim", "the turned features are a part of their own", "use qk_rope_head_dim")
         if self.position.scaling.kind == "dynamic":
             cause = "dynamic scaling would turn every remembered key anew"
-            fault("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
+            invalid("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
         return self
 
     def fits(self, d_model: int) -> None:

@@ -58,7 +58,7 @@ class Spec(BaseModel):
             for key in data:
                 if key not in cls.model_fields:
                     names = list(cls.model_fields)
-                    fault(str(key), "is not a known key", nearest(str(key), names))
+                    invalid(str(key), "is not a known key", nearest(str(key), names))
         return data
 
     @model_serializer(mode="wrap")
@@ -88,12 +88,12 @@ class Spec(BaseModel):
         except ValidationError as error:
             raise explain(error) from None
 
-    def changed(self, **fields: Any) -> Self:
+    def replace(self, **fields: Any) -> Self:
         """A copy with some fields replaced, checked anew."""
         return self.parse({name: getattr(self, name) for name in type(self).model_fields} | fields)
 
 
-def fault(place: str, cause: str, remedy: str = "") -> None:
+def invalid(place: str, cause: str, remedy: str = "") -> None:
     """Raise, inside a validator, an error that `explain` turns into one sentence.
 
     Args:
@@ -103,7 +103,7 @@ def fault(place: str, cause: str, remedy: str = "") -> None:
     """
     # pydantic fills {braces} from the context, so the words travel there
     template = "{cause}; {remedy}" if remedy else "{cause}"
-    raise PydanticCustomError("fault", template, {"place": place, "cause": cause, "remedy": remedy})
+    raise PydanticCustomError("invalid", template, {"place": place, "cause": cause, "remedy": remedy})
 
 
 def explain(error: ValidationError) -> SpecError:
@@ -114,7 +114,7 @@ def explain(error: ValidationError) -> SpecError:
         first = next((d for d in details[1:] if _keys(d)[: len(_keys(first))] == _keys(first)), first)
     place = path(_keys(first))
     cause, remedy = _in_words(first)
-    if first["type"] == "fault":
+    if first["type"] == "invalid":
         inner = str(first["ctx"]["place"])
         place = f"{place}.{inner}" if place and inner and not inner.startswith("[") else place + inner
     return SpecError(place, cause, remedy)
@@ -152,7 +152,7 @@ def _in_words(detail: ErrorDetails) -> tuple[str, str]:
     shown = repr(given) if isinstance(given, str | int | float | bool | None) else f"a {type(given).__name__}"
     context = detail.get("ctx", {})
     match detail["type"]:
-        case "fault":
+        case "invalid":
             return str(context["cause"]), str(context["remedy"])
         case "missing":
             return "is missing", "give it a value"

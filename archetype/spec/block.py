@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from archetype.spec.attention import Attention
-from archetype.spec.base import Flag, Positive, Probability, Spec, fault
+from archetype.spec.base import Flag, Positive, Probability, Spec, invalid
 from archetype.spec.feedforward import FeedForward, NoFeedForward
 from archetype.spec.mixer import Mixer
 from archetype.spec.norm import Norm
@@ -80,9 +80,9 @@ class Block(Spec):
     def _contents_fit_the_wiring(self) -> "Block":
         if isinstance(self.wiring, ParallelResidual):
             if isinstance(self.feedforward, NoFeedForward):
-                fault("wiring", "parallel wiring needs a feed-forward part", "give one, or use pre_norm")
+                invalid("wiring", "parallel wiring needs a feed-forward part", "give one, or use pre_norm")
             if self.cross is not None:
-                fault("wiring", "parallel wiring has no place for cross-attention", "use pre_norm or post_norm")
+                invalid("wiring", "parallel wiring has no place for cross-attention", "use pre_norm or post_norm")
         return self
 
     @model_validator(mode="after")
@@ -90,7 +90,7 @@ class Block(Spec):
         if self.cross is not None:
             if not isinstance(self.cross.position, NoPosition):
                 cause = "a position in the target has no distance to one in the source"
-                fault("cross.position", cause, "leave it out")
+                invalid("cross.position", cause, "leave it out")
             if not isinstance(self.cross.pattern, Full):
-                fault("cross.pattern", "cross-attention sees the whole source", "leave it out")
+                invalid("cross.pattern", "cross-attention sees the whole source", "leave it out")
         return self

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from archetype.spec.activation import Activation
-from archetype.spec.base import Flag, NotNegative, Positive, Size, Spec, WideSize, fault
+from archetype.spec.base import Flag, NotNegative, Positive, Size, Spec, WideSize, invalid
 
 
 class EightThirds(Spec):
@@ -109,21 +109,21 @@ class MixtureOfExperts(Spec):
     def _choices_exist(self) -> "MixtureOfExperts":
         experts, chosen = self.num_experts, self.experts_per_token
         if chosen > experts:
-            fault("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
+            invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
         if self.shared_gate and self.shared is None:
-            fault("shared_gate", "there is no shared expert to weigh", "give one, or leave shared_gate out")
+            invalid("shared_gate", "there is no shared expert to weigh", "give one, or leave shared_gate out")
         if self.groups is not None:
             groups, of = self.groups.groups_per_token, self.groups.num_groups
             if experts % of:
-                fault("groups.num_groups", f"{of} does not divide num_experts {experts}", "use a divisor")
+                invalid("groups.num_groups", f"{of} does not divide num_experts {experts}", "use a divisor")
             if self.groups.best > experts // of:
                 cause = f"{self.groups.best} is more than the {experts // of} experts of a group"
-                fault("groups.best", cause, f"use at most {experts // of}")
+                invalid("groups.best", cause, f"use at most {experts // of}")
             if groups > of:
-                fault("groups.groups_per_token", f"{groups} is more than num_groups {of}", f"use at most {of}")
+                invalid("groups.groups_per_token", f"{groups} is more than num_groups {of}", f"use at most {of}")
             if chosen > groups * (experts // of):
                 cause = f"{chosen} experts do not fit into {groups} groups of {experts // of}"
-                fault("experts_per_token", cause, "use fewer experts or more groups")
+                invalid("experts_per_token", cause, "use fewer experts or more groups")
         return self
 
 

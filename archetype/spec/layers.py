@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo
 
-from archetype.spec.base import FULL, Size, Spec, fault
+from archetype.spec.base import FULL, Size, Spec, invalid
 from archetype.spec.block import Block
 
 MAX_LAYERS = 10_000
@@ -43,25 +43,25 @@ def expand(items: Any) -> Any:
         else:
             layers.append(item)
         if len(layers) > MAX_LAYERS:
-            fault(f"[{index}]", f"the stack has more than {MAX_LAYERS} layers", "use fewer")
+            invalid(f"[{index}]", f"the stack has more than {MAX_LAYERS} layers", "use fewer")
     return tuple(layers)
 
 
 def _expanded(index: int, item: dict[str, Any]) -> list[Any]:
     times = item["repeat"]
     if not isinstance(times, int) or isinstance(times, bool) or not 0 < times <= MAX_LAYERS:
-        fault(f"[{index}].repeat", f"{times!r} is not a count", f"use a whole number from 1 to {MAX_LAYERS}")
+        invalid(f"[{index}].repeat", f"{times!r} is not a count", f"use a whole number from 1 to {MAX_LAYERS}")
     contents = [name for name in ("block", "blocks") if name in item]
     unknown = sorted(map(str, set(item) - {"repeat", "block", "blocks"}))
     if unknown:
-        fault(f"[{index}].{unknown[0]}", "is not a known key", "use repeat with block or blocks")
+        invalid(f"[{index}].{unknown[0]}", "is not a known key", "use repeat with block or blocks")
     if len(contents) != 1:
-        fault(f"[{index}]", "repeats nothing" if not contents else "has both block and blocks", "give one of them")
+        invalid(f"[{index}]", "repeats nothing" if not contents else "has both block and blocks", "give one of them")
     group: Any = [item["block"]] if contents == ["block"] else item["blocks"]
     if not isinstance(group, list | tuple) or not group:
-        fault(f"[{index}].blocks", "is not a list of blocks", "write it as [block, ...]")
+        invalid(f"[{index}].blocks", "is not a list of blocks", "write it as [block, ...]")
     if len(group) * times > MAX_LAYERS:
-        fault(f"[{index}].repeat", f"the stack has more than {MAX_LAYERS} layers", "use fewer")
+        invalid(f"[{index}].repeat", f"the stack has more than {MAX_LAYERS} layers", "use fewer")
     return [*group] * times
 
 

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from archetype.spec.activation import Activation
 from archetype.spec.attention import Attention
-from archetype.spec.base import Flag, Length, Size, Spec, WideSize, fault
+from archetype.spec.base import Flag, Length, Size, Spec, WideSize, invalid
 from archetype.spec.embedding import Embedding, PairEmbedding
 from archetype.spec.head import EncoderHead, LanguageModelHead, MaskedLanguageModelHead, VisionHead
 from archetype.spec.initialization import GPT2Initialization, Initialization
@@ -14,7 +14,7 @@ from archetype.spec.layers import Layers
 from archetype.spec.norm import NoNorm, Norm
 from archetype.spec.position import Learned, Sinusoidal
 from archetype.spec.recurrent import GRU, LSTM, RNN
-from archetype.spec.stack import SizedStack, Stack, StackInPlace, check
+from archetype.spec.stack import SizedStack, Stack, StackView, check
 
 SCHEMA_VERSION = 1
 
@@ -30,7 +30,7 @@ class _Model(Spec):
     def _version_is_known(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("version", SCHEMA_VERSION) != SCHEMA_VERSION:
             cause = f"schema version {data['version']!r} is unknown here"
-            fault("version", cause, f"this Archetype reads version {SCHEMA_VERSION}")
+            invalid("version", cause, f"this Archetype reads version {SCHEMA_VERSION}")
         return data
 
     @model_validator(mode="after")
@@ -40,7 +40,7 @@ class _Model(Spec):
         return self
 
     @property
-    def stacks(self) -> tuple[StackInPlace, ...]:
+    def stacks(self) -> tuple[StackView, ...]:
         """Every stack of blocks, as it stands in the model."""
         return ()
 
@@ -73,9 +73,9 @@ class Decoder(_Model):
     initialization: Initialization = GPT2Initialization()
 
     @property
-    def stacks(self) -> tuple[StackInPlace, ...]:
+    def stacks(self) -> tuple[StackView, ...]:
         """The one stack."""
-        return (StackInPlace("", self.layers, self.final_norm, self.d_model, causal=True),)
+        return (StackView("", self.layers, self.final_norm, self.d_model, causal=True),)
 
     @model_validator(mode="after")
     def _positions_fit(self) -> "Decoder":
@@ -101,9 +101,9 @@ class Encoder(_Model):
     initialization: Initialization = GPT2Initialization()
 
     @property
-    def stacks(self) -> tuple[StackInPlace, ...]:
+    def stacks(self) -> tuple[StackView, ...]:
         """The one stack."""
-        return (StackInPlace("", self.layers, self.final_norm, self.d_model, causal=False),)
+        return (StackView("", self.layers, self.final_norm, self.d_model, causal=False),)
 
     @model_validator(mode="after")
     def _positions_fit(self) -> "Encoder":
@@ -137,27 +137,27 @@ class EncoderDecoder(_Model):
     initialization: Initialization = GPT2Initialization()
 
     @property
-    def stacks(self) -> tuple[StackInPlace, ...]:
+    def stacks(self) -> tuple[StackView, ...]:
         """Encoder and decoder."""
         return (
-            StackInPlace("encoder.", self.encoder.layers, self.encoder.final_norm, self.d_model, causal=False),
-            StackInPlace("decoder.", self.decoder.layers, self.decoder.final_norm, self.d_model, True, crosses=True),
+            StackView("encoder.", self.encoder.layers, self.encoder.final_norm, self.d_model, causal=False),
+            StackView("decoder.", self.decoder.layers, self.decoder.final_norm, self.d_model, True, crosses=True),
         )
 
     @model_validator(mode="after")
     def _source_is_seen(self) -> "EncoderDecoder":
         _sinusoids_fit(self.embedding, self.d_model)
         if self.source_vocab_size is not None and self.embedding.shared:
-            fault("source_vocab_size", "a shared table has one vocabulary", "leave it out, or use shared: false")
+            invalid("source_vocab_size", "a shared table has one vocabulary", "leave it out, or use shared: false")
         if self.bridge is None and all(block.cross is None for block in self.decoder.layers):
             cause = "no block of the decoder sees the source"
-            fault("decoder.layers", cause, "give a block cross, or bridge: {kind: state} to recurrent stacks")
+            invalid("decoder.layers", cause, "give a block cross, or bridge: {kind: state} to recurrent stacks")
         if self.bridge is not None:
             ours = [type(block.mixer) for block in self.encoder.layers]
             theirs = [type(block.mixer) for block in self.decoder.layers]
             if ours != theirs or not set(ours) <= {RNN, LSTM, GRU}:
                 cause = "a bridge of states needs the same recurrent mixers in both stacks, layer by layer"
-                fault("bridge", cause, "make the stacks alike, or use cross-attention")
+                invalid("bridge", cause, "make the stacks alike, or use cross-attention")
         return self
 
 
@@ -186,7 +186,7 @@ class NGram(_Model):
     def _head_fits(self) -> "NGram":
         if self.head.tied and self.width != self.d_model:
             cause = f"the head reads {self.width} features and the embedding has {self.d_model}"
-            fault("head.tied", cause, f"end hidden with {self.d_model}, or leave tied out")
+            invalid("head.tied", cause, f"end hidden with {self.d_model}, or leave tied out")
         return self
 
 
@@ -207,11 +207,11 @@ class MegaByte(_Model):
     initialization: Initialization = GPT2Initialization()
 
     @property
-    def stacks(self) -> tuple[StackInPlace, ...]:
+    def stacks(self) -> tuple[StackView, ...]:
         """Global and local."""
         sides = (("global_model.", self.global_model), ("local_model.", self.local_model))
         return tuple(
-            StackInPlace(prefix, side.layers, side.final_norm, side.d_model, causal=True) for prefix, side in sides
+            StackView(prefix, side.layers, side.final_norm, side.d_model, causal=True) for prefix, side in sides
         )
 
     @model_validator(mode="after")
@@ -220,7 +220,7 @@ class MegaByte(_Model):
         for name, size in widths:
             if size % self.patch_size:
                 cause = f"patch_size {self.patch_size} does not divide {size}"
-                fault(name, cause, f"use a multiple, such as {-(-size // self.patch_size) * self.patch_size}")
+                invalid(name, cause, f"use a multiple, such as {-(-size // self.patch_size) * self.patch_size}")
         return self
 
 
@@ -250,24 +250,24 @@ class VisionEncoder(_Model):
         return (self.image_size // self.patch_size) ** 2 + self.class_token
 
     @property
-    def stacks(self) -> tuple[StackInPlace, ...]:
+    def stacks(self) -> tuple[StackView, ...]:
         """The one stack."""
-        return (StackInPlace("", self.layers, self.final_norm, self.d_model, causal=False),)
+        return (StackView("", self.layers, self.final_norm, self.d_model, causal=False),)
 
     @model_validator(mode="after")
     def _patches_divide(self) -> "VisionEncoder":
         if self.image_size % self.patch_size:
             cause = f"{self.patch_size} does not divide image_size {self.image_size}"
-            fault("patch_size", cause, "use a divisor")
+            invalid("patch_size", cause, "use a divisor")
         if self.embedding.token_types:
-            fault("embedding.token_types", "patches of a picture are all of one type", "leave it out")
+            invalid("embedding.token_types", "patches of a picture are all of one type", "leave it out")
         _sinusoids_fit(self.embedding, self.d_model)
         return self
 
 
 def _sinusoids_fit(embedding: Embedding, d_model: int) -> None:
     if isinstance(embedding.position, Sinusoidal) and d_model % 2:
-        fault("d_model", f"{d_model} features cannot be paired for sinusoidal positions", "use an even number")
+        invalid("d_model", f"{d_model} features cannot be paired for sinusoidal positions", "use an even number")
 
 
 # Models that write text, token by token.

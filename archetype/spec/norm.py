@@ -4,7 +4,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from archetype.spec.base import Flag, Positive, Probability, Spec, fault
+from archetype.spec.base import Flag, Positive, Probability, Spec, invalid
 
 Scaled = TypeVar("Scaled", "LayerNorm", "RMSNorm")
 
@@ -68,5 +68,5 @@ VectorNorm = Annotated[LayerNorm | RMSNorm | NoNorm, Field(discriminator="kind")
 
 def _offset_of_a_weight(norm: Scaled) -> Scaled:
     if norm.unit_offset and not norm.weight:
-        fault("unit_offset", "there is no weight to add 1 to", "leave it out, or have a weight")
+        invalid("unit_offset", "there is no weight to add 1 to", "leave it out, or have a weight")
     return norm

@@ -17,12 +17,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from archetype.spec.base import MAX_SIZE, Flag, Size, Spec, fault
+from archetype.spec.base import MAX_SIZE, Flag, Size, Spec, invalid
 
 Positions = Any  # whole numbers: one, or an array of them
 
 
-class Setting(NamedTuple):
+class MaskContext(NamedTuple):
     """What a rule depends on beside the pair."""
 
     causal: bool  # no query sees a later key
@@ -55,23 +55,23 @@ class _Pattern(Spec):
     """What all patterns answer."""
 
     @abstractmethod
-    def rule(self, i: Positions, j: Positions, setting: Setting) -> Any:
+    def rule(self, i: Positions, j: Positions, setting: MaskContext) -> Any:
         """Whether the pattern itself has the pair, causal or not."""
 
-    def allows(self, i: Positions, j: Positions, setting: Setting) -> Any:
+    def allows(self, i: Positions, j: Positions, setting: MaskContext) -> Any:
         """Whether the query at i may see the key at j."""
         allowed = self.rule(i, j, setting)
         return allowed & (j <= i) if setting.causal else allowed
 
     @abstractmethod
-    def pieces(self, setting: Setting) -> tuple[Piece, ...]:
+    def pieces(self, setting: MaskContext) -> tuple[Piece, ...]:
         """How a whole text is computed."""
 
     @abstractmethod
-    def pairs(self, setting: Setting) -> int:
+    def pairs(self, setting: MaskContext) -> int:
         """How many pairs of a whole text are allowed."""
 
-    def computed(self, setting: Setting) -> int:
+    def num_computed_pairs(self, setting: MaskContext) -> int:
         """How many pairs are computed: all of every tile, each as large as its piece's largest."""
         total = 0
         for piece in self.pieces(setting):
@@ -79,7 +79,7 @@ class _Pattern(Spec):
             total += tiles * queries * keys
         return total
 
-    def remembered(self, length: int) -> int:
+    def cache_length(self, length: int) -> int:
         """How many positions of a text of `length` tokens the state must hold for the tokens to come."""
         return length
 
@@ -89,16 +89,16 @@ class Full(_Pattern):
 
     kind: Literal["full"] = "full"
 
-    def rule(self, i: Positions, j: Positions, setting: Setting) -> Any:
+    def rule(self, i: Positions, j: Positions, setting: MaskContext) -> Any:
         """Every pair."""
         return (i == i) & (j == j)
 
-    def pieces(self, setting: Setting) -> tuple[Piece, ...]:
+    def pieces(self, setting: MaskContext) -> tuple[Piece, ...]:
         """One tile."""
         everything = range(setting.length)
         return (Piece((Tile(everything, (everything,)),), _all),)
 
-    def pairs(self, setting: Setting) -> int:
+    def pairs(self, setting: MaskContext) -> int:
         """The square, or its causal half with the diagonal."""
         n = setting.length
         return n * (n + 1) // 2 if setting.causal else n * n
@@ -113,7 +113,7 @@ class Window(_Pattern):
     kind: Literal["window"] = "window"
     size: Size
 
-    def rule(self, i: Positions, j: Positions, setting: Setting) -> Any:
+    def rule(self, i: Positions, j: Positions, setting: MaskContext) -> Any:
         """No further than the window."""
         behind, ahead = self.reach(setting.causal)
         return (i - j <= behind) & (j - i <= ahead)
@@ -122,17 +122,17 @@ class Window(_Pattern):
         """How many positions behind and ahead of itself a query sees."""
         return (self.size - 1, 0) if causal else (self.size // 2, self.size // 2)
 
-    def pieces(self, setting: Setting) -> tuple[Piece, ...]:
+    def pieces(self, setting: MaskContext) -> tuple[Piece, ...]:
         """Runs of queries, each with the keys from the first one's oldest to the last one's newest."""
         return (Piece(tuple(_banded(range(setting.length), *self.reach(setting.causal))), _all),)
 
-    def pairs(self, setting: Setting) -> int:
+    def pairs(self, setting: MaskContext) -> int:
         """Each query's keys, summed."""
         behind, ahead = self.reach(setting.causal)
         n = setting.length
         return n + _band(n, behind) + _band(n, ahead)
 
-    def remembered(self, length: int) -> int:
+    def cache_length(self, length: int) -> int:
         """The window."""
         return min(length, self.size)
 
@@ -143,11 +143,11 @@ class Strided(_Pattern):
     kind: Literal["strided"] = "strided"
     stride: Size
 
-    def rule(self, i: Positions, j: Positions, setting: Setting) -> Any:
+    def rule(self, i: Positions, j: Positions, setting: MaskContext) -> Any:
         """Near, or a whole number of strides away."""
         return (abs(i - j) < self.stride) | ((i - j) % self.stride == 0)
 
-    def pieces(self, setting: Setting) -> tuple[Piece, ...]:
+    def pieces(self, setting: MaskContext) -> tuple[Piece, ...]:
         """The near ones as a band; those strides away by remainder: equal remainders see each other."""
         text, near = range(setting.length), self.stride - 1
         columns = tuple(
@@ -160,7 +160,7 @@ class Strided(_Pattern):
             Piece(columns, lambda i, j: abs(i - j) > near),
         )
 
-    def pairs(self, setting: Setting) -> int:
+    def pairs(self, setting: MaskContext) -> int:
         """Distances below the stride, and its multiples."""
         n = setting.length
         one_way = _band(n, self.stride - 1) + sum(range(n - self.stride, 0, -self.stride))
@@ -177,14 +177,14 @@ class Fixed(_Pattern):
     @model_validator(mode="after")
     def _summary_is_part(self) -> "Fixed":
         if self.summary > self.stride:
-            fault("summary", f"{self.summary} is more than stride {self.stride}", f"use at most {self.stride}")
+            invalid("summary", f"{self.summary} is more than stride {self.stride}", f"use at most {self.stride}")
         return self
 
-    def rule(self, i: Positions, j: Positions, setting: Setting) -> Any:
+    def rule(self, i: Positions, j: Positions, setting: MaskContext) -> Any:
         """In the same block, or in a block's summary."""
         return (i // self.stride == j // self.stride) | (j % self.stride >= self.stride - self.summary)
 
-    def pieces(self, setting: Setting) -> tuple[Piece, ...]:
+    def pieces(self, setting: MaskContext) -> tuple[Piece, ...]:
         """Each block with itself; and everyone with the summaries of the blocks before (or of all others)."""
         n, s = setting.length, self.stride
         blocks = tuple(Tile(block, (block,)) for block in _runs(range(n), s))
@@ -197,7 +197,7 @@ class Fixed(_Pattern):
             Piece(tuple(across), lambda i, j: i // s != j // s),
         )
 
-    def pairs(self, setting: Setting) -> int:
+    def pairs(self, setting: MaskContext) -> int:
         """Within the blocks, and from everyone later (or from all others) to each summary."""
         n, total = setting.length, 0
         for block in _runs(range(n), self.stride):
@@ -219,12 +219,12 @@ class GlobalWindow(_Pattern):
     global_tokens: Size = 1
     global_projections: Flag = False
 
-    def rule(self, i: Positions, j: Positions, setting: Setting) -> Any:
+    def rule(self, i: Positions, j: Positions, setting: MaskContext) -> Any:
         """Within the window, or one of the two is global."""
         g = self.global_tokens
         return Window(size=self.size).rule(i, j, setting) | (i < g) | (j < g)
 
-    def pieces(self, setting: Setting) -> tuple[Piece, ...]:
+    def pieces(self, setting: MaskContext) -> tuple[Piece, ...]:
         """The band; everyone else with the global keys; the global queries with all keys."""
         n, g = setting.length, min(self.global_tokens, setting.length)
         reach = Window(size=self.size).reach(setting.causal)
@@ -235,7 +235,7 @@ class GlobalWindow(_Pattern):
             Piece((Tile(range(g), (range(g if setting.causal else n),)),), lambda i, j: i < g),
         )
 
-    def pairs(self, setting: Setting) -> int:
+    def pairs(self, setting: MaskContext) -> int:
         """The band of the others, their pairs with the global ones, and the global queries'."""
         g = min(self.global_tokens, setting.length)
         rest = setting.length - g
@@ -262,10 +262,10 @@ class BigBird(_Pattern):
     @model_validator(mode="after")
     def _window_has_a_middle(self) -> "BigBird":
         if self.window_blocks % 2 == 0:
-            fault("window_blocks", f"{self.window_blocks} blocks have no middle", "use an odd number")
+            invalid("window_blocks", f"{self.window_blocks} blocks have no middle", "use an odd number")
         return self
 
-    def rule(self, i: Positions, j: Positions, setting: Setting) -> Any:
+    def rule(self, i: Positions, j: Positions, setting: MaskContext) -> Any:
         """Whether the query's row of blocks has the key's block."""
         rows = self.rows(setting)
         row, column = i // self.block, j // self.block
@@ -274,11 +274,11 @@ class BigBird(_Pattern):
         table = [[column in row for column in range(len(rows))] for row in map(set, rows)]
         return row.new_tensor(table, dtype=(row == row).dtype)[row, column]
 
-    def rows(self, setting: Setting) -> tuple[tuple[int, ...], ...]:
+    def rows(self, setting: MaskContext) -> tuple[tuple[int, ...], ...]:
         """Of each block of queries, the blocks of keys."""
         return _big_bird_rows(self, -(-setting.length // self.block), setting.layer)
 
-    def pieces(self, setting: Setting) -> tuple[Piece, ...]:
+    def pieces(self, setting: MaskContext) -> tuple[Piece, ...]:
         """Each block of queries with its blocks of keys; the global queries with all."""
         blocks = list(_runs(range(setting.length), self.block))
         everywhere = tuple(range(len(blocks)))
@@ -287,7 +287,7 @@ class BigBird(_Pattern):
         whole = tuple(tile for tile, seen in zip(tiles, self.rows(setting), strict=True) if seen == everywhere)
         return (Piece(some, _all), Piece(whole, _all))
 
-    def pairs(self, setting: Setting) -> int:
+    def pairs(self, setting: MaskContext) -> int:
         """Block by block; a pattern of both directions only."""
         sizes = [len(block) for block in _runs(range(setting.length), self.block)]
         return sum(sizes[row] * sum(sizes[c] for c in seen) for row, seen in enumerate(self.rows(setting)))

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from archetype.spec.base import MAX_SIZE, Flag, Length, Positive, Size, Spec, fault
+from archetype.spec.base import MAX_SIZE, Flag, Length, Positive, Size, Spec, invalid
 
 
 class NoPosition(Spec):
@@ -85,7 +85,7 @@ class Llama3Scaling(Spec):
     def _band_is_not_empty(self) -> "Llama3Scaling":
         if self.high_frequency_factor <= self.low_frequency_factor:
             cause = f"{self.high_frequency_factor} is not above low_frequency_factor {self.low_frequency_factor}"
-            fault("high_frequency_factor", cause, "use a larger one (Llama 3.1 has 4 and 1)")
+            invalid("high_frequency_factor", cause, "use a larger one (Llama 3.1 has 4 and 1)")
         return self
 
 
@@ -111,9 +111,9 @@ class Rotary(Spec):
     @model_validator(mode="after")
     def _pairs(self) -> "Rotary":
         if self.dim is not None and self.dim % 2:
-            fault("dim", f"{self.dim} features cannot be paired", "use an even number")
+            invalid("dim", f"{self.dim} features cannot be paired", "use an even number")
         if isinstance(self.scaling, YarnScaling) and self.theta <= 1:
-            fault("theta", f"{self.theta} leaves yarn no slower frequencies", "use more than 1")
+            invalid("theta", f"{self.theta} leaves yarn no slower frequencies", "use more than 1")
         return self
 
 
@@ -140,10 +140,10 @@ class RelativeBias(Spec):
     @model_validator(mode="after")
     def _buckets_reach(self) -> "RelativeBias":
         if self.num_buckets % 4:
-            fault("num_buckets", f"{self.num_buckets} cannot be halved twice", "use a multiple of 4")
+            invalid("num_buckets", f"{self.num_buckets} cannot be halved twice", "use a multiple of 4")
         if self.max_distance <= self.num_buckets // 2:
             cause = f"{self.max_distance} leaves no distance to the logarithmic buckets"
-            fault("max_distance", cause, f"use more than {self.num_buckets // 2}")
+            invalid("max_distance", cause, f"use more than {self.num_buckets // 2}")
         return self
 
 

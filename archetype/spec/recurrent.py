@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from archetype.spec.base import Flag, Positive, Size, Spec, fault
+from archetype.spec.base import Flag, Positive, Size, Spec, invalid
 
 
 class _Recurrent(Spec):
@@ -15,12 +15,12 @@ class _Recurrent(Spec):
     def fits(self, d_model: int) -> None:
         """Check, inside a validator, what depends on the model's width."""
         if self.bidirectional and d_model % 2:
-            fault("bidirectional", f"{d_model} features cannot be halved", "use an even d_model")
+            invalid("bidirectional", f"{d_model} features cannot be halved", "use an even d_model")
 
     def stands(self, causal: bool) -> None:
         """Check, inside a validator, what depends on the direction of the stack."""
         if causal and self.bidirectional:
-            fault("bidirectional", "a decoder must not read from the end", "leave it out, or use an encoder")
+            invalid("bidirectional", "a decoder must not read from the end", "leave it out, or use an encoder")
 
 
 class RNN(_Recurrent):
@@ -62,7 +62,7 @@ class Mamba(Spec):
     @model_validator(mode="after")
     def _steps_are_ordered(self) -> "Mamba":
         if self.dt_max < self.dt_min:
-            fault("dt_max", f"{self.dt_max} is below dt_min {self.dt_min}", "use a larger one")
+            invalid("dt_max", f"{self.dt_max} is below dt_min {self.dt_min}", "use a larger one")
         return self
 
     def fits(self, d_model: int) -> None:

@@ -17,7 +17,7 @@ def read(file: Path) -> ModelSpec:
     try:
         return parse(read_mapping(file))
     except SpecError as error:
-        raise error.within(str(file)) if not error.place.startswith(str(file)) else error from None
+        raise error.at(str(file)) if not error.place.startswith(str(file)) else error from None
 
 
 def parse(data: Any) -> ModelSpec:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from pydantic_core import PydanticCustomError
 
 from archetype.spec.attention import Attention
-from archetype.spec.base import Size, Spec, fault
+from archetype.spec.base import Size, Spec, invalid
 from archetype.spec.block import Block
 from archetype.spec.layers import Layers
 from archetype.spec.norm import NoNorm, Norm
@@ -26,7 +26,7 @@ class SizedStack(Stack):
     d_model: Size
 
 
-class StackInPlace(NamedTuple):
+class StackView(NamedTuple):
     """A stack as it stands in its model: what costs and checks need to know of it."""
 
     prefix: str  # of its modules' names: "", "encoder.", ...
@@ -42,14 +42,14 @@ class StackInPlace(NamedTuple):
         return next(iter(_relative_biases(self.layers)), None)
 
 
-def check(stack: StackInPlace) -> None:
+def check(stack: StackView) -> None:
     """Check, inside a validator, what must hold between the layers, the width and the direction of a stack."""
     for index, block in enumerate(stack.layers):
         place = f"{stack.prefix}layers[{index}]"
         _within(f"{place}.mixer", block, stack)
         if block.cross is not None:
             if not stack.crosses:
-                fault(f"{place}.cross", "there is no encoder to look at", "leave it out, or use kind encoder_decoder")
+                invalid(f"{place}.cross", "there is no encoder to look at", "leave it out, or use kind encoder_decoder")
             try:
                 block.cross.fits(stack.d_model)
             except PydanticCustomError as error:
@@ -58,10 +58,10 @@ def check(stack: StackInPlace) -> None:
     if len(tables) > 1:
         (first, heads), (other, other_heads) = tables[:2]
         cause = f"one table serves all layers, and {first.dump()} for {heads} heads differs from "
-        fault(f"{stack.prefix}layers", cause + f"{other.dump()} for {other_heads}", "make them equal")
+        invalid(f"{stack.prefix}layers", cause + f"{other.dump()} for {other_heads}", "make them equal")
 
 
-def _within(place: str, block: Block, stack: StackInPlace) -> None:
+def _within(place: str, block: Block, stack: StackView) -> None:
     mixer = block.mixer
     try:
         mixer.fits(stack.d_model)
@@ -73,7 +73,7 @@ def _within(place: str, block: Block, stack: StackInPlace) -> None:
 def _again(place: str, error: PydanticCustomError) -> None:
     """The same error, told from further outside."""
     inner = error.context or {}
-    fault(f"{place}.{inner['place']}", str(inner["cause"]), str(inner["remedy"]))
+    invalid(f"{place}.{inner['place']}", str(inner["cause"]), str(inner["remedy"]))
 
 
 def _relative_biases(layers: Sequence[Block]) -> list[tuple[RelativeBias, int]]:

@@ -6,7 +6,7 @@ from typing import Any, Self
 from archetype.tokenizers.display import readable
 from archetype.tokenizers.plain import PlainTokenizer
 from archetype.tokenizers.stream import TextByBytes, TextStream
-from archetype.tokenizers.tokenizer import well_formed
+from archetype.tokenizers.tokenizer import check_utf8
 
 
 class ByteTokenizer(PlainTokenizer):
@@ -21,7 +21,7 @@ class ByteTokenizer(PlainTokenizer):
         return 256
 
     def encode(self, text: str) -> list[int]:
-        return list(well_formed(text).encode())
+        return list(check_utf8(text).encode())
 
     def decode(self, ids: Sequence[int]) -> str:
         return b"".join(map(_byte, ids)).decode("utf-8", "replace")

@@ -7,7 +7,7 @@ from archetype.errors import DataError
 from archetype.tokenizers.display import readable
 from archetype.tokenizers.plain import PlainTokenizer
 from archetype.tokenizers.stream import TextByToken, TextStream
-from archetype.tokenizers.tokenizer import well_formed
+from archetype.tokenizers.tokenizer import check_utf8
 
 
 class CharacterTokenizer(PlainTokenizer):
@@ -18,7 +18,7 @@ class CharacterTokenizer(PlainTokenizer):
     """
 
     def __init__(self, characters: str) -> None:
-        self._characters = well_formed(characters)
+        self._characters = check_utf8(characters)
         self._ids = {character: id for id, character in enumerate(characters)}
         if len(self._ids) != len(characters):
             raise DataError("characters", "a character occurs twice", "give each once")

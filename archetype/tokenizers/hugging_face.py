@@ -19,7 +19,7 @@ from archetype.tokenizers.display import readable
 from archetype.tokenizers.library_errors import complaints
 from archetype.tokenizers.reading import DAMAGED, json_object
 from archetype.tokenizers.stream import TextStream
-from archetype.tokenizers.tokenizer import Tokenizer, well_formed
+from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 
 FILE = "tokenizer.json"
 
@@ -41,7 +41,7 @@ class HuggingFaceTokenizer(Tokenizer):
         self._data = data
         self._config = dict(config or {})
         self.definition = json_object(data, FILE)
-        _refuse_misfit(self.definition)
+        _check_definition(self.definition)
         with complaints(FILE, "cannot be read", DAMAGED):
             self.backend = Backend.from_str(data.decode("utf-8-sig"))
             # a file may ask for texts to be cut or filled up, which no caller of `encode` expects
@@ -77,9 +77,9 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         with complaints("text", "cannot be encoded", "is the tokenizer's file complete?"):
-            return list(self.backend.encode(well_formed(text), add_special_tokens=False).ids)
+            return list(self.backend.encode(check_utf8(text), add_special_tokens=False).ids)
 
-    def framed(self, ids: Sequence[int]) -> list[int]:
+    def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
         before, after = self._frame
         return [*before, *ids, *after]
 
@@ -178,7 +178,7 @@ def _leading_id(processor: Mapping[str, Any] | None) -> int | None:
     return None
 
 
-def _refuse_misfit(definition: Mapping[str, Any]) -> None:
+def _check_definition(definition: Mapping[str, Any]) -> None:
     """Find here what would bring down the library, and this process with it."""
     match definition.get("model"):
         case {"continuing_subword_prefix": str(prefix), "merges": [*merges]} if prefix and _are_pairs(merges):

@@ -14,7 +14,7 @@ from archetype.tokenizers.library_errors import complaints
 from archetype.tokenizers.reading import DAMAGED, json_object
 from archetype.tokenizers.sentencepiece import processor_of
 from archetype.tokenizers.stream import TextStream
-from archetype.tokenizers.tokenizer import Tokenizer, well_formed
+from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -65,10 +65,10 @@ class MarianTokenizer(Tokenizer):
         self._special = {name: self._ids[name] for name in _special_names(self._config) if name in self._ids}
         self._pieces = {id: piece for piece, id in self._target_ids.items()}
         self._unknown = _name(self._config, "unk_token")
-        self._refuse_misfit()
+        self._check_definition()
         special_tokens.apply_config(self, {"eos_token": NAMES["eos_token"], **self._config}, self._ids.get)
 
-    def _refuse_misfit(self) -> None:
+    def _check_definition(self) -> None:
         end = _name(self._config, "eos_token")
         for ids, file in ((self._ids, VOCAB), (self._target_ids, TARGET_VOCAB)):
             if self._unknown not in ids:
@@ -95,7 +95,7 @@ class MarianTokenizer(Tokenizer):
         return self._encode(text, self._target, self._target_ids)
 
     def _encode(self, text: str, processor: "SentencePieceProcessor", ids: Mapping[str, int]) -> list[int]:
-        code = LANGUAGE.match(well_formed(text))
+        code = LANGUAGE.match(check_utf8(text))
         unknown = ids[self._unknown]
         found = [ids.get(code[0], unknown)] if code else []
         for piece in processor.encode(text[code.end() if code else 0 :], out_type=str):
@@ -103,7 +103,7 @@ class MarianTokenizer(Tokenizer):
             found.append(unknown if piece in self._special else ids.get(piece, unknown))
         return found
 
-    def framed(self, ids: Sequence[int]) -> list[int]:
+    def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
         return [*ids, *self.eos[:1]]
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from archetype.tokenizers.display import SPACE, readable
 from archetype.tokenizers.library_errors import complaints
 from archetype.tokenizers.reading import DAMAGED
 from archetype.tokenizers.stream import TextStream
-from archetype.tokenizers.tokenizer import Tokenizer, well_formed
+from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -58,7 +58,7 @@ class SentencePieceTokenizer(Tokenizer):
         return {self.piece(id): id for id in range(self._size) if self.processor.is_control(id)}
 
     def encode(self, text: str) -> list[int]:
-        return list(self.processor.encode(well_formed(text)))
+        return list(self.processor.encode(check_utf8(text)))
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.processor.decode([id for id in ids if 0 <= id < self._size]))

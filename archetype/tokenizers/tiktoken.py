@@ -15,7 +15,7 @@ from archetype.tokenizers.library_errors import complaints
 from archetype.tokenizers.reading import DAMAGED
 from archetype.tokenizers.stream import TextByBytes, TextStream
 from archetype.tokenizers.tiktoken_formats import COMPANION, Format, of_companion, of_size
-from archetype.tokenizers.tokenizer import Tokenizer, well_formed
+from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 
 if TYPE_CHECKING:
     from tiktoken import Encoding
@@ -66,7 +66,7 @@ class TiktokenTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         with complaints("text", "cannot be encoded", "is the tokenizer's pattern right?"):
-            return [id for part in _parts(well_formed(text)) for id in self.encoding.encode_ordinary(part)]
+            return [id for part in _parts(check_utf8(text)) for id in self.encoding.encode_ordinary(part)]
 
     def decode(self, ids: Sequence[int]) -> str:
         return b"".join(map(self._token, ids)).decode("utf-8", "replace")

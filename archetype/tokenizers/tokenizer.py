@@ -56,7 +56,7 @@ class Tokenizer(ABC):
         """The ids of a text in the language that is translated to, which may have pieces of its own."""
         return self.encode(text)
 
-    def encode_rendered(self, text: str) -> list[int]:
+    def encode_with_special_tokens(self, text: str) -> list[int]:
         """The ids of a text in which special tokens are spelled out, as chat templates make them."""
         names = sorted(self.special_tokens, key=len, reverse=True)
         if self.reads_special or not names:
@@ -65,7 +65,7 @@ class Tokenizer(ABC):
         known = self.special_tokens
         return [id for part in parts if part for id in ([known[part]] if part in known else self.encode(part))]
 
-    def framed(self, ids: Sequence[int]) -> list[int]:
+    def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
         """The ids of a whole text between the special tokens that its file puts around one, such as [CLS] and [SEP]."""
         return list(ids)
 
@@ -86,7 +86,7 @@ class Tokenizer(ABC):
         """A decoder that takes one id at a time."""
 
 
-def well_formed(text: str) -> str:
+def check_utf8(text: str) -> str:
     """The text itself, if UTF-8 can hold it.
 
     Raises:

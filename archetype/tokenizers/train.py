@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from archetype.errors import DataError
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.characters import CharacterTokenizer
-from archetype.tokenizers.tokenizer import Tokenizer, well_formed
+from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 from archetype.tokenizers.words import UNKNOWN, WordTokenizer
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def train_tokenizer(
         raise DataError("lowercase", f"a tokenizer of kind {kind} keeps the case", "use byte_bpe or bpe")
     if kind == "bytes":
         return _fitting(ByteTokenizer(), vocab_size)
-    texts = [well_formed(text) for text in ([texts] if isinstance(texts, str) else texts) if text]
+    texts = [check_utf8(text) for text in ([texts] if isinstance(texts, str) else texts) if text]
     if not texts:
         raise DataError("text", "is empty", "give some text to train on")
     if kind == "characters":

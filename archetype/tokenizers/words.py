@@ -9,7 +9,7 @@ from archetype.errors import DataError
 from archetype.tokenizers.display import readable
 from archetype.tokenizers.plain import PlainTokenizer
 from archetype.tokenizers.stream import TextStream
-from archetype.tokenizers.tokenizer import well_formed
+from archetype.tokenizers.tokenizer import check_utf8
 
 if TYPE_CHECKING:
     from tokenizers.pre_tokenizers import PreTokenizer
@@ -117,7 +117,7 @@ class _JoinedWords(TextStream):
 
 def split(text: str) -> list[str]:
     """The words, punctuation marks and line ends of a text."""
-    return [word for word, _ in _splitter().pre_tokenize_str(well_formed(text))]
+    return [word for word, _ in _splitter().pre_tokenize_str(check_utf8(text))]
 
 
 @cache

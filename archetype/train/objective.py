@@ -13,7 +13,7 @@ IGNORED = -100  # a target that is not predicted
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LossOutput:
     """What a model made of a batch: the mean loss in nats over `count` predictions.
 
     `correct` of them were right; that is not counted while training.
@@ -55,11 +55,11 @@ class Task(ABC):
         """How many batches `held_out` gives."""
 
     @abstractmethod
-    def outcome(self, model: nn.Module, batch: Batch) -> Outcome:
+    def outcome(self, model: nn.Module, batch: Batch) -> LossOutput:
         """The loss of a batch; while the model is training, with all that is trained on."""
 
 
-def scored(logits: Tensor, targets: Tensor, smoothing: float = 0.0, losses: list[Tensor] | None = None) -> Outcome:
+def scored(logits: Tensor, targets: Tensor, smoothing: float = 0.0, losses: list[Tensor] | None = None) -> LossOutput:
     """The cross-entropy, in float32, of targets that are not `IGNORED`.
 
     Args:
@@ -74,4 +74,4 @@ def scored(logits: Tensor, targets: Tensor, smoothing: float = 0.0, losses: list
         loss = loss + extra
     real = wanted != IGNORED
     correct = None if flat.requires_grad else int(((flat.argmax(-1) == wanted) & real).sum())
-    return Outcome(loss, int(real.sum()), correct)
+    return LossOutput(loss, int(real.sum()), correct)

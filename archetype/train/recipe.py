@@ -158,7 +158,7 @@ def read_recipe(file: Path) -> Recipe:
     try:
         return Recipe.parse(data)
     except SpecError as error:
-        raise error.within(str(file)) from None
+        raise error.at(str(file)) from None
 
 
 def recipe_yaml(recipe: Recipe) -> str:

@@ -10,7 +10,7 @@ import archetype
 from archetype import spec as specs
 from archetype.errors import CheckpointError
 from archetype.io import atomic
-from archetype.models import Model, build, skeleton
+from archetype.models import Model, build, build_on_meta
 from archetype.runs import checkpoints as checkpoints
 from archetype.runs.directory import Run, fill_from, read_run_spec, write_run_spec
 from archetype.tokenizers import Tokenizer, open_tokenizer
@@ -56,13 +56,13 @@ def start(folder: Path, recipe: Recipe, device: torch.device, text: str | None =
     Args:
         text: what to learn from, kept in the run directory (absent: the files that the recipe names).
     """
-    atomic.refuse_existing(folder)
-    data = _absolute(recipe.data) if text is None else recipe.data.changed(text=(OWN_TEXT,))
-    recipe = recipe.changed(dtype=resolved(recipe.dtype, device), data=data)
+    atomic.check_absent(folder)
+    data = _absolute(recipe.data) if text is None else recipe.data.replace(text=(OWN_TEXT,))
+    recipe = recipe.replace(dtype=resolved(recipe.dtype, device), data=data)
     texts = read_texts(recipe, folder) if text is None else {"text": text}
     tokenizer = tokenizer_for(recipe, texts)
     spec = spec_for(recipe, tokenizer)
-    recipe = recipe.changed(objective=objective_for(recipe, spec))
+    recipe = recipe.replace(objective=objective_for(recipe, spec))
     task = task_for(recipe, spec, tokenizer, texts)
     model = build(spec, recipe.seed, device)
     with atomic.new_folder(folder) as temporary:
@@ -109,7 +109,7 @@ def _session(run: Run, recipe: Recipe, tokenizer: Tokenizer | None, task: Task, 
 
 def _trainable(weights: Path, spec: specs.ModelSpec, device: torch.device) -> Model:
     """A model with memory of its own: training writes into it, and the file must not change."""
-    model = skeleton(spec)
+    model = build_on_meta(spec)
     fill_from(model, weights)
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
@@ -137,8 +137,8 @@ def _absolute(data: Data) -> Data:
 
     match data:
         case Text(text=files):
-            return data.changed(text=absolute(files))
+            return data.replace(text=absolute(files))
         case Pairs(source=source, target=target):
-            return data.changed(source=absolute(source), target=absolute(target))
+            return data.replace(source=absolute(source), target=absolute(target))
         case Pictures(file=file):
-            return data.changed(file=absolute((file,))[0])
+            return data.replace(file=absolute((file,))[0])

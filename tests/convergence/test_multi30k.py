@@ -20,14 +20,14 @@ def learned(recipe: Recipe, shared: Path, folder: Path) -> list[float]:
     """The losses on held-out pairs."""
     source, target = ((str(shared / "multi30k" / f"train.{end}.gz"),) for end in ("de", "en"))
     events: list[Event] = []
-    recipe = recipe.changed(data=recipe.data.changed(source=source, target=target))
+    recipe = recipe.replace(data=recipe.data.replace(source=source, target=target))
     run(start(folder, recipe, torch.device("cpu")), events.append)
     return [event.evaluation.loss for event in events if isinstance(event, Evaluated)]
 
 
 def test_fifty_steps_learn_more_than_how_often_each_token_occurs(shared: Path, tmp_path: Path) -> None:
     recipe = read_recipe(RECIPES / "multi30k_transformer.yaml")
-    short = recipe.changed(steps=50, schedule=recipe.schedule.changed(warmup=20), evaluate_every=1000, batch_size=64)
+    short = recipe.replace(steps=50, schedule=recipe.schedule.replace(warmup=20), evaluate_every=1000, batch_size=64)
     (loss,) = learned(short, shared, tmp_path / "run")
     assert loss < 5.4  # knowing only how often each token occurs gives 5.70
 

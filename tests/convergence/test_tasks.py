@@ -30,7 +30,7 @@ def test_handwritten_digits_are_told_apart(tmp_path: Path) -> None:
     digits = load_digits()
     np.savez(tmp_path / "digits.npz", images=digits.images / 16, labels=digits.target)
     recipe = read_recipe(RECIPES / "digits_vit.yaml")
-    recipe = recipe.changed(data=recipe.data.changed(file=str(tmp_path / "digits.npz")))
+    recipe = recipe.replace(data=recipe.data.replace(file=str(tmp_path / "digits.npz")))
     assert recipe.data.validation == 0.2
     assert held_out_accuracy(recipe, tmp_path / "run") >= 0.96
 

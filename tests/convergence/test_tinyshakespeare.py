@@ -16,7 +16,7 @@ RECIPE = Path(__file__).parent.parent.parent / "recipes" / "tinyshakespeare.yaml
 
 def events(recipe: Recipe, shared: Path, folder: Path) -> list[Event]:
     text = str(shared / "tinyshakespeare" / "input.txt")
-    session = start(folder, recipe.changed(data=recipe.data.changed(text=(text,))), torch.device("cpu"))
+    session = start(folder, recipe.replace(data=recipe.data.replace(text=(text,))), torch.device("cpu"))
     assert total_parameters(session.model.spec) <= 1_500_000
     assert session.recipe.data.validation == 0.1
     return list(train(session, Interrupt()))
@@ -28,9 +28,9 @@ def held_out(events: list[Event]) -> list[float]:
 
 def test_thirty_steps_learn_the_letters(shared: Path, tmp_path: Path) -> None:
     recipe = read_recipe(RECIPE)
-    short = recipe.changed(steps=30, schedule=recipe.schedule.changed(warmup=5), evaluate_every=1000)
+    short = recipe.replace(steps=30, schedule=recipe.schedule.replace(warmup=5), evaluate_every=1000)
     # the whole held-out text would take longer than the training
-    short = short.changed(data=short.data.changed(validation=0.1), batch_size=8)
+    short = short.replace(data=short.data.replace(validation=0.1), batch_size=8)
     (loss,) = held_out(events(short, shared, tmp_path / "run"))
     assert loss < 2.75  # knowing only how often each letter occurs gives 3.3
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.generate.decode import prefill
-from archetype.models import CausalModel, skeleton
+from archetype.models import CausalModel, build_on_meta
 from archetype.nn.cache import State
 from archetype.nn.initialization import initialize
 from tests.helpers.weights import distance, randomize
@@ -25,7 +25,7 @@ pursuing each other, perpetually.
 
 def drawn(model: spec.CausalSpec, seed: int = 0) -> CausalModel:
     """The model with every tensor random, ready to evaluate."""
-    built = skeleton(model).to_empty(device="cpu")
+    built = build_on_meta(model).to_empty(device="cpu")
     randomize(built, seed)
     return built.requires_grad_(False)
 
@@ -58,8 +58,8 @@ def batch_as_single(model: CausalModel, lengths: list[int], step: int) -> None:
     rows = [text(1, length, vocabulary, seed) for seed, length in enumerate(lengths)]
     longest = max(lengths)
     padded = torch.cat([torch.cat((row, text(1, longest - row.shape[1], vocabulary, 99)), 1) for row in rows])
-    whole = model(padded, counts=torch.tensor(lengths))
-    ends = model(padded, counts=torch.tensor(lengths), last_only=True)
+    whole = model(padded, num_tokens=torch.tensor(lengths))
+    ends = model(padded, num_tokens=torch.tensor(lengths), last_only=True)
     alone = [model(row)[0] for row in rows]
     for row, length in enumerate(lengths):
         assert distance(whole[row, :length], alone[row]) < EXACT
@@ -67,10 +67,10 @@ def batch_as_single(model: CausalModel, lengths: list[int], step: int) -> None:
     state = model.new_state(len(rows), longest + 1)
     for start in range(0, longest, step):
         chunk = padded[:, start : start + step]
-        counts = (torch.tensor(lengths) - start).clamp(0, chunk.shape[1])
-        found, view = model(chunk, state.narrow(start + chunk.shape[1]), counts)
+        num_tokens = (torch.tensor(lengths) - start).clamp(0, chunk.shape[1])
+        found, view = model(chunk, state.narrow(start + chunk.shape[1]), num_tokens)
         state = state.after(view)
-        for row, count in enumerate(counts.tolist()):
+        for row, count in enumerate(num_tokens.tolist()):
             if count:
                 assert distance(found[row, :count], alone[row][start : start + count]) < EXACT
     assert state.lengths.tolist() == lengths
@@ -114,7 +114,7 @@ def future_changes_nothing(model: CausalModel, length: int) -> None:
 
 def losses_of_training(model: spec.CausalSpec, steps: int, rate: float = 3e-3) -> list[float]:
     """The loss of each step on the bytes of some English; every parameter is reached by the first."""
-    built = skeleton(model).to_empty(device="cpu")
+    built = build_on_meta(model).to_empty(device="cpu")
     initialize(built, model.initialization, model.num_layers, seed=0)
     tokens = torch.tensor(list(ENGLISH.encode()))
     windows = tokens.unfold(0, model.context_length + 1, model.context_length // 2)

@@ -54,7 +54,7 @@ SCORES: dict[str, dict[str, Any]] = {
 LATENT = spec.LatentAttention(num_heads=2, kv_lora_rank=3, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=5)
 MIXERS: dict[str, spec.Mixer] = {
     "latent": LATENT,  # so narrow that the latents are looked at even in a whole text
-    "wide-latent": LATENT.changed(kv_lora_rank=12, query=spec.LowRankQuery(rank=5)),  # expanded there
+    "wide-latent": LATENT.replace(kv_lora_rank=12, query=spec.LowRankQuery(rank=5)),  # expanded there
     "rnn": spec.RNN(),
     "lstm": spec.LSTM(),
     "gru": spec.GRU(),
@@ -141,7 +141,7 @@ def hybrid() -> spec.Decoder:
         combined({"mixer": kind, "pattern": pattern, "position": "rotary", "feedforward": feedforwards[index % 5]})
         for index, (kind, pattern) in enumerate(zip(kinds, patterns, strict=True))
     ]
-    return layers[0].changed(layers=tuple(layer for decoder in layers for layer in decoder.layers))
+    return layers[0].replace(layers=tuple(layer for decoder in layers for layer in decoder.layers))
 
 
 @cache

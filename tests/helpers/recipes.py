@@ -96,14 +96,14 @@ def recipes(folder: Path) -> dict[str, Recipe]:
         batch_size=16, steps=9, schedule=Cosine(warmup=3), evaluate_every=5, evaluate_batches=2, checkpoint_every=4,
         seed=5, dtype="float32",
     )  # fmt: skip
-    made = {name: common.changed(spec=spec, data=text, objective=NextToken()) for name, spec in NEXT.items()}
+    made = {name: common.replace(spec=spec, data=text, objective=NextToken()) for name, spec in NEXT.items()}
     return made | {
-        "encoder": common.changed(spec=ENCODER, data=text, objective=MaskedToken()),
-        "spans": common.changed(spec=transformer_pair(), data=text, objective=SpanCorruption()),
-        "pairs": common.changed(spec=transformer_pair(), data=pairs),
-        "recurrent pairs": common.changed(spec=recurrent_pair(), data=pairs),
-        "images": common.changed(spec=vision(), data=Pictures(file=str(folder / "images.npz"))),
-        "images, batch norm": common.changed(spec=vision(BATCH), data=Pictures(file=str(folder / "images.npz"))),
+        "encoder": common.replace(spec=ENCODER, data=text, objective=MaskedToken()),
+        "spans": common.replace(spec=transformer_pair(), data=text, objective=SpanCorruption()),
+        "pairs": common.replace(spec=transformer_pair(), data=pairs),
+        "recurrent pairs": common.replace(spec=recurrent_pair(), data=pairs),
+        "images": common.replace(spec=vision(), data=Pictures(file=str(folder / "images.npz"))),
+        "images, batch norm": common.replace(spec=vision(BATCH), data=Pictures(file=str(folder / "images.npz"))),
     }
 
 

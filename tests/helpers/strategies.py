@@ -227,7 +227,7 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         num_heads, head_dim = place.relative[1], size
     follows = isinstance(position, spec.Rotary) and isinstance(position.scaling, spec.DynamicScaling)
     if isinstance(pattern, spec.GlobalWindow) and follows:
-        pattern = pattern.changed(global_projections=False)
+        pattern = pattern.replace(global_projections=False)
     return spec.Attention(
         num_heads=num_heads,
         num_kv_heads=draw(st.none() | st.sampled_from([k for k in range(1, num_heads + 1) if num_heads % k == 0])),
@@ -467,7 +467,7 @@ def bridged_layers(
     encoder, decoder = [], []
     for _ in range(draw(st.integers(1, 2))):
         source = draw(recurrences(Place(d_model, causal=False)))
-        target = source.changed(bidirectional=False)
+        target = source.replace(bidirectional=False)
         encoder.append(draw(blocks(Place(d_model, causal=False), wild, source)))
         decoder.append(draw(blocks(Place(d_model), wild, target, cross=draw(st.booleans()))))
     return tuple(encoder), tuple(decoder)
@@ -487,7 +487,7 @@ def ngrams(draw: DrawFn, wild: bool = False) -> spec.NGram:
         d_model=d_model,
         hidden=hidden,
         activation=draw(activations(wild)),
-        head=head if fits else head.changed(tied=False),
+        head=head if fits else head.replace(tied=False),
         initialization=draw(initializations(wild)),
     )
 
@@ -523,7 +523,7 @@ def vision_encoders(draw: DrawFn, wild: bool = False) -> spec.VisionEncoder:
         channels=draw(counts(1, 3, wild)),
         d_model=d_model,
         class_token=draw(st.booleans()),
-        embedding=draw(embeddings(d_model, wild)).changed(token_types=0),
+        embedding=draw(embeddings(d_model, wild)).replace(token_types=0),
         layers=draw(stacks(d_model, wild, causal=False)),
         final_norm=draw(norms(wild)),
         pooler=draw(st.booleans()),

@@ -125,7 +125,7 @@ def _drawn(model: PreTrainedModel) -> PreTrainedModel:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LossOutput:
     """What became of one type.
 
     Attributes:
@@ -140,21 +140,23 @@ class Outcome:
     registered: bool = False
 
 
-def outcome(kind: str, folder: Path) -> Outcome:
+def outcome(kind: str, folder: Path) -> LossOutput:
     """Make a small model of a type in a folder, and read it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the libraries, on configurations that nobody uses
             theirs = write_small(kind, folder)
     except Exception as error:  # whatever a type's code raises on sizes that it was not written for
-        return Outcome(kind, "not made", f"{type(error).__name__}: {' '.join(str(error).split())[:100]}")
+        return LossOutput(kind, "not made", f"{type(error).__name__}: {' '.join(str(error).split())[:100]}")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
             model = archetype.load(folder).model
         except ArchetypeError as error:
-            return Outcome(kind, "refused", str(error).removeprefix(f"{folder}/config.json: ").replace(str(folder), ""))
+            return LossOutput(
+                kind, "refused", str(error).removeprefix(f"{folder}/config.json: ").replace(str(folder), "")
+            )
     with torch.no_grad():
         difference = distance(model(TEXT), theirs)
     status: Literal["agrees", "differs"] = "agrees" if difference < EXACT else "differs"
-    return Outcome(kind, status, f"{difference:.1e}", not any(one.category is UnknownFamily for one in told))
+    return LossOutput(kind, status, f"{difference:.1e}", not any(one.category is UnknownFamily for one in told))

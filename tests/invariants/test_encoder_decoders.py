@@ -59,8 +59,8 @@ def in_chunks(model: EncoderDecoder, tokens: Tensor, state: State, cuts: list[in
 def everything() -> spec.EncoderDecoder:
     """A target's layers of all kinds, each with a look at the source, and a source's that read both ways."""
     cross = spec.Attention(num_heads=2, num_kv_heads=1)
-    layers = tuple(block.changed(cross=cross) for block in hybrid().layers)
-    both_ways = combined({"mixer": "lstm"}).layers[0].changed(mixer=spec.LSTM(bidirectional=True))
+    layers = tuple(block.replace(cross=cross) for block in hybrid().layers)
+    both_ways = combined({"mixer": "lstm"}).layers[0].replace(mixer=spec.LSTM(bidirectional=True))
     relative = combined({"position": "relative", "pattern": "window"}).layers[0]
     return spec.EncoderDecoder(
         vocab_size=VOCABULARY, context_length=CONTEXT, d_model=8,
@@ -72,9 +72,9 @@ def everything() -> spec.EncoderDecoder:
 @pytest.mark.parametrize("cuts", [[], [5, 6], list(range(1, CONTEXT))])
 def test_with_state_as_taught_through_layers_of_every_kind(cuts: list[int]) -> None:
     model, target, given_source = model_of(everything()), text(3, CONTEXT), source(3, 11)
-    counts = torch.tensor([11, 1, 6])
-    found, _ = in_chunks(model, target, model.new_state(given_source, counts), cuts)
-    assert distance(found, model.teach(given_source, target, counts)) < EXACT
+    num_tokens = torch.tensor([11, 1, 6])
+    found, _ = in_chunks(model, target, model.new_state(given_source, num_tokens), cuts)
+    assert distance(found, model.teach(given_source, target, num_tokens)) < EXACT
 
 
 @given(encoder_decoders(), st.integers(1, CONTEXT), st.integers(1, CONTEXT), CUTS)
@@ -97,10 +97,10 @@ def test_a_batch_as_each_pair_alone(drawn: spec.EncoderDecoder, lengths: list[tu
     source_lengths, target_lengths = (list(side) for side in zip(*lengths, strict=True))
     sources, targets = sources_of(source_lengths), rows_of([length + 1 for length in target_lengths])
     beginnings = padded([row[:-1] for row in targets])
-    together, sizes, counts = padded(sources), torch.tensor(source_lengths), torch.tensor(target_lengths)
-    taught = model.teach(together, beginnings, sizes, counts)
-    begun, state = model(beginnings, model.new_state(together, sizes), counts)
-    last, _ = model(beginnings, model.new_state(together, sizes), counts, last_only=True)
+    together, sizes, num_tokens = padded(sources), torch.tensor(source_lengths), torch.tensor(target_lengths)
+    taught = model.teach(together, beginnings, sizes, num_tokens)
+    begun, state = model(beginnings, model.new_state(together, sizes), num_tokens)
+    last, _ = model(beginnings, model.new_state(together, sizes), num_tokens, last_only=True)
     newest, state = model(torch.stack([row[-1:] for row in targets]), state)
     assert state.lengths.tolist() == [length + 1 for length in target_lengths]
     for index, (row, length) in enumerate(zip(targets, target_lengths, strict=True)):
@@ -118,10 +118,10 @@ def test_what_stands_in_the_sources_padding_changes_nothing(
     drawn: spec.EncoderDecoder, length: int, filler: int
 ) -> None:
     model, target, row = model_of(drawn), text(1, 7), source(1, length)[0]
-    counts = torch.tensor([length])
-    expected = model.teach(padded([row], 8), target, counts)
-    assert distance(model.teach(padded([row], 8, filler), target, counts), expected) < EXACT
-    found, _ = model(target, model.new_state(padded([row], 8, filler), counts))
+    num_tokens = torch.tensor([length])
+    expected = model.teach(padded([row], 8), target, num_tokens)
+    assert distance(model.teach(padded([row], 8, filler), target, num_tokens), expected) < EXACT
+    found, _ = model(target, model.new_state(padded([row], 8, filler), num_tokens))
     assert distance(found, expected) < EXACT
 
 
@@ -185,8 +185,8 @@ VIEWS = {
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_token_of_the_source_reaches_every_token_of_the_target(view: str) -> None:
     cross, bridge = VIEWS[view]
-    drawn = everything().changed(
-        encoder=spec.Stack(layers=(LSTM,)), decoder=spec.Stack(layers=(LSTM.changed(cross=cross),)), bridge=bridge
+    drawn = everything().replace(
+        encoder=spec.Stack(layers=(LSTM,)), decoder=spec.Stack(layers=(LSTM.replace(cross=cross),)), bridge=bridge
     )
     model, given_source, target = model_of(drawn), source(1, 5), text(1, 4)
     expected = model.teach(given_source, target)

@@ -38,7 +38,7 @@ def encoder(mixer: spec.Mixer, **changes: object) -> spec.Encoder:
     base = spec.Encoder(
         vocab_size=VOCABULARY, context_length=CONTEXT, d_model=8, layers=(block, block), head=spec.NoHead()
     )
-    return base.changed(**changes)
+    return base.replace(**changes)
 
 
 @given(encoders(), LENGTHS)
@@ -144,7 +144,7 @@ def test_without_positions_the_mean_of_patches_knows_no_order() -> None:
     turned = images.unflatten(3, (4, 2)).roll(1, 3).flatten(3)
     assert not torch.equal(images, turned)
     assert distance(model_of(drawn)(images), model_of(drawn)(turned)) < EXACT
-    placed = model_of(drawn.changed(embedding=spec.Embedding(position=spec.Learned())))
+    placed = model_of(drawn.replace(embedding=spec.Embedding(position=spec.Learned())))
     assert distance(placed(images), placed(turned)) > WRONG
 
 

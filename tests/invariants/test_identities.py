@@ -24,12 +24,12 @@ BASE = combined({"position": "rotary"})
 def attending(**changes: Any) -> spec.Decoder:
     """The base with another attention."""
     block = BASE.layers[0]
-    return BASE.changed(layers=(block.changed(mixer=block.mixer.changed(**changes)),))
+    return BASE.replace(layers=(block.replace(mixer=block.mixer.replace(**changes)),))
 
 
 def wired(wiring: spec.Wiring, **changes: Any) -> spec.Decoder:
     """The base with another wiring."""
-    return BASE.changed(layers=(BASE.layers[0].changed(wiring=wiring, **changes),))
+    return BASE.replace(layers=(BASE.layers[0].replace(wiring=wiring, **changes),))
 
 
 def scaled(scaling: spec.RotaryScaling) -> spec.Decoder:
@@ -40,7 +40,7 @@ def scaled(scaling: spec.RotaryScaling) -> spec.Decoder:
 def experts(num_experts: int, **changes: Any) -> spec.Decoder:
     """The base with so many experts, all of which every token is sent to."""
     part = spec.MixtureOfExperts(num_experts=num_experts, experts_per_token=num_experts, expert=GATED, **changes)
-    return BASE.changed(layers=(BASE.layers[0].changed(feedforward=part),))
+    return BASE.replace(layers=(BASE.layers[0].replace(feedforward=part),))
 
 
 NO_NORM = spec.NoNorm()
@@ -57,7 +57,7 @@ SAME = {
     "all tokens global": (BASE, attending(pattern=spec.GlobalWindow(size=1, global_tokens=CONTEXT))),
     "a factor of one": (BASE, scaled(spec.LinearScaling(factor=1.0))),
     "yarn by one": (BASE, scaled(spec.YarnScaling(factor=1.0, original_context_length=8))),
-    "llama 3.1 by one": (BASE, scaled(LLAMA3.changed(factor=1.0))),
+    "llama 3.1 by one": (BASE, scaled(LLAMA3.replace(factor=1.0))),
     "a text that needs no stretching": (BASE, scaled(spec.DynamicScaling(factor=4.0, original_context_length=16))),
     "all of a head turned": (BASE, attending(position=spec.Rotary(dim=4))),
     "sandwich without norms": (UNWIRED, wired(spec.SandwichNorm(norm=NO_NORM))),

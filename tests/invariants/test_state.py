@@ -33,7 +33,7 @@ OTHERS = [
     pytest.param(spec.NGram(vocab_size=VOCABULARY, context_length=CONTEXT, n=4, d_model=6, hidden=(9,)), id="ngram"),
     pytest.param(
         spec.MegaByte(
-            vocab_size=VOCABULARY, context_length=CONTEXT, patch_size=2, global_model=PARTS.changed(d_model=12),
+            vocab_size=VOCABULARY, context_length=CONTEXT, patch_size=2, global_model=PARTS.replace(d_model=12),
             local_model=PARTS,
         ),
         id="megabyte",
@@ -104,7 +104,7 @@ def test_token_by_token_as_whole(drawn: spec.CausalSpec) -> None:
 def test_a_batch_as_each_row_alone(drawn: spec.CausalSpec, lengths: list[int]) -> None:
     model = model_of(drawn)
     rows = rows_of(lengths)
-    together = model(padded(rows), counts=sized(lengths))
+    together = model(padded(rows), num_tokens=sized(lengths))
     for index, row in enumerate(rows):
         assert distance(together[index, : lengths[index]], model(row[None])[0]) < EXACT
 
@@ -134,12 +134,12 @@ def test_padded_chunk_after_padded_chunk(drawn: spec.CausalSpec, first: list[int
     rows = rows_of([a + b for a, b in zip(first, second, strict=True)])
     whole = [model(row[None])[0] if len(row) else None for row in rows]
     state = model.new_state(len(rows))
-    for begins, counts in (([0] * len(rows), first), (first, second)):
-        pieces = [row[begin : begin + count] for row, begin, count in zip(rows, begins, counts, strict=True)]
-        if max(counts) == 0:
+    for begins, num_tokens in (([0] * len(rows), first), (first, second)):
+        pieces = [row[begin : begin + count] for row, begin, count in zip(rows, begins, num_tokens, strict=True)]
+        if max(num_tokens) == 0:
             continue
-        logits, state = model(padded(pieces), state, sized(list(counts)))
-        for index, (begin, count) in enumerate(zip(begins, counts, strict=True)):
+        logits, state = model(padded(pieces), state, sized(list(num_tokens)))
+        for index, (begin, count) in enumerate(zip(begins, num_tokens, strict=True)):
             if count:
                 assert distance(logits[index, :count], whole[index][begin : begin + count]) < EXACT
 
@@ -161,12 +161,12 @@ def test_padding_may_reach_beyond_the_capacity(capacity: int) -> None:
 @EXAMPLES
 def test_last_only_is_the_last_of_all(drawn: spec.CausalSpec, lengths: list[int]) -> None:
     model = model_of(drawn)
-    tokens, counts = padded(rows_of(lengths)), sized(lengths)
+    tokens, num_tokens = padded(rows_of(lengths)), sized(lengths)
     every = model(tokens)
-    last = every[torch.arange(len(lengths)), counts - 1]
+    last = every[torch.arange(len(lengths)), num_tokens - 1]
     assert distance(model(tokens, last_only=True), every[:, -1:]) < EXACT
-    assert distance(model(tokens, counts=counts, last_only=True)[:, 0], last) < EXACT
-    logits, _ = model(tokens, model.new_state(len(lengths)), counts, last_only=True)
+    assert distance(model(tokens, num_tokens=num_tokens, last_only=True)[:, 0], last) < EXACT
+    logits, _ = model(tokens, model.new_state(len(lengths)), num_tokens, last_only=True)
     assert distance(logits[:, 0], last) < EXACT
 
 
@@ -266,7 +266,7 @@ STRETCHED = spec.Rotary(scaling=spec.DynamicScaling(factor=4.0, original_context
 
 def stretched() -> Decoder:
     block = FULL.layers[0]
-    return model_of(FULL.changed(layers=(block.changed(mixer=block.mixer.changed(position=STRETCHED)),)))
+    return model_of(FULL.replace(layers=(block.replace(mixer=block.mixer.replace(position=STRETCHED)),)))
 
 
 def test_dynamic_scaling_gives_the_whole_texts_last_logits_at_every_length() -> None:
@@ -293,7 +293,7 @@ def test_dynamic_scaling_follows_this_request_and_no_earlier_one() -> None:
     alone = model(short[None])[0]
     model(long[None])
     assert torch.equal(model(short[None])[0], alone)
-    beside = model(padded([short, long]), counts=sized([5, CONTEXT]))
+    beside = model(padded([short, long]), num_tokens=sized([5, CONTEXT]))
     assert distance(beside[0, :5], alone) < EXACT
     assert distance(beside[1], model(long[None])[0]) < EXACT
     state = model.new_state(2)
@@ -319,7 +319,7 @@ for name in {names}:
 
     step = torch.compile(model, fullgraph=True, dynamic=False, backend=backend)
     tokens = torch.arange(12).view(2, 6) * 7
-    _, state = model(tokens, model.new_state(2, 16), counts=torch.tensor([6, 4]))
+    _, state = model(tokens, model.new_state(2, 16), num_tokens=torch.tensor([6, 4]))
     twin = state.select(torch.tensor([0, 1]))
     for token in range(8):
         found, state = step(torch.full((2, 1), token), state)

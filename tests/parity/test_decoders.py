@@ -322,13 +322,13 @@ def test_logits_in_bfloat16(name: str, published: Publish) -> None:
 def flip_rotary_order(model: Any) -> None:
     for block in model.blocks:
         rotary = block.mixer.rotary
-        rotary.spec = rotary.spec.changed(interleaved=not rotary.spec.interleaved)
+        rotary.spec = rotary.spec.replace(interleaved=not rotary.spec.interleaved)
         rotary.key = (rotary.key, "flipped")
 
 
 def open_windows(model: Any) -> None:
     for block in model.blocks:
-        block.mixer.spec = block.mixer.spec.changed(pattern=spec.Full())
+        block.mixer.spec = block.mixer.spec.replace(pattern=spec.Full())
 
 
 def swap_experts(name: str) -> Callable[[Any], None]:

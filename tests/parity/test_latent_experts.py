@@ -15,7 +15,7 @@ from transformers.models.deepseek_v2.modeling_deepseek_v2 import (
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
 from archetype import spec
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 from archetype.nn.experts import MixtureOfExperts
 from archetype.nn.latent_attention import LatentAttention
 from tests.helpers.weights import distance, randomize
@@ -35,10 +35,10 @@ def experts_of(theirs: nn.Module) -> dict[str, Tensor]:
 def compare(ours: MixtureOfExperts, theirs: nn.Module, weights: dict[str, Tensor]) -> None:
     ours.load_state_dict(weights)
     with torch.no_grad():
-        assert distance(ours.eval()(X, Span.of(X)), theirs(X.clone())) < EXACT
+        assert distance(ours.eval()(X, ForwardContext.of(X)), theirs(X.clone())) < EXACT
         # a lost tensor would show
         ours.router.weight.copy_(ours.router.weight.roll(1, 0))
-        assert distance(ours(X, Span.of(X)), theirs(X.clone())) > 1e-3
+        assert distance(ours(X, ForwardContext.of(X)), theirs(X.clone())) > 1e-3
 
 
 @pytest.mark.parametrize("chosen", [1, 2, 8])
@@ -68,7 +68,7 @@ def test_deepseek_v2(groups: spec.ExpertGroups | None, scale: float) -> None:
         num_experts=8,
         experts_per_token=3,
         expert=expert,
-        shared=expert.changed(d_ff=20),
+        shared=expert.replace(d_ff=20),
         router=spec.SoftmaxRouter(scale=scale),
         groups=groups,
     )
@@ -134,10 +134,10 @@ def their_result(theirs: DeepseekV2Attention, x: Tensor, cache: DynamicCache | N
 def test_latent_attention(rank: int | None, scaling: str, bias: bool) -> None:
     part, theirs = attentions(rank, scaling, bias)
     expected = their_result(theirs, X)
-    assert distance(part(X, Span.of(X))[0], expected) < EXACT
+    assert distance(part(X, ForwardContext.of(X))[0], expected) < EXACT
     # another order of the turned pairs would show
-    part.rotary.spec = part.rotary.spec.changed(interleaved=False)
-    assert distance(part(X, Span.of(X))[0], expected) > 1e-3
+    part.rotary.spec = part.rotary.spec.replace(interleaved=False)
+    assert distance(part(X, ForwardContext.of(X))[0], expected) > 1e-3
 
 
 @pytest.mark.parametrize("rank", [None, 10])
@@ -148,6 +148,6 @@ def test_latent_attention_on_a_state(rank: int | None) -> None:
     state, cache = part.new_state(2, T, X.dtype, X.device), DynamicCache()
     for start, end in ((0, 9), (9, 10), (10, 11), (11, 12)):
         x = X[:, start:end]
-        y, state = part(x, Span.of(x, torch.full((2,), start)), state)
+        y, state = part(x, ForwardContext.of(x, torch.full((2,), start)), state)
         assert distance(y, their_result(theirs, x, cache, start)) < EXACT
     assert part.spec.absorbs(1, T)

@@ -112,6 +112,6 @@ def test_ids(c: Any, name: str, tmp_path: Path) -> None:
             count = c.llama_tokenize(vocabulary, text.encode(), len(text.encode()), ids, 200, whole, False)
             expected = tokenizer.encode(text)
             if whole:
-                expected = tokenizer.framed(expected) if made is ENCODER else [*expected, tokenizer.eos[0]]
+                expected = tokenizer.add_special_tokens(expected) if made is ENCODER else [*expected, tokenizer.eos[0]]
             assert ids[:count] == expected, (text, whole)
     c.llama_model_free(model)

@@ -109,19 +109,19 @@ def theirs(folder: Path) -> Any:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_sources(ours: MarianTokenizer, theirs: Any, text: str) -> None:
-    assert ours.framed(ours.encode(text)) == theirs(text).input_ids
+    assert ours.add_special_tokens(ours.encode(text)) == theirs(text).input_ids
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_targets(ours: MarianTokenizer, theirs: Any, text: str) -> None:
-    assert ours.framed(ours.encode_target(text)) == theirs(text_target=text).input_ids
+    assert ours.add_special_tokens(ours.encode_target(text)) == theirs(text_target=text).input_ids
 
 
 @fuzz
 @given(text=texts)
 def test_any_text(ours: MarianTokenizer, theirs: Any, text: str) -> None:
-    assert ours.framed(ours.encode(text)) == theirs(text).input_ids
-    assert ours.framed(ours.encode_target(text)) == theirs(text_target=text).input_ids
+    assert ours.add_special_tokens(ours.encode(text)) == theirs(text).input_ids
+    assert ours.add_special_tokens(ours.encode_target(text)) == theirs(text_target=text).input_ids
 
 
 @fuzz
@@ -141,7 +141,7 @@ def test_the_ends_and_the_size(ours: MarianTokenizer, theirs: Any) -> None:
 
 def test_targets_come_back(ours: MarianTokenizer) -> None:
     for line in GERMAN.splitlines():
-        assert ours.decode(ours.framed(ours.encode_target(line))) == line
+        assert ours.decode(ours.add_special_tokens(ours.encode_target(line))) == line
         assert ours.encode(line) != ours.encode_target(line)  # the control: the source's model cuts it otherwise
 
 
@@ -173,8 +173,8 @@ def test_two_tables(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"separate_vocabs": True}))
     ours, theirs = open_tokenizer(tmp_path), reference(tmp_path)
     for text in TEXTS[2:]:
-        assert ours.framed(ours.encode(text)) == theirs(text).input_ids
-        assert ours.framed(ours.encode_target(text)) == theirs(text_target=text).input_ids
+        assert ours.add_special_tokens(ours.encode(text)) == theirs(text).input_ids
+        assert ours.add_special_tokens(ours.encode_target(text)) == theirs(text_target=text).input_ids
     for line in GERMAN.splitlines():
         # not compared: theirs leaves out the piece that has the number of the other language's padding
         assert ours.decode(ours.encode_target(line)) == line

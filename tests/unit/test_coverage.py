@@ -196,7 +196,7 @@ def test_a_module_alone_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "build_norm", build_norm)
     # whether a model fits into memory is counted before it is built
     assert lacks(with_unknown_norm()) == ["module", "parameters", "cost", "state"]
-    monkeypatch.setattr(sys.modules[build.__module__], "refuse_too_large", lambda model, bytes_each: None)
+    monkeypatch.setattr(sys.modules[build.__module__], "check_fits_memory", lambda model, bytes_each: None)
     assert lacks(with_unknown_norm()) == ["parameters", "cost"]
 
 

@@ -3,7 +3,7 @@
 from archetype import spec
 from archetype.convert.gguf.architecture import Keys, Value, refuse_activations, sizes, unknown
 from archetype.convert.gguf.decoders import BLOCK, LAYER
-from archetype.families.format import only
+from archetype.families.format import expect_kind
 from archetype.families.rules import linear_rules, rule
 
 MEAN = 1  # of its ways from the tokens' vectors to a text's; a pooler, which only a first token needs, is left out
@@ -12,17 +12,19 @@ FIXED: dict[str, Value] = {"attention.causal": False, "pooling_type": MEAN}
 
 def keys(model: spec.ModelSpec) -> Keys:
     """All keys of an encoder."""
-    encoder = only(spec.Encoder, model, "kind")
+    encoder = expect_kind(spec.Encoder, model, "kind")
     block = encoder.layers[0]
-    mixer = only(spec.Attention, block.mixer, "layers[0].mixer")
-    norm = only(spec.LayerNorm, only(spec.PostNorm, block.wiring, "layers[0].wiring").norm, "layers[0].wiring.norm")
+    mixer = expect_kind(spec.Attention, block.mixer, "layers[0].mixer")
+    norm = expect_kind(
+        spec.LayerNorm, expect_kind(spec.PostNorm, block.wiring, "layers[0].wiring").norm, "layers[0].wiring.norm"
+    )
     if not isinstance(encoder.head, spec.NoHead):
         raise unknown("head", f"a head of kind {encoder.head.kind} in bert, which is there for vectors of texts")
     # its only gelu is the approximation, which its own converter takes for BERT's exact one too
     refuse_activations(encoder.layers, ("gelu", "gelu_tanh"))
     return {
         **sizes(encoder, encoder.num_layers),
-        "feed_forward_length": only(spec.MLP, block.feedforward, "layers[0].feedforward").width(encoder.d_model),
+        "feed_forward_length": expect_kind(spec.MLP, block.feedforward, "layers[0].feedforward").width(encoder.d_model),
         "attention.head_count": mixer.num_heads,
         "attention.layer_norm_epsilon": norm.eps,
         "tokenizer.ggml.token_type_count": encoder.embedding.token_types,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from archetype import spec
 from archetype.convert.gguf.architecture import Keys, refuse_activations, sizes, unknown
-from archetype.families.format import only
+from archetype.families.format import expect_kind
 from archetype.families.rules import linear_rules, rule
 
 
@@ -21,7 +21,7 @@ def decoder_keys(
     """
 
     def keys(model: spec.ModelSpec) -> Keys:
-        decoder = only(spec.Decoder, model, "kind")
+        decoder = expect_kind(spec.Decoder, model, "kind")
         if tied and not decoder.head.tied:
             raise unknown("head.tied", "a head of its own here")
         if activation is not None:
@@ -33,7 +33,7 @@ def decoder_keys(
 
 def attention(decoder: spec.Decoder) -> Keys:
     """Heads, widths and positions of attention."""
-    mixer = only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
+    mixer = expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
     norm = decoder.final_norm
     heads = mixer.sizes(decoder.d_model)
     kind = "layer_norm_rms_epsilon" if isinstance(norm, spec.RMSNorm) else "layer_norm_epsilon"
@@ -100,21 +100,21 @@ def llama(decoder: spec.Decoder) -> Keys:
 
 def qwen2(decoder: spec.Decoder) -> Keys:
     keys = llama(decoder)
-    mixer = only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
+    mixer = expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
     if mixer.sizes(decoder.d_model).head_dim * mixer.num_heads != decoder.d_model:
         raise unknown("layers[0].mixer.head_dim", "heads that are not d_model / num_heads wide in qwen2")
     return keys
 
 
 def gemma(decoder: spec.Decoder) -> Keys:
-    if only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer").bias.o:
+    if expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer").bias.o:
         raise unknown("layers[*].mixer.bias", "a bias behind the heads in gemma")
     return attention(decoder)
 
 
 def gemma2(decoder: spec.Decoder) -> Keys:
     """Windows in every other layer, the first among them; soft caps; scores scaled by the heads' width."""
-    mixers = [only(spec.Attention, block.mixer, "layers[*].mixer") for block in decoder.layers]
+    mixers = [expect_kind(spec.Attention, block.mixer, "layers[*].mixer") for block in decoder.layers]
     windows = [isinstance(mixer.pattern, spec.Window) for mixer in mixers]
     if windows != [index % 2 == 0 for index in range(len(mixers))]:
         raise unknown("layers[*].mixer.pattern", "another order of windows than every other layer in gemma2")
@@ -134,15 +134,15 @@ def gemma2(decoder: spec.Decoder) -> Keys:
 
 
 def unscaled(decoder: spec.Decoder) -> Keys:
-    mixer = only(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
+    mixer = expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
     if mixer.scale is not None:
         raise unknown("layers[*].mixer.scale", "scores that are scaled otherwise than by the heads' width")
     return attention(decoder)
 
 
 def mamba(decoder: spec.Decoder) -> Keys:
-    mixer = only(spec.Mamba, decoder.layers[0].mixer, "layers[0].mixer")
-    norm = only(spec.RMSNorm, decoder.final_norm, "final_norm")
+    mixer = expect_kind(spec.Mamba, decoder.layers[0].mixer, "layers[0].mixer")
+    norm = expect_kind(spec.RMSNorm, decoder.final_norm, "final_norm")
     for name, given, needed in (
         ("expand", mixer.expand, 2),
         ("bias", mixer.bias, False),

@@ -3,7 +3,7 @@
 from archetype import spec
 from archetype.convert.gguf.architecture import Keys, unknown
 from archetype.convert.gguf.decoders import BLOCK, FRAME, LAYER, NETWORK, NORMS
-from archetype.families.format import only
+from archetype.families.format import expect_kind
 from archetype.families.rules import linear_rules, rule
 
 # Numbers of layers, and of tokens, by which llama.cpp tells the models whose queries go through no narrow vector.
@@ -13,9 +13,9 @@ SOFTMAX = 1  # of its functions from logits to affinities
 
 def keys(decoder: spec.Decoder) -> Keys:
     """Latent attention counts as one head of keys and values, which is as wide as what is remembered."""
-    mixer = only(spec.LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
-    norm = only(spec.RMSNorm, decoder.final_norm, "final_norm")
-    inner = only(spec.RMSNorm, mixer.norm, "layers[0].mixer.norm")
+    mixer = expect_kind(spec.LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
+    norm = expect_kind(spec.RMSNorm, decoder.final_norm, "final_norm")
+    inner = expect_kind(spec.RMSNorm, mixer.norm, "layers[0].mixer.norm")
     if inner.eps != norm.eps:
         raise unknown("layers[*].mixer.norm.eps", f"{inner.eps} beside {norm.eps} of the other norms")
     if mixer.bias:
@@ -45,8 +45,8 @@ def keys(decoder: spec.Decoder) -> Keys:
 def _experts(decoder: spec.Decoder) -> Keys:
     plain = [block.feedforward for block in decoder.layers if isinstance(block.feedforward, spec.GatedMLP)]
     place = "layers[-1].feedforward"
-    experts = only(spec.MixtureOfExperts, decoder.layers[-1].feedforward, place)
-    shared = only(spec.GatedMLP, experts.shared or spec.NoFeedForward(), f"{place}.shared")
+    experts = expect_kind(spec.MixtureOfExperts, decoder.layers[-1].feedforward, place)
+    shared = expect_kind(spec.GatedMLP, experts.shared or spec.NoFeedForward(), f"{place}.shared")
     width = experts.expert.width(decoder.d_model)
     if shared.bias:
         raise unknown("layers[*].feedforward.bias", "biases in deepseek2")

@@ -3,7 +3,7 @@
 from archetype import spec
 from archetype.convert.gguf.architecture import Keys, refuse_activations, sizes, unknown
 from archetype.convert.gguf.decoders import NETWORK
-from archetype.families.format import only
+from archetype.families.format import expect_kind
 from archetype.families.rules import linear_rules, rule
 
 FARTHEST = 128  # distance that its buckets tell apart, whatever a file says
@@ -11,11 +11,11 @@ FARTHEST = 128  # distance that its buckets tell apart, whatever a file says
 
 def keys(model: spec.ModelSpec) -> Keys:
     """All keys of an encoder-decoder."""
-    pair = only(spec.EncoderDecoder, model, "kind")
+    pair = expect_kind(spec.EncoderDecoder, model, "kind")
     block = pair.encoder.layers[0]
-    mixer = only(spec.Attention, block.mixer, "encoder.layers[0].mixer")
-    position = only(spec.RelativeBias, mixer.position, "encoder.layers[0].mixer.position")
-    norm = only(spec.RMSNorm, pair.encoder.final_norm, "encoder.final_norm")
+    mixer = expect_kind(spec.Attention, block.mixer, "encoder.layers[0].mixer")
+    position = expect_kind(spec.RelativeBias, mixer.position, "encoder.layers[0].mixer.position")
+    norm = expect_kind(spec.RMSNorm, pair.encoder.final_norm, "encoder.final_norm")
     network = block.feedforward
     # it tells the activation by whether there is a gate
     gated = isinstance(network, spec.GatedMLP)
@@ -29,7 +29,9 @@ def keys(model: spec.ModelSpec) -> Keys:
     return {
         **sizes(pair, len(pair.encoder.layers)),
         "decoder_block_count": len(pair.decoder.layers),
-        "feed_forward_length": only(spec.GatedMLP if gated else spec.MLP, network, "encoder").width(pair.d_model),
+        "feed_forward_length": expect_kind(spec.GatedMLP if gated else spec.MLP, network, "encoder").width(
+            pair.d_model
+        ),
         "attention.head_count": heads.num_heads,
         "attention.key_length": heads.head_dim,
         "attention.value_length": heads.head_dim,

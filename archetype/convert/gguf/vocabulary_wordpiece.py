@@ -18,7 +18,7 @@ def wordpiece(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
     """
     definition = tokenizer.definition
     model = definition["model"]
-    frame = tokenizer.framed([])
+    frame = tokenizer.add_special_tokens([])
     if model.get("continuing_subword_prefix") != CONTINUES or len(frame) != 2:
         raise no_form(f"llama.cpp knows only WordPiece with {CONTINUES}, and one token on each side of a text")
     if (definition.get("pre_tokenizer") or {}).get("type") != "BertPreTokenizer":

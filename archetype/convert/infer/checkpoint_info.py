@@ -10,12 +10,12 @@ from archetype.convert.infer.quirks import (
     ACTIVATION,
     DECODERS,
     EPS,
-    HABITS,
     MISSING_BY_KEY,
     MISSING_BY_PLACE,
     MISSING_BY_TENSOR,
     MISSING_BY_TYPE,
-    Habit,
+    QUIRKS,
+    FamilyQuirks,
 )
 from archetype.errors import CheckpointError
 from archetype.families.config import ACTIVATIONS, Config
@@ -25,7 +25,7 @@ Shapes = Mapping[str, Shape]  # by the names of the file
 
 
 @dataclass
-class Clues:
+class CheckpointInfo:
     """Keys of config.json and shapes of tensors, by the file's names.
 
     Attributes:
@@ -39,9 +39,9 @@ class Clues:
     assumed: dict[str, None] = field(default_factory=dict)
 
     @property
-    def habit(self) -> Habit:
+    def habit(self) -> FamilyQuirks:
         """What is known of the family's code."""
-        return HABITS.get(self.type, Habit())
+        return QUIRKS.get(self.type, FamilyQuirks())
 
     def assume(self, path: str, value: object, why: str) -> None:
         """Note a value that nothing says."""
@@ -115,8 +115,8 @@ class Clues:
         key = next((key for key in EPS if self.config.get(key) is not None), None)
         eps = self.habit.eps or (1e-5 if key is None else self.config.positive(key))
         if self.habit.norm is not None:
-            made = self.habit.norm.changed(eps=eps)
-            return made.changed(bias=bias) if isinstance(made, spec.LayerNorm) else made
+            made = self.habit.norm.replace(eps=eps)
+            return made.replace(bias=bias) if isinstance(made, spec.LayerNorm) else made
         if bias or (key is not None and key.startswith("layer")):
             return spec.LayerNorm(eps=eps, bias=bias, weight=weight)
         if key is None:

@@ -1,13 +1,13 @@
 """A layer's feed-forward part, by the shapes of its tensors."""
 
 from archetype import spec
-from archetype.convert.infer.checkpoint_info import Clues
+from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.quirks import EXPERTS_PER_TOKEN, ROUTER_SCALE
 from archetype.convert.infer.tensors import Layer
 from archetype.errors import CheckpointError
 
 
-def read_network(clues: Clues, layer: Layer, transposed: bool) -> spec.FeedForward:
+def read_network(clues: CheckpointInfo, layer: Layer, transposed: bool) -> spec.FeedForward:
     """The feed-forward part of a layer."""
     if layer.sparse:
         return _experts(clues, layer)
@@ -20,7 +20,7 @@ def read_network(clues: Clues, layer: Layer, transposed: bool) -> spec.FeedForwa
     return made(d_ff=width, activation=clues.activation(gated), bias="down.bias" in found)
 
 
-def _experts(clues: Clues, layer: Layer) -> spec.MixtureOfExperts:
+def _experts(clues: CheckpointInfo, layer: Layer) -> spec.MixtureOfExperts:
     found = layer.network
     if "router.weight" not in found:
         raise clues.missing(layer.prefix, "experts without a router that is known")
@@ -42,7 +42,7 @@ def _experts(clues: Clues, layer: Layer) -> spec.MixtureOfExperts:
     )
 
 
-def _width(clues: Clues, layer: Layer) -> int:
+def _width(clues: CheckpointInfo, layer: Layer) -> int:
     """Of each expert, in one tensor of all or in a tensor for each."""
     stacked = layer.network.get("experts.down.weight")
     if stacked is not None and len(clues.shapes[stacked]) == 3:
@@ -53,14 +53,14 @@ def _width(clues: Clues, layer: Layer) -> int:
     return clues.sides(each)[1]
 
 
-def _per_token(clues: Clues) -> int:
+def _per_token(clues: CheckpointInfo) -> int:
     given = clues.size(EXPERTS_PER_TOKEN)
     if given is None:
         clues.assume("layers[*].feedforward.experts_per_token", 2, "no key names it")
     return given or 2
 
 
-def _router(clues: Clues, corrected: bool) -> spec.Router:
+def _router(clues: CheckpointInfo, corrected: bool) -> spec.Router:
     """Sigmoids where a key or the family says so; with a correction and without a word, as DeepSeek-V3 has them."""
     said, renormalized = clues.config.get("scoring_func"), clues.config.get("norm_topk_prob")
     sigmoid = said == "sigmoid" if said else clues.habit.sigmoid or (corrected and not clues.habit.renormalized)
@@ -74,7 +74,7 @@ def _router(clues: Clues, corrected: bool) -> spec.Router:
     )
 
 
-def _groups(clues: Clues, number: int, corrected: bool) -> spec.ExpertGroups | None:
+def _groups(clues: CheckpointInfo, number: int, corrected: bool) -> spec.ExpertGroups | None:
     count, chosen = clues.size(("n_group",)), clues.size(("topk_group",))
     if count is None or chosen is None or count == 1:
         return None

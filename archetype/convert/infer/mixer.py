@@ -5,7 +5,7 @@ from math import gcd
 from typing import Any
 
 from archetype import spec
-from archetype.convert.infer.checkpoint_info import Clues
+from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.quirks import (
     FULL_EVERY,
     HEAD_DIM,
@@ -26,7 +26,7 @@ USUAL_HEAD = 64  # features of a head, where nothing says how many there are
 
 
 @dataclass(frozen=True)
-class Frame:
+class ModelDims:
     """What a layer must know of the model around it."""
 
     d_model: int
@@ -34,14 +34,14 @@ class Frame:
     transposed: bool
 
 
-def read_mixer(clues: Clues, layer: Layer, frame: Frame) -> spec.Attention | spec.LatentAttention:
+def read_mixer(clues: CheckpointInfo, layer: Layer, frame: ModelDims) -> spec.Attention | spec.LatentAttention:
     """The mixer of a layer."""
     if "kv_down.weight" in layer.mixer:
         return _latent(clues, layer, frame)
     return _attention(clues, layer, frame)
 
 
-def _attention(clues: Clues, layer: Layer, frame: Frame) -> spec.Attention:
+def _attention(clues: CheckpointInfo, layer: Layer, frame: ModelDims) -> spec.Attention:
     found, config = layer.mixer, clues.config
     num_heads = _heads(clues, layer, frame)
     turn, given = 1 if frame.transposed else 0, clues.size(HEAD_DIM)
@@ -69,7 +69,7 @@ def _attention(clues: Clues, layer: Layer, frame: Frame) -> spec.Attention:
     )
 
 
-def _heads(clues: Clues, layer: Layer, frame: Frame) -> int:
+def _heads(clues: CheckpointInfo, layer: Layer, frame: ModelDims) -> int:
     """As a key says; else as many as have the usual width, or the widest below it that tensors allow."""
     if (given := clues.size(HEADS)) is not None:
         return given
@@ -82,14 +82,14 @@ def _heads(clues: Clues, layer: Layer, frame: Frame) -> int:
     return made
 
 
-def _there(clues: Clues, layer: Layer, name: str) -> str:
+def _there(clues: CheckpointInfo, layer: Layer, name: str) -> str:
     """The file's name of a projection that attention must have."""
     if f"{name}.weight" not in layer.mixer:
         raise clues.missing(layer.prefix, f"a mixer without {name}")
     return layer.mixer[f"{name}.weight"]
 
 
-def _query_norm(clues: Clues, found: Named, head_dim: int) -> tuple[Any, str]:
+def _query_norm(clues: CheckpointInfo, found: Named, head_dim: int) -> tuple[Any, str]:
     """The norm of queries and keys, and whether of each head or of all together."""
     if clues.habit.qk_norm:
         return clues.norm(bias=False, weight=False), "head"
@@ -99,7 +99,7 @@ def _query_norm(clues: Clues, found: Named, head_dim: int) -> tuple[Any, str]:
     return norm, "head" if clues.shapes[found["q_norm.weight"]] == (head_dim,) else "all"
 
 
-def _latent(clues: Clues, layer: Layer, frame: Frame) -> spec.LatentAttention:
+def _latent(clues: CheckpointInfo, layer: Layer, frame: ModelDims) -> spec.LatentAttention:
     found, config = layer.mixer, clues.config
     num_heads = _heads(clues, layer, frame)
     clues.size(HEAD_DIM)  # the turned part, which the tensors show
@@ -121,13 +121,13 @@ def _latent(clues: Clues, layer: Layer, frame: Frame) -> spec.LatentAttention:
         qk_nope_head_dim=plain,
         qk_rope_head_dim=turned,
         v_head_dim=value,
-        position=position.changed(interleaved=clues.habit.interleaved if interleaved is None else bool(interleaved)),
+        position=position.replace(interleaved=clues.habit.interleaved if interleaved is None else bool(interleaved)),
         bias="o.bias" in found,
         scale=latent_scale(plain + turned, position.scaling),
     )
 
 
-def _position(clues: Clues, number: int, head_dim: int, frame: Frame) -> spec.MixerPosition:
+def _position(clues: CheckpointInfo, number: int, head_dim: int, frame: ModelDims) -> spec.MixerPosition:
     config = clues.config
     if config.get("alibi") or clues.type in ("bloom", "mpt"):
         return spec.Alibi()
@@ -151,10 +151,10 @@ def _position(clues: Clues, number: int, head_dim: int, frame: Frame) -> spec.Mi
     if not clues.habit.interleaved:
         clues.assume("layers[*].mixer.position.interleaved", False, "no file says which features turn together")
     dim = None if dim == head_dim else dim
-    return position.changed(dim=dim, interleaved=clues.habit.interleaved, reversed=clues.habit.reversed)
+    return position.replace(dim=dim, interleaved=clues.habit.interleaved, reversed=clues.habit.reversed)
 
 
-def _kind(clues: Clues, number: int) -> str | None:
+def _kind(clues: CheckpointInfo, number: int) -> str | None:
     """What the file calls a layer, where it calls them by kinds."""
     kinds, every = clues.first(KINDS_OF_LAYERS), clues.first(FULL_EVERY)
     if not isinstance(kinds, list):
@@ -168,7 +168,7 @@ def _kind(clues: Clues, number: int) -> str | None:
     return str(kinds[number])
 
 
-def _unplaced(clues: Clues, number: int) -> bool:
+def _unplaced(clues: CheckpointInfo, number: int) -> bool:
     """Whether a layer has no positions although others have."""
     if clues.habit.in_full_unplaced and _kind(clues, number) == "full_attention":
         return clues.config.get("sliding_window") is not None
@@ -176,7 +176,7 @@ def _unplaced(clues: Clues, number: int) -> bool:
     return isinstance(turned, list) and number < len(turned) and not turned[number]
 
 
-def _pattern(clues: Clues, number: int) -> spec.Pattern:
+def _pattern(clues: CheckpointInfo, number: int) -> spec.Pattern:
     width, kind = clues.size(WINDOW) if clues.first(WINDOW) else None, _kind(clues, number)
     if kind is not None:
         windowed = kind in WINDOWED
@@ -186,7 +186,7 @@ def _pattern(clues: Clues, number: int) -> spec.Pattern:
     return spec.Window(size=width) if windowed and width else spec.Full()
 
 
-def _score_scale(clues: Clues, head_dim: int) -> float | None:
+def _score_scale(clues: CheckpointInfo, head_dim: int) -> float | None:
     """What scores are multiplied by, where it is not the usual root."""
     if (width := clues.config.optional_positive("query_pre_attn_scalar")) is not None:
         return None if width == head_dim else width**-0.5

@@ -52,7 +52,7 @@ NEUTRAL = (
 
 
 @dataclass(frozen=True)
-class Habit:
+class FamilyQuirks:
     """What the code of one family fixes.
 
     Attributes:
@@ -98,34 +98,34 @@ class Habit:
     computed: str | None = None
 
 
-NEIGHBOURS = Habit(interleaved=True)
-ROBERTA = Habit(after_padding=True)
-ONE_PLUS = Habit(norm=spec.RMSNorm(unit_offset=True), root_scaled=True)
-HABITS: dict[str, Habit] = {
+NEIGHBOURS = FamilyQuirks(interleaved=True)
+ROBERTA = FamilyQuirks(after_padding=True)
+ONE_PLUS = FamilyQuirks(norm=spec.RMSNorm(unit_offset=True), root_scaled=True)
+QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("gptj", "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5"), NEIGHBOURS),
     **dict.fromkeys(
         ("roberta", "camembert", "xlm-roberta", "xlm-roberta-xl", "data2vec-text", "roberta-prelayernorm"), ROBERTA
     ),
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "vaultgemma"), ONE_PLUS),
-    **dict.fromkeys(("mixtral", "granitemoe", "granitemoeshared", "jamba"), Habit(renormalized=True)),
-    "codegen": Habit(interleaved=True, fused=("qvk", 4)),
-    "cohere2": Habit(interleaved=True, in_full_unplaced=True),
-    "exaone4": Habit(in_full_unplaced=True),
-    "exaone_moe": Habit(in_full_unplaced=True, sigmoid=True),
-    "ernie4_5_moe": Habit(interleaved=True, renormalized=True),
-    "minimax_m2": Habit(sigmoid=True, renormalized=True),
-    "hy_v3": Habit(sigmoid=True, renormalized=True),
-    "openai-gpt": Habit(activation="gelu_tanh"),  # which it calls gelu
-    "ctrl": Habit(activation="relu", root_scaled=True, added=spec.Sinusoidal(interleaved=False)),
-    "xglm": Habit(added=spec.Sinusoidal(interleaved=False, offset=2), inclusive=True),
-    "biogpt": Habit(eps=1e-5),
-    "gpt_neo": Habit(unscaled=True),
-    "roformer": Habit(interleaved=True, turned=True, computed=r".*\.embed_positions\.weight"),
-    "nemotron": Habit(norm=spec.LayerNorm(unit_offset=True)),
-    "olmo": Habit(norm=spec.LayerNorm(weight=False, bias=False), eps=1e-5),
-    "nanochat": Habit(norm=spec.RMSNorm(weight=False), embedding_norm=True, qk_norm=True, reversed=True),
-    "gpt_neox_japanese": Habit(renamed=((r"(.*)\.dense_bias", r"\1.dense.bias"),)),
-    "bigbird_pegasus": Habit(renamed=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
+    **dict.fromkeys(("mixtral", "granitemoe", "granitemoeshared", "jamba"), FamilyQuirks(renormalized=True)),
+    "codegen": FamilyQuirks(interleaved=True, fused=("qvk", 4)),
+    "cohere2": FamilyQuirks(interleaved=True, in_full_unplaced=True),
+    "exaone4": FamilyQuirks(in_full_unplaced=True),
+    "exaone_moe": FamilyQuirks(in_full_unplaced=True, sigmoid=True),
+    "ernie4_5_moe": FamilyQuirks(interleaved=True, renormalized=True),
+    "minimax_m2": FamilyQuirks(sigmoid=True, renormalized=True),
+    "hy_v3": FamilyQuirks(sigmoid=True, renormalized=True),
+    "openai-gpt": FamilyQuirks(activation="gelu_tanh"),  # which it calls gelu
+    "ctrl": FamilyQuirks(activation="relu", root_scaled=True, added=spec.Sinusoidal(interleaved=False)),
+    "xglm": FamilyQuirks(added=spec.Sinusoidal(interleaved=False, offset=2), inclusive=True),
+    "biogpt": FamilyQuirks(eps=1e-5),
+    "gpt_neo": FamilyQuirks(unscaled=True),
+    "roformer": FamilyQuirks(interleaved=True, turned=True, computed=r".*\.embed_positions\.weight"),
+    "nemotron": FamilyQuirks(norm=spec.LayerNorm(unit_offset=True)),
+    "olmo": FamilyQuirks(norm=spec.LayerNorm(weight=False, bias=False), eps=1e-5),
+    "nanochat": FamilyQuirks(norm=spec.RMSNorm(weight=False), embedding_norm=True, qk_norm=True, reversed=True),
+    "gpt_neox_japanese": FamilyQuirks(renamed=((r"(.*)\.dense_bias", r"\1.dense.bias"),)),
+    "bigbird_pegasus": FamilyQuirks(renamed=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
 }
 
 # Parts that are missing here, by what shows that a model needs them: a tensor's name, a key, or the family.

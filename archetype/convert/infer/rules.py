@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from archetype import spec
-from archetype.convert.infer.checkpoint_info import Clues
-from archetype.convert.infer.tensors import Layer, Named, Sorted
+from archetype.convert.infer.checkpoint_info import CheckpointInfo
+from archetype.convert.infer.tensors import GroupedTensors, Layer, Named
 from archetype.errors import CheckpointError
 from archetype.families.rules import Rule, rule
 
@@ -12,7 +12,9 @@ from archetype.families.rules import Rule, rule
 HEAD_BY_HEAD = "query_key_value"
 
 
-def rules_of(clues: Clues, found: Sorted, wirings: list[Named], model: spec.ModelSpec) -> tuple[Rule, ...]:
+def rules_of(
+    clues: CheckpointInfo, found: GroupedTensors, wirings: list[Named], model: spec.ModelSpec
+) -> tuple[Rule, ...]:
     """The weight rules of a file, for a specification that the user may have changed."""
     if not isinstance(model, spec.Decoder) or model.num_layers != len(found.layers):
         cause = f"the file has {len(found.layers)} layers"
@@ -25,7 +27,7 @@ def rules_of(clues: Clues, found: Sorted, wirings: list[Named], model: spec.Mode
     return tuple(rules)
 
 
-def _mixer(clues: Clues, layer: Layer, block: spec.Block, transposed: bool) -> list[Rule]:
+def _mixer(clues: CheckpointInfo, layer: Layer, block: spec.Block, transposed: bool) -> list[Rule]:
     made = []
     for ours, theirs in layer.mixer.items():
         path, kind = ours.rsplit(".", 1)
@@ -39,7 +41,7 @@ def _mixer(clues: Clues, layer: Layer, block: spec.Block, transposed: bool) -> l
     return made
 
 
-def _fused(clues: Clues, name: str, block: spec.Block) -> tuple[str, int]:
+def _fused(clues: CheckpointInfo, name: str, block: spec.Block) -> tuple[str, int]:
     """The order of queries, keys and values in one tensor, and how many times they follow each other."""
     if clues.habit.fused is not None:
         return clues.habit.fused
@@ -49,7 +51,7 @@ def _fused(clues: Clues, name: str, block: spec.Block) -> tuple[str, int]:
     return "qkv", 1
 
 
-def _network(clues: Clues, layer: Layer, transposed: bool) -> list[Rule]:
+def _network(clues: CheckpointInfo, layer: Layer, transposed: bool) -> list[Rule]:
     below = f"blocks.{layer.number}.feedforward"
     made = [
         replace(rule(theirs, f"{below}.{ours.removesuffix('.weight')}"), expert=number)

@@ -11,16 +11,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from archetype import spec
-from archetype.convert.infer.checkpoint_info import Clues, Shapes
+from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
 from archetype.convert.infer.feedforward import read_network
-from archetype.convert.infer.mixer import Frame, read_mixer
+from archetype.convert.infer.mixer import ModelDims, read_mixer
 from archetype.convert.infer.quirks import CONTEXT, EMBEDDING_SCALE, HEAD_SCALE, INITIAL, NEUTRAL
 from archetype.convert.infer.rules import rules_of
-from archetype.convert.infer.tensors import Sorted, sort
+from archetype.convert.infer.tensors import GroupedTensors, sort
 from archetype.convert.infer.wiring import read_wiring
 from archetype.errors import CheckpointError
 from archetype.families.config import BOOKKEEPING, Config
-from archetype.families.family import Family, Reading
+from archetype.families.family import Family, InferenceReport
 from archetype.families.format import Format
 from archetype.spec.base import explain
 
@@ -44,7 +44,7 @@ def read_unknown(values: dict[str, Any], shapes: Shapes, place: str = "config.js
     try:
         model, wirings = _model(clues, found)
     except ValidationError as error:
-        raise explain(error).within(place) from None
+        raise explain(error).at(place) from None
     return Family(
         clues.type,
         {},
@@ -71,7 +71,7 @@ def _refuse(model_type: str, model: spec.ModelSpec) -> dict[str, Any]:
     raise CheckpointError(model_type, "is read, and cannot be written", "export it as a family that can express it")
 
 
-def _clues(values: dict[str, Any], shapes: Shapes, place: str) -> Clues:
+def _clues(values: dict[str, Any], shapes: Shapes, place: str) -> CheckpointInfo:
     """Of a model that also sees or hears, the part that reads text."""
     text = values.get("text_config")
     if isinstance(text, dict):
@@ -80,14 +80,14 @@ def _clues(values: dict[str, Any], shapes: Shapes, place: str) -> Clues:
     model_type = values.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(f"{place}: model_type", f"{model_type!r} names no family", "mend the file")
-    return Clues(Config(values, place), shapes, model_type)
+    return CheckpointInfo(Config(values, place), shapes, model_type)
 
 
-def _model(clues: Clues, found: Sorted) -> tuple[spec.Decoder, list[dict[str, str]]]:
+def _model(clues: CheckpointInfo, found: GroupedTensors) -> tuple[spec.Decoder, list[dict[str, str]]]:
     """The specification, and each layer's norms."""
     frame, config = found.frame, clues.config
     vocab_size, d_model = clues.sides(frame["embedding.token.weight"])
-    around = Frame(d_model, _context(clues, found), found.transposed)
+    around = ModelDims(d_model, _context(clues, found), found.transposed)
     final = "final_norm.weight" in frame
     wirings = [read_wiring(clues, layer, final) for layer in found.layers]
     scale = _residual_scale(clues, len(found.layers))
@@ -120,14 +120,14 @@ def _model(clues: Clues, found: Sorted) -> tuple[spec.Decoder, list[dict[str, st
     return made, [norms for _, norms in wirings]
 
 
-def _norm(clues: Clues, found: Sorted, ours: str, assumed: bool = False) -> spec.Norm:
+def _norm(clues: CheckpointInfo, found: GroupedTensors, ours: str, assumed: bool = False) -> spec.Norm:
     """A norm around the layers: none where no tensor is one, except where the layers' own have no weights either."""
     if f"{ours}.weight" not in found.frame:
         return clues.norm(bias=False, weight=False) if assumed else spec.NoNorm()
     return clues.norm(bias=f"{ours}.bias" in found.frame)
 
 
-def _context(clues: Clues, found: Sorted) -> int:
+def _context(clues: CheckpointInfo, found: GroupedTensors) -> int:
     rows, given = _rows(clues, found, "embedding.position"), clues.size(CONTEXT)
     if rows is not None and clues.habit.after_padding:
         return rows - clues.config.count("pad_token_id", 1) - 1
@@ -136,12 +136,12 @@ def _context(clues: Clues, found: Sorted) -> int:
     return min(given or rows or USUAL_CONTEXT, rows or given or USUAL_CONTEXT)
 
 
-def _rows(clues: Clues, found: Sorted, table: str) -> int | None:
+def _rows(clues: CheckpointInfo, found: GroupedTensors, table: str) -> int | None:
     name = found.frame.get(f"{table}.weight")
     return None if name is None else clues.sides(name)[0]
 
 
-def _embedding(clues: Clues, found: Sorted, around: Frame) -> spec.Embedding:
+def _embedding(clues: CheckpointInfo, found: GroupedTensors, around: ModelDims) -> spec.Embedding:
     scale = clues.positive(EMBEDDING_SCALE, 1.0)
     if clues.habit.root_scaled or clues.config.get("scale_embedding"):
         scale = around.d_model**0.5
@@ -153,23 +153,23 @@ def _embedding(clues: Clues, found: Sorted, around: Frame) -> spec.Embedding:
     )
 
 
-def _added(clues: Clues, found: Sorted, around: Frame) -> spec.EmbeddingPosition:
+def _added(clues: CheckpointInfo, found: GroupedTensors, around: ModelDims) -> spec.EmbeddingPosition:
     rows = _rows(clues, found, "embedding.position")
     if rows is not None:
         return spec.Learned(offset=rows - around.context_length)
     added = clues.habit.added
     if added is not None and clues.habit.inclusive:
         half = max(around.d_model // 2, 2)
-        return added.changed(theta=added.theta ** (half / (half - 1)))
+        return added.replace(theta=added.theta ** (half / (half - 1)))
     return added or spec.NoPosition()
 
 
-def _tied(clues: Clues, found: Sorted) -> bool:
+def _tied(clues: CheckpointInfo, found: GroupedTensors) -> bool:
     """As the tensors show; a file without a table of the head may still say that it has one, and then lacks it."""
     return "lm_head.weight" not in found.frame and clues.config.get("tie_word_embeddings", True) is not False
 
 
-def _transform(clues: Clues, found: Sorted) -> spec.HeadTransform | None:
+def _transform(clues: CheckpointInfo, found: GroupedTensors) -> spec.HeadTransform | None:
     """BERT's layer before the logits, whose activation RoBERTa fixes."""
     name = found.frame.get("lm_head.dense.weight")
     if name is None:
@@ -178,7 +178,7 @@ def _transform(clues: Clues, found: Sorted) -> spec.HeadTransform | None:
     return spec.HeadTransform(activation=activation, norm=_norm(clues, found, "lm_head.norm"))
 
 
-def _head_scale(clues: Clues, d_model: int) -> float:
+def _head_scale(clues: CheckpointInfo, d_model: int) -> float:
     if clues.config.get("logits_scaling") is not None:
         return 1.0 / clues.config.positive("logits_scaling")
     if clues.config.get("dim_model_base") is not None:
@@ -186,13 +186,13 @@ def _head_scale(clues: Clues, d_model: int) -> float:
     return clues.positive(HEAD_SCALE, 1.0)
 
 
-def _residual_scale(clues: Clues, num_layers: int) -> float:
+def _residual_scale(clues: CheckpointInfo, num_layers: int) -> float:
     if clues.config.get("scale_depth") is not None:
         return float(clues.config.positive("scale_depth") / num_layers**0.5)
     return clues.positive(("residual_multiplier",), 1.0)
 
 
-def _reading(clues: Clues, found: Sorted) -> Reading:
+def _reading(clues: CheckpointInfo, found: GroupedTensors) -> InferenceReport:
     config = clues.config
     neutral = re.compile("|".join(f"(?:{pattern})" for pattern in NEUTRAL))
     unknown = [
@@ -202,4 +202,4 @@ def _reading(clues: Clues, found: Sorted) -> Reading:
     ]
     recognized = sorted(key for key in config.used if config.values.get(key) is not None)
     placed = len(clues.shapes) - len(found.left_out)
-    return Reading(tuple(recognized), placed, tuple(clues.assumed), tuple(unknown), tuple(found.left_out))
+    return InferenceReport(tuple(recognized), placed, tuple(clues.assumed), tuple(unknown), tuple(found.left_out))

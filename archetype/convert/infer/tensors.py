@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from archetype.convert.infer.checkpoint_info import Clues, Shapes
+from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
 from archetype.convert.infer.names import EXPERTS, FRAME, LEFT_OUT, MASK, MIXER, NETWORKS, SPARSE, read_name
 from archetype.errors import CheckpointError
 
@@ -27,7 +27,7 @@ class Layer:
 
 
 @dataclass
-class Sorted:
+class GroupedTensors:
     """A file's tensors.
 
     Attributes:
@@ -42,7 +42,7 @@ class Sorted:
     transposed: bool
 
 
-def sort(clues: Clues) -> Sorted:
+def sort(clues: CheckpointInfo) -> GroupedTensors:
     """All tensors by what they are.
 
     Raises:
@@ -63,17 +63,17 @@ def sort(clues: Clues) -> Sorted:
         if found := below.fullmatch(name):
             _into_layer(clues, layers[int(found[1])], found[2], name)
     ordered = [layers[number] for number in numbers]
-    return Sorted(_frame(clues, outside), ordered, left_out, _transposed(clues.shapes, ordered[0]))
+    return GroupedTensors(_frame(clues, outside), ordered, left_out, _transposed(clues.shapes, ordered[0]))
 
 
-def _has_no_use(clues: Clues, name: str) -> bool:
+def _has_no_use(clues: CheckpointInfo, name: str) -> bool:
     if MASK.fullmatch(name):
         return len(clues.shapes[name]) in (0, 4)
     computed = clues.habit.computed
     return LEFT_OUT.fullmatch(name) is not None or (computed is not None and re.fullmatch(computed, name) is not None)
 
 
-def _repeated(clues: Clues, names: list[str]) -> tuple[str, list[int]]:
+def _repeated(clues: CheckpointInfo, names: list[str]) -> tuple[str, list[int]]:
     """The prefix of the numbered layers, the largest group of tensors with one, and their numbers."""
     groups: dict[str, list[int]] = {}
     for name in names:
@@ -89,7 +89,7 @@ def _repeated(clues: Clues, names: list[str]) -> tuple[str, list[int]]:
     return prefix, numbers
 
 
-def _frame(clues: Clues, names: list[str]) -> Named:
+def _frame(clues: CheckpointInfo, names: list[str]) -> Named:
     found: Named = {}
     for name in names:
         path, _, kind = _renamed(clues, name).rpartition(".")
@@ -110,7 +110,7 @@ def _tails(path: str) -> list[str]:
     return [".".join(parts[start:]) for start in range(len(parts))]
 
 
-def _into_layer(clues: Clues, layer: Layer, inner: str, name: str) -> None:
+def _into_layer(clues: CheckpointInfo, layer: Layer, inner: str, name: str) -> None:
     """Put one tensor where it belongs."""
     path, _, kind = _renamed(clues, inner).rpartition(".")
     if layer.sparse and (bare := read_name(EXPERTS, _renamed(clues, inner))) and bare[0] == "correction":
@@ -134,13 +134,13 @@ def _into_layer(clues: Clues, layer: Layer, inner: str, name: str) -> None:
         raise clues.strange(name)
 
 
-def _once(clues: Clues, named: Named, ours: str, name: str) -> None:
+def _once(clues: CheckpointInfo, named: Named, ours: str, name: str) -> None:
     if ours in named:
         raise clues.strange(name)
     named[ours] = name
 
 
-def _renamed(clues: Clues, name: str) -> str:
+def _renamed(clues: CheckpointInfo, name: str) -> str:
     for pattern, replaced in clues.habit.renamed:
         name = re.sub(rf"^{pattern}$", replaced, name)
     return name

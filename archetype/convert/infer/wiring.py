@@ -3,7 +3,7 @@
 from typing import Any
 
 from archetype import spec
-from archetype.convert.infer.checkpoint_info import Clues
+from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.names import AFTER_ATTENTION, AFTER_NETWORK, BEFORE_NETWORK, FIRST, SECOND
 from archetype.convert.infer.tensors import Layer, Named
 
@@ -11,7 +11,7 @@ PARALLEL = ("use_parallel_residual", "parallel_residual", "parallel_attn")
 NORMS_FIRST = ("do_layer_norm_before", "normalize_before")
 
 
-def read_wiring(clues: Clues, layer: Layer, ends_in_norm: bool) -> tuple[spec.Wiring, Named]:
+def read_wiring(clues: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple[spec.Wiring, Named]:
     """How norms and residuals go around a layer's contents, and the norms' tensors by our names."""
     paths = {name.rpartition(".")[0] for name in layer.norms}
     if not paths:
@@ -34,14 +34,14 @@ def read_wiring(clues: Clues, layer: Layer, ends_in_norm: bool) -> tuple[spec.Wi
     return wiring, named
 
 
-def _without_weights(clues: Clues) -> spec.Wiring:
+def _without_weights(clues: CheckpointInfo) -> spec.Wiring:
     """A layer whose norms have nothing to store."""
     if clues.habit.norm is None:
         clues.assume("layers[*].wiring", "pre_norm with norms without weights", "no tensor is a norm")
     return spec.PreNorm(norm=clues.norm(bias=False, weight=False))
 
 
-def _places(clues: Clues, paths: set[str], ends_in_norm: bool) -> tuple[type[Any], dict[str, str | None]]:
+def _places(clues: CheckpointInfo, paths: set[str], ends_in_norm: bool) -> tuple[type[Any], dict[str, str | None]]:
     """The kind of wiring, and the file's norm at each of its places."""
 
     def one(names: tuple[str, ...]) -> str | None:
@@ -68,7 +68,7 @@ def _places(clues: Clues, paths: set[str], ends_in_norm: bool) -> tuple[type[Any
     return spec.PreNorm if _norms_first(clues, ends_in_norm) else spec.PostNorm, both
 
 
-def _norms_first(clues: Clues, ends_in_norm: bool) -> bool:
+def _norms_first(clues: CheckpointInfo, ends_in_norm: bool) -> bool:
     """Whether norms stand before the contents: then the last layer is followed by one more."""
     given = clues.first(NORMS_FIRST)
     return ends_in_norm if given is None else bool(given)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from archetype.data.images import ImageBatches, Images
-from archetype.train.objective import Batch, Outcome, Task, scored
+from archetype.train.objective import Batch, LossOutput, Task, scored
 from archetype.train.recipe import ImageClass
 
 
@@ -41,7 +41,7 @@ class ImageTask(Task):
         """How many batches `held_out` gives."""
         return -(-len(self.validation) // self.batches.batch_size)
 
-    def outcome(self, model: nn.Module, batch: Batch) -> Outcome:
+    def outcome(self, model: nn.Module, batch: Batch) -> LossOutput:
         """The loss of the classes."""
         images, labels = batch
         losses: list[Tensor] = []

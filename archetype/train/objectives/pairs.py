@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from archetype.data.pairs import PairBatches, Pairs, Rows
-from archetype.train.objective import IGNORED, Batch, Outcome, Task, scored
+from archetype.train.objective import IGNORED, Batch, LossOutput, Task, scored
 from archetype.train.recipe import SequenceToSequence
 
 
@@ -28,7 +28,7 @@ class PairsTask(Task):
         return f"{len(self.training):,} pairs of texts"
 
     def batch(self, step: int) -> Batch:
-        """Sources and targets with the counts of each."""
+        """Sources and targets with the num_tokens of each."""
         return _tensors(*self.batches.batch(step))
 
     def held_out(self) -> Iterator[Batch]:
@@ -41,21 +41,21 @@ class PairsTask(Task):
         """How many batches `held_out` gives."""
         return -(-len(self.validation) // self.batches.batch_size)
 
-    def outcome(self, model: nn.Module, batch: Batch) -> Outcome:
+    def outcome(self, model: nn.Module, batch: Batch) -> LossOutput:
         """The loss of every token after the first."""
-        source, source_counts, target, counts = batch
+        source, source_num_tokens, target, num_tokens = batch
         losses: list[Tensor] = []
         given, wanted = target[:, :-1], target[:, 1:]
-        logits = model.teach(source, given, source_counts, counts - 1, losses)  # type: ignore[operator]
+        logits = model.teach(source, given, source_num_tokens, num_tokens - 1, losses)  # type: ignore[operator]
         steps = torch.arange(wanted.shape[1], device=wanted.device)
-        wanted = wanted.masked_fill(steps >= (counts - 1)[:, None], IGNORED)
+        wanted = wanted.masked_fill(steps >= (num_tokens - 1)[:, None], IGNORED)
         return scored(logits, wanted, self.objective.smoothing if model.training else 0.0, losses)
 
 
 def _tensors(source: Rows, target: Rows) -> Batch:
     return (
         torch.from_numpy(source.tokens).long(),
-        torch.from_numpy(source.counts),
+        torch.from_numpy(source.num_tokens),
         torch.from_numpy(target.tokens).long(),
-        torch.from_numpy(target.counts),
+        torch.from_numpy(target.num_tokens),
     )

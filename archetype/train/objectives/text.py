@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from archetype.data.batches import Batches, Tokens, windows
 from archetype.data.corpus import Corpus
 from archetype.errors import DataError
-from archetype.train.objective import IGNORED, Batch, Outcome, Task, scored
+from archetype.train.objective import IGNORED, Batch, LossOutput, Task, scored
 from archetype.train.recipe import MaskedToken, SpanCorruption
 
 
@@ -58,7 +58,7 @@ class NextTokenTask(TextTask):
         super().__init__(corpus, batch_size, length, seed)
         self.bytes_per_unit = corpus.validation_bytes / len(corpus.validation)
 
-    def outcome(self, model: nn.Module, batch: Batch) -> Outcome:
+    def outcome(self, model: nn.Module, batch: Batch) -> LossOutput:
         """The loss of the last T of T + 1 tokens."""
         (tokens,) = batch
         losses: list[Tensor] = []
@@ -92,7 +92,7 @@ class MaskedTokenTask(TextTask):
         targets = np.where(chosen, tokens, IGNORED)
         return torch.from_numpy(seen).long(), torch.from_numpy(targets).long()
 
-    def outcome(self, model: nn.Module, batch: Batch) -> Outcome:
+    def outcome(self, model: nn.Module, batch: Batch) -> LossOutput:
         """The loss of what was hidden."""
         seen, targets = batch
         losses: list[Tensor] = []
@@ -136,7 +136,7 @@ class SpanCorruptionTask(TextTask):
         target.append(np.array([self.first - spans], dtype=tokens.dtype))
         return np.concatenate(source), np.concatenate(target)
 
-    def outcome(self, model: nn.Module, batch: Batch) -> Outcome:
+    def outcome(self, model: nn.Module, batch: Batch) -> LossOutput:
         """The loss of the target's tokens; its first sentinel is given."""
         source, target = batch
         losses: list[Tensor] = []

@@ -19,7 +19,7 @@ from tests.helpers.weights import randomize
 NORM = spec.BatchNorm()
 PLAIN = gpt2(num_layers=1, d_model=8, num_heads=2, vocab_size=13, context_length=16)
 BLOCK = PLAIN.layers[0]
-NORMED = PLAIN.changed(layers=(BLOCK.changed(wiring=spec.PreNorm(norm=NORM)),), final_norm=NORM)
+NORMED = PLAIN.replace(layers=(BLOCK.replace(wiring=spec.PreNorm(norm=NORM)),), final_norm=NORM)
 NAMES = {f"{norm}.running_{what}" for norm in ("blocks.0.mixer_norm", "blocks.0.feedforward_norm", "final_norm")
          for what in ("mean", "var")}  # fmt: skip
 

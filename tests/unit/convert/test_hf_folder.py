@@ -37,7 +37,7 @@ def test_what_is_exported_is_loaded_bit_for_bit(
     assert export(language_model(models[name]), tmp_path / "out", shard_bytes=shard_bytes).name == name.split()[0]
     read = load(tmp_path / "out")
     assert equal(read.model, models[name])
-    assert read.spec.changed(name="", initialization=models[name].spec.initialization) == models[name].spec
+    assert read.spec.replace(name="", initialization=models[name].spec.initialization) == models[name].spec
     export(read, tmp_path / "again", shard_bytes=shard_bytes)
     for path in (tmp_path / "out").iterdir():
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
@@ -75,26 +75,26 @@ def test_the_configuration_has_the_ids_and_the_type(models: dict[str, Model], tm
 BLOCK = LLAMA.layers[0]
 NORM = spec.LayerNorm()
 INEXPRESSIBLE = {
-    "layer norm": ({"layers": (BLOCK.changed(wiring=spec.PreNorm(norm=NORM)),)}, "layers[*].wiring.norm.kind"),
-    "one layer norm": ({"layers": (BLOCK, BLOCK.changed(wiring=spec.PreNorm(norm=NORM)))}, "layers[1].wiring.norm"),
-    "post-norm": ({"layers": (BLOCK.changed(wiring=spec.PostNorm(norm=spec.RMSNorm())),)}, "layers[*].wiring.kind"),
+    "layer norm": ({"layers": (BLOCK.replace(wiring=spec.PreNorm(norm=NORM)),)}, "layers[*].wiring.norm.kind"),
+    "one layer norm": ({"layers": (BLOCK, BLOCK.replace(wiring=spec.PreNorm(norm=NORM)))}, "layers[1].wiring.norm"),
+    "post-norm": ({"layers": (BLOCK.replace(wiring=spec.PostNorm(norm=spec.RMSNorm())),)}, "layers[*].wiring.kind"),
     "interleaved": (
-        {"layers": (BLOCK.changed(mixer=BLOCK.mixer.changed(position=spec.Rotary(interleaved=True))),)},
+        {"layers": (BLOCK.replace(mixer=BLOCK.mixer.replace(position=spec.Rotary(interleaved=True))),)},
         "layers[*].mixer.position.interleaved",
     ),
     "no positions": (
-        {"layers": (BLOCK.changed(mixer=BLOCK.mixer.changed(position=spec.NoPosition())),)},
+        {"layers": (BLOCK.replace(mixer=BLOCK.mixer.replace(position=spec.NoPosition())),)},
         "layers[0].mixer.position",
     ),
-    "scale": ({"layers": (BLOCK.changed(mixer=BLOCK.mixer.changed(scale=0.3)),)}, "layers[*].mixer.scale"),
+    "scale": ({"layers": (BLOCK.replace(mixer=BLOCK.mixer.replace(scale=0.3)),)}, "layers[*].mixer.scale"),
     "one bias": (
-        {"layers": (BLOCK.changed(mixer=BLOCK.mixer.changed(bias={"q": True})),)}, "layers[*].mixer.bias"
+        {"layers": (BLOCK.replace(mixer=BLOCK.mixer.replace(bias={"q": True})),)}, "layers[*].mixer.bias"
     ),
     "not gated": (
-        {"layers": (BLOCK.changed(feedforward=spec.MLP(d_ff=12, activation="silu")),)}, "layers[0].feedforward"
+        {"layers": (BLOCK.replace(feedforward=spec.MLP(d_ff=12, activation="silu")),)}, "layers[0].feedforward"
     ),
     "hybrid": (
-        {"layers": (BLOCK, BLOCK.changed(mixer=BLOCK.mixer.changed(num_kv_heads=1)))}, "layers[1].mixer.num_kv_heads"
+        {"layers": (BLOCK, BLOCK.replace(mixer=BLOCK.mixer.replace(num_kv_heads=1)))}, "layers[1].mixer.num_kv_heads"
     ),
     "head bias": ({"head": spec.LanguageModelHead(bias=True)}, "head.bias"),
     "scaled embedding": ({"embedding": spec.Embedding(scale=2.0)}, "embedding.scale"),
@@ -106,7 +106,7 @@ INEXPRESSIBLE = {
 @pytest.mark.parametrize("case", INEXPRESSIBLE)
 def test_what_a_format_cannot_express_is_named_before_anything_is_written(tmp_path: Path, case: str) -> None:
     changes, place = INEXPRESSIBLE[case]
-    lm = language_model(build(LLAMA.changed(**changes)))
+    lm = language_model(build(LLAMA.replace(**changes)))
     with pytest.raises(CheckpointError) as caught:
         export(lm, tmp_path / "out", family="llama")
     assert caught.value.place.startswith(place)
@@ -277,7 +277,7 @@ def test_sizes_that_do_not_fit_each_other_are_said(folder: Path) -> None:
 def test_more_layers_than_tensors_are_refused_before_they_are_made(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hf_folder, "skeleton", None)  # would fail if it were called
+    monkeypatch.setattr(hf_folder, "build_on_meta", None)  # would fail if it were called
     file = configured(folder, num_hidden_layers=10_000)
     assert refusal(folder).startswith(f"{file}: describes 10000 layers, and there are only 21 tensors; does it")
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import archetype
 from archetype import spec
 from archetype.convert.infer import read_unknown
-from archetype.convert.infer.quirks import HABITS, MISSING_BY_TYPE
+from archetype.convert.infer.quirks import MISSING_BY_TYPE, QUIRKS
 from archetype.convert.source import open_spec, read_hf_spec
 from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
 from archetype.families import PUBLISHED
@@ -26,7 +26,7 @@ INTERLEAVED = "layers[*].mixer.position.interleaved"
 
 
 def model(family: str = "llama", **changes: Any) -> LanguageModel:
-    made = spec.parse(archetype.spec(f"{family}-tiny").dump()).changed(vocab_size=31, context_length=32, **changes)
+    made = spec.parse(archetype.spec(f"{family}-tiny").dump()).replace(vocab_size=31, context_length=32, **changes)
     return LanguageModel(made, randomize(build(made)))
 
 
@@ -288,6 +288,6 @@ def test_a_registered_family_is_read_without_a_warning(folder: Path) -> None:
 
 
 def test_no_habit_is_of_a_family_that_is_refused_or_registered_alone() -> None:
-    assert not set(HABITS) & set(MISSING_BY_TYPE)
+    assert not set(QUIRKS) & set(MISSING_BY_TYPE)
     # registered families are read by their own files; their habits serve models that hold one as their text part
-    assert set(HABITS) & set(PUBLISHED) <= {"gemma", "gemma2", "mixtral"}
+    assert set(QUIRKS) & set(PUBLISHED) <= {"gemma", "gemma2", "mixtral"}

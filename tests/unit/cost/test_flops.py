@@ -205,8 +205,10 @@ PATTERNS = {name: DECODERS[name] for name in ("attention", "window", "strided", 
 def test_half_counts_the_pairs_that_are_allowed(name: str) -> None:
     drawn = PATTERNS[name]
     pattern = drawn.layers[0].mixer.pattern
-    allowed = sum(bool(pattern.allows(i, j, spec.Setting(True, LENGTH))) for i in range(LENGTH) for j in range(LENGTH))
-    newest = sum(bool(pattern.allows(LENGTH - 1, j, spec.Setting(True, LENGTH))) for j in range(LENGTH))
+    allowed = sum(
+        bool(pattern.allows(i, j, spec.MaskContext(True, LENGTH))) for i in range(LENGTH) for j in range(LENGTH)
+    )
+    newest = sum(bool(pattern.allows(LENGTH - 1, j, spec.MaskContext(True, LENGTH))) for j in range(LENGTH))
     report = cost.report(drawn, BATCH, LENGTH, attention="half")
     scores = next(row for row in report.rows if row.module == "blocks.0-1.mixer.scores")
     assert scores.forward == 2 * 2 * BATCH * 16 * allowed

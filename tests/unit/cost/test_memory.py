@@ -9,7 +9,7 @@ from archetype import cost, families, spec
 from archetype.cost import state as states
 from archetype.cost.dtypes import BYTES, bytes_of
 from archetype.errors import SpecError
-from archetype.models import build, skeleton
+from archetype.models import build, build_on_meta
 from tests.helpers.specs import ALL
 from tests.helpers.strategies import CONTEXT, decoders
 
@@ -88,7 +88,7 @@ def test_llama_2_70b_keeps_320_kib_for_a_token() -> None:
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 def test_weights_take_what_the_built_model_takes(name: str, dtype: str) -> None:
     preset = families.preset(name)
-    allocated = sum(parameter.nbytes for parameter in skeleton(preset).to(DTYPES[dtype]).parameters())
+    allocated = sum(parameter.nbytes for parameter in build_on_meta(preset).to(DTYPES[dtype]).parameters())
     assert cost.report(preset, dtype=dtype).memory["weights"] == allocated
 
 

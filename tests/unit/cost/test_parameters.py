@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from archetype import cost, families, spec
 from archetype.cost.layers import label
-from archetype.models import skeleton
+from archetype.models import build_on_meta
 from tests.helpers.specs import ALL, GATED, block, decoder, experts
 from tests.helpers.strategies import decoders
 
@@ -50,7 +50,7 @@ def agrees(counted: spec.ModelSpec) -> None:
 
     A parameter belongs to the row with the longest name that its own begins with; none may be left over.
     """
-    model = skeleton(counted)
+    model = build_on_meta(counted)
     rows = cost.report(counted, length=min(counted.context_length, 64)).rows
     owner = {module: row for row in rows for module in modules_of(row)}
     assert sum(len(modules_of(row)) for row in rows) == len(owner), "two rows have one name"

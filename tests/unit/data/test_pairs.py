@@ -22,7 +22,7 @@ def numbers(batches: PairBatches, step: int) -> list[int]:
     """Which pairs a batch has; every row is checked to be a pair."""
     source, target = batches.batch(step)
     for side, sign, more in ((source, 1, 0), (target, -1, 1)):
-        for row, count, number in zip(side.tokens, side.counts, source.tokens[:, 0], strict=True):
+        for row, count, number in zip(side.tokens, side.num_tokens, source.tokens[:, 0], strict=True):
             assert count == len(batches.pairs.sources[number]) + more
             assert (row[:count] == sign * number).all() and (row[count:] == 0).all()
     return [int(n) for n in source.tokens[:, 0]]
@@ -47,11 +47,11 @@ def test_only_line_ends_end_lines() -> None:
     assert read_lines("a\u2028b\x0bc\n", "x\x85y\n", PLACE) == (["a\u2028b\x0bc"], ["x\x85y"])
 
 
-@pytest.mark.parametrize(("source", "target", "counts"), [("a\nb\n", "x\n", (2, 1)), ("a\n", "x\n\n", (1, 2))])
-def test_files_of_different_length_are_refused(source: str, target: str, counts: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("source", "target", "num_tokens"), [("a\nb\n", "x\n", (2, 1)), ("a\n", "x\n\n", (1, 2))])
+def test_files_of_different_length_are_refused(source: str, target: str, num_tokens: tuple[int, int]) -> None:
     with pytest.raises(DataError) as caught:
         read_lines(source, target, PLACE)
-    cause = f"the source has {counts[0]} lines and the target {counts[1]}"
+    cause = f"the source has {num_tokens[0]} lines and the target {num_tokens[1]}"
     assert str(caught.value) == f"{PLACE}: {cause}; give files whose lines belong together"
 
 
@@ -91,7 +91,7 @@ def test_the_fingerprint_tells_where_one_text_ends() -> None:
 def test_rows_are_padded_at_their_ends() -> None:
     rows = Rows.of([np.array([4, 5], dtype=np.int32), np.array([6], dtype=np.int32)])
     assert rows.tokens.tolist() == [[4, 5], [6, 0]]
-    assert rows.counts.tolist() == [2, 1]
+    assert rows.num_tokens.tolist() == [2, 1]
 
 
 @given(
@@ -126,8 +126,8 @@ def test_rows_of_a_batch_are_of_similar_length_and_batches_come_in_no_order_of_l
     lengths = np.random.default_rng(0).integers(1, 60, size=3000).tolist()
     batches = PairBatches(pairs(lengths), 16, 0)
     found = [batches.batch(step)[1] for step in range(batches.per_epoch)]
-    padding = 1 - sum(rows.counts.sum() for rows in found) / sum(rows.tokens.size for rows in found)
+    padding = 1 - sum(rows.num_tokens.sum() for rows in found) / sum(rows.tokens.size for rows in found)
     assert padding < 0.05  # pairs drawn blindly leave almost half
-    longest = [rows.counts.max() for rows in found]
+    longest = [rows.num_tokens.max() for rows in found]
     turns = sum((b > a) != (c > b) for a, b, c in zip(longest, longest[1:], longest[2:], strict=False))
     assert turns > len(longest) / 3

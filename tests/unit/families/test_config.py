@@ -9,7 +9,7 @@ from archetype import families, spec
 from archetype.errors import CheckpointError, SpecError
 from archetype.families import FAMILIES
 from archetype.families.format import TRAINING_ONLY
-from archetype.models import skeleton
+from archetype.models import build_on_meta
 from tests.helpers.published_configs import GPT2, LLAMA_2_7B, LLAMA_32_1B, PUBLISHED
 from tests.unit.cost.test_parameters import PUBLISHED as PUBLISHED_COUNTS
 from tests.unit.families.test_published_counts import COUNTS
@@ -38,7 +38,7 @@ def test_a_published_configuration_makes_as_many_parameters_as_are_published(nam
     totals = [(changes, total) for counted, changes, total, _ in COUNTS if counted == name]
     for changes, total in totals or [([], PUBLISHED_COUNTS[name][0])]:
         found = spec.assign(read(PUBLISHED[name]), changes)
-        assert sum(parameter.numel() for parameter in skeleton(found).parameters()) == total
+        assert sum(parameter.numel() for parameter in build_on_meta(found).parameters()) == total
 
 
 def test_every_family_with_a_format_has_a_published_configuration() -> None:
@@ -58,7 +58,7 @@ def test_what_is_written_reads_back_the_same(name: str) -> None:
     config = family.format.config_for(preset)
     assert config["model_type"] == family.name
     # how training begins is no more than a hint, for which some formats have no word
-    assert read(config).changed(name=name, initialization=preset.initialization) == preset
+    assert read(config).replace(name=name, initialization=preset.initialization) == preset
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -8,9 +8,9 @@ import torch
 from archetype.convert.apply import exported, exported_bytes, fill, shapes
 from archetype.errors import CheckpointError
 from archetype.families import FAMILIES, PUBLISHED, preset
-from archetype.families.rules import Rule, accounted, for_model, rule
+from archetype.families.rules import Rule, check_all_used, for_model, rule
 from archetype.io.tensors import Tensors, save
-from archetype.models import Model, skeleton
+from archetype.models import Model, build_on_meta
 from archetype.spec import EncoderDecoder, ModelSpec
 
 
@@ -26,8 +26,8 @@ def shortened(model: ModelSpec) -> ModelSpec:
     """With two layers in each stack."""
     if isinstance(model, EncoderDecoder):
         sides = {side: getattr(model, side) for side in ("encoder", "decoder")}
-        return model.changed(**{side: stack.changed(layers=stack.layers[:2]) for side, stack in sides.items()})
-    return model.changed(layers=model.layers[:2])  # type: ignore[union-attr]
+        return model.replace(**{side: stack.replace(layers=stack.layers[:2]) for side, stack in sides.items()})
+    return model.replace(layers=model.layers[:2])  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def shortened(model: ModelSpec) -> ModelSpec:
 )
 def test_every_parameter_of_a_preset_has_one_place_of_the_right_size(family: str, name: str) -> None:
     spec = preset(name)
-    model = skeleton(shortened(spec))
+    model = build_on_meta(shortened(spec))
     rules = rules_of(model, family)
     assert sorted({ours for r in rules for ours in r.ours}) == sorted(parameters(model))
     written = dict(exported(model, rules))
@@ -47,7 +47,7 @@ def test_rules_read_both_ways_are_inverse(models: dict[str, Model], name: str, t
     model = models[name]
     rules = rules_of(model, name.split()[0])
     save(tmp_path / "file", dict(exported(model, rules)))
-    read = skeleton(model.spec)
+    read = build_on_meta(model.spec)
     fill(read, Tensors.single(tmp_path / "file"), rules)
     assert all(torch.equal(parameters(read)[key], value) for key, value in parameters(model).items())
 
@@ -97,14 +97,14 @@ def test_two_rules_for_one_parameter_are_refused() -> None:
 
 def test_missing_and_superfluous_tensors_are_counted_and_the_first_are_named() -> None:
     rules = [rule(name, name) for name in "abcdef"]
-    accounted(rules, "fedcba", ())
+    check_all_used(rules, "fedcba", ())
     with pytest.raises(CheckpointError, match=r"^a: this tensor is missing \(and 4 more: b, c, d, \.\.\.\); is the"):
-        accounted(rules, ["f"], ())
+        check_all_used(rules, ["f"], ())
     with pytest.raises(CheckpointError, match=r"^y: the model has no place for this tensor \(and 1 more: z\); does"):
-        accounted(rules, "abcdefzy", ())
+        check_all_used(rules, "abcdefzy", ())
 
 
 def test_what_old_files_hold_besides_weights_is_ignored_by_its_whole_name() -> None:
-    accounted([rule("a", "a")], ["a", "h.0.bias"], [r"h\.\d+\.bias"])
+    check_all_used([rule("a", "a")], ["a", "h.0.bias"], [r"h\.\d+\.bias"])
     with pytest.raises(CheckpointError, match=r"^h\.0\.biases: the model has no place"):
-        accounted([rule("a", "a")], ["a", "h.0.biases"], [r"h\.\d+\.bias"])
+        check_all_used([rule("a", "a")], ["a", "h.0.biases"], [r"h\.\d+\.bias"])

@@ -9,7 +9,7 @@ from archetype import spec
 from archetype.errors import SpecError
 from archetype.families.gpt2 import gpt2
 from archetype.families.llama import llama
-from archetype.generate import Decoding, Sampler, Sampling, decode, prefill
+from archetype.generate import Engine, Sampler, Sampling, decode, prefill
 from archetype.models import Model, build
 from tests.helpers.weights import randomize
 
@@ -63,7 +63,7 @@ def without_state(model: Model, prompt: Tokens, sampling: Sampling, stop: tuple[
 
 def decoded(model: Model, prompts: list[Tokens], sampling: Sampling, stop: tuple[int, ...] = ()) -> list[Tokens]:
     found: list[Tokens] = [[] for _ in prompts]
-    for row, token in Decoding(model, prompts, sampling, stop):
+    for row, token in Engine(model, prompts, sampling, stop):
         found[row].append(token)
     return found
 
@@ -71,7 +71,7 @@ def decoded(model: Model, prompts: list[Tokens], sampling: Sampling, stop: tuple
 @settings
 def test_with_state_is_as_without_token_by_token(model: Model, sampling: Sampling) -> None:
     for prompt in PROMPTS:
-        sampling = sampling.changed(max_new_tokens=CONTEXT - len(prompt))
+        sampling = sampling.replace(max_new_tokens=CONTEXT - len(prompt))
         assert decoded(model, [prompt], sampling) == [without_state(model, prompt, sampling)]
 
 
@@ -82,7 +82,7 @@ def test_a_batch_is_as_each_alone(model: Model, sampling: Sampling) -> None:
 
 @settings
 def test_rows_end_at_different_times(model: Model, sampling: Sampling) -> None:
-    sampling = sampling.changed(max_new_tokens=12)
+    sampling = sampling.replace(max_new_tokens=12)
     whole = [without_state(model, prompt, sampling) for prompt in PROMPTS]
     ends = {token for tokens in whole for token in tokens[1:4]}
     assert len(ends) > 2
@@ -94,13 +94,13 @@ def test_rows_end_at_different_times(model: Model, sampling: Sampling) -> None:
 def test_stop_ids_can_be_ignored(model: Model) -> None:
     every = tuple(range(VOCABULARY))
     assert decoded(model, [[1]], GREEDY, every) == [[]]
-    assert decoded(model, [[1]], GREEDY.changed(ignore_eos=True), every) == [without_state(model, [1], GREEDY)]
+    assert decoded(model, [[1]], GREEDY.replace(ignore_eos=True), every) == [without_state(model, [1], GREEDY)]
 
 
 @settings
 def test_chunks_of_a_prompt_change_nothing(model: Model, sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [list(range(n)) for n in (1, 3, 4, 7)]
-    sampling = sampling.changed(max_new_tokens=2)
+    sampling = sampling.replace(max_new_tokens=2)
     whole = decoded(model, prompts, sampling)
     monkeypatch.setattr(decode, "PREFILL_CHUNK", 3)
     assert decoded(model, prompts, sampling) == whole
@@ -118,20 +118,20 @@ def test_prefill_gives_the_logits_after_each_text(model: Model, monkeypatch: pyt
 
 @settings
 def test_past_the_context_the_newest_three_quarters_go_on(model: Model, sampling: Sampling) -> None:
-    sampling = sampling.changed(max_new_tokens=2 * CONTEXT)
+    sampling = sampling.replace(max_new_tokens=2 * CONTEXT)
     prompts = [[3], [*range(VOCABULARY), 0, 1, 2]]
     assert decoded(model, prompts, sampling) == [without_state(model, prompt, sampling) for prompt in prompts]
 
 
 @pytest.mark.parametrize("context", [1, 2, 3])
 def test_the_shortest_contexts_are_decoded_too(context: int) -> None:
-    small = randomize(build(SPECS["rotary, grouped"].changed(context_length=context)))
+    small = randomize(build(SPECS["rotary, grouped"].replace(context_length=context)))
     prompts = [[4], [7]]
     assert decoded(small, prompts, GREEDY) == [without_state(small, prompt, GREEDY) for prompt in prompts]
 
 
 def test_a_finished_row_leaves_and_the_others_go_on(model: Model) -> None:
-    decoding, found = Decoding(model, PROMPTS, GREEDY), {row: [] for row in range(len(PROMPTS))}
+    decoding, found = Engine(model, PROMPTS, GREEDY), {row: [] for row in range(len(PROMPTS))}
     for row, token in decoding:
         found[row].append(token)
         if row == 1 and len(found[1]) == 3:
@@ -141,7 +141,7 @@ def test_a_finished_row_leaves_and_the_others_go_on(model: Model) -> None:
 
 
 def test_tokens_come_row_by_row_as_they_are_chosen(model: Model) -> None:
-    order = [row for row, _ in Decoding(model, [[1], [2]], GREEDY.changed(max_new_tokens=2))]
+    order = [row for row, _ in Engine(model, [[1], [2]], GREEDY.replace(max_new_tokens=2))]
     assert order == [0, 1, 0, 1]
 
 
@@ -168,5 +168,5 @@ def test_a_prompt_that_cannot_be_read_is_named(prompt: Tokens, what: str) -> Non
     model = built("learned positions")
     for prompts, place in (([prompt], "prompt"), ([[1], prompt], "prompt 2")):
         with pytest.raises(SpecError) as caught:
-            Decoding(model, prompts, GREEDY)
+            Engine(model, prompts, GREEDY)
         assert str(caught.value) == f"{place}: {what}"

@@ -132,10 +132,10 @@ def test_logits_of_any_size_have_probabilities(size: float) -> None:
 def test_tokens_are_drawn_as_often_as_they_are_likely(sampling: Sampling) -> None:
     logits, draws = [0.0, 1.0, 2.0, -1.0, 0.5, 1.5, -9.0, 0.25], 4000
     sampler = Sampler(sampling, [[0]], len(logits), CPU)
-    counts = Counter(sampler.next(torch.tensor([logits]), [0])[0] for _ in range(draws))
+    num_tokens = Counter(sampler.next(torch.tensor([logits]), [0])[0] for _ in range(draws))
     expected = {token: draws * chance for token, chance in enumerate(probabilities(logits, sampling)) if chance}
-    assert set(counts) <= set(expected)
-    squared = sum((counts[token] - mean) ** 2 / mean for token, mean in expected.items())
+    assert set(num_tokens) <= set(expected)
+    squared = sum((num_tokens[token] - mean) ** 2 / mean for token, mean in expected.items())
     assert squared < 24.3  # chi-square with 7 degrees of freedom stays below in 999 of 1,000 seeds; ours is fixed
 
 

@@ -101,4 +101,4 @@ def test_what_only_a_caller_can_say_is_checked_too(key: str, value: Any) -> None
 
 def test_an_unknown_setting_is_answered_with_the_nearest() -> None:
     with pytest.raises(SpecError, match=r"temprature: is not a known key; did you mean temperature\?"):
-        Sampling().changed(temprature=1.0)
+        Sampling().replace(temprature=1.0)

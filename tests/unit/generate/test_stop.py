@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from archetype.generate.text import Stopper
+from archetype.generate.text import StopStringFilter
 
 TEXTS = st.text("ab", max_size=14)
 STOPS = st.lists(st.text("ab", min_size=1, max_size=4), max_size=4).map(tuple)
@@ -31,7 +31,7 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
 def test_text_ends_at_the_first_stop_string_however_it_is_cut(
     text: str, stop: tuple[str, ...], cuts: list[int]
 ) -> None:
-    stopper, expected, released = Stopper(stop), cut(text, stop), ""
+    stopper, expected, released = StopStringFilter(stop), cut(text, stop), ""
     for piece in pieces(text, cuts):
         released += stopper.push(piece)
         assert expected.startswith(released)  # nothing is ever taken back
@@ -41,7 +41,7 @@ def test_text_ends_at_the_first_stop_string_however_it_is_cut(
 
 @given(TEXTS, STOPS)
 def test_only_what_may_begin_a_stop_string_is_held_back(text: str, stop: tuple[str, ...]) -> None:
-    stopper, released = Stopper(stop), ""
+    stopper, released = StopStringFilter(stop), ""
     for end, character in enumerate(text, start=1):
         released += stopper.push(character)
         if not stopper.stopped:
@@ -50,12 +50,12 @@ def test_only_what_may_begin_a_stop_string_is_held_back(text: str, stop: tuple[s
 
 
 def test_text_without_stop_strings_goes_straight_through() -> None:
-    stopper = Stopper(())
+    stopper = StopStringFilter(())
     assert [stopper.push(piece) for piece in ("a", "bc", "")] == ["a", "bc", ""]
     assert stopper.finish() == ""
 
 
 def test_nothing_comes_after_a_stop_string() -> None:
-    stopper = Stopper(("b",))
+    stopper = StopStringFilter(("b",))
     assert (stopper.push("ab"), stopper.push("c"), stopper.finish()) == ("a", "", "")
     assert stopper.stopped

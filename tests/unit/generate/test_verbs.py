@@ -30,7 +30,7 @@ def tokenizer(kind: str = "bytes") -> Tokenizer:
 @cache
 def encoder(pooler: bool = False, head: spec.EncoderHead | None = None, vocab_size: int = 260) -> LanguageModel:
     made = bert(num_layers=1, d_model=8, num_heads=2, vocab_size=vocab_size, context_length=24)
-    made = made.changed(pooler=pooler, head=head or made.head)
+    made = made.replace(pooler=pooler, head=head or made.head)
     return LanguageModel(made, randomize(build(made)), tokenizer())  # type: ignore[arg-type]
 
 

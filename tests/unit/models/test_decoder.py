@@ -8,8 +8,8 @@ from torch import Tensor
 
 from archetype import families, spec
 from archetype.errors import SpecError
-from archetype.models import Decoder, build, skeleton
-from archetype.nn.context import Span
+from archetype.models import Decoder, build, build_on_meta
+from archetype.nn.context import ForwardContext
 from tests.helpers.weights import distance, randomize
 
 TINY = families.preset("llama-tiny")
@@ -24,26 +24,26 @@ def logits(decoder: spec.Decoder) -> tuple[Decoder, Tensor]:
 
 def test_an_embedding_is_scaled_placed_and_normed_in_this_order() -> None:
     embedding = spec.Embedding(position=spec.Learned(), scale=3.0, norm=spec.LayerNorm())
-    model = build(TINY.changed(embedding=embedding))
+    model = build(TINY.replace(embedding=embedding))
     part = randomize(model).embedding
     expected = part.norm(3.0 * part.token.weight[TOKENS] + part.position.weight[:5])
-    torch.testing.assert_close(part(TOKENS, Span.of(TOKENS)), expected)
+    torch.testing.assert_close(part(TOKENS, ForwardContext.of(TOKENS)), expected)
 
 
 def test_embedding_dropout_acts_in_training_only() -> None:
-    model = build(TINY.changed(embedding=spec.Embedding(dropout=0.5))).eval()
+    model = build(TINY.replace(embedding=spec.Embedding(dropout=0.5))).eval()
     assert torch.equal(model(TOKENS), model(TOKENS))
     part = model.train().embedding
-    assert (part(TOKENS, Span.of(TOKENS)) == 0).float().mean() == pytest.approx(0.5, abs=0.1)
+    assert (part(TOKENS, ForwardContext.of(TOKENS)) == 0).float().mean() == pytest.approx(0.5, abs=0.1)
 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
 def test_logits_are_products_with_the_heads_table_or_the_embeddings(tied: bool, bias: bool) -> None:
-    model, found = logits(TINY.changed(head=spec.LanguageModelHead(tied=tied, bias=bias)))
-    span, x = Span.of(TOKENS), model.embedding(TOKENS, Span.of(TOKENS))
+    model, found = logits(TINY.replace(head=spec.LanguageModelHead(tied=tied, bias=bias)))
+    context, x = ForwardContext.of(TOKENS), model.embedding(TOKENS, ForwardContext.of(TOKENS))
     for block in model.blocks:
-        x, _ = block(x, span)
+        x, _ = block(x, context)
     table = model.embedding.token.weight if tied else model.lm_head.weight
     expected = model.final_norm(x) @ table.T + (model.lm_head.bias if bias else 0)
     assert distance(found, expected) < 1e-6
@@ -54,16 +54,16 @@ def test_layers_that_turn_differently_do_not_share_their_angles() -> None:
     """What one layer computes for all is computed anew for a layer of another kind."""
     first, second = TINY.layers
     others = [spec.Rotary(theta=50.0), spec.Rotary(interleaved=True), spec.Rotary(dim=8)]
-    layers = [first, *(second.changed(mixer=second.mixer.changed(position=other)) for other in others), first]
-    model, found = logits(TINY.changed(layers=tuple(layers)))
-    x = model.embedding(TOKENS, Span.of(TOKENS))
+    layers = [first, *(second.replace(mixer=second.mixer.replace(position=other)) for other in others), first]
+    model, found = logits(TINY.replace(layers=tuple(layers)))
+    x = model.embedding(TOKENS, ForwardContext.of(TOKENS))
     for block in model.blocks:
-        x, _ = block(x, Span.of(TOKENS))
+        x, _ = block(x, ForwardContext.of(TOKENS))
     assert torch.equal(found, model.lm_head(model.final_norm(x), model.embedding.token.weight))
 
 
 def test_a_tied_table_learns_from_both_its_uses() -> None:
-    model = build(TINY.changed(head=spec.LanguageModelHead(tied=True)))
+    model = build(TINY.replace(head=spec.LanguageModelHead(tied=True)))
     model(TOKENS).logsumexp(-1).sum().backward()
     assert (model.embedding.token.weight.grad.abs().sum(-1) > 0).all()  # also of tokens that the text does not hold
 
@@ -78,7 +78,7 @@ def test_names_of_parameters_are_the_file_format() -> None:
 
 
 def test_a_name_changes_no_number() -> None:
-    assert torch.equal(build(TINY)(TOKENS), build(TINY.changed(name="another"))(TOKENS))
+    assert torch.equal(build(TINY)(TOKENS), build(TINY.replace(name="another"))(TOKENS))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -94,7 +94,7 @@ def test_nothing_is_stored_that_is_no_parameter() -> None:
 
 
 def test_a_skeleton_holds_no_numbers() -> None:
-    model = skeleton(families.preset("llama-3.1-405b"))
+    model = build_on_meta(families.preset("llama-3.1-405b"))
     assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
 
 

@@ -5,8 +5,8 @@ import torch
 
 from archetype import families, spec
 from archetype.errors import SpecError
-from archetype.models import Encoder, build, skeleton
-from archetype.nn.context import Span
+from archetype.models import Encoder, build, build_on_meta
+from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import initialize
 from tests.helpers import causal as writing
 from tests.helpers.weights import distance, randomize
@@ -17,7 +17,7 @@ TYPES = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]])
 
 
 def encoder(**changes: object) -> Encoder:
-    model = build(BERT.changed(**changes))
+    model = build(BERT.replace(**changes))
     randomize(model)
     assert isinstance(model, Encoder)
     return model.requires_grad_(False)
@@ -29,15 +29,15 @@ def test_an_embedding_adds_positions_and_types_and_is_normed() -> None:
     for types in (None, TYPES):
         kinds = part.token_type.weight[TYPES if types is not None else torch.zeros_like(TYPES)]
         expected = part.norm(part.token.weight[TOKENS] + part.position.weight[:5] + kinds)
-        torch.testing.assert_close(part(TOKENS, Span.of(TOKENS), types), expected)
+        torch.testing.assert_close(part(TOKENS, ForwardContext.of(TOKENS), types), expected)
     assert distance(model(TOKENS, types=TYPES), model(TOKENS)) > 1e-3
 
 
 def test_vectors_are_the_blocks_one_after_the_other() -> None:
     model = encoder(final_norm=spec.LayerNorm())
-    span, x = Span.of(TOKENS), model.embedding(TOKENS, Span.of(TOKENS))
+    context, x = ForwardContext.of(TOKENS), model.embedding(TOKENS, ForwardContext.of(TOKENS))
     for block in model.blocks:
-        x, _ = block(x, span)
+        x, _ = block(x, context)
     assert distance(model.vectors(TOKENS), model.final_norm(x)) < 1e-6
 
 
@@ -82,20 +82,20 @@ def test_more_positions_than_were_learned_are_refused() -> None:
 
 
 def test_names_of_parameters_are_the_file_format() -> None:
-    names = list(skeleton(BERT.changed(pooler=True)).state_dict())
+    names = list(build_on_meta(BERT.replace(pooler=True)).state_dict())
     assert [name for name in names if not name.startswith("blocks.")] == [
         "embedding.token.weight", "embedding.position.weight", "embedding.token_type.weight", "embedding.norm.weight",
         "embedding.norm.bias", "pooler.weight", "pooler.bias", "lm_head.bias", "lm_head.dense.weight",
         "lm_head.dense.bias", "lm_head.norm.weight", "lm_head.norm.bias",
     ]  # fmt: skip
-    classes = skeleton(BERT.changed(head=spec.ClassificationHead(classes=3))).state_dict()
+    classes = build_on_meta(BERT.replace(head=spec.ClassificationHead(classes=3))).state_dict()
     assert [name for name in classes if "class" in name or "head" in name] == ["classifier.weight", "classifier.bias"]
 
 
 def test_it_learns_what_is_hidden() -> None:
     """Every fourth byte of a text is hidden; every parameter that the head can see is reached by the first step."""
-    preset = BERT.changed(embedding=BERT.embedding.changed(token_types=0), context_length=64)
-    model = skeleton(preset).to_empty(device="cpu")
+    preset = BERT.replace(embedding=BERT.embedding.replace(token_types=0), context_length=64)
+    model = build_on_meta(preset).to_empty(device="cpu")
     initialize(model, preset.initialization, preset.num_layers, seed=0)
     windows = torch.tensor(list(writing.ENGLISH.encode())).unfold(0, 64, 32)
     seen = windows.clone()

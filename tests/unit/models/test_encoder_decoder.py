@@ -6,11 +6,11 @@ from torch import Tensor
 
 from archetype import families, spec
 from archetype.errors import SpecError
-from archetype.models import EncoderDecoder, build, skeleton
-from archetype.nn.cache import Crossed
-from archetype.nn.context import Span
+from archetype.models import EncoderDecoder, build, build_on_meta
+from archetype.nn.cache import DecoderBlockState
+from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import initialize
-from archetype.nn.recurrent import HiddenCell
+from archetype.nn.recurrent import LSTMState
 from tests.helpers.weights import distance, randomize
 
 TRANSFORMER = families.preset("transformer-tiny")
@@ -30,27 +30,27 @@ def pair(model: spec.EncoderDecoder) -> EncoderDecoder:
 def by_hand(model: EncoderDecoder, source: Tensor, target: Tensor) -> Tensor:
     """Logits of one pair without padding: the stacks' blocks one after the other."""
     embedding = model.source_embedding or model.embedding
-    span = Span.of(source)
-    x = embedding(source, span)
+    context = ForwardContext.of(source)
+    x = embedding(source, context)
     for block in model.encoder.blocks:
-        x, _ = block(x, span)
-    vectors, span = model.encoder.final_norm(x), Span.of(target)
-    y = model.embedding(target, span)
+        x, _ = block(x, context)
+    vectors, context = model.encoder.final_norm(x), ForwardContext.of(target)
+    y = model.embedding(target, context)
     for block in model.decoder.blocks:
-        mixed, _ = block.mixer(y, span)
+        mixed, _ = block.mixer(y, context)
         y = block.mixer_norm(y + mixed)
         part = block.cross
         (keys, values), queries = part.keys_and_values(vectors), part.queries(y)
         weights = (queries @ keys.transpose(2, 3) * part.sizes.head_dim**-0.5).softmax(-1)
         y = block.cross_norm(y + part.o((weights @ values).transpose(1, 2).flatten(2)))
-        y = block.feedforward_norm(y + block.feedforward(y, span))
+        y = block.feedforward_norm(y + block.feedforward(y, context))
     return model.decoder.final_norm(y) @ model.embedding.token.weight.T
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_logits_are_the_transformers_equations(shared: bool) -> None:
     """Section 3.1: each layer norm(x + F(x)), the decoder's second content a look at the encoder's output."""
-    model = pair(TRANSFORMER.changed(embedding=TRANSFORMER.embedding.changed(shared=shared)))
+    model = pair(TRANSFORMER.replace(embedding=TRANSFORMER.embedding.replace(shared=shared)))
     assert (model.source_embedding is None) == shared
     found = model.teach(SOURCE, TARGET)
     for row in range(2):
@@ -62,7 +62,7 @@ def test_the_decoder_starts_where_the_encoder_ended() -> None:
     model = pair(BRIDGED)
     state = model.new_state(SOURCE, COUNTS)
     first, second = state.layers
-    assert isinstance(first, HiddenCell) and isinstance(second, Crossed)
+    assert isinstance(first, LSTMState) and isinstance(second, DecoderBlockState)
     x = model.source_embedding.token.weight[SOURCE[1:, :2]]
     _, (hidden, cell) = model.encoder.blocks[0].mixer.cell(x)
     assert distance(first.hidden[1], hidden[:, 0].flatten()) < 1e-6
@@ -79,7 +79,7 @@ def test_a_bridged_state_may_have_another_type() -> None:
 
 
 def test_a_source_has_a_vocabulary_of_its_own() -> None:
-    model = pair(BRIDGED.changed(source_vocab_size=11))
+    model = pair(BRIDGED.replace(source_vocab_size=11))
     assert model.source_embedding.token.weight.shape == (11, 64)
     assert model.embedding.token.weight.shape == (257, 64)
     with pytest.raises(IndexError):
@@ -96,7 +96,7 @@ def test_the_state_holds_the_source_once_and_the_targets_places() -> None:
 
 @pytest.mark.parametrize("length", [128, 129])
 def test_learned_positions_end(length: int) -> None:
-    model = pair(TRANSFORMER.changed(embedding=spec.PairEmbedding(position=spec.Learned())))
+    model = pair(TRANSFORMER.replace(embedding=spec.PairEmbedding(position=spec.Learned())))
     long, short = torch.zeros(1, length, dtype=torch.long), torch.zeros(1, 3, dtype=torch.long)
     if length == 128:
         assert model.teach(long, long).isfinite().all()
@@ -107,7 +107,7 @@ def test_learned_positions_end(length: int) -> None:
 
 
 def test_names_of_parameters_are_the_file_format() -> None:
-    names = list(skeleton(families.preset("t5-tiny")).state_dict())
+    names = list(build_on_meta(families.preset("t5-tiny")).state_dict())
     assert [name for name in names if ".blocks." not in name] == [
         "embedding.token.weight", "encoder.position_bias.weight", "encoder.final_norm.weight",
         "decoder.position_bias.weight", "decoder.final_norm.weight",
@@ -117,7 +117,7 @@ def test_names_of_parameters_are_the_file_format() -> None:
         for name in ("mixer_norm", "mixer.q", "mixer.k", "mixer.v", "mixer.o", "cross_norm", "cross.q", "cross.k",
                      "cross.v", "cross.o", "feedforward_norm", "feedforward.up", "feedforward.down")
     ]  # fmt: skip
-    names = list(skeleton(BRIDGED).state_dict())
+    names = list(build_on_meta(BRIDGED).state_dict())
     assert [name for name in names if ".blocks." not in name] == [
         "embedding.token.weight", "source_embedding.token.weight", "lm_head.weight", "lm_head.bias",
     ]  # fmt: skip
@@ -126,7 +126,7 @@ def test_names_of_parameters_are_the_file_format() -> None:
 @pytest.mark.parametrize("preset", [TRANSFORMER, BRIDGED, families.preset("seq2seq-lstm-tiny")], ids=lambda p: p.name)
 def test_it_learns_to_say_a_source_again(preset: spec.EncoderDecoder) -> None:
     """Without a view of the source nothing could be learned: the digits are random. All parameters are reached."""
-    model = skeleton(preset).to_empty(device="cpu")
+    model = build_on_meta(preset).to_empty(device="cpu")
     initialize(model, preset.initialization, preset.num_layers, seed=0)
     source = torch.randint(1, 6, (64, 3), generator=torch.Generator().manual_seed(0))
     target = torch.cat((torch.zeros(64, 1, dtype=torch.long), source), 1)

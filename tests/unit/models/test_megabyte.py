@@ -6,10 +6,10 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.errors import SpecError
-from archetype.generate.decode import Decoding
+from archetype.generate.decode import Engine
 from archetype.generate.settings import Sampling
-from archetype.models import MegaByte, skeleton
-from archetype.nn.context import Span
+from archetype.models import MegaByte, build_on_meta
+from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import initialize
 from tests.helpers import causal as writing
 from tests.helpers.weights import distance
@@ -41,7 +41,7 @@ MODELS = {
     "patches of 1": lambda: megabyte(1),
     "patches of 3": lambda: megabyte(3),
     "one patch": lambda: megabyte(CONTEXT),
-    "a window of patches": lambda: megabyte(3, ATTENTION.changed(pattern=spec.Window(size=2))),
+    "a window of patches": lambda: megabyte(3, ATTENTION.replace(pattern=spec.Window(size=2))),
     "recurrent": lambda: megabyte(4, spec.LSTM()),
     "tied": lambda: megabyte(tied=True),
 }
@@ -54,14 +54,14 @@ def predicted(model: MegaByte, text: Tensor) -> Tensor:
     patches, place = text.view(count, size), torch.arange(len(text))
     vectors = model.global_embedding.token.weight[text] + model.global_embedding.position.weight[place]
     shifted = torch.cat((model.global_embedding.start[None], vectors.view(count, -1)[:-1]))
-    span = Span.of(shifted[None])
-    contexts, _ = model.global_model.run(shifted[None], span)
+    context = ForwardContext.of(shifted[None])
+    contexts, _ = model.global_model.run(shifted[None], context)
     contexts = model.global_model.final_norm(contexts)[0].view(count, size, -1)
     logits = []
     for patch, context in zip(patches, contexts, strict=True):
         before = torch.cat((model.local_embedding.start[None], model.local_embedding.token.weight[patch[:-1]]))
         x = before + context @ model.projection.weight.T + model.projection.bias
-        y, _ = model.local_model.run(x[None], Span.of(x[None]))
+        y, _ = model.local_model.run(x[None], ForwardContext.of(x[None]))
         logits.append(model.lm_head(model.local_model.final_norm(y), model.local_embedding.token.weight)[0])
     return torch.cat(logits)
 
@@ -147,7 +147,9 @@ def test_names_of_parameters_are_the_file_format() -> None:
 
 
 def test_starts_are_drawn_as_tables_are() -> None:
-    model = skeleton(megabyte(1).spec.changed(initialization=spec.NormalInitialization(std=0.5))).to_empty(device="cpu")
+    model = build_on_meta(megabyte(1).spec.replace(initialization=spec.NormalInitialization(std=0.5))).to_empty(
+        device="cpu"
+    )
     initialize(model, model.spec.initialization, model.spec.num_layers, seed=0)
     starts = torch.cat((model.global_embedding.start, model.local_embedding.start))
     assert starts.mean().abs() < 0.4
@@ -158,7 +160,7 @@ def test_losses_of_both_stacks_are_given_and_padding_adds_nothing() -> None:
     experts = spec.MixtureOfExperts(
         num_experts=3, experts_per_token=1, expert=spec.MLP(d_ff=8, activation="relu"), balance_loss=0.1
     )
-    stack = spec.SizedStack(d_model=8, layers=(block().changed(feedforward=experts),))
+    stack = spec.SizedStack(d_model=8, layers=(block().replace(feedforward=experts),))
     model = spec.MegaByte(
         vocab_size=VOCABULARY, context_length=CONTEXT, patch_size=4, global_model=stack, local_model=stack
     )
@@ -167,7 +169,7 @@ def test_losses_of_both_stacks_are_given_and_padding_adds_nothing() -> None:
     found: list[Tensor] = []
     padded: list[Tensor] = []
     built(tokens[:, :9], losses=found)
-    built(tokens, counts=torch.tensor([9, 9]), losses=padded)
+    built(tokens, num_tokens=torch.tensor([9, 9]), losses=padded)
     assert len(found) == len(padded) == 2
     torch.testing.assert_close(found, padded)
 
@@ -187,7 +189,7 @@ def test_it_writes_past_its_context() -> None:
 
     def written(texts: list[list[int]]) -> list[list[int]]:
         rows: list[list[int]] = [[] for _ in texts]
-        for row, token in Decoding(model, texts, settings):
+        for row, token in Engine(model, texts, settings):
             rows[row].append(token)
         return rows
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from archetype import spec
-from archetype.models import NGram, skeleton
+from archetype.models import NGram, build_on_meta
 from archetype.nn.cache import State
 from tests.helpers import causal as writing
 from tests.helpers.weights import distance
@@ -12,11 +12,11 @@ from tests.helpers.weights import distance
 VOCABULARY, CONTEXT = 13, 16
 BASE = spec.NGram(vocab_size=VOCABULARY, context_length=CONTEXT, n=4, d_model=6, hidden=(10, 7))
 MODELS = {
-    "bigram": BASE.changed(n=1, hidden=()),
-    "no hidden": BASE.changed(n=3, hidden=()),
+    "bigram": BASE.replace(n=1, hidden=()),
+    "no hidden": BASE.replace(n=3, hidden=()),
     "two hidden": BASE,
-    "tied": BASE.changed(hidden=(6,), head=spec.LanguageModelHead(tied=True, bias=True)),
-    "longer than the text": BASE.changed(n=20),
+    "tied": BASE.replace(hidden=(6,), head=spec.LanguageModelHead(tied=True, bias=True)),
+    "longer than the text": BASE.replace(n=20),
 }
 EVERY = pytest.mark.parametrize("name", MODELS)
 
@@ -27,7 +27,7 @@ def ngram(name: str) -> NGram:
     return model
 
 
-def remembered(state: State) -> torch.Tensor:
+def cache_length(state: State) -> torch.Tensor:
     (layer,) = state.layers
     return layer.tokens
 
@@ -64,7 +64,7 @@ def test_exactly_the_n_newest_tokens_count() -> None:
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_the_activation_is_the_specifications(activation: spec.Activation) -> None:
-    model = writing.drawn(BASE.changed(hidden=(7,), activation=activation))
+    model = writing.drawn(BASE.replace(hidden=(7,), activation=activation))
     tokens = writing.text(1, 4, VOCABULARY)
     (layer,) = model.hidden
     x = getattr(torch.nn.functional, activation)(layer(model.embedding.token.weight[tokens].flatten(1)))
@@ -97,7 +97,7 @@ def test_the_state_is_the_newest_tokens() -> None:
     model = ngram("two hidden")
     tokens = writing.text(2, 7, VOCABULARY)
     _, state = model(tokens, model.new_state(2, dtype=torch.bfloat16), torch.tensor([7, 5]))
-    assert remembered(state).tolist() == [tokens[0, 4:7].tolist(), tokens[1, 2:5].tolist()]
+    assert cache_length(state).tolist() == [tokens[0, 4:7].tolist(), tokens[1, 2:5].tolist()]
     assert state.bytes == 2 * 3 * 8
     assert model.new_state(1, 10**9).capacity == CONTEXT
 
@@ -111,7 +111,7 @@ def test_autocast_changes_little(name: str) -> None:
 
 
 def test_names_of_parameters_are_the_file_format() -> None:
-    assert list(skeleton(BASE).state_dict()) == [
+    assert list(build_on_meta(BASE).state_dict()) == [
         "embedding.token.weight", "hidden.0.weight", "hidden.0.bias", "hidden.1.weight", "hidden.1.bias",
         "lm_head.weight", "lm_head.bias",
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.errors import SpecError
-from archetype.models import VisionEncoder, skeleton
+from archetype.models import VisionEncoder, build_on_meta
 from archetype.nn.initialization import initialize
 from tests.helpers.weights import distance, randomize
 
@@ -22,18 +22,18 @@ BASE = spec.VisionEncoder(
     image_size=6, patch_size=2, channels=3, d_model=8, layers=(BLOCK,) * 2, final_norm=spec.LayerNorm(),
     head=spec.ClassificationHead(classes=5),
 )  # fmt: skip
-UNPLACED = BASE.changed(class_token=False, embedding=spec.Embedding())
+UNPLACED = BASE.replace(class_token=False, embedding=spec.Embedding())
 
 
 def drawn(encoder: spec.VisionEncoder) -> VisionEncoder:
-    model = skeleton(encoder).to_empty(device="cpu")
+    model = build_on_meta(encoder).to_empty(device="cpu")
     assert isinstance(model, VisionEncoder)
     randomize(model)
     return model.requires_grad_(False)
 
 
 def initialized(encoder: spec.VisionEncoder) -> VisionEncoder:
-    model = skeleton(encoder).to_empty(device="cpu")
+    model = build_on_meta(encoder).to_empty(device="cpu")
     assert isinstance(model, VisionEncoder)
     initialize(model, encoder.initialization, encoder.num_layers, seed=0)
     return model
@@ -53,7 +53,7 @@ def test_patches_are_what_a_convolution_of_their_stride_sees() -> None:
 @pytest.mark.parametrize("position", [spec.Learned(), spec.Sinusoidal(), spec.NoPosition()], ids=lambda p: p.kind)
 def test_the_class_token_stands_first_and_the_sum_is_scaled_placed_and_normed(position: spec.EmbeddingPosition) -> None:
     embedding = spec.Embedding(position=position, scale=3.0, norm=spec.LayerNorm())
-    part = drawn(BASE.changed(embedding=embedding)).embedding
+    part = drawn(BASE.replace(embedding=embedding)).embedding
     bare = drawn(UNPLACED).embedding
     bare.load_state_dict({name: value for name, value in part.state_dict().items() if "patch" in name})
     tokens = torch.cat((part.class_token.expand(2, 1, 8), bare(pictures())), dim=1)
@@ -63,7 +63,7 @@ def test_the_class_token_stands_first_and_the_sum_is_scaled_placed_and_normed(po
 
 
 def test_embedding_dropout_acts_in_training_only() -> None:
-    part = drawn(BASE.changed(embedding=spec.Embedding(dropout=0.5))).embedding
+    part = drawn(BASE.replace(embedding=spec.Embedding(dropout=0.5))).embedding
     assert torch.equal(part(pictures()), part(pictures()))
     assert (part.train()(pictures(20)) == 0).float().mean() == pytest.approx(0.5, abs=0.1)
 
@@ -71,7 +71,7 @@ def test_embedding_dropout_acts_in_training_only() -> None:
 @pytest.mark.parametrize("class_token", [True, False])
 @pytest.mark.parametrize("pooler", [True, False])
 def test_classes_are_those_of_the_vector_that_stands_for_the_picture(class_token: bool, pooler: bool) -> None:
-    model = drawn(BASE.changed(class_token=class_token, pooler=pooler))
+    model = drawn(BASE.replace(class_token=class_token, pooler=pooler))
     vectors = model.vectors(pictures())
     x = vectors[:, 0] if class_token else vectors.mean(1)
     if model.pooler is not None:
@@ -81,14 +81,14 @@ def test_classes_are_those_of_the_vector_that_stands_for_the_picture(class_token
 
 
 def test_without_a_head_the_vectors_are_given() -> None:
-    model = drawn(BASE.changed(head=spec.NoHead()))
+    model = drawn(BASE.replace(head=spec.NoHead()))
     assert torch.equal(model(pictures()), model.vectors(pictures()))
     assert model(pictures()).shape == (2, 10, 8)
 
 
 def test_every_patch_sees_every_other() -> None:
     """Unlike in a decoder, also the later ones."""
-    model = drawn(BASE.changed(head=spec.NoHead()))
+    model = drawn(BASE.replace(head=spec.NoHead()))
     changed = pictures()
     changed[:, :, 5, 5] += 1.0
     moved = (model(changed) - model(pictures())).abs().amax(dim=(0, 2))
@@ -142,7 +142,7 @@ def test_autocast_changes_little() -> None:
 
 
 def test_names_of_parameters_are_the_file_format() -> None:
-    names = list(drawn(BASE.changed(pooler=True, embedding=BASE.embedding.changed(norm=spec.RMSNorm()))).state_dict())
+    names = list(drawn(BASE.replace(pooler=True, embedding=BASE.embedding.replace(norm=spec.RMSNorm()))).state_dict())
     assert [name for name in names if not name.startswith("blocks.")] == [
         "final_norm.weight", "final_norm.bias", "embedding.class_token", "embedding.patch.weight",
         "embedding.patch.bias", "embedding.position.weight", "embedding.norm.weight", "pooler.weight", "pooler.bias",
@@ -151,7 +151,7 @@ def test_names_of_parameters_are_the_file_format() -> None:
 
 
 def test_the_class_token_is_drawn_as_a_table_is() -> None:
-    wide = BASE.changed(d_model=64, initialization=spec.NormalInitialization(std=0.5))
+    wide = BASE.replace(d_model=64, initialization=spec.NormalInitialization(std=0.5))
     token = initialized(wide).embedding.class_token
     assert token.mean().abs() < 0.3
     assert 0.4 < token.std() < 0.6
@@ -160,8 +160,8 @@ def test_the_class_token_is_drawn_as_a_table_is() -> None:
 def test_gradients_reach_every_parameter_and_training_reduces_the_loss() -> None:
     digits = load_digits()
     images, labels = torch.tensor(digits.images[:256, None]).float() / 16, torch.tensor(digits.target[:256])
-    layer = BLOCK.changed(feedforward=spec.MLP(d_ff=64, activation="gelu", bias=True))
-    encoder = BASE.changed(
+    layer = BLOCK.replace(feedforward=spec.MLP(d_ff=64, activation="gelu", bias=True))
+    encoder = BASE.replace(
         image_size=8, channels=1, d_model=32, layers=(layer,), pooler=True, head=spec.ClassificationHead(classes=10)
     )
     model, found = initialized(encoder), []

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.nn.attention import Attention
-from archetype.nn.cache import KeyValues, LayerState, Ring
-from archetype.nn.context import Span
+from archetype.nn.cache import KVCache, LayerState, RingKVCache
+from archetype.nn.context import ForwardContext
 from archetype.nn.position import Rotary
 from archetype.nn.position_bias import RelativeBias
 from tests.helpers.weights import distance, randomize
@@ -34,19 +34,19 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 X = random(B, T, D)
 
 
-def run(part: Attention, x: Tensor = X, counts: Tensor | None = None) -> Tensor:
-    span = Span.of(x, counts=counts)
+def run(part: Attention, x: Tensor = X, num_tokens: Tensor | None = None) -> Tensor:
+    context = ForwardContext.of(x, num_tokens=num_tokens)
     if isinstance(part.spec.position, spec.RelativeBias):
-        span.position_bias = randomize(RelativeBias(part.spec.position, 4, part.causal))
-    return part(x, span)[0]
+        context.position_bias = randomize(RelativeBias(part.spec.position, 4, part.causal))
+    return part(x, context)[0]
 
 
 @torch.no_grad()
-def reference(part: Attention, x: Tensor, scale: float | None = None, counts: list[int] | None = None) -> Tensor:
+def reference(part: Attention, x: Tensor, scale: float | None = None, num_tokens: list[int] | None = None) -> Tensor:
     """Head by head, query by query, from the definition; every part of it that the specification names."""
     heads, kv_heads, size, _ = part.sizes
     chosen, length = part.spec, x.shape[1]
-    scale, setting = scale or 1 / math.sqrt(size), spec.Setting(part.causal, length, part.layer)
+    scale, setting = scale or 1 / math.sqrt(size), spec.MaskContext(part.causal, length, part.layer)
     x = x.double()
 
     def project(projection: torch.nn.Linear, y: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def reference(part: Attention, x: Tensor, scale: float | None = None, counts: li
     q, k = normed(part.q_norm, q), normed(part.k_norm, k)
     mixed = torch.zeros(*x.shape[:2], heads * size, dtype=torch.float64)
     for row in range(x.shape[0]):
-        end = length if counts is None else counts[row]
+        end = length if num_tokens is None else num_tokens[row]
         for head in range(heads):
             read = math.floor(head * kv_heads / heads)
             own, shared = slice(head * size, (head + 1) * size), slice(read * size, (read + 1) * size)
@@ -125,9 +125,9 @@ def test_every_way_to_score_is_written_out(choice: str, num_kv_heads: int, causa
     part = build(causal, num_kv_heads=num_kv_heads, **CHOICES[choice])
     expected = reference(part, X)
     assert distance(run(part), expected) < 2e-6
-    counts = [T, 3]
-    padded, expected = run(part, counts=torch.tensor(counts)), reference(part, X, counts=counts)
-    for row, count in enumerate(counts):
+    num_tokens = [T, 3]
+    padded, expected = run(part, num_tokens=torch.tensor(num_tokens)), reference(part, X, num_tokens=num_tokens)
+    for row, count in enumerate(num_tokens):
         assert distance(padded[row, :count], expected[row, :count]) < 2e-6
 
 
@@ -144,7 +144,7 @@ def test_heads_are_normalized_before_they_are_turned() -> None:
     part = build(qk_norm=spec.RMSNorm(), position=spec.Rotary())
     q, k = part.queries(X), part.keys_and_values(X)[0]
     at = torch.arange(T).expand(B, -1)
-    q, k = (Rotary(spec.Rotary(), 6)(x, at, Span(at, None, fresh=True)) for x in (q, k))
+    q, k = (Rotary(spec.Rotary(), 6)(x, at, ForwardContext(at, None, starts_at_zero=True)) for x in (q, k))
     weights = (q @ k.transpose(2, 3) / math.sqrt(6)).masked_fill(~torch.ones(T, T).tril().bool(), -math.inf).softmax(-1)
     assert distance(run(part), part.joined(weights @ part.keys_and_values(X)[1])) < 1e-6
 
@@ -212,10 +212,10 @@ def test_a_pattern_is_its_rule_with_and_without_padding(name: str, causal: bool,
     """A short text is computed at once, a long one by tiles. The layer chooses bigbird's random blocks."""
     part, x = build(causal, layer=1, pattern=PATTERNS[name], num_kv_heads=2), random(2, length, D)
     assert distance(run(part, x), reference(part, x)) < 2e-6
-    counts = [length, 3]
-    padded, expected = run(part, x, torch.tensor(counts)), reference(part, x, counts=counts)
+    num_tokens = [length, 3]
+    padded, expected = run(part, x, torch.tensor(num_tokens)), reference(part, x, num_tokens=num_tokens)
     assert padded.isfinite().all()
-    for row, count in enumerate(counts):
+    for row, count in enumerate(num_tokens):
         assert distance(padded[row, :count], expected[row, :count]) < 2e-6
 
 
@@ -246,9 +246,9 @@ def test_the_stacks_own_table_raises_scores(choice: str, causal: bool) -> None:
     with torch.no_grad():
         slopes = torch.tensor([2.0 ** (-8 * (head + 1) / 4) for head in range(4)])
         table.weight.copy_((-distances[:, None] * slopes).repeat(1 if causal else 2, 1))
-    span = Span.of(x)
-    span.position_bias = table
-    ours = build(causal, position=relative, **fields)(x, span)[0]
+    context = ForwardContext.of(x)
+    context.position_bias = table
+    ours = build(causal, position=relative, **fields)(x, context)[0]
     assert distance(ours, run(build(causal, position=spec.Alibi(), **fields), x)) < 1e-6
 
 
@@ -278,10 +278,10 @@ GLOBALS: dict[str, dict[str, Any]] = {
 def test_equal_global_projections_change_nothing(choice: str, length: int, padded: bool) -> None:
     part, x = build(False, pattern=OWN, **GLOBALS[choice]), random(2, length, D)
     copied(part)
-    plain = build(False, pattern=OWN.changed(global_projections=False), **GLOBALS[choice])
+    plain = build(False, pattern=OWN.replace(global_projections=False), **GLOBALS[choice])
     plain.load_state_dict({n: p for n, p in part.state_dict().items() if "_global" not in n})
-    counts = torch.tensor([length, 2]) if padded else None
-    ours, theirs = run(part, x, counts), run(plain, x, counts)
+    num_tokens = torch.tensor([length, 2]) if padded else None
+    ours, theirs = run(part, x, num_tokens), run(plain, x, num_tokens)
     assert distance(ours[0], theirs[0]) < 2e-6
     assert distance(ours[1, :2], theirs[1, :2]) < 2e-6
 
@@ -312,10 +312,10 @@ def empty(part: Attention, rows: int, capacity: int = LONG) -> LayerState:
 
 def test_a_window_remembers_no_more_than_itself() -> None:
     ring = empty(build(pattern=spec.Window(size=6)), 2)
-    assert isinstance(ring, Ring) and ring.keys.shape == ring.values.shape == (2, 4, 6, 6)
+    assert isinstance(ring, RingKVCache) and ring.keys.shape == ring.values.shape == (2, 4, 6, 6)
     for part in (build(pattern=spec.Window(size=LONG)), build(pattern=PATTERNS["strided"]), build()):
         state = empty(part, 2)
-        assert type(state) is KeyValues and state.keys.shape[2] == LONG
+        assert type(state) is KVCache and state.keys.shape[2] == LONG
 
 
 STATEFUL: dict[str, dict[str, Any]] = {
@@ -343,7 +343,7 @@ def test_chunk_by_chunk_is_the_whole(choice: str, sizes: tuple[int, ...]) -> Non
     whole, state, start, found = run(part, x), empty(part, 2), 0, []
     for size in sizes:
         piece = x[:, start : start + size]
-        y, state = part(piece, Span.of(piece, torch.full((2,), start)), state)
+        y, state = part(piece, ForwardContext.of(piece, torch.full((2,), start)), state)
         found.append(y)
         start += size
     assert distance(torch.cat(found, 1), whole[:, :start]) < 2e-6
@@ -355,17 +355,17 @@ def test_rows_of_different_lengths_are_what_each_is_alone(choice: str) -> None:
     part, x = build(num_kv_heads=2, **STATEFUL[choice]), random(3, LONG, D)
     whole, state = run(part, x), empty(part, 3)
     lengths = torch.zeros(3, dtype=torch.long)
-    for counts in ([4, 0, 2], [1, 0, 1], [0, 7, 1], [1, 1, 0], [9, 3, 5], [1, 0, 1]):
-        size = max(counts)
+    for num_tokens in ([4, 0, 2], [1, 0, 1], [0, 7, 1], [1, 1, 0], [9, 3, 5], [1, 0, 1]):
+        size = max(num_tokens)
         chunk = random(3, size, D, seed=99)
-        for row, count in enumerate(counts):
+        for row, count in enumerate(num_tokens):
             chunk[row, :count] = x[row, lengths[row] : lengths[row] + count]
-        y, state = part(chunk, Span.of(chunk, lengths, torch.tensor(counts)), state)
+        y, state = part(chunk, ForwardContext.of(chunk, lengths, torch.tensor(num_tokens)), state)
         assert y.isfinite().all()
-        for row, count in enumerate(counts):
+        for row, count in enumerate(num_tokens):
             if count:
                 assert distance(y[row, :count], whole[row, lengths[row] : lengths[row] + count]) < 2e-6
-        lengths = lengths + torch.tensor(counts)
+        lengths = lengths + torch.tensor(num_tokens)
 
 
 @stateful
@@ -376,8 +376,8 @@ def test_lower_precision(choice: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         y = run(part, x)
         state = part.new_state(2, LONG, torch.bfloat16, CPU)
-        remembered, state = part(x, Span.of(x, torch.zeros(2, dtype=torch.long)), state)
+        remembered, state = part(x, ForwardContext.of(x, torch.zeros(2, dtype=torch.long)), state)
     assert distance(y, exact) < 0.03 and distance(remembered, exact) < 0.03
-    assert isinstance(state, KeyValues) and state.keys.dtype == torch.bfloat16
+    assert isinstance(state, KVCache) and state.keys.dtype == torch.bfloat16
     y.float().sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in part.parameters())

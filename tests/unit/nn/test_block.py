@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.nn.build import build_block
-from archetype.nn.cache import Crossed, KeyValues
-from archetype.nn.context import Source, Span
+from archetype.nn.cache import DecoderBlockState, KVCache
+from archetype.nn.context import EncoderOutput, ForwardContext
 from archetype.nn.initialization import initialize
 from tests.helpers.weights import distance, randomize
 
 D = 8
 CPU = torch.device("cpu")
 X = torch.randn(2, 5, D, generator=torch.Generator().manual_seed(3))
-SOURCE = Source(torch.randn(2, 4, D, generator=torch.Generator().manual_seed(4)), torch.tensor([4, 2]))
+SOURCE = EncoderOutput(torch.randn(2, 4, D, generator=torch.Generator().manual_seed(4)), torch.tensor([4, 2]))
 NO_NORM = spec.NoNorm()
 
 
@@ -33,26 +33,26 @@ def build(
     return randomize(block)
 
 
-def span(counts: Tensor | None = None) -> Span:
-    span = Span.of(X, counts=counts)
-    span.source = SOURCE
-    return span
+def context(num_tokens: Tensor | None = None) -> ForwardContext:
+    context = ForwardContext.of(X, num_tokens=num_tokens)
+    context.source = SOURCE
+    return context
 
 
 def run(block: nn.Module, x: Tensor = X) -> Tensor:
-    return block(x, span())[0]
+    return block(x, context())[0]
 
 
 def mixed(block: nn.Module, x: Tensor) -> Tensor:
-    return block.mixer(x, span())[0]
+    return block.mixer(x, context())[0]
 
 
 def crossed(block: nn.Module, x: Tensor) -> Tensor:
-    return block.cross(x, span(), block.cross.read(SOURCE))
+    return block.cross(x, context(), block.cross.read(SOURCE))
 
 
 def fed(block: nn.Module, x: Tensor) -> Tensor:
-    return block.feedforward(x, span())
+    return block.feedforward(x, context())
 
 
 norms = pytest.mark.parametrize("norm", [spec.LayerNorm(), spec.RMSNorm(), spec.RMSNorm(unit_offset=True)])
@@ -149,12 +149,12 @@ def test_a_state_remembers_the_source_beside_the_mixers_own(wiring: spec.Wiring)
     block = build(wiring, crosses=True)
     whole = run(block)
     own = block.mixer.new_state(2, 5, torch.float32, CPU)
-    state = Crossed(own, block.cross.read(SOURCE))
+    state = DecoderBlockState(own, block.cross.read(SOURCE))
     found = []
     for place in range(5):
         x = X[:, place : place + 1]
-        y, state = block(x, Span.of(x, torch.full((2,), place)), state)  # a span without a source
-        assert isinstance(state, Crossed) and isinstance(state.mixer, KeyValues)
+        y, state = block(x, ForwardContext.of(x, torch.full((2,), place)), state)  # a context without a source
+        assert isinstance(state, DecoderBlockState) and isinstance(state.mixer, KVCache)
         found.append(y)
     assert distance(torch.cat(found, 1), whole) < 2e-6
 
@@ -163,21 +163,21 @@ def test_a_state_remembers_the_source_beside_the_mixers_own(wiring: spec.Wiring)
 def test_a_mixers_state_alone_gains_the_source_of_the_span(wiring: spec.Wiring) -> None:
     block = build(wiring, crosses=True)
     own = block.mixer.new_state(2, 5, torch.float32, CPU)
-    first = Span.of(X[:, :3], torch.zeros(2, dtype=torch.long))
+    first = ForwardContext.of(X[:, :3], torch.zeros(2, dtype=torch.long))
     first.source = SOURCE
     y, state = block(X[:, :3], first, own)
-    z, _ = block(X[:, 3:], Span.of(X[:, 3:], torch.full((2,), 3)), state)
-    assert isinstance(state, Crossed)
+    z, _ = block(X[:, 3:], ForwardContext.of(X[:, 3:], torch.full((2,), 3)), state)
+    assert isinstance(state, DecoderBlockState)
     assert distance(torch.cat((y, z), 1), run(block)) < 2e-6
 
 
 def test_without_a_state_nothing_is_remembered() -> None:
-    assert build(spec.Plain(), crosses=True)(X, span())[1] is None
+    assert build(spec.Plain(), crosses=True)(X, context())[1] is None
 
 
 def test_without_a_source_it_says_so() -> None:
     with pytest.raises(AssertionError, match="cross-attention needs a source"):
-        build(spec.Plain(), crosses=True)(X, Span.of(X))
+        build(spec.Plain(), crosses=True)(X, ForwardContext.of(X))
 
 
 # norms and their names
@@ -230,12 +230,12 @@ BATCHED = [
 @pytest.mark.parametrize("wiring", BATCHED, ids=lambda wiring: wiring.kind)
 def test_every_norm_is_told_what_is_padding(wiring: spec.Wiring) -> None:
     crosses = wiring.kind != "parallel"
-    counts = torch.tensor([5, 2])
-    real = torch.arange(5) < counts[:, None]
+    num_tokens = torch.tensor([5, 2])
+    real = torch.arange(5) < num_tokens[:, None]
     found = []
     for x in (X, torch.where(real[..., None], X, 50.0)):
         block = build(wiring, crosses=crosses, causal=False).train()
-        found.append((block(x, span(counts))[0][real], *block.buffers()))
+        found.append((block(x, context(num_tokens))[0][real], *block.buffers()))
     assert len(found[0]) == 1 + 2 * sum("norm" in name for name in names(block))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
 

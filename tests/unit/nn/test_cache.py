@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from archetype.nn.cache import NOWHERE, Crossed, KeyValues, LayerState, Ring, SourceKeys, State
-from archetype.nn.context import Span
+from archetype.nn.cache import EMPTY_SLOT, CrossKVCache, DecoderBlockState, KVCache, LayerState, RingKVCache, State
+from archetype.nn.context import ForwardContext
 
 CPU = torch.device("cpu")
 HEADS, P, Q = 2, 3, 1
@@ -21,13 +21,13 @@ class Chunk(NamedTuple):
     keys: Tensor
     values: Tensor
     lengths: list[int]
-    counts: list[int]
+    num_tokens: list[int]
 
     @property
-    def span(self) -> Span:
-        whole = all(count == self.keys.shape[2] for count in self.counts)
-        counts = None if whole else torch.tensor(self.counts)
-        return Span.of(self.keys[:, 0], torch.tensor(self.lengths), counts)
+    def context(self) -> ForwardContext:
+        whole = all(count == self.keys.shape[2] for count in self.num_tokens)
+        num_tokens = None if whole else torch.tensor(self.num_tokens)
+        return ForwardContext.of(self.keys[:, 0], torch.tensor(self.lengths), num_tokens)
 
 
 def vectors(row: int, positions: list[int]) -> Tensor:
@@ -36,10 +36,10 @@ def vectors(row: int, positions: list[int]) -> Tensor:
     return torch.tensor(positions, dtype=torch.float)[None, :, None] + 1000.0 * row + 0.25 * heads + torch.zeros(P)
 
 
-def chunks(counts: list[list[int]], beside: int = 0) -> list[Chunk]:
+def chunks(num_tokens: list[list[int]], beside: int = 0) -> list[Chunk]:
     """One chunk for each list, as long as its longest row and `beside` more; padding is garbage."""
-    lengths, found = [0] * len(counts[0]), []
-    for row_counts in counts:
+    lengths, found = [0] * len(num_tokens[0]), []
+    for row_counts in num_tokens:
         size = max(1, max(row_counts) + beside)
         keys = torch.full((len(row_counts), HEADS, size, P), -7.0)
         for row, count in enumerate(row_counts):
@@ -54,19 +54,19 @@ COUNTS = st.integers(1, 3).flatmap(
 )
 
 
-def ring(rows: int, size: int, dtype: torch.dtype = torch.float32) -> Ring:
-    state = Ring.empty(rows, HEADS, size, (P, Q), dtype, CPU)
-    assert isinstance(state, Ring)
+def ring(rows: int, size: int, dtype: torch.dtype = torch.float32) -> RingKVCache:
+    state = RingKVCache.empty(rows, HEADS, size, (P, Q), dtype, CPU)
+    assert isinstance(state, RingKVCache)
     return state
 
 
 @given(COUNTS, st.integers(1, 6), st.integers(0, 2))
 @settings(max_examples=150)
-def test_a_ring_holds_the_newest_positions_of_each_row(counts: list[list[int]], size: int, beside: int) -> None:
-    state = ring(len(counts[0]), size)
-    for chunk in chunks(counts, beside):
-        state.append(chunk.keys, chunk.values, chunk.span)
-        for row, (length, count) in enumerate(zip(chunk.lengths, chunk.counts, strict=True)):
+def test_a_ring_holds_the_newest_positions_of_each_row(num_tokens: list[list[int]], size: int, beside: int) -> None:
+    state = ring(len(num_tokens[0]), size)
+    for chunk in chunks(num_tokens, beside):
+        state.append(chunk.keys, chunk.values, chunk.context)
+        for row, (length, count) in enumerate(zip(chunk.lengths, chunk.num_tokens, strict=True)):
             end = length + count
             for position in range(max(0, end - size), end):
                 key = vectors(row, [position])[:, 0]
@@ -78,36 +78,36 @@ def test_a_ring_holds_the_newest_positions_of_each_row(counts: list[list[int]], 
 @given(COUNTS, st.integers(1, 6), st.integers(0, 2))
 @settings(max_examples=150)
 def test_a_ring_returns_all_that_each_query_may_see_with_its_position(
-    counts: list[list[int]], size: int, beside: int
+    num_tokens: list[list[int]], size: int, beside: int
 ) -> None:
     """Each real query at i finds the keys of i - W < j <= i, each once; what it may not see stands elsewhere."""
-    state = ring(len(counts[0]), size)
-    for chunk in chunks(counts, beside):
-        keys, values, positions = state.append(chunk.keys, chunk.values, chunk.span)
+    state = ring(len(num_tokens[0]), size)
+    for chunk in chunks(num_tokens, beside):
+        keys, values, positions = state.append(chunk.keys, chunk.values, chunk.context)
         keys, values = keys.clone(), values.clone()
-        for row, (length, count) in enumerate(zip(chunk.lengths, chunk.counts, strict=True)):
+        for row, (length, count) in enumerate(zip(chunk.lengths, chunk.num_tokens, strict=True)):
             for query in range(length, length + count):
                 near = (positions[row] <= query) & (positions[row] > query - size)
                 found = positions[row][near].tolist()
                 assert sorted(found) == list(range(max(0, query - size + 1), query + 1))
                 assert torch.equal(keys[row][:, near], vectors(row, found))
                 assert torch.equal(values[row][:, near], -vectors(row, found)[..., :Q])
-            assert ((positions[row] >= 0) & (positions[row] <= NOWHERE)).all()
+            assert ((positions[row] >= 0) & (positions[row] <= EMPTY_SLOT)).all()
 
 
 @given(COUNTS, st.integers(0, 2))
 @settings(max_examples=80)
-def test_a_buffer_holds_every_position_in_its_place(counts: list[list[int]], beside: int) -> None:
+def test_a_buffer_holds_every_position_in_its_place(num_tokens: list[list[int]], beside: int) -> None:
     """Also where padding would stand beyond its end."""
-    rows = len(counts[0])
-    capacity = max(1, max(sum(count[row] for count in counts) for row in range(rows)))
-    state = KeyValues.empty(rows, HEADS, capacity, (P, Q), torch.float32, CPU)
-    for chunk in chunks(counts, 0 if capacity < 3 else beside):
+    rows = len(num_tokens[0])
+    capacity = max(1, max(sum(count[row] for count in num_tokens) for row in range(rows)))
+    state = KVCache.empty(rows, HEADS, capacity, (P, Q), torch.float32, CPU)
+    for chunk in chunks(num_tokens, 0 if capacity < 3 else beside):
         if chunk.keys.shape[2] > capacity:
             return
-        keys, values, positions = state.append(chunk.keys, chunk.values, chunk.span)
+        keys, values, positions = state.append(chunk.keys, chunk.values, chunk.context)
         assert positions.tolist() == [list(range(capacity))]
-        for row, (length, count) in enumerate(zip(chunk.lengths, chunk.counts, strict=True)):
+        for row, (length, count) in enumerate(zip(chunk.lengths, chunk.num_tokens, strict=True)):
             written = vectors(row, list(range(length + count)))
             assert torch.equal(keys[row, :, : length + count], written)
             assert torch.equal(values[row, :, : length + count], -written[..., :Q])
@@ -117,14 +117,14 @@ def test_a_buffer_holds_every_position_in_its_place(counts: list[list[int]], bes
 def test_a_ring_keeps_its_own_type(size: int) -> None:
     state = ring(1, 4, torch.bfloat16)
     chunk = chunks([[size]])[0]
-    keys, values, _ = state.append(chunk.keys, chunk.values, chunk.span)
+    keys, values, _ = state.append(chunk.keys, chunk.values, chunk.context)
     assert state.keys.dtype == keys.dtype == values.dtype == torch.bfloat16
 
 
-def filled(size: int, counts: list[int]) -> Ring:
-    state = ring(len(counts), size)
-    chunk = chunks([counts])[0]
-    state.append(chunk.keys, chunk.values, chunk.span)
+def filled(size: int, num_tokens: list[int]) -> RingKVCache:
+    state = ring(len(num_tokens), size)
+    chunk = chunks([num_tokens])[0]
+    state.append(chunk.keys, chunk.values, chunk.context)
     return state
 
 
@@ -132,7 +132,7 @@ def test_rows_of_a_ring_leave_and_join() -> None:
     state = filled(4, [9, 2, 6])
     before = state.keys.clone()
     left = state.select(torch.tensor([2, 2, 0]))
-    assert type(left) is Ring
+    assert type(left) is RingKVCache
     assert torch.equal(left.keys, before[[2, 2, 0]])
     left.keys.zero_()
     assert torch.equal(state.keys, before)  # a copy
@@ -149,18 +149,18 @@ def test_a_ring_is_never_narrowed() -> None:
 
 
 def test_a_narrow_buffer_is_a_view() -> None:
-    state = KeyValues.empty(2, HEADS, 8, (P, Q), torch.float32, CPU)
+    state = KVCache.empty(2, HEADS, 8, (P, Q), torch.float32, CPU)
     view = state.narrow(3)
     chunk = chunks([[3, 3]])[0]
-    view.append(chunk.keys, chunk.values, chunk.span)
+    view.append(chunk.keys, chunk.values, chunk.context)
     assert torch.equal(state.keys[:, :, :3], chunk.keys) and not state.keys[:, :, 3:].any()
     assert state.after(view) is state
 
 
 def test_a_shorter_buffer_joins_a_longer_one() -> None:
-    long, short = (KeyValues.empty(2, HEADS, size, (P, Q), torch.float32, CPU) for size in (6, 4))
+    long, short = (KVCache.empty(2, HEADS, size, (P, Q), torch.float32, CPU) for size in (6, 4))
     chunk = chunks([[4, 4]])[0]
-    short.append(chunk.keys, chunk.values, chunk.span)
+    short.append(chunk.keys, chunk.values, chunk.context)
     long.insert(torch.tensor([1, 0]), short)
     assert torch.equal(long.keys[[1, 0], :, :4], chunk.keys) and not long.keys[:, :, 4:].any()
 
@@ -168,24 +168,24 @@ def test_a_shorter_buffer_joins_a_longer_one() -> None:
 # beside a source
 
 
-def source(rows: int, length: int, first: float = 0.0) -> SourceKeys:
+def source(rows: int, length: int, first: float = 0.0) -> CrossKVCache:
     keys = first + torch.arange(float(rows * HEADS * length * P)).view(rows, HEADS, length, P)
-    return SourceKeys(keys, -keys, torch.arange(1, rows + 1))
+    return CrossKVCache(keys, -keys, torch.arange(1, rows + 1))
 
 
-def crossed(rows: int, length: int = 5, first: float = 0.0) -> Crossed:
-    mixer = KeyValues.empty(rows, HEADS, 8, (P, Q), torch.float32, CPU)
+def crossed(rows: int, length: int = 5, first: float = 0.0) -> DecoderBlockState:
+    mixer = KVCache.empty(rows, HEADS, 8, (P, Q), torch.float32, CPU)
     mixer.keys += first
-    return Crossed(mixer, source(rows, length, first))
+    return DecoderBlockState(mixer, source(rows, length, first))
 
 
 def test_rows_of_a_source_leave_and_join() -> None:
     state, other = source(3, 5), source(1, 4, first=500.0)
     kept = state.select(torch.tensor([2, 0]))
-    assert torch.equal(kept.keys, state.keys[[2, 0]]) and kept.counts.tolist() == [3, 1]
+    assert torch.equal(kept.keys, state.keys[[2, 0]]) and kept.num_tokens.tolist() == [3, 1]
     before = state.keys.clone()
     state.insert(torch.tensor([1]), other)
-    assert torch.equal(state.keys[1, :, :4], other.keys[0]) and state.counts.tolist() == [1, 1, 3]
+    assert torch.equal(state.keys[1, :, :4], other.keys[0]) and state.num_tokens.tolist() == [1, 1, 3]
     assert torch.equal(state.values[1, :, :4], other.values[0])
     assert torch.equal(state.keys[[0, 2]], before[[0, 2]])
 
@@ -205,17 +205,17 @@ def test_only_the_mixers_part_of_a_crossed_state_is_narrowed() -> None:
     assert view.mixer.keys.shape[2] == 3 and view.cross is state.cross
     view.mixer.keys.fill_(9.0)
     after = state.after(view)
-    assert isinstance(after, Crossed)
+    assert isinstance(after, DecoderBlockState)
     assert after.mixer is state.mixer and after.cross is state.cross
     assert (after.mixer.keys[:, :, :3] == 9).all() and not after.mixer.keys[:, :, 3:].any()
 
 
 def test_bytes_are_those_of_every_tensor() -> None:
-    buffer, other = KeyValues.empty(2, HEADS, 8, (P, Q), torch.bfloat16, CPU), source(2, 5)
+    buffer, other = KVCache.empty(2, HEADS, 8, (P, Q), torch.bfloat16, CPU), source(2, 5)
     assert buffer.bytes == 2 * HEADS * 8 * (P + Q) * 2
     assert other.bytes == 2 * (2 * HEADS * 5 * P) * 4 + 2 * 8
-    assert Crossed(buffer, other).bytes == buffer.bytes + other.bytes
-    layers: list[LayerState] = [buffer, Crossed(buffer, other)]
+    assert DecoderBlockState(buffer, other).bytes == buffer.bytes + other.bytes
+    layers: list[LayerState] = [buffer, DecoderBlockState(buffer, other)]
     assert State(torch.zeros(2, dtype=torch.long), layers, 8).bytes == 2 * buffer.bytes + other.bytes
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from archetype import spec
-from archetype.nn.context import Source, Span
+from archetype.nn.context import EncoderOutput, ForwardContext
 from archetype.nn.cross_attention import CrossAttention
 from tests.helpers.weights import distance, randomize
 
@@ -30,9 +30,9 @@ def build(**fields: Any) -> CrossAttention:
     return part
 
 
-def run(part: CrossAttention, x: Tensor = X, vectors: Tensor = VECTORS, counts: list[int] | None = None) -> Tensor:
-    source = Source(vectors, None if counts is None else torch.tensor(counts))
-    return part(x, Span.of(x), part.read(source))
+def run(part: CrossAttention, x: Tensor = X, vectors: Tensor = VECTORS, num_tokens: list[int] | None = None) -> Tensor:
+    source = EncoderOutput(vectors, None if num_tokens is None else torch.tensor(num_tokens))
+    return part(x, ForwardContext.of(x), part.read(source))
 
 
 def linear(projection: torch.nn.Linear, x: Tensor) -> Tensor:
@@ -45,13 +45,13 @@ def rms(x: Tensor, norm: torch.nn.Module) -> Tensor:
 
 
 @torch.no_grad()
-def reference(part: CrossAttention, counts: list[int]) -> Tensor:
+def reference(part: CrossAttention, num_tokens: list[int]) -> Tensor:
     """Query by query, key by key, in double precision."""
     heads, kv_heads, size, _ = part.sizes
     x, vectors = X.double(), VECTORS.double()
     q, k, v = linear(part.q, x), linear(part.k, vectors), linear(part.v, vectors)
     mixed = torch.zeros(3, T, heads * size, dtype=torch.float64)
-    for row, count in enumerate(counts):
+    for row, count in enumerate(num_tokens):
         for head in range(heads):
             own = slice(head * size, (head + 1) * size)
             read = head * kv_heads // heads
@@ -83,18 +83,18 @@ choices = pytest.mark.parametrize("choice", CHOICES)
 
 @choices
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
-@pytest.mark.parametrize("counts", [None, COUNTS])
-def test_cross_attention_is_its_formula(choice: str, num_kv_heads: int, counts: list[int] | None) -> None:
+@pytest.mark.parametrize("num_tokens", [None, COUNTS])
+def test_cross_attention_is_its_formula(choice: str, num_kv_heads: int, num_tokens: list[int] | None) -> None:
     part = build(num_kv_heads=num_kv_heads, **CHOICES[choice])
-    assert distance(run(part, counts=counts), reference(part, counts or [S] * 3)) < 2e-6
+    assert distance(run(part, num_tokens=num_tokens), reference(part, num_tokens or [S] * 3)) < 2e-6
 
 
 @choices
 def test_a_sources_padding_is_not_seen(choice: str) -> None:
     part = build(**CHOICES[choice])
     garbage = torch.where((torch.arange(S) < torch.tensor(COUNTS)[:, None])[..., None], VECTORS, 1e3)
-    together = run(part, vectors=garbage, counts=COUNTS)
-    assert torch.equal(together, run(part, counts=COUNTS))
+    together = run(part, vectors=garbage, num_tokens=COUNTS)
+    assert torch.equal(together, run(part, num_tokens=COUNTS))
     for row, count in enumerate(COUNTS):
         here = slice(row, row + 1)
         assert distance(together[here], run(part, X[here], VECTORS[here, :count])) < 2e-6
@@ -103,43 +103,43 @@ def test_a_sources_padding_is_not_seen(choice: str) -> None:
 def test_in_a_source_of_nothing_a_number_is_found() -> None:
     for part in (build(), build(score="additive"), build(softcap=1.0)):
         for x in (X, X[:, :1]):
-            y = run(part, x, counts=[6, 0, 4])
+            y = run(part, x, num_tokens=[6, 0, 4])
             assert y.isfinite().all()
-            assert distance(y[[0, 2]], run(part, x, counts=[6, 1, 4])[[0, 2]]) < 1e-6
+            assert distance(y[[0, 2]], run(part, x, num_tokens=[6, 1, 4])[[0, 2]]) < 1e-6
 
 
 @choices
-@pytest.mark.parametrize("counts", [None, COUNTS])
-def test_what_was_read_once_serves_every_token(choice: str, counts: list[int] | None) -> None:
+@pytest.mark.parametrize("num_tokens", [None, COUNTS])
+def test_what_was_read_once_serves_every_token(choice: str, num_tokens: list[int] | None) -> None:
     """Each alone, and rows chosen from it; the positions of the target make no difference."""
     part = build(num_kv_heads=2, **CHOICES[choice])
-    whole = run(part, counts=counts)
-    state = part.read(Source(VECTORS, None if counts is None else torch.tensor(counts)))
+    whole = run(part, num_tokens=num_tokens)
+    state = part.read(EncoderOutput(VECTORS, None if num_tokens is None else torch.tensor(num_tokens)))
     assert state.keys.shape == state.values.shape == (3, 2, S, part.sizes.head_dim)
-    assert state.counts.tolist() == (counts or [S] * 3)
+    assert state.num_tokens.tolist() == (num_tokens or [S] * 3)
     for place in range(T):
         x = X[:, place : place + 1]
-        span = Span.of(x, torch.tensor([place, 0, 7]))
-        assert distance(part(x, span, state), whole[:, place : place + 1]) < 2e-6
+        context = ForwardContext.of(x, torch.tensor([place, 0, 7]))
+        assert distance(part(x, context, state), whole[:, place : place + 1]) < 2e-6
     rows = torch.tensor([2, 0])
-    assert distance(part(X[rows], Span.of(X[rows]), state.select(rows)), whole[rows]) < 2e-6
+    assert distance(part(X[rows], ForwardContext.of(X[rows]), state.select(rows)), whole[rows]) < 2e-6
 
 
 def test_every_layer_of_a_pass_has_its_own_keys_and_the_same_padding() -> None:
-    first, second, span = build(), build(num_kv_heads=1), Span.of(X)
-    source = Source(VECTORS, torch.tensor(COUNTS))
-    ours = [part(X, span, part.read(source)) for part in (first, second)]
-    assert torch.equal(ours[0], run(first, counts=COUNTS))
-    assert torch.equal(ours[1], run(second, counts=COUNTS))
+    first, second, context = build(), build(num_kv_heads=1), ForwardContext.of(X)
+    source = EncoderOutput(VECTORS, torch.tensor(COUNTS))
+    ours = [part(X, context, part.read(source)) for part in (first, second)]
+    assert torch.equal(ours[0], run(first, num_tokens=COUNTS))
+    assert torch.equal(ours[1], run(second, num_tokens=COUNTS))
 
 
 @choices
 def test_lower_precision_and_gradients(choice: str) -> None:
     part = build(num_kv_heads=2, **CHOICES[choice])
-    exact = run(part, counts=COUNTS)
+    exact = run(part, num_tokens=COUNTS)
     vectors = VECTORS.clone().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
-        y = run(part, vectors=vectors, counts=COUNTS)
+        y = run(part, vectors=vectors, num_tokens=COUNTS)
     assert distance(y, exact) < 0.03
     y.float().sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in part.parameters())

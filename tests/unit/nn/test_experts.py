@@ -9,8 +9,8 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.nn.activation import activation
-from archetype.nn.context import Span
-from archetype.nn.experts import MixtureOfExperts, balance, within_best_groups
+from archetype.nn.context import ForwardContext
+from archetype.nn.experts import MixtureOfExperts, balance, group_limited_mask
 from archetype.nn.feedforward import MLP, GatedMLP
 from tests.helpers.weights import randomize
 
@@ -30,18 +30,18 @@ CASES: dict[str, dict[str, Any]] = {
     "one of many": {"experts_per_token": 1, "router": spec.SoftmaxRouter()},
     "all of all": {"experts_per_token": E},
     "plain": {"expert": PLAIN},
-    "plain with biases": {"expert": PLAIN.changed(bias=True)},
-    "gated with biases": {"expert": GATED.changed(bias=True)},
-    "shared": {"shared": GATED.changed(d_ff=9, bias=True)},
+    "plain with biases": {"expert": PLAIN.replace(bias=True)},
+    "gated with biases": {"expert": GATED.replace(bias=True)},
+    "shared": {"shared": GATED.replace(d_ff=9, bias=True)},
     "plain beside gated": {"expert": PLAIN, "shared": GATED},
     "corrected": {"router": spec.SigmoidRouter(renormalize=True, correction=True)},
     "corrected softmax": {"router": spec.SoftmaxRouter(scale=1.5, correction=True)},
     "groups by their two best": {
-        "groups": GROUPS.changed(best=2),
+        "groups": GROUPS.replace(best=2),
         "experts_per_token": 3,
         "router": spec.SigmoidRouter(correction=True),
     },
-    "shared behind a gate": {"shared": GATED.changed(d_ff=9), "shared_gate": True},
+    "shared behind a gate": {"shared": GATED.replace(d_ff=9), "shared_gate": True},
     "swish": {"expert": spec.GatedMLP(d_ff=5, activation=spec.Swish(beta=1.7))},
 }
 
@@ -53,8 +53,8 @@ def build(**fields: Any) -> MixtureOfExperts:
     return part
 
 
-def span(x: Tensor = X, counts: Tensor | None = None) -> Span:
-    return Span.of(x, counts=counts)
+def context(x: Tensor = X, num_tokens: Tensor | None = None) -> ForwardContext:
+    return ForwardContext.of(x, num_tokens=num_tokens)
 
 
 def network(x: Tensor, expert: spec.Expert, tensors: dict[str, Tensor]) -> Tensor:
@@ -104,7 +104,7 @@ def naive(part: MixtureOfExperts, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("fields", CASES.values(), ids=CASES)
 def test_it_is_the_loop_over_tokens_and_experts(fields: dict[str, Any]) -> None:
     part = build(**fields)
-    torch.testing.assert_close(part(X, span()), naive(part, X), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(part(X, context()), naive(part, X), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("fields", CASES.values(), ids=CASES)
@@ -119,13 +119,13 @@ def test_gradients_are_those_of_the_loop(fields: dict[str, Any]) -> None:
         return dict(zip(named, found, strict=True))
 
     x = X.clone().requires_grad_()
-    ours, expected = gradients(part(x, span()), x), gradients(naive(part, x), x)
+    ours, expected = gradients(part(x, context()), x), gradients(naive(part, x), x)
     for name, gradient in expected.items():
         torch.testing.assert_close(ours[name], gradient, rtol=1e-10, atol=1e-12, msg=name)
     assert expected["experts.up"].abs().sum() > 0
 
 
-@pytest.mark.parametrize("expert", [PLAIN, GATED, PLAIN.changed(bias=True), GATED.changed(bias=True)])
+@pytest.mark.parametrize("expert", [PLAIN, GATED, PLAIN.replace(bias=True), GATED.replace(bias=True)])
 def test_one_expert_is_its_dense_block_exactly(expert: spec.Expert) -> None:
     for router in (spec.SoftmaxRouter(), spec.SigmoidRouter(renormalize=True)):
         part = build(num_experts=1, experts_per_token=1, expert=expert, router=router).float()
@@ -134,16 +134,16 @@ def test_one_expert_is_its_dense_block_exactly(expert: spec.Expert) -> None:
         names = {name: name.replace(".weight", "").replace(".", "_") for name in dense.state_dict()}
         dense.load_state_dict({name: stacks[ours][0] for name, ours in names.items()})
         x = X.float()
-        torch.testing.assert_close(part(x, span(x)), dense(x, span(x)), rtol=0, atol=0)
+        torch.testing.assert_close(part(x, context(x)), dense(x, context(x)), rtol=0, atol=0)
 
 
 def test_a_token_gives_alone_what_it_gives_among_others() -> None:
     part = build(shared=PLAIN)
-    together = part(X, span())
+    together = part(X, context())
     for row in range(B):
         for t in range(T):
             one = X[row : row + 1, t : t + 1]
-            torch.testing.assert_close(part(one, span(one))[0, 0], together[row, t], rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(part(one, context(one))[0, 0], together[row, t], rtol=1e-12, atol=1e-12)
 
 
 def test_an_expert_that_nobody_chooses_is_not_computed() -> None:
@@ -153,11 +153,11 @@ def test_an_expert_that_nobody_chooses_is_not_computed() -> None:
     idle = [e for e in range(E) if e not in chosen]
     assert idle
     few = X[:1, :3]
-    expected = part(few, span(few))
+    expected = part(few, context(few))
     with torch.no_grad():
         for stack in part.experts.parameters():
             stack[idle] = math.nan
-    y = part(few, span(few))
+    y = part(few, context(few))
     assert torch.equal(y, expected)
     y.sum().backward()
     assert (part.experts.gate.grad[idle] == 0).all()
@@ -172,12 +172,12 @@ def test_a_crowded_expert_drops_no_token() -> None:
     x = X.abs()
     _, chosen = part._choose(part._affinities(x.flatten(0, 1)))
     assert (chosen == 3).all()
-    torch.testing.assert_close(part(x, span(x)), naive(part, x), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(part(x, context(x)), naive(part, x), rtol=1e-12, atol=1e-12)
 
 
 def test_groups_are_ranked_by_their_best_expert() -> None:
     affinities = torch.tensor([[0.1, 0.9, 0.5, 0.6, 0.0, 0.2, 0.7, 0.7]])
-    within = within_best_groups(affinities, GROUPS)  # the second group's sum is larger than the first's
+    within = group_limited_mask(affinities, GROUPS)  # the second group's sum is larger than the first's
     assert within.tolist() == [[True, True, False, False, False, False, True, True]]
 
 
@@ -195,9 +195,9 @@ def test_the_router_is_exact_when_the_rest_is_not(router: spec.Router) -> None:
     exact = part._affinities(x.flatten(0, 1))
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(part._affinities(x.flatten(0, 1)), exact)
-        y = part(x, span(x))
-    torch.testing.assert_close(y.float(), part(x, span(x)), rtol=0.05, atol=0.05)
-    assert part.bfloat16()(x.bfloat16(), span(x)).dtype == torch.bfloat16
+        y = part(x, context(x))
+    torch.testing.assert_close(y.float(), part(x, context(x)), rtol=0.05, atol=0.05)
+    assert part.bfloat16()(x.bfloat16(), context(x)).dtype == torch.bfloat16
 
 
 def test_sigmoids_that_are_all_zero_give_no_nan() -> None:
@@ -205,7 +205,7 @@ def test_sigmoids_that_are_all_zero_give_no_nan() -> None:
     with torch.no_grad():
         part.router.weight.fill_(-1e4)
     x = X.float().abs()
-    assert part(x, span(x)).isfinite().all()
+    assert part(x, context(x)).isfinite().all()
 
 
 # the balance loss
@@ -213,7 +213,7 @@ def test_sigmoids_that_are_all_zero_give_no_nan() -> None:
 
 def test_the_balance_loss_is_written_out() -> None:
     part = build(balance_loss=0.25, groups=GROUPS).train()
-    passed = span()
+    passed = context()
     part(X, passed)
     affinities = (X.flatten(0, 1) @ part.router.weight.T).softmax(-1)
     _, chosen = part._choose(affinities)
@@ -237,7 +237,7 @@ def test_the_balance_loss_is_its_weight_where_all_experts_are_chosen_alike(route
     with torch.no_grad():
         part.router.weight.copy_(torch.eye(6) * 2 + torch.eye(6).roll(1, 0))
     x = torch.eye(6, dtype=torch.float64)[None]
-    passed = span(x)
+    passed = context(x)
     part(x, passed)
     assert passed.losses[0].item() == pytest.approx(0.3, rel=1e-12)
 
@@ -250,19 +250,19 @@ def test_the_balance_loss_is_largest_where_all_choose_one_expert() -> None:
 
 def test_padding_does_not_count_in_the_balance_loss() -> None:
     part = build(balance_loss=1.0).train()
-    counts = torch.tensor([3, 0])
-    padded, alone = span(counts=counts), span(X[:1, :3])
+    num_tokens = torch.tensor([3, 0])
+    padded, alone = context(num_tokens=num_tokens), context(X[:1, :3])
     part(X, padded)
     part(X[:1, :3], alone)
     assert padded.losses[0].item() == pytest.approx(alone.losses[0].item(), rel=1e-12)
-    everything = span()
+    everything = context()
     part(X, everything)
     assert padded.losses[0].item() != pytest.approx(everything.losses[0].item(), rel=1e-3)
 
 
 def test_of_padding_alone_the_balance_loss_is_zero() -> None:
     part = build(balance_loss=1.0).train()
-    passed = span(counts=torch.tensor([0, 0]))
+    passed = context(num_tokens=torch.tensor([0, 0]))
     part(X, passed)
     assert passed.losses[0].item() == 0.0
 
@@ -270,13 +270,13 @@ def test_of_padding_alone_the_balance_loss_is_zero() -> None:
 def test_there_is_a_balance_loss_in_training_only_and_where_it_weighs_something() -> None:
     for weight, training, number in ((0.1, True, 1), (0.1, False, 0), (0.0, True, 0)):
         part = build(balance_loss=weight).train(training)
-        passed = span()
+        passed = context()
         part(X, passed)
         assert len(passed.losses) == number
 
 
 def test_names_and_shapes_are_the_file_format() -> None:
-    part = build(expert=GATED.changed(bias=True), shared=PLAIN)
+    part = build(expert=GATED.replace(bias=True), shared=PLAIN)
     assert {name: tuple(p.shape) for name, p in part.named_parameters()} == {
         "router.weight": (E, D),
         "experts.gate": (E, 7, D),
@@ -295,7 +295,7 @@ def test_a_correction_changes_who_is_chosen_and_no_weight() -> None:
     plain = build(router=spec.SigmoidRouter())
     corrected = build(router=spec.SigmoidRouter(correction=True))
     corrected.load_state_dict(plain.state_dict() | {"correction": torch.zeros(E).double()})
-    assert torch.equal(corrected(X, span()), plain(X, span()))
+    assert torch.equal(corrected(X, context()), plain(X, context()))
     corrected.correction[3] = 10.0  # every token now has it
     affinities = corrected._affinities(X.flatten(0, 1))
     weights, chosen = corrected._choose(affinities)

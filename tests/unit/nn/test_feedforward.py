@@ -6,11 +6,11 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.nn.build import build_feedforward
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 from tests.helpers.weights import distance, randomize
 
 X = torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(0))
-SPAN = Span.of(X)
+SPAN = ForwardContext.of(X)
 
 
 def affine(projection: torch.nn.Linear, x: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ def test_no_feed_forward_part_is_no_module() -> None:
 @pytest.mark.parametrize("kind", [spec.MLP, spec.GatedMLP])
 def test_each_position_is_worked_on_alone(kind: type[spec.MLP | spec.GatedMLP]) -> None:
     """And nothing is added to the loss."""
-    part, span = randomize(build_feedforward(kind(d_ff=10, activation="silu"), 6)).train(), Span.of(X)
-    whole = part(X, span)
-    assert distance(part(X[1, 2], span), whole[1, 2]) < 1e-6
-    assert span.losses == []
+    part, context = randomize(build_feedforward(kind(d_ff=10, activation="silu"), 6)).train(), ForwardContext.of(X)
+    whole = part(X, context)
+    assert distance(part(X[1, 2], context), whole[1, 2]) < 1e-6
+    assert context.losses == []

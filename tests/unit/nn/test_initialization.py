@@ -23,7 +23,7 @@ def decoder(scheme: spec.Initialization, **fields: object) -> spec.Decoder:
     return spec.Decoder(
         vocab_size=VOCAB, context_length=64, d_model=D, layers=spec.repeat(LAYERS, block), final_norm=spec.RMSNorm(),
         embedding=spec.Embedding(position=spec.Learned()), initialization=scheme,
-    ).changed(**fields)  # fmt: skip
+    ).replace(**fields)  # fmt: skip
 
 
 def matrices(scheme: spec.Initialization, seed: int = 0) -> dict[str, Tensor]:
@@ -132,7 +132,7 @@ def test_what_is_added_by_every_content_is_shrunk() -> None:
         cross=spec.Attention(num_heads=4),
         feedforward=experts,
     )
-    stacks = {side: spec.Stack(layers=spec.repeat(2, block.changed(**of))) for side, of in SIDES.items()}
+    stacks = {side: spec.Stack(layers=spec.repeat(2, block.replace(**of))) for side, of in SIDES.items()}
     model = spec.EncoderDecoder(
         vocab_size=VOCAB, context_length=64, d_model=D, initialization=spec.GPT2Initialization(std=0.05), **stacks
     )

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from archetype import spec
-from archetype.nn.cache import KeyValues
-from archetype.nn.context import Span
+from archetype.nn.cache import KVCache
+from archetype.nn.context import ForwardContext
 from archetype.nn.latent_attention import LatentAttention
 from tests.helpers.weights import distance, randomize
 
@@ -58,8 +58,8 @@ def force(part: LatentAttention, form: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(spec.LatentAttention, "absorbs", lambda self, queries, keys: form == "_absorbed")
 
 
-def read(part: LatentAttention, x: Tensor = X, counts: Tensor | None = None) -> Tensor:
-    return part(x, Span.of(x, counts=counts))[0]
+def read(part: LatentAttention, x: Tensor = X, num_tokens: Tensor | None = None) -> Tensor:
+    return part(x, ForwardContext.of(x, num_tokens=num_tokens))[0]
 
 
 def read_in_chunks(part: LatentAttention, x: Tensor, chunks: list[int], capacity: int) -> Tensor:
@@ -67,7 +67,7 @@ def read_in_chunks(part: LatentAttention, x: Tensor, chunks: list[int], capacity
     found, start = [], 0
     for size in chunks:
         chunk = x[:, start : start + size]
-        y, state = part(chunk, Span.of(chunk, torch.full((x.shape[0],), start)), state)
+        y, state = part(chunk, ForwardContext.of(chunk, torch.full((x.shape[0],), start)), state)
         found.append(y)
         start += size
     return torch.cat(found, dim=1)
@@ -122,10 +122,10 @@ def test_it_is_the_written_out_definition(case: str, causal: bool, form: str, mo
 @pytest.mark.parametrize("fields", CASES.values(), ids=CASES)
 def test_absorbed_is_plain(fields: dict[str, Any], causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     part, found = build(causal, **fields), {}
-    counts = torch.tensor([T, 4])
+    num_tokens = torch.tensor([T, 4])
     for form in FORMS:
         force(part, form, monkeypatch)
-        found[form] = [read(part), read(part, counts=counts)[0], read(part, counts=counts)[1, :4]]
+        found[form] = [read(part), read(part, num_tokens=num_tokens)[0], read(part, num_tokens=num_tokens)[1, :4]]
         if causal:
             found[form] += [read_in_chunks(part, X, [4, 2, 3], T + 2)]
     for plain, absorbed in zip(*found.values(), strict=True):
@@ -172,8 +172,8 @@ def test_rows_of_different_lengths_are_what_each_is_alone(form: str, monkeypatch
     force(part, form, monkeypatch)
     state = part.new_state(B, 5, X.dtype, X.device)
     first, second = random(B, 3, D, seed=1), random(B, 4, D, seed=2)
-    early, state = part(first, Span.of(first, torch.tensor([0, 0]), torch.tensor([3, 0])), state)
-    late, state = part(second, Span.of(second, torch.tensor([3, 0]), torch.tensor([1, 4])), state)
+    early, state = part(first, ForwardContext.of(first, torch.tensor([0, 0]), torch.tensor([3, 0])), state)
+    late, state = part(second, ForwardContext.of(second, torch.tensor([3, 0]), torch.tensor([1, 4])), state)
     assert early.isfinite().all() and late.isfinite().all()
     alone = read(part, torch.cat((first[:1], second[:1, :1]), dim=1))
     assert distance(early[:1], alone[:, :3]) < 1e-9
@@ -185,7 +185,7 @@ def test_rows_of_different_lengths_are_what_each_is_alone(form: str, monkeypatch
 def test_a_reader_of_both_directions_does_not_see_padding(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     part = build(causal=False)
     force(part, form, monkeypatch)
-    y = read(part, counts=torch.tensor([T, 4]))
+    y = read(part, num_tokens=torch.tensor([T, 4]))
     assert distance(y[:1], read(part, X[:1])) < 1e-9
     assert distance(y[1:, :4], read(part, X[1:, :4])) < 1e-9
 
@@ -211,8 +211,8 @@ def test_a_position_is_remembered_in_as_many_numbers_as_the_latent_and_the_turne
 
 def test_latents_are_remembered_after_their_norm_and_keys_after_their_turn() -> None:
     part = build()
-    _, state = part(X, Span.of(X, torch.zeros(B, dtype=torch.long)), part.new_state(B, T, X.dtype, X.device))
-    assert isinstance(state, KeyValues)
+    _, state = part(X, ForwardContext.of(X, torch.zeros(B, dtype=torch.long)), part.new_state(B, T, X.dtype, X.device))
+    assert isinstance(state, KVCache)
     down = part.kv_down(X)
     torch.testing.assert_close(state.keys[:, 0], part.kv_norm(down[..., :LATENT]))
     torch.testing.assert_close(state.values[:, 0, 0], down[:, 0, LATENT:])  # position 0 is not turned
@@ -263,7 +263,7 @@ def test_a_state_may_keep_fewer_bits(form: str, monkeypatch: pytest.MonkeyPatch)
     force(part, form, monkeypatch)
     x = X.float()
     state = part.new_state(B, T, torch.bfloat16, x.device)
-    y, _ = part(x, Span.of(x, torch.zeros(B, dtype=torch.long)), state)
+    y, _ = part(x, ForwardContext.of(x, torch.zeros(B, dtype=torch.long)), state)
     assert y.dtype == torch.float32
     assert 1e-5 < distance(y, read(part, x)) < 0.05
 

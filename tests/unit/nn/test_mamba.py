@@ -14,9 +14,9 @@ from transformers import MambaConfig
 from transformers.models.mamba.modeling_mamba import MambaMixer
 
 from archetype import spec
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import initialize
-from archetype.nn.mamba import Mamba, SelectiveState
+from archetype.nn.mamba import Mamba, MambaState
 from archetype.nn.selective_scan import scan, step
 from tests.helpers.weights import distance, randomize
 
@@ -137,21 +137,21 @@ def build(seed: int = 0, **fields: Any) -> Mamba:
     return part.double()
 
 
-def run(part: Mamba, x: Tensor, counts: Tensor | None = None) -> Tensor:
-    return part(x, Span.of(x, counts=counts))[0]
+def run(part: Mamba, x: Tensor, num_tokens: Tensor | None = None) -> Tensor:
+    return part(x, ForwardContext.of(x, num_tokens=num_tokens))[0]
 
 
-def fresh(part: Mamba, batch: int) -> SelectiveState:
+def fresh(part: Mamba, batch: int) -> MambaState:
     return part.new_state(batch, 1, torch.float64, torch.device("cpu"))
 
 
 def follow(
-    part: Mamba, x: Tensor, lengths: Tensor, state: SelectiveState, counts: Tensor | None = None
-) -> tuple[Tensor, SelectiveState]:
-    return part(x, Span.of(x, lengths, counts), state)
+    part: Mamba, x: Tensor, lengths: Tensor, state: MambaState, num_tokens: Tensor | None = None
+) -> tuple[Tensor, MambaState]:
+    return part(x, ForwardContext.of(x, lengths, num_tokens), state)
 
 
-def assert_same(ours: SelectiveState, theirs: SelectiveState) -> None:
+def assert_same(ours: MambaState, theirs: MambaState) -> None:
     torch.testing.assert_close(ours.conv, theirs.conv, rtol=EXACT, atol=EXACT)
     torch.testing.assert_close(ours.hidden, theirs.hidden, rtol=EXACT, atol=EXACT)
 
@@ -204,13 +204,13 @@ def test_in_pieces_as_at_once(fields: dict[str, Any], pieces: list[int]) -> None
 def test_padding_is_not_read(fields: dict[str, Any], length: int) -> None:
     """Rows of every count: what each finds, and where it stands then, is what it is alone."""
     part = build(**fields)
-    counts = torch.arange(length + 1)
-    rows = len(counts)
+    num_tokens = torch.arange(length + 1)
+    rows = len(num_tokens)
     past, x = random(rows, 3, D, seed=1), random(rows, length, D)
     _, before = follow(part, past, torch.zeros(rows, dtype=torch.long), fresh(part, rows))
-    y, after = follow(part, x, torch.full((rows,), 3), before, counts)
+    y, after = follow(part, x, torch.full((rows,), 3), before, num_tokens)
     assert y.isfinite().all()
-    for row, count in enumerate(counts.tolist()):
+    for row, count in enumerate(num_tokens.tolist()):
         here = torch.tensor([row])
         if count == 0:
             assert torch.equal(after.conv[row], before.conv[row])
@@ -219,7 +219,7 @@ def test_padding_is_not_read(fields: dict[str, Any], length: int) -> None:
         alone, state = follow(part, x[here, :count], torch.tensor([3]), before.select(here))
         assert distance(y[here, :count], alone) < EXACT
         assert_same(after.select(here), state)
-        assert distance(run(part, x, counts)[here, :count], run(part, x[here, :count])) < EXACT
+        assert distance(run(part, x, num_tokens)[here, :count], run(part, x[here, :count])) < EXACT
 
 
 def test_the_future_changes_nothing() -> None:
@@ -246,10 +246,10 @@ def test_a_state_keeps_its_type_in_lower_precision(dtype: torch.dtype, length: i
     with torch.no_grad():
         exact = run(part, x)
         state = part.new_state(2, 1, dtype, torch.device("cpu"))
-        span = Span.of(x, torch.zeros(2, dtype=torch.long))
+        context = ForwardContext.of(x, torch.zeros(2, dtype=torch.long))
         with torch.autocast("cpu", torch.bfloat16):
-            mixed, after = part(x, span, state)
-        short, again = part.bfloat16()(x.bfloat16(), span, state)
+            mixed, after = part(x, context, state)
+        short, again = part.bfloat16()(x.bfloat16(), context, state)
     assert short.dtype == torch.bfloat16
     for y, kept in ((mixed, after), (short, again)):
         assert distance(y, exact) < 0.05
@@ -271,7 +271,9 @@ def test_a_state_has_the_size_of_its_specification_whatever_the_capacity() -> No
     state = part.new_state(2, 1000, torch.float32, torch.device("cpu"))
     assert state.conv.shape == (2, 36, 4)
     assert state.hidden.shape == (2, 36, 7)
-    _, after = part.float()(torch.zeros(2, 50, D), Span.of(torch.zeros(2, 50), torch.zeros(2, dtype=torch.long)), state)
+    _, after = part.float()(
+        torch.zeros(2, 50, D), ForwardContext.of(torch.zeros(2, 50), torch.zeros(2, dtype=torch.long)), state
+    )
     assert after.bytes == state.bytes == after.conv.untyped_storage().nbytes() + after.hidden.untyped_storage().nbytes()
 
 

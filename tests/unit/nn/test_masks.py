@@ -39,7 +39,7 @@ PATTERNS = [
 def test_a_pattern_decides_by_positions_and_not_by_places(pattern: spec.Pattern, causal: bool) -> None:
     """A ring's keys stand in any order, and another in every row."""
     queries, keys = torch.tensor([[4, 5], [0, 1]]), torch.tensor([[6, 4, 0, 5, 1], [0, 2**40, 2, 1, 3]])
-    setting = spec.Setting(causal, 5)
+    setting = spec.MaskContext(causal, 5)
     allowed = masks.allowed(pattern, setting, queries, keys)
     assert allowed.shape == (2, 1, 2, 5)
     for row, i, j in torch.cartesian_prod(torch.arange(2), torch.arange(2), torch.arange(5)).tolist():

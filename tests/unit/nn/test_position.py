@@ -10,7 +10,7 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.nn.build import build_position
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 from archetype.nn.position import Rotary, rotary_frequencies, yarn_attention_factor
 from tests.helpers.strategies import rotaries
 from tests.helpers.weights import distance, randomize
@@ -22,8 +22,8 @@ def positions(*values: int) -> Tensor:
 
 def rotated(rotary: spec.Rotary, x: Tensor, at: Tensor) -> Tensor:
     """`x` turned as a query that stands at those positions, for the rotary dimensions of its width."""
-    span = Span(at, None, fresh=False)
-    return Rotary(rotary, rotary.dim or x.shape[-1])(x, at, span)
+    context = ForwardContext(at, None, starts_at_zero=False)
+    return Rotary(rotary, rotary.dim or x.shape[-1])(x, at, context)
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -110,7 +110,7 @@ def test_scores_depend_on_the_distance_only(data: st.DataObject, size: int, i: i
         return (rotated(rotary, q, positions(query)) * rotated(rotary, k, positions(key))).sum()
 
     if rotary.scaling.kind == "dynamic":  # its frequencies follow the length; hold that still
-        rotary = rotary.changed(scaling=rotary.scaling.changed(original_context_length=200))
+        rotary = rotary.replace(scaling=rotary.scaling.replace(original_context_length=200))
     torch.testing.assert_close(score(i, j), score(i + moved, j + moved), rtol=0, atol=1e-4)
 
 
@@ -161,5 +161,5 @@ def test_reversed_turns_the_other_way(interleaved: bool) -> None:
     x, at = random(1, 1, 5, 8), positions(0, 1, 2, 3, 4)
     one = spec.Rotary(interleaved=interleaved)
     there = rotated(one, x, at)
-    torch.testing.assert_close(rotated(one.changed(reversed=True), there, at), x)
-    torch.testing.assert_close(rotated(one.changed(reversed=True), x, at), rotated(one, x, -at))
+    torch.testing.assert_close(rotated(one.replace(reversed=True), there, at), x)
+    torch.testing.assert_close(rotated(one.replace(reversed=True), x, at), rotated(one, x, -at))

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from archetype import spec
-from archetype.nn.context import Span
+from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import initialize
-from archetype.nn.recurrent import Hidden, HiddenCell, Recurrent
+from archetype.nn.recurrent import LSTMState, Recurrent, RNNState
 from tests.helpers.weights import distance, randomize
 
 D, T = 6, 7
@@ -26,7 +26,7 @@ directions = pytest.mark.parametrize("bidirectional", [False, True], ids=["forwa
 
 
 def build(mixer: Any, bidirectional: bool = False) -> Recurrent:
-    part = Recurrent(mixer.changed(bidirectional=bidirectional), D)
+    part = Recurrent(mixer.replace(bidirectional=bidirectional), D)
     randomize(part)
     return part.double()
 
@@ -35,21 +35,21 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def fresh(part: Recurrent, batch: int) -> Hidden:
+def fresh(part: Recurrent, batch: int) -> RNNState:
     return part.new_state(batch, 1, torch.float64, torch.device("cpu"))
 
 
-def run(part: Recurrent, x: Tensor, counts: Tensor | None = None) -> Tensor:
-    return part(x, Span.of(x, counts=counts))[0]
+def run(part: Recurrent, x: Tensor, num_tokens: Tensor | None = None) -> Tensor:
+    return part(x, ForwardContext.of(x, num_tokens=num_tokens))[0]
 
 
 def follow(
-    part: Recurrent, x: Tensor, state: Hidden, counts: Tensor | None = None, read: int = 0
-) -> tuple[Tensor, Hidden]:
-    return part(x, Span.of(x, torch.full(x.shape[:1], read), counts), state)
+    part: Recurrent, x: Tensor, state: RNNState, num_tokens: Tensor | None = None, read: int = 0
+) -> tuple[Tensor, RNNState]:
+    return part(x, ForwardContext.of(x, torch.full(x.shape[:1], read), num_tokens), state)
 
 
-def assert_same(ours: Hidden, theirs: Hidden) -> None:
+def assert_same(ours: RNNState, theirs: RNNState) -> None:
     assert type(ours) is type(theirs)
     for mine, other in zip(ours.vectors, theirs.vectors, strict=True):
         torch.testing.assert_close(mine, other, rtol=EXACT, atol=EXACT)
@@ -116,15 +116,15 @@ def test_in_pieces_as_at_once(mixer: Any, pieces: list[int]) -> None:
 def test_padding_is_not_read(mixer: Any, bidirectional: bool, length: int, shrinking: bool) -> None:
     """Rows of every count, none included: what each finds, and where it stands then, is what it is alone."""
     part = build(mixer, bidirectional)
-    counts = torch.arange(length + 1)
-    counts = counts.flip(0) if shrinking else counts
-    rows = len(counts)
+    num_tokens = torch.arange(length + 1)
+    num_tokens = num_tokens.flip(0) if shrinking else num_tokens
+    rows = len(num_tokens)
     _, before = follow(part, random(rows, 3, D, seed=1), fresh(part, rows))
     x = random(rows, length, D)
-    y, after = follow(part, x, before, counts, read=3)
-    without = run(part, x, counts)
+    y, after = follow(part, x, before, num_tokens, read=3)
+    without = run(part, x, num_tokens)
     assert y.isfinite().all() and without.isfinite().all()
-    for row, count in enumerate(counts.tolist()):
+    for row, count in enumerate(num_tokens.tolist()):
         here = torch.tensor([row])
         if count == 0:
             assert all(torch.equal(a[row], b[row]) for a, b in zip(after.vectors, before.vectors, strict=True))
@@ -151,8 +151,8 @@ def test_one_direction_does_not_see_the_future_and_two_do(mixer: Any) -> None:
 @pytest.mark.parametrize("padded", [False, True])
 def test_every_tensor_and_every_position_gets_a_gradient(mixer: Any, bidirectional: bool, padded: bool) -> None:
     part, x = build(mixer, bidirectional), random(2, T, D).requires_grad_()
-    counts = torch.tensor([T, 3]) if padded else None
-    _, state = follow(part, x, fresh(part, 2), counts)
+    num_tokens = torch.tensor([T, 3]) if padded else None
+    _, state = follow(part, x, fresh(part, 2), num_tokens)
     sum((vectors.sum() for vectors in state.vectors), torch.zeros(())).backward()
     assert all(parameter.grad.any() for parameter in part.parameters())
     reached = x.grad.abs().amax(-1) > 0
@@ -169,16 +169,16 @@ def test_every_tensor_and_every_position_gets_a_gradient(mixer: Any, bidirection
 def test_lower_precision(mixer: Any, bidirectional: bool, padded: bool, length: int, kept: torch.dtype) -> None:
     """Under autocast from either type, and in bfloat16 throughout; the state keeps its own type."""
     part, x = build(mixer, bidirectional).float(), random(2, length, D).float()
-    counts = torch.tensor([length, 1]) if padded else None
-    span = Span.of(x, torch.zeros(2, dtype=torch.long), counts)
+    num_tokens = torch.tensor([length, 1]) if padded else None
+    context = ForwardContext.of(x, torch.zeros(2, dtype=torch.long), num_tokens)
     state = part.new_state(2, 1, kept, torch.device("cpu"))
-    exact, found = part(x, span, state)[0], []
+    exact, found = part(x, context, state)[0], []
     for given in (x, x.bfloat16()):
         with torch.autocast("cpu", torch.bfloat16):
-            assert distance(part(given, span)[0][0], exact[0]) < 0.05
-            found.append(part(given, span, state))
+            assert distance(part(given, context)[0][0], exact[0]) < 0.05
+            found.append(part(given, context, state))
         found[-1][0].float().sum().backward()
-    found.append(copy.deepcopy(part).bfloat16()(x.bfloat16(), span, state))
+    found.append(copy.deepcopy(part).bfloat16()(x.bfloat16(), context, state))
     assert found[-1][0].dtype == torch.bfloat16
     for y, after in found:
         assert distance(y[0], exact[0]) < 0.05
@@ -190,7 +190,7 @@ def test_lower_precision(mixer: Any, bidirectional: bool, padded: bool, length: 
 def test_a_state_is_one_vector_or_two_for_an_lstm(mixer: Any, bidirectional: bool) -> None:
     part = build(mixer, bidirectional)
     state = part.new_state(3, 1000, torch.float32, torch.device("cpu"))
-    assert type(state) is (HiddenCell if mixer.kind == "lstm" else Hidden)
+    assert type(state) is (LSTMState if mixer.kind == "lstm" else RNNState)
     assert state.bytes == 3 * D * 4 * len(state.vectors)
     assert follow(part, random(3, 2, D), fresh(part, 3))[1].bytes == 2 * state.bytes  # eight bytes each
 
@@ -199,7 +199,7 @@ def test_a_state_is_one_vector_or_two_for_an_lstm(mixer: Any, bidirectional: boo
 @directions
 def test_initial_weights_are_uniform_and_no_two_alike(mixer: Any, bidirectional: bool) -> None:
     wide = 64
-    part = Recurrent(mixer.changed(bidirectional=bidirectional), wide)
+    part = Recurrent(mixer.replace(bidirectional=bidirectional), wide)
     initialize(part, spec.NormalInitialization(), 1, seed=0)
     bound = (wide / (2 if bidirectional else 1)) ** -0.5
     for name, parameter in part.named_parameters():

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.nn.position_bias import Alibi, RelativeBias
-from archetype.nn.scaled_dot_product import Bias, Scoring, attend, attend_tiles, tiles
+from archetype.nn.scaled_dot_product import Bias, ScoreFunction, attend, attend_tiles, tiles
 from tests.helpers.weights import distance, randomize
 
-HALF = Scoring(0.5)
+HALF = ScoreFunction(0.5)
 CPU = torch.device("cpu")
 P, Q = 6, 4
 
@@ -49,8 +49,8 @@ def test_one_query_goes_another_way_to_the_same_result(heads: tuple[int, int], k
     q, k, v = random(3, num_heads, 2, 4, seed=seed), random(3, kv_heads, keys, 4), random(3, kv_heads, keys, 4, seed=9)
     allowed = random(3, 1, 2, keys, seed=seed + 1) > 0
     allowed[..., 0] = True
-    together = attend(q, k, v, Scoring(0.7), allowed)
-    one = attend(q[:, :, :1].contiguous(), k, v, Scoring(0.7), allowed[:, :, :1])
+    together = attend(q, k, v, ScoreFunction(0.7), allowed)
+    one = attend(q[:, :, :1].contiguous(), k, v, ScoreFunction(0.7), allowed[:, :, :1])
     assert distance(one, together[:, :, :1]) < 1e-6
 
 
@@ -73,9 +73,9 @@ def test_a_state_may_keep_fewer_bits_than_the_model_computes_with(queries: int) 
 
 
 SCORINGS = {
-    "plain": Scoring(0.5),
-    "softcap": Scoring(0.5, softcap=1.5),
-    "additive": Scoring(1.0, additive=random(4, 4, seed=7, dtype=torch.float64)),
+    "plain": ScoreFunction(0.5),
+    "softcap": ScoreFunction(0.5, softcap=1.5),
+    "additive": ScoreFunction(1.0, additive=random(4, 4, seed=7, dtype=torch.float64)),
 }
 scorings = pytest.mark.parametrize("scoring", SCORINGS.values(), ids=SCORINGS)
 
@@ -83,7 +83,7 @@ scorings = pytest.mark.parametrize("scoring", SCORINGS.values(), ids=SCORINGS)
 @scorings
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("queries", [1, 5])
-def test_double_precision_is_kept(scoring: Scoring, kv_heads: int, queries: int) -> None:
+def test_double_precision_is_kept(scoring: ScoreFunction, kv_heads: int, queries: int) -> None:
     """Against the formula, key by key, with the causal triangle, with the same mask, and with minus infinities."""
     q = random(2, 4, queries, 4, dtype=torch.float64)
     k, v = (random(2, kv_heads, queries, 4, seed=s, dtype=torch.float64) for s in (1, 2))
@@ -110,7 +110,7 @@ def test_double_precision_is_kept(scoring: Scoring, kv_heads: int, queries: int)
 @scorings
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize("kind", [torch.bool, torch.float])
-def test_a_query_that_may_see_nothing_finds_a_number(scoring: Scoring, queries: int, kind: torch.dtype) -> None:
+def test_a_query_that_may_see_nothing_finds_a_number(scoring: ScoreFunction, queries: int, kind: torch.dtype) -> None:
     """Padding does: no number there would become no number everywhere, one layer further."""
     q, k, v = (random(2, 4, queries, 4, seed=s, dtype=torch.float64).requires_grad_() for s in range(3))
     allowed = torch.zeros(2, 1, queries, queries, dtype=torch.bool)
@@ -150,11 +150,18 @@ def bias_of(kind: str | None, causal: bool) -> Any:
 
 
 def at_once(
-    q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, name: str, causal: bool, bias: Bias | None, valid: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scoring: ScoreFunction,
+    name: str,
+    causal: bool,
+    bias: Bias | None,
+    valid: Tensor | None,
 ) -> Tensor:
     """The same pairs, as one mask of numbers."""
     places = torch.arange(q.shape[2])[None]
-    setting = spec.Setting(causal, q.shape[2])
+    setting = spec.MaskContext(causal, q.shape[2])
     allowed = PATTERNS[name].allows(places[:, None, :, None], places[:, None, None, :], setting)
     if valid is not None:
         allowed = allowed & valid[:, None, None]
@@ -163,9 +170,16 @@ def at_once(
 
 
 def by_tiles(
-    q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, name: str, causal: bool, bias: Bias | None, valid: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scoring: ScoreFunction,
+    name: str,
+    causal: bool,
+    bias: Bias | None,
+    valid: Tensor | None,
 ) -> Tensor:
-    pieces = tiles(PATTERNS[name], spec.Setting(causal, q.shape[2]), CPU)
+    pieces = tiles(PATTERNS[name], spec.MaskContext(causal, q.shape[2]), CPU)
     return attend_tiles(q, k, v, scoring, pieces, bias, valid)
 
 
@@ -181,10 +195,10 @@ def inputs(dtype: torch.dtype, kv_heads: int, length: int = LENGTH) -> tuple[Ten
 @pytest.mark.parametrize("padded", [False, True])
 def test_tiles_are_the_whole(name: str, causal: bool, kv_heads: int, bias: str | None, padded: bool) -> None:
     """To the last digits, and so are the gradients: of queries, keys, values and the table of biases."""
-    counts = torch.tensor([LENGTH, 17])
-    valid = torch.arange(LENGTH) < counts[:, None] if padded else None
+    num_tokens = torch.tensor([LENGTH, 17])
+    valid = torch.arange(LENGTH) < num_tokens[:, None] if padded else None
     real = torch.ones(2, LENGTH, dtype=torch.bool) if valid is None else valid
-    scoring, table = Scoring(0.7, softcap=2.0 if kv_heads == 2 else None), bias_of(bias, causal)
+    scoring, table = ScoreFunction(0.7, softcap=2.0 if kv_heads == 2 else None), bias_of(bias, causal)
     found = []
     for way in (at_once, by_tiles):
         given = [x.requires_grad_() for x in inputs(torch.float64, kv_heads)]
@@ -202,7 +216,7 @@ def test_tiles_are_the_whole(name: str, causal: bool, kv_heads: int, bias: str |
 @pytest.mark.parametrize("length", [1, 2, 16, 17, 64])
 def test_tiles_of_other_lengths_in_single_precision(name: str, causal: bool, length: int) -> None:
     given = inputs(torch.float32, 2, length)
-    options = (Scoring(0.7), name, causal, Alibi(4), None)
+    options = (ScoreFunction(0.7), name, causal, Alibi(4), None)
     assert distance(by_tiles(*given, *options), at_once(*given, *options)) < 1e-6
 
 
@@ -222,7 +236,7 @@ def test_tiles_of_any_size(data: st.DataObject, length: int, causal: bool, seed:
         )
     )
     q, k, v = inputs(torch.float64, 2, length)
-    places, setting = torch.arange(length), spec.Setting(causal, length)
+    places, setting = torch.arange(length), spec.MaskContext(causal, length)
     mask = pattern.allows(places[:, None], places[None], setting)[None, None]
     pieces = tiles(pattern, setting, CPU)
     assert distance(attend_tiles(q, k, v, HALF, pieces), attend(q, k, v, HALF, mask)) < 1e-12
@@ -241,7 +255,7 @@ def test_rows_of_nothing_but_padding_find_numbers(name: str, causal: bool) -> No
 @directed
 def test_the_softcap_of_tiles_is_that_of_the_whole(name: str, causal: bool) -> None:
     given = inputs(torch.float64, 2)
-    capped, plain = Scoring(2.0, softcap=1.0), Scoring(2.0)
+    capped, plain = ScoreFunction(2.0, softcap=1.0), ScoreFunction(2.0)
     whole = at_once(*given, capped, name, causal, None, None)
     assert distance(by_tiles(*given, capped, name, causal, None, None), whole) < 1e-12
     assert distance(by_tiles(*given, plain, name, causal, None, None), whole) > 1e-2
@@ -251,7 +265,7 @@ def test_the_softcap_of_tiles_is_that_of_the_whole(name: str, causal: bool) -> N
 def test_dropout_on_the_weights_keeps_their_mean(name: str, causal: bool) -> None:
     """Values of one come out as the sums of the weights that were left."""
     q, k, _ = inputs(torch.float32, 2)
-    dropping = Scoring(0.3, dropout=0.4)
+    dropping = ScoreFunction(0.3, dropout=0.4)
     torch.manual_seed(0)
     many = q.repeat(150, 1, 1, 1), k.repeat(150, 1, 1, 1), torch.ones(300, 2, LENGTH, Q)
     sums = by_tiles(*many, dropping, name, causal, None, None)
@@ -263,7 +277,7 @@ def test_dropout_on_the_weights_keeps_their_mean(name: str, causal: bool) -> Non
 @directed
 def test_lower_precision(name: str, causal: bool) -> None:
     given = inputs(torch.float32, 2)
-    options = (Scoring(0.7, softcap=3.0), name, causal, Alibi(4), None)
+    options = (ScoreFunction(0.7, softcap=3.0), name, causal, Alibi(4), None)
     exact = at_once(*given, *options)
     with torch.autocast("cpu", torch.bfloat16):
         assert distance(by_tiles(*given, *options), exact) < 0.02
@@ -276,7 +290,7 @@ def test_lower_precision(name: str, causal: bool) -> None:
 
 def test_tiles_that_an_evaluation_asked_for_serve_training() -> None:
     """They are kept, and a tensor made in inference mode could not be used for gradients."""
-    pattern, setting = spec.Window(size=9), spec.Setting(True, 77)
+    pattern, setting = spec.Window(size=9), spec.MaskContext(True, 77)
     with torch.inference_mode():
         tiles(pattern, setting, CPU)
     q, k, v = (x.requires_grad_() for x in inputs(torch.float32, 2, 77))
@@ -286,7 +300,7 @@ def test_tiles_that_an_evaluation_asked_for_serve_training() -> None:
 
 def test_scores_of_one_hundred_thousand_positions_are_never_held_at_once() -> None:
     """A square of them would be 40 GB."""
-    pattern, setting = spec.Window(size=4), spec.Setting(True, 100_000)
+    pattern, setting = spec.Window(size=4), spec.MaskContext(True, 100_000)
     x = random(1, 1, 100_000, 2)
     y = attend_tiles(x, x, x, HALF, tiles(pattern, setting, CPU))
     last = attend(x[:, :, -1:], x[:, :, -4:], x[:, :, -4:], HALF)

@@ -65,11 +65,11 @@ def test_a_run_without_weights_is_named(models: dict[str, Model], tmp_path: Path
 @pytest.mark.parametrize("name", ["llama"])
 def test_weights_of_another_specification_are_refused_by_file_and_tensor(models: dict[str, Model], run: Run) -> None:
     spec = models["llama"].spec
-    write_run_spec(run, spec.changed(vocab_size=14))
+    write_run_spec(run, spec.replace(vocab_size=14))
     with pytest.raises(CheckpointError) as caught:
         read_run_model(run)
     assert caught.value.place == f"{run.weights_file}: embedding.token.weight"
-    write_run_spec(run, spec.changed(layers=spec.layers * 2))
+    write_run_spec(run, spec.replace(layers=spec.layers * 2))
     with pytest.raises(CheckpointError, match=r"this tensor is missing \(and 17 more: ") as caught:
         read_run_model(run)
     assert caught.value.place == f"{run.weights_file}: blocks.2.feedforward.down.weight"

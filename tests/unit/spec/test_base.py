@@ -16,7 +16,7 @@ from tests.helpers.strategies import decoders
 @given(decoders(wild=True))
 @settings(max_examples=50)
 def test_a_name_changes_no_number(drawn: spec.Decoder) -> None:
-    renamed = drawn.changed(name="another")
+    renamed = drawn.replace(name="another")
     assert spec.fingerprint(renamed) == spec.fingerprint(drawn)
     assert renamed.layers == drawn.layers
 
@@ -24,7 +24,7 @@ def test_a_name_changes_no_number(drawn: spec.Decoder) -> None:
 def test_every_preset_keeps_its_fingerprint_under_another_name() -> None:
     for name in families.presets():
         preset = families.preset(name)
-        assert spec.fingerprint(preset.changed(name="another")) == spec.fingerprint(preset)
+        assert spec.fingerprint(preset.replace(name="another")) == spec.fingerprint(preset)
 
 
 def test_every_preset_has_its_own_fingerprint() -> None:
@@ -35,7 +35,7 @@ def test_every_preset_has_its_own_fingerprint() -> None:
 @given(decoders(), decoders())
 @settings(max_examples=30)
 def test_different_specifications_have_different_fingerprints(a: spec.Decoder, b: spec.Decoder) -> None:
-    same = a.changed(name="") == b.changed(name="")
+    same = a.replace(name="") == b.replace(name="")
     assert (spec.fingerprint(a) == spec.fingerprint(b)) == same
 
 

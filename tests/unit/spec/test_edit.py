@@ -13,7 +13,7 @@ from tests.helpers.strategies import decoders
 
 TINY = families.preset("llama-tiny")
 GPT2 = families.preset("gpt2-tiny")
-MIXED = TINY.changed(layers=(TINY.layers[0], GPT2.layers[0], TINY.layers[0], GPT2.layers[0]))
+MIXED = TINY.replace(layers=(TINY.layers[0], GPT2.layers[0], TINY.layers[0], GPT2.layers[0]))
 
 CHANGES: list[tuple[str, list[tuple[str, Any, Any]]]] = [
     ("d_model=128", [("d_model", 64, 128)]),
@@ -92,7 +92,7 @@ def test_num_layers_repeats_and_cuts_the_pattern() -> None:
 
 
 def test_num_layers_does_not_invent_a_pattern() -> None:
-    uneven = TINY.changed(layers=(TINY.layers[0], *spec.repeat(2, GPT2.layers[0])))
+    uneven = TINY.replace(layers=(TINY.layers[0], *spec.repeat(2, GPT2.layers[0])))
     with pytest.raises(SpecError, match=r"^num_layers: the stack has no single pattern to repeat; set layers\[i\]"):
         spec.assign(uneven, ["num_layers=6"])
     assert spec.assign(uneven, ["num_layers=2"]).layers == uneven.layers[:2]
@@ -117,7 +117,7 @@ def test_specifications_differ_exactly_where_differences_say_so(a: spec.Decoder,
 @given(decoders())
 @settings(max_examples=50)
 def test_every_field_can_be_assigned_its_own_value(drawn: spec.Decoder) -> None:
-    uniform = drawn.changed(layers=spec.repeat(drawn.num_layers, drawn.layers[0]), name="plain")
+    uniform = drawn.replace(layers=spec.repeat(drawn.num_layers, drawn.layers[0]), name="plain")
     block = drawn.layers[0].dump()
     values = uniform.dump() | {"layers[*]": block} | {f"layers[0].{name}": value for name, value in block.items()}
     assignments = [f"{path}={json.dumps(value)}" for path, value in values.items()]

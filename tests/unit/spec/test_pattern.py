@@ -39,7 +39,7 @@ WITH_DIRECTION = st.one_of(
 Directed = tuple[spec.Pattern, bool]
 
 
-def defined(pattern: spec.Pattern, i: int, j: int, setting: spec.Setting) -> bool:
+def defined(pattern: spec.Pattern, i: int, j: int, setting: spec.MaskContext) -> bool:
     """The definitions, in the words of the papers; a window of both directions reaches size / 2 to each side."""
     if setting.causal and j > i:
         return False
@@ -61,7 +61,7 @@ def defined(pattern: spec.Pattern, i: int, j: int, setting: spec.Setting) -> boo
             assert_never(pattern)
 
 
-def allowed(pattern: spec.Pattern, setting: spec.Setting) -> set[tuple[int, int]]:
+def allowed(pattern: spec.Pattern, setting: spec.MaskContext) -> set[tuple[int, int]]:
     """All pairs of the definition."""
     pairs = product(range(setting.length), repeat=2)
     return {(i, j) for i, j in pairs if defined(pattern, i, j, setting)}
@@ -71,7 +71,7 @@ def allowed(pattern: spec.Pattern, setting: spec.Setting) -> set[tuple[int, int]
 @settings(max_examples=150)
 def test_the_rule_is_the_definition_for_numbers_and_for_tensors(directed: Directed, length: int) -> None:
     pattern, causal = directed
-    setting = spec.Setting(causal, length)
+    setting = spec.MaskContext(causal, length)
     expected = allowed(pattern, setting)
     pairs = product(range(length), repeat=2)
     assert {(i, j) for i, j in pairs if pattern.allows(i, j, setting)} == expected
@@ -85,7 +85,7 @@ def test_the_rule_is_the_definition_for_numbers_and_for_tensors(directed: Direct
 @settings(max_examples=150)
 def test_the_pieces_have_every_allowed_pair_once_and_no_other(directed: Directed, length: int) -> None:
     pattern, causal = directed
-    setting = spec.Setting(causal, length)
+    setting = spec.MaskContext(causal, length)
     found: Counter[tuple[int, int]] = Counter()
     for piece in pattern.pieces(setting):
         queries = [i for tile in piece.tiles for i in tile.queries]
@@ -102,13 +102,13 @@ def test_the_pieces_have_every_allowed_pair_once_and_no_other(directed: Directed
 @settings(max_examples=150)
 def test_the_numbers_of_pairs_are_counts(directed: Directed, length: int) -> None:
     pattern, causal = directed
-    setting = spec.Setting(causal, length)
+    setting = spec.MaskContext(causal, length)
     assert pattern.pairs(setting) == len(allowed(pattern, setting))
     padded = 0
     for tiles in (piece.tiles for piece in pattern.pieces(setting)):
         widest = max((sum(len(part) for part in tile.keys) for tile in tiles), default=0)
         padded += len(tiles) * widest * max((len(tile.queries) for tile in tiles), default=0)
-    assert pattern.computed(setting) == padded >= pattern.pairs(setting)
+    assert pattern.num_computed_pairs(setting) == padded >= pattern.pairs(setting)
 
 
 @given(WITH_DIRECTION, LENGTHS)
@@ -117,14 +117,14 @@ def test_a_state_holds_what_the_newest_query_may_see(directed: Directed, length:
     pattern, _ = directed
     if isinstance(pattern, spec.BigBird):  # for encoders, which remember nothing
         return
-    places = pattern.remembered(length)
+    places = pattern.cache_length(length)
     assert places == (min(length, pattern.size) if isinstance(pattern, spec.Window) else length)
     newest = length - 1
-    assert all(j > newest - places for i, j in allowed(pattern, spec.Setting(True, length)) if i == newest)
+    assert all(j > newest - places for i, j in allowed(pattern, spec.MaskContext(True, length)) if i == newest)
 
 
 def seen(pattern: spec.Pattern, i: int, causal: bool, length: int = 20) -> list[int]:
-    return [j for j in range(length) if pattern.allows(i, j, spec.Setting(causal, length))]
+    return [j for j in range(length) if pattern.allows(i, j, spec.MaskContext(causal, length))]
 
 
 def test_a_windows_edge() -> None:
@@ -147,7 +147,7 @@ def test_one_row_of_each_other_pattern() -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_sparse_patterns_compute_a_small_part_of_a_long_text(causal: bool) -> None:
-    setting = spec.Setting(causal, 4096)
+    setting = spec.MaskContext(causal, 4096)
     patterns = [
         spec.Window(size=256),
         spec.Strided(stride=64),
@@ -157,7 +157,7 @@ def test_sparse_patterns_compute_a_small_part_of_a_long_text(causal: bool) -> No
     if not causal:
         patterns.append(spec.BigBird())
     for pattern in patterns:
-        assert pattern.computed(setting) < 0.2 * 4096**2, pattern
+        assert pattern.num_computed_pairs(setting) < 0.2 * 4096**2, pattern
 
 
 # BigBird: blocks
@@ -166,7 +166,7 @@ def test_sparse_patterns_compute_a_small_part_of_a_long_text(causal: bool) -> No
 def rows(pattern: spec.BigBird, count: int, layer: int = 0) -> list[set[int]]:
     """Of each block of queries, the blocks of keys, in a text of `count` blocks whose last is not full."""
     length = count * pattern.block - min(1, pattern.block - 1)
-    return list(map(set, pattern.rows(spec.Setting(False, length, layer))))
+    return list(map(set, pattern.rows(spec.MaskContext(False, length, layer))))
 
 
 @given(st.integers(1, 20), st.sampled_from([1, 3, 5]), st.integers(1, 6), st.integers(1, 5), st.integers(0, 3))
@@ -194,15 +194,15 @@ def test_global_blocks_see_all_and_are_seen_by_all() -> None:
 
 def test_random_blocks_follow_the_seed_the_layer_and_the_number_of_blocks() -> None:
     pattern = spec.BigBird(block=4, random_blocks=2)
-    assert rows(pattern, 30) == rows(pattern.changed(), 30)
-    assert rows(pattern, 30) != rows(pattern.changed(seed=1), 30)
+    assert rows(pattern, 30) == rows(pattern.replace(), 30)
+    assert rows(pattern, 30) != rows(pattern.replace(seed=1), 30)
     assert rows(pattern, 30) != rows(pattern, 30, layer=1)
     assert rows(pattern, 30)[:10] != rows(pattern, 31)[:10]
     assert len({frozenset(row - {r - 1, r, r + 1}) for r, row in enumerate(rows(pattern, 30))}) > 20  # row by row
-    assert rows(pattern, 30) == rows(pattern.changed(block=2), 30)
+    assert rows(pattern, 30) == rows(pattern.replace(block=2), 30)
 
 
 def test_random_blocks_stay_what_they_are() -> None:
     """Weights were trained with them: another draw would be another model."""
     pattern = spec.BigBird(block=1, random_blocks=3, seed=7)
-    assert pattern.rows(spec.Setting(False, 20, layer=2))[9] == (0, 1, 5, 8, 9, 10, 16, 19)
+    assert pattern.rows(spec.MaskContext(False, 20, layer=2))[9] == (0, 1, 5, 8, 9, 10, 16, 19)

@@ -412,7 +412,7 @@ def test_what_is_no_mapping_is_refused(data: Any) -> None:
 
 def test_a_changed_copy_is_checked_anew() -> None:
     with pytest.raises(SpecError, match=r"^num_kv_heads: 3 does not divide num_heads 8; use 1, 2, 4 or 8$"):
-        spec.Attention(num_heads=8).changed(num_kv_heads=3)
+        spec.Attention(num_heads=8).replace(num_kv_heads=3)
 
 
 def test_nothing_in_a_specification_can_be_set() -> None:

@@ -1,4 +1,4 @@
-"""Reading text files, and what is wrong with those that cannot be read."""
+"""InferenceReport text files, and what is wrong with those that cannot be read."""
 
 from pathlib import Path
 

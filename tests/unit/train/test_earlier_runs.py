@@ -70,9 +70,9 @@ def test_an_earlier_run_is_known_again(recipe: Recipe, tmp_path: Path) -> None:
 
 
 def test_an_earlier_run_directory_goes_on_to_the_bit(earlier: str, recipe: Recipe, tmp_path: Path) -> None:
-    whole = start(tmp_path / "whole", recipe.changed(dtype="float32"), CPU)
+    whole = start(tmp_path / "whole", recipe.replace(dtype="float32"), CPU)
     expected = [step.loss for step in steps(whole)]
-    first = start(tmp_path / "run", recipe.changed(dtype="float32"), CPU)
+    first = start(tmp_path / "run", recipe.replace(dtype="float32"), CPU)
     steps(first, 8)
     first.run.recipe_file.write_text(earlier)
     lines = [{"step": n, "loss": 5.5, "learning_rate": 1e-3, "gradient_norm": 0.1, "tokens_per_second": 9.0,

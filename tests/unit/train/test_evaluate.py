@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def session(tmp_path: Path, recipe: Recipe) -> Session:
-    return start(tmp_path / "run", recipe.changed(batch_size=8, optimizer=AdamW(learning_rate=1e-2)), CPU)
+    return start(tmp_path / "run", recipe.replace(batch_size=8, optimizer=AdamW(learning_rate=1e-2)), CPU)
 
 
 @torch.no_grad()

@@ -73,7 +73,7 @@ def test_a_run_is_written_and_read_whole(specimen: Recipe, name: str, tmp_path: 
 
 
 def test_loss_falls(specimen: Recipe, tmp_path: Path) -> None:
-    longer = specimen.changed(steps=60, optimizer=AdamW(learning_rate=1e-2), evaluate_every=1000)
+    longer = specimen.replace(steps=60, optimizer=AdamW(learning_rate=1e-2), evaluate_every=1000)
     events = list(train(start(tmp_path / "run", longer, CPU), Interrupt()))
     losses = [event.loss for event in events if isinstance(event, Step)]
     early, late = (sum(part) / len(part) for part in (losses[:3], losses[-10:]))

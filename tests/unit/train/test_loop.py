@@ -11,7 +11,7 @@ from archetype.errors import CheckpointError, DataError
 from archetype.runs import checkpoints as checkpoints
 from archetype.train.evaluate import evaluate
 from archetype.train.loop import Evaluated, Saved, Step, take_step, train
-from archetype.train.objective import Batch, Outcome
+from archetype.train.objective import Batch, LossOutput
 from archetype.train.optimizers import build_optimizer, optimizer_tensors
 from archetype.train.recipe import AdamW, Recipe
 from archetype.train.state import Session, resume, start
@@ -21,14 +21,14 @@ CPU = torch.device("cpu")
 
 
 def test_evaluates_and_saves_where_the_recipe_says_and_at_the_end(tmp_path: Path, recipe: Recipe) -> None:
-    events = list(train(start(tmp_path / "run", recipe.changed(steps=10), CPU), Interrupt()))
+    events = list(train(start(tmp_path / "run", recipe.replace(steps=10), CPU), Interrupt()))
     assert [e.step for e in events if isinstance(e, Step)] == list(range(1, 11))
     assert [e.step for e in events if isinstance(e, Evaluated)] == [6, 10]
     assert [e.step for e in events if isinstance(e, Saved)] == [4, 8, 10]
 
 
 def test_loss_falls(tmp_path: Path, recipe: Recipe) -> None:
-    faster = recipe.changed(steps=40, optimizer=AdamW(learning_rate=1e-2))
+    faster = recipe.replace(steps=40, optimizer=AdamW(learning_rate=1e-2))
     losses = [e.loss for e in train(start(tmp_path / "run", faster, CPU), Interrupt()) if isinstance(e, Step)]
     assert losses[-1] < losses[0] - 1
 
@@ -37,7 +37,7 @@ def break_loss(session: Session, monkeypatch: pytest.MonkeyPatch, where: str) ->
     """From now on the loss, or only its gradient, is no number."""
     real = session.task.outcome
 
-    def broken(model: torch.nn.Module, batch: Batch) -> Outcome:
+    def broken(model: torch.nn.Module, batch: Batch) -> LossOutput:
         found = real(model, batch)
         # sqrt at zero: the loss stays finite and its gradient is infinite
         return replace(found, loss=found.loss * torch.nan if where == "loss" else found.loss + (found.loss * 0).sqrt())
@@ -66,7 +66,7 @@ def test_a_skipped_step_leaves_running_statistics_as_they_were(
     tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = json.loads(json.dumps(recipe.spec).replace("rms", "batch"))
-    session = start(tmp_path / "run", recipe.changed(spec=spec), CPU)
+    session = start(tmp_path / "run", recipe.replace(spec=spec), CPU)
     take_step(session)
     before = {name: buffer.clone() for name, buffer in session.model.named_buffers()}
     assert before and all((value != start).any() for value, start in zip(before.values(), (0, 1) * 4, strict=False))
@@ -87,7 +87,7 @@ def test_what_parts_add_is_trained_on(tmp_path: Path, recipe: Recipe) -> None:
                    "balance_loss": coefficient}  # fmt: skip
         block = recipe.spec["layers"][0]["block"] | {"feedforward": experts}  # type: ignore[index]
         spec = recipe.spec | {"layers": [block]}  # type: ignore[operator]
-        session = start(tmp_path / name, recipe.changed(spec=spec), CPU)
+        session = start(tmp_path / name, recipe.replace(spec=spec), CPU)
         held_out = evaluate(session.model, session.task, "float32", 1)
         assert held_out is not None
         return take_step(session).loss, held_out.loss
@@ -125,14 +125,14 @@ def test_a_full_disk_is_one_line_and_the_old_checkpoint_stays(
 
 def test_same_seed_same_run_and_another_seed_another(tmp_path: Path, recipe: Recipe) -> None:
     def losses(name: str, seed: int) -> list[float]:
-        session = start(tmp_path / name, recipe.changed(seed=seed, steps=3), CPU)
+        session = start(tmp_path / name, recipe.replace(seed=seed, steps=3), CPU)
         return [e.loss for e in train(session, Interrupt()) if isinstance(e, Step)]
 
     assert losses("a", 1) == losses("b", 1) != losses("c", 2)
 
 
 def test_checkpoints_are_no_pickles(tmp_path: Path, recipe: Recipe) -> None:
-    list(train(start(tmp_path / "run", recipe.changed(steps=4), CPU), Interrupt()))
+    list(train(start(tmp_path / "run", recipe.replace(steps=4), CPU), Interrupt()))
     files = {file.name for file in (tmp_path / "run" / "checkpoints").rglob("*") if file.is_file()}
     assert files == {"model.safetensors", "optimizer.safetensors", "manifest.json"}
     assert checkpoints.latest(tmp_path / "run" / "checkpoints") is not None

@@ -71,7 +71,7 @@ def head(objective: str, model: str) -> str:
 def test_what_does_not_fit_together_is_named(
     made: dict[str, Recipe], tmp_path: Path, data: str, spec: dict[str, Any], objective: Any, message: str
 ) -> None:
-    recipe = made[data].changed(spec=spec, objective=objective)
+    recipe = made[data].replace(spec=spec, objective=objective)
     assert refusal(recipe, tmp_path) == message
 
 
@@ -100,7 +100,7 @@ def test_a_vocabulary_left_to_the_tokenizer_has_room_for_what_the_objective_adds
         assert (task.first, size) == (256 + spans, 256 + spans + 1)
         target = task.batch(0)[1]
         assert target[target > 127].min() == 256  # the last sentinel follows the last byte
-    small = made[name].changed(spec=made[name].spec | {"vocab_size": size - 1})  # type: ignore[operator]
+    small = made[name].replace(spec=made[name].spec | {"vocab_size": size - 1})  # type: ignore[operator]
     cause = f"vocab_size: {size - 1} is too small for the {size} tokens of the tokenizer and the objective"
     remedy = "raise it, leave it out of the recipe's spec, or use a smaller tokenizer"
     assert refusal(small, tmp_path) == f"{cause}; {remedy}"
@@ -108,36 +108,36 @@ def test_a_vocabulary_left_to_the_tokenizer_has_room_for_what_the_objective_adds
 
 def test_a_source_vocabulary_that_is_too_small_is_named(made: dict[str, Recipe], tmp_path: Path) -> None:
     spec = made["recurrent pairs"].spec | {"source_vocab_size": 20}  # type: ignore[operator]
-    message = refusal(made["recurrent pairs"].changed(spec=spec), tmp_path)
+    message = refusal(made["recurrent pairs"].replace(spec=spec), tmp_path)
     assert message.startswith("source_vocab_size: 20 is too small for the ")
 
 
 def test_pictures_that_the_model_does_not_take_are_named(made: dict[str, Recipe], tmp_path: Path) -> None:
     images, file = made["images"], "/images.npz"
-    larger = images.changed(spec=vision() | {"image_size": 12, "channels": 3})
+    larger = images.replace(spec=vision() | {"image_size": 12, "channels": 3})
     message = refusal(larger, tmp_path)
     assert message == f"{file}: its images are 1 x 8 x 8 and the model takes 3 x 12 x 12; change either"
-    fewer = images.changed(spec=vision() | {"head": {"kind": "classification", "classes": 2}})
+    fewer = images.replace(spec=vision() | {"head": {"kind": "classification", "classes": 2}})
     assert refusal(fewer, tmp_path) == f"{file}: holds class 2 and the model's 2 classes count from 0; change either"
-    assert refusal(images.changed(data=Pictures()), tmp_path) == (
+    assert refusal(images.replace(data=Pictures()), tmp_path) == (
         "data.file: no file is given; name one with --images, or in the recipe"
     )
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_side_that_is_missing_is_named(made: dict[str, Recipe], tmp_path: Path, side: str) -> None:
-    recipe = made["pairs"].changed(data=made["pairs"].data.changed(**{side: ()}))
+    recipe = made["pairs"].replace(data=made["pairs"].data.replace(**{side: ()}))
     assert refusal(recipe, tmp_path) == f"data.{side}: no {side} is given; name a file with --{side}, or in the recipe"
 
 
 def test_pairs_that_all_are_too_long_are_told(made: dict[str, Recipe], tmp_path: Path) -> None:
-    assert refusal(made["pairs"].changed(length=1), tmp_path) == (
+    assert refusal(made["pairs"].replace(length=1), tmp_path) == (
         "data: 0 pairs to learn from and 0 held out fit into 1 tokens; give more pairs, or a longer length"
     )
 
 
 def test_pairs_need_a_tokenizer_that_ends_texts(made: dict[str, Recipe], tmp_path: Path) -> None:
-    recipe = made["pairs"].changed(data=made["pairs"].data.changed(tokenizer="characters", vocab_size=None))
+    recipe = made["pairs"].replace(data=made["pairs"].data.replace(tokenizer="characters", vocab_size=None))
     assert refusal(recipe, tmp_path) == (
         "tokenizer: a tokenizer of kind characters has no token that ends a text; use byte_bpe"
     )
@@ -153,7 +153,7 @@ def test_files_of_pairs_do_not_run_into_each_other(made: dict[str, Recipe], tmp_
             file.write_text("\n".join(part))
             halves.setdefault(side, []).append(str(file))
     one = start(tmp_path / "one", made["pairs"], CPU)
-    two = start(tmp_path / "two", made["pairs"].changed(data=made["pairs"].data.changed(**halves)), CPU)
+    two = start(tmp_path / "two", made["pairs"].replace(data=made["pairs"].data.replace(**halves)), CPU)
     assert two.task.fingerprint == one.task.fingerprint
 
 

@@ -78,11 +78,11 @@ def sides(examples: PairsTask) -> tuple[list[np.ndarray], list[np.ndarray]]:
 @torch.no_grad()
 def test_what_stands_in_the_padding_changes_nothing(model: EncoderDecoder) -> None:
     examples = task()
-    source, source_counts, target, counts = next(iter(examples.held_out()))
-    expected = examples.outcome(model, (source, source_counts, target, counts))
-    for tokens, real in ((source, source_counts), (target, counts)):
+    source, source_counts, target, num_tokens = next(iter(examples.held_out()))
+    expected = examples.outcome(model, (source, source_counts, target, num_tokens))
+    for tokens, real in ((source, source_counts), (target, num_tokens)):
         tokens[torch.arange(tokens.shape[1]) >= real[:, None]] = VOCABULARY - 1
-    found = examples.outcome(model, (source, source_counts, target, counts))
+    found = examples.outcome(model, (source, source_counts, target, num_tokens))
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-5, atol=0)
     assert (found.count, found.correct) == (expected.count, expected.correct)
 
@@ -94,9 +94,9 @@ def test_labels_are_smoothed_in_training_only(model: EncoderDecoder) -> None:
     sharp, smooth = task(0.0), task(0.3)
     assert torch.equal(sharp.outcome(model, batch).loss, smooth.outcome(model, batch).loss)
     model.train()
-    source, source_counts, target, counts = batch
-    logs = model.teach(source, target[:, :-1], source_counts, counts - 1).log_softmax(-1)
-    real = torch.arange(logs.shape[1]) < (counts - 1)[:, None]
+    source, source_counts, target, num_tokens = batch
+    logs = model.teach(source, target[:, :-1], source_counts, num_tokens - 1).log_softmax(-1)
+    real = torch.arange(logs.shape[1]) < (num_tokens - 1)[:, None]
     uniform = -logs.mean(-1)[real].mean()
     expected = 0.7 * sharp.outcome(model, batch).loss + 0.3 * uniform
     torch.testing.assert_close(smooth.outcome(model, batch).loss, expected)

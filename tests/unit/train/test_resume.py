@@ -50,8 +50,8 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, recipe: Re
 def test_dropout_makes_the_steps_differ_from_one_without(tmp_path: Path, recipe: Recipe) -> None:
     """A control: were dropout not active above, its generator could not have been put to the test."""
     spec = json.loads(json.dumps(recipe.spec).replace("0.1", "0.0"))
-    plain = steps(start(tmp_path / "plain", recipe.changed(spec=spec, steps=2), CPU))
-    dropped = steps(start(tmp_path / "dropped", recipe.changed(steps=2), CPU))
+    plain = steps(start(tmp_path / "plain", recipe.replace(spec=spec, steps=2), CPU))
+    dropped = steps(start(tmp_path / "dropped", recipe.replace(steps=2), CPU))
     assert [s.loss for s in plain] != [s.loss for s in dropped]
 
 
@@ -70,7 +70,7 @@ def test_resuming_does_not_write_into_the_checkpoint_it_reads(tmp_path: Path, re
 def test_another_text_is_refused(tmp_path: Path, recipe: Recipe, text_file: Path) -> None:
     copy = tmp_path / "copy.txt"
     copy.write_text(text_file.read_text())
-    steps(start(tmp_path / "run", recipe.changed(data=recipe.data.changed(text=(str(copy),))), CPU), 4)
+    steps(start(tmp_path / "run", recipe.replace(data=recipe.data.replace(text=(str(copy),))), CPU), 4)
     copy.write_text(text_file.read_text().replace("token", "taken"))
     with pytest.raises(CheckpointError, match=r"copy.txt: the data are not those .*; restore them, or start a new run"):
         resume(tmp_path / "run", CPU)
