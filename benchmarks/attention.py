@@ -26,7 +26,7 @@ PATTERNS: dict[str, tuple[Callable[[int], spec.Pattern], float | None]] = {  # b
     "full": (lambda length: spec.Full(), None),
     "window": (lambda length: spec.Window(size=WINDOW), 4.4),
     "strided": (lambda length: spec.Strided(stride=math.isqrt(length)), 8.8),
-    "fixed": (lambda length: spec.Fixed(stride=math.isqrt(length), summary=SUMMARY), 8.8),
+    "fixed": (lambda length: spec.Fixed(stride=math.isqrt(length), num_summary=SUMMARY), 8.8),
 }
 Case = tuple[str, int]
 

@@ -227,7 +227,7 @@ def _inputs(lm: LanguageModel, text: str | None) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     spec = lm.spec
     if isinstance(lm.model, VisionEncoder):
-        size = (1, lm.model.spec.channels, lm.model.spec.image_size, lm.model.spec.image_size)
+        size = (1, lm.model.spec.num_channels, lm.model.spec.image_size, lm.model.spec.image_size)
         return {"pixel_values": torch.randn(size, generator=generator).to(next(lm.model.parameters()).dtype)}
     if text is not None:
         if lm.tokenizer is None:

@@ -97,7 +97,7 @@ def ends(model: spec.ModelSpec, batch: int, length: int, computed: Computed) -> 
             return read + head(model.head, model.vocab_size, model.d_model, texts) + loss + cast
         case spec.Encoder():
             read = embedding(model.embedding, model.d_model, texts)
-            read += tokens * INDEX if model.embedding.token_types else 0
+            read += tokens * INDEX if model.embedding.num_token_types else 0
             if isinstance(model.head, spec.MaskedLanguageModelHead):
                 hidden = norm(model.head.norm, tokens, model.d_model) + 3 * texts.inputs(model.d_model, 1)
                 return read + hidden + loss + cast
@@ -144,7 +144,7 @@ def logits(model: spec.ModelSpec, batch: int, length: int) -> int:
                 case spec.MaskedLanguageModelHead():
                     assert isinstance(model, spec.Encoder)
                     return batch * length * model.vocab_size * FLOAT
-                case spec.ClassificationHead(classes=classes):
+                case spec.ClassificationHead(num_classes=classes):
                     return batch * classes * FLOAT
                 case spec.NoHead():
                     return 0

@@ -44,8 +44,8 @@ class Pass(NamedTuple):
 def block(layer: spec.Block, d: Formula, of: Pass) -> Counts:
     """FLOPs of one layer, by product."""
     counts = {f"mixer.{name}": count for name, count in mixer(layer.mixer, d, of).items()}
-    if layer.cross is not None:
-        counts |= {f"cross.{name}": count for name, count in cross(layer.cross, d, of).items()}
+    if layer.cross_attention is not None:
+        counts |= {f"cross.{name}": count for name, count in cross(layer.cross_attention, d, of).items()}
     fed = feedforward(layer.feedforward, d, of.tokens)
     return counts | {f"feedforward.{name}": count for name, count in fed.items()}
 
@@ -84,7 +84,7 @@ def attention(part: spec.Attention, d: Formula, of: Pass) -> Counts:
     if isinstance(pattern, spec.GlobalWindow) and pattern.global_projections:
         counts |= {f"{name}_global": counts[name] for name in "qkv"}
         if of.pairs == "full":  # what the global tokens see through their own projections replaces what they saw first
-            seeing = symbol("g", min(pattern.global_tokens, of.length.value))
+            seeing = symbol("g", min(pattern.num_global_tokens, of.length.value))
             products = products + 2 * of.rows * wide * seeing * of.length
     return counts | {"scores": products, "mixture": products, "o": 2 * tokens * wide * d}
 

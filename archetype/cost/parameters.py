@@ -79,7 +79,7 @@ def embedding(part: spec.Embedding, model: spec.Decoder | spec.Encoder | spec.En
     return {
         "token": symbol("V", model.vocab_size) * d,
         "position": position_table(part.position, model.context_length, d),
-        "token_type": symbol("t", part.token_types) * d if part.token_types else NOTHING,
+        "token_type": symbol("t", part.num_token_types) * d if part.num_token_types else NOTHING,
         "norm": norm(part.norm, d),
     }
 
@@ -126,7 +126,7 @@ def vision_head(head: spec.VisionHead, d: Formula) -> Counts:
     """Parameters of classes, or of nothing."""
     match head:
         case spec.ClassificationHead():
-            return {"classifier": linear(d, symbol("Y", head.classes), True)}
+            return {"classifier": linear(d, symbol("Y", head.num_classes), True)}
         case spec.NoHead():
             return {}
         case _:
@@ -148,8 +148,8 @@ def stack_ends(stack: spec.StackView) -> Counts:
 def block(layer: spec.Block, d: Formula, experts: Experts = "all") -> Counts:
     """Parameters of one layer, by module."""
     contents = {"mixer": mixer(layer.mixer, d)}
-    if layer.cross is not None:
-        contents["cross"] = attention(layer.cross, d)
+    if layer.cross_attention is not None:
+        contents["cross"] = attention(layer.cross_attention, d)
     if not isinstance(layer.feedforward, spec.NoFeedForward):
         contents["feedforward"] = feedforward(layer.feedforward, d, experts)
     counts: Counts = {}

@@ -122,7 +122,7 @@ def classes(head: spec.VisionHead, pooled: bool, d: Formula, rows: Formula) -> C
     match head:
         case spec.ClassificationHead():
             pooler = {"pooler": 2 * rows * d * d} if pooled else {}
-            return pooler | {"classifier": 2 * rows * d * symbol("Y", head.classes)}
+            return pooler | {"classifier": 2 * rows * d * symbol("Y", head.num_classes)}
         case spec.NoHead():
             return {}
         case _:

@@ -53,8 +53,8 @@ class Texts(NamedTuple):
 def block(layer: spec.Block, d: int, texts: Texts, place: int = 0) -> int:
     """Bytes that one layer keeps."""
     contents = [mixer(layer.mixer, d, texts, place)]
-    if layer.cross is not None:
-        contents.append(cross(layer.cross, d, texts))
+    if layer.cross_attention is not None:
+        contents.append(cross(layer.cross_attention, d, texts))
     if not isinstance(layer.feedforward, spec.NoFeedForward):
         contents.append(feedforward(layer.feedforward, d, texts))
     masks = len(contents) * texts.tokens * d * texts.bytes_each if layer.dropout else 0
@@ -148,7 +148,7 @@ def attention(part: spec.Attention, d: int, texts: Texts, place: int) -> int:
     for heads in (sizes.num_heads, sizes.num_kv_heads):
         together = heads if part.qk_norm_over == "all" else 1
         kept += norm(part.qk_norm, texts.tokens * heads // together, sizes.head_dim * together)
-    if part.clip is not None:
+    if part.clip_qkv is not None:
         kept += texts.tokens * (sizes.num_heads + 2 * sizes.num_kv_heads) * sizes.head_dim * texts.bytes_each
     if texts.computed == "bfloat16":  # every layer casts what it reads of positions
         kept += 4 * texts.tokens * sizes.rotary_dim

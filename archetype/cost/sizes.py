@@ -21,7 +21,7 @@ def byte_width(model: spec.MegaByte) -> Formula:
 
 def patch_numbers(model: spec.VisionEncoder) -> Formula:
     """Numbers of one patch of a picture."""
-    return symbol("x", model.channels * model.patch_size**2)
+    return symbol("x", model.num_channels * model.patch_size**2)
 
 
 def hidden_widths(model: spec.NGram) -> list[Formula]:

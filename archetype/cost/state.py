@@ -47,7 +47,7 @@ def remembered_integers(model: spec.ModelSpec) -> int:
         case spec.MegaByte():
             return model.patch_size
         case spec.EncoderDecoder():
-            return sum(block.cross is not None for block in model.decoder.layers)
+            return sum(block.cross_attention is not None for block in model.decoder.layers)
         case spec.Decoder() | spec.Encoder() | spec.VisionEncoder():
             return 0
         case _:
@@ -81,6 +81,6 @@ def _stack(stack: spec.StackView, length: int, source: int = 0) -> int:
     numbers = 0
     for group in alike(stack.layers):
         block = group.block
-        crossed = keys_and_values(block.cross, stack.d_model, source) if block.cross else 0
+        crossed = keys_and_values(block.cross_attention, stack.d_model, source) if block.cross_attention else 0
         numbers += len(group.places) * (mixer_numbers(block.mixer, stack.d_model, length) + crossed)
     return numbers

@@ -28,7 +28,7 @@ def bert(
     d_ff: int | None = None,
     vocab_size: int = 30_522,
     context_length: int = 512,
-    token_types: int = 2,
+    num_token_types: int = 2,
     activation: spec.Activation = "gelu",
     head_activation: spec.Activation | None = None,
     eps: float = 1e-12,
@@ -61,7 +61,7 @@ def bert(
         context_length=context_length,
         d_model=d_model,
         embedding=spec.Embedding(
-            position=position, scale=embedding_scale, token_types=token_types, norm=norm, dropout=dropout
+            position=position, scale=embedding_scale, num_token_types=num_token_types, norm=norm, dropout=dropout
         ),
         layers=spec.cycle(num_layers, *blocks),
         pooler=pooler,
@@ -86,7 +86,7 @@ def read_design(config: Config, **defaults: Any) -> dict[str, Any]:
         "d_ff": config.size("intermediate_size", 3072, MAX_WIDE),
         "vocab_size": config.size("vocab_size", known["vocab_size"], MAX_WIDE),
         "context_length": config.size("max_position_embeddings", known["max_position_embeddings"], MAX_LENGTH),
-        "token_types": config.size("type_vocab_size", 2),
+        "num_token_types": config.size("type_vocab_size", 2),
         "activation": config.activation("hidden_act", known["hidden_act"]),
         "eps": config.positive("layer_norm_eps", 1e-12),
         "tied": config.flag("tie_word_embeddings", True),
@@ -105,7 +105,7 @@ def _read_head(config: Config, dropout: float) -> dict[str, Any]:
     if name.endswith(("ForMaskedLM", "ForPreTraining")):
         return {}
     if name.endswith("ForSequenceClassification"):
-        return {"head": spec.ClassificationHead(classes=read_classes(config), dropout=own), "pooler": True}
+        return {"head": spec.ClassificationHead(num_classes=read_classes(config), dropout=own), "pooler": True}
     if name.endswith("Model"):
         return {"head": spec.NoHead(), "pooler": True}
     remedy = "use a model for masked tokens, for classes of texts, or without a head"
@@ -129,7 +129,7 @@ def write_design(model: spec.ModelSpec) -> dict[str, Any]:
     return {
         "vocab_size": encoder.vocab_size,
         "max_position_embeddings": encoder.context_length,
-        "type_vocab_size": encoder.embedding.token_types,
+        "type_vocab_size": encoder.embedding.num_token_types,
         "hidden_size": encoder.d_model,
         "num_hidden_layers": encoder.num_layers,
         "num_attention_heads": mixer.num_heads,

@@ -12,7 +12,7 @@ from archetype.families.rules import Rule, linear_rules
 
 def bigbird(
     *,
-    pattern: spec.Pattern = spec.BigBird(full_up_to=11),
+    pattern: spec.Pattern = spec.BigBird(dense_up_to_blocks=11),
     vocab_size: int = 50_358,
     context_length: int = 4096,
     activation: spec.Activation = "gelu_tanh",
@@ -38,7 +38,7 @@ def read(config: Config) -> spec.Encoder:
     match kind:
         case "block_sparse":
             # transformers sees a text whole as long as that is hardly more
-            pattern: spec.Pattern = spec.BigBird(block=block, random_blocks=chosen, full_up_to=5 + 2 * chosen)
+            pattern: spec.Pattern = spec.BigBird(block=block, random_blocks=chosen, dense_up_to_blocks=5 + 2 * chosen)
         case "original_full":
             pattern = spec.Full()
         case _:
@@ -80,7 +80,7 @@ def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     )
 
 
-TINY = spec.BigBird(block=8, random_blocks=1, full_up_to=7)
+TINY = spec.BigBird(block=8, random_blocks=1, dense_up_to_blocks=7)
 FAMILY = Family(
     "big_bird",
     {

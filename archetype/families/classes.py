@@ -28,5 +28,5 @@ def read_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def write_classes(head: ClassificationHead) -> dict[str, Any]:
     """The classes by number, under the names that transformers gives those that have none."""
-    names = {str(number): f"LABEL_{number}" for number in range(head.classes)}
+    names = {str(number): f"LABEL_{number}" for number in range(head.num_classes)}
     return {"id2label": names, "label2id": {name: int(number) for number, name in names.items()}}

@@ -17,12 +17,12 @@ PADDING = 1  # RoBERTa's id of padding: positions are counted from the next numb
 def longformer(
     *,
     windows: tuple[int, ...] = (512,),
-    global_tokens: int = 1,
+    num_global_tokens: int = 1,
     vocab_size: int = 50_265,
     context_length: int = 4096,
     offset: int = PADDING + 1,
     eps: float = 1e-5,
-    token_types: int = 1,
+    num_token_types: int = 1,
     **design: Any,
 ) -> spec.Encoder:
     """An encoder of Longformer's design; the global tokens have projections of their own; `design` is as in `bert`.
@@ -32,11 +32,12 @@ def longformer(
     return bert(
         vocab_size=vocab_size,
         context_length=context_length,
-        token_types=token_types,
+        num_token_types=num_token_types,
         eps=eps,
         position=spec.Learned(offset=offset),
         patterns=tuple(
-            spec.GlobalWindow(size=window, global_tokens=global_tokens, global_projections=True) for window in windows
+            spec.GlobalWindow(size=window, num_global_tokens=num_global_tokens, global_projections=True)
+            for window in windows
         ),
         head_activation="gelu",
         **design,

@@ -53,7 +53,7 @@ def marian(
 
     source = block(num_heads, d_ff)
     target = block(num_decoder_heads or num_heads, decoder_d_ff or d_ff)
-    target = target.replace(cross=target.mixer)
+    target = target.replace(cross_attention=target.mixer)
     return spec.EncoderDecoder(
         name=name,
         vocab_size=vocab_size,

@@ -31,8 +31,8 @@ def seq2seq(
         d_model=d_model,
         embedding=spec.PairEmbedding(shared=False),
         encoder=spec.Stack(layers=spec.repeat(num_layers, source)),
-        decoder=spec.Stack(layers=(*spec.repeat(num_layers - 1, target), target.replace(cross=last))),
-        bridge=spec.StateBridge(),
+        decoder=spec.Stack(layers=(*spec.repeat(num_layers - 1, target), target.replace(cross_attention=last))),
+        state_bridge=spec.StateBridge(),
         head=spec.LanguageModelHead(bias=True),
         initialization=spec.XavierInitialization(),
     )

@@ -47,7 +47,7 @@ def t5(
         feedforward=network(d_ff=d_ff, activation=activation or ("gelu_tanh" if gated else "relu")),
         dropout=dropout,
     )
-    target = spec.repeat(num_decoder_layers or num_layers, source.replace(cross=cross))
+    target = spec.repeat(num_decoder_layers or num_layers, source.replace(cross_attention=cross))
     return spec.EncoderDecoder(
         name=name,
         vocab_size=vocab_size,

@@ -33,7 +33,7 @@ def transformer(
         d_model=d_model,
         embedding=spec.PairEmbedding(scale=d_model**0.5, position=spec.Sinusoidal(), dropout=dropout),
         encoder=spec.Stack(layers=spec.repeat(num_layers, source)),
-        decoder=spec.Stack(layers=spec.repeat(num_layers, source.replace(cross=attention))),
+        decoder=spec.Stack(layers=spec.repeat(num_layers, source.replace(cross_attention=attention))),
         head=spec.LanguageModelHead(tied=True),
         initialization=spec.XavierInitialization(),
     )

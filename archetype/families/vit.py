@@ -21,8 +21,8 @@ def vit(
     num_heads: int,
     patch_size: int,
     image_size: int = 224,
-    channels: int = 3,
-    classes: int | None = 1000,
+    num_channels: int = 3,
+    num_classes: int | None = 1000,
     pooler: bool = False,
     d_ff: int | None = None,
     activation: spec.Activation = "gelu",
@@ -32,7 +32,7 @@ def vit(
     attention_dropout: float = 0.0,
     std: float = 0.02,
 ) -> spec.VisionEncoder:
-    """An encoder of patches, without a head where there are no `classes`.
+    """An encoder of patches, without a head where there are no `num_classes`.
 
     The eps is that of the published configurations (the authors' code has 1e-6).
     """
@@ -51,13 +51,13 @@ def vit(
         name=name,
         image_size=image_size,
         patch_size=patch_size,
-        channels=channels,
+        num_channels=num_channels,
         d_model=d_model,
         embedding=spec.Embedding(position=spec.Learned(), dropout=dropout),
         layers=spec.repeat(num_layers, block),
         final_norm=norm,
         pooler=pooler,
-        head=spec.NoHead() if classes is None else spec.ClassificationHead(classes=classes),
+        head=spec.NoHead() if num_classes is None else spec.ClassificationHead(num_classes=num_classes),
         initialization=spec.NormalInitialization(std=std),
     )
 
@@ -79,8 +79,8 @@ def read(config: Config) -> spec.VisionEncoder:
         num_heads=config.size("num_attention_heads", 12),
         patch_size=_side(config, "patch_size", 16),
         image_size=_side(config, "image_size", 224),
-        channels=config.size("num_channels", 3),
-        classes=None if bare else read_classes(config),
+        num_channels=config.size("num_channels", 3),
+        num_classes=None if bare else read_classes(config),
         pooler=bare,
         d_ff=config.size("intermediate_size", 3072, MAX_WIDE),
         activation=config.activation("hidden_act", "gelu"),
@@ -113,7 +113,7 @@ def write(model: spec.ModelSpec) -> dict[str, Any]:
     return {
         "image_size": encoder.image_size,
         "patch_size": encoder.patch_size,
-        "num_channels": encoder.channels,
+        "num_channels": encoder.num_channels,
         "hidden_size": encoder.d_model,
         "num_hidden_layers": encoder.num_layers,
         "num_attention_heads": mixer.num_heads,
@@ -137,7 +137,7 @@ def architecture(model: spec.ModelSpec) -> str:
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     """Patches are projected by a convolution, whose kernel is a matrix of the same numbers."""
     encoder = expect_kind(spec.VisionEncoder, model, "kind")
-    kernel = (encoder.d_model, encoder.channels, encoder.patch_size, encoder.patch_size)
+    kernel = (encoder.d_model, encoder.num_channels, encoder.patch_size, encoder.patch_size)
     patch = "vit.embeddings.patch_embeddings.projection"
     pairs = (
         ("attention.attention.query", "mixer.q"),
@@ -186,8 +186,8 @@ FAMILY = Family(
                     num_heads=4,
                     patch_size=2,
                     image_size=8,
-                    channels=1,
-                    classes=10,
+                    num_channels=1,
+                    num_classes=10,
                     dropout=0.2,
                     std=0.1,
                 )

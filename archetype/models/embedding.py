@@ -17,7 +17,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.token = table(vocab_size, d_model)
         self.position = build_position(embedding.position, context_length, d_model)
-        self.token_type = table(embedding.token_types, d_model) if embedding.token_types else None
+        self.token_type = table(embedding.num_token_types, d_model) if embedding.num_token_types else None
         self.norm = build_norm(embedding.norm, d_model)
         self.scale = embedding.scale
         self.dropout = nn.Dropout(embedding.dropout)

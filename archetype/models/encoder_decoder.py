@@ -49,7 +49,7 @@ class EncoderDecoder(nn.Module):
         check_positions_fit(self.spec, source.shape[1])
         context = ForwardContext.of(source, num_tokens=num_tokens)
         x = (self.source_embedding or self.embedding)(source, context)
-        start = self._zeros(x, self.encoder) if self.spec.bridge else None
+        start = self._zeros(x, self.encoder) if self.spec.state_bridge else None
         x, layers = self.encoder.run(x, context, start)
         if losses is not None:
             losses += context.losses
@@ -74,7 +74,7 @@ class EncoderDecoder(nn.Module):
         seen, bridged = self.encode(source, num_tokens)
         rows, dtype = source.shape[0], dtype or self.embedding.token.weight.dtype
         layers = self.decoder.new_layers(rows, capacity, dtype, self.device)
-        layers = [layer.to(dtype) for layer in bridged] if self.spec.bridge else layers
+        layers = [layer.to(dtype) for layer in bridged] if self.spec.state_bridge else layers
         for index, block in enumerate(self.decoder.blocks):
             assert isinstance(block, Block)
             if block.cross is not None:
@@ -114,7 +114,7 @@ class EncoderDecoder(nn.Module):
         seen, bridged = self.encode(source, source_num_tokens, losses)
         context = ForwardContext.of(target, num_tokens=num_tokens)
         context.source = seen
-        bridge = State(context.positions[:, 0], bridged, target.shape[1]) if self.spec.bridge else None
+        bridge = State(context.positions[:, 0], bridged, target.shape[1]) if self.spec.state_bridge else None
         logits, _ = self._decoded(target, context, bridge, last_only=False)
         if losses is not None:
             losses += context.losses

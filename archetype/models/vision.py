@@ -20,7 +20,7 @@ class PatchEmbedding(nn.Module):
         super().__init__()
         self.spec = encoder
         embedding, d_model = encoder.embedding, encoder.d_model
-        self.patch = nn.Linear(encoder.channels * encoder.patch_size**2, d_model)
+        self.patch = nn.Linear(encoder.num_channels * encoder.patch_size**2, d_model)
         self.class_token = nn.Parameter(torch.empty(d_model)) if encoder.class_token else None
         self.position = build_position(embedding.position, encoder.context_length, d_model)
         self.norm = build_norm(embedding.norm, d_model)
@@ -102,7 +102,7 @@ class VisionEncoder(Stack):
 
 def check_image_size(encoder: spec.VisionEncoder, images: Float[Tensor, "B C H W"]) -> None:
     """Raise where the pictures are not what the model's positions and patches are for."""
-    expected = encoder.channels, encoder.image_size, encoder.image_size
+    expected = encoder.num_channels, encoder.image_size, encoder.image_size
     if images.shape[1:] != expected:
         given, wanted = (" x ".join(map(str, shape)) for shape in (images.shape[1:], expected))
         raise SpecError("images", f"they are {given} and the model takes {wanted}", "resize or convert them")

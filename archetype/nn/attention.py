@@ -68,7 +68,7 @@ class MultiHead(nn.Module):
             x, norm = norm(x), None
         y = self.heads(x)
         y = y if norm is None else norm(y)
-        return y if self.spec.clip is None else y.clamp(-self.spec.clip, self.spec.clip)
+        return y if self.spec.clip_qkv is None else y.clamp(-self.spec.clip_qkv, self.spec.clip_qkv)
 
     def heads(self, x: Float[Tensor, "B T HP"]) -> Heads:
         """Features apart by head."""
@@ -168,7 +168,7 @@ class Attention(MultiHead):
     def _with_global(self, y: Heads, x: Float[Tensor, "B T D"], context: ForwardContext) -> Heads:
         """The global tokens' own look at everything (Beltagy 2020, section 3.1)."""
         assert isinstance(self.spec.pattern, spec.GlobalWindow)
-        g = min(self.spec.pattern.global_tokens, x.shape[1])
+        g = min(self.spec.pattern.num_global_tokens, x.shape[1])
         norms = {"q": self.q_norm, "k": self.k_norm, "v": None}
         q, k, v = (self.seen(getattr(self, f"{name}_global")(x), norm) for name, norm in norms.items())
         q, k = (self._turned(z, context.positions, context) for z in (q, k))

@@ -89,7 +89,7 @@ def build_block(block: spec.Block, d_model: int, causal: bool, layer: int) -> Bl
     """The module of one layer, the `layer`-th of its stack."""
     contents = Contents(
         mixer=build_mixer(block.mixer, d_model, causal, layer),
-        cross=CrossAttention(block.cross, d_model) if block.cross is not None else None,
+        cross=CrossAttention(block.cross_attention, d_model) if block.cross_attention is not None else None,
         feedforward=build_feedforward(block.feedforward, d_model),
         dropout=block.dropout,
         residual_scale=block.residual_scale,

@@ -30,7 +30,7 @@ class MixtureOfExperts(nn.Module):
         self.experts = Experts(feedforward.expert, feedforward.num_experts, d_model)
         self.shared = _dense(feedforward.shared, d_model) if feedforward.shared is not None else None
         self.shared_gate = nn.Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
-        correction = torch.empty(feedforward.num_experts) if feedforward.router.correction else None
+        correction = torch.empty(feedforward.num_experts) if feedforward.router.expert_bias else None
         self.register_buffer("correction", correction)
 
     def reset_buffers(self) -> None:
@@ -83,7 +83,7 @@ class MixtureOfExperts(nn.Module):
 def group_limited_mask(worth: Float[Tensor, "N E"], groups: spec.ExpertGroups) -> Bool[Tensor, "N E"]:
     """Whether each expert's group is among those whose best experts are the token's best."""
     grouped = worth.unflatten(-1, (groups.num_groups, -1))
-    best = grouped.topk(groups.best).values.sum(-1).topk(groups.groups_per_token).indices
+    best = grouped.topk(groups.top_k_in_group).values.sum(-1).topk(groups.groups_per_token).indices
     kept = torch.zeros(grouped.shape[:-1], dtype=torch.bool, device=worth.device).scatter(-1, best, True)
     return kept[..., None].expand(grouped.shape).flatten(1)
 

@@ -51,7 +51,7 @@ class Attention(Spec):
     (Ainslie 2023): query head h reads key/value head floor(h K / H). Absent: `num_kv_heads` is `num_heads`,
     `head_dim` is d_model / num_heads, `scale` is 1 / sqrt(head_dim). `softcap` bends a score s to c tanh(s / c)
     (Gemma 2). `qk_norm` normalizes queries and keys before they are turned, each head's or all heads' together
-    (Henry 2020; OLMo 2). `clip` bounds queries, keys and values to -c ... c (MPT). An `additive` score is
+    (Henry 2020; OLMo 2). `clip_qkv` bounds queries, keys and values to -c ... c (MPT). An `additive` score is
     w^T tanh(q + k) (Bahdanau 2014). `dropout` falls on the weights.
     """
 
@@ -63,7 +63,7 @@ class Attention(Spec):
     score: Literal["dot", "additive"] = "dot"
     scale: Positive | None = None
     softcap: Positive | None = None
-    clip: Positive | None = None
+    clip_qkv: Positive | None = None
     qk_norm: VectorNorm = NoNorm()
     qk_norm_over: Literal["head", "all"] = "head"
     position: MixerPosition = NoPosition()

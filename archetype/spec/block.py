@@ -64,14 +64,14 @@ Wiring = Annotated[
 
 
 class Block(Spec):
-    """One layer. `cross` looks at an encoder's output.
+    """One layer. `cross_attention` looks at an encoder's output.
 
     What each content gives is dropped out, and multiplied by `residual_scale` (Granite), before it is added.
     """
 
     wiring: Wiring
     mixer: Mixer
-    cross: Attention | None = None
+    cross_attention: Attention | None = None
     feedforward: FeedForward = NoFeedForward()
     dropout: Probability = 0.0
     residual_scale: Positive = 1.0
@@ -81,16 +81,16 @@ class Block(Spec):
         if isinstance(self.wiring, ParallelResidual):
             if isinstance(self.feedforward, NoFeedForward):
                 invalid("wiring", "parallel wiring needs a feed-forward part", "give one, or use pre_norm")
-            if self.cross is not None:
+            if self.cross_attention is not None:
                 invalid("wiring", "parallel wiring has no place for cross-attention", "use pre_norm or post_norm")
         return self
 
     @model_validator(mode="after")
     def _cross_sees_all(self) -> "Block":
-        if self.cross is not None:
-            if not isinstance(self.cross.position, NoPosition):
+        if self.cross_attention is not None:
+            if not isinstance(self.cross_attention.position, NoPosition):
                 cause = "a position in the target has no distance to one in the source"
-                invalid("cross.position", cause, "leave it out")
-            if not isinstance(self.cross.pattern, Full):
-                invalid("cross.pattern", "cross-attention sees the whole source", "leave it out")
+                invalid("cross_attention.position", cause, "leave it out")
+            if not isinstance(self.cross_attention.pattern, Full):
+                invalid("cross_attention.pattern", "cross-attention sees the whole source", "leave it out")
         return self

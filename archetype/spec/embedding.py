@@ -10,14 +10,14 @@ from archetype.spec.position import EmbeddingPosition, NoPosition
 
 
 class Embedding(Spec):
-    """Token vectors times `scale`, plus positions and one of `token_types` vectors, then a norm and dropout.
+    """Token vectors times `scale`, plus positions and one of `num_token_types` vectors, then a norm and dropout.
 
     Types say which part of the input a token belongs to (Devlin 2018); where nothing says it, all are of the first.
     """
 
     position: EmbeddingPosition = NoPosition()
     scale: Positive = 1.0
-    token_types: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
+    num_token_types: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
     norm: Norm = NoNorm()
     dropout: Probability = 0.0
 

@@ -53,14 +53,14 @@ Expert = Annotated[MLP | GatedMLP, Field(discriminator="kind")]
 class SoftmaxRouter(Spec):
     """A token's affinities are the softmax of its logits over all experts; the largest are its weights.
 
-    `renormalize` makes the chosen weights sum to one; then they are multiplied by `scale`. A `correction` for each
+    `renormalize` makes the chosen weights sum to one; then they are multiplied by `scale`. An `expert_bias` for each
     expert is added where experts are chosen and nowhere else (DeepSeek-AI 2024b, equation 16); training leaves it.
     """
 
     kind: Literal["softmax"] = "softmax"
     renormalize: Flag = False
     scale: Positive = 1.0
-    correction: Flag = False
+    expert_bias: Flag = False
 
 
 class SigmoidRouter(Spec):
@@ -69,7 +69,7 @@ class SigmoidRouter(Spec):
     kind: Literal["sigmoid"] = "sigmoid"
     renormalize: Flag = False
     scale: Positive = 1.0
-    correction: Flag = False
+    expert_bias: Flag = False
 
 
 Router = Annotated[SoftmaxRouter | SigmoidRouter, Field(discriminator="kind")]
@@ -78,13 +78,13 @@ Router = Annotated[SoftmaxRouter | SigmoidRouter, Field(discriminator="kind")]
 class ExpertGroups(Spec):
     """A token chooses `groups_per_token` of `num_groups` groups, and its experts in them.
 
-    A group is worth what its best expert is (DeepSeek-AI 2024, section 2.2.2), or its `best` ones together
+    A group is worth what its best expert is (DeepSeek-AI 2024, section 2.2.2), or its `top_k_in_group` ones together
     (DeepSeek-AI 2024b, section 2.1.2).
     """
 
     num_groups: Size
     groups_per_token: Size
-    best: Size = 1
+    top_k_in_group: Size = 1
 
 
 class MixtureOfExperts(Spec):
@@ -116,9 +116,9 @@ class MixtureOfExperts(Spec):
             groups, of = self.groups.groups_per_token, self.groups.num_groups
             if experts % of:
                 invalid("groups.num_groups", f"{of} does not divide num_experts {experts}", "use a divisor")
-            if self.groups.best > experts // of:
-                cause = f"{self.groups.best} is more than the {experts // of} experts of a group"
-                invalid("groups.best", cause, f"use at most {experts // of}")
+            if self.groups.top_k_in_group > experts // of:
+                cause = f"{self.groups.top_k_in_group} is more than the {experts // of} experts of a group"
+                invalid("groups.top_k_in_group", cause, f"use at most {experts // of}")
             if groups > of:
                 invalid("groups.groups_per_token", f"{groups} is more than num_groups {of}", f"use at most {of}")
             if chosen > groups * (experts // of):

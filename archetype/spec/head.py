@@ -41,10 +41,10 @@ class MaskedLanguageModelHead(Spec):
 
 
 class ClassificationHead(Spec):
-    """Logits of `classes` for a whole text or image, from its pooled vector."""
+    """Logits of `num_classes` for a whole text or image, from its pooled vector."""
 
     kind: Literal["classification"] = "classification"
-    classes: Size
+    num_classes: Size
     dropout: Probability = 0.0
 
 

@@ -120,7 +120,7 @@ class StateBridge(Spec):
 class EncoderDecoder(_Model):
     """A target text written with a view of a source text (Sutskever 2014; Vaswani 2017).
 
-    The decoder sees the source through the `cross` of its blocks, through a `bridge` of states, or both.
+    The decoder sees the source through the `cross_attention` of its blocks, through a `state_bridge`, or both.
     `source_vocab_size` is the encoder's where the embeddings are not shared (absent: the same).
     """
 
@@ -132,7 +132,7 @@ class EncoderDecoder(_Model):
     embedding: PairEmbedding = PairEmbedding()
     encoder: Stack
     decoder: Stack
-    bridge: StateBridge | None = None
+    state_bridge: StateBridge | None = None
     head: LanguageModelHead = LanguageModelHead()
     initialization: Initialization = GPT2Initialization()
 
@@ -149,15 +149,19 @@ class EncoderDecoder(_Model):
         _sinusoids_fit(self.embedding, self.d_model)
         if self.source_vocab_size is not None and self.embedding.shared:
             invalid("source_vocab_size", "a shared table has one vocabulary", "leave it out, or use shared: false")
-        if self.bridge is None and all(block.cross is None for block in self.decoder.layers):
+        if self.state_bridge is None and all(block.cross_attention is None for block in self.decoder.layers):
             cause = "no block of the decoder sees the source"
-            invalid("decoder.layers", cause, "give a block cross, or bridge: {kind: state} to recurrent stacks")
-        if self.bridge is not None:
+            invalid(
+                "decoder.layers",
+                cause,
+                "give a block cross_attention, or state_bridge: {kind: state} to recurrent stacks",
+            )
+        if self.state_bridge is not None:
             ours = [type(block.mixer) for block in self.encoder.layers]
             theirs = [type(block.mixer) for block in self.decoder.layers]
             if ours != theirs or not set(ours) <= {RNN, LSTM, GRU}:
                 cause = "a bridge of states needs the same recurrent mixers in both stacks, layer by layer"
-                invalid("bridge", cause, "make the stacks alike, or use cross-attention")
+                invalid("state_bridge", cause, "make the stacks alike, or use cross-attention")
         return self
 
 
@@ -234,7 +238,7 @@ class VisionEncoder(_Model):
     kind: Literal["vision_encoder"] = "vision_encoder"
     image_size: Size
     patch_size: Size
-    channels: Size = 3
+    num_channels: Size = 3
     d_model: Size
     class_token: Flag = True
     embedding: Embedding = Embedding(position=Learned())
@@ -259,8 +263,8 @@ class VisionEncoder(_Model):
         if self.image_size % self.patch_size:
             cause = f"{self.patch_size} does not divide image_size {self.image_size}"
             invalid("patch_size", cause, "use a divisor")
-        if self.embedding.token_types:
-            invalid("embedding.token_types", "patches of a picture are all of one type", "leave it out")
+        if self.embedding.num_token_types:
+            invalid("embedding.num_token_types", "patches of a picture are all of one type", "leave it out")
         _sinusoids_fit(self.embedding, self.d_model)
         return self
 

@@ -168,21 +168,23 @@ class Strided(_Pattern):
 
 
 class Fixed(_Pattern):
-    """The positions of its own block of `stride`, and the last `summary` of every block (Child 2019, section 4.2)."""
+    """The positions of its own block of `stride`, and the last `num_summary` of all (Child 2019, section 4.2)."""
 
     kind: Literal["fixed"] = "fixed"
     stride: Size
-    summary: Size
+    num_summary: Size
 
     @model_validator(mode="after")
     def _summary_is_part(self) -> "Fixed":
-        if self.summary > self.stride:
-            invalid("summary", f"{self.summary} is more than stride {self.stride}", f"use at most {self.stride}")
+        if self.num_summary > self.stride:
+            invalid(
+                "num_summary", f"{self.num_summary} is more than stride {self.stride}", f"use at most {self.stride}"
+            )
         return self
 
     def rule(self, i: Positions, j: Positions, setting: MaskContext) -> Any:
         """In the same block, or in a block's summary."""
-        return (i // self.stride == j // self.stride) | (j % self.stride >= self.stride - self.summary)
+        return (i // self.stride == j // self.stride) | (j % self.stride >= self.stride - self.num_summary)
 
     def pieces(self, setting: MaskContext) -> tuple[Piece, ...]:
         """Each block with itself; and everyone with the summaries of the blocks before (or of all others)."""
@@ -191,7 +193,7 @@ class Fixed(_Pattern):
         across = []
         for run in _runs(range(n), max(s, 64)):
             stop = run.stop if setting.causal else n
-            across.append(Tile(run, tuple(range(place, stop, s) for place in range(s - self.summary, s))))
+            across.append(Tile(run, tuple(range(place, stop, s) for place in range(s - self.num_summary, s))))
         return (
             Piece(blocks, lambda i, j: i // s == j // s),
             Piece(tuple(across), lambda i, j: i // s != j // s),
@@ -202,13 +204,13 @@ class Fixed(_Pattern):
         n, total = setting.length, 0
         for block in _runs(range(n), self.stride):
             own, later = len(block), n - block.stop
-            summary = max(0, own - (self.stride - self.summary))
+            summary = max(0, own - (self.stride - self.num_summary))
             total += own * (own + 1) // 2 + summary * later if setting.causal else own * own + summary * (n - own)
         return total
 
 
 class GlobalWindow(_Pattern):
-    """A window, and `global_tokens` at the start that see all and are seen by all (Beltagy 2020).
+    """A window, and `num_global_tokens` at the start that see all and are seen by all (Beltagy 2020).
 
     With `global_projections` the global tokens look through queries, keys and values of their own, as Longformer's
     published weights have them.
@@ -216,17 +218,17 @@ class GlobalWindow(_Pattern):
 
     kind: Literal["global_window"] = "global_window"
     size: Size
-    global_tokens: Size = 1
+    num_global_tokens: Size = 1
     global_projections: Flag = False
 
     def rule(self, i: Positions, j: Positions, setting: MaskContext) -> Any:
         """Within the window, or one of the two is global."""
-        g = self.global_tokens
+        g = self.num_global_tokens
         return Window(size=self.size).rule(i, j, setting) | (i < g) | (j < g)
 
     def pieces(self, setting: MaskContext) -> tuple[Piece, ...]:
         """The band; everyone else with the global keys; the global queries with all keys."""
-        n, g = setting.length, min(self.global_tokens, setting.length)
+        n, g = setting.length, min(self.num_global_tokens, setting.length)
         reach = Window(size=self.size).reach(setting.causal)
         rest = range(g, n)
         return (
@@ -237,7 +239,7 @@ class GlobalWindow(_Pattern):
 
     def pairs(self, setting: MaskContext) -> int:
         """The band of the others, their pairs with the global ones, and the global queries'."""
-        g = min(self.global_tokens, setting.length)
+        g = min(self.num_global_tokens, setting.length)
         rest = setting.length - g
         band = Window(size=self.size).pairs(setting._replace(length=rest)) if rest else 0
         return band + rest * g + (g * (g + 1) // 2 if setting.causal else g * setting.length)
@@ -247,8 +249,8 @@ class BigBird(_Pattern):
     """By blocks of positions: neighbours, the first and last as global ones, and a few at random (Zaheer 2020).
 
     Of `global_blocks` the larger half stands at the start. The random blocks of each row are drawn from `seed`, the
-    layer and the number of blocks, among those that the row would not see otherwise. A text of at most `full_up_to`
-    blocks is seen whole.
+    layer and the number of blocks, among those that the row would not see otherwise. A text of at most
+    `dense_up_to_blocks` blocks is seen whole.
     """
 
     kind: Literal["bigbird"] = "bigbird"
@@ -256,7 +258,7 @@ class BigBird(_Pattern):
     window_blocks: Size = 3
     random_blocks: Size = 3
     global_blocks: Size = 2
-    full_up_to: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
+    dense_up_to_blocks: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
 
     @model_validator(mode="after")
@@ -295,7 +297,7 @@ class BigBird(_Pattern):
 
 @lru_cache(maxsize=64)
 def _big_bird_rows(pattern: BigBird, count: int, layer: int) -> tuple[tuple[int, ...], ...]:
-    if count <= pattern.full_up_to:
+    if count <= pattern.dense_up_to_blocks:
         return (tuple(range(count)),) * count
     first = -(-pattern.global_blocks // 2)
     everyone = {c for c in range(count) if c < first or c >= count - (pattern.global_blocks - first)}

@@ -47,13 +47,17 @@ def check(stack: StackView) -> None:
     for index, block in enumerate(stack.layers):
         place = f"{stack.prefix}layers[{index}]"
         _within(f"{place}.mixer", block, stack)
-        if block.cross is not None:
+        if block.cross_attention is not None:
             if not stack.crosses:
-                invalid(f"{place}.cross", "there is no encoder to look at", "leave it out, or use kind encoder_decoder")
+                invalid(
+                    f"{place}.cross_attention",
+                    "there is no encoder to look at",
+                    "leave it out, or use kind encoder_decoder",
+                )
             try:
-                block.cross.fits(stack.d_model)
+                block.cross_attention.fits(stack.d_model)
             except PydanticCustomError as error:
-                _again(f"{place}.cross", error)
+                _again(f"{place}.cross_attention", error)
     tables = _relative_biases(stack.layers)
     if len(tables) > 1:
         (first, heads), (other, other_heads) = tables[:2]

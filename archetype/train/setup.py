@@ -114,7 +114,7 @@ def task_for(recipe: Recipe, model: specs.ModelSpec, tokenizer: Tokenizer | None
         cause = f"{length} is more than the model's context of {model.context_length}"
         raise SpecError("length", cause, "use a shorter length or a longer context")
     match objective, data, model:
-        case ImageClass(), Pictures(), specs.VisionEncoder(head=specs.ClassificationHead(classes=classes)):
+        case ImageClass(), Pictures(), specs.VisionEncoder(head=specs.ClassificationHead(num_classes=classes)):
             images = _images(data, model, classes)
             training, validation = images.split(data.validation, recipe.seed)
             return ImageTask(training, validation, recipe.batch_size, recipe.seed, objective)
@@ -169,17 +169,17 @@ def _pairs_task(
     return PairsTask(training, validation, recipe.batch_size, recipe.seed, objective)
 
 
-def _images(data: Pictures, model: specs.VisionEncoder, classes: int) -> Images:
+def _images(data: Pictures, model: specs.VisionEncoder, num_classes: int) -> Images:
     """The pictures, of the size and the classes that the model is for."""
     if not data.file:
         raise SpecError("data.file", "no file is given", "name one with --images, or in the recipe")
     images = read_images(Path(data.file))
-    found, wanted = images.images.shape[1:], (model.channels, model.image_size, model.image_size)
+    found, wanted = images.images.shape[1:], (model.num_channels, model.image_size, model.image_size)
     if found != wanted:
         given, taken = (" x ".join(map(str, shape)) for shape in (found, wanted))
         raise DataError(data.file, f"its images are {given} and the model takes {taken}", "change either")
-    if images.labels.max() >= classes:
-        cause = f"holds class {images.labels.max()} and the model's {classes} classes count from 0"
+    if images.labels.max() >= num_classes:
+        cause = f"holds class {images.labels.max()} and the model's {num_classes} classes count from 0"
         raise DataError(data.file, cause, "change either")
     return images
 

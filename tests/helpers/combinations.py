@@ -42,8 +42,8 @@ PATTERNS: dict[str, spec.Pattern] = {
     "full": spec.Full(),
     "window": spec.Window(size=5),
     "strided": spec.Strided(stride=3),
-    "fixed": spec.Fixed(stride=4, summary=2),
-    "global-window": spec.GlobalWindow(size=3, global_tokens=2),
+    "fixed": spec.Fixed(stride=4, num_summary=2),
+    "global-window": spec.GlobalWindow(size=3, num_global_tokens=2),
 }
 SCORES: dict[str, dict[str, Any]] = {
     "dot": {},

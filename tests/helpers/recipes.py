@@ -39,8 +39,8 @@ def recurrent_pair() -> dict[str, Any]:
         "kind": "encoder_decoder",
         "embedding": {"shared": False},
         "encoder": {"layers": [source, source]},
-        "decoder": {"layers": [target, target | {"cross": cross}]},
-        "bridge": {"kind": "state"},
+        "decoder": {"layers": [target, target | {"cross_attention": cross}]},
+        "state_bridge": {"kind": "state"},
     }
 
 
@@ -50,7 +50,7 @@ def transformer_pair() -> dict[str, Any]:
         "kind": "encoder_decoder",
         "embedding": {"position": {"kind": "sinusoidal"}},
         "encoder": {"layers": [block()], "final_norm": RMS},
-        "decoder": {"layers": [block(cross=ATTENTION)], "final_norm": RMS},
+        "decoder": {"layers": [block(cross_attention=ATTENTION)], "final_norm": RMS},
     }
 
 
@@ -63,8 +63,8 @@ def megabyte() -> dict[str, Any]:
 def vision(norm: dict[str, Any] = LAYER) -> dict[str, Any]:
     """Pictures of 8 x 8 in patches of 4 x 4."""
     return {
-        "kind": "vision_encoder", "image_size": 8, "patch_size": 4, "channels": 1, "d_model": 16,
-        "layers": [block(norm=norm)], "final_norm": norm, "head": {"kind": "classification", "classes": 3},
+        "kind": "vision_encoder", "image_size": 8, "patch_size": 4, "num_channels": 1, "d_model": 16,
+        "layers": [block(norm=norm)], "final_norm": norm, "head": {"kind": "classification", "num_classes": 3},
     }  # fmt: skip
 
 

@@ -42,14 +42,14 @@ def experts(**changes: Any) -> dict[str, Any]:
 def encoder(**changes: Any) -> spec.ModelSpec:
     """A text encoder."""
     layer = {"wiring": {"kind": "post_norm", "norm": {"kind": "layer"}}, **PLAIN_ENCODER}
-    embedding = {"position": {"kind": "learned"}, "token_types": 2, "norm": {"kind": "layer"}}
+    embedding = {"position": {"kind": "learned"}, "num_token_types": 2, "norm": {"kind": "layer"}}
     return spec.parse({"kind": "encoder", **SIZES, "embedding": embedding, "layers": [layer, layer]} | changes)
 
 
 def pair(**changes: Any) -> spec.ModelSpec:
     """An encoder and a decoder."""
     layer = {"wiring": PRE, **PLAIN_ENCODER}
-    crossed = layer | {"cross": {"kind": "attention", "num_heads": 4}}
+    crossed = layer | {"cross_attention": {"kind": "attention", "num_heads": 4}}
     stacks = {"encoder": {"layers": [layer]}, "decoder": {"layers": [crossed, crossed], "final_norm": {"kind": "rms"}}}
     return spec.parse({"kind": "encoder_decoder", **SIZES, **stacks} | changes)
 
@@ -94,7 +94,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "qk norm": attending(qk_norm={"kind": "layer"}),
     "window": attending(pattern={"kind": "window", "size": 5}),
     "strided": attending(pattern={"kind": "strided", "stride": 4}),
-    "fixed": attending(pattern={"kind": "fixed", "stride": 4, "summary": 1}),
+    "fixed": attending(pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
     "global window": attending(pattern={"kind": "global_window", "size": 4}),
     "latent": mixed(**LATENT),
     "latent, low rank": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, bias=True),
@@ -123,7 +123,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
 OTHERS: dict[str, spec.ModelSpec] = {
     "encoder": encoder(),
     "encoder, untied": encoder(head={"kind": "masked_language_model", "norm": {"kind": "layer"}, "tied": False}),
-    "encoder, pooled": encoder(pooler=True, head={"kind": "classification", "classes": 3}),
+    "encoder, pooled": encoder(pooler=True, head={"kind": "classification", "num_classes": 3}),
     "encoder, vectors": encoder(pooler=True, head={"kind": "none"}),
     "encoder, both ways": encoder(
         layers=[{"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm", "bidirectional": True}}]
@@ -156,8 +156,10 @@ OTHERS: dict[str, spec.ModelSpec] = {
     "encoder-decoder, two tables": pair(embedding={"shared": False}, source_vocab_size=17),
     "encoder-decoder, bridge": pair(
         encoder={"layers": [RECURRENT_PAIR]},
-        decoder={"layers": [RECURRENT_PAIR | {"cross": {"kind": "attention", "num_heads": 1, "score": "additive"}}]},
-        bridge={"kind": "state"},
+        decoder={
+            "layers": [RECURRENT_PAIR | {"cross_attention": {"kind": "attention", "num_heads": 1, "score": "additive"}}]
+        },
+        state_bridge={"kind": "state"},
     ),
     "bigram": spec.parse({"kind": "ngram", **SIZES, "n": 1}),
     "n-gram": spec.parse(
@@ -174,7 +176,7 @@ OTHERS: dict[str, spec.ModelSpec] = {
         }
     ),
     "picture": spec.parse(
-        PICTURE | {"final_norm": {"kind": "layer"}, "head": {"kind": "classification", "classes": 5}}
+        PICTURE | {"final_norm": {"kind": "layer"}, "head": {"kind": "classification", "num_classes": 5}}
     ),
     "picture, pooled": spec.parse(PICTURE | {"pooler": True, "class_token": False, "head": {"kind": "none"}}),
 }

@@ -77,7 +77,7 @@ def routers(wild: bool = False) -> SearchStrategy[spec.Router]:
     """Every way to weigh experts."""
     scale = positive(0.25, 2.0, wild)
     return st.one_of(
-        st.builds(part, renormalize=st.booleans(), scale=scale, correction=st.booleans())
+        st.builds(part, renormalize=st.booleans(), scale=scale, expert_bias=st.booleans())
         for part in (spec.SoftmaxRouter, spec.SigmoidRouter)
     )
 
@@ -88,7 +88,7 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False) -> spec.MixtureOfExper
     num_groups, size = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     groups_per_token = draw(st.integers(1, num_groups))
     best = draw(st.integers(1, size))
-    groups = spec.ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token, best=best)
+    groups = spec.ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token, top_k_in_group=best)
     grouped, shared = draw(st.booleans()), draw(st.none() | experts(wild))
     return spec.MixtureOfExperts(
         num_experts=num_groups * size,
@@ -184,15 +184,17 @@ def patterns(draw: DrawFn, causal: bool, wild: bool = False) -> spec.Pattern:
             return spec.Strided(stride=draw(size))
         case "fixed":
             stride = draw(size)
-            return spec.Fixed(stride=stride, summary=draw(st.integers(1, stride)))
+            return spec.Fixed(stride=stride, num_summary=draw(st.integers(1, stride)))
         case "global_window":
             own = not causal and draw(st.booleans())
-            return spec.GlobalWindow(size=draw(size), global_tokens=draw(counts(1, 3, wild)), global_projections=own)
+            return spec.GlobalWindow(
+                size=draw(size), num_global_tokens=draw(counts(1, 3, wild)), global_projections=own
+            )
         case "bigbird":
             return spec.BigBird(
                 block=draw(counts(1, 3, wild)), window_blocks=draw(st.sampled_from([1, 3])),
                 random_blocks=draw(counts(1, 2, wild)), global_blocks=draw(counts(1, 2, wild)),
-                full_up_to=draw(st.integers(0, 3)),
+                dense_up_to_blocks=draw(st.integers(0, 3)),
                 seed=draw(st.integers(0, 2**63 - 1) if wild else st.integers(0, 3)),
             )  # fmt: skip
         case _:
@@ -236,7 +238,7 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         score=score,
         scale=draw(st.none() | positive(0.1, 1.5, wild)) if score == "dot" else None,
         softcap=draw(st.none() | positive(0.5, 8.0, wild)) if score == "dot" else None,
-        clip=draw(st.none() | positive(0.1, 2.0, wild)),
+        clip_qkv=draw(st.none() | positive(0.1, 2.0, wild)),
         qk_norm=draw(vector_norms(wild)),
         qk_norm_over=draw(st.sampled_from(["head", "all"])),
         position=position,
@@ -314,7 +316,7 @@ def blocks(
     return spec.Block(
         wiring=draw(st.sampled_from(wirings)),
         mixer=mixer or draw(mixers(place, wild)),
-        cross=draw(attentions(place, wild, cross=True)) if cross else None,
+        cross_attention=draw(attentions(place, wild, cross=True)) if cross else None,
         feedforward=feedforward,
         dropout=draw(probabilities()),
         residual_scale=draw(st.just(1.0) | positive(0.1, 2.0, wild)),
@@ -330,7 +332,7 @@ def stacks(
     place = Place(d_model, causal, relative)
     one = blocks(place, wild) | blocks(place, wild, cross=True) if cross else blocks(place, wild)
     group = draw(st.lists(one, min_size=1, max_size=2 if cross else 3))
-    if cross and all(block.cross is None for block in group):
+    if cross and all(block.cross_attention is None for block in group):
         group.append(draw(blocks(place, wild, cross=True)))
     if draw(st.booleans()):
         return spec.repeat(draw(st.integers(1, 2)), *group)
@@ -352,7 +354,7 @@ def embeddings(draw: DrawFn, d_model: int, wild: bool = False) -> spec.Embedding
     return spec.Embedding(
         position=draw(added_positions(d_model, wild)),
         scale=draw(positive(0.25, 2.0, wild)),
-        token_types=draw(st.integers(0, 2**20) if wild else st.integers(0, 3)),
+        num_token_types=draw(st.integers(0, 2**20) if wild else st.integers(0, 3)),
         norm=draw(norms(wild)),
         dropout=draw(probabilities()),
     )
@@ -380,7 +382,7 @@ def language_model_heads(wild: bool = False) -> SearchStrategy[spec.LanguageMode
 
 def classification_heads(wild: bool = False) -> SearchStrategy[spec.ClassificationHead]:
     """Every head that gives a class."""
-    return st.builds(spec.ClassificationHead, classes=counts(1, 5, wild), dropout=probabilities())
+    return st.builds(spec.ClassificationHead, num_classes=counts(1, 5, wild), dropout=probabilities())
 
 
 def encoder_heads(wild: bool = False) -> SearchStrategy[spec.EncoderHead]:
@@ -453,7 +455,7 @@ def encoder_decoders(draw: DrawFn, wild: bool = False) -> spec.EncoderDecoder:
         embedding=spec.PairEmbedding(shared=shared, **dict(draw(embeddings(d_model, wild)))),
         encoder=spec.Stack(layers=encoder, final_norm=draw(norms(wild))),
         decoder=spec.Stack(layers=decoder, final_norm=draw(norms(wild))),
-        bridge=spec.StateBridge() if bridged else None,
+        state_bridge=spec.StateBridge() if bridged else None,
         head=draw(language_model_heads(wild)),
         initialization=draw(initializations(wild)),
     )
@@ -520,10 +522,10 @@ def vision_encoders(draw: DrawFn, wild: bool = False) -> spec.VisionEncoder:
     return spec.VisionEncoder(
         image_size=patch_size * draw(st.integers(1, 2**10) if wild else st.integers(1, 4)),
         patch_size=patch_size,
-        channels=draw(counts(1, 3, wild)),
+        num_channels=draw(counts(1, 3, wild)),
         d_model=d_model,
         class_token=draw(st.booleans()),
-        embedding=draw(embeddings(d_model, wild)).replace(token_types=0),
+        embedding=draw(embeddings(d_model, wild)).replace(num_token_types=0),
         layers=draw(stacks(d_model, wild, causal=False)),
         final_norm=draw(norms(wild)),
         pooler=draw(st.booleans()),

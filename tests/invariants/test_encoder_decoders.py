@@ -59,7 +59,7 @@ def in_chunks(model: EncoderDecoder, tokens: Tensor, state: State, cuts: list[in
 def everything() -> spec.EncoderDecoder:
     """A target's layers of all kinds, each with a look at the source, and a source's that read both ways."""
     cross = spec.Attention(num_heads=2, num_kv_heads=1)
-    layers = tuple(block.replace(cross=cross) for block in hybrid().layers)
+    layers = tuple(block.replace(cross_attention=cross) for block in hybrid().layers)
     both_ways = combined({"mixer": "lstm"}).layers[0].replace(mixer=spec.LSTM(bidirectional=True))
     relative = combined({"position": "relative", "pattern": "window"}).layers[0]
     return spec.EncoderDecoder(
@@ -175,7 +175,7 @@ def test_pairs_do_not_see_each_other(drawn: spec.EncoderDecoder) -> None:
 
 LSTM = combined({"mixer": "lstm", "feedforward": "none"}).layers[0]
 VIEWS = {
-    "bridge": (None, spec.StateBridge()),
+    "state_bridge": (None, spec.StateBridge()),
     "cross": (spec.Attention(num_heads=2), None),
     "additive cross": (spec.Attention(num_heads=1, score="additive"), None),
     "both": (spec.Attention(num_heads=2), spec.StateBridge()),
@@ -186,7 +186,9 @@ VIEWS = {
 def test_every_token_of_the_source_reaches_every_token_of_the_target(view: str) -> None:
     cross, bridge = VIEWS[view]
     drawn = everything().replace(
-        encoder=spec.Stack(layers=(LSTM,)), decoder=spec.Stack(layers=(LSTM.replace(cross=cross),)), bridge=bridge
+        encoder=spec.Stack(layers=(LSTM,)),
+        decoder=spec.Stack(layers=(LSTM.replace(cross_attention=cross),)),
+        state_bridge=bridge,
     )
     model, given_source, target = model_of(drawn), source(1, 5), text(1, 4)
     expected = model.teach(given_source, target)

@@ -116,7 +116,7 @@ def test_every_position_sees_both_ends(name: str, place: int) -> None:
     assert (differences > 1e-5).all()
 
 
-@given(encoders().filter(lambda drawn: drawn.embedding.token_types > 1))
+@given(encoders().filter(lambda drawn: drawn.embedding.num_token_types > 1))
 @settings(max_examples=15)
 def test_absent_types_are_all_the_first(drawn: spec.Encoder) -> None:
     model, tokens = model_of(drawn), text(2, 6)
@@ -137,8 +137,8 @@ def test_without_positions_the_mean_of_patches_knows_no_order() -> None:
     """Patches change places in the picture: nothing is left of where they stood."""
     block = encoder(spec.Attention(num_heads=2)).layers[0]
     drawn = spec.VisionEncoder(
-        image_size=8, patch_size=2, channels=1, d_model=8, class_token=False, embedding=spec.Embedding(),
-        layers=(block,), head=spec.ClassificationHead(classes=3),
+        image_size=8, patch_size=2, num_channels=1, d_model=8, class_token=False, embedding=spec.Embedding(),
+        layers=(block,), head=spec.ClassificationHead(num_classes=3),
     )  # fmt: skip
     images = pictures(drawn, 2)
     turned = images.unflatten(3, (4, 2)).roll(1, 3).flatten(3)
@@ -150,5 +150,5 @@ def test_without_positions_the_mean_of_patches_knows_no_order() -> None:
 
 def pictures(drawn: spec.VisionEncoder, number: int) -> Tensor:
     """Random pictures of the size that a model takes."""
-    shape = number, drawn.channels, drawn.image_size, drawn.image_size
+    shape = number, drawn.num_channels, drawn.image_size, drawn.image_size
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))

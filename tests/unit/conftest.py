@@ -51,14 +51,14 @@ SPECS = {
     "mpt": mpt(**COMMON, num_heads=2),
     "mamba": mamba(**COMMON),
     "bert": bert(**COMMON, num_heads=2),
-    "bert for classes": bert(**COMMON, num_heads=2, head=spec.ClassificationHead(classes=3), pooler=True),
+    "bert for classes": bert(**COMMON, num_heads=2, head=spec.ClassificationHead(num_classes=3), pooler=True),
     "longformer": longformer(**COMMON, num_heads=2, windows=(4, 8)),
     "big_bird": bigbird(**COMMON, num_heads=2, qkv_bias=False),
     "t5": t5(**COMMON, num_heads=2, d_ff=12, head_dim=6),
     "t5 gated": t5(**COMMON, num_heads=2, d_ff=12, num_decoder_layers=1, gated=True, tied=False),
     "marian": marian(**COMMON, num_heads=2, d_ff=12),
     "marian of two tables": marian(**COMMON, num_heads=2, d_ff=12, source_vocab_size=7, shared=False),
-    "vit": vit(num_layers=2, d_model=8, num_heads=2, patch_size=2, image_size=4, classes=3),
+    "vit": vit(num_layers=2, d_model=8, num_heads=2, patch_size=2, image_size=4, num_classes=3),
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ def keys(model: spec.ModelSpec) -> Keys:
         "feed_forward_length": expect_kind(spec.MLP, block.feedforward, "layers[0].feedforward").width(encoder.d_model),
         "attention.head_count": mixer.num_heads,
         "attention.layer_norm_epsilon": norm.eps,
-        "tokenizer.ggml.token_type_count": encoder.embedding.token_types,
+        "tokenizer.ggml.token_type_count": encoder.embedding.num_token_types,
     }
 
 

@@ -70,7 +70,7 @@ def _router(clues: CheckpointInfo, corrected: bool) -> spec.Router:
     return made(
         renormalize=bool(clues.habit.renormalized if renormalized is None else renormalized),
         scale=clues.positive(ROUTER_SCALE, 1.0),
-        correction=corrected,
+        expert_bias=corrected,
     )
 
 
@@ -79,7 +79,7 @@ def _groups(clues: CheckpointInfo, number: int, corrected: bool) -> spec.ExpertG
     if count is None or chosen is None or count == 1:
         return None
     if corrected:
-        return spec.ExpertGroups(num_groups=count, groups_per_token=chosen, best=min(2, number // count))
+        return spec.ExpertGroups(num_groups=count, groups_per_token=chosen, top_k_in_group=min(2, number // count))
     if clues.config.get("topk_method") == "greedy":
         return None
     return spec.ExpertGroups(num_groups=count, groups_per_token=chosen)

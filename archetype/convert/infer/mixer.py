@@ -61,7 +61,7 @@ def _attention(clues: CheckpointInfo, layer: Layer, frame: ModelDims) -> spec.At
         bias={name: "qkv.bias" in found or f"{name}.bias" in found for name in "qkv"} | {"o": "o.bias" in found},
         scale=_score_scale(clues, head_dim),
         softcap=config.optional_positive("attn_logit_softcapping"),
-        clip=config.optional_positive("clip_qkv"),
+        clip_qkv=config.optional_positive("clip_qkv"),
         qk_norm=norm,
         qk_norm_over=over,
         position=_position(clues, layer.number, head_dim, frame),

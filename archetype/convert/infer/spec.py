@@ -148,7 +148,7 @@ def _embedding(clues: CheckpointInfo, found: GroupedTensors, around: ModelDims) 
     return spec.Embedding(
         position=_added(clues, found, around),
         scale=scale,
-        token_types=_rows(clues, found, "embedding.token_type") or 0,
+        num_token_types=_rows(clues, found, "embedding.token_type") or 0,
         norm=_norm(clues, found, "embedding.norm", assumed=clues.habit.embedding_norm),
     )
 

@@ -38,7 +38,7 @@ def test_unigram_keeps_its_scores_and_rules(make: Any) -> None:
     assert made.flags == {"add_space_prefix": True, "remove_extra_whitespaces": True}
 
 
-def replace(tokenizer: HuggingFaceTokenizer, *keys: str, value: Any) -> HuggingFaceTokenizer:
+def changed(tokenizer: HuggingFaceTokenizer, *keys: str, value: Any) -> HuggingFaceTokenizer:
     definition = json.loads(json.dumps(tokenizer.definition))
     inner = definition
     for key in keys[:-1]:

@@ -8,6 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from archetype import spec
+from archetype.convert import hf_folder
 from archetype.convert.hf_folder import read_model
 from archetype.convert.source import read_hf_spec
 from archetype.errors import ArchetypeError, CheckpointError

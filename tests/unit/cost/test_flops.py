@@ -120,7 +120,7 @@ def test_an_encoder_multiplies_what_is_counted(name: str) -> None:
 def test_a_picture_costs_the_same_whatever_length_is_asked_for(name: str) -> None:
     drawn = OTHERS[name]
     assert isinstance(drawn, spec.VisionEncoder)
-    model, pictures = build(drawn).eval(), torch.zeros(BATCH, drawn.channels, drawn.image_size, drawn.image_size)
+    model, pictures = build(drawn).eval(), torch.zeros(BATCH, drawn.num_channels, drawn.image_size, drawn.image_size)
     report = cost.report(drawn, BATCH, 1000)
     assert report.length == drawn.context_length
     assert flops_of(lambda: model(pictures)) == report.flops["forward"] > 0

@@ -44,7 +44,7 @@ def test_every_system_has_a_tiny_preset_and_no_other_is_tiny() -> None:
 def test_a_tiny_preset_reads_bytes_or_digits_in_two_layers_a_side(name: str) -> None:
     tiny = families.preset(name)
     if isinstance(tiny, spec.VisionEncoder):
-        assert (tiny.image_size, tiny.channels, tiny.head) == (8, 1, spec.ClassificationHead(classes=10))
+        assert (tiny.image_size, tiny.num_channels, tiny.head) == (8, 1, spec.ClassificationHead(num_classes=10))
     else:
         assert 256 <= tiny.vocab_size <= 263  # the bytes, and the ids that its objective needs beside them
     assert all(len(stack.layers) == 2 for stack in tiny.stacks)
@@ -110,13 +110,16 @@ def test_t5_divides_no_score_and_version_1_1_has_a_head_of_its_own() -> None:
     assert isinstance(old, spec.EncoderDecoder) and isinstance(new, spec.EncoderDecoder)
     blocks = [*old.encoder.layers, *old.decoder.layers]
     assert {block.mixer.scale for block in blocks if isinstance(block.mixer, spec.Attention)} == {1.0}
-    assert {block.cross.scale for block in blocks if block.cross is not None} == {1.0}
+    assert {block.cross_attention.scale for block in blocks if block.cross_attention is not None} == {1.0}
     assert (old.head.tied, old.head.scale) == (True, 768**-0.5)
     assert (new.head.tied, new.head.scale) == (False, 1.0)
 
 
 def test_seq2seq_with_attention_looks_at_the_source_from_its_last_layer_only() -> None:
     model = families.preset("seq2seq-attention-tiny")
-    assert isinstance(model, spec.EncoderDecoder) and model.bridge is not None
+    assert isinstance(model, spec.EncoderDecoder) and model.state_bridge is not None
     assert [block.mixer for block in model.encoder.layers] == [spec.LSTM(bidirectional=True)] * 2
-    assert [block.cross for block in model.decoder.layers] == [None, spec.Attention(num_heads=1, score="additive")]
+    assert [block.cross_attention for block in model.decoder.layers] == [
+        None,
+        spec.Attention(num_heads=1, score="additive"),
+    ]

@@ -96,7 +96,7 @@ def test_a_text_that_cannot_be_filled_is_told(text: str, message: str) -> None:
 
 def test_a_model_that_names_no_tokens_is_told() -> None:
     remedy = "use a model with head masked_language_model"
-    for head in (spec.NoHead(), spec.ClassificationHead(classes=2)):
+    for head in (spec.NoHead(), spec.ClassificationHead(num_classes=2)):
         message = refusal("fill", encoder(head=head), "a[MASK]")
         assert message == f"head: a head of kind {head.kind} does not name tokens; {remedy}"
     assert refusal("fill", encoder(vocab_size=256), "a[MASK]") == (

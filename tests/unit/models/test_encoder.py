@@ -56,7 +56,7 @@ def test_hidden_tokens_are_named_through_a_layer_and_a_norm(tied: bool, bias: bo
 
 @pytest.mark.parametrize("pooler", [False, True])
 def test_a_class_follows_from_the_first_token(pooler: bool) -> None:
-    model = encoder(pooler=pooler, head=spec.ClassificationHead(classes=3))
+    model = encoder(pooler=pooler, head=spec.ClassificationHead(num_classes=3))
     first = model.vectors(TOKENS)[:, 0]
     if pooler:
         first = torch.tanh(first @ model.pooler.weight.T + model.pooler.bias)
@@ -70,7 +70,7 @@ def test_without_a_head_it_gives_vectors() -> None:
 
 
 def test_dropout_falls_on_the_pooled_vector_in_training_only() -> None:
-    model = encoder(pooler=True, head=spec.ClassificationHead(classes=64, dropout=0.5))
+    model = encoder(pooler=True, head=spec.ClassificationHead(num_classes=64, dropout=0.5))
     assert torch.equal(model(TOKENS), model(TOKENS))
     model.classifier.train()
     assert not torch.equal(model(TOKENS), model(TOKENS))
@@ -88,13 +88,13 @@ def test_names_of_parameters_are_the_file_format() -> None:
         "embedding.norm.bias", "pooler.weight", "pooler.bias", "lm_head.bias", "lm_head.dense.weight",
         "lm_head.dense.bias", "lm_head.norm.weight", "lm_head.norm.bias",
     ]  # fmt: skip
-    classes = build_on_meta(BERT.replace(head=spec.ClassificationHead(classes=3))).state_dict()
+    classes = build_on_meta(BERT.replace(head=spec.ClassificationHead(num_classes=3))).state_dict()
     assert [name for name in classes if "class" in name or "head" in name] == ["classifier.weight", "classifier.bias"]
 
 
 def test_it_learns_what_is_hidden() -> None:
     """Every fourth byte of a text is hidden; every parameter that the head can see is reached by the first step."""
-    preset = BERT.replace(embedding=BERT.embedding.replace(token_types=0), context_length=64)
+    preset = BERT.replace(embedding=BERT.embedding.replace(num_token_types=0), context_length=64)
     model = build_on_meta(preset).to_empty(device="cpu")
     initialize(model, preset.initialization, preset.num_layers, seed=0)
     windows = torch.tensor(list(writing.ENGLISH.encode())).unfold(0, 64, 32)

@@ -19,8 +19,8 @@ BLOCK = spec.Block(
     feedforward=spec.MLP(d_ff=24, activation="gelu", bias=True),
 )
 BASE = spec.VisionEncoder(
-    image_size=6, patch_size=2, channels=3, d_model=8, layers=(BLOCK,) * 2, final_norm=spec.LayerNorm(),
-    head=spec.ClassificationHead(classes=5),
+    image_size=6, patch_size=2, num_channels=3, d_model=8, layers=(BLOCK,) * 2, final_norm=spec.LayerNorm(),
+    head=spec.ClassificationHead(num_classes=5),
 )  # fmt: skip
 UNPLACED = BASE.replace(class_token=False, embedding=spec.Embedding())
 
@@ -162,7 +162,12 @@ def test_gradients_reach_every_parameter_and_training_reduces_the_loss() -> None
     images, labels = torch.tensor(digits.images[:256, None]).float() / 16, torch.tensor(digits.target[:256])
     layer = BLOCK.replace(feedforward=spec.MLP(d_ff=64, activation="gelu", bias=True))
     encoder = BASE.replace(
-        image_size=8, channels=1, d_model=32, layers=(layer,), pooler=True, head=spec.ClassificationHead(classes=10)
+        image_size=8,
+        num_channels=1,
+        d_model=32,
+        layers=(layer,),
+        pooler=True,
+        head=spec.ClassificationHead(num_classes=10),
     )
     model, found = initialized(encoder), []
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)

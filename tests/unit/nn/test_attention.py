@@ -198,8 +198,8 @@ LONG = 40
 PATTERNS: dict[str, spec.Pattern] = {
     "window": spec.Window(size=6),
     "strided": spec.Strided(stride=6),
-    "fixed": spec.Fixed(stride=6, summary=2),
-    "global": spec.GlobalWindow(size=6, global_tokens=2),
+    "fixed": spec.Fixed(stride=6, num_summary=2),
+    "global": spec.GlobalWindow(size=6, num_global_tokens=2),
     "bigbird": spec.BigBird(block=4, random_blocks=2),
     "bigbird of few blocks": spec.BigBird(block=4, window_blocks=1, random_blocks=1, global_blocks=1),
 }
@@ -262,7 +262,7 @@ def copied(part: Attention) -> None:
             getattr(part, f"{name}_global").load_state_dict(getattr(part, name).state_dict())
 
 
-OWN = spec.GlobalWindow(size=6, global_tokens=3, global_projections=True)
+OWN = spec.GlobalWindow(size=6, num_global_tokens=3, global_projections=True)
 GLOBALS: dict[str, dict[str, Any]] = {
     "plain": {},
     "grouped": {"num_kv_heads": 2, "bias": ALL},

@@ -26,7 +26,7 @@ def build(
     contents = {
         "mixer": spec.Attention(num_heads=2, position=spec.Rotary()),
         "feedforward": spec.MLP(d_ff=12, activation="gelu"),
-        "cross": spec.Attention(num_heads=4) if crosses else None,
+        "cross_attention": spec.Attention(num_heads=4) if crosses else None,
     } | contents
     block = build_block(spec.Block(wiring=wiring, dropout=dropout, **contents), D, causal, layer=0)
     initialize(block, spec.NormalInitialization(), 1, seed=0)

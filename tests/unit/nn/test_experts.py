@@ -34,12 +34,12 @@ CASES: dict[str, dict[str, Any]] = {
     "gated with biases": {"expert": GATED.replace(bias=True)},
     "shared": {"shared": GATED.replace(d_ff=9, bias=True)},
     "plain beside gated": {"expert": PLAIN, "shared": GATED},
-    "corrected": {"router": spec.SigmoidRouter(renormalize=True, correction=True)},
-    "corrected softmax": {"router": spec.SoftmaxRouter(scale=1.5, correction=True)},
+    "corrected": {"router": spec.SigmoidRouter(renormalize=True, expert_bias=True)},
+    "corrected softmax": {"router": spec.SoftmaxRouter(scale=1.5, expert_bias=True)},
     "groups by their two best": {
-        "groups": GROUPS.replace(best=2),
+        "groups": GROUPS.replace(top_k_in_group=2),
         "experts_per_token": 3,
-        "router": spec.SigmoidRouter(correction=True),
+        "router": spec.SigmoidRouter(expert_bias=True),
     },
     "shared behind a gate": {"shared": GATED.replace(d_ff=9), "shared_gate": True},
     "swish": {"expert": spec.GatedMLP(d_ff=5, activation=spec.Swish(beta=1.7))},
@@ -80,10 +80,10 @@ def naive(part: MixtureOfExperts, x: Tensor) -> Tensor:
             affinity = logits.exp() / logits.exp().sum()
         else:
             affinity = 1 / (1 + (-logits).exp())
-        worth = [affinity[e].item() + (part.correction[e].item() if chosen.router.correction else 0) for e in range(E)]
+        worth = [affinity[e].item() + (part.correction[e].item() if chosen.router.expert_bias else 0) for e in range(E)]
         ranked = sorted(range(chosen.num_experts), key=lambda e: -worth[e])
         if chosen.groups is not None:
-            size, best = chosen.num_experts // chosen.groups.num_groups, chosen.groups.best
+            size, best = chosen.num_experts // chosen.groups.num_groups, chosen.groups.top_k_in_group
             worths = {g: sum(sorted(worth[g * size : (g + 1) * size])[-best:]) for g in range(chosen.groups.num_groups)}
             groups = sorted(worths, key=lambda g: -worths[g])[: chosen.groups.groups_per_token]
             ranked = [e for e in ranked if e // size in groups]
@@ -293,7 +293,7 @@ def test_names_and_shapes_are_the_file_format() -> None:
 
 def test_a_correction_changes_who_is_chosen_and_no_weight() -> None:
     plain = build(router=spec.SigmoidRouter())
-    corrected = build(router=spec.SigmoidRouter(correction=True))
+    corrected = build(router=spec.SigmoidRouter(expert_bias=True))
     corrected.load_state_dict(plain.state_dict() | {"correction": torch.zeros(E).double()})
     assert torch.equal(corrected(X, context()), plain(X, context()))
     corrected.correction[3] = 10.0  # every token now has it
@@ -308,7 +308,7 @@ def test_a_correction_starts_at_zero_and_training_leaves_it() -> None:
 
     part = MixtureOfExperts(
         spec.MixtureOfExperts(
-            num_experts=E, experts_per_token=2, expert=GATED, router=spec.SigmoidRouter(correction=True)
+            num_experts=E, experts_per_token=2, expert=GATED, router=spec.SigmoidRouter(expert_bias=True)
         ),
         D,
     )

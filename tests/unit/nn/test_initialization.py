@@ -115,7 +115,7 @@ def test_another_part_leaves_all_other_numbers_as_they_were(change: dict[str, ob
     assert all(torch.equal(before[name], after[name]) for name in alike)
 
 
-SIDES: dict[str, dict[str, object]] = {"encoder": {"cross": None}, "decoder": {}}
+SIDES: dict[str, dict[str, object]] = {"encoder": {"cross_attention": None}, "decoder": {}}
 
 
 def test_what_is_added_by_every_content_is_shrunk() -> None:
@@ -129,7 +129,7 @@ def test_what_is_added_by_every_content_is_shrunk() -> None:
     block = spec.Block(
         wiring=spec.PreNorm(norm=spec.RMSNorm()),
         mixer=spec.Attention(num_heads=4, score="additive", position=spec.RelativeBias()),
-        cross=spec.Attention(num_heads=4),
+        cross_attention=spec.Attention(num_heads=4),
         feedforward=experts,
     )
     stacks = {side: spec.Stack(layers=spec.repeat(2, block.replace(**of))) for side, of in SIDES.items()}

@@ -29,8 +29,8 @@ PATTERNS = [
     spec.Full(),
     spec.Window(size=3),
     spec.Strided(stride=3),
-    spec.Fixed(stride=3, summary=1),
-    spec.GlobalWindow(size=2, global_tokens=2),
+    spec.Fixed(stride=3, num_summary=1),
+    spec.GlobalWindow(size=2, num_global_tokens=2),
 ]
 
 

@@ -130,8 +130,8 @@ PATTERNS: dict[str, spec.Pattern] = {
     "window": spec.Window(size=7),
     "narrow window": spec.Window(size=2),
     "strided": spec.Strided(stride=5),
-    "fixed": spec.Fixed(stride=6, summary=2),
-    "global": spec.GlobalWindow(size=6, global_tokens=3),
+    "fixed": spec.Fixed(stride=6, num_summary=2),
+    "global": spec.GlobalWindow(size=6, num_global_tokens=3),
     "bigbird": spec.BigBird(block=4, random_blocks=2),
 }
 DIRECTED = [(name, causal) for name in PATTERNS for causal in (True, False) if not (causal and name == "bigbird")]
@@ -229,8 +229,8 @@ def test_tiles_of_any_size(data: st.DataObject, length: int, causal: bool, seed:
             [
                 spec.Window(size=size),
                 spec.Strided(stride=size),
-                spec.Fixed(stride=size, summary=data.draw(st.integers(1, size))),
-                spec.GlobalWindow(size=size, global_tokens=data.draw(st.integers(1, 9))),
+                spec.Fixed(stride=size, num_summary=data.draw(st.integers(1, size))),
+                spec.GlobalWindow(size=size, num_global_tokens=data.draw(st.integers(1, 9))),
                 *([] if causal else [spec.BigBird(block=size, seed=seed)]),
             ]
         )

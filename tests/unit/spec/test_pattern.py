@@ -19,8 +19,8 @@ WITH_DIRECTION = st.one_of(
             st.just(spec.Full()),
             st.builds(spec.Window, size=SIZES),
             st.builds(spec.Strided, stride=SIZES),
-            SIZES.flatmap(lambda s: st.builds(spec.Fixed, stride=st.just(s), summary=st.integers(1, s))),
-            st.builds(spec.GlobalWindow, size=SIZES, global_tokens=SIZES),
+            SIZES.flatmap(lambda s: st.builds(spec.Fixed, stride=st.just(s), num_summary=st.integers(1, s))),
+            st.builds(spec.GlobalWindow, size=SIZES, num_global_tokens=SIZES),
         ),
         st.booleans(),
     ),
@@ -50,9 +50,9 @@ def defined(pattern: spec.Pattern, i: int, j: int, setting: spec.MaskContext) ->
             return i - size < j <= i if setting.causal else abs(i - j) <= size // 2
         case spec.Strided(stride=stride):
             return abs(i - j) < stride or (i - j) % stride == 0
-        case spec.Fixed(stride=stride, summary=summary):
+        case spec.Fixed(stride=stride, num_summary=summary):
             return i // stride == j // stride or j % stride in range(stride - summary, stride)
-        case spec.GlobalWindow(size=size, global_tokens=tokens):
+        case spec.GlobalWindow(size=size, num_global_tokens=tokens):
             near = defined(spec.Window(size=size), i, j, setting)
             return near or i in range(tokens) or j in range(tokens)
         case spec.BigBird(block=block):
@@ -138,11 +138,11 @@ def test_a_windows_edge() -> None:
 
 def test_one_row_of_each_other_pattern() -> None:
     assert seen(spec.Strided(stride=4), 13, causal=True) == [1, 5, 9, 10, 11, 12, 13]
-    assert seen(spec.Fixed(stride=4, summary=1), 13, causal=True) == [3, 7, 11, 12, 13]
-    assert seen(spec.Fixed(stride=4, summary=2), 13, causal=False) == [2, 3, 6, 7, 10, 11, 12, 13, 14, 15, 18, 19]
-    assert seen(spec.GlobalWindow(size=3, global_tokens=2), 13, causal=True) == [0, 1, 11, 12, 13]
-    assert seen(spec.GlobalWindow(size=3, global_tokens=2), 1, causal=False) == list(range(20))
-    assert seen(spec.GlobalWindow(size=3, global_tokens=2), 1, causal=True) == [0, 1]
+    assert seen(spec.Fixed(stride=4, num_summary=1), 13, causal=True) == [3, 7, 11, 12, 13]
+    assert seen(spec.Fixed(stride=4, num_summary=2), 13, causal=False) == [2, 3, 6, 7, 10, 11, 12, 13, 14, 15, 18, 19]
+    assert seen(spec.GlobalWindow(size=3, num_global_tokens=2), 13, causal=True) == [0, 1, 11, 12, 13]
+    assert seen(spec.GlobalWindow(size=3, num_global_tokens=2), 1, causal=False) == list(range(20))
+    assert seen(spec.GlobalWindow(size=3, num_global_tokens=2), 1, causal=True) == [0, 1]
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -151,8 +151,8 @@ def test_sparse_patterns_compute_a_small_part_of_a_long_text(causal: bool) -> No
     patterns = [
         spec.Window(size=256),
         spec.Strided(stride=64),
-        spec.Fixed(stride=64, summary=8),
-        spec.GlobalWindow(size=256, global_tokens=2),
+        spec.Fixed(stride=64, num_summary=8),
+        spec.GlobalWindow(size=256, num_global_tokens=2),
     ]
     if not causal:
         patterns.append(spec.BigBird())

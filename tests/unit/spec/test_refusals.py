@@ -54,7 +54,8 @@ UNKNOWN_KEYS = [
      "layers[3].wiring.norm.epsilon: is not a known key; did you mean eps?"),
     ((*LAYER, "wiring", "shared_norm"), "layers[3].wiring.shared_norm: is not a known key; use one of kind, norm"),
     (("head", "tyed"), "head.tyed: is not a known key; did you mean tied?"),
-    (("embedding", "zzz"), "embedding.zzz: is not a known key; use one of position, scale, token_types, norm, dropout"),
+    (("embedding", "zzz"),
+     "embedding.zzz: is not a known key; use one of position, scale, num_token_types, norm, dropout"),
     ((7,), "7: is not a known key; use one of version, name, kind, vocab_size, context_length, "
      "d_model, embedding, layers, final_norm, head, initialization"),
 ]  # fmt: skip
@@ -197,8 +198,8 @@ DISAGREEING = [
      "layers[3].mixer.pattern.global_projections: the first tokens of a text that is being written see nothing "
      "that is not near; leave it out, or use an encoder"),
     # patterns
-    (MIXER, attention(pattern={"kind": "fixed", "stride": 4, "summary": 5}),
-     "layers[3].mixer.pattern.summary: 5 is more than stride 4; use at most 4"),
+    (MIXER, attention(pattern={"kind": "fixed", "stride": 4, "num_summary": 5}),
+     "layers[3].mixer.pattern.num_summary: 5 is more than stride 4; use at most 4"),
     (MIXER, attention(pattern={"kind": "bigbird", "window_blocks": 2}),
      "layers[3].mixer.pattern.window_blocks: 2 blocks have no middle; use an odd number"),
     (MIXER, attention(pattern={"kind": "bigbird", "seed": -1}),
@@ -247,14 +248,14 @@ DISAGREEING = [
     # blocks
     (LAYER, {"wiring": {"kind": "parallel", "norm": {"kind": "rms"}}, "mixer": ATTENTION},
      "layers[3].wiring: parallel wiring needs a feed-forward part; give one, or use pre_norm"),
-    (LAYER, BLOCK | {"wiring": {"kind": "parallel", "norm": {"kind": "rms"}}, "cross": ATTENTION},
+    (LAYER, BLOCK | {"wiring": {"kind": "parallel", "norm": {"kind": "rms"}}, "cross_attention": ATTENTION},
      "layers[3].wiring: parallel wiring has no place for cross-attention; use pre_norm or post_norm"),
-    (LAYER, BLOCK | {"cross": attention(position={"kind": "alibi"})},
-     "layers[3].cross.position: a position in the target has no distance to one in the source; leave it out"),
-    (LAYER, BLOCK | {"cross": attention(pattern=WINDOW)},
-     "layers[3].cross.pattern: cross-attention sees the whole source; leave it out"),
-    (LAYER, BLOCK | {"cross": ATTENTION},
-     "layers[3].cross: there is no encoder to look at; leave it out, or use kind encoder_decoder"),
+    (LAYER, BLOCK | {"cross_attention": attention(position={"kind": "alibi"})},
+     "layers[3].cross_attention.position: a position in the target has no distance to one in the source; leave it out"),
+    (LAYER, BLOCK | {"cross_attention": attention(pattern=WINDOW)},
+     "layers[3].cross_attention.pattern: cross-attention sees the whole source; leave it out"),
+    (LAYER, BLOCK | {"cross_attention": ATTENTION},
+     "layers[3].cross_attention: there is no encoder to look at; leave it out, or use kind encoder_decoder"),
     ((*LAYER, "wiring"), {"kind": "plain", "norm": {"kind": "rms"}},
      "layers[3].wiring.norm: is not a known key; use one of kind"),
 ]  # fmt: skip
@@ -271,7 +272,7 @@ ENCODER = {key: value for key, value in GOOD.items() if key != "kind"} | {"kind"
 RECURRENT = {"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm"}}
 PAIR: dict[str, Any] = {
     "kind": "encoder_decoder", "vocab_size": 100, "context_length": 64, "d_model": 48,
-    "encoder": {"layers": [BLOCK]}, "decoder": {"layers": [BLOCK, BLOCK | {"cross": ATTENTION}]},
+    "encoder": {"layers": [BLOCK]}, "decoder": {"layers": [BLOCK, BLOCK | {"cross_attention": ATTENTION}]},
 }  # fmt: skip
 NGRAM = {"kind": "ngram", "vocab_size": 100, "context_length": 64, "n": 3, "d_model": 48}
 MEGABYTE: dict[str, Any] = {
@@ -293,7 +294,7 @@ UNLIKE = "a bridge of states needs the same recurrent mixers in both stacks, lay
 
 
 def bridged(encoder: list[Any], decoder: list[Any]) -> dict[str, Any]:
-    return {"bridge": BRIDGE, "encoder": {"layers": encoder}, "decoder": {"layers": decoder}}
+    return {"state_bridge": BRIDGE, "encoder": {"layers": encoder}, "decoder": {"layers": decoder}}
 
 
 IN_MODELS = [
@@ -301,27 +302,27 @@ IN_MODELS = [
        "d_model: 9 features cannot be paired for sinusoidal positions; use an even number")
       for kind in ("decoder", "encoder", "vision_encoder")),
     ({"kind": "encoder_decoder", "d_model": 9, "embedding": SINUSOIDAL, "encoder": {"layers": ONE_HEAD},
-      "decoder": {"layers": [ONE_HEAD[0] | {"cross": attention(num_heads=3)}]}},
+      "decoder": {"layers": [ONE_HEAD[0] | {"cross_attention": attention(num_heads=3)}]}},
      "d_model: 9 features cannot be paired for sinusoidal positions; use an even number"),
     # encoders
     ({"kind": "encoder", "d_model": 9, "layers": [RECURRENT | {"mixer": {"kind": "gru", "bidirectional": True}}]},
      "layers[0].mixer.bidirectional: 9 features cannot be halved; use an even d_model"),
-    ({"kind": "encoder", "layers": [BLOCK | {"cross": ATTENTION}]},
-     "layers[0].cross: there is no encoder to look at; leave it out, or use kind encoder_decoder"),
-    ({"kind": "encoder", "embedding": {"token_types": -1}},
-     "embedding.token_types: -1 is too small; use at least 0"),
+    ({"kind": "encoder", "layers": [BLOCK | {"cross_attention": ATTENTION}]},
+     "layers[0].cross_attention: there is no encoder to look at; leave it out, or use kind encoder_decoder"),
+    ({"kind": "encoder", "embedding": {"num_token_types": -1}},
+     "embedding.num_token_types: -1 is too small; use at least 0"),
     ({"kind": "encoder", "head": {"kind": "language_model"}},
      "head: there is no kind 'language_model'; did you mean masked_language_model?"),
-    ({"kind": "encoder", "head": {"kind": "classification"}}, "head.classes: is missing; give it a value"),
+    ({"kind": "encoder", "head": {"kind": "classification"}}, "head.num_classes: is missing; give it a value"),
     # encoders with decoders
-    ({"kind": "encoder_decoder", "encoder": {"layers": [BLOCK, BLOCK | {"cross": ATTENTION}]}},
-     "encoder.layers[1].cross: there is no encoder to look at; leave it out, or use kind encoder_decoder"),
-    ({"kind": "encoder_decoder", "decoder": {"layers": [BLOCK, BLOCK | {"cross": attention(num_heads=7)}]}},
-     "decoder.layers[1].cross.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or give head_dim"),
+    ({"kind": "encoder_decoder", "encoder": {"layers": [BLOCK, BLOCK | {"cross_attention": ATTENTION}]}},
+     "encoder.layers[1].cross_attention: there is no encoder to look at; leave it out, or use kind encoder_decoder"),
+    ({"kind": "encoder_decoder", "decoder": {"layers": [BLOCK, BLOCK | {"cross_attention": attention(num_heads=7)}]}},
+     "decoder.layers[1].cross_attention.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or give head_dim"),
     ({"kind": "encoder_decoder", "encoder": {"layers": [BLOCK | {"mixer": attention(num_heads=7)}]}},
      "encoder.layers[0].mixer.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or give head_dim"),
     ({"kind": "encoder_decoder",
-      "decoder": {"layers": [BLOCK | {"cross": ATTENTION, "mixer": attention(pattern={"kind": "bigbird"})}]}},
+      "decoder": {"layers": [BLOCK | {"cross_attention": ATTENTION, "mixer": attention(pattern={"kind": "bigbird"})}]}},
      "decoder.layers[0].mixer.pattern: bigbird's random and last blocks look ahead, and a decoder must not; "
      "use strided, fixed or window, or an encoder"),
     ({"kind": "encoder_decoder",
@@ -332,9 +333,9 @@ IN_MODELS = [
      "source_vocab_size: a shared table has one vocabulary; leave it out, or use shared: false"),
     ({"kind": "encoder_decoder", "decoder": {"layers": [BLOCK]}},
      "decoder.layers: no block of the decoder sees the source; "
-     "give a block cross, or bridge: {kind: state} to recurrent stacks"),
+     "give a block cross_attention, or state_bridge: {kind: state} to recurrent stacks"),
     *(({"kind": "encoder_decoder"} | bridged(*sides),
-       f"bridge: {UNLIKE}; make the stacks alike, or use cross-attention")
+       f"state_bridge: {UNLIKE}; make the stacks alike, or use cross-attention")
       for sides in (
           ([BLOCK], [BLOCK]),
           ([RECURRENT], [RECURRENT, RECURRENT]),

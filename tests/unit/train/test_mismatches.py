@@ -20,7 +20,7 @@ NEXT, MASKED, SPANS, PAIRS, CLASS = (
     {"kind": kind} for kind in ("next_token", "masked_token", "span_corruption", "sequence_to_sequence", "image_class")
 )
 LEARNS_FROM_IMAGES = "data: a vision encoder learns from images; use data: {kind: images, file: FILE.npz}"
-WITH_CLASSES = ENCODER | {"head": {"kind": "classification", "classes": 2}}
+WITH_CLASSES = ENCODER | {"head": {"kind": "classification", "num_classes": 2}}
 
 
 def refusal(recipe: Recipe, folder: Path) -> str:
@@ -114,10 +114,10 @@ def test_a_source_vocabulary_that_is_too_small_is_named(made: dict[str, Recipe],
 
 def test_pictures_that_the_model_does_not_take_are_named(made: dict[str, Recipe], tmp_path: Path) -> None:
     images, file = made["images"], "/images.npz"
-    larger = images.replace(spec=vision() | {"image_size": 12, "channels": 3})
+    larger = images.replace(spec=vision() | {"image_size": 12, "num_channels": 3})
     message = refusal(larger, tmp_path)
     assert message == f"{file}: its images are 1 x 8 x 8 and the model takes 3 x 12 x 12; change either"
-    fewer = images.replace(spec=vision() | {"head": {"kind": "classification", "classes": 2}})
+    fewer = images.replace(spec=vision() | {"head": {"kind": "classification", "num_classes": 2}})
     assert refusal(fewer, tmp_path) == f"{file}: holds class 2 and the model's 2 classes count from 0; change either"
     assert refusal(images.replace(data=Pictures()), tmp_path) == (
         "data.file: no file is given; name one with --images, or in the recipe"

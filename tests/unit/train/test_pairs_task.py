@@ -115,7 +115,7 @@ def image_task(smoothing: float = 0.0) -> ImageTask:
 
 @torch.no_grad()
 def test_the_loss_of_pictures_is_that_of_their_classes() -> None:
-    sizes = dict(num_layers=1, d_model=8, num_heads=2, patch_size=2, image_size=4, channels=1, classes=3)
+    sizes = dict(num_layers=1, d_model=8, num_heads=2, patch_size=2, image_size=4, num_channels=1, num_classes=3)
     model = randomize(build(vit(**sizes)))  # type: ignore[arg-type]
     examples = image_task()
     logits = model(torch.from_numpy(examples.validation.images))
