@@ -1,6 +1,6 @@
 """Mixers that look at other positions."""
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
@@ -55,6 +55,7 @@ class Attention(Spec):
     w^T tanh(q + k) (Bahdanau 2014). `dropout` falls on the weights.
     """
 
+    renamed: ClassVar[dict[str, str]] = {"clip": "clip_qkv"}
     kind: Literal["attention"] = "attention"
     num_heads: Size
     num_kv_heads: Size | None = None

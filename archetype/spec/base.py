@@ -45,6 +45,7 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     always_dumped: ClassVar[tuple[str, ...]] = ("version", "kind")
+    renamed: ClassVar[dict[str, str]] = {}  # keys of earlier files -> what each is called now
     field_names: ClassVar[set[str]] = set()  # of all specifications together
 
     @classmethod
@@ -57,6 +58,8 @@ class Spec(BaseModel):
         if isinstance(data, Mapping):
             for key in data:
                 if key not in cls.model_fields:
+                    if (name := cls.renamed.get(key)) is not None:
+                        invalid(key, f"is now called {name}", f"write {name}")
                     names = list(cls.model_fields)
                     invalid(str(key), "is not a known key", nearest(str(key), names))
         return data

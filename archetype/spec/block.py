@@ -1,6 +1,6 @@
 """A block: its contents, and apart from them how norms and residuals wire them."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -69,6 +69,7 @@ class Block(Spec):
     What each content gives is dropped out, and multiplied by `residual_scale` (Granite), before it is added.
     """
 
+    renamed: ClassVar[dict[str, str]] = {"cross": "cross_attention"}
     wiring: Wiring
     mixer: Mixer
     cross_attention: Attention | None = None

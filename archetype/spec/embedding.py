@@ -1,6 +1,6 @@
 """How tokens and patches become vectors."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ class Embedding(Spec):
     Types say which part of the input a token belongs to (Devlin 2018); where nothing says it, all are of the first.
     """
 
+    renamed: ClassVar[dict[str, str]] = {"token_types": "num_token_types"}
     position: EmbeddingPosition = NoPosition()
     scale: Positive = 1.0
     num_token_types: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0

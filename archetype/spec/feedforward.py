@@ -1,6 +1,6 @@
 """The part of a block that works on each position alone."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -57,6 +57,7 @@ class SoftmaxRouter(Spec):
     expert is added where experts are chosen and nowhere else (DeepSeek-AI 2024b, equation 16); training leaves it.
     """
 
+    renamed: ClassVar[dict[str, str]] = {"correction": "expert_bias"}
     kind: Literal["softmax"] = "softmax"
     renormalize: Flag = False
     scale: Positive = 1.0
@@ -66,6 +67,7 @@ class SoftmaxRouter(Spec):
 class SigmoidRouter(Spec):
     """A token's affinity to each expert is the sigmoid of its logit (DeepSeek-AI 2024b, equation 15)."""
 
+    renamed: ClassVar[dict[str, str]] = {"correction": "expert_bias"}
     kind: Literal["sigmoid"] = "sigmoid"
     renormalize: Flag = False
     scale: Positive = 1.0
@@ -82,6 +84,7 @@ class ExpertGroups(Spec):
     (DeepSeek-AI 2024b, section 2.1.2).
     """
 
+    renamed: ClassVar[dict[str, str]] = {"best": "top_k_in_group"}
     num_groups: Size
     groups_per_token: Size
     top_k_in_group: Size = 1

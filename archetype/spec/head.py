@@ -1,6 +1,6 @@
 """What a model gives for the vectors at its end."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -43,6 +43,7 @@ class MaskedLanguageModelHead(Spec):
 class ClassificationHead(Spec):
     """Logits of `num_classes` for a whole text or image, from its pooled vector."""
 
+    renamed: ClassVar[dict[str, str]] = {"classes": "num_classes"}
     kind: Literal["classification"] = "classification"
     num_classes: Size
     dropout: Probability = 0.0

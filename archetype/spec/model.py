@@ -1,6 +1,6 @@
 """Whole models: the root of a specification file."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -124,6 +124,7 @@ class EncoderDecoder(_Model):
     `source_vocab_size` is the encoder's where the embeddings are not shared (absent: the same).
     """
 
+    renamed: ClassVar[dict[str, str]] = {"bridge": "state_bridge"}
     kind: Literal["encoder_decoder"] = "encoder_decoder"
     vocab_size: WideSize
     source_vocab_size: WideSize | None = None
@@ -235,6 +236,7 @@ class VisionEncoder(_Model):
     layer with tanh on it.
     """
 
+    renamed: ClassVar[dict[str, str]] = {"channels": "num_channels"}
     kind: Literal["vision_encoder"] = "vision_encoder"
     image_size: Size
     patch_size: Size

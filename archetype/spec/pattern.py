@@ -13,7 +13,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -170,6 +170,7 @@ class Strided(_Pattern):
 class Fixed(_Pattern):
     """The positions of its own block of `stride`, and the last `num_summary` of all (Child 2019, section 4.2)."""
 
+    renamed: ClassVar[dict[str, str]] = {"summary": "num_summary"}
     kind: Literal["fixed"] = "fixed"
     stride: Size
     num_summary: Size
@@ -216,6 +217,7 @@ class GlobalWindow(_Pattern):
     published weights have them.
     """
 
+    renamed: ClassVar[dict[str, str]] = {"global_tokens": "num_global_tokens"}
     kind: Literal["global_window"] = "global_window"
     size: Size
     num_global_tokens: Size = 1
@@ -253,6 +255,7 @@ class BigBird(_Pattern):
     `dense_up_to_blocks` blocks is seen whole.
     """
 
+    renamed: ClassVar[dict[str, str]] = {"full_up_to": "dense_up_to_blocks"}
     kind: Literal["bigbird"] = "bigbird"
     block: Size = 64
     window_blocks: Size = 3

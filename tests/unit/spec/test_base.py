@@ -4,10 +4,12 @@ import importlib
 import pkgutil
 from typing import get_args
 
+import pytest
 from hypothesis import given, settings
 
 import archetype
 from archetype import families, spec
+from archetype.errors import SpecError
 from archetype.spec.base import Spec
 from archetype.spec.model import MODELS
 from tests.helpers.strategies import decoders
@@ -67,3 +69,22 @@ def test_no_kind_is_named_like_a_field() -> None:
     assert not (kinds - set(MODELS)) & fields
     assert not {kind.__name__ for kind in found} & fields
     assert fields == Spec.field_names
+
+
+RENAMED = {
+    "bridge": "state_bridge", "best": "top_k_in_group", "channels": "num_channels", "classes": "num_classes",
+    "clip": "clip_qkv", "correction": "expert_bias", "cross": "cross_attention", "full_up_to": "dense_up_to_blocks",
+    "global_tokens": "num_global_tokens", "summary": "num_summary", "token_types": "num_token_types",
+}  # fmt: skip
+
+
+def test_a_key_of_earlier_files_is_refused_with_its_new_name() -> None:
+    assert RENAMED.items() <= {pair for kind in all_specifications() for pair in kind.renamed.items()}
+    for kind in all_specifications():
+        for old, new in kind.renamed.items():
+            assert new in kind.model_fields and old not in kind.model_fields
+            with pytest.raises(SpecError) as caught:
+                kind.parse({old: 1})
+            assert str(caught.value) == f"{old}: is now called {new}; write {new}"
+    with pytest.raises(SpecError, match=r"^mixer.clip: is now called clip_qkv; write clip_qkv$"):
+        spec.Block.parse({"wiring": {"kind": "plain"}, "mixer": {"kind": "attention", "num_heads": 1, "clip": 8.0}})
