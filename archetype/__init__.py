@@ -1,44 +1,31 @@
 """The architecture workbench for language models: one specification, from its cost to its text.
 
-    spec = archetype.spec("llama-2-7b")      # preset, YAML or JSON file, Hugging Face folder, run directory, or dict
-    report = archetype.cost(spec, batch=1, length=4096)
-    model = archetype.build(spec)            # a torch.nn.Module, randomly initialised
-    lm = archetype.load("folder")            # .spec .model .tokenizer .generate(...) .stream(...)
+    spec = archetype.load_spec("llama-2-7b")    # preset, YAML or JSON file, Hugging Face folder, run directory, or dict
+    report = archetype.cost_report(spec, batch=1, length=4096)
+    model = archetype.build(spec)               # a torch.nn.Module, randomly initialised
+    lm = archetype.load("folder")               # .spec .model .tokenizer .generate(...) .stream(...)
 
 Nothing is imported before it is used: specifications and costs never load torch.
 """
 
-import sys
-from importlib import import_module
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from archetype.api import build, cost_report, export, load, load_spec
+    from archetype.language_model import LanguageModel
 
 __version__ = "0.1.0"
-__all__ = ["LanguageModel", "__version__", "build", "cost", "export", "load", "spec"]
+__all__ = ["LanguageModel", "__version__", "build", "cost_report", "export", "load", "load_spec"]
 
+if not TYPE_CHECKING:  # a type checker would take any name for an attribute otherwise
 
-class _Room(ModuleType):
-    """A subpackage that is also the verb of its name: `archetype.cost` holds classes, `archetype.cost(...)` counts."""
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
 
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        face = getattr(import_module("archetype.api"), self.__name__.rpartition(".")[2])
-        return face(*arguments, **options)
+        if name not in __all__:
+            raise AttributeError(f"module 'archetype' has no attribute {name!r}")
+        module = {"LanguageModel": "archetype.language_model"}.get(name, "archetype.api")
+        return getattr(import_module(module), name)
 
-
-class _House(ModuleType):
-    """The package itself: hands out its faces lazily, and makes `spec` and `cost` callable when they are imported."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("spec", "cost") and isinstance(value, ModuleType):
-            value.__class__ = _Room
-        super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("spec", "cost"):
-            return import_module(f"archetype.{name}")
-        if name in __all__:
-            return getattr(import_module("archetype.api"), name)
-        raise AttributeError(f"module 'archetype' has no attribute {name!r}")
-
-
-sys.modules[__name__].__class__ = _House
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

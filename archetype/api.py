@@ -1,86 +1,100 @@
-"""The verbs of `import archetype`, each loading expect_kind what it needs."""
+"""The functions of `import archetype`; each loads what it needs when it is called."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-from archetype.convert.source import Source, open_spec
-from archetype.cost import Report, report
-from archetype.spec import ModelSpec
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import torch
 
+    from archetype.convert.source import Source
+    from archetype.cost import Report
     from archetype.language_model import LanguageModel
     from archetype.models import Model
+    from archetype.spec import ModelSpec
 
 
-def spec(source: Source) -> ModelSpec:
-    """The specification that `source` names.
+def load_spec(source: Source) -> ModelSpec:
+    """Read a specification.
 
     Args:
-        source: a preset's name, a YAML or JSON file, a run directory, a Hugging Face folder, or plain data.
+        source: a preset's name, a YAML or JSON file, a run directory, a Hugging Face folder or its name on
+            huggingface.co, or plain data (a dict).
 
     Raises:
         ArchetypeError: nothing of that name exists, or what exists is wrong.
     """
+    from archetype.convert.source import open_spec
+
     return open_spec(source)
 
 
-def cost(source: Source, batch: int = 1, length: int | None = None, dtype: str = "bfloat16") -> Report:
-    """What a specification costs: parameters, FLOPs, state and memory.
+def cost_report(source: Source, batch: int = 1, length: int | None = None, dtype: str = "bfloat16") -> Report:
+    """Count what a specification costs: parameters, FLOPs, state and memory.
 
     Args:
-        source: anything that `spec` takes.
-        batch: rows at once.
-        length: tokens of each row (absent: the context length).
+        source: anything that `load_spec` takes.
+        batch: sequences at once.
+        length: tokens of each sequence (default: the context length).
         dtype: type of weights and state.
+
+    Raises:
+        ArchetypeError: the specification is wrong, or the length or the type is not possible.
     """
-    return report(spec(source), batch, length, dtype)
+    from archetype.cost import report
+
+    return report(load_spec(source), batch, length, dtype)
 
 
-def build(source: Source, seed: int = 0, device: str = "cpu", dtype: torch.dtype | None = None) -> Model:
-    """A randomly initialised model, the same for the same seed.
+def build(source: Source, seed: int = 0, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Model:
+    """Build a randomly initialised model; the same seed gives the same weights.
 
     Args:
-        source: anything that `spec` takes.
+        source: anything that `load_spec` takes.
         seed: of the initial weights.
-        device: cpu, cuda, or meta (no storage).
-        dtype: type of the weights (absent: float32).
+        device: cpu, cuda, cuda:N, mps, or meta (shapes without storage).
+        dtype: type of the weights (default: float32).
+
+    Raises:
+        ArchetypeError: the specification is wrong, or its weights do not fit into memory.
     """
     import torch
 
     from archetype.models import build
 
-    return build(spec(source), seed, device, dtype or torch.float32)
+    return build(load_spec(source), seed, device, dtype or torch.float32)
 
 
 def load(
     folder: str | Path,
     dtype: str | torch.dtype | None = None,
-    device: str = "cpu",
-    pickled: bool = False,
-    changes: Sequence[str] = (),
+    device: str | torch.device = "cpu",
+    allow_pickle: bool = False,
+    overrides: Sequence[str] = (),
 ) -> LanguageModel:
-    """The model and tokenizer in a run directory or a Hugging Face folder, or of huggingface.co.
+    """Load a model with its tokenizer.
 
     Args:
-        folder: holds spec.yaml or config.json; or the name of a model there, owner/name.
-        dtype: type of the weights, such as "bfloat16" (absent: as stored).
-        device: where they go.
-        pickled: also read pytorch_model.bin, by an unpickler that makes nothing but tensors.
-        changes: path=value, what is to be read otherwise than the files say; of a family that is not registered they
-            settle what was assumed.
+        folder: a run directory (spec.yaml), a Hugging Face folder (config.json), or the name of a model on
+            huggingface.co, owner/name.
+        dtype: type of the weights, such as "bfloat16" (default: as stored).
+        device: cpu, cuda, cuda:N or mps.
+        allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.
+        overrides: assignments path=value, as `archetype set` takes them, to the specification that a Hugging Face
+            folder describes; they settle what was assumed of a family that is not registered.
+
+    Raises:
+        ArchetypeError: names the file and what is wrong with it.
 
     Warns:
-        UnknownFamily: the family is not registered; the message says what the reading rests on.
+        UnknownFamily: the family is not registered; the message says what was inferred, and from what.
     """
     from archetype.io.tensors import dtype_of
     from archetype.loading import load
 
-    return load(folder, dtype_of(dtype) if isinstance(dtype, str) else dtype, device, pickled, changes)
+    return load(folder, dtype_of(dtype) if isinstance(dtype, str) else dtype, device, allow_pickle, overrides)
 
 
 def export(
@@ -90,23 +104,18 @@ def export(
     shard_bytes: int | None = None,
     format: Literal["hf", "gguf"] = "hf",
 ) -> None:
-    """Write a model as a folder for other programs, read back and compared before it is called done.
+    """Write a model as a folder for other programs, then read it back and compare every tensor.
 
     Args:
-        lm: what `load` gave.
-        folder: must not exist, or be empty.
-        family: such as llama (absent: as loaded, or the first that can express it).
-        shard_bytes: the size above which the weights go into several files.
-        format: hf for transformers and what reads its folders, gguf for llama.cpp.
+        lm: what `load` returned.
+        folder: must not exist, or be empty; nothing is left there if writing fails.
+        family: the published format, such as "llama" (default: as loaded, or the first that can express the model).
+        shard_bytes: the size above which the weights are split into several files.
+        format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp.
+
+    Raises:
+        CheckpointError: names the field that the format cannot express, or the file that cannot be written.
     """
     from archetype.loading import export
 
     export(lm, folder, family, shard_bytes, format)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "LanguageModel":
-        from archetype.language_model import LanguageModel
-
-        return LanguageModel
-    raise AttributeError(f"module 'archetype.api' has no attribute {name!r}")

@@ -1,8 +1,8 @@
-"""What went wrong, in one line: where, why, and what to do about it."""
+"""Errors in one line: where, why, and what to do about it."""
 
 
 class ArchetypeError(Exception):
-    """A mistake that the user can mend.
+    """A mistake that the user can fix.
 
     Args:
         place: where it is: a file and field, an option, a tensor's name.
@@ -23,13 +23,13 @@ class ArchetypeError(Exception):
         return one_line(text)
 
     def at(self, place: str) -> "ArchetypeError":
-        """The same error, seen from outside: `place` (a file, say) stands before its own place."""
+        """The same error with `place` (a file, say) before its own place."""
         inner = f"{place}: {self.place}" if self.place else place
         return type(self)(inner, self.cause, self.remedy)
 
 
 class SpecError(ArchetypeError):
-    """A specification, recipe or setting that says something impossible."""
+    """A specification, recipe or setting that is not possible."""
 
 
 class CheckpointError(ArchetypeError):
@@ -41,10 +41,10 @@ class DataError(ArchetypeError):
 
 
 class UnknownFamily(UserWarning):
-    """A model was read whose family is not registered; the message says in one line what the reading rests on."""
+    """A model of a family that is not registered was loaded; the message says in one line what was inferred."""
 
 
 def one_line(text: str) -> str:
-    """Text to print: names out of a file may hold anything, and nothing of it may steer the terminal or fail."""
+    """Make text safe to print in one line: control characters from a file must not reach the terminal."""
     line = " ".join(text.split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)

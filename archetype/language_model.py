@@ -1,12 +1,12 @@
-"""A model with its tokenizer: what `archetype.load` gives, and its verbs."""
+"""A model with its tokenizer: what `archetype.load` returns, and what can be asked of it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
-import torch
+from torch import Tensor
 
-from archetype import generate
+from archetype import generate, notebook
 from archetype.errors import DataError, SpecError
 from archetype.families import Family
 from archetype.generate import Beam, Pooling, Prediction
@@ -29,16 +29,19 @@ VERBS: dict[type, str] = {
 }
 
 
-@dataclass
+@dataclass(repr=False)
 class LanguageModel:
     """A specification, its model and its tokenizer, ready to generate.
 
     Attributes:
-        tokenizer: None where the folder holds none; text then cannot go in or out.
-        sampling: what generation does where the caller says nothing.
-        special: ids that start, end and pad a text, as the folder's files give them.
-        labels: what the classes are called; empty where they have numbers only.
-        template: how a conversation is written; None for a model that only continues texts.
+        spec: the architecture.
+        model: the torch module, in evaluation mode.
+        tokenizer: None where the folder has none; the model then takes and returns token ids only.
+        sampling: the defaults of generation.
+        special: ids of the tokens that start, end and pad a text, as the folder's files give them.
+        family: the published family that it was loaded from; None for a run directory.
+        labels: the names of the classes; empty where they have numbers only.
+        template: the chat template; None for a model that only continues texts.
     """
 
     spec: ModelSpec
@@ -50,6 +53,12 @@ class LanguageModel:
     labels: tuple[str, ...] = ()
     template: ChatTemplate | None = None
 
+    def __repr__(self) -> str:
+        return f"<LanguageModel {', '.join(self._summary().values())}>"
+
+    def _repr_html_(self) -> str:
+        return notebook.table(self._summary().items())
+
     @overload
     def generate(self, prompt: str, **sampling: Any) -> str: ...
 
@@ -57,41 +66,60 @@ class LanguageModel:
     def generate(self, prompt: list[str], **sampling: Any) -> list[str]: ...
 
     def generate(self, prompt: str | list[str], **sampling: Any) -> str | list[str]:
-        """The continuation of a prompt, or of each of several at once.
+        """Continue a prompt, or several prompts as one batch.
 
         Args:
             prompt: text, or a list of texts.
-            sampling: any field of `Sampling`, such as max_new_tokens=200 or temperature=0.8.
+            sampling: fields of `Sampling`, such as max_new_tokens=200 or temperature=0.8.
+
+        Returns:
+            The continuation without the prompt, or a list of them.
+
+        Raises:
+            ArchetypeError: the model does not generate text, a setting is out of range, or a prompt is too long.
         """
         prompts = [prompt] if isinstance(prompt, str) else prompt
-        model = self._writer()
+        model = self._causal_model()
         texts = generate.generate(model, self._tokenizer(), prompts, self.settings(**sampling))
         return texts[0] if isinstance(prompt, str) else texts
 
     def stream(self, prompt: str, **sampling: Any) -> Iterator[str]:
-        """The continuation of a prompt, piece by piece, never cutting a character in two."""
+        """Continue a prompt piece by piece; no piece ends inside a character.
+
+        Args:
+            prompt: a text.
+            sampling: fields of `Sampling`.
+        """
         return (piece for _, piece in self.stream_all([prompt], **sampling))
 
     def stream_all(self, prompts: list[str], **sampling: Any) -> Iterator[tuple[int, str]]:
-        """(number of the prompt, next piece) for several prompts at once."""
-        model = self._writer()
+        """Continue several prompts at once.
+
+        Args:
+            prompts: the texts.
+            sampling: fields of `Sampling`.
+
+        Returns:
+            Pairs of the prompt's index and the next piece of its continuation.
+        """
+        model = self._causal_model()
         return generate.stream(model, self._tokenizer(), prompts, self.settings(**sampling))
 
     def chat(self, messages: list[Message], **sampling: Any) -> str:
-        """The answer to a conversation.
+        """Answer a conversation.
 
         Args:
-            messages: each with its role (system, user, assistant) and its content.
-            sampling: any field of `Sampling`.
+            messages: each with its role (system, user or assistant) and its content.
+            sampling: fields of `Sampling`.
 
         Raises:
-            DataError: the model has no chat template, or it refuses these messages.
+            DataError: the model has no chat template, or the template refuses these messages.
         """
         return "".join(self.stream_chat(messages, **sampling))
 
     def stream_chat(self, messages: list[Message], **sampling: Any) -> Iterator[str]:
-        """The answer to a conversation, piece by piece."""
-        model, tokenizer = self._writer(), self._tokenizer()
+        """Answer a conversation piece by piece; arguments and errors as for `chat`."""
+        model, tokenizer = self._causal_model(), self._tokenizer()
         if self.template is None:
             cause = "the folder has none: this model continues texts and was not made to answer"
             raise DataError("chat template", cause, "generate without chat")
@@ -105,11 +133,14 @@ class LanguageModel:
     def translate(self, text: list[str], **beam: Any) -> list[str]: ...
 
     def translate(self, text: str | list[str], **beam: Any) -> str | list[str]:
-        """The target of a source text, or of each of several, by an encoder-decoder.
+        """Translate a source text, or several as one batch, with an encoder-decoder.
 
         Args:
             text: a source, or a list of sources.
-            beam: any field of `Beam`, such as beams=5 or length_penalty=1.0.
+            beam: fields of `Beam`, such as length_penalty=1.0.
+
+        Raises:
+            ArchetypeError: the model is no encoder-decoder, a setting is out of range, or a source is too long.
         """
         sources = [text] if isinstance(text, str) else text
         model = self._model(EncoderDecoder)
@@ -119,40 +150,70 @@ class LanguageModel:
         return targets[0] if isinstance(text, str) else targets
 
     def fill(self, text: str, top: int = 5) -> list[list[Prediction]]:
-        """The likeliest tokens for every [MASK] of a text, by an encoder."""
+        """Predict the token behind every [MASK] of a text, with an encoder.
+
+        Args:
+            text: with [MASK] for each token to predict.
+            top: predictions for each mask, the likeliest first.
+        """
         return generate.fill(self._model(Encoder), self._tokenizer(), text, top)
 
-    def embed(self, texts: list[str], pooling: Pooling = "mean", normalized: bool = True) -> torch.Tensor:
-        """A vector for each text, by an encoder: the mean of its tokens' vectors, or the first's; of length 1."""
+    def embed(self, texts: list[str], pooling: Pooling = "mean", normalized: bool = True) -> Tensor:
+        """Embed texts as vectors, with an encoder.
+
+        Args:
+            texts: one row of the result each.
+            pooling: "mean" over a text's tokens, or its "first" token.
+            normalized: scale vectors to length 1.
+
+        Returns:
+            Vectors, (B, D).
+        """
         return generate.embed(self._model(Encoder), self._tokenizer(), texts, pooling, normalized)
 
-    def classify(self, given: torch.Tensor | list[str]) -> torch.Tensor:
-        """The probability of each class, (B, classes), for pictures (B, C, H, W) or texts, by an encoder."""
-        if isinstance(given, torch.Tensor):
-            return generate.classify_pictures(self._model(VisionEncoder), given)
-        return generate.classify_texts(self._model(Encoder), self._tokenizer(), given)
+    def classify(self, inputs: Tensor | list[str]) -> Tensor:
+        """The probability of each class, for images or texts, with an encoder.
+
+        Args:
+            inputs: images, (B, channels, height, width), or texts.
+
+        Returns:
+            Probabilities, (B, classes).
+        """
+        if isinstance(inputs, Tensor):
+            return generate.classify_pictures(self._model(VisionEncoder), inputs)
+        return generate.classify_texts(self._model(Encoder), self._tokenizer(), inputs)
 
     def settings(self, **sampling: Any) -> Sampling:
-        """The model's own settings with some replaced."""
+        """The model's defaults of generation with some fields replaced."""
         return self.sampling.replace(**sampling)
 
-    def _writer(self) -> CausalModel:
-        """The model, where it is of a kind that writes text."""
+    def _causal_model(self) -> CausalModel:
         if isinstance(self.model, CausalModel):
             return self.model
-        raise self._other_kind()
+        raise self._wrong_kind()
 
     def _model(self, kind: type[M]) -> M:
-        """The model, where it is of the kind that can do what was asked."""
         if isinstance(self.model, kind):
             return self.model
-        raise self._other_kind()
+        raise self._wrong_kind()
 
-    def _other_kind(self) -> SpecError:
-        verb = VERBS[type(self.model)]
-        return SpecError("model", f"a model of kind {self.spec.kind} cannot do this", f"it is there to {verb}")
+    def _wrong_kind(self) -> SpecError:
+        cause = f"a model of kind {self.spec.kind} cannot do this"
+        return SpecError("model", cause, f"it can {VERBS[type(self.model)]}")
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
-            raise DataError("tokenizer", "the model's folder holds none", "add its tokenizer.json or tokenizer.model")
+            raise DataError("tokenizer", "the model's folder has none", "add its tokenizer.json or tokenizer.model")
         return self.tokenizer
+
+    def _summary(self) -> dict[str, str]:
+        parameters = [*self.model.parameters()]
+        summary = {"name": self.spec.name or "without a name", "kind": self.spec.kind}
+        summary["parameters"] = f"{sum(parameter.numel() for parameter in parameters):,} parameters"
+        if parameters:
+            summary["dtype"] = str(parameters[0].dtype).removeprefix("torch.")
+            summary["device"] = str(parameters[0].device)
+        if self.tokenizer is not None:
+            summary["tokenizer"] = f"{self.tokenizer.kind} tokenizer of {self.tokenizer.vocab_size:,} ids"
+        return summary

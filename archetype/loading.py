@@ -1,5 +1,6 @@
-"""Language models from and to folders: run directories, Hugging Face folders, names of the hub."""
+"""Language models read from and written to folders: run directories, Hugging Face folders, names of the hub."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -24,48 +25,46 @@ from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import FILE as CHAT_TEMPLATE
 from archetype.tokenizers.chat_template import read_template
 
+log = logging.getLogger(__name__)
+
 
 def load(
     folder: str | Path,
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
-    pickled: bool = False,
-    changes: Sequence[str] = (),
+    allow_pickle: bool = False,
+    overrides: Sequence[str] = (),
 ) -> LanguageModel:
-    """The model in a run directory or a Hugging Face folder, or one of huggingface.co.
+    """Load the model and tokenizer of a run directory or a Hugging Face folder, or one of huggingface.co.
 
     Args:
-        folder: holds spec.yaml (a run) or config.json (Hugging Face); or the name of a model there, owner/name.
-        dtype: type of the weights (absent: as stored).
-        device: where they go.
-        pickled: also read pytorch_model.bin, by an unpickler that makes nothing but tensors.
-        changes: path=value, as `archetype set` takes them: what is to be read otherwise than the files say. They settle
-            what was assumed of a family that is not registered.
+        folder: holds spec.yaml (a run) or config.json (Hugging Face); or the name of a model on the hub, owner/name.
+        dtype: type of the weights (default: as stored).
+        device: where the weights go.
+        allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.
+        overrides: assignments path=value to the specification that a Hugging Face folder describes.
 
     Raises:
-        CheckpointError: names the file and what is wrong with it.
+        ArchetypeError: names the file and what is wrong with it.
 
     Warns:
-        UnknownFamily: the family is not registered, and was read by what the files show.
+        UnknownFamily: the family is not registered; the message says what was inferred, and from what.
     """
-    folder, device = hub.local(Path(folder), pickled), torch.device(device)
-    run = Run(folder)
-    if run.exists:
-        if changes:
-            raise SpecError(changes[0], "a run is as it was trained", "change the folder that it was read from")
-        model = read_run_model(run, dtype, device)
-        tokenizer = open_tokenizer(run.tokenizer_folder) if run.tokenizer_folder.is_dir() else None
-        sampling, special = read_generation_config(folder)
-        special = special_ids(special, folder / GENERATION_CONFIG)
-        if not (folder / GENERATION_CONFIG).is_file():
-            sampling = Sampling(temperature=0.8)
-        return LanguageModel(model.spec, model, tokenizer, sampling, special)
-    if not folder.is_dir():
+    folder, device = hub.local(Path(folder), allow_pickle), torch.device(device)
+    if Run(folder).exists:
+        if overrides:
+            cause = "the specification of a run cannot be changed"
+            raise SpecError(overrides[0], cause, "override it where the Hugging Face folder is imported")
+        lm = _load_run(folder, dtype, device)
+    elif not folder.is_dir():
         raise CheckpointError(str(folder), "there is no such folder", "give a run directory or a Hugging Face folder")
-    if not (folder / "config.json").is_file():
+    elif not (folder / "config.json").is_file():
         cause = "is neither a run directory (spec.yaml) nor a Hugging Face folder (config.json)"
         raise CheckpointError(str(folder), cause, "check the path")
-    return _load_hf(folder, dtype, device, pickled, changes)
+    else:
+        lm = _load_hf(folder, dtype, device, allow_pickle, overrides)
+    log.info("loaded %s: %r", folder, lm)
+    return lm
 
 
 def save_run(lm: LanguageModel, folder: Path) -> None:
@@ -87,19 +86,23 @@ def export(
     shard_bytes: int | None = None,
     format: Literal["hf", "gguf"] = "hf",
 ) -> Family:
-    """Write a language model as a folder for other programs, whole or not at all, and compare what is read back.
+    """Write a language model as a folder for other programs, then read it back and compare every tensor.
 
     Args:
-        folder: must not exist, or be empty.
-        family: the published format (absent: the one it was loaded from, or the first that can express it).
-        shard_bytes: the size above which the weights go into several files.
-        format: hf for transformers and what reads its folders, gguf for llama.cpp.
+        lm: the language model.
+        folder: must not exist, or be empty; nothing is left there if writing fails.
+        family: the published format (default: as loaded, or the first that can express the model).
+        shard_bytes: the size above which the weights are split into several files.
+        format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp.
+
+    Returns:
+        The family whose format was written.
 
     Raises:
-        CheckpointError: names the field that the format cannot express.
+        CheckpointError: names the field that the format cannot express, or the file that cannot be written.
     """
     if family is not None and family not in PUBLISHED:
-        raise CheckpointError("family", f"{family!r} has no format known here", f"use one of {', '.join(PUBLISHED)}")
+        raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(PUBLISHED)}")
     registered = lm.family is not None and lm.family.reading is None
     chosen = PUBLISHED[family] if family else lm.family if lm.family and registered else family_for(lm.spec)
     chosen.format.config_for(lm.spec)  # refuses before anything is written
@@ -121,23 +124,33 @@ def export(
     return chosen
 
 
+def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> LanguageModel:
+    run = Run(folder)
+    model = read_run_model(run, dtype, device)
+    tokenizer = open_tokenizer(run.tokenizer_folder) if run.tokenizer_folder.is_dir() else None
+    file = folder / GENERATION_CONFIG
+    sampling, special = read_generation_config(folder)
+    if not file.is_file():
+        sampling = Sampling(temperature=0.8)
+    return LanguageModel(model.spec, model, tokenizer, sampling, special_ids(special, file))
+
+
 def _load_hf(
-    folder: Path, dtype: torch.dtype | None, device: torch.device, pickled: bool, changes: Sequence[str]
+    folder: Path, dtype: torch.dtype | None, device: torch.device, allow_pickle: bool, overrides: Sequence[str]
 ) -> LanguageModel:
-    family, model = hf_folder.read_model(folder, dtype, device, pickled, changes)
+    family, model = hf_folder.read_model(folder, dtype, device, allow_pickle, overrides)
     config = read_mapping(folder / "config.json")
     sampling, special = read_generation_config(folder)
     special = special_ids(config, folder / "config.json") | special_ids(special, folder / GENERATION_CONFIG)
-    tokenizer = _tokenizer_of(folder)
+    tokenizer = _open_tokenizer(folder)
     if tokenizer is not None:
-        _apply_special(tokenizer, special)
-    return LanguageModel(
-        model.spec, model, tokenizer, sampling, special, family, read_labels(config), read_template(folder)
-    )
+        _set_special_ids(tokenizer, special)
+    labels, template = read_labels(config), read_template(folder)
+    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template)
 
 
-def _tokenizer_of(folder: Path) -> Tokenizer | None:
-    """The folder's tokenizer; None where there is no file of one."""
+def _open_tokenizer(folder: Path) -> Tokenizer | None:
+    """The folder's tokenizer; None where the folder has no file of one."""
     try:
         return open_tokenizer(folder)
     except DataError as error:
@@ -146,30 +159,34 @@ def _tokenizer_of(folder: Path) -> Tokenizer | None:
         raise
 
 
-def _apply_special(tokenizer: Tokenizer, special: dict[str, Any]) -> None:
-    """The ids in the model's files go before the tokenizer's own."""
+def _set_special_ids(tokenizer: Tokenizer, special: dict[str, Any]) -> None:
+    """Ids in the model's own files take precedence over the tokenizer's."""
     bos, eos = special.get("bos_token_id"), special.get("eos_token_id")
-    tokenizer.bos = tokenizer.bos if bos is None else bos
-    tokenizer.eos = tuple(eos if isinstance(eos, list) else [] if eos is None else [eos]) or tokenizer.eos
+    if bos is not None:
+        tokenizer.bos = bos
+    if eos is not None:
+        tokenizer.eos = tuple(eos if isinstance(eos, list) else [eos]) or tokenizer.eos
 
 
 def _special_ids(lm: LanguageModel) -> dict[str, Any]:
-    """What config.json says of a text's first and last token; null where there is none.
+    """The special tokens' ids for config.json; null where there is none.
 
-    A target begins with the token that ends it, unless the files say otherwise.
+    The target of an encoder-decoder begins with the token that ends it, unless the files say otherwise.
     """
     ids: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     if lm.tokenizer is not None:
-        ends = lm.tokenizer.eos
-        ids |= {"bos_token_id": lm.tokenizer.bos, "eos_token_id": ends[0] if len(ends) == 1 else list(ends) or None}
-        if ends and isinstance(lm.model, EncoderDecoder):
-            ids |= {"pad_token_id": ends[0], "decoder_start_token_id": ends[0]}
+        eos = lm.tokenizer.eos
+        ids |= {"bos_token_id": lm.tokenizer.bos, "eos_token_id": eos[0] if len(eos) == 1 else list(eos) or None}
+        if eos and isinstance(lm.model, EncoderDecoder):
+            ids |= {"pad_token_id": eos[0], "decoder_start_token_id": eos[0]}
     return ids | {name: value for name, value in lm.special.items() if value is not None}
 
 
-def _label_names(lm: LanguageModel) -> dict[str, Any]:
-    """What config.json says of classes that have names."""
+def _label_names(lm: LanguageModel) -> dict[str, dict[str, str | int]]:
+    """The names of classes for config.json, where there are any."""
     if not lm.labels:
         return {}
-    names = dict(enumerate(lm.labels))
-    return {"id2label": {str(id): name for id, name in names.items()}, "label2id": {n: id for id, n in names.items()}}
+    return {
+        "id2label": {str(id): name for id, name in enumerate(lm.labels)},
+        "label2id": {name: id for id, name in enumerate(lm.labels)},
+    }

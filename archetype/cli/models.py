@@ -20,7 +20,7 @@ def load(
     from archetype.io.tensors import dtype_of
     from archetype.loading import load, save_run
 
-    save_run(load(model, dtype_of(dtype), pickled=pickled, changes=changes or ()), to)
+    save_run(load(model, dtype_of(dtype), allow_pickle=pickled, overrides=changes or ()), to)
     print(f"wrote {to}")
 
 

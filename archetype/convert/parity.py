@@ -95,7 +95,7 @@ def compare(
     folder = hub.local(folder)
     if not (folder / "config.json").is_file():
         raise DataError(str(folder), "is no Hugging Face folder", "export it first")
-    ours, theirs = load(folder, dtype=dtype_of(dtype), changes=changes), _reference(folder, dtype_of(dtype))
+    ours, theirs = load(folder, dtype=dtype_of(dtype), overrides=changes), _reference(folder, dtype_of(dtype))
     pairs, left_out = _pairs(ours, theirs)
     inputs = _inputs(ours, text)
     with _outputs(ours.model, {name for group, _ in pairs for name in group.ours}) as ours_gave:

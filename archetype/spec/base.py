@@ -79,6 +79,13 @@ class Spec(BaseModel):
         """The specification as plain data, the way a file says it; `full` writes out every default."""
         return self.model_dump(mode="json", context=FULL if full else None)
 
+    def _repr_html_(self) -> str:
+        """The specification as a notebook shows it: its YAML file."""
+        from archetype import notebook
+        from archetype.io.yaml import mapping_to_yaml
+
+        return notebook.preformatted(mapping_to_yaml(self.dump()))
+
     @classmethod
     def parse(cls, data: Any) -> Self:
         """Check plain data and make it a specification.

@@ -43,12 +43,25 @@ def test_what_the_readme_shows_of_a_mistake_is_what_is_said() -> None:
         assert done.returncode == 2
 
 
-def test_code_that_the_guides_quote_stands_in_the_package() -> None:
-    package = "\n".join(file.read_text() for file in (ROOT / "archetype").rglob("*.py"))
-    guide = ROOT / "docs" / "adding_a_part.md"
-    for text in blocks(guide, "python"):
+def test_code_that_the_guides_quote_stands_in_the_file_that_is_named() -> None:
+    guide = (ROOT / "docs" / "adding_a_part.md").read_text()
+    quotes = re.findall(r'```python title="(archetype/[^"]+)"\n(.*?)```', guide, re.DOTALL)
+    assert quotes
+    for file, text in quotes:
         for definition in text.strip().split("\n\n\n"):
-            assert definition.strip() in package, definition
+            assert definition.strip() in (ROOT / file).read_text(), definition
+
+
+def test_python_of_the_documents_passes_a_strict_type_checker(tmp_path: Path) -> None:
+    files = []
+    for document in DOCUMENTS:
+        if code := blocks(document, "python"):
+            files.append(tmp_path / f"{document.stem.lower()}_blocks.py")
+            files[-1].write_text("\n".join(code))
+    assert files
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", ROOT / "pyproject.toml", *files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -103,7 +103,7 @@ def old(models: dict[str, Model], tmp_path: Path) -> Path:
 def test_a_pickle_is_read_only_where_that_is_asked_for(models: dict[str, Model], old: Path) -> None:
     with pytest.raises(CheckpointError, match=f"{PICKLED} is a pickle: `archetype load --pickled` reads one"):
         load(old)
-    assert equal(load(old, pickled=True).model, models["llama"])
+    assert equal(load(old, allow_pickle=True).model, models["llama"])
 
 
 def test_pickles_in_shards(models: dict[str, Model], old: Path) -> None:
@@ -115,7 +115,7 @@ def test_pickles_in_shards(models: dict[str, Model], old: Path) -> None:
         places |= dict.fromkeys(part, f"pytorch_model-{number}.bin")
     (old / PICKLED_INDEX).write_text(json.dumps({"weight_map": places}))
     assert not (old / INDEX).exists()
-    assert equal(load(old, pickled=True).model, models["llama"])
+    assert equal(load(old, allow_pickle=True).model, models["llama"])
 
 
 class Trap:
@@ -141,6 +141,6 @@ def test_what_is_no_pickle_of_tensors_alone_is_refused_and_not_run(old: Path, tm
         case "text":
             (old / PICKLED).write_text("no pickle")
     with pytest.raises(CheckpointError) as caught:
-        archetype.load(old, pickled=True)
+        archetype.load(old, allow_pickle=True)
     assert str(caught.value).startswith(f"{old / PICKLED}: ") and "\n" not in str(caught.value)
     assert not mark.exists()

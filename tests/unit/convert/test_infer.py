@@ -26,7 +26,7 @@ INTERLEAVED = "layers[*].mixer.position.interleaved"
 
 
 def model(family: str = "llama", **changes: Any) -> LanguageModel:
-    made = spec.parse(archetype.spec(f"{family}-tiny").dump()).replace(vocab_size=31, context_length=32, **changes)
+    made = spec.parse(archetype.load_spec(f"{family}-tiny").dump()).replace(vocab_size=31, context_length=32, **changes)
     return LanguageModel(made, randomize(build(made)))
 
 
@@ -54,7 +54,7 @@ def retensored(folder: Path, change: Any) -> Path:
 
 def read(folder: Path, *changes: str) -> LanguageModel:
     with pytest.warns(UnknownFamily):
-        return archetype.load(folder, changes=changes)
+        return archetype.load(folder, overrides=changes)
 
 
 def refusal(folder: Path) -> str:
@@ -117,14 +117,14 @@ def test_what_was_assumed_is_settled_by_a_change(folder: Path) -> None:
 def test_a_change_that_the_tensors_contradict_is_refused(folder: Path) -> None:
     for change, place in (("layers[*].feedforward.d_ff=7", "mlp"), ("num_layers=1", "num_layers")):
         with pytest.warns(UnknownFamily), pytest.raises(CheckpointError, match=place):
-            archetype.load(folder, changes=[change])
+            archetype.load(folder, overrides=[change])
     with pytest.warns(UnknownFamily), pytest.raises(SpecError, match="d_modle"):
-        archetype.load(folder, changes=["d_modle=3"])
+        archetype.load(folder, overrides=["d_modle=3"])
 
 
 def test_a_change_is_also_made_to_a_family_that_is_known(folder: Path) -> None:
     renamed(folder, "llama")
-    found = archetype.load(folder, changes=["layers[*].mixer.position.theta=77.0"])
+    found = archetype.load(folder, overrides=["layers[*].mixer.position.theta=77.0"])
     assert found.spec.layers[0].mixer.position.theta == 77.0
 
 
@@ -132,8 +132,8 @@ def test_a_run_takes_no_changes(tmp_path: Path) -> None:
     from archetype.loading import save_run
 
     save_run(model(), tmp_path / "run")
-    with pytest.raises(SpecError, match="a run is as it was trained"):
-        archetype.load(tmp_path / "run", changes=["d_model=3"])
+    with pytest.raises(SpecError, match="the specification of a run cannot be changed"):
+        archetype.load(tmp_path / "run", overrides=["d_model=3"])
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_an_old_pickle_of_an_unknown_family_is_read_where_that_is_asked_for(fold
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     with pytest.warns(UnknownFamily):
-        found = archetype.load(folder, pickled=True)
+        found = archetype.load(folder, allow_pickle=True)
     assert all(map(torch.equal, found.model.parameters(), expected.model.parameters()))
 
 

@@ -180,7 +180,7 @@ def test_a_verb_that_is_not_the_models_says_what_it_is_there_for(purpose: str, n
     assert len(others) >= 3
     for verb in others:
         message = refusal(verb, lm, *CALLS[verb])
-        assert message == f"model: a model of kind {made.kind} cannot do this; it is there to {purpose}"
+        assert message == f"model: a model of kind {made.kind} cannot do this; it can {purpose}"
 
 
 @pytest.mark.parametrize(("lm", "verb"), [(encoder, "fill"), (encoder, "embed"), (translator, "translate")])
@@ -188,5 +188,5 @@ def test_without_a_tokenizer_no_text_goes_in(lm: object, verb: str) -> None:
     whole = lm()  # type: ignore[operator]
     bare = archetype.LanguageModel(whole.spec, whole.model)
     assert refusal(verb, bare, *CALLS[verb]) == (
-        "tokenizer: the model's folder holds none; add its tokenizer.json or tokenizer.model"
+        "tokenizer: the model's folder has none; add its tokenizer.json or tokenizer.model"
     )

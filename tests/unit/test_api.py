@@ -1,0 +1,90 @@
+"""The front door: what `import archetype` offers to people, editors, type checkers and notebooks."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import archetype
+from archetype import notebook
+from archetype.errors import ArchetypeError
+from archetype.spec import fingerprint
+from archetype.tokenizers import train_tokenizer
+
+FUNCTIONS = sorted(set(archetype.__all__) - {"LanguageModel", "__version__"})
+
+
+def test_every_name_is_listed_and_importable() -> None:
+    assert set(archetype.__all__) <= set(dir(archetype))
+    assert {"build", "cost_report", "export", "load", "load_spec"} <= set(FUNCTIONS)
+    assert inspect.isclass(archetype.LanguageModel)
+    with pytest.raises(AttributeError, match="module 'archetype' has no attribute 'laod'"):
+        getattr(archetype, "laod")  # noqa: B009
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_typed_and_documented(name: str) -> None:
+    function = getattr(archetype, name)
+    assert inspect.isfunction(function) and function.__name__ == name
+    signature = inspect.signature(function)
+    assert signature.return_annotation is not inspect.Signature.empty
+    text = inspect.getdoc(function) or ""
+    for parameter in signature.parameters.values():
+        assert parameter.annotation is not inspect.Parameter.empty
+        assert f"    {parameter.name}: " in text or f"    *{parameter.name}: " in text
+    assert "Raises:" in text
+
+
+def test_packages_stay_packages() -> None:
+    from archetype import cost, spec
+
+    assert isinstance(archetype.spec, ModuleType) and isinstance(archetype.cost, ModuleType)
+    assert not callable(spec) and not callable(cost)
+    assert type(archetype) is ModuleType
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    code = "import sys, archetype; print(*sorted({'torch', 'numpy', 'pydantic', 'typer', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("\n", "")
+
+
+def test_a_specification_costs_builds_loads_and_exports(tmp_path: Path) -> None:
+    spec = archetype.load_spec("llama-tiny")
+    assert archetype.load_spec(spec.dump()) == spec
+    model = archetype.build(spec, seed=3)
+    report = archetype.cost_report(spec, batch=2, length=16)
+    assert report.parameters["total"] == sum(parameter.numel() for parameter in model.parameters())
+    lm = archetype.LanguageModel(spec, model)
+    archetype.export(lm, tmp_path / "hf")
+    loaded = archetype.load(tmp_path / "hf", dtype="bfloat16")
+    assert fingerprint(loaded.spec) == fingerprint(spec) and "bfloat16" in repr(loaded)
+    with pytest.raises(ArchetypeError, match="did you mean llama-tiny"):
+        archetype.load_spec("llama-tny")
+
+
+def test_a_language_model_is_summarized() -> None:
+    spec = archetype.load_spec("llama-tiny").replace(name="<b>&")
+    lm = archetype.LanguageModel(spec, archetype.build(spec), train_tokenizer("bytes", "a", None))
+    assert repr(lm) == ("<LanguageModel <b>&, decoder, 123,712 parameters, float32, cpu, bytes tokenizer of 256 ids>")
+    html = lm._repr_html_()
+    assert html.startswith("<table>") and "&lt;b&gt;&amp;" in html and "<b>" not in html
+    assert "123,712 parameters" in html
+
+
+def test_a_specification_is_its_file_in_a_notebook() -> None:
+    spec = archetype.load_spec("llama-tiny").replace(name="<script>")
+    html = spec._repr_html_()
+    assert html.startswith("<pre>") and "&lt;script&gt;" in html and "<script>" not in html
+    assert "num_kv_heads: 2" in html and "kind: attention" in spec.layers[0].mixer._repr_html_()  # type: ignore[union-attr]
+
+
+def test_html_is_escaped_everywhere() -> None:
+    assert notebook.table([("<a>", "<b>")], ("<c>", '"')) == (
+        '<table><tr><th>&lt;c&gt;</th><th>&quot;</th></tr><tr><th style="text-align: left">&lt;a&gt;</th>'
+        "<td>&lt;b&gt;</td></tr></table>"
+    )
+    assert notebook.preformatted("<&") == "<pre>&lt;&amp;</pre>"
