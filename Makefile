@@ -1,6 +1,7 @@
 # Each of these sets up a fresh machine alone: Python 3.11 or later, pip, make and a C++ compiler are enough.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE  # without compiled modules every process that the tests start compiles torch again
 
 .PHONY: demo test pytest soak zoo lint clean
 

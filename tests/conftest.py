@@ -32,7 +32,7 @@ SHARED = Path(os.environ.get("ARCHETYPE_SHARED", ROOT.parent / "shared"))
 def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     """Small models are several times faster on one thread than on threads that wait for each other."""
     torch = sys.modules.get("torch")
-    if torch is None or "convergence" in request.path.parts:
+    if torch is None or request.config.option.markexpr == "slow":
         yield
         return
     before = torch.get_num_threads()

@@ -46,6 +46,7 @@ def main() -> None:
     warnings.showwarning = _tell
     try:
         result = app(standalone_mode=False)
+        sys.stdout.flush()  # a reader that has seen enough shows here at the latest
     except ArchetypeError as error:
         _fail(str(error), 2)
     except typer.TyperException as error:

@@ -1,49 +1,229 @@
-"""One command in a process of its own, forked from one that has loaded torch already: sooner than a new one."""
+"""Programs in processes of their own, forked from one that has loaded torch: each starts in milliseconds.
 
-import multiprocessing
+`run` and `start` ask that process, the server, from a test; the programs in `programs()` ask it from a shell.
+"""
+
+import atexit
+import contextlib
+import gc
+import json
 import os
+import runpy
+import select
+import shutil
+import signal
+import socket
+import subprocess
 import sys
 import tempfile
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from subprocess import CompletedProcess, TimeoutExpired
-from typing import Any
+from typing import IO, Any
 
-LOADED = [
+ROOT = Path(__file__).parent.parent.parent
+LOADED = (
     "archetype.cli.main", "archetype.cli.progress", "archetype.loading", "archetype.convert.parity",
-    "archetype.train.run", "archetype.train.state", "matplotlib.figure", "tests.helpers.forked", "torch",
-]  # fmt: skip
-STREAMS = (("in", os.O_RDONLY), ("out", os.O_WRONLY | os.O_CREAT), ("error", os.O_WRONLY | os.O_CREAT))
+    "archetype.train.run", "archetype.train.state", "matplotlib.figure", "torch", "torch._dynamo", "torch._refs",
+)  # fmt: skip
+PROGRAM = """#!{python} -IS
+import os, sys
+sys.path.insert(0, {root!r})
+from tests.helpers.forked import Process
+sys.exit(Process({address!r}, [{name!r}, *sys.argv[1:]], os.getcwd(), dict(os.environ), (0, 1, 2)).wait() % 256)
+"""
 
 
-def run(arguments: list[str], environment: dict[str, str], given: bytes = b"", timeout: float = 120) -> Any:
-    """What `archetype ARGUMENTS...` prints in bytes, and its status."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(LOADED)
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        (place / "in").write_bytes(given)
-        process = context.Process(target=_command, args=(arguments, environment, place))
-        process.start()
-        process.join(timeout)
-        if process.is_alive():
+@cache
+def server() -> Path:
+    """The folder with the server's socket and its programs; the server ends with the process that started it."""
+    folder = Path(tempfile.mkdtemp(prefix="forked-"))  # a socket's path may be no longer than 100 characters
+    for name in ("archetype", "python"):
+        program = PROGRAM.format(python=sys.executable, root=str(ROOT), address=str(folder / "socket"), name=name)
+        (folder / "bin").mkdir(exist_ok=True)
+        (folder / "bin" / name).write_text(program)
+        (folder / "bin" / name).chmod(0o700)
+    command = [sys.executable, "-m", "tests.helpers.forked", str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # small models; other tests run on the other cores
+    running = subprocess.Popen(
+        command, cwd=ROOT, env=environment, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert running.stdout and running.stdout.readline() == b"ready\n", "the server did not start"
+    server.process = running  # type: ignore[attr-defined]  # its pipe is closed with this process
+    return folder
+
+
+def programs() -> Path:
+    """A folder for PATH: `archetype ...`, `python -m ...`, `python -c ...` and `python FILE`."""
+    return server() / "bin"
+
+
+def start(arguments: list[str], cwd: Path, environment: dict[str, str], output: IO[bytes]) -> "Process":
+    """Start `archetype ...` or `python ...` without input, everything that it prints into one open file."""
+    streams = (os.open(os.devnull, os.O_RDONLY), output.fileno(), output.fileno())
+    try:
+        return Process(str(server() / "socket"), arguments, str(cwd), environment, streams)
+    finally:
+        os.close(streams[0])
+
+
+def run(
+    arguments: list[str], environment: dict[str, str] | None = None, input: bytes = b"", cwd: Path = ROOT
+) -> subprocess.CompletedProcess[Any]:
+    """What `archetype ...` or `python ...` prints, in bytes, and its status."""
+    with contextlib.ExitStack() as files:
+        source, out, error = (files.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        source.write(input)
+        source.seek(0)
+        streams = source.fileno(), out.fileno(), error.fileno()
+        process = Process(str(server() / "socket"), arguments, str(cwd), os.environ | (environment or {}), streams)
+        try:
+            status = process.wait()
+        finally:
             process.kill()
-            raise TimeoutExpired(arguments, timeout)
-        out, error = ((place / name).read_bytes() for name in ("out", "error"))
-        return CompletedProcess(["archetype", *arguments], process.exitcode or 0, out, error)
+        out.seek(0)
+        error.seek(0)
+        return subprocess.CompletedProcess(arguments, status, out.read(), error.read())
 
 
-def _command(arguments: list[str], environment: dict[str, str], place: Path) -> None:
-    for number, (name, how) in enumerate(STREAMS):
-        os.dup2(os.open(place / name, how, 0o600), number)
+class Process:
+    """A process that the server has forked."""
+
+    def __init__(
+        self, address: str, arguments: list[str], cwd: str, environment: dict[str, str], streams: tuple[int, int, int]
+    ) -> None:
+        self.status: int | None = None
+        self.connection = socket.socket(socket.AF_UNIX)
+        self.connection.connect(address)
+        socket.send_fds(self.connection, [b" "], list(streams))
+        self.connection.sendall(json.dumps([arguments, cwd, environment]).encode())
+        self.connection.shutdown(socket.SHUT_WR)
+        self.replies = self.connection.makefile()
+        self.pid = int(self.replies.readline())
+
+    def wait(self) -> int:
+        """Its exit status, negative for a signal, once it has ended."""
+        if self.status is None:
+            with self.connection, self.replies:
+                self.status = int(self.replies.readline())
+        return self.status
+
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.status is None and not select.select([self.connection], [], [], 0)[0]
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send it a signal if it has not ended."""
+        if self.running():
+            os.kill(self.pid, number)
+
+
+def serve(folder: Path) -> list[str] | None:
+    """Fork a process for each request; what the forked process is to run, None in the server when it is to end."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "socket"))
+    listener.listen(64)
+    ended, wake = socket.socketpair()
+    wake.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    clients: dict[int, socket.socket] = {}
+    print("ready", flush=True)
+    while True:
+        ready = select.select([0, listener, ended], [], [])[0]
+        if listener in ready:
+            client = listener.accept()[0]
+            streams = socket.recv_fds(client, 1, 3)[1]
+            with client.makefile() as sent:
+                request = json.load(sent)
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for inherited in (listener, ended, wake, client, *clients.values()):
+                    inherited.close()
+                return become(*request, streams)
+            for stream in streams:
+                os.close(stream)
+            client.sendall(f"{pid}\n".encode())
+            clients[pid] = client
+        if ended in ready:
+            ended.recv(4096)
+            with contextlib.suppress(ChildProcessError):
+                while (child := os.waitpid(-1, os.WNOHANG))[0]:
+                    with clients.pop(child[0]) as client, contextlib.suppress(BrokenPipeError):
+                        client.sendall(f"{os.waitstatus_to_exitcode(child[1])}\n".encode())
+        if 0 in ready:  # whoever started this has ended
+            shutil.rmtree(folder)
+            return None
+
+
+def become(arguments: list[str], cwd: str, environment: dict[str, str], streams: list[int]) -> list[str]:
+    """Turn this process into one that was started with these; the server's own streams and paths are left."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 they live as long as the process
     sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
+    os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["archetype", *arguments]
-    from archetype.cli.main import main
+    if environment.get("PYTHONWARNINGS") == "error":
+        import warnings
 
-    try:
+        warnings.simplefilter("error")
+    sys.path[0] = ""
+    return arguments
+
+
+def execute(program: str, *arguments: str) -> None:
+    """Run what `archetype ...` or `python ...` runs."""
+    if program == "archetype":
+        sys.argv = ["archetype", *arguments]
+        from archetype.cli.main import main
+
         main()
-    finally:
+        return
+    flag, *rest = arguments or ("-",)
+    if flag == "-m":
+        sys.argv, sys.path[0] = rest, str(Path.cwd())
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif flag in ("-", "-c"):
+        sys.argv = [flag, *rest[flag == "-c" :]]
+        main_module = type(sys)("__main__")
+        sys.modules["__main__"] = main_module
+        exec(compile(rest[0] if flag == "-c" else sys.stdin.read(), "<string>", "exec"), vars(main_module))
+    else:
+        sys.argv = [flag, *rest]
+        runpy.run_path(flag, run_name="__main__")
+
+
+def main(folder: Path) -> None:
+    """Serve; in a forked process run what was asked for, and end without taking apart all that was loaded."""
+    for name in LOADED:
+        import_module(name)
+    gc.freeze()
+    request = serve(folder)
+    if request is None:
+        return
+    status: Any = 0
+    try:
+        execute(*request)
+    except SystemExit as leaving:
+        status = leaving.code or 0
+        if not isinstance(status, int):
+            print(status, file=sys.stderr)
+            status = 1
+    except BaseException:
+        status = 1
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    atexit._run_exitfuncs()
+    try:
         sys.stdout.flush()
-        sys.stderr.flush()
+    except BrokenPipeError:  # as Python itself ends
+        status = 120
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,12 +1,9 @@
 """Malformed files and booby traps: one line each, exit 2, in time; nothing runs, and nothing outside is read."""
 
 import json
-import os
 import pickle
 import shutil
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from archetype.language_model import LanguageModel
 from archetype.loading import export
 from archetype.models import build
 from archetype.tokenizers import train_tokenizer
+from tests.helpers import forked
 from tests.helpers.weights import randomize
 
 ROOT = Path(__file__).parent.parent.parent
@@ -314,12 +312,8 @@ def judged(sound: Path, place: Path, spoils: dict[str, Spoil], *arguments: str) 
         spoil(folder)
         cases[name] = (str(folder), ["generate", str(folder), "hello", "--max-new-tokens", "1", *arguments])
     (place / "cases.json").write_text(json.dumps(cases))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.helpers.watched", str(place / "cases.json")],
-        capture_output=True, text=True, cwd=ROOT, timeout=600,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = forked.run(["python", "-m", "tests.helpers.watched", str(place / "cases.json")], {"HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr.decode()
     found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     first = found.pop("sound")
     assert first["status"] == 0, first
@@ -368,15 +362,17 @@ def test_no_booby_trap_goes_off(sound: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(SPRUNG)) and not (ROOT / SPRUNG).exists()
 
 
-@pytest.mark.parametrize("name", ["a template that never ends", "a template that reads files"])
-def test_a_template_that_is_a_trap_is_refused_when_it_is_asked_for(sound: Path, tmp_path: Path, name: str) -> None:
+def test_a_template_that_is_a_trap_is_refused_when_it_is_asked_for(sound: Path, tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     shutil.copytree(sound, plain)
     write("chat_template.jinja", "{{ messages[0].content }}")(plain)
     without: Spoil = lambda folder: (folder / "chat_template.jinja").unlink()  # noqa: E731
-    found = judged(plain, tmp_path, {name: both(without, TRAPS[name][0])}, "--chat")[name]
-    assert found["status"] == 2 and found["error"].startswith("archetype: chat template: "), found
-    assert found["touched"] == []
+    names = ("a template that never ends", "a template that reads files")
+    results = judged(plain, tmp_path, {name: both(without, TRAPS[name][0]) for name in names}, "--chat")
+    assert results.keys() == set(names)
+    for result in results.values():
+        assert result["status"] == 2 and result["error"].startswith("archetype: chat template: "), result
+        assert result["touched"] == []
 
 
 def test_the_watch_sees_what_it_is_there_to_see(sound: Path, tmp_path: Path) -> None:
@@ -387,6 +383,6 @@ def test_the_watch_sees_what_it_is_there_to_see(sound: Path, tmp_path: Path) -> 
         f"pickle.loads({pickle.dumps(Trap(tmp_path / SPRUNG))!r}); open({str(sound / CONFIG)!r})\n"
         "watch.folder = None; print(watch.touched)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    done = forked.run(["python", "-c", program])
     assert (tmp_path / SPRUNG).exists(), done.stderr
-    assert "pickle.find_class" in done.stdout and CONFIG in done.stdout
+    assert b"pickle.find_class" in done.stdout and CONFIG.encode() in done.stdout

@@ -1,6 +1,5 @@
 """The command line as a user meets it, and one small trained run that the tests share."""
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +17,9 @@ def archetype() -> Command:
     """Runs `archetype ...` in a process of its own."""
 
     def run(*arguments: str | Path, input: str | bytes = "", text: bool = True) -> subprocess.CompletedProcess[Any]:
-        environment = os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "120", "NO_COLOR": "1"}
-        given = input.encode() if isinstance(input, str) else input
-        done = forked.run([str(argument) for argument in arguments], environment, given)
+        environment = {"HF_HUB_OFFLINE": "1", "COLUMNS": "120", "NO_COLOR": "1"}
+        data = input.encode() if isinstance(input, str) else input
+        done = forked.run(["archetype", *map(str, arguments)], environment, data)
         if text:
             done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
         return done

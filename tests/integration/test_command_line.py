@@ -1,11 +1,10 @@
 """Each verb, once, as a user would call it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from tests.integration.conftest import Command
 
@@ -15,24 +14,43 @@ def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("--help",), ("list",), ("cost", "llama-2-7b"), ("cost", "llama-3.1-405b", "--json"), ("show", "gpt2"),
-     ("diff", "gpt2", "gpt2-xl"), ("set", "gpt2", "num_layers=2"), ("schema",), ("train", "--help"),
-     ("tokenizer", "--help"), ("generate", "--help"), ("demo", "--help")],
-    ids=" ".join,
-)  # fmt: skip
-def test_verbs_on_specifications_load_no_torch(arguments: tuple[str, ...]) -> None:
-    script = (
-        "import sys; from archetype.cli.main import main; sys.argv[1:] = sys.argv[1:]\n"
-        "try: main()\n"
-        "except SystemExit as end: assert not end.code, end.code\n"
-        "print(sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60)
+VERBS = """
+import io, json, sys
+from contextlib import redirect_stdout
+from archetype.cli.main import main
+
+for command in json.loads(sys.argv[1]):
+    sys.argv[1:] = command.split()
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        try:
+            main()
+        except SystemExit as end:
+            assert not end.code, (command, end.code)
+    assert printed.getvalue(), command
+    assert not {"torch", "numpy"} & sys.modules.keys(), command
+"""
+
+
+def test_verbs_on_specifications_load_no_torch() -> None:
+    """In one new process, which fails at the first verb that loads it."""
+    commands = [
+        "--help", "list", "cost llama-2-7b", "cost llama-3.1-405b --json", "show gpt2", "diff gpt2 gpt2-xl",
+        "set gpt2 num_layers=2", "schema", "train --help", "tokenizer --help", "generate --help", "demo --help",
+    ]  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", VERBS, json.dumps(commands)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "'torch'" not in done.stderr and "'numpy'" not in done.stderr
-    assert done.stdout
+
+
+def test_the_installed_program_trains_without_a_warning(text_file: Path, tmp_path: Path) -> None:
+    """The one training command of the tests that is a new process from its start."""
+    program = Path(sys.executable).with_name("archetype")
+    flags = ["--tokenizer", "bytes", "--length", "8", "--batch-size", "1", "--steps", "2", "--json"]
+    command = [program, "train", "--spec", "llama-tiny", "--text", text_file, *flags, "--to", tmp_path / "run"]
+    environment = os.environ | {"PYTHONWARNINGS": "error"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["step"] == 2
 
 
 def test_list_tells_every_preset_with_its_size_and_source(archetype: Command) -> None:

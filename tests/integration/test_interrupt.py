@@ -2,59 +2,67 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.helpers import forked
 from tests.integration.conftest import Command
+
+ENDLESS = ("--tokenizer", "bytes", "--length", "8", "--batch-size", "1", "--steps", "100000")
+
+
+def training(arguments: tuple[str | Path, ...], messages: Path) -> forked.Process:
+    """Start `archetype train ...`; what it prints goes into a file."""
+    with messages.open("wb") as file:
+        return forked.start(["archetype", "train", *map(str, arguments)], messages.parent, dict(os.environ), file)
+
+
+def await_line(process: forked.Process, metrics: Path, messages: Path, number: int) -> None:
+    """Until the run has written as many lines of metrics."""
+    while not metrics.is_file() or metrics.read_text().count("\n") < number:
+        assert process.running(), messages.read_text()
+        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_a_run_that_resumes(
     archetype: Command, text_file: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    program = Path(sys.executable).with_name("archetype")
-    flags = ["--tokenizer", "bytes", "--length", "32", "--batch-size", "4", "--steps", "100000"]
-    command = [program, "train", "--spec", "llama-tiny", "--text", text_file, *flags, "--to", tmp_path / "run"]
-    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 90
-    while not (metrics.is_file() and metrics.read_text().count("\n") >= 3):
-        assert running.poll() is None and time.monotonic() < deadline, running.communicate()[1]
-        time.sleep(0.05)
-    running.send_signal(number)
-    _, messages = running.communicate(timeout=60)
-    assert running.returncode == 128 + number
-    assert f"go on with: archetype train --resume {tmp_path / 'run'}" in messages
-    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
+    folder, messages = tmp_path / "run", tmp_path / "messages"
+    metrics = folder / "metrics.jsonl"
+    process = training(("--spec", "llama-tiny", "--text", text_file, *ENDLESS, "--to", folder), messages)
+    await_line(process, metrics, messages, 3)
+    process.kill(number)
+    assert process.wait() == 128 + number
+    assert f"go on with: archetype train --resume {folder}" in messages.read_text()
+    (checkpoint,) = (folder / "checkpoints").iterdir()
     step = int(checkpoint.name.removeprefix("step-"))
     assert metrics.read_text().count("\n") == step
-    assert archetype("generate", tmp_path / "run", "a", "--max-new-tokens", "3").returncode == 0
+    assert archetype("generate", folder, "a", "--max-new-tokens", "3").returncode == 0
+    resumed = training(("--resume", folder), messages)
+    await_line(resumed, metrics, messages, step + 1)
+    resumed.kill(number)
+    assert resumed.wait() == 128 + number
 
 
 def test_a_kill_at_any_moment_loses_no_checkpoint(archetype: Command, text_file: Path, tmp_path: Path) -> None:
     """Kills of a run that saves after every step: each time the next start resumes unattended."""
-    program = Path(sys.executable).with_name("archetype")
-    flags = ["--tokenizer", "bytes", "--length", "32", "--batch-size", "4", "--steps", "100000"]
-    recipe = tmp_path / "recipe.yaml"
+    folder, recipe, messages = tmp_path / "run", tmp_path / "recipe.yaml", tmp_path / "messages"
     recipe.write_text("checkpoint_every: 1\n")
-    folder = tmp_path / "run"
-    command = [program, "train", "--recipe", recipe, "--text", text_file, *flags, "--to", folder]
+    arguments = ("--recipe", recipe, "--spec", "llama-tiny", "--text", text_file, *ENDLESS, "--to", folder)
     reached = -1
-    for attempt in range(4):
-        running = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-        deadline = time.monotonic() + 90
+    for attempt in range(8):
+        process = training(arguments, messages)
         while not (folder / "checkpoints").is_dir() or newest(folder) < reached + 2:
-            assert running.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
-        time.sleep(0.013 * attempt)
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
+            assert process.running(), messages.read_text()
+            time.sleep(0.002)
+        time.sleep(0.007 * attempt)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
         reached = newest(folder)
-        command = [program, "train", "--resume", folder]
+        arguments = ("--resume", folder)
     done = archetype("generate", folder, "a", "--max-new-tokens", "3")
     assert done.returncode == 0, done.stderr
 
