@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     import torch
 
     from archetype.convert.source import Source
-    from archetype.cost import Report
+    from archetype.cost import CostReport
+    from archetype.cost.work import AttentionPairs
     from archetype.language_model import LanguageModel
     from archetype.models import Model
     from archetype.spec import ModelSpec
@@ -31,7 +32,13 @@ def load_spec(source: Source) -> ModelSpec:
     return open_spec(source)
 
 
-def cost_report(source: Source, batch: int = 1, length: int | None = None, dtype: str = "bfloat16") -> Report:
+def cost_report(
+    source: Source,
+    batch: int = 1,
+    length: int | None = None,
+    dtype: str = "bfloat16",
+    attention: AttentionPairs = "computed",
+) -> CostReport:
     """Count what a specification costs: parameters, FLOPs, state and memory.
 
     Args:
@@ -39,13 +46,14 @@ def cost_report(source: Source, batch: int = 1, length: int | None = None, dtype
         batch: sequences at once.
         length: tokens of each sequence (default: the context length).
         dtype: type of weights and state.
+        attention: count every pair of positions that is `computed`, masked or not, or only those that are `allowed`.
 
     Raises:
         ArchetypeError: the specification is wrong, or the length or the type is not possible.
     """
-    from archetype.cost import report
+    from archetype import cost
 
-    return report(load_spec(source), batch, length, dtype)
+    return cost.cost_report(load_spec(source), batch, length, dtype, attention)
 
 
 def build(source: Source, seed: int = 0, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Model:

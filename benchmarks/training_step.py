@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from archetype.cost import report
+from archetype.cost import cost_report
 from archetype.train.objective import scored
 from archetype.train.optimizers import build_optimizer
 from archetype.train.precision import autocast
@@ -51,7 +51,7 @@ def main() -> None:
     command = f"--shape {chosen.shape} --dtype {chosen.dtype} --batch {chosen.batch} --length {chosen.length}"
     print(heading(f"python -m benchmarks.training_step {command}", "transformers"))
     seconds = paired(steps)
-    flops = report(ours.spec, chosen.batch, chosen.length).flops["train"]
+    flops = cost_report(ours.spec, chosen.batch, chosen.length).flops["train"]
     limit = matmul_flops(getattr(torch, chosen.dtype))
     print(f"{'':<14}{'step':>10}{'tokens/s':>12}{'GFLOP/s':>12}{'of the limit':>14}")
     for name, taken in seconds.items():

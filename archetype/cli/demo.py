@@ -9,7 +9,6 @@ import typer
 from archetype.cli.generate import print_stream
 from archetype.cli.output import console
 from archetype.cli.progress import raise_if_interrupted, run_with_progress
-from archetype.cli.specs import print_cost
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +31,7 @@ def demo(
     with out.status("waking up"):
         import torch
 
-        from archetype import cost
+        from archetype.cost import cost_report
         from archetype.data.library_text import library_text
         from archetype.io.atomic import check_absent
         from archetype.io.text import read_text
@@ -53,7 +52,7 @@ def demo(
         session = start(folder, recipe, torch.device("cpu"), contents)
     out.print(f"[bold]Tokenizer[/]  byte-level BPE, {VOCABULARY} tokens; {session.task.size} to train on")
     out.print(f"[bold]Model[/]      what it costs, for {BATCH_SIZE} rows of {LENGTH} tokens\n")
-    print_cost(cost.report(spec, BATCH_SIZE, LENGTH, "float32"))
+    print(cost_report(spec, BATCH_SIZE, LENGTH, "float32"))
     out.print(f"\n[bold]Training[/]   about {minutes:g} minutes; Ctrl-C stops at a step, and the run can go on later\n")
     raise_if_interrupted(session, run_with_progress(session))
     out.print("\n[bold]Text that it makes[/], as it is made:\n")

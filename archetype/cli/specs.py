@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from archetype.cli.cost import cost, print_cost
+from archetype.cli.cost import cost
 from archetype.cli.output import console, print_json
 
-__all__ = ["cost", "diff", "list_", "print_cost", "schema", "set_", "show"]
+__all__ = ["cost", "diff", "list_", "schema", "set_", "show"]
 
 SOURCE = typer.Argument(metavar="SPEC", help="A preset, a YAML or JSON file, a run directory or a model folder.")
 JSON = typer.Option("--json", help="Print one JSON object.")

@@ -1,6 +1,7 @@
 """The README.md of an exported folder: what the model is, and how to run it."""
 
-from archetype import __version__, cost
+from archetype import __version__
+from archetype.cost import total_parameters
 from archetype.families import Family
 from archetype.spec import ModelSpec
 
@@ -13,7 +14,7 @@ def model_card(model: ModelSpec, family: Family) -> str:
     It makes no claim about data or licence, which only the model's maker knows.
     """
     architecture = family.format.architecture_of(model)
-    parameters = cost.report(model, batch=1, length=1).parameters["total"]
+    parameters = total_parameters(model)
     return f"""---
 library_name: transformers
 tags: [{family.format.model_type}, archetype]

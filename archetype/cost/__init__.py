@@ -1,6 +1,7 @@
-"""WHAT an architecture costs: reads specifications, and never imports torch."""
+"""What an architecture costs: parameters, FLOPs, state and memory of specifications, counted without torch."""
 
-from archetype.cost.report import Report, report, total_parameters
+from archetype.cost.registry import cost_of, set_fallback
+from archetype.cost.report import CostReport, cost_report, total_parameters
 from archetype.cost.rows import Row
 
-__all__ = ["Report", "Row", "report", "total_parameters"]
+__all__ = ["CostReport", "Row", "cost_of", "cost_report", "set_fallback", "total_parameters"]

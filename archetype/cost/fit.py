@@ -4,18 +4,16 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from archetype import spec
-from archetype.cost import memory, state
-from archetype.cost.dtypes import bytes_of
-from archetype.cost.rows import all_parameters
+from archetype.cost.report import CostReport
+from archetype.cost.table import Table
 from archetype.errors import SpecError
 
 UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-MOST = 2**31  # rows or tokens: more is as good as without a limit
+UNLIMITED = 2**31  # rows or tokens: more is as good as without a limit
 
 
 class Fit(NamedTuple):
-    """The largest sizes that fit. 0: not even one. None: nothing grows, or nothing ends it."""
+    """The largest sizes that fit. 0: not even one. None: there is no limit."""
 
     use: str
     batch: int | None
@@ -23,59 +21,60 @@ class Fit(NamedTuple):
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `24GiB`.
+    """Bytes of a size such as `24GiB`.
 
     Raises:
-        SpecError: it is no size.
+        SpecError: it is not a size.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text)
     units = {unit.lower(): size for unit, size in UNITS.items()}
-    if found is None or found[2].lower() not in units:
-        raise SpecError("fit", f"{text!r} is no size of memory", f"write it as 24GiB, with one of {', '.join(UNITS)}")
-    return int(float(found[1]) * units[found[2].lower()])
+    if match is None or match[2].lower() not in units:
+        cause = f"{text!r} is not a size of memory"
+        raise SpecError("fit", cause, f"write it as 24GiB, with one of {', '.join(UNITS)}")
+    return int(float(match[1]) * units[match[2].lower()])
 
 
-def fits(model: spec.ModelSpec, present: int, batch: int, length: int, dtype: str) -> list[Fit]:
-    """What fits into `present` bytes, for inference and for training."""
-    weights = all_parameters(model).value * bytes_of(dtype)
+def fits(report: CostReport, available: int) -> list[Fit]:
+    """The largest batch at the report's length, and the longest text at its batch, for inference and training.
 
-    def inference(rows: int, tokens: int) -> int:
-        return weights + state.state_bytes(model, rows, tokens, dtype)
-
-    def training(rows: int, tokens: int) -> int:
-        return memory.of_model(model, rows, tokens, dtype).to_json()["training_peak"]
-
-    def recomputed(rows: int, tokens: int) -> int:
-        return memory.of_model(model, rows, tokens, dtype).to_json()["training_peak_recomputed"]
-
-    found = []
-    for use, needed in (("inference", inference), ("training", training), ("training, recomputed", recomputed)):
-        rows = largest(lambda rows, needed=needed: needed(rows, length) <= present, MOST)  # type: ignore[misc]
-        tokens = largest(lambda tokens, needed=needed: needed(batch, tokens) <= present, longest(model))  # type: ignore[misc]
-        found.append(Fit(use, None if rows == MOST else rows, None if tokens == MOST else tokens))
-    return found
-
-
-def longest(model: spec.ModelSpec) -> int:
-    """The longest text that there are positions for."""
-    match model:
-        case spec.VisionEncoder() | spec.MegaByte():
-            return model.context_length
-        case spec.NGram():
-            return MOST
-        case spec.Decoder() | spec.Encoder() | spec.EncoderDecoder():
-            return model.context_length if isinstance(model.embedding.position, spec.Learned) else MOST
+    Args:
+        report: of the model.
+        available: bytes of memory.
+    """
+    cost = report.memory_cost
+    weights = cost.num_parameters * cost.itemsize
+    training = report.memory["training"]
+    needs: dict[str, Callable[[int, int], int]] = {
+        "inference": lambda rows, tokens: weights + cost.state(rows, tokens),
+        "training": lambda rows, tokens: training + cost.saved_activations(rows, tokens).peak,
+        "training, recomputed": lambda rows, tokens: training + cost.saved_activations(rows, tokens).peak_recomputed,
+    }
+    max_length = cost.cost.max_length or UNLIMITED
+    fits = []
+    for use, need in needs.items():
+        rows = largest(lambda rows, need=need: need(rows, report.length) <= available, UNLIMITED)  # type: ignore[misc]
+        tokens = largest(lambda tokens, need=need: need(report.batch, tokens) <= available, max_length)  # type: ignore[misc]
+        fits.append(Fit(use, None if rows == UNLIMITED else rows, None if tokens == UNLIMITED else tokens))
+    return fits
 
 
-def largest(true: Callable[[int], bool], most: int) -> int:
-    """The largest number up to `most` for which something holds, if it holds for all smaller ones; 0 for none."""
+def fit_table(report: CostReport, available: int) -> Table:
+    """The largest batch and the longest text for each use."""
+    rows = []
+    for use, *sizes in fits(report, available):
+        rows.append([use, *("no limit" if size is None else f"{size:,}" for size in sizes)])
+    return Table(["", f"rows of {report.length:,} tokens", f"tokens of {report.batch} rows"], rows)
+
+
+def largest(holds: Callable[[int], bool], limit: int) -> int:
+    """The largest number up to `limit` for which something holds, if it holds for all smaller ones; 0 for none."""
     low, high = 0, 1
-    while high < most and true(high):
+    while high < limit and holds(high):
         low, high = high, high * 2
-    high = min(high, most)
-    if true(high):
+    high = min(high, limit)
+    if holds(high):
         return high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if true(middle) else (low, middle)
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return low

@@ -1,7 +1,7 @@
 """Counts that know their formula: sums of products of named sizes, with whole coefficients.
 
-Every count of this room is made of these, so a formula and its number come from one path. A size is a symbol with a
-value, such as d = 768; what is counted is built from sizes with + and *, and says both `12 d^2 + 13 d` and 7,087,872.
+Every count is made of these, so a formula and its number come from one computation. A size is a symbol with a value,
+such as D = 768; what is counted is built from sizes with + and *, and gives both `12 D^2 + 13 D` and 7,087,872.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,41 +10,43 @@ from functools import cached_property
 from math import ceil, prod
 from typing import NamedTuple
 
-# What each symbol stands for, in the order in which a product is written.
+# What each symbol stands for, in the order in which a product is written: the letters of shapes, and those that no
+# shape has.
 MEANINGS = {
     "L": "layers",
-    "b": "rows of the batch",
-    "n": "tokens of a row",
-    "m": "patches of a row",
-    "p": "tokens of a patch",
+    "B": "rows of the batch",
+    "T": "tokens of a row",
+    "M": "patches of a row",
+    "J": "patch size",
     "A": "pairs of positions that are computed or allowed",
-    "W": "positions that a new token looks at, where that is not all",
-    "g": "global tokens, or the tokens that an n-gram model reads",
+    "S": "key positions of a new token, where they are not all",
+    "g": "global tokens",
+    "n": "tokens that an n-gram model reads",
     "E": "experts",
     "k": "experts of each token",
-    "h": "query heads",
-    "K": "key and value heads",
+    "H": "query heads",
+    "K": "key/value heads",
     "P": "features of a head",
-    "v": "features of a head's value",
+    "Q": "features of a head's value",
     "C": "features of the latent of keys and values",
-    "R": "rotated features of a head",
+    "R": "rotary features of a head",
     "r": "low rank of queries or of Mamba's delta",
-    "Z": "numbers of state for each channel",
-    "c": "taps of the convolution",
-    "d_h": "features of one direction",
-    "d_ff": "width of the feed-forward part",
-    "N": "positions of the table",
-    "V": "vocabulary",
-    "V_s": "vocabulary of the source",
+    "Z": "state size",
+    "c": "kernel size of the convolution",
+    "D_h": "features of one direction",
+    "F": "inner width of the feed-forward part",
+    "T_max": "positions of the table",
+    "V": "vocabulary size",
+    "V_s": "vocabulary size of the source",
     "Y": "classes",
-    "t": "kinds of token, or buckets of distance",
-    "x": "numbers of a picture's patch",
+    "t": "token types",
+    "u": "buckets of distances",
     "w": "width of a hidden layer",
-    "d": "width of the model",
-    "d_g": "width of the global model",
-    "d_l": "width of the local model",
+    "D": "d_model",
+    "D_g": "d_model of the global model",
+    "D_l": "d_model of the local model",
 }
-_ORDER = {name: place for place, name in enumerate(MEANINGS)}
+_ORDER = {name: index for index, name in enumerate(MEANINGS)}
 
 
 class Symbol(NamedTuple):
@@ -61,29 +63,25 @@ class Formula:
     """A sum of products of symbols. Symbols of one name may have several values: then they are written numbered."""
 
     def __init__(self, terms: dict[Product, int]) -> None:
-        self.terms = {product: times for product, times in terms.items() if times}
+        self.terms = {product: coefficient for product, coefficient in terms.items() if coefficient}
 
     def __add__(self, other: "Formula | int") -> "Formula":
-        terms = dict(self.terms)
-        for product, times in formula(other).terms.items():
-            terms[product] = terms.get(product, 0) + times
-        return Formula(terms)
+        return total([self, other if isinstance(other, Formula) else constant(other)])
 
     def __mul__(self, other: "Formula | int") -> "Formula":
         if isinstance(other, int):
-            return Formula({product: times * other for product, times in self.terms.items()})
+            return Formula({product: coefficient * other for product, coefficient in self.terms.items()})
         terms: dict[Product, int] = {}
-        for one, times in self.terms.items():
-            for another, again in other.terms.items():
-                both = _multiplied(one, another)
-                terms[both] = terms.get(both, 0) + times * again
+        for left, left_coefficient in self.terms.items():
+            for right, right_coefficient in other.terms.items():
+                product = _multiply(left, right)
+                terms[product] = terms.get(product, 0) + left_coefficient * right_coefficient
         return Formula(terms)
 
     __radd__, __rmul__ = __add__, __mul__
 
-    def over(self, divisor: "Formula") -> "Formula":
-        """The quotient by one symbol."""
-        (((symbol, _),),) = divisor.terms
+    def __truediv__(self, divisor: "Formula") -> "Formula":
+        (((symbol, _),),) = divisor.terms  # one symbol, nothing else
         return self * Formula({((symbol, -1),): 1})
 
     def __bool__(self) -> bool:
@@ -97,12 +95,12 @@ class Formula:
 
     @cached_property
     def value(self) -> int:
-        """The number; where an average is no whole one, the next."""
+        """The number; an average that is not whole is rounded up."""
         total: Fraction | int = 0
-        for product, times in self.terms.items():
-            over = prod(symbol.value**-power for symbol, power in product if power < 0)
-            count = times * prod(symbol.value**power for symbol, power in product if power > 0)
-            total += count if over == 1 else Fraction(count, over)
+        for product, coefficient in self.terms.items():
+            divisor = prod(symbol.value**-power for symbol, power in product if power < 0)
+            dividend = coefficient * prod(symbol.value**power for symbol, power in product if power > 0)
+            total += dividend if divisor == 1 else Fraction(dividend, divisor)
         return ceil(total)
 
     @property
@@ -111,44 +109,53 @@ class Formula:
         return {symbol for product in self.terms for symbol, _ in product}
 
     def text(self, names: Mapping[Symbol, str]) -> str:
-        """What stands in no layers, then what stands in each group of L layers: `V d + L (12 d^2 + 13 d)`."""
+        """Terms without layers, then those of each group of L layers: `V D + L (12 D^2 + 13 D)`.
+
+        Args:
+            names: how to write each symbol, as `symbol_names` says.
+        """
         by_layers: dict[Product, dict[Product, int]] = {}
-        for product, times in self.terms.items():
+        for product, coefficient in self.terms.items():
             layers = tuple(factor for factor in product if factor[0].name == "L")
-            inner = tuple(factor for factor in product if factor[0].name != "L")
-            by_layers.setdefault(layers, {})[inner] = times
+            rest = tuple(factor for factor in product if factor[0].name != "L")
+            by_layers.setdefault(layers, {})[rest] = coefficient
         parts = []
-        for layers in sorted(by_layers, key=lambda factors: [_place(symbol) for symbol, _ in factors]):
-            inside = by_layers[layers]
-            if layers and len(inside) > 1:
-                parts.append(f"{_written(1, layers, names)} ({_sum(inside, names)})")
+        for layers in sorted(by_layers, key=lambda factors: [_order(symbol) for symbol, _ in factors]):
+            terms = by_layers[layers]
+            if layers and len(terms) > 1:
+                parts.append(f"{_write_product(1, layers, names)} ({_write_sum(terms, names)})")
             else:
-                parts.append(_sum({(*layers, *product): times for product, times in inside.items()}, names))
-        return _joined(parts)
+                parts.append(_write_sum({(*layers, *product): number for product, number in terms.items()}, names))
+        return _join(parts)
 
     def __str__(self) -> str:
-        return self.text(names([self]))
+        return self.text(symbol_names([self]))
 
     def __repr__(self) -> str:
         return f"Formula({self})"
 
 
-def names(formulas: Iterable[Formula]) -> dict[Symbol, str]:
+Counts = dict[str, Formula]  # of each module
+
+
+def symbol_names(formulas: Iterable[Formula]) -> dict[Symbol, str]:
     """How to write each symbol of some formulas: by its name, with a number where the name has several values."""
-    found = sorted({symbol for one in formulas for symbol in one.symbols}, key=_place)
-    values: dict[str, list[Symbol]] = {}
-    for symbol in found:
-        values.setdefault(symbol.name, []).append(symbol)
+    by_name: dict[str, list[Symbol]] = {}
+    for symbol in sorted({symbol for formula in formulas for symbol in formula.symbols}, key=_order):
+        by_name.setdefault(symbol.name, []).append(symbol)
     return {
-        symbol: name if len(alike) == 1 else f"{name}{number}"
-        for name, alike in values.items()
-        for number, symbol in enumerate(alike, 1)
+        symbol: name if len(symbols) == 1 else f"{name}{number}"
+        for name, symbols in by_name.items()
+        for number, symbol in enumerate(symbols, 1)
     }
 
 
-def formula(number: "Formula | int") -> Formula:
+def constant(number: int) -> Formula:
     """A number as a formula without symbols."""
-    return number if isinstance(number, Formula) else Formula({(): number})
+    return Formula({(): number})
+
+
+ZERO = constant(0)
 
 
 def symbol(name: str, value: int) -> Formula:
@@ -157,48 +164,53 @@ def symbol(name: str, value: int) -> Formula:
 
 
 def multiple(name: str, value: int, unit: Formula) -> Formula:
-    """A size as a multiple of another where it is one, such as 4 d; else as a symbol of its own."""
+    """A size as a multiple of another where it is one, such as 4 D; else as a symbol of its own."""
     return unit * (value // unit.value) if value % unit.value == 0 else symbol(name, value)
 
 
-def total(counts: Iterable[Formula]) -> Formula:
+def total(formulas: Iterable[Formula]) -> Formula:
     """The sum."""
     terms: dict[Product, int] = {}
-    for count in counts:
-        for product, times in count.terms.items():
-            terms[product] = terms.get(product, 0) + times
+    for formula in formulas:
+        for product, coefficient in formula.terms.items():
+            terms[product] = terms.get(product, 0) + coefficient
     return Formula(terms)
 
 
-def _place(symbol: Symbol) -> tuple[int, int]:
+def prefixed(prefix: str, counts: Counts) -> Counts:
+    """Counts of modules, under longer names."""
+    return {prefix + name: count for name, count in counts.items()}
+
+
+def _order(symbol: Symbol) -> tuple[int, int]:
     return _ORDER[symbol.name], symbol.value
 
 
-def _multiplied(one: Product, another: Product) -> Product:
-    if not one or not another:
-        return one or another
-    powers = dict(one)
-    for symbol, power in another:
+def _multiply(left: Product, right: Product) -> Product:
+    if not left or not right:
+        return left or right
+    powers = dict(left)
+    for symbol, power in right:
         powers[symbol] = powers.get(symbol, 0) + power
-    return tuple(sorted(((s, power) for s, power in powers.items() if power), key=lambda factor: _place(factor[0])))
+    return tuple(sorted(((s, power) for s, power in powers.items() if power), key=lambda factor: _order(factor[0])))
 
 
-def _sum(terms: dict[Product, int], names: Mapping[Symbol, str]) -> str:
+def _write_sum(terms: dict[Product, int], names: Mapping[Symbol, str]) -> str:
     """Highest degree first, and among equal degrees the model's width first."""
 
     def rank(product: Product) -> tuple[int, list[tuple[int, int, int]]]:
         factors = [(-_ORDER[symbol.name], symbol.value, -power) for symbol, power in product[::-1]]
         return -sum(power for _, power in product), factors
 
-    return _joined([_written(terms[product], product, names) for product in sorted(terms, key=rank)])
+    return _join([_write_product(terms[product], product, names) for product in sorted(terms, key=rank)])
 
 
-def _joined(parts: list[str]) -> str:
-    return " + ".join(parts).replace("+ -", "- ") or "0"
-
-
-def _written(times: int, product: Product, names: Mapping[Symbol, str]) -> str:
+def _write_product(coefficient: int, product: Product, names: Mapping[Symbol, str]) -> str:
     above = [names[s] + (f"^{power}" if power > 1 else "") for s, power in product if power > 0]
     below = [names[s] for s, power in product if power < 0]
-    number = [] if times == 1 and above else [str(times)]
+    number = [] if coefficient == 1 and above else [str(coefficient)]
     return " ".join(number + above) + "".join(f" / {name}" for name in below)
+
+
+def _join(parts: list[str]) -> str:
+    return " + ".join(parts).replace("+ -", "- ") or "0"

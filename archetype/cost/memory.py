@@ -1,36 +1,65 @@
-"""Bytes of the weights, and of what training holds: weights, gradients, AdamW's moments and activations."""
+"""Bytes: the state that decoding keeps, and what training holds of weights, gradients, moments and activations.
+
+Of the logits the loss saves their log-softmax, in float32; the logits themselves live until the loss is computed. In
+bfloat16 every weight of a product has a cast copy. With blocks computed again in the backward pass only their inputs
+are saved, and one block's activations at a time.
+"""
 
 from typing import NamedTuple
 
 from archetype import spec
-from archetype.cost import activations
-from archetype.cost.activations import Kept
 from archetype.cost.dtypes import bytes_of
-from archetype.cost.rows import all_parameters
-from archetype.cost.saved_activations import Computed
+from archetype.cost.model import ModelCost, model_cost
+from archetype.cost.rows import module_rows, num_parameters
+from archetype.cost.work import FLOAT32, INT64, ComputeType, TrainingWork, Workload
+
+
+class SavedActivations(NamedTuple):
+    """Bytes for a whole batch."""
+
+    embedding_and_head: int  # with what layers share, final norms and the loss
+    blocks: int
+    block_inputs: int  # all that is saved of blocks whose activations are computed again
+    largest_block: int
+    logits: int  # alive only until the loss is computed
+
+    @property
+    def saved(self) -> int:
+        """What autograd saves."""
+        return self.embedding_and_head + self.blocks
+
+    @property
+    def peak(self) -> int:
+        """What is held when the loss is computed."""
+        return self.saved + self.logits
+
+    @property
+    def peak_recomputed(self) -> int:
+        """The same where blocks are computed again: the logits and one block's activations never meet."""
+        return self.embedding_and_head + self.block_inputs + max(self.logits, self.largest_block)
 
 
 class Memory(NamedTuple):
     """Bytes. In training all but the activations is float32."""
 
     weights: int  # in the type that was asked for
-    parameters: int  # how many
-    kept: Kept
+    num_parameters: int
+    saved_activations: SavedActivations
 
     @property
     def gradients(self) -> int:
         """One number for each parameter."""
-        return 4 * self.parameters
+        return FLOAT32 * self.num_parameters
 
     @property
     def optimizer(self) -> int:
         """AdamW's two moments."""
-        return 8 * self.parameters
+        return 2 * FLOAT32 * self.num_parameters
 
     @property
     def training(self) -> int:
         """Weights, gradients and moments, before activations."""
-        return 4 * self.parameters + self.gradients + self.optimizer
+        return FLOAT32 * self.num_parameters + self.gradients + self.optimizer
 
     def to_json(self) -> dict[str, int]:
         """By name."""
@@ -39,19 +68,67 @@ class Memory(NamedTuple):
             "gradients": self.gradients,
             "optimizer": self.optimizer,
             "training": self.training,
-            "activations": self.kept.peak,
-            "activations_recomputed": self.kept.peak_recomputed,
-            "training_peak": self.training + self.kept.peak,
-            "training_peak_recomputed": self.training + self.kept.peak_recomputed,
+            "activations": self.saved_activations.peak,
+            "activations_recomputed": self.saved_activations.peak_recomputed,
+            "training_peak": self.training + self.saved_activations.peak,
+            "training_peak_recomputed": self.training + self.saved_activations.peak_recomputed,
         }
 
 
-def of_model(model: spec.ModelSpec, batch: int, length: int, dtype: str) -> Memory:
-    """The memory of a model whose weights are of a type; training computes in bfloat16 where that has two bytes."""
-    number = all_parameters(model).value
-    return Memory(number * bytes_of(dtype), number, activations.of_model(model, batch, length, computed_in(dtype)))
+class MemoryCost:
+    """The memory of a model, for any batch and length.
+
+    Args:
+        model: the specification.
+        dtype: type of weights and state; training computes in bfloat16 where it has two bytes.
+    """
+
+    def __init__(self, model: spec.ModelSpec, dtype: str) -> None:
+        self.cost, self.itemsize, self.compute_dtype = model_cost(model), bytes_of(dtype), compute_dtype(dtype)
+        self.num_parameters = num_parameters(self.cost).value
+        self.cast_weights = _cast_weights(self.cost) if self.compute_dtype == "bfloat16" else 0
+
+    def memory(self, batch: int, length: int) -> Memory:
+        """Of weights, and of a training step."""
+        return Memory(self.num_parameters * self.itemsize, self.num_parameters, self.saved_activations(batch, length))
+
+    def state(self, batch: int, length: int) -> int:
+        """Of the state of `batch` rows with room for `length` tokens each; of a source too, where there is one."""
+        numbers, integers = self.cost.state(length)
+        return batch * (numbers * self.itemsize + integers * INT64)
+
+    def state_per_token(self, length: int) -> int:
+        """By which the state of one row grows with each further token; of patches, on average."""
+        patch_size = self.cost.patch_size
+        return -(-(self.state(1, length + patch_size) - self.state(1, length)) // patch_size)
+
+    def saved_activations(self, batch: int, length: int) -> SavedActivations:
+        """Of a training step on `batch` rows of `length` tokens."""
+        cost, work = self.cost, TrainingWork(batch, length, False, self.compute_dtype)
+        logits = cost.head.num_logits(batch, work.tokens) * FLOAT32
+        loss = logits + work.tokens * INT64 + FLOAT32  # log-softmax, targets, their number
+        outside, blocks, inputs, largest = cost.saved_activations(work) + loss + self.cast_weights, 0, 0, 0
+        stack_work = cost.stack_work(Workload(batch, length), "forward")
+        for stack in cost.stacks:
+            rows, row_tokens, causal = stack_work[stack.prefix][:3]
+            source = stack_work[stack.prefix].source
+            saved = stack.saved_activations(
+                TrainingWork(rows.value, row_tokens.value, causal, self.compute_dtype, source.value if source else 0)
+            )
+            outside, blocks, inputs = outside + saved.shared, blocks + saved.blocks, inputs + saved.block_inputs
+            largest = max(largest, saved.largest_block)
+        return SavedActivations(outside, blocks, inputs, largest, logits)
 
 
-def computed_in(dtype: str) -> Computed:
+def compute_dtype(dtype: str) -> ComputeType:
     """What a training step computes products in, for weights that are used in `dtype`."""
     return "bfloat16" if bytes_of(dtype) == 2 else "float32"
+
+
+def _cast_weights(cost: ModelCost) -> int:
+    """Bytes of the copies in bfloat16 of all weights of products."""
+    rows = module_rows(cost, Workload(1, 1))
+    numbers = sum(row.parameters for row in rows if row.forward)
+    if cost.head.tied:
+        numbers += next(row.parameters for row in rows if row.module.endswith("embedding.token"))
+    return 2 * numbers

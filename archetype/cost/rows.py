@@ -4,15 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from archetype import spec
-from archetype.cost import flops, parameters, passes, sizes
-from archetype.cost.formula import Formula, total
-from archetype.cost.layers import Alike, alike
-from archetype.cost.parameters import NOTHING, Counts
-from archetype.cost.passes import PHASES, Work
+from archetype.cost.formula import ZERO, Counts, Formula, total
+from archetype.cost.model import ModelCost
+from archetype.cost.stack import LayerGroup
+from archetype.cost.work import PHASES, Workload
 
 Column = Literal["parameters", "active", "forward", "prefill", "decode"]
 COLUMNS: tuple[Column, ...] = ("parameters", "active", *PHASES)
+TABLES = ("embedding.token", "embedding.position", "embedding.token_type")  # ends of the names of looked-up tables
 
 
 @dataclass(frozen=True)
@@ -22,90 +21,89 @@ class Row:
     module: str
     formulas: Mapping[Column, Formula]
     layers: int = 1
-    block: bool = False  # whether it belongs to the layers
+    in_block: bool = False
 
     @property
     def parameters(self) -> int:
-        """Numbers that are trained."""
+        """Trained numbers."""
         return self.formulas["parameters"].value
 
     @property
     def active(self) -> int:
-        """Those of them that one token meets."""
+        """Parameters that one token meets."""
         return self.formulas["active"].value
 
     @property
     def forward(self) -> int:
-        """FLOPs of a whole text."""
+        """FLOPs of whole rows."""
         return self.formulas["forward"].value
 
     @property
     def prefill(self) -> int:
-        """FLOPs of a whole text whose last position alone is answered."""
+        """FLOPs of whole rows, with logits of the last token only."""
         return self.formulas["prefill"].value
 
     @property
     def decode(self) -> int:
-        """FLOPs of one more token."""
+        """FLOPs of one more token of each row."""
         return self.formulas["decode"].value
 
+    @property
+    def is_table(self) -> bool:
+        """Whether its parameters are looked up by index, not multiplied."""
+        return self.module.endswith(TABLES)
 
-def rows(model: spec.ModelSpec, work: Work) -> list[Row]:
+
+def module_rows(cost: ModelCost, workload: Workload) -> list[Row]:
     """Every module that has parameters or multiplies anything."""
-    before, after = parameters.outside(model)
-    products = {phase: passes.outside(model, work, phase) for phase in PHASES}
-    runs = {phase: passes.stack_passes(model, work, phase) for phase in PHASES}
-    found = list(_joined({"parameters": before, "active": before} | products, before))
-    for stack in model.stacks:
-        d = sizes.width(stack)
-        for group in alike(stack.layers):
-            counts = {
-                "parameters": parameters.block(group.block, d),
-                "active": parameters.block(group.block, d, "chosen"),
-            } | {
-                phase: flops.block(group.block, d, of._replace(layer=group.places[0])) if of else {}
-                for phase, of in ((phase, runs[phase].get(stack.prefix)) for phase in PHASES)
-            }
-            found += _of_layers(stack.prefix, group, counts)
-        ends = parameters.stack_ends(stack)
-        found += _joined({"parameters": ends, "active": ends}, ends)
-    found += _joined({"parameters": after, "active": after} | products, after)
-    return [row for row in found if any(row.formulas.values())]
+    phases = PHASES if cost.generates else PHASES[:1]
+    flops: dict[str, Counts] = {phase: cost.flops(workload, phase) for phase in phases}
+    work = {phase: cost.stack_work(workload, phase) for phase in phases}
+    rows = list(_module_rows(cost.embedding_parameters(), flops))
+    for stack in cost.stacks:
+        for group in stack.groups:
+            counts = {"parameters": group.cost.parameters(), "active": group.cost.active_parameters()}
+            for phase in phases:
+                if stack.prefix in work[phase]:
+                    counts[phase] = group.cost.flops(work[phase][stack.prefix]._replace(layer=group.layers[0]))
+            rows += _block_rows(stack.prefix, group, counts)
+        rows += _module_rows(stack.parameters(), {})
+    rows += _module_rows(cost.head_parameters(), flops)
+    return [row for row in rows if any(row.formulas.values())]
 
 
-def column(found: Iterable[Row], name: Column) -> Formula:
+def column_total(rows: Iterable[Row], column: Column) -> Formula:
     """The sum of a column."""
-    return total(row.formulas[name] for row in found)
+    return total(row.formulas[column] for row in rows)
 
 
-def all_parameters(model: spec.ModelSpec) -> Formula:
-    """The parameters alone, without the work of counting anything else."""
-    before, after = parameters.outside(model)
-    counts = [*before.values(), *after.values()]
-    for stack in model.stacks:
-        d = sizes.width(stack)
-        counts += parameters.stack_ends(stack).values()
-        counts += [group.number * total(parameters.block(group.block, d).values()) for group in alike(stack.layers)]
+def num_parameters(cost: ModelCost) -> Formula:
+    """All parameters, without the work of counting anything else."""
+    counts = [*cost.embedding_parameters().values(), *cost.head_parameters().values()]
+    for stack in cost.stacks:
+        counts += stack.parameters().values()
+        counts += [group.number * total(group.cost.parameters().values()) for group in stack.groups]
     return total(counts)
 
 
-def _joined(counts: Mapping[str, Counts], names: Mapping[str, object]) -> Iterator[Row]:
-    for name in names:
-        yield Row(name, {key: counts.get(key, {}).get(name, NOTHING) for key in COLUMNS})
+def _module_rows(parameters: Counts, flops: Mapping[str, Counts]) -> Iterator[Row]:
+    counts = {"parameters": parameters, "active": parameters, **flops}
+    for name in parameters:
+        yield Row(name, {column: counts.get(column, {}).get(name, ZERO) for column in COLUMNS})
 
 
-def _of_layers(prefix: str, group: Alike, counts: Mapping[str, Counts]) -> Iterator[Row]:
-    for name in _in_order(counts["parameters"], counts["forward"] or counts["decode"]):
-        formulas = {key: group.number * counts[key].get(name, NOTHING) for key in COLUMNS}
-        yield Row(f"{prefix}blocks.{group.label}.{name}", formulas, len(group.places), block=True)
+def _block_rows(prefix: str, group: LayerGroup, counts: Mapping[str, Counts]) -> Iterator[Row]:
+    for name in _in_order(counts["parameters"], counts.get("forward") or counts["decode"]):
+        formulas = {column: group.number * counts.get(column, {}).get(name, ZERO) for column in COLUMNS}
+        yield Row(f"{prefix}blocks.{group.label}.{name}", formulas, len(group.layers), in_block=True)
 
 
-def _in_order(counted: Counts, products: Counts) -> list[str]:
-    """A layer's modules; products that have no weights stand behind the projections of their content."""
-    names = list(counted)
-    for product in products:
-        if product not in counted:
+def _in_order(parameters: Counts, flops: Counts) -> list[str]:
+    """A layer's modules; products without weights stand behind the projections of their content."""
+    names = list(parameters)
+    for product in flops:
+        if product not in parameters:
             content = product.partition(".")[0]
-            last = max(place for place, name in enumerate(names) if name.startswith(f"{content}."))
+            last = max(index for index, name in enumerate(names) if name.startswith(f"{content}."))
             names.insert(last + 1, product)
     return names

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from archetype import cost, families, generate
-from archetype.cost.state import state_bytes
+from archetype.cost.memory import MemoryCost
 from archetype.data.pairs import end_of_text
 from archetype.generate import Beam
 from archetype.language_model import LanguageModel
@@ -77,7 +77,7 @@ def test_it_multiplies_what_is_counted(name: str) -> None:
             run = flops_of(lambda: model.teach(texts, texts))
         case _:
             run = flops_of(lambda: model(texts))
-    assert run == cost.report(preset, batch, length).flops["forward"] + padding(preset, batch, length, length)
+    assert run == cost.cost_report(preset, batch, length).flops["forward"] + padding(preset, batch, length, length)
 
 
 @of_kind("decoder", "ngram", "megabyte", "encoder_decoder")
@@ -89,7 +89,7 @@ def test_its_state_takes_what_is_counted(name: str, length: int) -> None:
             state = model.new_state(tokens(2, length), capacity=length, dtype=dtype)
         else:
             state = model.new_state(2, length, dtype)
-        assert state.bytes == state_bytes(preset, 2, length, str(dtype).removeprefix("torch."))
+        assert state.bytes == MemoryCost(preset, str(dtype).removeprefix("torch.")).state(2, length)
 
 
 # What must hold of its logits, past every window.

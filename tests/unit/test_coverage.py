@@ -11,7 +11,7 @@ from hypothesis import Phase, given, seed, settings
 from pydantic.fields import FieldInfo
 
 from archetype import cost, spec
-from archetype.cost.state import state_bytes
+from archetype.cost.memory import MemoryCost
 from archetype.models import EncoderDecoder, build
 from archetype.nn import build as parts
 from archetype.nn.norm import NoNorm
@@ -109,7 +109,7 @@ def built(model: spec.ModelSpec) -> None:
 
 
 def costed(model: spec.ModelSpec) -> None:
-    report = cost.report(model, batch=2, length=LENGTH)
+    report = cost.cost_report(model, batch=2, length=LENGTH)
     assert report.flops["forward"] > 0
     assert report.memory["training_peak"] > report.memory["weights"] > 0
     assert report.to_json()["modules"]
@@ -126,7 +126,7 @@ def kept(model: spec.ModelSpec) -> None:
             state = built_model.new_state(source, capacity=length)
         else:
             state = built_model.new_state(2, length)
-        assert state.bytes == state_bytes(model, 2, length, "float32")
+        assert state.bytes == MemoryCost(model, "float32").state(2, length)
 
 
 @pytest.mark.parametrize("cls", sorted(nameable(), key=lambda cls: cls.__name__))
@@ -187,7 +187,7 @@ def test_a_class_that_nobody_knows_lacks_all(drawn: dict[type[spec.Spec], spec.M
 
 
 def test_a_module_alone_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The norm is built, and the bytes that are kept do not depend on it; nobody counts it."""
+    """The norm is built; nobody counts it."""
     known = parts.build_norm
 
     def build_norm(norm: Any, d_model: int) -> Any:
@@ -197,10 +197,10 @@ def test_a_module_alone_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     # whether a model fits into memory is counted before it is built
     assert lacks(with_unknown_norm()) == ["module", "parameters", "cost", "state"]
     monkeypatch.setattr(sys.modules[build.__module__], "check_fits_memory", lambda model, bytes_each: None)
-    assert lacks(with_unknown_norm()) == ["parameters", "cost"]
+    assert lacks(with_unknown_norm()) == ["parameters", "cost", "state"]
 
 
 def test_a_state_of_another_size_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     example = decoder_of(spec.Block(wiring=spec.Plain(), mixer=spec.GRU()))
-    monkeypatch.setattr("archetype.cost.state.mixer_numbers", lambda part, d, length: d + 1)
+    monkeypatch.setattr("archetype.cost.recurrent.GRUCost.state", lambda cost, length: cost.d.value + 1)
     assert lacks(example) == ["state"]

@@ -134,11 +134,11 @@ def test_specifications_and_costs_never_load_torch() -> None:
     loaded = loaded_after(
         "import archetype, archetype.spec, archetype.cost, archetype.families\n"
         "preset = archetype.families.preset('llama-3.1-405b')\n"
-        "archetype.cost.report(preset).to_json()\n"
+        "archetype.cost.cost_report(preset).to_json()\n"
         "archetype.spec.parse(archetype.spec.assign(preset, ['num_layers=3']).dump())\n"
         "archetype.spec.json_schema()\n"
         "archetype.families.family_for(preset).format.config_for(preset)"
     )
-    assert "archetype.cost.flops" in loaded
+    assert "archetype.cost.mamba" in loaded
     assert not {"torch", "numpy", "transformers"} & loaded
     assert "torch" in loaded_after("import archetype.models")

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archetype import cost, families, spec
-from archetype.cost import state as states
+from archetype.cost.attention import AttentionCost
 from archetype.cost.dtypes import BYTES, bytes_of
+from archetype.cost.formula import symbol
+from archetype.cost.latent_attention import LatentAttentionCost
 from archetype.errors import SpecError
 from archetype.models import build, build_on_meta
 from tests.helpers.specs import ALL
@@ -25,8 +27,7 @@ def test_a_type_has_its_size(name: str) -> None:
 @settings(max_examples=50)
 def test_a_state_takes_what_is_counted(drawn: spec.Decoder, batch: int, length: int, dtype: str) -> None:
     state = build(drawn).new_state(batch, length, DTYPES[dtype])
-    assert state.bytes == states.state_bytes(drawn, batch, length, dtype)
-    assert state.bytes == cost.report(drawn, batch, length, dtype).state["bytes"]
+    assert state.bytes == cost.cost_report(drawn, batch, length, dtype).state["bytes"]
     held = [tensor for layer in state.layers for tensor in vars(layer).values() if isinstance(tensor, torch.Tensor)]
     assert state.bytes == sum(tensor.untyped_storage().nbytes() for tensor in held)
 
@@ -36,7 +37,7 @@ def test_a_state_takes_what_is_counted(drawn: spec.Decoder, batch: int, length: 
 def test_one_more_token_takes_the_bytes_per_token(drawn: spec.Decoder, length: int) -> None:
     model = build(drawn)
     more = model.new_state(1, length + 1).bytes - model.new_state(1, length).bytes
-    assert cost.report(drawn, 3, length, "float32").state["bytes_per_token"] == more
+    assert cost.cost_report(drawn, 3, length, "float32").state["bytes_per_token"] == more
 
 
 WRITERS = {name: model for name, model in ALL.items() if not isinstance(model, spec.Encoder | spec.VisionEncoder)}
@@ -53,12 +54,12 @@ def test_every_part_keeps_what_is_counted(name: str, dtype: str) -> None:
             state = model.new_state(source, capacity=length)
         else:
             state = model.new_state(2, length)
-        assert state.bytes == cost.report(drawn, 2, length, dtype).state["bytes"], length
+        assert state.bytes == cost.cost_report(drawn, 2, length, dtype).state["bytes"], length
 
 
 @pytest.mark.parametrize("name", ["encoder", "picture"])
 def test_what_reads_a_whole_text_keeps_nothing(name: str) -> None:
-    assert cost.report(ALL[name]).state == {"bytes_per_token": 0, "bytes": 0}
+    assert cost.cost_report(ALL[name]).state == {"bytes_per_token": 0, "bytes": 0}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_what_reads_a_whole_text_keeps_nothing(name: str) -> None:
 )
 def test_a_further_token_takes_so_many_numbers(name: str, numbers: int) -> None:
     """Of a long text: what is constant or a full window grows no more; a patch's keys and values are shared by it."""
-    assert cost.report(ALL[name], 3, 20, "float32").state["bytes_per_token"] == 4 * numbers
+    assert cost.cost_report(ALL[name], 3, 20, "float32").state["bytes_per_token"] == 4 * numbers
 
 
 def test_latent_attention_keeps_its_latents_only() -> None:
@@ -75,13 +76,13 @@ def test_latent_attention_keeps_its_latents_only() -> None:
     part = spec.LatentAttention(
         num_heads=128, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128
     )
-    assert states.mixer_numbers(part, 5120, 1000) == 576_000
-    assert states.mixer_numbers(spec.Attention(num_heads=128, head_dim=128), 5120, 1000) == 32_768_000
+    assert LatentAttentionCost(part, symbol("D", 5120)).state(1000) == 576_000
+    assert AttentionCost(spec.Attention(num_heads=128, head_dim=128), symbol("D", 5120)).state(1000) == 32_768_000
 
 
 def test_llama_2_70b_keeps_320_kib_for_a_token() -> None:
     """80 layers of 8 heads of 128 features, keys and values, two bytes each."""
-    assert cost.report(families.preset("llama-2-70b")).state["bytes_per_token"] == 80 * 8 * 128 * 2 * 2
+    assert cost.cost_report(families.preset("llama-2-70b")).state["bytes_per_token"] == 80 * 8 * 128 * 2 * 2
 
 
 @pytest.mark.parametrize("name", ["gpt2-xl", "llama-tiny", "llama-3.1-405b"])
@@ -89,12 +90,12 @@ def test_llama_2_70b_keeps_320_kib_for_a_token() -> None:
 def test_weights_take_what_the_built_model_takes(name: str, dtype: str) -> None:
     preset = families.preset(name)
     allocated = sum(parameter.nbytes for parameter in build_on_meta(preset).to(DTYPES[dtype]).parameters())
-    assert cost.report(preset, dtype=dtype).memory["weights"] == allocated
+    assert cost.cost_report(preset, dtype=dtype).memory["weights"] == allocated
 
 
 def test_training_takes_sixteen_bytes_a_parameter() -> None:
     preset = families.preset("gpt2")
-    held, total = cost.report(preset).memory, 124_439_808
+    held, total = cost.cost_report(preset).memory, 124_439_808
     assert (held["gradients"], held["optimizer"], held["training"]) == (4 * total, 8 * total, 16 * total)
     assert held["training_peak"] == 16 * total + held["activations"]
     assert held["training_peak_recomputed"] == 16 * total + held["activations_recomputed"] < held["training_peak"]
@@ -102,12 +103,12 @@ def test_training_takes_sixteen_bytes_a_parameter() -> None:
 
 def test_an_unknown_type_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
-        cost.report(families.preset("gpt2"), dtype="float8")
+        cost.cost_report(families.preset("gpt2"), dtype="float8")
     assert str(caught.value) == "dtype: 'float8' is not known; use one of float64, float32, bfloat16, float16"
 
 
 def test_the_report_is_plain_data() -> None:
-    report = cost.report(families.preset("gpt2"), batch=2, length=8, dtype="float16").to_json()
+    report = cost.cost_report(families.preset("gpt2"), batch=2, length=8, dtype="float16").to_json()
     assert {key: report[key] for key in ("name", "batch", "length", "dtype")} == {
         "name": "gpt2", "batch": 2, "length": 8, "dtype": "float16",
     }  # fmt: skip
@@ -120,4 +121,4 @@ def test_the_report_is_plain_data() -> None:
 
 
 def test_without_a_length_it_is_the_context_length() -> None:
-    assert cost.report(families.preset("gpt2")).length == 1024
+    assert cost.cost_report(families.preset("gpt2")).length == 1024

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from archetype import cost, families, spec
-from archetype.cost.layers import label
+from archetype.cost.stack import label
 from archetype.models import build_on_meta
 from tests.helpers.specs import ALL, GATED, block, decoder, experts
 from tests.helpers.strategies import decoders
@@ -51,7 +51,7 @@ def agrees(counted: spec.ModelSpec) -> None:
     A parameter belongs to the row with the longest name that its own begins with; none may be left over.
     """
     model = build_on_meta(counted)
-    rows = cost.report(counted, length=min(counted.context_length, 64)).rows
+    rows = cost.cost_report(counted, length=min(counted.context_length, 64)).rows
     owner = {module: row for row in rows for module in modules_of(row)}
     assert sum(len(modules_of(row)) for row in rows) == len(owner), "two rows have one name"
     found = dict.fromkeys(owner, 0)
@@ -91,13 +91,13 @@ def test_every_part_has_the_counted_parameters_in_every_module(name: str) -> Non
 @given(decoders())
 @settings(max_examples=40)
 def test_no_layer_is_lost_from_the_report(drawn: spec.Decoder) -> None:
-    report = cost.report(drawn)
+    report = cost.cost_report(drawn)
     assert sum(row.parameters for row in report.rows) == cost.total_parameters(drawn)
     assert len({row.module for row in report.rows}) == len(report.rows)
 
 
 def test_the_embedding_is_counted_apart() -> None:
-    counts = cost.report(families.preset("gpt2")).parameters
+    counts = cost.cost_report(families.preset("gpt2")).parameters
     assert counts == {"total": 124_439_808, "embedding": 50_257 * 768 + 1024 * 768, "active": 124_439_808}
 
 
@@ -137,13 +137,13 @@ def test_places_are_told_in_short() -> None:
 
 def test_a_token_meets_the_router_its_experts_and_the_shared_one() -> None:
     part = experts(num_experts=6, experts_per_token=2, shared=GATED)
-    counts = cost.report(decoder(block(feedforward=part))).parameters
+    counts = cost.cost_report(decoder(block(feedforward=part))).parameters
     one_expert = 3 * 16 * 44
     assert counts["total"] - counts["active"] == 4 * one_expert
 
 
 def test_running_statistics_are_no_parameters() -> None:
-    counts = {row.module: row.parameters for row in cost.report(ALL["batch norm"]).rows}
+    counts = {row.module: row.parameters for row in cost.cost_report(ALL["batch norm"]).rows}
     assert counts["blocks.0.mixer_norm"] == 2 * 16  # weight and bias
 
 
@@ -153,5 +153,5 @@ PUBLISHED_SPARSE = {"mixtral-8x7b": (46_702_792_704, 12_879_925_248)}
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED_SPARSE))
 def test_published_mixtures_are_met_exactly(name: str) -> None:
-    counts = cost.report(families.preset(name), length=64).parameters
+    counts = cost.cost_report(families.preset(name), length=64).parameters
     assert (counts["total"], counts["active"]) == PUBLISHED_SPARSE[name]

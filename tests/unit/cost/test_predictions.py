@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype import cost, families
-from archetype.cost import memory, state
-from archetype.cost.complexity import Complexity
 from archetype.cost.fit import fits, largest, parse_size
 from archetype.cost.hardware import DEVICES, Device, device
-from archetype.cost.time import predict
+from archetype.cost.memory import MemoryCost
+from archetype.cost.part import Complexity
+from archetype.cost.roofline import predict
 from archetype.errors import SpecError
 from tests.helpers.specs import ALL
 
@@ -30,45 +30,45 @@ def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["24", "GiB", "24 apples", "-1GiB"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="is no size of memory"):
+    with pytest.raises(SpecError, match="is not a size of memory"):
         parse_size(text)
 
 
 def test_the_largest_batch_and_text_fit_and_one_more_does_not() -> None:
-    preset, present = families.preset("llama-3.2-1b"), 24 * GIB
-    inference, training, recomputed = fits(preset, present, 1, 2048, "bfloat16")
-    weights = 2 * cost.total_parameters(preset)
+    preset, available = families.preset("llama-3.2-1b"), 24 * GIB
+    inference, training, recomputed = fits(cost.cost_report(preset, 1, 2048), available)
+    memory_cost, weights = MemoryCost(preset, "bfloat16"), 2 * cost.total_parameters(preset)
 
     def decoding(rows: int, tokens: int) -> int:
-        return weights + state.state_bytes(preset, rows, tokens, "bfloat16")
+        return weights + memory_cost.state(rows, tokens)
 
     def learning(rows: int, tokens: int) -> int:
-        held = memory.of_model(preset, rows, tokens, "bfloat16")
-        return held.training + held.kept.peak
+        memory = memory_cost.memory(rows, tokens)
+        return memory.training + memory.saved_activations.peak
 
-    for found, needed in ((inference, decoding), (training, learning)):
-        assert needed(found.batch, 2048) <= present < needed(found.batch + 1, 2048)
-        assert needed(1, found.length) <= present < needed(1, found.length + 1)
+    for fit, needed in ((inference, decoding), (training, learning)):
+        assert needed(fit.batch, 2048) <= available < needed(fit.batch + 1, 2048)
+        assert needed(1, fit.length) <= available < needed(1, fit.length + 1)
     assert recomputed.batch > training.batch and recomputed.length > training.length
 
 
 def test_what_does_not_fit_at_all_fits_zero_times() -> None:
-    found = fits(families.preset("llama-2-7b"), GIB, 1, 8, "bfloat16")
-    assert [(fit.batch, fit.length) for fit in found] == [(0, 0)] * 3
+    sizes = fits(cost.cost_report(families.preset("llama-2-7b"), 1, 8), GIB)
+    assert [(fit.batch, fit.length) for fit in sizes] == [(0, 0)] * 3
 
 
 def test_a_constant_state_fits_a_text_of_any_length() -> None:
-    assert fits(ALL["lstm"], GIB, 1, 8, "bfloat16")[0].length is None
-    assert fits(ALL["learned"], GIB, 1, 8, "bfloat16")[0].length == ALL["learned"].context_length
+    assert fits(cost.cost_report(ALL["lstm"], 1, 8), GIB)[0].length is None
+    assert fits(cost.cost_report(ALL["learned"], 1, 8), GIB)[0].length == ALL["learned"].context_length
 
 
 MACHINE = Device("test", 100e9, {"float32": 1e12, "bfloat16": 4e12}, None, "made up")
 
 
-def test_decoding_one_row_waits_for_memory_and_prefill_for_arithmetic() -> None:
-    report = cost.report(families.preset("llama-2-7b"), 1, 4096)
+def test_decoding_one_row_is_bound_by_memory_and_prefill_by_compute() -> None:
+    report = cost.cost_report(families.preset("llama-2-7b"), 1, 4096)
     prefill, decode, train = predict(report, MACHINE)
-    assert (prefill.bound, decode.bound, train.bound) == ("arithmetic", "memory traffic", "arithmetic")
+    assert (prefill.bound, decode.bound, train.bound) == ("compute", "memory", "compute")
     assert prefill.seconds == report.flops["prefill"] / 4e12
     read = 6_738_415_616 - 32_000 * 4096  # all weights but the table that tokens are looked up in
     assert decode.traffic == 2 * read + report.state["bytes"]
@@ -79,19 +79,19 @@ def test_decoding_one_row_waits_for_memory_and_prefill_for_arithmetic() -> None:
 
 def test_a_tied_head_reads_its_table() -> None:
     preset = families.preset("gpt2")
-    _, decode, _ = predict(cost.report(preset, 1, 8, "float32"), MACHINE)
-    state_bytes = cost.report(preset, 1, 8, "float32").state["bytes"]
+    _, decode, _ = predict(cost.cost_report(preset, 1, 8, "float32"), MACHINE)
+    state_bytes = cost.cost_report(preset, 1, 8, "float32").state["bytes"]
     assert decode.traffic - state_bytes == 4 * (124_439_808 - 1024 * 768)
 
 
 def test_few_tokens_read_few_experts() -> None:
-    one, many = (cost.report(ALL["experts"], batch, 8) for batch in (1, 100))
+    one, many = (cost.cost_report(ALL["experts"], batch, 8) for batch in (1, 100))
     read = [predict(report, MACHINE)[1].traffic - report.state["bytes"] for report in (one, many)]
     assert read[1] - read[0] == 2 * (6 - 2) * 3 * 16 * 44
 
 
 def test_an_encoder_has_a_forward_pass_and_no_decoding() -> None:
-    assert [time.phase for time in predict(cost.report(ALL["encoder"]), MACHINE)] == ["forward", "train"]
+    assert [time.phase for time in predict(cost.cost_report(ALL["encoder"]), MACHINE)] == ["forward", "train"]
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -109,10 +109,11 @@ def test_an_unknown_device_is_refused_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "token", "remembered"),
     [
-        ("attention", "O(n^2 d)", "O(n d)", "O(n d)"), ("window", "O(n W d)", "O(W d)", "O(W d)"),
-        ("strided", "O(n (s + n / s) d)", "O(n d)", "O(n d)"), ("latent", "O(n^2 d)", "O(n h C)", "O(n C)"),
-        ("lstm", "O(n d^2)", "O(d^2)", "O(d)"), ("mamba", "O(n d Z)", "O(d Z)", "O(d Z)"),
+        ("attention", "O(T^2 D)", "O(T D)", "O(T D)"), ("window", "O(T W D)", "O(W D)", "O(W D)"),
+        ("strided", "O(T (s + T / s) D)", "O(T D)", "O(T D)"), ("latent", "O(T^2 D)", "O(T H C)", "O(T C)"),
+        ("lstm", "O(T D^2)", "O(D^2)", "O(D)"), ("mamba", "O(T D Z)", "O(D Z)", "O(D Z)"),
+        ("additive", "O(T^2 D)", "O(T D)", "O(T D)"),
     ],
 )  # fmt: skip
 def test_each_mixer_grows_with_the_text_in_its_way(name: str, text: str, token: str, remembered: str) -> None:
-    assert cost.report(ALL[name]).complexity == {"blocks.0-1.mixer": Complexity(text, token, remembered)}
+    assert cost.cost_report(ALL[name]).complexity == {"blocks.0-1.mixer": Complexity(text, token, remembered)}

@@ -22,8 +22,8 @@ def read(*arguments: str) -> dict[str, Any]:
 
 def test_both_tables_have_formulas_and_numbers() -> None:
     shown = run("gpt2", "--length", "64")
-    for expected in ("L (4 d^2 + 4 d)", "28,348,416", "8 L b n d^2", "2 b n V d + L (24 b n d^2 + 4 b n^2 d)",
-                     "V d + N d + 2 d + L (12 d^2 + 13 d)", "124,439,808", "O(n^2 d) for a text"):  # fmt: skip
+    for expected in ("L (4 D^2 + 4 D)", "28,348,416", "8 L B T D^2", "2 B T V D + L (24 B T D^2 + 4 B T^2 D)",
+                     "V D + T_max D + 2 D + L (12 D^2 + 13 D)", "124,439,808", "O(T^2 D) for a text"):  # fmt: skip
         assert expected in shown
 
 
@@ -60,7 +60,7 @@ def test_times_are_predicted_for_a_device() -> None:
     found = read("llama-2-7b", "--device", "h100-sxm")
     assert found["device"]["name"] == "H100-SXM" and found["device"]["source"]
     assert [(time["phase"], time["bound"]) for time in found["time"]] == [
-        ("prefill", "arithmetic"), ("decode", "memory traffic"), ("train", "arithmetic"),
+        ("prefill", "compute"), ("decode", "memory"), ("train", "compute"),
     ]  # fmt: skip
     assert "memory traffic" in run("llama-2-7b", "--device", "h100-sxm")
 
@@ -75,6 +75,12 @@ def test_this_machine_is_measured_when_it_is_asked_for(monkeypatch: pytest.Monke
     assert all(time["seconds"] > 0 for time in found["time"])
 
 
-def test_half_attention_costs_less() -> None:
-    full, half = (read("gpt2", "--attention", attention) for attention in ("full", "half"))
-    assert half["attention"] == "half" and half["flops"]["forward"] < full["flops"]["forward"]
+def test_allowed_pairs_cost_less_than_computed_ones() -> None:
+    computed, allowed = (read("gpt2", "--attention", attention) for attention in ("computed", "allowed"))
+    assert allowed["attention"] == "allowed" and allowed["flops"]["forward"] < computed["flops"]["forward"]
+
+
+@pytest.mark.parametrize(("former", "name"), [("full", "computed"), ("half", "allowed")])
+def test_former_names_of_attention_are_refused_with_the_new_ones(former: str, name: str) -> None:
+    with pytest.raises(SpecError, match=f"'{former}' is not a way to count attention; it is now called {name}"):
+        run("gpt2", "--attention", former)

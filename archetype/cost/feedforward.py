@@ -1,0 +1,76 @@
+"""What feed-forward networks cost."""
+
+from archetype import spec
+from archetype.cost.formula import Counts, Formula, multiple
+from archetype.cost.part import FeedForwardCost, linear
+from archetype.cost.registry import cost_of
+from archetype.cost.work import TrainingWork
+
+SAVES_OUTPUT = ("relu", "tanh", "sigmoid")  # their derivatives are functions of their outputs
+
+
+@cost_of(spec.MLP)
+class MLPCost(FeedForwardCost):
+    """A projection up, an activation, a projection down."""
+
+    part: spec.MLP | spec.GatedMLP
+    inputs: tuple[str, ...] = ("up",)  # projections that read the input
+    saved_inner = 1  # vectors of the inner width that are saved, beside the activation's input
+
+    def __init__(self, part: spec.MLP | spec.GatedMLP, d: Formula) -> None:
+        super().__init__(part, d)
+        self.inner = multiple("F", part.width(d.value), d)
+
+    def parameters(self) -> Counts:
+        """Weights and biases."""
+        up = linear(self.d, self.inner, self.part.bias)
+        return dict.fromkeys(self.inputs, up) | {"down": linear(self.inner, self.d, self.part.bias)}
+
+    def tensors(self) -> Counts:
+        """Parameters, with each bias apart: in a stack of experts weights and biases are tensors of their own."""
+        names = (*self.inputs, "down")
+        biases = {f"{name}_bias": self.d if name == "down" else self.inner for name in names}
+        return dict.fromkeys(names, self.d * self.inner) | (biases if self.part.bias else {})
+
+    def flops(self, tokens: Formula) -> Counts:
+        """One product for each projection."""
+        return dict.fromkeys((*self.inputs, "down"), 2 * tokens * self.d * self.inner)
+
+    def saved_activations(self, work: TrainingWork, tokens: int | None = None) -> int:
+        """The projections' inputs, the activation's input or output, and the factors of a gate.
+
+        Args:
+            work: of the stack.
+            tokens: how many vectors it reads (absent: one for each token).
+        """
+        number = work.tokens if tokens is None else tokens
+        activation = self.part.activation
+        swish = isinstance(activation, spec.Swish)  # a product of its input and a sigmoid
+        vectors = self.saved_inner + (activation not in SAVES_OUTPUT) + swish
+        inputs = work.input_bytes(self.d.value, len(self.inputs), number)
+        return inputs + number * self.inner.value * vectors * work.itemsize
+
+
+@cost_of(spec.GatedMLP)
+class GatedMLPCost(MLPCost):
+    """The activation of a second projection multiplies the first."""
+
+    inputs = ("gate", "up")
+    saved_inner = 3
+
+
+@cost_of(spec.NoFeedForward)
+class NoFeedForwardCost(FeedForwardCost):
+    """A block of its mixer alone."""
+
+    def parameters(self) -> Counts:
+        """None."""
+        return {}
+
+    def flops(self, tokens: Formula) -> Counts:
+        """None."""
+        return {}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """None."""
+        return 0

@@ -1,0 +1,146 @@
+"""What embeddings and heads cost."""
+
+from typing import assert_never
+
+from archetype import spec
+from archetype.cost.formula import ZERO, Counts, Formula, symbol
+from archetype.cost.part import NormCost, linear
+from archetype.cost.position import PositionCost
+from archetype.cost.work import FLOAT32, INT64, TrainingWork
+
+
+class EmbeddingCost:
+    """What turning tokens into vectors costs.
+
+    Args:
+        embedding: the specification.
+        vocabulary: V, or V_s.
+        context_length: positions of a table of positions.
+        d: d_model.
+    """
+
+    def __init__(self, embedding: spec.Embedding, vocabulary: Formula, context_length: int, d: Formula) -> None:
+        self.embedding, self.vocabulary, self.context_length, self.d = embedding, vocabulary, context_length, d
+        self.position, self.norm = PositionCost.of(embedding.position, d), NormCost.of(embedding.norm, d)
+        self.max_length = context_length if self.position.limits_length else None
+
+    def parameters(self) -> Counts:
+        """Parameters, by module."""
+        token_types = self.embedding.num_token_types
+        return {
+            "token": self.vocabulary * self.d,
+            "position": self.position.parameters(self.context_length),
+            "token_type": symbol("t", token_types) * self.d if token_types else ZERO,
+            "norm": self.norm.parameters(),
+        }
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of indices and dropout masks, and what the norm saves; a row of positions serves the whole batch."""
+        tokens = work.rows * (work.length + 1) * INT64  # the text with its next token, of which the input is a view
+        positions = work.length * INT64 if self.position.limits_length else 0
+        masks = work.tokens * self.d.value * FLOAT32 if self.embedding.dropout else 0
+        return tokens + positions + self.norm.saved_activations(work.tokens) + masks
+
+
+class HeadCost:
+    """What the layers after a stack cost; none, where a model gives the vectors themselves."""
+
+    tied = False
+
+    def parameters(self) -> Counts:
+        """Parameters, by module."""
+        return {}
+
+    def flops(self, rows: Formula, tokens: Formula) -> Counts:
+        """FLOPs, by module.
+
+        Args:
+            rows: rows of the batch.
+            tokens: tokens of all rows whose logits are computed.
+        """
+        return {}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes saved for the backward pass, without the loss."""
+        return 0
+
+    def num_logits(self, rows: int, tokens: int) -> int:
+        """Numbers that the loss reads."""
+        return 0
+
+
+class LanguageModelHeadCost(HeadCost):
+    """Logits over the vocabulary, perhaps of transformed vectors; a tied head has no table of its own.
+
+    Args:
+        head: the specification.
+        vocab_size: logits of each token.
+        features: of the vectors that it reads.
+    """
+
+    def __init__(
+        self, head: spec.LanguageModelHead | spec.MaskedLanguageModelHead, vocab_size: int, features: Formula
+    ) -> None:
+        self.head, self.tied, self.features, self.vocabulary = head, head.tied, features, symbol("V", vocab_size)
+        transform = head if isinstance(head, spec.MaskedLanguageModelHead) else head.transform
+        self.norm = NormCost.of(transform.norm, features) if transform else None
+        self.capped = isinstance(head, spec.LanguageModelHead) and head.softcap is not None
+
+    def parameters(self) -> Counts:
+        """The table and bias of the logits, and the layer before them with its norm."""
+        table = ZERO if self.tied else self.vocabulary * self.features
+        logits = {"lm_head": table + self.vocabulary * self.head.bias}
+        if self.norm is None:
+            return logits
+        dense = linear(self.features, self.features, bias=True)
+        return {"lm_head.dense": dense, "lm_head.norm": self.norm.parameters()} | logits
+
+    def flops(self, rows: Formula, tokens: Formula) -> Counts:
+        """Logits of tokens."""
+        dense = {"lm_head.dense": 2 * tokens * self.features * self.features} if self.norm else {}
+        return dense | {"lm_head": 2 * tokens * self.vocabulary * self.features}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """The input; of a layer before the logits also its activation and its norm; the logits that are capped."""
+        saved = work.input_bytes(self.features.value)
+        if self.norm is not None:
+            saved = 3 * saved + self.norm.saved_activations(work.tokens)
+        return saved + (work.tokens * self.vocabulary.value * work.itemsize if self.capped else 0)
+
+    def num_logits(self, rows: int, tokens: int) -> int:
+        """Of every token."""
+        return tokens * self.vocabulary.value
+
+
+class ClassificationHeadCost(HeadCost):
+    """Logits of classes for each row, after a pooler where there is one."""
+
+    def __init__(self, head: spec.ClassificationHead, pooler: bool, d: Formula) -> None:
+        self.classes, self.pooler, self.d = symbol("Y", head.num_classes), pooler, d
+
+    def parameters(self) -> Counts:
+        """Of the logits; the pooler belongs to the model, which has it with any head."""
+        return {"classifier": linear(self.d, self.classes, bias=True)}
+
+    def flops(self, rows: Formula, tokens: Formula) -> Counts:
+        """Logits of rows."""
+        pooler = {"pooler": 2 * rows * self.d * self.d} if self.pooler else {}
+        return pooler | {"classifier": 2 * rows * self.d * self.classes}
+
+    def num_logits(self, rows: int, tokens: int) -> int:
+        """Of every row."""
+        return rows * self.classes.value
+
+
+def encoder_head_cost(model: spec.Encoder | spec.VisionEncoder, d: Formula) -> HeadCost:
+    """The cost of what an encoder ends in."""
+    match model.head:
+        case spec.MaskedLanguageModelHead() as head:
+            assert isinstance(model, spec.Encoder)  # pictures have no vocabulary
+            return LanguageModelHeadCost(head, model.vocab_size, d)
+        case spec.ClassificationHead() as head:
+            return ClassificationHeadCost(head, model.pooler, d)
+        case spec.NoHead():
+            return HeadCost()
+        case _:
+            assert_never(model.head)

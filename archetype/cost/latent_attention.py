@@ -1,0 +1,86 @@
+"""What latent attention costs (DeepSeek-AI 2024, section 2.1)."""
+
+from collections.abc import Hashable, Mapping
+
+from archetype import spec
+from archetype.cost.formula import Counts, Formula, symbol
+from archetype.cost.part import Complexity, MixerCost, NormCost, linear
+from archetype.cost.pattern import PatternCost
+from archetype.cost.position import PositionCost, PositionedHeads
+from archetype.cost.registry import cost_of
+from archetype.cost.work import FLOAT32, StackWork, TrainingWork
+
+
+@cost_of(spec.LatentAttention)
+class LatentAttentionCost(MixerCost):
+    """Counted in the form that takes fewer FLOPs: latents expanded to keys and values, or absorbed into the query.
+
+    The zeros that make values as wide as keys are left out.
+    """
+
+    part: spec.LatentAttention
+    complexity = Complexity("O(T^2 D)", "O(T H C)", "O(T C)")
+
+    def __init__(self, part: spec.LatentAttention, d: Formula) -> None:
+        super().__init__(part, d)
+        self.heads, self.latent = symbol("H", part.num_heads), symbol("C", part.kv_lora_rank)
+        self.nope, self.rope = symbol("P", part.qk_nope_head_dim), symbol("R", part.qk_rope_head_dim)
+        self.value = symbol("Q", part.v_head_dim)
+        self.rank = symbol("r", part.query.rank) if isinstance(part.query, spec.LowRankQuery) else None
+
+    def parameters(self) -> Counts:
+        """Projections down and up, and norms between them."""
+        d, norm, bias = self.d, self.part.norm, self.part.bias
+        queries = self.heads * (self.nope + self.rope)
+        if self.rank is None:
+            counts = {"q": linear(d, queries)}
+        else:
+            q_norm = NormCost.of(norm, self.rank).parameters()
+            counts = {"q_down": linear(d, self.rank, bias), "q_norm": q_norm, "q_up": linear(self.rank, queries)}
+        return counts | {
+            "kv_down": linear(d, self.latent + self.rope, bias),
+            "kv_norm": NormCost.of(norm, self.latent).parameters(),
+            "kv_up": linear(self.latent, self.heads * (self.nope + self.value)),
+            "o": linear(self.heads * self.value, d, bias),
+        }
+
+    def flops(self, work: StackWork) -> Counts:
+        """Products of one pass."""
+        d, rows, tokens, queries = self.d, work.rows, 2 * work.tokens, self.heads * (self.nope + self.rope)
+        pairs = rows * self.heads * PatternCost.of(spec.Full(), d).pair_flops(work)
+        if self.rank is None:
+            counts = {"q": tokens * d * queries}
+        else:
+            counts = {"q_down": tokens * d * self.rank, "q_up": tokens * self.rank * queries}
+        absorbed = self.part.absorbs(work.queries.value, work.length.value)
+        expanded = tokens if absorbed else 2 * rows * work.length
+        keys, values = (self.latent, self.latent) if absorbed else (self.nope, self.value)
+        return counts | {
+            "kv_down": tokens * d * (self.latent + self.rope),
+            "kv_up": expanded * self.heads * self.latent * (self.nope + self.value),
+            "scores": pairs * (keys + self.rope),
+            "mixture": pairs * values,
+            "o": tokens * self.heads * self.value * d,
+        }
+
+    def state(self, length: int) -> int:
+        """The latent and the rotary part of every position."""
+        return length * (self.part.kv_lora_rank + self.part.qk_rope_head_dim)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """With the latents expanded."""
+        part, tokens = self.part, work.tokens
+        saved = work.input_bytes(self.d.value, projections=2)
+        for rank in filter(None, (self.latent, self.rank)):
+            saved += NormCost.of(part.norm, rank).saved_activations(tokens) + work.input_bytes(rank.value)
+        # the kernel takes queries, keys, values and the result in one width
+        width = 4 * max(part.head_dim, part.v_head_dim) + part.v_head_dim
+        saved += tokens * part.num_heads * width * work.itemsize
+        if part.dropout:
+            return saved + 3 * part.num_heads * tokens * work.length * work.itemsize
+        return saved + tokens * part.num_heads * FLOAT32
+
+    def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
+        """Tables of angles."""
+        heads = PositionedHeads(self.part.num_heads, self.part.qk_rope_head_dim)
+        return PositionCost.of(self.part.position, self.d).shared_activations(heads, work)

@@ -1,0 +1,60 @@
+"""What a selective state space costs (Gu 2023, algorithm 2)."""
+
+import math
+
+from archetype import spec
+from archetype.cost.formula import Counts, Formula, symbol
+from archetype.cost.part import Complexity, MixerCost, linear
+from archetype.cost.registry import cost_of
+from archetype.cost.work import FLOAT32, StackWork, TrainingWork
+
+
+@cost_of(spec.Mamba)
+class MambaCost(MixerCost):
+    """Of the scan the contraction of the state with C is counted; the elementwise recurrence of the state is not."""
+
+    part: spec.Mamba
+    complexity = Complexity("O(T D Z)", "O(D Z)", "O(D Z)")
+
+    def __init__(self, part: spec.Mamba, d: Formula) -> None:
+        super().__init__(part, d)
+        self.inner, self.state_size = part.expand * d, symbol("Z", part.state_size)
+        self.kernel, self.rank = symbol("c", part.conv_kernel), symbol("r", part.rank(d.value))
+
+    def parameters(self) -> Counts:
+        """Projections, convolution, decay and skip."""
+        d, inner, bias = self.d, self.inner, self.part.bias
+        return {
+            "in_proj": linear(d, 2 * inner, bias),
+            "conv": self.kernel * inner + inner * self.part.conv_bias,
+            "x_proj": linear(inner, self.rank + 2 * self.state_size),
+            "dt_proj": linear(self.rank, inner, bias=True),
+            "A_log": inner * self.state_size,
+            "D": inner,
+            "out_proj": linear(inner, d, bias),
+        }
+
+    def flops(self, work: StackWork) -> Counts:
+        """Products of one pass."""
+        channels = 2 * work.tokens * self.inner
+        return {
+            "in_proj": 2 * channels * self.d,
+            "conv": channels * self.kernel,
+            "x_proj": channels * (self.rank + 2 * self.state_size),
+            "dt_proj": channels * self.rank,
+            "scan": channels * self.state_size,
+            "out_proj": channels * self.d,
+        }
+
+    def state(self, length: int) -> int:
+        """Of constant size: each channel's state, and the inputs that the convolution reads again."""
+        return self.inner.value * (self.part.state_size + self.part.conv_kernel - 1)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """The input, about every step between the projections, and one state for every sqrt(T) steps."""
+        inner, state_size = self.inner.value, self.part.state_size
+        # both halves, around the convolution and the last projection; the scan and its gate are computed in float32
+        steps = (6 * inner + self.rank.value + 2 * state_size) * work.itemsize + 6 * inner * FLOAT32
+        states = -(-work.length // math.isqrt(work.length)) * inner * state_size * FLOAT32
+        padding = (self.part.conv_kernel - 1) * inner * work.itemsize  # of the convolution
+        return work.input_bytes(self.d.value) + work.tokens * steps + work.rows * (states + padding)

@@ -1,0 +1,279 @@
+"""What whole models cost: embedding, head, and which work goes through which stack in each phase.
+
+- `forward`: whole rows without a state, and logits of every token.
+- `prefill`: the same on an empty state, and logits of each row's last token only.
+- `decode`: one more token at the end of each row.
+
+A source is as long as its target. What does not generate (encoders) has only `forward`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from itertools import pairwise
+
+from archetype import spec
+from archetype.cost.formula import ZERO, Counts, multiple, prefixed, symbol
+from archetype.cost.head import EmbeddingCost, HeadCost, LanguageModelHeadCost, encoder_head_cost
+from archetype.cost.part import linear
+from archetype.cost.stack import StackCost
+from archetype.cost.work import FLOAT32, INT64, Phase, StackWork, TrainingWork, Workload
+
+
+class ModelCost(ABC):
+    """What a model costs beside its stacks, and how it uses them."""
+
+    generates = True  # whether it writes token by token
+    patch_size = 1  # tokens by which the state grows at once
+    max_length: int | None = None  # the longest row that there are positions for, where that is limited
+    head: HeadCost
+
+    def __init__(self, model: spec.ModelSpec) -> None:
+        self.stacks = [StackCost(stack) for stack in model.stacks]
+
+    @abstractmethod
+    def embedding_parameters(self) -> Counts:
+        """Parameters of the modules before the stacks."""
+
+    def head_parameters(self) -> Counts:
+        """Parameters of the modules after the stacks."""
+        return self.head.parameters()
+
+    @abstractmethod
+    def stack_work(self, workload: Workload, phase: Phase) -> Mapping[str, StackWork]:
+        """What each stack works on, by the stack's prefix; a stack that rests has none."""
+
+    def flops(self, workload: Workload, phase: Phase) -> Counts:
+        """FLOPs of the modules before and after the stacks."""
+        return self.head.flops(workload.rows, workload.answered_tokens(phase))
+
+    def state(self, length: int) -> tuple[int, int]:
+        """How many numbers and how many integers are in the state of one row with room for `length` tokens."""
+        return 0, 0
+
+    @abstractmethod
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes saved before and after the stacks, without the loss."""
+
+
+class DecoderCost(ModelCost):
+    """One causal stack between an embedding and a head."""
+
+    def __init__(self, model: spec.Decoder | spec.EncoderDecoder) -> None:
+        super().__init__(model)
+        self.model, self.d = model, symbol("D", model.d_model)
+        self.embedding = EmbeddingCost(model.embedding, symbol("V", model.vocab_size), model.context_length, self.d)
+        self.head = LanguageModelHeadCost(model.head, model.vocab_size, self.d)
+        self.max_length = self.embedding.max_length
+
+    def embedding_parameters(self) -> Counts:
+        """Of tokens and positions."""
+        return prefixed("embedding.", self.embedding.parameters())
+
+    def stack_work(self, workload: Workload, phase: Phase) -> Mapping[str, StackWork]:
+        """All tokens, or the newest."""
+        rows, length, step = workload.rows, workload.row_tokens, phase == "decode"
+        return {"": StackWork(rows, length, True, workload.attention, step)}
+
+    def state(self, length: int) -> tuple[int, int]:
+        """Of the stack."""
+        return self.stacks[0].state(length), 0
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Of embedding and head."""
+        return self.embedding.saved_activations(work) + self.head.saved_activations(work)
+
+
+class EncoderDecoderCost(DecoderCost):
+    """The encoder reads the source once."""
+
+    model: spec.EncoderDecoder
+
+    def embedding_parameters(self) -> Counts:
+        """Of one table for both, or of one each."""
+        counts = super().embedding_parameters()
+        if self.model.embedding.shared:
+            return counts
+        vocabulary = symbol("V_s", self.model.source_vocab_size or self.model.vocab_size)
+        source = EmbeddingCost(self.model.embedding, vocabulary, self.model.context_length, self.d)
+        return counts | prefixed("source_embedding.", source.parameters())
+
+    def stack_work(self, workload: Workload, phase: Phase) -> Mapping[str, StackWork]:
+        """The source, unless it has been read, and the target."""
+        rows, length, attention = workload.rows, workload.row_tokens, workload.attention
+        decoder = StackWork(rows, length, True, attention, phase == "decode", source=length)
+        encoder = {} if decoder.step else {"encoder.": StackWork(rows, length, False, attention)}
+        return encoder | {"decoder.": decoder}
+
+    def state(self, length: int) -> tuple[int, int]:
+        """Of the decoder, with a source; each cross-attention keeps the source's length."""
+        lengths = sum(block.cross_attention is not None for block in self.model.decoder.layers)
+        return self.stacks[1].state(length, source=length), lengths
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Of embeddings and head, and the encoder's output, which every layer's cross-attention reads."""
+        encoder_output = work.tokens * self.d.value * FLOAT32
+        return super().saved_activations(work) + self.embedding.saved_activations(work) + encoder_output
+
+
+class EncoderCost(ModelCost):
+    """One stack that sees whole texts."""
+
+    generates = False
+
+    def __init__(self, model: spec.Encoder | spec.VisionEncoder) -> None:
+        super().__init__(model)
+        self.model, self.d = model, symbol("D", model.d_model)
+        vocabulary = ZERO if isinstance(model, spec.VisionEncoder) else symbol("V", model.vocab_size)
+        self.embedding = EmbeddingCost(model.embedding, vocabulary, model.context_length, self.d)
+        self.head = encoder_head_cost(model, self.d)
+        self.max_length = self.embedding.max_length
+
+    def embedding_parameters(self) -> Counts:
+        """Of tokens, their types and positions."""
+        return prefixed("embedding.", self.embedding.parameters())
+
+    def head_parameters(self) -> Counts:
+        """Of the pooler, with any head, and of the head."""
+        pooler = {"pooler": linear(self.d, self.d, bias=True)} if self.model.pooler else {}
+        return pooler | super().head_parameters()
+
+    def stack_work(self, workload: Workload, phase: Phase) -> Mapping[str, StackWork]:
+        """All tokens."""
+        return {"": StackWork(workload.rows, workload.row_tokens, False, workload.attention)}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Of embedding and head, and the token types."""
+        token_types = work.tokens * INT64 if self.model.embedding.num_token_types else 0
+        return self.embedding.saved_activations(work) + token_types + self.head.saved_activations(work)
+
+
+class VisionEncoderCost(EncoderCost):
+    """A picture has one length: its patches, and perhaps a class token."""
+
+    def __init__(self, model: spec.VisionEncoder) -> None:
+        super().__init__(model)
+        self.max_length, self.class_token = model.context_length, model.class_token
+        side = symbol("J", model.patch_size)
+        self.patch = model.num_channels * side * side  # numbers of one patch
+
+    def embedding_parameters(self) -> Counts:
+        """Of patches, the class token and positions."""
+        embedding = self.embedding.parameters()
+        return {
+            "embedding.patch": linear(self.patch, self.d, bias=True),
+            "embedding.class_token": self.d * self.class_token,
+            "embedding.position": embedding["position"],
+            "embedding.norm": embedding["norm"],
+        }
+
+    def flops(self, workload: Workload, phase: Phase) -> Counts:
+        """Of patches and head."""
+        patches = workload.rows * (workload.row_tokens + -1 * self.class_token)
+        return {"embedding.patch": 2 * patches * self.patch * self.d} | super().flops(workload, phase)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """The pixels, and what the norm saves."""
+        return work.input_bytes(self.patch.value) + self.embedding.norm.saved_activations(work.tokens)
+
+
+class NGramCost(ModelCost):
+    """Layers on the vectors of the newest n tokens; only answered tokens are computed."""
+
+    def __init__(self, model: spec.NGram) -> None:
+        super().__init__(model)
+        self.n, d = model.n, symbol("D", model.d_model)
+        self.table = symbol("V", model.vocab_size) * d
+        widths = [symbol("n", model.n) * d, *(multiple("w", features, d) for features in model.hidden)]
+        self.hidden = list(pairwise(widths))
+        self.head = LanguageModelHeadCost(model.head, model.vocab_size, widths[-1])
+
+    def embedding_parameters(self) -> Counts:
+        """Of tokens and hidden layers."""
+        hidden = {f"hidden.{i}": linear(*widths, bias=True) for i, widths in enumerate(self.hidden)}
+        return {"embedding.token": self.table} | hidden
+
+    def stack_work(self, workload: Workload, phase: Phase) -> Mapping[str, StackWork]:
+        """There is no stack."""
+        return {}
+
+    def flops(self, workload: Workload, phase: Phase) -> Counts:
+        """Of hidden layers and head."""
+        tokens = workload.answered_tokens(phase)
+        hidden = {f"hidden.{i}": 2 * tokens * inputs * outputs for i, (inputs, outputs) in enumerate(self.hidden)}
+        return hidden | super().flops(workload, phase)
+
+    def state(self, length: int) -> tuple[int, int]:
+        """The tokens that are read again with the next one."""
+        return 0, self.n - 1
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """The tokens, each hidden layer's input and tanh, and the head."""
+        hidden = sum(work.input_bytes(width.value) for widths in self.hidden for width in widths)
+        return work.tokens * self.n * INT64 + hidden + self.head.saved_activations(work)
+
+
+class MegaByteCost(ModelCost):
+    """A global model over patches and a local one over the bytes of each.
+
+    A decoded byte takes its share of a step of the global model, which goes once for each patch, and a whole patch of
+    the local model, which reads its patch anew for each byte. A byte's vector is 1 / J of the global width.
+    """
+
+    def __init__(self, model: spec.MegaByte) -> None:
+        super().__init__(model)
+        self.patch_size, self.context_length = model.patch_size, model.context_length
+        self.max_length = model.context_length
+        self.patch, self.vocabulary = symbol("J", model.patch_size), symbol("V", model.vocab_size)
+        self.global_d, self.local_d = (stack.d for stack in self.stacks)
+        self.byte_d = self.global_d / self.patch
+        self.head = LanguageModelHeadCost(model.head, model.vocab_size, self.local_d)
+
+    def embedding_parameters(self) -> Counts:
+        """Of both models, and of the projection between them."""
+        return {
+            "global_embedding.token": self.vocabulary * self.byte_d,
+            "global_embedding.position": symbol("T_max", self.context_length) * self.byte_d,
+            "global_embedding.start": self.global_d,
+            "local_embedding.token": self.vocabulary * self.local_d,
+            "local_embedding.start": self.local_d,
+            "projection": linear(self.byte_d, self.local_d, bias=True),
+        }
+
+    def stack_work(self, workload: Workload, phase: Phase) -> Mapping[str, StackWork]:
+        """Patches that are complete, with the one that the next byte belongs to; and the bytes of answered patches."""
+        rows, attention, step = workload.rows, workload.attention, phase == "decode"
+        patches = symbol("M", workload.length // self.patch_size + 1)
+        answered = rows * patches if phase == "forward" else rows
+        return {
+            "global_model.": StackWork(rows / self.patch if step else rows, patches, True, attention, step),
+            "local_model.": StackWork(answered, self.patch, True, attention),
+        }
+
+    def flops(self, workload: Workload, phase: Phase) -> Counts:
+        """Of projection and head."""
+        local_tokens = self.stack_work(workload, phase)["local_model."].tokens
+        return {"projection": 2 * local_tokens * self.byte_d * self.local_d} | super().flops(workload, phase)
+
+    def state(self, length: int) -> tuple[int, int]:
+        """The start and every complete patch, the global model's newest output, and the bytes of one patch."""
+        return self.stacks[0].state(length // self.patch_size + 1) + self.global_d.value, self.patch_size
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Indices, the projection's input, and the head."""
+        projection = work.input_bytes(self.byte_d.value)
+        return 3 * work.tokens * INT64 + projection + self.head.saved_activations(work)
+
+
+KINDS: dict[type[spec.Spec], type[ModelCost]] = {
+    spec.Decoder: DecoderCost,
+    spec.Encoder: EncoderCost,
+    spec.EncoderDecoder: EncoderDecoderCost,
+    spec.NGram: NGramCost,
+    spec.MegaByte: MegaByteCost,
+    spec.VisionEncoder: VisionEncoderCost,
+}
+
+
+def model_cost(model: spec.ModelSpec) -> ModelCost:
+    """What a model costs beside its stacks, and how it uses them."""
+    return KINDS[type(model)](model)

@@ -1,0 +1,95 @@
+"""What positions cost: tables that are added to embeddings, and what attention saves of angles and biases."""
+
+from collections.abc import Hashable, Mapping
+from typing import NamedTuple
+
+from archetype import spec
+from archetype.cost.formula import ZERO, Formula, symbol
+from archetype.cost.registry import PartCost, cost_of
+from archetype.cost.work import FLOAT32, INT64, TrainingWork
+
+
+class PositionedHeads(NamedTuple):
+    """The heads of an attention that knows positions."""
+
+    num_heads: int
+    rotary_dim: int
+
+
+class PositionCost(PartCost):
+    """What positions cost; most cost nothing in most places."""
+
+    limits_length = False  # whether there are positions for no more than the context
+    rotates_queries = False  # so that they are laid out anew, and the result of attention too
+    biases_scores = False  # by trained numbers, so that all scores are saved
+
+    def parameters(self, context_length: int) -> Formula:
+        """Parameters of what is added to embeddings."""
+        return ZERO
+
+    def shared_activations(self, heads: PositionedHeads, work: TrainingWork) -> Mapping[Hashable, int]:
+        """Bytes saved once for all layers of a stack, by what is shared."""
+        return {}
+
+    def layer_activations(self, heads: PositionedHeads, work: TrainingWork) -> int:
+        """Bytes saved by each layer, for products in bfloat16."""
+        return 0
+
+
+@cost_of(spec.NoPosition, spec.Sinusoidal)
+class FixedPositionCost(PositionCost):
+    """Nothing is trained and nothing saved."""
+
+
+@cost_of(spec.Learned)
+class LearnedCost(PositionCost):
+    """A table."""
+
+    part: spec.Learned
+    limits_length = True
+
+    def parameters(self, context_length: int) -> Formula:
+        """A vector for each position, after unused ones."""
+        return symbol("T_max", context_length) * self.d + self.part.offset * self.d
+
+
+@cost_of(spec.Rotary)
+class RotaryCost(PositionCost):
+    """Cosines and sines; in bfloat16 every layer saves its own cast of them."""
+
+    part: spec.Rotary
+    rotates_queries = True
+
+    def shared_activations(self, heads: PositionedHeads, work: TrainingWork) -> Mapping[Hashable, int]:
+        """Of each token, half as many angles as rotary features."""
+        shared = work.tokens * heads.rotary_dim * FLOAT32
+        return {(self.part, heads.rotary_dim): shared} if work.compute_dtype == "float32" else {}
+
+    def layer_activations(self, heads: PositionedHeads, work: TrainingWork) -> int:
+        """The same of queries and of keys."""
+        return 2 * work.tokens * heads.rotary_dim * work.itemsize
+
+
+@cost_of(spec.Alibi)
+class AlibiCost(PositionCost):
+    """A number for each head and pair of positions; in bfloat16 every layer saves its own cast of them."""
+
+    def shared_activations(self, heads: PositionedHeads, work: TrainingWork) -> Mapping[Hashable, int]:
+        """In float32."""
+        shared = heads.num_heads * work.length**2 * FLOAT32
+        return {(self.part, heads.num_heads): shared} if work.compute_dtype == "float32" else {}
+
+    def layer_activations(self, heads: PositionedHeads, work: TrainingWork) -> int:
+        """Cast."""
+        return heads.num_heads * work.length**2 * work.itemsize
+
+
+@cost_of(spec.RelativeBias)
+class RelativeBiasCost(PositionCost):
+    """The bucket of every pair, and whether the pair is allowed. The table itself belongs to the stack."""
+
+    biases_scores = True
+
+    def shared_activations(self, heads: PositionedHeads, work: TrainingWork) -> Mapping[Hashable, int]:
+        """In any type of products."""
+        return {self.part: work.length**2 * (INT64 + 1)}

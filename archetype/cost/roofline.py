@@ -1,0 +1,89 @@
+"""How long a phase takes at least: its FLOPs at the device's peak, or its memory traffic, whichever is longer.
+
+Traffic counted: weights once for each pass (of experts, as many as the tokens can reach), the state, and in training
+weights twice, gradients once, activations out and back, and the optimizer's seven passes over parameters. Everything
+else is assumed to stay near the processor; a real program comes no closer than its kernels do (Williams 2009).
+"""
+
+from typing import Literal, NamedTuple
+
+from archetype.cost.dtypes import bytes_of
+from archetype.cost.hardware import Device
+from archetype.cost.memory import compute_dtype
+from archetype.cost.report import CostReport
+from archetype.cost.table import Table
+from archetype.cost.work import FLOAT32
+
+ADAMW_PASSES = 7  # reads weight, gradient and two moments; writes weight and two moments
+
+
+class PhaseTime(NamedTuple):
+    """The least time of a phase on a device."""
+
+    phase: str
+    flops: int
+    traffic: int  # bytes
+    compute_seconds: float
+    memory_seconds: float
+    tokens: int  # that the phase reads or writes
+
+    @property
+    def seconds(self) -> float:
+        """The longer of both."""
+        return max(self.compute_seconds, self.memory_seconds)
+
+    @property
+    def bound(self) -> Literal["compute", "memory"]:
+        """What limits it."""
+        return "compute" if self.compute_seconds >= self.memory_seconds else "memory"
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all rows together."""
+        return self.tokens / self.seconds
+
+    def to_json(self) -> dict[str, str | int | float]:
+        """By name."""
+        return self._asdict() | {
+            "seconds": self.seconds, "bound": self.bound, "tokens_per_second": self.tokens_per_second,
+        }  # fmt: skip
+
+
+def predict(report: CostReport, device: Device) -> list[PhaseTime]:
+    """The phases of a model on a device: prefill and decoding, or a forward pass, and a training step."""
+    flops, tokens, state = report.flops, report.batch * report.length, report.state["bytes"]
+    optimizer = (2 + 1 + ADAMW_PASSES) * FLOAT32 * report.parameters["total"]
+    phases = [("forward", weights_read(report, tokens), tokens)]
+    if flops["decode"]:
+        phases = [
+            ("prefill", weights_read(report, tokens) + state, tokens),
+            ("decode", weights_read(report, report.batch) + state, report.batch),
+        ]
+    phases.append(("train", optimizer + 2 * report.memory["activations"], tokens))
+    times = []
+    for phase, traffic, answered in phases:
+        peak = device.peak(compute_dtype(report.dtype) if phase == "train" else report.dtype)
+        seconds = flops[phase] / peak, traffic / device.bandwidth
+        times.append(PhaseTime(phase, flops[phase], traffic, *seconds, answered))
+    return times
+
+
+def time_table(report: CostReport, device: Device) -> Table:
+    """How long each phase takes, and what limits it."""
+    rows = [
+        [time.phase, f"{time.seconds:.3g}", f"{time.tokens_per_second:,.0f}", f"{time.compute_seconds:.3g}",
+         f"{time.memory_seconds:.3g}", time.bound]
+        for time in predict(report, device)
+    ]  # fmt: skip
+    return Table(["", "seconds", "tokens/s", "compute", "memory traffic", "bound by"], rows)
+
+
+def weights_read(report: CostReport, tokens: int) -> int:
+    """Bytes of the weights that a pass over some tokens reads: no whole table where rows of it are looked up."""
+    numbers = 0
+    for row in report.rows:
+        if not row.is_table:
+            numbers += min(row.parameters, row.active * tokens)
+            if row.module == "lm_head" and not row.parameters:
+                numbers += row.forward // (2 * report.batch * report.length)  # a tied head reads the whole table
+    return numbers * bytes_of(report.dtype)

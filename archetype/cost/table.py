@@ -1,0 +1,76 @@
+"""Tables as plain rows of text, for a terminal and for a notebook."""
+
+import html
+import shutil
+import textwrap
+from collections.abc import Sequence
+from typing import NamedTuple
+
+GAP = "  "  # between columns
+MIN_WIDTH = 24  # of a column whose text is wrapped
+
+
+class Table(NamedTuple):
+    """Text at the left, numbers at the right.
+
+    Args:
+        headings: of the columns; all empty where there is nothing to say.
+        rows: as many cells each.
+        text_columns: how many columns hold text; of two the second is wrapped where the terminal is narrow.
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    text_columns: int = 1
+
+    def text(self, width: int) -> str:
+        """Aligned lines for a terminal of `width` columns."""
+        rows = [self.headings, *self.rows] if any(self.headings) else self.rows
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        wrapped = self.text_columns - 1
+        if self.text_columns > 1:
+            others = sum(widths) - widths[wrapped] + len(GAP) * (len(widths) - 1)
+            widths[wrapped] = min(widths[wrapped], max(width - others, MIN_WIDTH))
+        lines = []
+        for row in rows:
+            pieces = textwrap.wrap(row[wrapped], max(1, widths[wrapped])) or [""]
+            for number, piece in enumerate(pieces):
+                cells = [piece if index == wrapped else "" if number else cell for index, cell in enumerate(row)]
+                lines.append(GAP.join(map(self._align, range(len(row)), cells, widths)).rstrip())
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text(shutil.get_terminal_size((140, 0)).columns)
+
+    def html(self) -> str:
+        """The table without styles or scripts of others."""
+        rows = [("th", self.headings)] if any(self.headings) else []
+        rows += [("td", row) for row in self.rows]
+        lines = []
+        for tag, row in rows:
+            sides = ("left" if index < self.text_columns else "right" for index in range(len(row)))
+            cells = (
+                f'<{tag} style="text-align: {side}">{html.escape(cell)}</{tag}>'
+                for side, cell in zip(sides, row, strict=True)
+            )
+            lines.append(f"<tr>{''.join(cells)}</tr>")
+        return f"<table>{''.join(lines)}</table>"
+
+    def _align(self, index: int, cell: str, width: int) -> str:
+        return cell.ljust(width) if index < self.text_columns else cell.rjust(width)
+
+
+def quantity(number: float) -> str:
+    """1234567 as 1.23 M."""
+    for factor, prefix in ((1e24, "Y"), (1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(number) >= factor:
+            return f"{number / factor:.2f} {prefix}"
+    return f"{number:,.0f} "
+
+
+def size(number: int) -> str:
+    """Bytes as KiB, MiB or GiB."""
+    for factor, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if number >= factor:
+            return f"{number / factor:,.2f} {unit}"
+    return f"{number} bytes"
