@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from archetype.tokenizers import Tokenizer
-    from archetype.tokenizers.train import Kind
 
 app = typer.Typer(no_args_is_help=True, help="Train, show and encode with a tokenizer.")
 
@@ -99,13 +98,11 @@ def encode(
 
 
 def _trained(kind: str, texts: list[str], vocab_size: int | None, growing: bool) -> "Tokenizer":
-    from typing import cast
-
     from archetype.errors import DataError
     from archetype.tokenizers import train_tokenizer
     from archetype.tokenizers.words import WordTokenizer
 
-    tokenizer = train_tokenizer(cast("Kind", kind), texts, vocab_size)
+    tokenizer = train_tokenizer(kind, texts, vocab_size)
     if growing:
         if not isinstance(tokenizer, WordTokenizer):
             raise DataError("--growing", f"{kind} has no unknown words", "use it with --kind words")

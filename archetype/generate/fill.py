@@ -23,7 +23,7 @@ class Prediction:
 def _encoded(tokenizer: Tokenizer, text: str, hidden: int) -> list[int]:
     """The ids of a text with masks, read by the tokenizer itself where it knows a mask."""
     name = next((name for name, id in tokenizer.special_tokens.items() if id == hidden), None)
-    if name is not None and tokenizer.reads_special:
+    if name is not None and tokenizer.encodes_special_tokens:
         return tokenizer.encode(text.replace(MASK, name))
     first, *rest = [tokenizer.encode(part) for part in text.split(MASK)]
     return [*first, *(id for part in rest for id in (hidden, *part))]

@@ -1,8 +1,7 @@
-"""Tokenizers: text to ids and back, each kind equal to its own library, and never half a character."""
+"""Tokenizers: text to token ids and back, each kind equal to its own library, and never half a character."""
 
-from archetype.tokenizers.files import open_tokenizer
+from archetype.tokenizers.registry import open_tokenizer, register_tokenizer, train_tokenizer, trainable_kinds
 from archetype.tokenizers.stream import TextStream
 from archetype.tokenizers.tokenizer import Tokenizer
-from archetype.tokenizers.train import train_tokenizer
 
-__all__ = ["TextStream", "Tokenizer", "open_tokenizer", "train_tokenizer"]
+__all__ = ["TextStream", "Tokenizer", "open_tokenizer", "register_tokenizer", "train_tokenizer", "trainable_kinds"]

@@ -1,20 +1,22 @@
 """The 256 bytes of UTF-8: no training, and no text that cannot be expressed."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Self
 
-from archetype.tokenizers.display import readable
-from archetype.tokenizers.plain import PlainTokenizer
-from archetype.tokenizers.stream import TextByBytes, TextStream
-from archetype.tokenizers.tokenizer import check_utf8
+from archetype.tokenizers.json_file import JSONTokenizer
+from archetype.tokenizers.tokenizer import check_utf8, readable
 
 
-class ByteTokenizer(PlainTokenizer):
+class ByteTokenizer(JSONTokenizer):
     """Each byte of the text's UTF-8 form is an id."""
 
-    @property
-    def kind(self) -> str:
-        return "bytes"
+    kind = "bytes"
+    needs_text = False
+    learns_vocabulary = False
+
+    @classmethod
+    def train(cls, texts: list[str], vocab_size: int | None, lowercase: bool) -> Self:
+        return cls()
 
     @property
     def vocab_size(self) -> int:
@@ -24,21 +26,10 @@ class ByteTokenizer(PlainTokenizer):
         return list(check_utf8(text).encode())
 
     def decode(self, ids: Sequence[int]) -> str:
-        return b"".join(map(_byte, ids)).decode("utf-8", "replace")
+        return bytes(id for id in ids if 0 <= id < 256).decode("utf-8", "replace")
 
     def token(self, id: int) -> str:
-        return readable(_byte(id))
-
-    def stream(self) -> TextStream:
-        return TextByBytes(_byte)
-
-    def contents(self) -> dict[str, Any]:
-        return {}
-
-    @classmethod
-    def from_contents(cls, contents: Mapping[str, Any]) -> Self:
-        return cls()
+        return readable(bytes((id,))) if 0 <= id < 256 else ""
 
 
-def _byte(id: int) -> bytes:
-    return bytes((id,)) if 0 <= id < 256 else b""
+KINDS = (ByteTokenizer,)

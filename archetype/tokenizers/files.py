@@ -1,102 +1,96 @@
-"""A tokenizer from a folder, whatever its files are called."""
+"""A tokenizer's files as bytes, as JSON and as checked models; and the errors of the libraries that open them."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
-from archetype.errors import DataError
-from archetype.tokenizers.plain import FILE as PLAIN
-from archetype.tokenizers.plain_file import from_mapping
-from archetype.tokenizers.reading import read_bytes, read_json
-from archetype.tokenizers.special_tokens import read_config
-from archetype.tokenizers.tokenizer import Tokenizer
+from pydantic import BaseModel, Field, ValidationError
 
-SUBFOLDER = "tokenizer"  # of a run directory
+from archetype.errors import ArchetypeError, DataError
+
+MAX_FILE_BYTES = 2**29  # the largest published tokenizer files have some 40 MB
+DAMAGED = "is it the whole file? fetch or save it again"
+FIX = "fix the file"
+
+M = TypeVar("M", bound=BaseModel)
+TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+# What stands in a field's description completes "... is not" in an error message.
+Flag = Annotated[bool, Field(strict=True, description="true or false")]
+Vocabulary = Annotated[dict[str, TokenId], Field(description="a mapping of tokens to ids")]
 
 
-def open_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer in a model folder, a run directory, or a folder of its own.
-
-    Of several, Marian's come first, because no other file says how both of its languages are cut; then tokenizer.json,
-    then tokenizer.model, then the others.
+def read_bytes(path: Path) -> bytes:
+    """The contents of a file.
 
     Raises:
-        DataError: there is none (says what was looked for), or its file is damaged.
+        DataError: it cannot be read, or is too large to be a tokenizer's.
     """
-    if not folder.is_dir():
-        raise DataError(str(folder), "there is no such folder", "name the folder that holds the tokenizer's files")
-    if (folder / SUBFOLDER).is_dir():
-        folder = folder / SUBFOLDER
-    for pattern, opened in _OPENERS.items():
-        file = next((path for path in sorted(folder.glob(pattern)) if path.is_file()), None)
-        if file is not None:
-            try:
-                return opened(file)
-            except DataError as error:
-                raise _located(error, file) from None
-    raise DataError(str(folder), "holds no tokenizer", f"it needs one of these files: {', '.join(_OPENERS)}")
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise DataError(str(path), f"is larger than {MAX_FILE_BYTES // 2**20} MiB", "is it a tokenizer's file?")
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(str(path), f"cannot be read: {error.strerror}", "check the path and its permissions") from None
 
 
-def _hugging_face(file: Path) -> Tokenizer:
-    from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
-
-    return HuggingFaceTokenizer(read_bytes(file), read_config(file.parent))
-
-
-def _model(file: Path) -> Tokenizer:
-    """SentencePiece, or a rank file: Llama 3 ships one under SentencePiece's name."""
-    from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
-    from archetype.tokenizers.tiktoken import is_ranks
-
-    data = read_bytes(file)
-    return _ranks(file) if is_ranks(data) else SentencePieceTokenizer(data, read_config(file.parent))
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    return json_object(read_bytes(path), str(path))
 
 
-def _ranks(file: Path) -> Tokenizer:
-    from archetype.tokenizers.tiktoken import TiktokenTokenizer
-    from archetype.tokenizers.tiktoken_formats import COMPANION
-
-    companion = file.parent / COMPANION
-    format = read_json(companion) if companion.is_file() else None
-    return TiktokenTokenizer(read_bytes(file), format, read_config(file.parent))
-
-
-def _gpt2(file: Path) -> Tokenizer:
-    from archetype.tokenizers.gpt2_files import MERGES, tokenizer_json
-    from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
-
-    config = read_config(file.parent)
-    merges = read_bytes(file.parent / MERGES)
-    return HuggingFaceTokenizer(tokenizer_json(read_json(file), merges, config), config)
+def json_object(data: bytes, place: str) -> dict[str, Any]:
+    """Bytes as a JSON object; `place` names their origin in errors."""
+    try:
+        value = json.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise DataError(place, f"is not UTF-8 at byte {error.start}", DAMAGED) from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"{place}:{error.lineno}:{error.colno}", f"is not JSON: {error.msg}", DAMAGED) from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(place, f"is not JSON: {error}", DAMAGED) from None
+    if not isinstance(value, dict):
+        raise DataError(place, "does not hold a JSON object", DAMAGED)
+    return value
 
 
-def _marian(file: Path) -> Tokenizer:
-    from archetype.tokenizers.marian import TARGET, TARGET_VOCAB, VOCAB, MarianTokenizer
+def validated(model: type[M], data: Mapping[str, Any], place: str = "") -> M:
+    """Data as a model of the file that it came from.
 
-    folder, config = file.parent, read_config(file.parent)
-    source, target, vocab = (read_bytes(one) for one in (file, folder / TARGET, folder / VOCAB))
-    other = read_bytes(folder / TARGET_VOCAB) if config.get("separate_vocabs") is True else None
-    return MarianTokenizer(source, target, vocab, config, other)
+    Args:
+        model: each field's description completes the sentence "... is not".
+        data: the file's contents.
+        place: the file's name, for errors.
+
+    Raises:
+        DataError: names the first field that is wrong.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        key = str(error.errors(include_url=False)[0]["loc"][0])
+    location = f"{place}: {key}" if place else key
+    if key not in data:
+        raise DataError(location, "is missing", FIX)
+    value = data[key]
+    shown = f"{value!r:.80} " if isinstance(value, str | int | float | None) else ""
+    raise DataError(location, f"{shown}is not {model.model_fields[key].description}", FIX)
 
 
-def _plain(file: Path) -> Tokenizer:
-    return from_mapping(read_json(file))
+@contextmanager
+def library_errors(place: str, cause: str, remedy: str) -> Iterator[None]:
+    """Turn whatever a tokenizer library raises in this block into a DataError.
 
-
-_OPENERS: dict[str, Callable[[Path], Tokenizer]] = {
-    "source.spm": _marian,
-    "tokenizer.json": _hugging_face,
-    "tokenizer.model": _model,
-    "*.tiktoken": _ranks,
-    PLAIN: _plain,
-    "vocab.json": _gpt2,
-}
-
-
-def _located(error: DataError, file: Path) -> DataError:
-    """The error with the whole path of the file at fault: this one, or the one beside it that the error names."""
-    if error.place.startswith(str(file.parent)):
-        return error
-    named = error.place.partition(":")[0]
-    if named and (file.parent / named).is_file():
-        return DataError(str(file.parent / error.place), error.cause, error.remedy)
-    return DataError(f"{file}: {error.place}" if error.place else str(file), error.cause, error.remedy)
+    Keep the block to the library's call: its errors have no common class (`tokenizers` raises bare Exception), and a
+    panic in Rust is not an Exception at all.
+    """
+    try:
+        yield
+    except ArchetypeError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
+            raise
+        first_line = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        raise DataError(place, f"{cause}: {first_line}", remedy) from None

@@ -4,28 +4,24 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
-
-from tokenizers import Tokenizer as Backend
 
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes
 from archetype.tokenizers import special_tokens
-from archetype.tokenizers.byte_level import to_bytes
-from archetype.tokenizers.decoder import HeldStream, PieceStream, steps
-from archetype.tokenizers.display import readable
-from archetype.tokenizers.library_errors import complaints
-from archetype.tokenizers.reading import DAMAGED, json_object
+from archetype.tokenizers.files import DAMAGED, json_object, library_errors, read_bytes
 from archetype.tokenizers.stream import TextStream
-from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
+from archetype.tokenizers.tokenizer import Tokenizer, check_utf8, readable
 
 FILE = "tokenizer.json"
+BYTE = re.compile(r"<0x[+0-9A-Fa-f][0-9A-Fa-f]>")  # a byte, for decoders with ByteFallback
+INCOMPLETE = "is the tokenizer's file complete?"
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """BPE on characters or bytes, WordPiece, Unigram, words: whatever the file describes.
+    """BPE on characters or bytes, WordPiece, Unigram, words: whatever the file describes; `kind` is the model's.
 
     Args:
         data: the contents of a tokenizer.json.
@@ -35,14 +31,22 @@ class HuggingFaceTokenizer(Tokenizer):
         DataError: the file is damaged, or the configuration names a token that it lacks.
     """
 
-    reads_special = True
+    kind = "hugging_face"
+    files = (FILE,)
+    encodes_special_tokens = True
+
+    @classmethod
+    def open(cls, file: Path) -> Tokenizer:
+        return cls(read_bytes(file), special_tokens.read_config(file.parent))
 
     def __init__(self, data: bytes, config: Mapping[str, Any] | None = None) -> None:
         self._data = data
         self._config = dict(config or {})
         self.definition = json_object(data, FILE)
         _check_definition(self.definition)
-        with complaints(FILE, "cannot be read", DAMAGED):
+        from tokenizers import Tokenizer as Backend
+
+        with library_errors(FILE, "cannot be read", DAMAGED):
             self.backend = Backend.from_str(data.decode("utf-8-sig"))
             # a file may ask for texts to be cut or filled up, which no caller of `encode` expects
             self.backend.no_truncation()
@@ -51,11 +55,9 @@ class HuggingFaceTokenizer(Tokenizer):
             added = self.backend.get_added_tokens_decoder().items()
         self._special = {token.content: id for id, token in added if token.special}
         self._set_special()
-
-    @cached_property
-    def kind(self) -> str:
         model = str(self._model.get("type", "BPE"))
-        return {"BPE": "byte_bpe" if self.is_byte_level else "bpe", "WordLevel": "words"}.get(model, model.lower())
+        names = {"BPE": "byte_bpe" if self.is_byte_level else "bpe", "WordLevel": "words"}
+        self.kind = names.get(model, model.lower())
 
     @property
     def vocab_size(self) -> int:
@@ -76,30 +78,30 @@ class HuggingFaceTokenizer(Tokenizer):
         return [(first, second) for first, second in map(_pair, self._model.get("merges") or [])]
 
     def encode(self, text: str) -> list[int]:
-        with complaints("text", "cannot be encoded", "is the tokenizer's file complete?"):
+        with library_errors("text", "cannot be encoded", INCOMPLETE):
             return list(self.backend.encode(check_utf8(text), add_special_tokens=False).ids)
 
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
-        before, after = self._frame
+        before, after = self._special_ids_around_text
         return [*before, *ids, *after]
 
     @cached_property
-    def _frame(self) -> tuple[list[int], list[int]]:
-        """What stands before and after a text: seen where the text is not its own frame's only content."""
+    def _special_ids_around_text(self) -> tuple[list[int], list[int]]:
+        """The ids before and after a text, read off an encoded "a"."""
         plain = self.encode("a")
-        with complaints("text", "cannot be encoded", "is the tokenizer's file complete?"):
+        with library_errors("text", "cannot be encoded", INCOMPLETE):
             whole = list(self.backend.encode("a", add_special_tokens=True).ids)
-        starts = [place for place in range(len(whole)) if whole[place : place + len(plain)] == plain]
+        starts = [start for start in range(len(whole)) if whole[start : start + len(plain)] == plain]
         first = starts[0] if plain and starts else len(whole)
         return whole[:first], whole[first + len(plain) :]
 
     def decode(self, ids: Sequence[int]) -> str:
         known = [id for id in ids if 0 <= id < self._vocab_size]
-        with complaints("ids", "cannot be decoded", "is the tokenizer's file complete?"):
+        with library_errors("ids", "cannot be decoded", INCOMPLETE):
             return str(self.backend.decode(known, skip_special_tokens=True))
 
     def token(self, id: int) -> str:
-        return self.readable(self._any_piece(id) or "")
+        return self.readable(self._piece(id))
 
     def readable(self, piece: str) -> str:
         """A token of the vocabulary, or part of one, for display."""
@@ -107,11 +109,26 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def save(self, folder: Path) -> None:
         write_bytes(folder / FILE, self._data)
-        special_tokens.write_config(folder, self, self._config, lambda id: self._any_piece(id) or "")
+        special_tokens.write_config(folder, self, self._config, self._piece)
 
     def stream(self) -> TextStream:
-        made = steps(self.definition.get("decoder"))
-        return HeldStream(self.decode) if made is None else PieceStream(self._piece, made)
+        steps = [str(step.get("type")) for step in self._decoder_steps]
+        joined = next((n for n, kind in enumerate(steps) if kind in ("Fuse", "ByteLevel")), len(steps))
+        # CTC merges neighbours; a step after the pieces are joined sees the whole text, and Strip only its beginning
+        if "CTC" in steps or any(kind not in ("Fuse", "Strip") for kind in steps[joined + 1 :]):
+            return TextStream(self.decode, incomplete=lambda id: True)
+        if "ByteFallback" in steps:  # an invalid byte invalidates all of a run of bytes
+            return TextStream(self.decode, incomplete=self._continues_bytes)
+        return TextStream(self.decode)
+
+    def _continues_bytes(self, id: int) -> bool:
+        """Whether after this id a run of <0x..> tokens may go on; special tokens do not end one."""
+        piece = self._piece(id)
+        return BYTE.fullmatch(piece) is not None or piece in self._special or not piece
+
+    @property
+    def _decoder_steps(self) -> list[Mapping[str, Any]]:
+        return _flat(self.definition.get("decoder") or {})
 
     def words(self, texts: Iterable[str]) -> Counter[str]:
         """The words between which nothing is merged, and how often each occurs, special tokens left out."""
@@ -128,12 +145,9 @@ class HuggingFaceTokenizer(Tokenizer):
             return [text]
         return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
 
-    def _any_piece(self, id: int) -> str | None:
-        return self.backend.id_to_token(id) if 0 <= id < self._vocab_size else None
-
-    def _piece(self, id: int) -> str | None:
-        piece = self._any_piece(id)
-        return None if piece in self._special else piece
+    def _piece(self, id: int) -> str:
+        """The token of an id as the file spells it; empty where there is none."""
+        return (self.backend.id_to_token(id) or "") if 0 <= id < self._vocab_size else ""
 
     @property
     def _model(self) -> Mapping[str, Any]:
@@ -141,11 +155,37 @@ class HuggingFaceTokenizer(Tokenizer):
         return model
 
     def _set_special(self) -> None:
-        special_tokens.guess(self, self._special)
+        special_tokens.set_known(self, self._special)
         leading = _leading_id(self.definition.get("post_processor"))
         if leading is not None:
             self.bos, self.adds_bos = leading, True
         special_tokens.apply_config(self, self._config, self.backend.token_to_id)
+
+
+@cache
+def byte_of_character() -> dict[str, int]:
+    """The byte that each character of GPT-2's byte-level alphabet stands for (Radford et al. 2019, released code).
+
+    Printable bytes of Latin-1 stand for themselves; the others are numbered from U+0100.
+    """
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in sorted(printable)} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+def to_bytes(piece: str) -> bytes:
+    """The bytes of a byte-level token; a piece that is not in the alphabet is ordinary text."""
+    alphabet = byte_of_character()
+    if all(character in alphabet for character in piece):
+        return bytes(alphabet[character] for character in piece)
+    return piece.encode()
+
+
+def _flat(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The steps of a decoder, those of sequences among them."""
+    if step.get("type") != "Sequence":
+        return [step]
+    return [inner for part in step["decoders"] for inner in _flat(part)]
 
 
 def without(special: Iterable[str], text: str) -> list[str]:
@@ -179,7 +219,7 @@ def _leading_id(processor: Mapping[str, Any] | None) -> int | None:
 
 
 def _check_definition(definition: Mapping[str, Any]) -> None:
-    """Find here what would bring down the library, and this process with it."""
+    """Refuse what would crash the library, and this process with it."""
     match definition.get("model"):
         case {"continuing_subword_prefix": str(prefix), "merges": [*merges]} if prefix and _are_pairs(merges):
             if not all(_pair(merge)[1].startswith(prefix) for merge in merges):
@@ -189,3 +229,6 @@ def _check_definition(definition: Mapping[str, Any]) -> None:
             pass
         case _:
             raise DataError(f"{FILE}: model", "is missing", DAMAGED)
+
+
+KINDS = (HuggingFaceTokenizer,)

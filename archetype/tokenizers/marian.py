@@ -1,4 +1,4 @@
-"""Marian's tokenizer: a SentencePiece model for each of two languages, and ids that both share."""
+"""Marian's tokenizer: a SentencePiece model for each of two languages, and one table of ids."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Any
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes
 from archetype.tokenizers import special_tokens
-from archetype.tokenizers.decoder import HeldStream
-from archetype.tokenizers.display import SPACE, readable
-from archetype.tokenizers.library_errors import complaints
-from archetype.tokenizers.reading import DAMAGED, json_object
+from archetype.tokenizers.files import DAMAGED, json_object, library_errors, read_bytes
 from archetype.tokenizers.sentencepiece import processor_of
 from archetype.tokenizers.stream import TextStream
-from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
+from archetype.tokenizers.tokenizer import SPACE, Tokenizer, check_utf8, readable
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -27,25 +24,35 @@ LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
 class MarianTokenizer(Tokenizer):
-    """Cuts sources by one model and targets by the other; a table gives the pieces of both their ids.
+    """Sources are split by one model and targets by the other; a table holds the ids of both models' pieces.
 
     A source may begin with the code of the language to translate to, such as >>deu<<, which is one token. Pieces that
     the table lacks become <unk>.
 
     The ids are those of transformers' MarianTokenizer, but for what a text could do harm with: </s>, <pad> and <unk>
-    spelled out in a text are ordinary text, where transformers ends the source or leaves something out. Nor has an id
-    that the table lacks a text, where transformers looks for one among the pieces of SentencePiece's own numbers.
+    spelled out in a text are ordinary text, where transformers ends the source or leaves something out. And an id that
+    the table lacks has no text, where transformers takes it for one of SentencePiece's own ids.
 
     Args:
         source: the contents of source.spm.
         target: the contents of target.spm.
         vocab: the contents of vocab.json.
-        config: what a tokenizer_config.json says of special tokens.
+        config: the contents of tokenizer_config.json, for the special tokens.
         target_vocab: the contents of target_vocab.json, for a model that has one.
 
     Raises:
         DataError: the package sentencepiece is not installed, or names the file that is damaged.
     """
+
+    kind = "marian"
+    files = (SOURCE,)
+
+    @classmethod
+    def open(cls, file: Path) -> Tokenizer:
+        folder, config = file.parent, special_tokens.read_config(file.parent)
+        source, target, vocab = (read_bytes(folder / name) for name in (SOURCE, TARGET, VOCAB))
+        target_vocab = read_bytes(folder / TARGET_VOCAB) if config.get("separate_vocabs") is True else None
+        return cls(source, target, vocab, config, target_vocab)
 
     def __init__(
         self,
@@ -77,10 +84,6 @@ class MarianTokenizer(Tokenizer):
                 raise DataError(file, f"has another id for {end!r} than {VOCAB}", "do the files belong together?")
 
     @property
-    def kind(self) -> str:
-        return "marian"
-
-    @property
     def vocab_size(self) -> int:
         return 1 + max(*self._ids.values(), *self._target_ids.values())
 
@@ -97,11 +100,11 @@ class MarianTokenizer(Tokenizer):
     def _encode(self, text: str, processor: "SentencePieceProcessor", ids: Mapping[str, int]) -> list[int]:
         code = LANGUAGE.match(check_utf8(text))
         unknown = ids[self._unknown]
-        found = [ids.get(code[0], unknown)] if code else []
+        encoded = [ids.get(code[0], unknown)] if code else []
         for piece in processor.encode(text[code.end() if code else 0 :], out_type=str):
             # characters that the model does not know come as one piece, which may spell a special token
-            found.append(unknown if piece in self._special else ids.get(piece, unknown))
-        return found
+            encoded.append(unknown if piece in self._special else ids.get(piece, unknown))
+        return encoded
 
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
         return [*ids, *self.eos[:1]]
@@ -109,7 +112,7 @@ class MarianTokenizer(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         known = (self._pieces.get(id) for id in ids)
         pieces = [piece for piece in known if piece is not None and piece not in self._special]
-        with complaints("ids", "cannot be decoded", "are the tokenizer's files complete?"):
+        with library_errors("ids", "cannot be decoded", "are the tokenizer's files complete?"):
             text = str(self._target.decode_pieces(pieces))
         return text.replace(SPACE, " ").strip()
 
@@ -123,8 +126,8 @@ class MarianTokenizer(Tokenizer):
         special_tokens.write_config(folder, self, self._config, lambda id: names.get(id, ""))
 
     def stream(self) -> TextStream:
-        """All text comes at the end: beams, which write targets, know it no sooner."""
-        return HeldStream(self.decode)
+        """All text comes at the end: spaces there are dropped, and a beam search is not certain any sooner."""
+        return TextStream(self.decode, incomplete=lambda id: True)
 
 
 def _table(data: bytes, place: str) -> dict[str, int]:
@@ -149,6 +152,9 @@ def _name(config: Mapping[str, Any], key: str) -> str:
 
 def _special_names(config: Mapping[str, Any]) -> list[str]:
     """The tokens that stand for no text."""
-    given = [config.get(key) for key in LISTS]
-    listed = [special_tokens.content(one) for many in given if isinstance(many, list) for one in many]
+    lists = [config.get(key) for key in LISTS]
+    listed = [special_tokens.content(token) for tokens in lists if isinstance(tokens, list) for token in tokens]
     return [*(_name(config, key) for key in NAMES), *(name for name in listed if name)]
+
+
+KINDS = (MarianTokenizer,)

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes
 from archetype.tokenizers import special_tokens
-from archetype.tokenizers.display import SPACE, readable
-from archetype.tokenizers.library_errors import complaints
-from archetype.tokenizers.reading import DAMAGED
-from archetype.tokenizers.stream import TextStream
-from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
+from archetype.tokenizers.files import DAMAGED, library_errors, read_bytes
+from archetype.tokenizers.tiktoken import TiktokenTokenizer, is_ranks
+from archetype.tokenizers.tokenizer import Tokenizer, check_utf8, readable
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -24,19 +22,30 @@ class SentencePieceTokenizer(Tokenizer):
 
     Args:
         data: the contents of a tokenizer.model.
-        config: what a tokenizer_config.json says of special tokens.
+        config: the contents of tokenizer_config.json, for the special tokens.
 
     Raises:
         DataError: the package is not installed, or the file is damaged.
     """
+
+    kind = "sentencepiece"
+    files = (FILE,)
+
+    @classmethod
+    def open(cls, file: Path) -> Tokenizer:
+        data = read_bytes(file)
+        if is_ranks(data):  # Llama 3 was published under SentencePiece's name
+            return TiktokenTokenizer.open(file)
+        return cls(data, special_tokens.read_config(file.parent))
 
     def __init__(self, data: bytes, config: Mapping[str, Any] | None = None) -> None:
         self._data = data
         self._config = dict(config or {})
         self.processor = processor_of(data, FILE)
         self._size = int(self.processor.vocab_size())
-        self.bos = _present(self.processor.bos_id())
-        self.eos = tuple(id for id in (self.processor.eos_id(),) if id >= 0)
+        bos, eos = int(self.processor.bos_id()), int(self.processor.eos_id())  # -1 where there is none
+        self.bos = bos if bos >= 0 else None
+        self.eos = (eos,) if eos >= 0 else ()
         self.adds_bos = self.bos is not None
         special_tokens.apply_config(self, self._config, self._id)
 
@@ -44,10 +53,6 @@ class SentencePieceTokenizer(Tokenizer):
     def contents(self) -> bytes:
         """The file."""
         return self._data
-
-    @property
-    def kind(self) -> str:
-        return "sentencepiece"
 
     @property
     def vocab_size(self) -> int:
@@ -74,62 +79,9 @@ class SentencePieceTokenizer(Tokenizer):
         write_bytes(folder / FILE, self._data)
         special_tokens.write_config(folder, self, self._config, self.piece)
 
-    def stream(self) -> TextStream:
-        return _PieceStream(self)
-
     def _id(self, piece: str) -> int | None:
         id = int(self.processor.piece_to_id(piece))
         return id if self.piece(id) == piece else None
-
-
-class _PieceStream(TextStream):
-    """SentencePiece's decoding: bytes gathered to characters, and the leading space dropped as the library drops it."""
-
-    def __init__(self, tokenizer: SentencePieceTokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._processor = tokenizer.processor
-        self._head: list[int] | None = []  # ids before the first text, whose spaces the library may drop
-        self._bytes = b""
-
-    def push(self, id: int) -> str:
-        if not 0 <= id < self._tokenizer.vocab_size:
-            return ""
-        if self._processor.is_byte(id):
-            self._bytes += bytes((int(self._tokenizer.piece(id)[3:5], 16),))
-            return self._begun(self._characters())
-        broken = self._begun(self.finish())
-        return broken + self._begun(self._text(id))
-
-    def finish(self) -> str:
-        broken, self._bytes = "�" * len(self._bytes), b""
-        return broken
-
-    def _begun(self, text: str) -> str:
-        if text:
-            self._head = None
-        return text
-
-    def _text(self, id: int) -> str:
-        if self._head is not None:
-            self._head.append(id)
-            return str(self._processor.decode(self._head))
-        if self._processor.is_control(id) or self._processor.is_unknown(id):
-            return str(self._processor.decode([id]))
-        return self._tokenizer.piece(id).replace(SPACE, " ")
-
-    def _characters(self) -> str:
-        """The characters that the bytes complete; unlike Python, the library replaces invalid bytes one by one."""
-        text = ""
-        while self._bytes:
-            try:
-                text, self._bytes = text + self._bytes.decode(), b""
-            except UnicodeDecodeError as error:
-                text += self._bytes[: error.start].decode()
-                self._bytes = self._bytes[error.start :]
-                if error.reason == "unexpected end of data":
-                    break
-                text, self._bytes = text + "�", self._bytes[1:]
-        return text
 
 
 def processor_of(data: bytes, place: str) -> "SentencePieceProcessor":
@@ -139,11 +91,10 @@ def processor_of(data: bytes, place: str) -> "SentencePieceProcessor":
     except ImportError:
         remedy = "pip install archetype[sentencepiece]"
         raise DataError(place, "needs the package sentencepiece, which is not installed", remedy) from None
-    with complaints(place, "is no SentencePiece model", DAMAGED):
+    with library_errors(place, "is not a SentencePiece model", DAMAGED):
         processor = SentencePieceProcessor()
         processor.LoadFromSerializedProto(data)
     return processor
 
 
-def _present(id: int) -> int | None:
-    return id if id >= 0 else None
+KINDS = (SentencePieceTokenizer,)

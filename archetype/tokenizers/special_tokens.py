@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field
 
 from archetype.errors import DataError
 from archetype.io.atomic import write_json
-from archetype.tokenizers.reading import read_json
+from archetype.tokenizers.files import Flag, read_json, validated
 from archetype.tokenizers.tokenizer import Tokenizer
 
 CONFIG = "tokenizer_config.json"
@@ -14,10 +16,34 @@ MAP = "special_tokens_map.json"
 # For files without a configuration. Of several that end a text, a model may use each.
 KNOWN_BOS = ("<s>", "<|begin_of_text|>", "<bos>")
 KNOWN_EOS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<eos>", "<|im_end|>")
+MASKS = ("[MASK]", "<mask>")
+
+
+def content(value: object) -> str | None:
+    """The text of a token that is written as a string or as a mapping with "content"."""
+    value = value.get("content") if isinstance(value, Mapping) else value
+    return value if isinstance(value, str) else None
+
+
+Name = Annotated[
+    str | None,
+    BeforeValidator(lambda value: content(value) or value),
+    Field(description='a token, written as a string or as {"content": ...}'),
+]
+
+
+class TokenizerConfig(BaseModel):
+    """What is read of tokenizer_config.json; encoders call bos and eos cls and sep."""
+
+    cls_token: Name = None
+    bos_token: Name = None
+    sep_token: Name = None
+    eos_token: Name = None
+    add_bos_token: Annotated[Flag | None, Field(description="true or false")] = None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What the two files say together; empty where neither is there."""
+    """What the two files contain together; empty where neither is there."""
     config: dict[str, Any] = {}
     for name in (MAP, CONFIG):
         if (folder / name).is_file():
@@ -36,53 +62,45 @@ def write_config(folder: Path, tokenizer: Tokenizer, config: Mapping[str, Any], 
 
 
 def apply_config(tokenizer: Tokenizer, config: Mapping[str, Any], id_of: Callable[[str], int | None]) -> None:
-    """Set bos, eos and adds_bos where the configuration speaks of them.
+    """Set bos, eos and adds_bos where the configuration has them.
 
-    Encoders name them cls and sep.
+    Args:
+        tokenizer: changed in place.
+        config: the contents of tokenizer_config.json.
+        id_of: the id of a token, or None where the vocabulary lacks it.
 
     Raises:
         DataError: names the key whose token is not in the vocabulary, or whose value is of the wrong type.
     """
-    for key in ("cls_token", "bos_token"):
-        if key in config:
-            tokenizer.bos = _id(config, key, id_of) if config[key] is not None else None
-    for key in ("sep_token", "eos_token"):
-        if key in config:
-            tokenizer.eos = (_id(config, key, id_of),) if config[key] is not None else ()
-    adds_bos = config.get("add_bos_token")
-    if adds_bos is not None:
-        if not isinstance(adds_bos, bool):
-            raise DataError(f"{CONFIG}: add_bos_token", f"{adds_bos!r} is neither true nor false", "use true or false")
-        tokenizer.adds_bos = adds_bos
+    parsed = validated(TokenizerConfig, config, CONFIG)
+    for key in ("cls_token", "bos_token", "sep_token", "eos_token"):  # of two for one, the later counts
+        if key not in parsed.model_fields_set:
+            continue
+        name = getattr(parsed, key)
+        id = None if name is None else id_of(name)
+        if name is not None and id is None:
+            raise DataError(f"{CONFIG}: {key}", f"{name!r} is not in the vocabulary", "do the files belong together?")
+        if key in ("cls_token", "bos_token"):
+            tokenizer.bos = id
+        else:
+            tokenizer.eos = () if id is None else (id,)
+    if parsed.add_bos_token is not None:
+        tokenizer.adds_bos = parsed.add_bos_token
     tokenizer.adds_bos = tokenizer.adds_bos and tokenizer.bos is not None
 
 
-def guess(tokenizer: Tokenizer, special: Mapping[str, int]) -> None:
-    """Set bos and eos by the names that published tokenizers give them."""
+def set_known(tokenizer: Tokenizer, special: Mapping[str, int]) -> None:
+    """Set bos and eos by the names that published tokenizers give them.
+
+    Args:
+        tokenizer: changed in place.
+        special: the ids of its special tokens, by name.
+    """
     tokenizer.bos = next((special[name] for name in KNOWN_BOS if name in special), None)
     tokenizer.eos = tuple(special[name] for name in KNOWN_EOS if name in special)
 
 
-MASKS = ("[MASK]", "<mask>")
-
-
 def mask_id(tokenizer: Tokenizer) -> int:
-    """The id that stands for a hidden token: the tokenizer's own, or one beyond its vocabulary."""
-    named = tokenizer.special_tokens
-    return next((named[name] for name in MASKS if name in named), tokenizer.vocab_size)
-
-
-def content(value: object) -> str | None:
-    """The text of a token that is written as a string or as a mapping with "content"."""
-    value = value.get("content") if isinstance(value, Mapping) else value
-    return value if isinstance(value, str) else None
-
-
-def _id(config: Mapping[str, Any], key: str, id_of: Callable[[str], int | None]) -> int:
-    name = content(config[key])
-    if name is None:
-        raise DataError(f"{CONFIG}: {key}", "is not a token", 'write it as a string, or as {"content": ...}')
-    id = id_of(name)
-    if id is None:
-        raise DataError(f"{CONFIG}: {key}", f"{name!r} is not in the vocabulary", "do the files belong together?")
-    return id
+    """The id that stands for a masked token: the tokenizer's own, or one beyond its vocabulary."""
+    special = tokenizer.special_tokens
+    return next((special[name] for name in MASKS if name in special), tokenizer.vocab_size)

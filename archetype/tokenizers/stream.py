@@ -1,52 +1,48 @@
 """Text that grows with each token, and never by half a character."""
 
-import codecs
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+REPLACEMENT = "\ufffd"  # what `decode` writes for bytes that are not, or not yet, a character
 
-class TextStream(ABC):
-    """Decodes one token at a time: all that `push` and `finish` return, joined, is what `decode` gives for all ids."""
 
-    @abstractmethod
+class TextStream:
+    """Decode one token at a time: all that `push` and `finish` return, joined, is what `decode` returns for all ids.
+
+    A short window of tokens is decoded again with each new one, and what the text grew by is certain unless it ends
+    within a character. The window starts at a token that has text of its own, so that what decoders do at the start of
+    a text, such as dropping a space, does not happen again in its middle. `tokenizers.decoders.DecodeStream` works in
+    the same way, for one library; it loses spaces where a decoder strips several, and fails on invalid runs of bytes.
+
+    Args:
+        decode: the text of token ids.
+        incomplete: whether an id has no certain text until one follows for which this is false.
+    """
+
+    def __init__(
+        self, decode: Callable[[list[int]], str], incomplete: Callable[[int], bool] = lambda id: False
+    ) -> None:
+        self._decode = decode
+        self._incomplete = incomplete
+        self._window: list[int] = []
+        self._num_returned = 0  # ids of the window whose text was returned
+        self._text = ""  # of these
+
     def push(self, id: int) -> str:
         """The text that became certain with this token; empty while a character is incomplete."""
-
-    @abstractmethod
-    def finish(self) -> str:
-        """What is left at the end."""
-
-
-class TextByToken(TextStream):
-    """For tokens that are whole characters.
-
-    Args:
-        text_of: the text of an id; empty where it has none.
-    """
-
-    def __init__(self, text_of: Callable[[int], str]) -> None:
-        self._text_of = text_of
-
-    def push(self, id: int) -> str:
-        return self._text_of(id)
+        self._window.append(id)
+        if self._incomplete(id):
+            return ""
+        text = self._decode(self._window)
+        if text.endswith(REPLACEMENT) or len(text) <= len(self._text):
+            return ""
+        new = text[len(self._text) :]
+        recent = self._window[self._num_returned :]
+        recent_text = self._decode(recent)
+        if recent_text == new or recent_text.strip():
+            self._window, text = recent, recent_text
+        self._num_returned, self._text = len(self._window), text
+        return new
 
     def finish(self) -> str:
-        return ""
-
-
-class TextByBytes(TextStream):
-    """For tokens that are bytes of UTF-8, which may end within a character.
-
-    Args:
-        bytes_of: the bytes of an id; empty where it has none.
-    """
-
-    def __init__(self, bytes_of: Callable[[int], bytes]) -> None:
-        self._bytes_of = bytes_of
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, id: int) -> str:
-        return self._decoder.decode(self._bytes_of(id))
-
-    def finish(self) -> str:
-        return self._decoder.decode(b"", final=True)
+        """The text that is left at the end."""
+        return self._decode(self._window)[len(self._text) :]

@@ -5,25 +5,57 @@ import binascii
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, Field
 
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes, write_json
 from archetype.tokenizers import special_tokens
-from archetype.tokenizers.display import readable
-from archetype.tokenizers.library_errors import complaints
-from archetype.tokenizers.reading import DAMAGED
-from archetype.tokenizers.stream import TextByBytes, TextStream
-from archetype.tokenizers.tiktoken_formats import COMPANION, Format, of_companion, of_size
-from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
+from archetype.tokenizers.files import DAMAGED, Flag, Vocabulary, library_errors, read_bytes, read_json, validated
+from archetype.tokenizers.tokenizer import Tokenizer, check_utf8, readable
 
 if TYPE_CHECKING:
     from tiktoken import Encoding
 
-FILE = "tokenizer.tiktoken"
+FILE, COMPANION = "tokenizer.tiktoken", "tiktoken.json"
 FIRST_LINE = re.compile(rb"[A-Za-z0-9+/]+=* [0-9]+\r?(\n|$)")
 LONG_SPACES = re.compile(r"\s{1000,}")
 MOST_SPACES = 250_000  # the library's regular expressions run out of stack on some 700,000 in a row
+
+GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
+CL100K = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
+    r"|\s+(?!\S)|\s"
+)
+O200K = "|".join(
+    (
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+
+
+class Format(BaseModel):
+    """What a rank file lacks: how a text is split before its bytes are merged, and the special tokens.
+
+    `bos` and `eos` are names among the special tokens; None leaves them to their usual names.
+    """
+
+    pattern: Annotated[str, Field(min_length=1, description="the regular expression that splits a text")]
+    special_tokens: Vocabulary = {}
+    adds_bos: Flag = False
+    bos: Annotated[str | None, Field(description="the name of a special token")] = None
+    eos: Annotated[list[str] | None, Field(description="a list of names of special tokens")] = None
 
 
 class TiktokenTokenizer(Tokenizer):
@@ -32,18 +64,27 @@ class TiktokenTokenizer(Tokenizer):
     Args:
         data: the contents of a rank file.
         companion: {"pattern": ..., "special_tokens": {...}}, for ranks that are none of the published ones.
-        config: what a tokenizer_config.json says of special tokens.
+        config: the contents of tokenizer_config.json, for the special tokens.
 
     Raises:
         DataError: the package is not installed, the file is damaged, or its pattern is not known.
     """
+
+    kind = "tiktoken"
+    files = ("*.tiktoken",)
+
+    @classmethod
+    def open(cls, file: Path) -> Tokenizer:
+        companion = file.parent / COMPANION
+        format = read_json(companion) if companion.is_file() else None
+        return cls(read_bytes(file), format, special_tokens.read_config(file.parent))
 
     def __init__(
         self, data: bytes, companion: Mapping[str, Any] | None = None, config: Mapping[str, Any] | None = None
     ) -> None:
         self._data = data
         ranks = read_ranks(data)
-        self._format = of_size(len(ranks)) if companion is None else of_companion(companion)
+        self._format = published_format(len(ranks)) if companion is None else companion_format(companion)
         self._bytes = {rank: token for token, rank in ranks.items()}
         self._names = {id: name for name, id in self._format.special_tokens.items()}
         taken = sorted(self._names[id] for id in self._names.keys() & self._bytes.keys())
@@ -51,10 +92,6 @@ class TiktokenTokenizer(Tokenizer):
             raise DataError(f"{COMPANION}: special_tokens", f"{taken[0]!r} has the id of a rank", "give it a free id")
         self.encoding = _encoding(ranks, self._format)
         self._set_special(config or {})
-
-    @property
-    def kind(self) -> str:
-        return "tiktoken"
 
     @property
     def vocab_size(self) -> int:
@@ -65,7 +102,7 @@ class TiktokenTokenizer(Tokenizer):
         return dict(self._format.special_tokens)
 
     def encode(self, text: str) -> list[int]:
-        with complaints("text", "cannot be encoded", "is the tokenizer's pattern right?"):
+        with library_errors("text", "cannot be encoded", "is the tokenizer's pattern right?"):
             return [id for part in _parts(check_utf8(text)) for id in self.encoding.encode_ordinary(part)]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -77,20 +114,16 @@ class TiktokenTokenizer(Tokenizer):
     def save(self, folder: Path) -> None:
         bos = None if self.bos is None else self._names.get(self.bos)
         eos = [self._names[id] for id in self.eos if id in self._names]
-        ends = {"bos": bos, "eos": eos, "adds_bos": self.adds_bos}
-        special = self._format.special_tokens
+        format = self._format.model_copy(update={"bos": bos, "eos": eos, "adds_bos": self.adds_bos})
         write_bytes(folder / FILE, self._data)
-        write_json(folder / COMPANION, {"pattern": self._format.pattern, "special_tokens": special, **ends})
-
-    def stream(self) -> TextStream:
-        return TextByBytes(self._token)
+        write_json(folder / COMPANION, format.model_dump())
 
     def _token(self, id: int) -> bytes:
         return self._bytes.get(id, b"")
 
     def _set_special(self, config: Mapping[str, Any]) -> None:
         special = self._format.special_tokens
-        special_tokens.guess(self, special)
+        special_tokens.set_known(self, special)
         if self._format.eos is not None:
             self.bos = None if self._format.bos is None else special[self._format.bos]
             self.eos = tuple(special[name] for name in self._format.eos)
@@ -107,7 +140,7 @@ def read_ranks(data: bytes) -> dict[bytes, int]:
     """The rank of each token.
 
     Raises:
-        DataError: names the line that is no token and rank, or repeats one; or a single byte has no token.
+        DataError: names the line that is not a token and its rank, or repeats one; or a single byte has no token.
     """
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(data.splitlines(), start=1):
@@ -131,7 +164,7 @@ def _token_and_rank(line: bytes, number: int) -> tuple[bytes, int]:
             return base64.b64decode(token, validate=True), int(rank)
     except (ValueError, binascii.Error):
         pass
-    raise DataError(f"line {number}", 'is no "base64 rank" pair', DAMAGED)
+    raise DataError(f"line {number}", 'is not a "base64 rank" pair', DAMAGED)
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -151,5 +184,58 @@ def _encoding(ranks: dict[bytes, int], format: Format) -> "Encoding":
     except ImportError:
         remedy = "pip install archetype[tiktoken]"
         raise DataError(FILE, "needs the package tiktoken, which is not installed", remedy) from None
-    with complaints(COMPANION, "its pattern cannot be used", "check the regular expression"):
+    with library_errors(COMPANION, "its pattern cannot be used", "check the regular expression"):
         return Encoding("ranks", pat_str=format.pattern, mergeable_ranks=ranks, special_tokens=format.special_tokens)
+
+
+def published_format(ranks: int) -> Format:
+    """The format of the published file with this many ranks.
+
+    Sources: tiktoken_ext/openai_public.py (OpenAI) and llama/tokenizer.py (Llama 3, Meta).
+
+    Raises:
+        DataError: none has; asks for the companion file.
+    """
+    match ranks:
+        case 50_256 | 50_280:  # p50k has runs of spaces after the id of the end of text
+            return Format(pattern=GPT2, special_tokens={"<|endoftext|>": 50256})
+        case 100_256:
+            fill_in = {f"<|fim_{part}|>": 100258 + n for n, part in enumerate(("prefix", "middle", "suffix"))}
+            special = {"<|endoftext|>": 100257, **fill_in, "<|endofprompt|>": 100276}
+            return Format(pattern=CL100K, special_tokens=special)
+        case 199_998:
+            return Format(pattern=O200K, special_tokens={"<|endoftext|>": 199999, "<|endofprompt|>": 200018})
+        case 128_000:
+            special = {name: 128_000 + n for n, name in enumerate(_llama3())}
+            return Format(pattern=LLAMA3, special_tokens=special, adds_bos=True)
+    remedy = f'put a {COMPANION} beside it: {{"pattern": "...", "special_tokens": {{"<|endoftext|>": {ranks}}}}}'
+    raise DataError("", f"its {ranks:,} ranks belong to no published tokenizer", remedy)
+
+
+def companion_format(data: Mapping[str, Any]) -> Format:
+    """The format in the contents of a companion file.
+
+    Raises:
+        DataError: names the key at fault.
+    """
+    format = validated(Format, data, COMPANION)
+    special = format.special_tokens
+    if len(set(special.values())) != len(special):
+        raise DataError(f"{COMPANION}: special_tokens", "two of them have the same id", "give each its own")
+    if not {*([] if format.bos is None else [format.bos]), *(format.eos or [])} <= special.keys():
+        raise DataError(f"{COMPANION}: bos, eos", "are not names of special tokens", 'write "bos": NAME, "eos": [NAME]')
+    return format
+
+
+def _llama3() -> list[str]:
+    """Llama 3's 256 names; 3.1 and 3.2 give some of the reserved ones new names, and the same ids to all others."""
+    first = ["<|begin_of_text|>", "<|end_of_text|>", *map(_reserved, range(4))]
+    headers = ["<|start_header_id|>", "<|end_header_id|>", _reserved(4), "<|eot_id|>"]
+    return [*first, *headers, *map(_reserved, range(5, 251))]
+
+
+def _reserved(n: int) -> str:
+    return f"<|reserved_special_token_{n}|>"
+
+
+KINDS = (TiktokenTokenizer,)

@@ -4,32 +4,70 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from archetype.errors import DataError
 from archetype.tokenizers.stream import TextStream
 
+SPACE = "▁"  # how SentencePiece writes a space, and how tokens are shown
+
 
 class Tokenizer(ABC):
-    """Text to ids and back.
+    """Text to token ids and back.
+
+    A kind of tokenizer is a subclass, given to `register_tokenizer`. It needs `kind`, `vocab_size`, `encode`, `decode`,
+    `token`, and either `files`, `open` and `save`, or the base class `JSONTokenizer`, which has these three. With a
+    `train` of its own it can be trained: by `archetype tokenizer train --kind` and by a recipe that names it.
 
     Attributes:
+        kind: bytes, characters, words, bpe, byte_bpe, sentencepiece, marian, tiktoken, unigram, ...
+        files: patterns of the file names by which `open_tokenizer` recognizes this kind.
+        needs_text: whether `train` needs a text that is not empty.
+        learns_vocabulary: whether `train` chooses `vocab_size` tokens; otherwise the text, or nothing, decides.
+        can_lowercase: whether `train` can make a tokenizer that turns every text to lower case.
         bos: the id that starts a text, if there is one.
         eos: the ids that end a text.
         adds_bos: whether a prompt is to start with `bos`.
-        reads_special: whether `encode` gives a special token that is spelled out its id.
+        encodes_special_tokens: whether `encode` returns the id of a special token that is spelled out in a text.
 
-    The first three are plain attributes, because a model folder's own configuration may override them.
+    `bos`, `eos` and `adds_bos` are plain attributes, because a model folder's own configuration may override them.
     """
 
+    kind: str = ""
+    files: ClassVar[tuple[str, ...]] = ()
+    needs_text: ClassVar[bool] = True
+    learns_vocabulary: ClassVar[bool] = True
+    can_lowercase: ClassVar[bool] = False
     bos: int | None = None
     eos: tuple[int, ...] = ()
     adds_bos: bool = False
-    reads_special: bool = False
+    encodes_special_tokens: bool = False
 
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """What it is: bytes, characters, words, bpe, byte_bpe, sentencepiece, marian, tiktoken, unigram..."""
+    @classmethod
+    def open(cls, file: Path) -> "Tokenizer":
+        """The tokenizer in a file, and in those beside it.
+
+        Args:
+            file: its name matches one of `files`.
+
+        Raises:
+            DataError: the file is damaged; names it and its fault.
+        """
+        raise NotImplementedError(f"{cls.__name__} has files but no `open`")
+
+    @classmethod
+    def train(cls, texts: list[str], vocab_size: int | None, lowercase: bool) -> "Tokenizer":
+        """A tokenizer made from texts; the same texts give the same tokenizer.
+
+        Args:
+            texts: what to train on, none of them empty.
+            vocab_size: the number of ids to reach at most, where the caller gives one.
+            lowercase: whether every text is turned to lower case first, then and later; needs `can_lowercase`.
+
+        Raises:
+            DataError: the kind cannot have that many ids.
+        """
+        raise NotImplementedError(f"a tokenizer of kind {cls.kind} is not trained here")
 
     @property
     @abstractmethod
@@ -53,17 +91,17 @@ class Tokenizer(ABC):
         """
 
     def encode_target(self, text: str) -> list[int]:
-        """The ids of a text in the language that is translated to, which may have pieces of its own."""
+        """The ids of a text in the language that is translated to, which may have tokens of its own."""
         return self.encode(text)
 
     def encode_with_special_tokens(self, text: str) -> list[int]:
-        """The ids of a text in which special tokens are spelled out, as chat templates make them."""
-        names = sorted(self.special_tokens, key=len, reverse=True)
-        if self.reads_special or not names:
+        """The ids of a text in which special tokens are spelled out, as chat templates write them."""
+        special = self.special_tokens
+        if self.encodes_special_tokens or not special:
             return self.encode(text)
-        parts = re.split(f"({'|'.join(map(re.escape, names))})", text)
-        known = self.special_tokens
-        return [id for part in parts if part for id in ([known[part]] if part in known else self.encode(part))]
+        names = map(re.escape, sorted(special, key=len, reverse=True))
+        parts = filter(None, re.split(f"({'|'.join(names)})", text))
+        return [id for part in parts for id in ([special[part]] if part in special else self.encode(part))]
 
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
         """The ids of a whole text between the special tokens that its file puts around one, such as [CLS] and [SEP]."""
@@ -81,9 +119,9 @@ class Tokenizer(ABC):
     def save(self, folder: Path) -> None:
         """Write the file, or files, from which `open_tokenizer` makes this tokenizer again, into an existing folder."""
 
-    @abstractmethod
     def stream(self) -> TextStream:
         """A decoder that takes one id at a time."""
+        return TextStream(self.decode)
 
 
 def check_utf8(text: str) -> str:
@@ -95,6 +133,24 @@ def check_utf8(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        found = f"character {error.start} is half of a surrogate pair (U+{ord(text[error.start]):04X})"
-        raise DataError("text", found, "remove it, or read the text as UTF-8") from None
+        cause = f"character {error.start} is half of a surrogate pair (U+{ord(text[error.start]):04X})"
+        raise DataError("text", cause, "remove it, or read the text as UTF-8") from None
     return text
+
+
+def readable(token: str | bytes) -> str:
+    r"""A token's text, or its bytes, on one line for display.
+
+    >>> readable(b" caf\xc3")
+    '▁caf<0xC3>'
+    """
+    text = token.decode("utf-8", "surrogateescape") if isinstance(token, bytes) else token
+    return "".join(map(_readable_character, text))
+
+
+def _readable_character(character: str) -> str:
+    if character == " ":
+        return SPACE
+    if "\udc80" <= character <= "\udcff":  # a byte that is not part of a character
+        return f"<0x{ord(character) - 0xDC00:02X}>"
+    return character if character.isprintable() else character.encode("unicode_escape").decode()

@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 from archetype.convert.gguf.vocabulary import CONTROL, NORMAL, USER_DEFINED, Vocabulary, no_form, padded
-from archetype.tokenizers.byte_level import byte_of_character
-from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
+from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
 
 # How text is cut before pairs are merged, by the published pattern, and what llama.cpp calls it.
 WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"

@@ -1,14 +1,18 @@
 """Chat templates: the same text as transformers', and no harm from a hostile one."""
 
 import json
+import sys
+import time
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from archetype.errors import DataError
-from archetype.tokenizers import train_tokenizer
-from archetype.tokenizers.chat_template import FILE, ChatTemplate, Message, read_template
+from archetype.tokenizers import chat_template, train_tokenizer
+from archetype.tokenizers.chat_template import FILE, MAX_SECONDS, ChatTemplate, Message, read_template
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 TALK: list[Message] = [
@@ -57,7 +61,7 @@ def refusal(source: str) -> str:
 
 def test_a_template_may_refuse() -> None:
     message = refusal("{{ raise_exception('roles must\nalternate') }}")
-    assert message == "chat template: roles must alternate; mend the template or the messages"
+    assert message == "chat template: roles must alternate; fix the template or the messages"
 
 
 WRONG = {
@@ -90,6 +94,48 @@ HOSTILE = {
     "a long range": "{% for i in range(10000000000) %}{% endfor %}",
     "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "a change": "{{ messages.append(1) }}",
+    "loops in a macro": "{% macro f() %}{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}"
+    "{% endmacro %}{{ f() | length }}",
+    "a recursive loop": "{% for a in [1] recursive %}{{ loop(range(99999)) }}{{ loop([1, 1]) }}{% endfor %}",
+    "macros that call two": "{% macro f(n) %}{% if n %}"
+    "{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(90) }}",
+    "nested lists": "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}"
+    "{{ ns.s }}",
+    "nested mappings": "{% set ns = namespace(s=1) %}{% for i in range(60) %}{% set ns.s = dict(a=ns.s, b=ns.s) %}"
+    "{% endfor %}{{ ns.s == ns.s | tojson }}",
+    "nested namespaces": "{% set ns = namespace(s=1) %}"
+    "{% for i in range(60) %}{% set ns.s = namespace(a=ns.s, b=ns.s) %}"
+    "{% endfor %}{{ ns.s.a | tojson }}",
+    "doubling by +": "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "doubling of lists": "{% set ns = namespace(s=[1]) %}"
+    "{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "doubling by join": "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] | join %}"
+    "{% endfor %}",
+    "doubling by a block": "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set t %}{{ ns.s }}{{ ns.s }}"
+    "{% endset %}{% set ns.s = t %}{% endfor %}",
+    "replacing": "{% set s = 'a' * 99999 %}{{ s.replace('a', s) }}",
+    "a filter that replaces": "{% set s = 'a' * 99999 %}{{ s | replace('a', s) }}",
+    "joining": "{% set s = 'a' * 99999 %}{{ s.join(range(99999) | map('string')) }}",
+    "a filter that joins": "{% set s = 'a' * 99999 %}{{ range(99999) | map('string') | join(s) }}",
+    "indenting": "{% set s = 'a\n' * 99999 %}{{ s | indent(99999) }}",
+    "tabs": "{% set s = '\t' * 99999 %}{{ s.expandtabs(99999) }}",
+    "translating": "{% set s = 'a' * 99999 %}{{ s.translate({97: s}) }}",
+    "centred texts": "{{ range(99999) | map('center', 99999) | list | length }}",
+    "a search from the end": "{% set s = 'a' * 999999 %}{{ s.rfind('b' ~ s[1:500000]) }}",
+    "stripping": "{% set s = 'a' * 999999 %}{{ s.strip('b' * 99999 ~ 'a') }}",
+    "a slow codec": "{% set s = 'ä€' * 99999 %}{{ s.encode('punycode') }}",
+    "characters": "{% set s = '€' * 99999 %}{{ (s ~ s ~ s) | list | length }}",
+    "slices": "{% set s = 'a' * 99999 %}{% macro f(t, n) %}{% if n %}{{ f(t[1:], n - 1) }}{% endif %}{% endmacro %}"
+    "{{ f(s, 300) }}",
+    "literal text": "{% for i in range(99999) %}" + "a" * 5000 + "{% endfor %}",
+    "a wide date": "{{ strftime_now('%999999999Y') }}",
+    "placeholder text": "{{ lipsum(n=99999, max=99999) }}",
+    "a large number": "{% set ns = namespace(n=99999) %}"
+    "{% for i in range(99) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
+    "lists that are added up": "{% set xs = [[1] * 999] * 999 %}{{ xs | sum(start=[]) | length }}",
+    "constants": "{{ 'a' | center(99999) | replace('a', 'a' | center(99999)) | indent(99999) }}",
+    "a long source": "{{ 1 }}" * 20_000,
+    "deep parentheses": "{{ " + "(" * 9_000 + "1" + ")" * 9_000 + " }}",
 }
 
 
@@ -99,9 +145,40 @@ def test_a_wrong_template_is_one_line(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_template_is_refused(name: str) -> None:
-    """Some would run for hours."""
-    assert refusal(HOSTILE[name]).startswith("chat template: ")
+def test_a_hostile_template_is_refused_in_time_and_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some would run for hours, or fill any memory."""
+    if "loop" in name or "macros" in name:  # these are ended by the clock
+        monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.3)
+    tracemalloc.start()
+    start = time.monotonic()
+    try:
+        assert refusal(HOSTILE[name]).startswith("chat template: ")
+        assert tracemalloc.get_traced_memory()[1] < 2**28
+    finally:
+        tracemalloc.stop()
+    assert time.monotonic() - start < 20 * MAX_SECONDS  # under a tracer, on a machine that may be busy
+
+
+@pytest.mark.parametrize("name", ["loops", "macros that call two"])
+def test_a_template_that_never_ends_ends_soon_in_any_thread(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "MAX_BYTES", 2**60)  # so that only the clock ends it
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.2)
+    with ThreadPoolExecutor() as pool:
+        assert (
+            list(pool.map(refusal, [HOSTILE[name]] * 2))
+            == ["chat template: takes longer than 0.2 s; fix the template or the messages"] * 2
+        )
+    assert sys.gettrace() is None or "coverage" in sys.modules
+
+
+def test_a_long_conversation_is_within_the_limits() -> None:
+    talk: list[Message] = [{"role": role, "content": "word 世界 " * 500} for role in ("user", "assistant") * 150]
+    source = (
+        "{% for m in messages %}{% set c = m.content.strip().split('</think>')[-1].rsplit('<x>', 1)[0] %}"
+        "{{ '<|' + m.role + '|>' + c | trim + '\n' }}{% endfor %}{{ '-' * 3 }}"
+    )
+    expected = "".join(f"<|{m['role']}|>{m['content'].strip()}\n" for m in talk) + "---"
+    assert ChatTemplate(source, TOKENS).render(talk) == expected
 
 
 def test_where_templates_are_found(tmp_path: Path) -> None:
@@ -122,7 +199,7 @@ def test_where_templates_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("template", [7, {"a": 1}])
 def test_what_is_no_template_is_named(tmp_path: Path, template: object) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
-    with pytest.raises(DataError, match="chat_template: is no text"):
+    with pytest.raises(DataError, match=r"chat_template: .*is not text"):
         read_template(tmp_path)
 
 
@@ -131,5 +208,5 @@ def test_special_tokens_that_a_template_spells_out_are_ids() -> None:
     (name, id), *_ = made.special_tokens.items()
     expected = [id, *made.encode("hello"), id, id, *made.encode(" world")]
     assert made.encode_with_special_tokens(f"{name}hello{name}{name} world") == expected
-    made.reads_special = False  # as SentencePiece and tiktoken
+    made.encodes_special_tokens = False  # as SentencePiece and tiktoken
     assert made.encode_with_special_tokens(f"{name}hello{name}{name} world") == expected

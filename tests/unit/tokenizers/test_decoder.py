@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders
 
-from archetype.tokenizers.decoder import HeldStream
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 
 PIECES = ["<unk>", "<s>", "▁", "▁the", "▁▁", "a", " ", " b", "##ing", "end</w>", ".", "'s", "n't", "Ġx", "Ã", "©", "é"]
@@ -56,9 +55,13 @@ def test_a_stream_gives_what_the_library_decodes(name: str, ids: list[int]) -> N
     assert streamed == library.decode([id for id in ids if id >= 0])
 
 
-@pytest.mark.parametrize("name", DECODERS)
-def test_only_decoders_that_need_the_end_wait_for_it(name: str) -> None:
-    assert isinstance(tokenizer(name).stream(), HeldStream) == (name in ("ctc", "replace after fuse"))
+def test_only_decoders_that_need_the_end_wait_for_it() -> None:
+    waiting = set()
+    for name in DECODERS:
+        stream = tokenizer(name).stream()
+        if not any(stream.push(PIECES.index(piece)) for piece in ("a", "▁the", "é", "a")):
+            waiting.add(name)
+    assert waiting == {"ctc", "replace after fuse"}
 
 
 def test_words_appear_at_once() -> None:

@@ -14,8 +14,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from archetype.tokenizers import open_tokenizer, train_tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
-from archetype.tokenizers.tiktoken import MOST_SPACES, TiktokenTokenizer
-from archetype.tokenizers.tiktoken_formats import CL100K, GPT2, LLAMA3, O200K
+from archetype.tokenizers.tiktoken import CL100K, GPT2, LLAMA3, MOST_SPACES, O200K, TiktokenTokenizer
 
 TEXT = "the cat sat on the mat, and then the other cat sat there; Überraschung 東京 😀!\n" * 5
 fuzz = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -50,7 +50,7 @@ def test_a_missing_file_is_named(folder: Path, name: str) -> None:
 @pytest.mark.parametrize("data", [b"", b"\x0a\xff\xff junk", b"PK\3\4" + b"\0" * 99])
 def test_a_damaged_model_is_named(folder: Path, name: str, data: bytes) -> None:
     (folder / name).write_bytes(data)
-    assert f"{folder / name}: is no SentencePiece model" in refusal(folder)
+    assert f"{folder / name}: is not a SentencePiece model" in refusal(folder)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,12 @@ def test_an_unknown_character_shows_in_bpe_on_characters() -> None:
         ("bpe", TEXT, None, "vocab_size: is needed to train bpe; choose one, such as 4096"),
         ("words", TEXT, 0, "use at least 1"),
         ("byte_bpe", "", 300, "text: is empty"),
-        ("wordpiece", TEXT, 300, "kind: there is no kind 'wordpiece' of tokenizer; use one of bytes"),
+        (
+            "wordpiece",
+            TEXT,
+            300,
+            "kind: there is no kind 'wordpiece' of tokenizer that can be trained; use one of bytes",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused(kind: str, text: str, size: int | None, expected: str) -> None:

@@ -1,39 +1,50 @@
-"""vocab.json and merges.txt, the spelling of GPT-2's time, as a tokenizer.json."""
+"""vocab.json and merges.txt, in which GPT-2 and its contemporaries were published."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken
-from tokenizers import Tokenizer as Backend
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
-
 from archetype.errors import DataError
-from archetype.tokenizers.byte_level import byte_of_character
-from archetype.tokenizers.library_errors import complaints
-from archetype.tokenizers.reading import DAMAGED
-from archetype.tokenizers.special_tokens import KNOWN_EOS, content
+from archetype.tokenizers.files import DAMAGED, library_errors, read_bytes, read_json
+from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
+from archetype.tokenizers.special_tokens import KNOWN_EOS, content, read_config
 
 VOCAB, MERGES = "vocab.json", "merges.txt"
 # The classes whose texts are split as GPT-2 splits them; others use the same two files in their own way.
 CLASSES = ("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerTokenizer")
 
 
+class GPT2Tokenizer(HuggingFaceTokenizer):
+    """Byte-level BPE in two files, opened as the one file that says the same."""
+
+    kind = "gpt2"
+    files = (VOCAB,)
+
+    @classmethod
+    def open(cls, file: Path) -> HuggingFaceTokenizer:
+        config = read_config(file.parent)
+        return HuggingFaceTokenizer(tokenizer_json(read_json(file), read_bytes(file.parent / MERGES), config), config)
+
+
 def tokenizer_json(vocab: Mapping[str, Any], merges: bytes, config: Mapping[str, Any]) -> bytes:
-    """The same tokenizer in one file.
+    """The same tokenizer as a tokenizer.json.
 
     Args:
         vocab: the contents of vocab.json.
         merges: the contents of merges.txt.
-        config: what tokenizer_config.json says, for the special tokens among the vocabulary.
+        config: the contents of tokenizer_config.json, for the special tokens among the vocabulary.
 
     Raises:
         DataError: the files are not GPT-2's, or damaged.
     """
-    _refuse_other_kinds(vocab, config)
-    with complaints(MERGES, f"does not fit {VOCAB}", DAMAGED):
-        backend = Backend(BPE(dict(vocab), read_merges(merges)))
+    from tokenizers import AddedToken, Tokenizer
+    from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    _check_vocabulary(vocab, config)
+    with library_errors(MERGES, f"does not fit {VOCAB}", DAMAGED):
+        backend = Tokenizer(BPE(dict(vocab), read_merges(merges)))
     prefix = config.get("add_prefix_space", False) is True
     backend.pre_tokenizer = ByteLevel(add_prefix_space=prefix)
     backend.decoder = ByteLevelDecoder()
@@ -47,7 +58,7 @@ def read_merges(data: bytes) -> list[tuple[str, str]]:
     """The pairs in the order of their merging.
 
     Raises:
-        DataError: names the line that is no pair.
+        DataError: names the line that is not a pair.
     """
     try:
         lines = data.decode().split("\n")
@@ -59,12 +70,12 @@ def read_merges(data: bytes) -> list[tuple[str, str]]:
         if line and not line.startswith("#version"):
             first, space, second = line.partition(" ")
             if not (first and space and second) or " " in second:
-                raise DataError(f"{MERGES}: line {number}", "is no pair of tokens", DAMAGED)
+                raise DataError(f"{MERGES}: line {number}", "is not a pair of tokens", DAMAGED)
             pairs.append((first, second))
     return pairs
 
 
-def _refuse_other_kinds(vocab: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+def _check_vocabulary(vocab: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     named = config.get("tokenizer_class")
     remedy = "save the tokenizer as tokenizer.json, with transformers for example"
     if isinstance(named, str) and named.removesuffix("Fast") not in CLASSES:
@@ -73,3 +84,6 @@ def _refuse_other_kinds(vocab: Mapping[str, Any], config: Mapping[str, Any]) -> 
         raise DataError(VOCAB, "does not map every token to an id", DAMAGED)
     if not byte_of_character().keys() <= vocab.keys() or any(token.endswith("</w>") for token in vocab):
         raise DataError(VOCAB, "is not a vocabulary of byte-level BPE", remedy)
+
+
+KINDS = (GPT2Tokenizer,)

@@ -1,0 +1,87 @@
+"""BPE, trained by the `tokenizers` library on characters or on bytes."""
+
+import json
+from typing import TYPE_CHECKING
+
+from archetype.errors import DataError
+from archetype.tokenizers.files import library_errors
+from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, without
+from archetype.tokenizers.words import UNKNOWN
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+
+END_OF_TEXT = "<|endoftext|>"
+# GPT-2's words: contractions, letters, digits, marks, each with the space before it; other spaces apart
+WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+class ByteBPE(HuggingFaceTokenizer):
+    """BPE on UTF-8 bytes, as in GPT-2 (Radford et al. 2019)."""
+
+    kind = "byte_bpe"
+    can_lowercase = True
+
+    @classmethod
+    def train(cls, texts: list[str], vocab_size: int | None, lowercase: bool) -> HuggingFaceTokenizer:
+        from tokenizers import Tokenizer as Backend
+        from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+        from tokenizers.models import BPE
+        from tokenizers.pre_tokenizers import ByteLevel
+
+        backend = Backend(BPE())
+        backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
+        backend.decoder = ByteLevelDecoder()
+        _train(cls.kind, backend, texts, vocab_size, lowercase, END_OF_TEXT, sorted(ByteLevel.alphabet()))
+        return HuggingFaceTokenizer(backend.to_str(pretty=True).encode())
+
+
+class CharacterBPE(HuggingFaceTokenizer):
+    """BPE on characters (Sennrich et al. 2016), spaces included; those that did not occur become <unk>."""
+
+    kind = "bpe"
+    can_lowercase = True
+
+    @classmethod
+    def train(cls, texts: list[str], vocab_size: int | None, lowercase: bool) -> HuggingFaceTokenizer:
+        from tokenizers import Regex
+        from tokenizers import Tokenizer as Backend
+        from tokenizers.decoders import Fuse
+        from tokenizers.models import BPE
+        from tokenizers.pre_tokenizers import Split
+
+        backend = Backend(BPE(unk_token=UNKNOWN))
+        backend.pre_tokenizer = Split(Regex(WORDS), "isolated")
+        backend.decoder = Fuse()
+        _train(cls.kind, backend, texts, vocab_size, lowercase, UNKNOWN, [])
+        definition = json.loads(backend.to_str())
+        definition["added_tokens"] = []  # so that decoding shows <unk> instead of dropping it
+        return HuggingFaceTokenizer(json.dumps(definition, indent=2, ensure_ascii=False).encode())
+
+
+def _train(
+    kind: str,
+    backend: "Backend",
+    texts: list[str],
+    vocab_size: int | None,
+    lowercase: bool,
+    first_token: str,
+    alphabet: list[str],
+) -> None:
+    """Train in place; `first_token` becomes id 0."""
+    from tokenizers.normalizers import Lowercase
+    from tokenizers.trainers import BpeTrainer
+
+    if vocab_size is None:
+        raise DataError("vocab_size", f"is needed to train {kind}", "choose one, such as 4096")
+    if lowercase:
+        backend.normalizer = Lowercase()
+    trainer = BpeTrainer(
+        vocab_size=vocab_size, special_tokens=[first_token], initial_alphabet=alphabet, show_progress=False
+    )
+    parts = (part for text in texts for part in without([END_OF_TEXT], text))
+    with library_errors("text", "no tokenizer can be trained on it", "is it text?"):
+        backend.train_from_iterator(parts, trainer)
+
+
+KINDS = (ByteBPE, CharacterBPE)

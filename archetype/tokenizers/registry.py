@@ -1,0 +1,139 @@
+"""The kinds of tokenizer: registered, trained by name, and opened by the files of a folder.
+
+A kind is one file with one subclass of `Tokenizer`. Those of this package are listed in `MODULES`; one from outside is
+given to `archetype.register`, or to `register_tokenizer` here.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TypeVar
+
+from archetype.errors import DataError
+from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
+
+T = TypeVar("T", bound=type[Tokenizer])
+# In the order in which their files are looked for: Marian's first, because no other file says how both of its
+# languages are split. No library is imported before a tokenizer that needs it is opened or trained.
+MODULES = ("marian", "hugging_face", "sentencepiece", "tiktoken", "bytes", "characters", "words", "gpt2", "bpe")
+SUBFOLDER = "tokenizer"  # of a run directory
+
+_registered: dict[str, type[Tokenizer]] = {}  # the kinds from outside
+
+
+def register_tokenizer(cls: T) -> T:
+    """Add a kind of tokenizer; also a class decorator. Its files are looked for before those of this package.
+
+    Args:
+        cls: a subclass of `Tokenizer` that names its `kind`.
+
+    Raises:
+        DataError: it has no kind, or one that another class has.
+    """
+    if not cls.kind:
+        raise DataError(cls.__name__, "has no kind", 'give the class a name for recipes: kind = "..."')
+    other = _classes().get(cls.kind)
+    if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise DataError(cls.__name__, f"kind {cls.kind!r} is registered by {other.__name__}", "choose another name")
+    _registered[cls.kind] = cls
+    return cls
+
+
+def trainable_kinds() -> tuple[str, ...]:
+    """The kinds that can be trained: what a recipe and `archetype tokenizer train --kind` may name."""
+    return tuple(kind for kind, cls in _classes().items() if cls.train.__func__ is not Tokenizer.train.__func__)  # type: ignore[attr-defined]
+
+
+def tokenizer_class(kind: object) -> type[Tokenizer]:
+    """The class of a kind, as a file or a caller names it.
+
+    Raises:
+        DataError: there is none; lists those that can be trained.
+    """
+    if isinstance(kind, str) and kind in _classes():
+        return _classes()[kind]
+    raise DataError("kind", f"{kind!r} is not a kind of tokenizer", f"use one of {', '.join(trainable_kinds())}")
+
+
+def train_tokenizer(
+    kind: str, texts: Iterable[str] | str, vocab_size: int | None, lowercase: bool = False
+) -> Tokenizer:
+    """A tokenizer of a kind, made from texts; the same texts give the same tokenizer.
+
+    Args:
+        kind: bytes needs no text; characters and words take what occurs; bpe merges characters, byte_bpe bytes; or a
+            kind that was registered.
+        texts: what to train on. BPE leaves out <|endoftext|>, which byte_bpe has as its one special token.
+        vocab_size: the number of ids to reach at most: needed for BPE, a limit for words, and for the others at least
+            as many as they need.
+        lowercase: whether every text is turned to lower case first, then and later; byte_bpe and bpe only.
+
+    Raises:
+        DataError: there is no text, or the kind cannot have that many ids.
+    """
+    if kind not in trainable_kinds():
+        cause = f"there is no kind {kind!r} of tokenizer that can be trained"
+        raise DataError("kind", cause, f"use one of {', '.join(trainable_kinds())}")
+    cls = tokenizer_class(kind)
+    if vocab_size is not None and vocab_size < 1:
+        raise DataError("vocab_size", f"{vocab_size} is too small", "use at least 1")
+    if lowercase and not cls.can_lowercase:
+        able = " or ".join(name for name, other in _classes().items() if other.can_lowercase)
+        raise DataError("lowercase", f"a tokenizer of kind {kind} keeps the case", f"use {able}")
+    texts = [check_utf8(text) for text in ([texts] if isinstance(texts, str) else texts) if text]
+    if cls.needs_text and not texts:
+        raise DataError("text", "is empty", "give some text to train on")
+    tokenizer = cls.train(texts, vocab_size, lowercase)
+    if vocab_size is not None and vocab_size < tokenizer.vocab_size:
+        cause = f"{vocab_size} is too small for {kind}"
+        raise DataError("vocab_size", cause, f"use at least {tokenizer.vocab_size}")
+    return tokenizer
+
+
+def open_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer in a model folder, a run directory, or a folder of its own.
+
+    Of several, those of registered kinds come first, then Marian's, then tokenizer.json, then tokenizer.model, then the
+    others.
+
+    Raises:
+        DataError: there is none (says what was looked for), or its file is damaged.
+    """
+    if not folder.is_dir():
+        raise DataError(str(folder), "there is no such folder", "name the folder that holds the tokenizer's files")
+    if (folder / SUBFOLDER).is_dir():
+        folder = folder / SUBFOLDER
+    patterns: dict[str, type[Tokenizer]] = {}
+    for cls in _classes().values():
+        for pattern in cls.files:
+            patterns.setdefault(pattern, cls)
+    for pattern, cls in patterns.items():
+        file = next((path for path in sorted(folder.glob(pattern)) if path.is_file()), None)
+        if file is not None:
+            try:
+                return cls.open(file)
+            except DataError as error:
+                raise _located(error, file) from None
+    raise DataError(str(folder), "holds no tokenizer", f"it needs one of these files: {', '.join(patterns)}")
+
+
+def _located(error: DataError, file: Path) -> DataError:
+    """The error with the whole path of the file at fault: this one, or the one beside it that the error names."""
+    if error.place.startswith(str(file.parent)):
+        return error
+    name = error.place.partition(":")[0]
+    if name and (file.parent / name).is_file():
+        return DataError(str(file.parent / error.place), error.cause, error.remedy)
+    return DataError(f"{file}: {error.place}" if error.place else str(file), error.cause, error.remedy)
+
+
+def _classes() -> dict[str, type[Tokenizer]]:
+    """All kinds, in the order in which their files are looked for."""
+    return _registered | {kind: cls for kind, cls in _built_in().items() if kind not in _registered}
+
+
+@cache
+def _built_in() -> dict[str, type[Tokenizer]]:
+    modules = [import_module(f"archetype.tokenizers.{name}") for name in MODULES]
+    return {cls.kind: cls for module in modules for cls in module.KINDS}
