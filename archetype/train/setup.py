@@ -10,7 +10,8 @@ from archetype.data.images import Images, read_images
 from archetype.data.pairs import read_lines, tokenized
 from archetype.errors import DataError, SpecError
 from archetype.io.text import read_text
-from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer
+from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer, trainable_kinds
+from archetype.tokenizers.registry import tokenizer_class
 from archetype.tokenizers.special_tokens import mask_id
 from archetype.train.objective import Task
 from archetype.train.objectives.images import ImageTask
@@ -27,10 +28,8 @@ from archetype.train.recipe import (
     SequenceToSequence,
     SpanCorruption,
     Text,
-    TokenizerKind,
 )
 
-KINDS: tuple[TokenizerKind, ...] = ("bytes", "characters", "words", "bpe", "byte_bpe")
 DEFAULT_VOCABULARY = 4096
 
 
@@ -53,13 +52,13 @@ def tokenizer_for(recipe: Recipe, texts: dict[str, str]) -> Tokenizer | None:
     data = recipe.data
     if isinstance(data, Pictures):
         return None
-    if data.tokenizer not in KINDS:
+    if data.tokenizer not in trainable_kinds():
         return open_tokenizer(Path(data.tokenizer))
     training = _training_texts(data, texts)
     if data.tokenizer == "characters":
         training = list(texts.values())  # the alphabet alone; a held-out character that is unknown could not be scored
-    trained = data.tokenizer in ("bpe", "byte_bpe", "words")
-    size = (data.vocab_size or DEFAULT_VOCABULARY) if trained else None
+    learned = tokenizer_class(data.tokenizer).learns_vocabulary
+    size = (data.vocab_size or DEFAULT_VOCABULARY) if learned else None
     return train_tokenizer(data.tokenizer, training, size, lowercase=data.lowercase)
 
 
