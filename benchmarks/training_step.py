@@ -11,10 +11,8 @@ from collections.abc import Callable
 import torch
 
 from archetype.cost import cost_report
-from archetype.train.objective import scored
-from archetype.train.optimizers import build_optimizer
-from archetype.train.precision import autocast
-from archetype.train.recipe import AdamW
+from archetype.train.objectives.base import cross_entropy_loss
+from archetype.train.optimizers import AdamW
 from benchmarks.machine import heading, matmul_flops
 from benchmarks.peer import both
 
@@ -32,10 +30,10 @@ def main() -> None:
     our_model, their_model = ours.model.train(), theirs.train()
 
     def step(model: torch.nn.Module, loss_of: Callable[[], torch.Tensor]) -> Callable[[], None]:
-        optimizer = build_optimizer(model, AdamW(learning_rate=1e-4))
+        optimizer = AdamW(learning_rate=1e-4).build(model)
 
         def take() -> None:
-            with autocast(chosen.dtype, torch.device("cpu")):
+            with torch.autocast("cpu", torch.bfloat16, enabled=chosen.dtype == "bfloat16"):
                 loss = loss_of()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -45,7 +43,7 @@ def main() -> None:
         return take
 
     steps = {
-        "archetype": step(our_model, lambda: scored(our_model(tokens[:, :-1]), tokens[:, 1:]).loss),
+        "archetype": step(our_model, lambda: cross_entropy_loss(our_model(tokens[:, :-1]), tokens[:, 1:]).loss),
         "transformers": step(their_model, lambda: their_model(input_ids=tokens, labels=tokens).loss),
     }
     command = f"--shape {chosen.shape} --dtype {chosen.dtype} --batch {chosen.batch} --length {chosen.length}"

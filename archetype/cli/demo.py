@@ -36,7 +36,7 @@ def demo(
         from archetype.io.atomic import check_absent
         from archetype.io.text import read_text
         from archetype.loading import load
-        from archetype.train.state import start
+        from archetype.train.setup import start
 
     folder = to or _free_folder(Path("runs/demo"))
     check_absent(folder)
@@ -49,12 +49,12 @@ def demo(
     with out.status("measuring this machine"):
         recipe = demo_recipe(spec, minutes)
     with out.status(f"training a tokenizer of {VOCABULARY} tokens"):
-        session = start(folder, recipe, torch.device("cpu"), contents)
-    out.print(f"[bold]Tokenizer[/]  byte-level BPE, {VOCABULARY} tokens; {session.task.size} to train on")
+        state = start(folder, recipe, torch.device("cpu"), contents)
+    out.print(f"[bold]Tokenizer[/]  byte-level BPE, {VOCABULARY} tokens; {state.objective.description} to train on")
     out.print(f"[bold]Model[/]      what it costs, for {BATCH_SIZE} rows of {LENGTH} tokens\n")
     print(cost_report(spec, BATCH_SIZE, LENGTH, "float32"))
     out.print(f"\n[bold]Training[/]   about {minutes:g} minutes; Ctrl-C stops at a step, and the run can go on later\n")
-    raise_if_interrupted(session, run_with_progress(session))
+    raise_if_interrupted(state, run_with_progress(state))
     out.print("\n[bold]Text that it makes[/], as it is made:\n")
     print_stream(load(folder), PROMPT, {"max_new_tokens": 120, "temperature": 0.7, "seed": 1})
     _what_next(out, folder)
@@ -74,21 +74,24 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
     """As many steps as this machine takes in the time."""
     import torch
 
+    from archetype.nn.device import resolve_dtype
     from archetype.train.allocation import keep_freed_memory
-    from archetype.train.precision import resolved
-    from archetype.train.recipe import AdamW, Cosine, Recipe, Text
+    from archetype.train.datasets import TextData
+    from archetype.train.optimizers import AdamW
+    from archetype.train.recipe import Recipe
+    from archetype.train.schedules import Cosine
     from archetype.train.throughput import seconds_per_step
 
     keep_freed_memory()  # as while training, so that what is measured is what will be
-    dtype = resolved("auto", torch.device("cpu"))
+    dtype = resolve_dtype("auto", torch.device("cpu"))
     steps = max(20, int(minutes * 60 / seconds_per_step(spec, BATCH_SIZE, LENGTH, dtype)))
     return Recipe(
         spec=spec.dump(),
-        data=Text(tokenizer="byte_bpe", vocab_size=VOCABULARY),
+        data=TextData(tokenizer="byte_bpe", vocab_size=VOCABULARY),
         batch_size=BATCH_SIZE,
         steps=steps,
         optimizer=AdamW(learning_rate=3e-3),
-        schedule=Cosine(warmup=min(50, steps // 5)),
+        schedule=Cosine(warmup_steps=min(50, steps // 5)),
         dtype=dtype,
         evaluate_every=math.ceil(steps / 4),
         checkpoint_every=math.ceil(steps / 4),

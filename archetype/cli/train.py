@@ -12,6 +12,18 @@ if TYPE_CHECKING:
     from archetype.train.recipe import Recipe
 
 
+def _renamed(old: str, new: str) -> Any:
+    """An option of earlier versions, which is refused with its new name."""
+
+    def refuse(value: str | None) -> None:
+        if value is not None:
+            from archetype.errors import SpecError
+
+            raise SpecError(old, f"is now called {new}", f"write {new}")
+
+    return typer.Option(old, hidden=True, callback=refuse)
+
+
 def train(
     recipe: Annotated[Path | None, typer.Option(help="A recipe file; flags replace what it says.")] = None,
     spec: Annotated[str | None, typer.Option(help="A preset or a specification file.  [default: llama-tiny]")] = None,
@@ -27,21 +39,25 @@ def train(
     vocab_size: Annotated[int | None, typer.Option(help="Of a tokenizer that is trained.  [default: 4096]")] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.  [default: 1000]")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows a step.  [default: 16]")] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens of a row.  [default: the model's context]")] = None,
+    sequence_length: Annotated[
+        int | None, typer.Option(help="Tokens of a row.  [default: the model's context]")
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="The peak.  [default: 0.001]")] = None,
-    warmup: Annotated[int | None, typer.Option(help="Steps to the peak.  [default: 100]")] = None,
+    warmup_steps: Annotated[int | None, typer.Option(help="Steps to the peak.  [default: 100]")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32 or bfloat16.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order and dropout.")] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Any other field of the recipe.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda:N or mps.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    length: Annotated[str | None, _renamed("--length", "--sequence-length")] = None,
+    warmup: Annotated[str | None, _renamed("--warmup", "--warmup-steps")] = None,
 ) -> None:
     """Train a model on text, pairs of texts or images; the result is a run directory that every verb takes."""
     from archetype.errors import SpecError
-    from archetype.train.state import resume as resume_session
-    from archetype.train.state import start
+    from archetype.nn.device import resolve_device
+    from archetype.train import setup
 
     flags: dict[tuple[str, ...], Any] = {
         ("spec",): spec,
@@ -54,28 +70,28 @@ def train(
         ("data", "vocab_size"): vocab_size,
         ("steps",): steps,
         ("batch_size",): batch_size,
-        ("length",): length,
+        ("sequence_length",): sequence_length,
         ("optimizer", "learning_rate"): learning_rate,
-        ("schedule", "warmup"): warmup,
+        ("schedule", "warmup_steps"): warmup_steps,
         ("dtype",): dtype,
         ("seed",): seed,
     }
     if resume is not None:
         if recipe or to or assignments or any(value is not None for value in flags.values()):
             raise SpecError("--resume", "a resumed run keeps its recipe", "give --resume alone")
-        session = resume_session(resume, _device(device))
+        state = setup.resume(resume, resolve_device(device))
     else:
         chosen = _recipe(recipe, flags, assignments or [])
         if to is None:
             raise SpecError("--to", "is missing", "name the run directory to make")
-        session = start(to, chosen, _device(device))
-    interrupted = run_with_progress(session)
+        state = setup.start(to, chosen, resolve_device(device))
+    interrupted = run_with_progress(state)
     if as_json:
         from archetype.train.metrics import read
 
-        measured = read(session.run.metrics_file)
-        print_json({"run": str(session.run.folder), "step": session.step, "last": measured[-1] if measured else None})
-    raise_if_interrupted(session, interrupted)
+        measured = read(state.run.metrics_file)
+        print_json({"run": str(state.run.folder), "step": state.step, "last": measured[-1] if measured else None})
+    raise_if_interrupted(state, interrupted)
 
 
 def _recipe(file: Path | None, flags: dict[tuple[str, ...], Any], assignments: list[str]) -> "Recipe":
@@ -97,11 +113,3 @@ def _recipe(file: Path | None, flags: dict[tuple[str, ...], Any], assignments: l
         return Recipe.parse(data)
     except ArchetypeError as error:
         raise error.at(str(file)) if file else error from None
-
-
-def _device(name: str) -> Any:
-    import torch
-
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)

@@ -43,13 +43,13 @@ class Checkpoint:
 
 
 def write(
-    checkpoints: Path, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor], facts: dict[str, Any]
+    checkpoints: Path, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor], provenance: dict[str, Any]
 ) -> Checkpoint:
     """Write a checkpoint that appears whole or not at all, and drop all but the newest `KEPT`.
 
     Args:
         checkpoints: the run's folder of checkpoints.
-        facts: what else the manifest says: fingerprints of data and recipe, versions.
+        provenance: what else the manifest says: fingerprints of the specification and the data, versions.
     """
     folder = checkpoints / f"step-{step:08d}"
     if folder.exists():  # saved, then interrupted: what is whole stays, for a run's step determines its weights
@@ -63,7 +63,7 @@ def write(
         save(temporary / SINGLE, weights)
         save(temporary / OPTIMIZER, optimizer)
         files = {name: _identity(temporary / name) for name in (SINGLE, OPTIMIZER)}
-        manifest = {"step": step, "files": files} | facts
+        manifest = {"step": step, "files": files} | provenance
         atomic.write_json(temporary / MANIFEST, manifest | {"sha256": _seal(manifest)})
     for old in _folders(checkpoints)[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)

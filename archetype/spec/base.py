@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 from pydantic import (
     BaseModel,
@@ -103,7 +103,7 @@ class Spec(BaseModel):
         return self.parse({name: getattr(self, name) for name in type(self).model_fields} | fields)
 
 
-def invalid(place: str, cause: str, remedy: str = "") -> None:
+def invalid(place: str, cause: str, remedy: str = "") -> NoReturn:
     """Raise, inside a validator, an error that `explain` turns into one sentence.
 
     Args:

@@ -1,20 +1,18 @@
-"""The loss on what is held out."""
+"""The loss on held-out examples."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 
 import torch
 
 from archetype.models import Model
-from archetype.train.objective import Task
-from archetype.train.precision import autocast
+from archetype.train.objectives.base import Objective
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The held-out loss in nats, the share of predictions that were right, and how many there were.
+    """The held-out loss in nats, the fraction of predictions that were right, and how many there were.
 
     `bits_per_byte` of text, where every token was predicted.
     """
@@ -28,38 +26,39 @@ class Evaluation:
 @torch.inference_mode()
 def evaluate(
     model: Model,
-    task: Task,
+    objective: Objective,
     dtype: str,
-    batches: int | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
+    num_batches: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation | None:
-    """The mean loss over what the task holds out.
+    """The mean loss over the held-out examples.
 
     Args:
-        batches: how many to take, spread over all (absent: all).
-        interrupted: asked between batches.
+        model: is left in the mode that it was in.
+        objective: has the examples and the loss.
+        dtype: float32, or bfloat16 by autocast.
+        num_batches: how many to take, spread over all (absent: all).
+        stop: asked before each batch.
 
     Returns:
-        None where it was interrupted.
+        None where it was stopped.
     """
-    total = task.held_out_batches()
-    wanted = range(total) if batches is None or batches >= total else [i * total // batches for i in range(batches)]
+    total = objective.num_validation_batches
+    taken = total if num_batches is None else min(total, num_batches)
     was_training = model.training
     model.eval()
     nats, count, correct = 0.0, 0, 0
-    chosen = set(wanted)
     try:
-        for index, batch in enumerate(islice(task.held_out(), max(chosen) + 1)):
-            if index not in chosen:
-                continue
-            if interrupted():
+        for number in range(taken):
+            if stop():
                 return None
-            with autocast(dtype, model.device):
-                found = task.outcome(model, tuple(tensor.to(model.device) for tensor in batch))
-            nats += float(found.loss) * found.count
-            count += found.count
-            correct += found.correct or 0
+            batch = tuple(tensor.to(model.device) for tensor in objective.validation_batch(number * total // taken))
+            with torch.autocast(model.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+                output = objective.compute_loss(model, batch)
+            nats += float(output.loss) * output.num_targets
+            count += output.num_targets
+            correct += output.num_correct or 0
     finally:
         model.train(was_training)
-    bits = nats / count / math.log(2) / task.bytes_per_unit if task.bytes_per_unit else None
+    bits = nats / count / math.log(2) / objective.bytes_per_unit if objective.bytes_per_unit else None
     return Evaluation(nats / count, correct / count, count, bits)

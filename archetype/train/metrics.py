@@ -1,29 +1,62 @@
-"""A run's metrics: one JSON object a line, and read back for the loss curve."""
+"""The events of a run, and the file that keeps what they measure: one JSON object a line."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from archetype.io import atomic
-from archetype.train.loop import Evaluated, Event, Step
+from archetype.train.evaluate import Evaluation
 
 
-def line(event: Event) -> dict[str, Any] | None:
-    """An event as a metrics line; None where it measures nothing."""
-    match event:
-        case Step():
-            return asdict(event)
-        case Evaluated():
-            return {"step": event.step} | {f"validation_{k}": v for k, v in asdict(event.evaluation).items()}
-        case _:
-            return None
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step, with predictions per second; `skipped` where the loss or a gradient was not finite."""
+
+    step: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    per_second: float
+    skipped: bool = False
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A measurement on held-out examples after `step` steps."""
+
+    step: int
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint was written after `step` steps."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """The run stops here, after `step` steps, and can be resumed."""
+
+    step: int
+    signal: int
+
+
+Event = Step | Evaluated | Saved | Interrupted
 
 
 def append(file: Path, event: Event) -> None:
-    """Add an event to the metrics file."""
-    if (values := line(event)) is not None:
-        atomic.append_line(file, json.dumps(values))
+    """Add an event to the metrics file, where it measured something."""
+    match event:
+        case Step():
+            atomic.append_line(file, json.dumps(asdict(event)))
+        case Evaluated(step, evaluation):
+            values = {f"validation_{name}": value for name, value in asdict(evaluation).items()}
+            atomic.append_line(file, json.dumps({"step": step} | values))
+        case Saved() | Interrupted():
+            pass
 
 
 def read(file: Path) -> list[dict[str, Any]]:
@@ -39,7 +72,7 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 
 def rewind(file: Path, step: int) -> None:
-    """Forget what was measured after `step`: a resumed run measures it again."""
+    """Remove what was measured after `step`: a resumed run measures it again."""
     if file.is_file():
-        kept = [json.dumps(values) for values in read(file) if values["step"] <= step]
-        atomic.write_bytes(file, "".join(text + "\n" for text in kept).encode())
+        lines = [json.dumps(values) for values in read(file) if values["step"] <= step]
+        atomic.write_bytes(file, "".join(line + "\n" for line in lines).encode())

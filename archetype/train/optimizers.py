@@ -1,23 +1,41 @@
-"""AdamW, and its state as named tensors."""
+"""Optimizers as a recipe names them by `kind`, and their state as named tensors."""
+
+from abc import abstractmethod
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from archetype.train.recipe import AdamW
+from archetype.spec.base import NotNegative, Positive, Probability
+from archetype.spec.part import Part, part
 
 
-def build_optimizer(model: nn.Module, settings: AdamW) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices, none on norms and biases."""
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=settings.learning_rate,
-        betas=settings.betas,
-        eps=settings.eps,
-        fused=True,
-    )
+class Optimizer(Part):
+    """Base of all optimizers; `learning_rate` is the peak of the schedule."""
+
+    learning_rate: Positive = 1e-3
+
+    @abstractmethod
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """An optimizer of all parameters of the model."""
+
+
+@part
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay, which falls on matrices only (Loshchilov 2017)."""
+
+    kind: Literal["adamw"] = "adamw"
+    betas: tuple[Probability, Probability] = (0.9, 0.95)
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.1
+
+    def build(self, model: nn.Module) -> torch.optim.AdamW:
+        """AdamW with weight decay on matrices, none on norms and biases."""
+        matrices = [p for p in model.parameters() if p.dim() >= 2]
+        vectors = [p for p in model.parameters() if p.dim() < 2]
+        groups = [{"params": matrices, "weight_decay": self.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        groups = [group for group in groups if group["params"]]
+        return torch.optim.AdamW(groups, lr=self.learning_rate, betas=self.betas, eps=self.eps, fused=True)
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -30,7 +48,8 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 
 def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Give the optimizer the state that `optimizer_tensors` took."""
-    for name, parameter in model.named_parameters():
-        own = {key.rpartition(":")[2]: value for key, value in tensors.items() if key.rpartition(":")[0] == name}
-        optimizer.state[parameter] = own
+    """Give the optimizer the state that `optimizer_tensors` returned."""
+    parameters = dict(model.named_parameters())
+    for name, value in tensors.items():
+        parameter, _, key = name.rpartition(":")
+        optimizer.state[parameters[parameter]][key] = value

@@ -22,10 +22,10 @@ def draw_in_terminal(metrics: list[dict[str, Any]], width: int, height: int = 12
     """The loss curve in characters."""
     from uniplot import plot_to_string
 
-    drawn = [curve for curve in curves(metrics) if curve[0]]
+    shown = [curve for curve in curves(metrics) if curve[0]]
     lines: list[str] | str = plot_to_string(
-        xs=[steps for steps, _ in drawn], ys=[losses for _, losses in drawn],
-        lines=[True, False][: len(drawn)], legend_labels=["training", "held out"][: len(drawn)],
+        xs=[steps for steps, _ in shown], ys=[losses for _, losses in shown],
+        lines=[True, False][: len(shown)], legend_labels=["training", "held out"][: len(shown)],
         title="loss (nats) by step", width=min(width, 90) - 12, height=height, color=False,
     )  # fmt: skip
     return lines if isinstance(lines, str) else "\n".join(lines)

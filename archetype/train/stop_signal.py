@@ -9,8 +9,8 @@ from types import FrameType
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
-class Interrupt:
-    """Set by the first signal; a second one of the keyboard stops at once."""
+class StopSignal:
+    """The first signal that was received, if any; a second SIGINT, of the keyboard, stops at once."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -26,15 +26,15 @@ class Interrupt:
 
 
 @contextmanager
-def interruptible() -> Iterator[Interrupt]:
-    """SIGINT and SIGTERM noted rather than obeyed, within the block."""
-    interrupt = Interrupt()
+def stop_on_signal() -> Iterator[StopSignal]:
+    """Note SIGINT and SIGTERM, rather than obey them, within the block."""
+    stop = StopSignal()
     if threading.current_thread() is not threading.main_thread():
-        yield interrupt  # Python delivers signals to the main thread only
+        yield stop  # Python delivers signals to the main thread only
         return
-    before = {number: signal.signal(number, interrupt.receive) for number in STOPPING}
+    handlers = {number: signal.signal(number, stop.receive) for number in STOPPING}
     try:
-        yield interrupt
+        yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -8,10 +8,10 @@ import torch
 
 from archetype.io.text import read_text
 from archetype.loading import load
-from archetype.train.loop import Evaluated, Event
+from archetype.train.loop import run
+from archetype.train.metrics import Evaluated, Event
 from archetype.train.recipe import Recipe, read_recipe
-from archetype.train.run import run
-from archetype.train.state import start
+from archetype.train.setup import start
 
 RECIPES = Path(__file__).parent.parent.parent / "recipes"
 
@@ -27,7 +27,9 @@ def learned(recipe: Recipe, shared: Path, folder: Path) -> list[float]:
 
 def test_fifty_steps_learn_more_than_how_often_each_token_occurs(shared: Path, tmp_path: Path) -> None:
     recipe = read_recipe(RECIPES / "multi30k_transformer.yaml")
-    short = recipe.replace(steps=50, schedule=recipe.schedule.replace(warmup=20), evaluate_every=1000, batch_size=64)
+    short = recipe.replace(
+        steps=50, schedule=recipe.schedule.replace(warmup_steps=20), evaluate_every=1000, batch_size=64
+    )
     (loss,) = learned(short, shared, tmp_path / "run")
     assert loss < 5.4  # knowing only how often each token occurs gives 5.70
 

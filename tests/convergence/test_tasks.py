@@ -10,10 +10,13 @@ from sklearn.datasets import load_digits
 
 from archetype.families.transformer import transformer
 from archetype.loading import load
-from archetype.train.loop import Evaluated, Event
-from archetype.train.recipe import AdamW, Cosine, Pairs, Recipe, read_recipe
-from archetype.train.run import run
-from archetype.train.state import start
+from archetype.train.datasets import PairData
+from archetype.train.loop import run
+from archetype.train.metrics import Evaluated, Event
+from archetype.train.optimizers import AdamW
+from archetype.train.recipe import Recipe, read_recipe
+from archetype.train.schedules import Cosine
+from archetype.train.setup import start
 
 CPU = torch.device("cpu")
 RECIPES = Path(__file__).parent.parent.parent / "recipes"
@@ -31,7 +34,7 @@ def test_handwritten_digits_are_told_apart(tmp_path: Path) -> None:
     np.savez(tmp_path / "digits.npz", images=digits.images / 16, labels=digits.target)
     recipe = read_recipe(RECIPES / "digits_vit.yaml")
     recipe = recipe.replace(data=recipe.data.replace(file=str(tmp_path / "digits.npz")))
-    assert recipe.data.validation == 0.2
+    assert recipe.data.validation_fraction == 0.2
     assert held_out_accuracy(recipe, tmp_path / "run") >= 0.96
 
 
@@ -45,9 +48,9 @@ def test_words_are_translated_and_their_order_turned(tmp_path: Path) -> None:
     spec = transformer(num_layers=2, d_model=64, num_heads=4, d_ff=128, vocab_size=290, context_length=32)
     recipe = Recipe(
         spec=spec.dump(),
-        data=Pairs(source=(str(tmp_path / "a.txt"),), target=(str(tmp_path / "b.txt"),), vocab_size=290),
-        batch_size=64, steps=600, optimizer=AdamW(learning_rate=2e-3), schedule=Cosine(warmup=100), dtype="float32",
-        evaluate_every=600,
+        data=PairData(source=(str(tmp_path / "a.txt"),), target=(str(tmp_path / "b.txt"),), vocab_size=290),
+        batch_size=64, steps=600, optimizer=AdamW(learning_rate=2e-3), schedule=Cosine(warmup_steps=100),
+        dtype="float32", evaluate_every=600,
     )  # fmt: skip
     assert held_out_accuracy(recipe, tmp_path / "run") > 0.97
     lm = load(tmp_path / "run")

@@ -6,20 +6,21 @@ import pytest
 import torch
 
 from archetype.cost import total_parameters
-from archetype.train.loop import Evaluated, Event, train
+from archetype.train.loop import train
+from archetype.train.metrics import Evaluated, Event
 from archetype.train.recipe import Recipe, read_recipe
-from archetype.train.state import start
-from archetype.train.stop_signal import Interrupt
+from archetype.train.setup import start
+from archetype.train.stop_signal import StopSignal
 
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "tinyshakespeare.yaml"
 
 
 def events(recipe: Recipe, shared: Path, folder: Path) -> list[Event]:
     text = str(shared / "tinyshakespeare" / "input.txt")
-    session = start(folder, recipe.replace(data=recipe.data.replace(text=(text,))), torch.device("cpu"))
-    assert total_parameters(session.model.spec) <= 1_500_000
-    assert session.recipe.data.validation == 0.1
-    return list(train(session, Interrupt()))
+    state = start(folder, recipe.replace(data=recipe.data.replace(text=(text,))), torch.device("cpu"))
+    assert total_parameters(state.model.spec) <= 1_500_000
+    assert state.recipe.data.validation_fraction == 0.1
+    return list(train(state, StopSignal()))
 
 
 def held_out(events: list[Event]) -> list[float]:
@@ -28,9 +29,9 @@ def held_out(events: list[Event]) -> list[float]:
 
 def test_thirty_steps_learn_the_letters(shared: Path, tmp_path: Path) -> None:
     recipe = read_recipe(RECIPE)
-    short = recipe.replace(steps=30, schedule=recipe.schedule.replace(warmup=5), evaluate_every=1000)
+    short = recipe.replace(steps=30, schedule=recipe.schedule.replace(warmup_steps=5), evaluate_every=1000)
     # the whole held-out text would take longer than the training
-    short = short.replace(data=short.data.replace(validation=0.1), batch_size=8)
+    short = short.replace(data=short.data.replace(validation_fraction=0.1), batch_size=8)
     (loss,) = held_out(events(short, shared, tmp_path / "run"))
     assert loss < 2.75  # knowing only how often each letter occurs gives 3.3
 

@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from archetype.train.recipe import Cosine, MaskedToken, NextToken, Pairs, Pictures, Recipe, SpanCorruption, Text
+from archetype.train.datasets import ImageData, PairData, TextData
+from archetype.train.objectives import MaskedToken, NextToken, SpanCorruption
+from archetype.train.recipe import Recipe
+from archetype.train.schedules import Cosine
 
 WORDS = ["the", "model", "reads", "a", "token", "and", "says", "what", "comes", "next", "for", "it", "has", "seen"]
 RMS, LAYER, BATCH = ({"kind": kind} for kind in ("rms", "layer", "batch"))
@@ -89,12 +92,12 @@ def recipes(folder: Path) -> dict[str, Recipe]:
     pixels, labels = numbers.random((40, 8, 8)), numbers.integers(3, size=40)
     pixels[np.arange(40), 2 * labels] += 1.0  # one bright row for each class
     np.savez(folder / "images.npz", images=pixels, labels=labels)
-    text = Text(text=(str(folder / "text.txt"),), tokenizer="bytes")
+    text = TextData(text=(str(folder / "text.txt"),), tokenizer="bytes")
     source, target = (str(folder / f"{side}.txt") for side in ("source", "target"))
-    pairs = Pairs(source=(source,), target=(target,), vocab_size=300)
+    pairs = PairData(source=(source,), target=(target,), vocab_size=300)
     common = Recipe(
-        batch_size=16, steps=9, schedule=Cosine(warmup=3), evaluate_every=5, evaluate_batches=2, checkpoint_every=4,
-        seed=5, dtype="float32",
+        batch_size=16, steps=9, schedule=Cosine(warmup_steps=3), evaluate_every=5, evaluate_batches=2,
+        checkpoint_every=4, seed=5, dtype="float32",
     )  # fmt: skip
     made = {name: common.replace(spec=spec, data=text, objective=NextToken()) for name, spec in NEXT.items()}
     return made | {
@@ -102,8 +105,8 @@ def recipes(folder: Path) -> dict[str, Recipe]:
         "spans": common.replace(spec=transformer_pair(), data=text, objective=SpanCorruption()),
         "pairs": common.replace(spec=transformer_pair(), data=pairs),
         "recurrent pairs": common.replace(spec=recurrent_pair(), data=pairs),
-        "images": common.replace(spec=vision(), data=Pictures(file=str(folder / "images.npz"))),
-        "images, batch norm": common.replace(spec=vision(BATCH), data=Pictures(file=str(folder / "images.npz"))),
+        "images": common.replace(spec=vision(), data=ImageData(file=str(folder / "images.npz"))),
+        "images, batch norm": common.replace(spec=vision(BATCH), data=ImageData(file=str(folder / "images.npz"))),
     }
 
 

@@ -43,7 +43,7 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_directory(archetype: Command, text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twenty steps of llama-tiny on bytes."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    flags = ["--tokenizer", "bytes", "--length", "32", "--batch-size", "4", "--steps", "20"]
+    flags = ["--tokenizer", "bytes", "--sequence-length", "32", "--batch-size", "4", "--steps", "20"]
     done = archetype("train", "--spec", "llama-tiny", "--text", text_file, *flags, "--to", folder)
     assert done.returncode == 0, done.stderr
     return folder

@@ -76,7 +76,7 @@ def test_a_hidden_size_of_a_billion(archetype: Command, hf_folder: Path) -> None
 
 def test_a_model_larger_than_memory(archetype: Command, text_file: Path, tmp_path: Path) -> None:
     message = refused(archetype, "train", "--spec", "gpt3-175b", "--text", text_file, "--tokenizer", "bytes",
-                      "--length", "32", "--to", tmp_path / "run")  # fmt: skip
+                      "--sequence-length", "32", "--to", tmp_path / "run")  # fmt: skip
     assert "its weights take 650.5 GiB and this machine has" in message
     assert not (tmp_path / "run").exists()
 
@@ -170,7 +170,7 @@ def test_an_output_folder_that_cannot_be_written(
     (tmp_path / "file").touch()  # no folder can be made below a file, whoever asks
     to = tmp_path / "file" / "out"
     arguments: dict[str, tuple[str | Path, ...]] = {
-        "train": ("train", "--text", text_file, "--tokenizer", "bytes", "--length", "32", "--to", to),
+        "train": ("train", "--text", text_file, "--tokenizer", "bytes", "--sequence-length", "32", "--to", to),
         "export": ("export", run_directory, "--to", to),
         "load": ("load", run_directory, "--to", to),
         "tokenizer": ("tokenizer", "train", "--text", text_file, "--kind", "bytes", "--to", to),

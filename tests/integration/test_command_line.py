@@ -45,7 +45,7 @@ def test_verbs_on_specifications_load_no_torch() -> None:
 def test_the_installed_program_trains_without_a_warning(text_file: Path, tmp_path: Path) -> None:
     """The one training command of the tests that is a new process from its start."""
     program = Path(sys.executable).with_name("archetype")
-    flags = ["--tokenizer", "bytes", "--length", "8", "--batch-size", "1", "--steps", "2", "--json"]
+    flags = ["--tokenizer", "bytes", "--sequence-length", "8", "--batch-size", "1", "--steps", "2", "--json"]
     command = [program, "train", "--spec", "llama-tiny", "--text", text_file, *flags, "--to", tmp_path / "run"]
     environment = os.environ | {"PYTHONWARNINGS": "error"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

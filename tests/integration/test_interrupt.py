@@ -10,7 +10,7 @@ import pytest
 from tests.helpers import forked
 from tests.integration.conftest import Command
 
-ENDLESS = ("--tokenizer", "bytes", "--length", "8", "--batch-size", "1", "--steps", "100000")
+ENDLESS = ("--tokenizer", "bytes", "--sequence-length", "8", "--batch-size", "1", "--steps", "100000")
 
 
 def training(arguments: tuple[str | Path, ...], messages: Path) -> forked.Process:

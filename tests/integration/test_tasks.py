@@ -10,7 +10,7 @@ import pytest
 from tests.integration.conftest import Command
 from tests.integration.test_bad_input import refused
 
-SHORT = ("--steps", "12", "--batch-size", "8", "--warmup", "2", "--set", "evaluate_every=6")
+SHORT = ("--steps", "12", "--batch-size", "8", "--warmup-steps", "2", "--set", "evaluate_every=6")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def encoder(archetype: Command, folder: Path) -> Path:
     """A tiny BERT of bytes."""
     spec = folder / "bert.yaml"
     assert archetype("set", "bert-tiny", "vocab_size=257", "--to", spec).returncode == 0
-    flags = ("--tokenizer", "bytes", "--length", "16")
+    flags = ("--tokenizer", "bytes", "--sequence-length", "16")
     trained(archetype, "--spec", spec, "--text", folder / "a.txt", *flags, "--to", folder / "encoder")
     return folder / "encoder"
 

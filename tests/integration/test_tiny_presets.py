@@ -19,11 +19,14 @@ from archetype.generate import Beam
 from archetype.language_model import LanguageModel
 from archetype.models import CausalModel, Encoder, EncoderDecoder, Model, VisionEncoder, build
 from archetype.runs.directory import Run
+from archetype.train.datasets import Data, ImageData, PairData, TextData
 from archetype.train.loop import take_step
-from archetype.train.optimizers import build_optimizer
-from archetype.train.recipe import AdamW, Cosine, Data, Pairs, Pictures, Recipe, SpanCorruption, Text
-from archetype.train.setup import spec_for, task_for, tokenizer_for
-from archetype.train.state import Session
+from archetype.train.objectives import SpanCorruption
+from archetype.train.optimizers import AdamW
+from archetype.train.recipe import Recipe
+from archetype.train.schedules import Cosine
+from archetype.train.setup import build_objective, build_tokenizer, resolve_spec
+from archetype.train.state import TrainState
 from tests.helpers import causal as writing
 from tests.helpers.combinations import EXACT, padded
 from tests.helpers.weights import distance, randomize
@@ -155,19 +158,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recipe_for(name: str, folder: Path) -> Recipe:
     """The preset's own objective, for `STEPS` steps."""
     kind, objective = families.preset(name).kind, None
-    data: Data = Text(text=(str(folder / "text.txt"),), tokenizer="bytes")
+    data: Data = TextData(text=(str(folder / "text.txt"),), tokenizer="bytes")
     if name == "t5-tiny":
         objective = SpanCorruption()
     elif kind == "encoder_decoder":
         source, target = ((str(folder / f"{side}.txt"),) for side in ("source", "target"))
-        data = Pairs(source=source, target=target, tokenizer="byte_bpe", vocab_size=257)
+        data = PairData(source=source, target=target, tokenizer="byte_bpe", vocab_size=257)
     elif kind == "vision_encoder":
-        data = Pictures(file=str(folder / "digits.npz"))
+        data = ImageData(file=str(folder / "digits.npz"))
     pictures = kind == "vision_encoder"
     return Recipe(
         spec=name, data=data, objective=objective, steps=STEPS,
-        batch_size=64 if pictures else 4, length=None if pictures else LENGTH,
-        optimizer=AdamW(learning_rate=3e-3), schedule=Cosine(warmup=5), dtype="float32",
+        batch_size=64 if pictures else 4, sequence_length=None if pictures else LENGTH,
+        optimizer=AdamW(learning_rate=3e-3), schedule=Cosine(warmup_steps=5), dtype="float32",
     )  # fmt: skip
 
 
@@ -175,21 +178,14 @@ def recipe_for(name: str, folder: Path) -> Recipe:
 def trained(request: pytest.FixtureRequest, folder: Path) -> tuple[LanguageModel, list[float]]:
     """The preset after its steps, and the loss of each."""
     recipe = recipe_for(request.param, folder)
-    files = {
-        Text: lambda: {"text": ENGLISH},
-        Pairs: lambda: {side: (folder / f"{side}.txt").read_text() for side in ("source", "target")},
-        Pictures: dict,
-    }
-    texts = files[type(recipe.data)]()
-    tokenizer = tokenizer_for(recipe, texts)
-    preset = spec_for(recipe, tokenizer)
+    texts = recipe.data.read_texts(folder)
+    tokenizer = build_tokenizer(recipe.data, texts)
+    preset = resolve_spec(recipe, tokenizer)
     assert preset == families.preset(request.param)
-    model = build(preset).train()
-    task = task_for(recipe, preset, tokenizer, texts)
-    optimizer = build_optimizer(model, recipe.optimizer)
-    session = Session(Run(folder), recipe, tokenizer, task, model, optimizer, recipe.dtype)
-    losses = [take_step(session).loss for _ in range(STEPS)]
-    return LanguageModel(preset, model.eval(), tokenizer), losses
+    objective = build_objective(recipe, preset, tokenizer, texts)
+    state = TrainState.build(Run(folder), recipe, tokenizer, objective, build(preset))
+    losses = [take_step(state).loss for _ in range(STEPS)]
+    return LanguageModel(preset, state.model.eval(), tokenizer), losses
 
 
 def test_it_learns_its_own_objective(trained: tuple[LanguageModel, list[float]]) -> None:

@@ -69,7 +69,7 @@ def test_this_machine_is_measured_when_it_is_asked_for(monkeypatch: pytest.Monke
     from archetype.train import peaks
 
     monkeypatch.setattr(peaks, "SIDE", 64)
-    monkeypatch.setattr(peaks, "COPIED", 2**16)
+    monkeypatch.setattr(peaks, "COPY_BYTES", 2**16)
     found = read("gpt2-tiny", "--device", "here")
     assert found["device"]["bandwidth"] > 0 and set(found["device"]["flops"]) == {"bfloat16", "float32"}
     assert all(time["seconds"] > 0 for time in found["time"])

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from archetype.train.recipe import Cosine, Recipe, Text
+from archetype.train.datasets import TextData
+from archetype.train.recipe import Recipe
+from archetype.train.schedules import Cosine
 
 WORDS = ["the", "model", "reads", "a", "token", "and", "says", "what", "comes", "next", "for", "it", "has", "seen"]
 
@@ -19,7 +21,7 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def recipe(text_file: Path) -> Recipe:
     """Twelve steps of a two-layer decoder on bytes."""
     block = {
@@ -31,10 +33,10 @@ def recipe(text_file: Path) -> Recipe:
     spec = {"context_length": 16, "d_model": 16, "layers": [{"repeat": 2, "block": block}]}
     return Recipe(
         spec=spec,
-        data=Text(text=(str(text_file),), tokenizer="bytes"),
+        data=TextData(text=(str(text_file),), tokenizer="bytes"),
         batch_size=64,
         steps=12,
-        schedule=Cosine(warmup=3),
+        schedule=Cosine(warmup_steps=3),
         evaluate_every=6,
         evaluate_batches=2,
         checkpoint_every=4,

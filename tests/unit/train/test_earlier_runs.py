@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from archetype.runs import checkpoints as checkpoints
+from archetype.errors import SpecError
+from archetype.runs import checkpoints
 from archetype.train import metrics
+from archetype.train.datasets import TextData
+from archetype.train.loop import run
+from archetype.train.objectives import NextToken
 from archetype.train.plot import curves
-from archetype.train.recipe import NextToken, Recipe, Text, read_recipe
-from archetype.train.run import run
-from archetype.train.state import resume, start
+from archetype.train.recipe import Recipe, read_recipe
+from archetype.train.setup import resume, start
 from tests.unit.train.test_resume import steps
 
 CPU = torch.device("cpu")
@@ -39,7 +42,7 @@ data:
 {objective}
 batch_size: 64
 steps: 12
-schedule: {{kind: cosine, warmup: 3}}
+schedule: {{kind: cosine, {warmup}: 3}}
 dtype: float32
 seed: 5
 evaluate_every: 6
@@ -50,23 +53,32 @@ checkpoint_every: 4
 
 @pytest.fixture(params=["", "objective: {kind: next_token}"], ids=["no objective", "next_token"])
 def earlier(request: pytest.FixtureRequest, text_file: Path) -> str:
-    return RECIPE.format(text=text_file, objective=request.param)
+    return RECIPE.format(text=text_file, objective=request.param, warmup="warmup_steps")
+
+
+def test_a_key_that_is_called_otherwise_now_is_refused_with_its_file(text_file: Path, tmp_path: Path) -> None:
+    """The weights of such a run are read as before: that reads no recipe."""
+    file = tmp_path / "recipe.yaml"
+    file.write_text(RECIPE.format(text=text_file, objective="", warmup="warmup"))
+    with pytest.raises(SpecError) as caught:
+        read_recipe(file)
+    assert str(caught.value) == f"{file}: schedule.warmup: is now called warmup_steps; write warmup_steps"
 
 
 def test_a_recipe_without_a_kind_of_data_is_about_text(earlier: str, text_file: Path, tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(earlier)
-    found = read_recipe(tmp_path / "recipe.yaml")
-    assert found.data == Text(text=(str(text_file),), tokenizer="bytes")
-    assert found.objective in (None, NextToken())
+    read = read_recipe(tmp_path / "recipe.yaml")
+    assert read.data == TextData(text=(str(text_file),), tokenizer="bytes")
+    assert read.objective in (None, NextToken())
     for data in ({}, {"data": {}}, {"data": {"text": ["a"]}}, {"objective": {"kind": "next_token"}}):
-        assert isinstance(Recipe.parse(data).data, Text)
+        assert isinstance(Recipe.parse(data).data, TextData)
 
 
 def test_an_earlier_run_is_known_again(recipe: Recipe, tmp_path: Path) -> None:
     """The two hashes stood in a checkpoint of version 0.1.0, made of this recipe and this text."""
-    facts = start(tmp_path / "run", recipe, CPU).facts()
-    assert facts["spec"] == "edc7fe399f4dac33"
-    assert facts["data"] == "0d339f8587367a3f3e915c33989aeab437bc8cb17cc6b44d27d53cffaa110f29"
+    provenance = start(tmp_path / "run", recipe, CPU).provenance()
+    assert provenance["spec"] == "edc7fe399f4dac33"
+    assert provenance["data"] == "0d339f8587367a3f3e915c33989aeab437bc8cb17cc6b44d27d53cffaa110f29"
 
 
 def test_an_earlier_run_directory_goes_on_to_the_bit(earlier: str, recipe: Recipe, tmp_path: Path) -> None:
@@ -79,18 +91,18 @@ def test_an_earlier_run_directory_goes_on_to_the_bit(earlier: str, recipe: Recip
               "skipped": False} for n in range(1, 9)]  # fmt: skip
     lines.insert(6, {"step": 6, "validation_loss": 5.4, "validation_bits_per_byte": 7.9, "validation_tokens": 912})
     first.run.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    session = resume(tmp_path / "run", CPU)
-    assert session.step == 8
-    assert run(session, lambda event: None) is None
-    measured = metrics.read(session.run.metrics_file)
+    state = resume(tmp_path / "run", CPU)
+    assert state.step == 8
+    assert run(state, lambda event: None) is None
+    measured = metrics.read(state.run.metrics_file)
     assert [line["loss"] for line in measured if line["step"] > 8 and "loss" in line] == expected[8:]
     training, held_out = curves(measured)
     assert (training[0], held_out[0]) == (list(range(1, 13)), [6, 12])
-    assert all(torch.equal(*pair) for pair in zip(session.model.parameters(), whole.model.parameters(), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(state.model.parameters(), whole.model.parameters(), strict=True))
 
 
 def test_a_checkpoint_without_what_later_ones_say_is_refused_in_words(recipe: Recipe, tmp_path: Path) -> None:
-    session = start(tmp_path / "run", recipe, CPU)
-    checkpoints.write(session.run.checkpoints, 1, session.model.state_dict(), {}, {"versions": {}})
+    state = start(tmp_path / "run", recipe, CPU)
+    checkpoints.write(state.run.checkpoints, 1, state.model.state_dict(), {}, {"versions": {}})
     with pytest.raises(Exception, match="the architecture is not the one that this run began with"):
         resume(tmp_path / "run", CPU)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from archetype.train import metrics
 from archetype.train.evaluate import Evaluation
-from archetype.train.loop import Evaluated, Saved, Step
+from archetype.train.metrics import Evaluated, Saved, Step
 
 
 def test_a_line_for_what_was_measured_and_none_for_the_rest(tmp_path: Path) -> None:

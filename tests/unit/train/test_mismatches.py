@@ -1,17 +1,18 @@
 """Models, data and objectives that do not belong together: said in words, before anything is written."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from archetype import spec as specs
 from archetype.errors import ArchetypeError
-from archetype.train.objectives.text import MaskedTokenTask, SpanCorruptionTask, corrupted
-from archetype.train.recipe import Pairs, Pictures, Recipe, Text
-from archetype.train.setup import objective_for
-from archetype.train.state import resume, start
+from archetype.train.datasets import ImageData, PairData, TextData
+from archetype.train.objectives.masked_token import MaskedTokenObjective
+from archetype.train.objectives.span_corruption import SpanCorruptionObjective
+from archetype.train.recipe import Recipe
+from archetype.train.setup import resolve_objective, resume, start
 from tests.helpers.recipes import ENCODER, decoder, megabyte, recipes, transformer_pair, vision
 from tests.unit.train.test_resume import steps
 
@@ -19,7 +20,6 @@ CPU = torch.device("cpu")
 NEXT, MASKED, SPANS, PAIRS, CLASS = (
     {"kind": kind} for kind in ("next_token", "masked_token", "span_corruption", "sequence_to_sequence", "image_class")
 )
-LEARNS_FROM_IMAGES = "data: a vision encoder learns from images; use data: {kind: images, file: FILE.npz}"
 WITH_CLASSES = ENCODER | {"head": {"kind": "classification", "num_classes": 2}}
 
 
@@ -36,69 +36,73 @@ def made(tmp_path: Path) -> dict[str, Recipe]:
     return recipes(tmp_path)
 
 
-def suits(objective: str, model: str, data: str) -> str:
-    cause = f"objective: {objective} does not suit a model of kind {model} and data of kind {data}"
-    return f"{cause}; leave it out to get the one that does, or give other data"
+HEADS = {"encoder": "masked_language_model", "vision_encoder": "classification"}
 
 
-def head(objective: str, model: str) -> str:
-    cause = f"objective: {objective} does not suit a model of kind {model} with this head"
-    return f"{cause}; leave it out to get the one that does"
+def mismatch(objective: str, model: str, data: str, remedy: str, head: str = "") -> str:
+    head = head or HEADS.get(model, "language_model")
+    return f"objective: {objective} a model of kind {model} with head {head} and data of kind {data}; use {remedy}"
 
 
-@pytest.mark.parametrize(
-    ("data", "spec", "objective", "message"),
-    [
-        ("ngram", decoder(), MASKED, head("masked_token", "decoder")),
-        ("ngram", decoder(), SPANS, head("span_corruption", "decoder")),
-        ("ngram", ENCODER, NEXT, head("next_token", "encoder")),
-        ("ngram", WITH_CLASSES, None, head("masked_token", "encoder")),
-        ("ngram", transformer_pair(), NEXT, head("next_token", "encoder_decoder")),
-        ("ngram", megabyte(), MASKED, head("masked_token", "megabyte")),
-        ("ngram", transformer_pair(), PAIRS, suits("sequence_to_sequence", "encoder_decoder", "corpus")),
-        ("ngram", decoder(), CLASS, suits("image_class", "decoder", "corpus")),
-        ("pairs", decoder(), None, suits("next_token", "decoder", "pairs")),
-        ("pairs", decoder(), PAIRS, suits("sequence_to_sequence", "decoder", "pairs")),
-        ("pairs", ENCODER, None, suits("masked_token", "encoder", "pairs")),
-        ("pairs", transformer_pair(), SPANS, suits("span_corruption", "encoder_decoder", "pairs")),
-        ("images", decoder() | {"vocab_size": 9}, None, suits("next_token", "decoder", "images")),
-        ("images", vision() | {"head": {"kind": "none"}}, None, suits("image_class", "vision_encoder", "images")),
-        ("images", vision(), NEXT, suits("next_token", "vision_encoder", "images")),
-        ("ngram", vision(), None, LEARNS_FROM_IMAGES),
-        ("pairs", vision(), None, LEARNS_FROM_IMAGES),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_together_is_named(
-    made: dict[str, Recipe], tmp_path: Path, data: str, spec: dict[str, Any], objective: Any, message: str
-) -> None:
-    recipe = made[data].replace(spec=spec, objective=objective)
-    assert refusal(recipe, tmp_path) == message
+MISMATCHES = [
+    ("ngram", decoder(), MASKED, mismatch("masked_token does not suit", "decoder", "corpus", "next_token")),
+    ("ngram", decoder(), SPANS, mismatch("span_corruption does not suit", "decoder", "corpus", "next_token")),
+    ("ngram", decoder(), CLASS, mismatch("image_class does not suit", "decoder", "corpus", "next_token")),
+    ("ngram", ENCODER, NEXT, mismatch("next_token does not suit", "encoder", "corpus", "masked_token")),
+    ("ngram", WITH_CLASSES, None,
+     mismatch("no objective suits", "encoder", "corpus", "another head", "classification")),
+    ("ngram", transformer_pair(), NEXT,
+     mismatch("next_token does not suit", "encoder_decoder", "corpus", "span_corruption")),
+    ("ngram", transformer_pair(), PAIRS,
+     mismatch("sequence_to_sequence does not suit", "encoder_decoder", "corpus", "span_corruption")),
+    ("ngram", megabyte(), MASKED, mismatch("masked_token does not suit", "megabyte", "corpus", "next_token")),
+    ("pairs", decoder(), None, mismatch("no objective suits", "decoder", "pairs", "data of kind corpus")),
+    ("pairs", decoder(), PAIRS,
+     mismatch("sequence_to_sequence does not suit", "decoder", "pairs", "data of kind corpus")),
+    ("pairs", ENCODER, None, mismatch("no objective suits", "encoder", "pairs", "data of kind corpus")),
+    ("pairs", transformer_pair(), SPANS,
+     mismatch("span_corruption does not suit", "encoder_decoder", "pairs", "sequence_to_sequence")),
+    ("images", decoder() | {"vocab_size": 9}, None,
+     mismatch("no objective suits", "decoder", "images", "data of kind corpus")),
+    ("images", vision() | {"head": {"kind": "none"}}, None,
+     mismatch("no objective suits", "vision_encoder", "images", "another head", "none")),
+    ("images", vision(), NEXT, mismatch("next_token does not suit", "vision_encoder", "images", "image_class")),
+    *((data, vision(), None, mismatch("no objective suits", "vision_encoder", kind, "data of kind images"))
+      for data, kind in (("ngram", "corpus"), ("pairs", "pairs"))),
+]  # fmt: skip
 
 
-def test_the_objective_follows_model_and_data(made: dict[str, Recipe]) -> None:
-    def kind(spec: dict[str, Any], data: Text | Pairs | Pictures) -> str:
-        return objective_for(Recipe(spec=spec, data=data), spec).kind
+def test_what_does_not_fit_together_is_named(made: dict[str, Recipe], tmp_path: Path) -> None:
+    for data, spec, objective, message in MISMATCHES:
+        assert refusal(made[data].replace(spec=spec, objective=objective), tmp_path) == message
 
-    assert kind(decoder(), Text()) == kind(megabyte(), Text()) == "next_token"
-    assert kind(ENCODER, Text()) == "masked_token"
-    assert kind(transformer_pair(), Text()) == "span_corruption"
-    assert kind(transformer_pair(), Pairs()) == "sequence_to_sequence"
-    assert kind(vision(), Pictures()) == "image_class"
+
+def test_the_objective_follows_model_and_data() -> None:
+    for spec, data, kind in (
+        (decoder(), TextData(), "next_token"),
+        (megabyte(), TextData(), "next_token"),
+        (ENCODER, TextData(), "masked_token"),
+        (transformer_pair(), TextData(), "span_corruption"),
+        (transformer_pair(), PairData(), "sequence_to_sequence"),
+        (vision(), ImageData(), "image_class"),
+    ):
+        sizes = {} if isinstance(data, ImageData) else {"vocab_size": 9}
+        assert resolve_objective(Recipe(data=data), specs.parse(spec | sizes)).kind == kind
 
 
 @pytest.mark.parametrize("name", ["encoder", "spans"])
 def test_a_vocabulary_left_to_the_tokenizer_has_room_for_what_the_objective_adds(
     made: dict[str, Recipe], tmp_path: Path, name: str
 ) -> None:
-    session = start(tmp_path / "large enough", made[name], CPU)
-    task, size = session.task, session.model.spec.vocab_size  # type: ignore[union-attr]
-    if isinstance(task, MaskedTokenTask):
-        assert (task.mask, task.vocab_size, size) == (256, 256, 257)
+    state = start(tmp_path / "large enough", made[name], CPU)
+    objective, size = state.objective, state.model.spec.vocab_size  # type: ignore[union-attr]
+    if isinstance(objective, MaskedTokenObjective):
+        assert (objective.mask_id, objective.vocab_size, size) == (256, 256, 257)
     else:
-        assert isinstance(task, SpanCorruptionTask)
-        _, spans = corrupted(16, task.objective)
-        assert (task.first, size) == (256 + spans, 256 + spans + 1)
-        target = task.batch(0)[1]
+        assert isinstance(objective, SpanCorruptionObjective)
+        _, spans = objective.config.num_noise_tokens_and_spans(16)
+        assert (objective.first_sentinel, size) == (256 + spans, 256 + spans + 1)
+        target = objective.batch(0)[1]
         assert target[target > 127].min() == 256  # the last sentinel follows the last byte
     small = made[name].replace(spec=made[name].spec | {"vocab_size": size - 1})  # type: ignore[operator]
     cause = f"vocab_size: {size - 1} is too small for the {size} tokens of the tokenizer and the objective"
@@ -119,7 +123,7 @@ def test_pictures_that_the_model_does_not_take_are_named(made: dict[str, Recipe]
     assert message == f"{file}: its images are 1 x 8 x 8 and the model takes 3 x 12 x 12; change either"
     fewer = images.replace(spec=vision() | {"head": {"kind": "classification", "num_classes": 2}})
     assert refusal(fewer, tmp_path) == f"{file}: holds class 2 and the model's 2 classes count from 0; change either"
-    assert refusal(images.replace(data=Pictures()), tmp_path) == (
+    assert refusal(images.replace(data=ImageData()), tmp_path) == (
         "data.file: no file is given; name one with --images, or in the recipe"
     )
 
@@ -131,8 +135,8 @@ def test_a_side_that_is_missing_is_named(made: dict[str, Recipe], tmp_path: Path
 
 
 def test_pairs_that_all_are_too_long_are_told(made: dict[str, Recipe], tmp_path: Path) -> None:
-    assert refusal(made["pairs"].replace(length=1), tmp_path) == (
-        "data: 0 pairs to learn from and 0 held out fit into 1 tokens; give more pairs, or a longer length"
+    assert refusal(made["pairs"].replace(sequence_length=1), tmp_path) == (
+        "data: 0 pairs to learn from and 0 held out fit into 1 tokens; give more pairs, or a longer sequence_length"
     )
 
 
@@ -154,7 +158,7 @@ def test_files_of_pairs_do_not_run_into_each_other(made: dict[str, Recipe], tmp_
             halves.setdefault(side, []).append(str(file))
     one = start(tmp_path / "one", made["pairs"], CPU)
     two = start(tmp_path / "two", made["pairs"].replace(data=made["pairs"].data.replace(**halves)), CPU)
-    assert two.task.fingerprint == one.task.fingerprint
+    assert two.objective.fingerprint == one.objective.fingerprint
 
 
 def test_no_held_out_line_trains_the_tokenizer(made: dict[str, Recipe], tmp_path: Path) -> None:

@@ -9,42 +9,54 @@ import torch
 
 from archetype.errors import CheckpointError
 from archetype.runs import checkpoints as checkpoints
-from archetype.train.loop import Event, Interrupted, Step, train
+from archetype.train.loop import run, train
+from archetype.train.metrics import Event, Interrupted, Step
 from archetype.train.optimizers import optimizer_tensors
 from archetype.train.recipe import Recipe
-from archetype.train.run import run
-from archetype.train.state import Session, resume, start
-from archetype.train.stop_signal import Interrupt
+from archetype.train.setup import resume, start
+from archetype.train.state import TrainState
+from archetype.train.stop_signal import StopSignal
 
 CPU = torch.device("cpu")
 
 
-def steps(session: Session, until: int | None = None) -> list[Step]:
+def steps(state: TrainState, until: int | None = None) -> list[Step]:
     """The steps of a run, interrupted after `until`."""
-    interrupt = Interrupt()
-    found: list[Step] = []
-    for event in train(session, interrupt):
+    stop = StopSignal()
+    taken: list[Step] = []
+    for event in train(state, stop):
         if isinstance(event, Step):
-            found.append(event)
+            taken.append(event)
             if event.step == until:
-                interrupt.receive(signal.SIGTERM, None)
-    return found
+                stop.receive(signal.SIGTERM, None)
+    return taken
 
 
-@pytest.mark.parametrize("interrupted_at", [1, 4, 7, 11])
-def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, recipe: Recipe, interrupted_at: int) -> None:
+def measured(step: Step) -> tuple[int, float, float]:
+    """What must be equal bit by bit."""
+    return step.step, step.loss, step.gradient_norm
+
+
+def assert_equal_states(a: TrainState, b: TrainState) -> None:
+    """Weights, running statistics and the optimizer's moments are the same bits."""
+    for ours, theirs in (
+        (a.model.state_dict(), b.model.state_dict()),
+        (optimizer_tensors(a.model, a.optimizer), optimizer_tensors(b.model, b.optimizer)),
+    ):
+        assert ours.keys() == theirs.keys() and ours
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, recipe: Recipe) -> None:
     whole = start(tmp_path / "whole", recipe, CPU)
-    losses = [(s.step, s.loss, s.gradient_norm) for s in steps(whole)]
-    first = steps(start(tmp_path / "parts", recipe, CPU), interrupted_at)
-    second = resume(tmp_path / "parts", CPU)
-    assert second.step == interrupted_at
-    rest = steps(second)
-    assert [(s.step, s.loss, s.gradient_norm) for s in first + rest] == losses
-    for ours, theirs in zip(second.model.parameters(), whole.model.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
-    mine, other = (optimizer_tensors(s.model, s.optimizer) for s in (second, whole))
-    assert mine.keys() == other.keys() and mine
-    assert all(torch.equal(mine[name], other[name]) for name in mine)
+    expected = [measured(step) for step in steps(whole)]
+    for interrupted_at in (1, 4, 7, 11):
+        folder = tmp_path / f"interrupted at {interrupted_at}"
+        first = steps(start(folder, recipe, CPU), interrupted_at)
+        second = resume(folder, CPU)
+        assert second.step == interrupted_at
+        assert [measured(step) for step in first + steps(second)] == expected
+        assert_equal_states(second, whole)
 
 
 def test_dropout_makes_the_steps_differ_from_one_without(tmp_path: Path, recipe: Recipe) -> None:
@@ -85,13 +97,13 @@ def test_another_architecture_is_refused(tmp_path: Path, recipe: Recipe) -> None
 
 
 def test_metrics_of_a_resumed_run_tell_each_step_once(tmp_path: Path, recipe: Recipe) -> None:
-    session = start(tmp_path / "run", recipe, CPU)
+    state = start(tmp_path / "run", recipe, CPU)
 
     def stop_at_seven(event: Event) -> None:
         if isinstance(event, Step) and event.step == 7:
             signal.raise_signal(signal.SIGINT)
 
-    assert run(session, stop_at_seven) == Interrupted(7, signal.SIGINT)
+    assert run(state, stop_at_seven) == Interrupted(7, signal.SIGINT)
     assert run(resume(tmp_path / "run", CPU), lambda event: None) is None
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))

@@ -4,13 +4,12 @@ import math
 
 import pytest
 
-from archetype.train.recipe import Cosine
-from archetype.train.schedules import learning_rate
+from archetype.train.schedules import Cosine
 
 
 def test_rises_in_a_line_then_falls_by_half_a_cosine() -> None:
-    schedule = Cosine(warmup=10, final=0.1)
-    rates = [learning_rate(schedule, 2.0, step, 101) for step in range(101)]
+    schedule = Cosine(warmup_steps=10, min_lr_ratio=0.1)
+    rates = [schedule.learning_rate(2.0, step, 101) for step in range(101)]
     assert rates[:10] == pytest.approx([0.2 * (i + 1) for i in range(10)])
     assert rates[10] == 2.0
     assert rates[55] == pytest.approx(0.2 + 1.8 * 0.5)
@@ -19,4 +18,4 @@ def test_rises_in_a_line_then_falls_by_half_a_cosine() -> None:
 
 
 def test_without_warmup_starts_at_the_peak() -> None:
-    assert learning_rate(Cosine(warmup=0), 1.0, 0, 100) == 1.0
+    assert Cosine(warmup_steps=0).learning_rate(1.0, 0, 100) == 1.0

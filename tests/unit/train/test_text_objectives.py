@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from archetype.data.corpus import Corpus
 from archetype.errors import DataError
-from archetype.train.objective import IGNORED, Batch, Task
-from archetype.train.objectives.text import MaskedTokenTask, NextTokenTask, SpanCorruptionTask, corrupted
-from archetype.train.recipe import MaskedToken, SpanCorruption
+from archetype.train.objectives.base import IGNORED, Batch, Objective
+from archetype.train.objectives.masked_token import MaskedToken, MaskedTokenObjective
+from archetype.train.objectives.next_token import NextTokenObjective
+from archetype.train.objectives.span_corruption import SpanCorruption, SpanCorruptionObjective
 
 VOCABULARY, MASK, LENGTH = 50, 60, 64
 
@@ -23,29 +24,29 @@ def corpus(held_out: int = 3000, vocab_size: int = VOCABULARY) -> Corpus:
     return Corpus(drawn[held_out:], drawn[:held_out], held_out, "")
 
 
-def masked(share: float = 0.15, seed: int = 0, batch_size: int = 100, mask: int = MASK) -> MaskedTokenTask:
-    objective = MaskedToken(share=share)
-    return MaskedTokenTask(corpus(), batch_size, LENGTH, seed, objective, mask, VOCABULARY)
+def masked(probability: float = 0.15, seed: int = 0, batch_size: int = 100, mask: int = MASK) -> MaskedTokenObjective:
+    config = MaskedToken(mask_probability=probability)
+    return MaskedTokenObjective(corpus(), batch_size, LENGTH, seed, config, mask, VOCABULARY)
 
 
-def spans(length: int = LENGTH, seed: int = 0, share: float = 0.15, mean_span: float = 3.0) -> SpanCorruptionTask:
-    objective = SpanCorruption(share=share, mean_span=mean_span)
-    return SpanCorruptionTask(corpus(), 8, length, seed, objective, first=999)
+def spans(length: int = LENGTH, seed: int = 0, density: float = 0.15, mean: float = 3.0) -> SpanCorruptionObjective:
+    config = SpanCorruption(noise_density=density, mean_span_length=mean)
+    return SpanCorruptionObjective(corpus(), 8, length, seed, config, first_sentinel=999)
 
 
-def plain(task: Task, step: int) -> torch.Tensor:
+def plain(objective: Objective, step: int) -> torch.Tensor:
     """The windows of a step as they stand in the text."""
-    assert isinstance(task, MaskedTokenTask | SpanCorruptionTask)
-    return torch.from_numpy(task.batches.batch(step)).long()[:, :-1]
+    assert isinstance(objective, MaskedTokenObjective | SpanCorruptionObjective)
+    return torch.from_numpy(objective.batches.batch(step)).long()[:, :-1]
 
 
 @pytest.mark.parametrize("share", [0.001, 0.15, 0.4, 0.999])
 def test_the_same_share_of_every_row_is_hidden(share: float) -> None:
-    task = masked(share)
-    seen, targets = task.batch(0)
+    objective = masked(share)
+    seen, targets = objective.batch(0)
     chosen = targets != IGNORED
     assert chosen.sum(1).tolist() == [max(1, round(share * LENGTH))] * 100
-    tokens = plain(task, 0)
+    tokens = plain(objective, 0)
     assert torch.equal(targets[chosen], tokens[chosen])
     assert torch.equal(seen[~chosen], tokens[~chosen])
 
@@ -53,8 +54,8 @@ def test_the_same_share_of_every_row_is_hidden(share: float) -> None:
 @pytest.mark.parametrize("mask", [MASK, 3])
 def test_of_the_hidden_8_in_10_are_masks_1_any_token_and_1_itself(mask: int) -> None:
     """Also where the mask is one of the tokenizer's own first ids, as BERT's is."""
-    task = masked(0.5, mask=mask)
-    seen, targets = (torch.cat(side) for side in zip(*(task.batch(step) for step in range(10)), strict=True))
+    objective = masked(0.5, mask=mask)
+    seen, targets = (torch.cat(side) for side in zip(*(objective.batch(step) for step in range(10)), strict=True))
     chosen = targets != IGNORED
     n = int(chosen.sum())
     masks = int((seen[chosen] == mask).sum())
@@ -79,13 +80,18 @@ def equal(one: Batch, other: Batch) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+def held_out(objective: Objective) -> list[Batch]:
+    """All validation batches."""
+    return [objective.validation_batch(index) for index in range(objective.num_validation_batches)]
+
+
 @pytest.mark.parametrize("make", [masked, spans])
-def test_chance_is_a_function_of_seed_and_step(make: type) -> None:
-    task, again = make(seed=7), make(seed=7)
+def test_what_is_drawn_is_a_function_of_seed_and_step(make: type) -> None:
+    objective, again = make(seed=7), make(seed=7)
     for earlier in range(3):
-        task.batch(earlier)
-    list(task.held_out())
-    assert equal(task.batch(3), again.batch(3))
+        objective.batch(earlier)
+    held_out(objective)
+    assert equal(objective.batch(3), again.batch(3))
     assert not equal(again.batch(3), again.batch(4))
     assert not equal(again.batch(3), make(seed=8).batch(3))
 
@@ -93,27 +99,26 @@ def test_chance_is_a_function_of_seed_and_step(make: type) -> None:
 @pytest.mark.parametrize("make", [masked, spans])
 @pytest.mark.parametrize("seed", [0, 2**63 - 1])
 def test_held_out_batches_are_always_the_same_and_each_drawn_by_itself(make: type, seed: int) -> None:
-    first, second = (list(make(seed=seed).held_out()) for _ in range(2))
-    assert len(first) == make(seed=seed).held_out_batches()
-    assert all(equal(a, b) for a, b in zip(first, second, strict=True))
-    task = make(seed=seed)
-    rows = task.rows[: task.batch_size]
-    assert not equal(task.made(rows, -1), task.made(rows, -2))
-    assert not equal(task.made(rows, 0), task.made(rows, 1))
+    first, second = (held_out(make(seed=seed)) for _ in range(2))
+    assert first and all(equal(a, b) for a, b in zip(first, second, strict=True))
+    objective = make(seed=seed)
+    rows = objective.validation_windows[: objective.batch_size]
+    assert not equal(objective.examples(rows, -1), objective.examples(rows, -2))
+    assert not equal(objective.examples(rows, 0), objective.examples(rows, 1))
 
 
 @given(st.integers(2, 80), st.floats(0.01, 0.99), st.floats(1, 20), st.integers(0, 2**40), st.integers(0, 20))
 def test_source_and_target_together_are_the_text(
-    length: int, share: float, mean_span: float, seed: int, step: int
+    length: int, density: float, mean: float, seed: int, step: int
 ) -> None:
-    task = spans(length, seed, share, mean_span)
-    source, target = task.batch(step)
-    cut, count = corrupted(length, task.objective)
+    objective = spans(length, seed, density, mean)
+    source, target = objective.batch(step)
+    cut, count = objective.config.num_noise_tokens_and_spans(length)
     assert 1 <= count <= cut < length
     sentinels = [999 - n for n in range(count + 1)]
     assert source.shape == (8, length - cut + count)
     assert target.shape == (8, cut + count + 1)
-    for row, left, taken in zip(plain(task, step), source.tolist(), target.tolist(), strict=True):
+    for row, left, taken in zip(plain(objective, step), source.tolist(), target.tolist(), strict=True):
         assert [token for token in left if token >= VOCABULARY] == sentinels[:-1]
         assert [token for token in taken if token >= VOCABULARY] == sentinels
         assert taken[0] == 999 and taken[-1] == sentinels[-1]
@@ -131,15 +136,18 @@ def test_source_and_target_together_are_the_text(
 
 
 def test_as_much_is_cut_out_as_the_objective_says() -> None:
-    assert corrupted(512, SpanCorruption()) == (77, 26)  # Raffel 2019, section 3.1.4: 15 %, spans of 3
-    assert corrupted(100, SpanCorruption(share=0.5, mean_span=10)) == (50, 5)
-    assert corrupted(10, SpanCorruption(share=0.9, mean_span=1)) == (9, 1)  # between two spans stands a token
-    assert corrupted(2, SpanCorruption(share=0.01)) == (1, 1)
+    for length, fields, expected in (
+        (512, {}, (77, 26)),  # Raffel 2019, section 3.1.4: 15 %, spans of 3
+        (100, {"noise_density": 0.5, "mean_span_length": 10}, (50, 5)),
+        (10, {"noise_density": 0.9, "mean_span_length": 1}, (9, 1)),  # between two spans stands a token
+        (2, {"noise_density": 0.01}, (1, 1)),
+    ):
+        assert SpanCorruption(**fields).num_noise_tokens_and_spans(length) == expected
 
 
 def test_spans_have_all_lengths_in_all_places() -> None:
-    task = spans(64, share=0.25, mean_span=4)
-    target = torch.cat([task.batch(step)[1] for step in range(50)])
+    objective = spans(64, density=0.25, mean=4)
+    target = torch.cat([objective.batch(step)[1] for step in range(50)])
     starts = (target >= VOCABULARY).nonzero()[:, 1].view(len(target), -1)
     lengths = starts.diff(dim=1) - 1
     assert lengths.float().mean() == 4
@@ -150,18 +158,17 @@ def test_spans_have_all_lengths_in_all_places() -> None:
 def test_one_token_has_no_span() -> None:
     for length, held_out in ((1, 3000), (64, 2)):
         with pytest.raises(DataError) as caught:
-            SpanCorruptionTask(corpus(held_out), 8, length, 0, SpanCorruption(), 999)
-        assert str(caught.value) == (
-            "text: a window of one token has no span to cut out; give a longer text and length"
-        )
+            SpanCorruptionObjective(corpus(held_out), 8, length, 0, SpanCorruption(), 999)
+        message = "text: a window of one token has no span to cut out; give a longer text or sequence_length"
+        assert str(caught.value) == message
 
 
-def test_only_where_every_token_is_predicted_bits_a_byte_are_told() -> None:
+def test_bits_per_byte_are_known_only_where_every_token_is_predicted() -> None:
     text = Corpus(corpus().training, corpus().validation, 9000, "")
-    assert NextTokenTask(text, 8, LENGTH, 0).bytes_per_unit == 3.0
+    assert NextTokenObjective(text, 8, LENGTH, 0).bytes_per_unit == 3.0
     assert masked().bytes_per_unit is None and spans().bytes_per_unit is None
 
 
 def test_the_last_held_out_batch_has_the_rows_that_are_left() -> None:
-    batches = list(masked(batch_size=10).held_out())
+    batches = held_out(masked(batch_size=10))
     assert [len(seen) for seen, _ in batches] == [10, 10, 10, 10, 6]  # 2,999 tokens in windows of 64

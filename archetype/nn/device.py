@@ -1,0 +1,46 @@
+"""Devices and data types by name, and what `auto` means on this machine."""
+
+from typing import Any, Literal
+
+import torch
+
+from archetype.errors import SpecError
+
+ComputeDtype = Literal["float32", "bfloat16"]
+
+
+def resolve_device(name: str | torch.device) -> torch.device:
+    """The device of a name, if this machine has it.
+
+    Args:
+        name: cpu, cuda, cuda:N, mps, or meta (tensors without storage); auto is cuda where there is one, else cpu.
+
+    Raises:
+        SpecError: there is no such device, or this machine has none.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise SpecError("device", f"there is no device {str(name)!r}", _choices()) from None
+    present = {"cpu": 1, "meta": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if (device.index or 0) >= present.get(device.type, 0):
+        raise SpecError("device", f"this machine has no {device}", _choices())
+    return device
+
+
+def _choices() -> str:
+    names = ["cpu", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
+    return f"use {' or '.join(names + ['mps'] * torch.backends.mps.is_available())}"
+
+
+def resolve_dtype(dtype: Literal["auto"] | ComputeDtype, device: torch.device) -> ComputeDtype:
+    """The type that products are computed in; auto is bfloat16 where the device has instructions for it."""
+    if dtype != "auto":
+        return dtype
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    is_fast = device.type == "cpu" and (capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    return "bfloat16" if is_fast else "float32"

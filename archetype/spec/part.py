@@ -1,0 +1,104 @@
+"""Open sets of parts: a file names a part by its `kind`, and an extension may add kinds without a fork."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar, cast
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from archetype.errors import SpecError
+from archetype.spec.base import Spec, invalid, nearest
+
+P = TypeVar("P", bound=type["Part"])
+
+# Each of these names is a file in spec (fields), in nn (module) and in cost (counts). A new part is one more name.
+PART_FILES = (
+    "norm", "position", "pattern", "attention", "latent_attention", "recurrent", "mamba", "feedforward", "experts",
+    "block",
+)  # fmt: skip
+
+
+class Part(Spec):
+    """A member of an open set. Each direct subclass is a role (`Mixer`, `Norm`, ...) and holds its kinds by name."""
+
+    kinds: ClassVar[dict[str, type["Part"]]]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        if Part in cls.__bases__:
+            cls.kinds = {}
+
+    @classmethod
+    def roles(cls) -> list[type["Part"]]:
+        """The open sets that a class belongs to."""
+        return [role for role in cls.__mro__ if issubclass(role, Part) and Part in role.__bases__]
+
+
+def part(cls: P) -> P:
+    """Class decorator: let files name this part by the default of its `kind`.
+
+    Raises:
+        SpecError: it has no role or no kind, or another class has that kind.
+    """
+    field = cls.__pydantic_fields__.get("kind")
+    if field is None or not isinstance(field.default, str) or not cls.roles():
+        cause = "is not a part: it needs a role as its base class and a field `kind` with its name as default"
+        raise SpecError(cls.__name__, cause, 'write class Mine(spec.Mixer): kind: Literal["mine"] = "mine"')
+    for role in cls.roles():
+        known = role.kinds.get(field.default)
+        # a notebook's cell that runs twice defines the same class twice
+        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            cause = f"kind {field.default!r} of {role.__name__} is taken by {known.__module__}.{known.__qualname__}"
+            raise SpecError(cls.__name__, cause, "choose another kind")
+        role.kinds[field.default] = cls
+    return cls
+
+
+class ByKind:
+    """Metadata of a field: read as the class that `kind` names, written as that class, all of them in the JSON Schema.
+
+    Args:
+        role: the open set.
+        only: the attribute that is true of the classes which may stand here (absent: all may).
+    """
+
+    def __init__(self, role: type[Part], only: str | None = None) -> None:
+        self.role, self.only = role, only
+
+    def kinds(self) -> dict[str, type[Part]]:
+        """The classes that may stand here, by name."""
+        return {k: cls for k, cls in self.role.kinds.items() if self.only is None or getattr(cls, self.only)}
+
+    def validate(self, value: Any) -> Part:
+        """The part that a mapping describes; a part itself stays as it is."""
+        kinds = self.kinds()
+        if isinstance(value, tuple(kinds.values())):
+            return cast(Part, value)
+        if not isinstance(value, Mapping):
+            shown = repr(value) if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
+            invalid("", f"{shown} is not a mapping", "write it as {key: value, ...}")
+        if "kind" not in value:
+            invalid("", "its kind is missing", "start it with kind: NAME")
+        cls = kinds.get(str(value["kind"]))
+        if cls is None:
+            invalid("", f"there is no kind {value['kind']!r}", nearest(str(value["kind"]), kinds))
+        return cls.model_validate(value)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        serializer = core_schema.plain_serializer_function_ser_schema(_dump, info_arg=True)
+        return core_schema.no_info_plain_validator_function(self.validate, serialization=serializer)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        references = []
+        for cls in self.kinds().values():
+            cls.model_rebuild()
+            # a reference of its own, so that every class stands once among the schema's definitions
+            reference = {"ref": f"{cls.__module__}.{cls.__qualname__}:{id(cls)}"}
+            references.append(handler(cast(CoreSchema, {**cls.__pydantic_core_schema__, **reference})))
+        return {"oneOf": references}
+
+
+def _dump(value: Part, info: SerializationInfo) -> dict[str, Any]:
+    return value.model_dump(mode=info.mode, context=info.context)

@@ -1,0 +1,118 @@
+"""The data that a recipe names: files, and how much of them is held out for validation."""
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from archetype.data.corpus import split
+from archetype.data.pairs import read_lines
+from archetype.errors import SpecError
+from archetype.io.text import read_text
+from archetype.spec.base import Flag, Size
+from archetype.spec.part import Part, part
+
+
+class Data(Part):
+    """Base of all kinds of data."""
+
+    renamed: ClassVar[dict[str, str]] = {"validation": "validation_fraction"}
+    path_fields: ClassVar[tuple[str, ...]] = ()
+    kind: str
+    validation_fraction: Annotated[float, Field(gt=0, lt=0.9)] = 0.1
+
+    def files(self) -> tuple[str, ...]:
+        """All files, in the order of their fields."""
+        values = [getattr(self, field) for field in self.path_fields]
+        return tuple(file for value in values for file in ([value] if isinstance(value, str) else value))
+
+    def with_absolute_paths(self) -> Self:
+        """A copy that is still right when the run is resumed from another folder."""
+        return self.replace(**{field: _absolute(getattr(self, field)) for field in self.path_fields})
+
+    def read_texts(self, folder: Path) -> dict[str, str]:
+        """All texts by the field that names them; relative paths start at `folder`."""
+        return {}
+
+
+class TokenizedData(Data):
+    """Base of data that are read through a tokenizer.
+
+    `tokenizer` is a kind, to be trained on what is not held out, or a folder that holds a trained one. With `lowercase`
+    one that is trained turns every text to lower case.
+    """
+
+    tokenizer: str = "byte_bpe"
+    vocab_size: Size | None = None
+    lowercase: Flag = False
+
+    @abstractmethod
+    def training_texts(self, texts: dict[str, str]) -> list[str]:
+        """The texts without what is held out."""
+
+
+@part
+class TextData(TokenizedData):
+    """UTF-8 files, one after the other, the last part of which is held out."""
+
+    path_fields: ClassVar[tuple[str, ...]] = ("text",)
+    kind: Literal["corpus"] = "corpus"
+    text: tuple[str, ...] = ()
+
+    def read_texts(self, folder: Path) -> dict[str, str]:
+        """The one text."""
+        return {"text": "".join(_read(self.text, folder, "text"))}
+
+    def training_texts(self, texts: dict[str, str]) -> list[str]:
+        """The beginning of the text."""
+        return [split(text, self.validation_fraction)[0] for text in texts.values()]
+
+
+@part
+class PairData(TokenizedData):
+    """UTF-8 files whose lines belong together, a source and its target; the last lines are held out."""
+
+    path_fields: ClassVar[tuple[str, ...]] = ("source", "target")
+    kind: Literal["pairs"] = "pairs"
+    source: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+
+    def read_texts(self, folder: Path) -> dict[str, str]:
+        """Both sides; the last line of a file does not run into the first of the next."""
+        sides = {field: _read(getattr(self, field), folder, field) for field in self.path_fields}
+        return {
+            field: "".join(text if text.endswith("\n") else f"{text}\n" for text in texts)
+            for field, texts in sides.items()
+        }
+
+    def lines(self, texts: dict[str, str]) -> tuple[list[str], list[str], int]:
+        """Sources and targets, and how many of them are not held out."""
+        sources, targets = read_lines(texts["source"], texts["target"], "data.source, data.target")
+        return sources, targets, round(len(sources) * (1 - self.validation_fraction))
+
+    def training_texts(self, texts: dict[str, str]) -> list[str]:
+        """The first lines of both sides."""
+        sources, targets, cut = self.lines(texts)
+        return ["\n".join(lines[:cut]) for lines in (sources, targets)]
+
+
+@part
+class ImageData(Data):
+    """A .npz file of `images`, (N, H, W) or (N, C, H, W), and `labels`, (N,); those held out are drawn by the seed."""
+
+    path_fields: ClassVar[tuple[str, ...]] = ("file",)
+    kind: Literal["images"] = "images"
+    file: str = ""
+
+
+def _absolute(value: Any) -> Any:
+    if isinstance(value, str):
+        return str(Path(value).absolute()) if value else value
+    return tuple(map(_absolute, value))
+
+
+def _read(files: tuple[str, ...], folder: Path, field: str) -> list[str]:
+    if not files:
+        raise SpecError(f"data.{field}", f"no {field} is given", f"name a file with --{field}, or in the recipe")
+    return [read_text(folder / file) for file in files]
