@@ -2,10 +2,10 @@
 
 import time
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from archetype.train.metrics import Evaluated, Event, Interrupted, Saved, Step
@@ -66,5 +66,5 @@ class ProgressLine:
 class _Measures(ProgressColumn):
     """Loss, learning rate and speed, cut where the terminal is narrow."""
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: Any) -> Text:
         return Text(str(task.fields["measures"]), overflow="ellipsis", no_wrap=True)

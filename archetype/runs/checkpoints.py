@@ -83,14 +83,14 @@ def latest(checkpoints: Path) -> Checkpoint | None:
 def opened(folder: Path) -> Checkpoint:
     """A checkpoint after its sizes and hashes were checked."""
     manifest = _manifest(folder)
-    for name, identity in manifest["files"].items():
+    for name, expected in manifest["files"].items():
         try:
-            found = _identity(folder / name)
+            identity = _identity(folder / name)
         except FileNotFoundError:
             raise _damaged(folder, name, "is missing") from None
         except OSError as error:
             raise _damaged(folder, name, f"cannot be read: {error.strerror}") from None
-        if found != identity:
+        if identity != expected:
             raise _damaged(folder, name, "is not what was saved")
     return Checkpoint(folder, manifest)
 

@@ -134,9 +134,13 @@ def test_data_that_do_not_fit_are_one_line_and_leave_nothing(archetype: Command,
     assert refused(archetype, "train", "--spec", "vit-tiny", "--images", tmp_path / "bad.npz", *to) == (
         f"{tmp_path / 'bad.npz'}: is not an .npz file of plain numbers; write it with numpy.savez"
     )
-    assert refused(archetype, "train", "--images", folder / "images.npz", *to).startswith(
-        "objective: next_token does not suit a model of kind decoder and data of kind images; "
+    assert refused(archetype, "train", "--images", folder / "images.npz", *to) == (
+        "objective: no objective suits a model of kind decoder with head language_model and data of kind images; "
+        "use data of kind corpus"
     )
+    for old, new in (("--length", "--sequence-length"), ("--warmup", "--warmup-steps")):
+        message = refused(archetype, "train", "--text", folder / "a.txt", old, "8", *to)
+        assert message == f"{old}: is now called {new}; write {new}"
     message = refused(archetype, "train", *pairs, folder / "b.txt", "--text", folder / "a.txt", *to)
     assert message.startswith("data.text: is not a known key; ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.npz", "short.txt"]
