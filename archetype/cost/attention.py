@@ -4,11 +4,10 @@ from collections.abc import Hashable, Mapping
 
 from archetype import spec
 from archetype.cost.formula import ZERO, Counts, Formula, symbol
-from archetype.cost.part import MixerCost, NormCost, linear
 from archetype.cost.pattern import FullCost, PatternCost
-from archetype.cost.position import PositionCost, PositionedHeads
-from archetype.cost.registry import cost_of
-from archetype.cost.work import FLOAT32, StackWork, TrainingWork
+from archetype.cost.position import PositionCost
+from archetype.cost.registry import MixerCost, NormCost, cost_of, linear
+from archetype.cost.work import FLOAT32, TrainingWork, Work
 
 
 @cost_of(spec.Attention)
@@ -45,7 +44,7 @@ class AttentionCost(MixerCost):
             counts |= {"q_global": q, "k_global": k, "v_global": v}
         return counts
 
-    def flops(self, work: StackWork) -> Counts:
+    def flops(self, work: Work) -> Counts:
         """Products of one pass."""
         tokens, pattern = 2 * work.tokens * self.d, self.part.pattern
         pairs = work.rows * self.q_features * self.pattern.pair_flops(work)
@@ -59,8 +58,7 @@ class AttentionCost(MixerCost):
 
     def state(self, length: int) -> int:
         """Keys and values of the positions that are remembered."""
-        positions = self.part.pattern.cache_length(length)
-        return 2 * positions * self.kv_features.value
+        return 2 * self.pattern.cache_length(length) * self.kv_features.value
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Inputs, norms, angles, and what the products over pairs save."""
@@ -71,13 +69,13 @@ class AttentionCost(MixerCost):
         if self.part.clip_qkv is not None:
             saved += work.tokens * (heads + 2 * kv_heads) * head_dim * work.itemsize
         if work.compute_dtype == "bfloat16":
-            saved += self.position.layer_activations(PositionedHeads(heads, rotary_dim), work)
+            saved += self.position.layer_activations(heads, rotary_dim, work)
         shapes = self.pattern.tile_shapes(work)
         return saved + (self._tiled_attention(work, shapes) if shapes else self._dense_attention(work, work.length))
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         """Tables of positions."""
-        return self.position.shared_activations(PositionedHeads(self.sizes.num_heads, self.sizes.rotary_dim), work)
+        return self.position.shared_activations(self.sizes.num_heads, self.sizes.rotary_dim, work)
 
     def _qk_norms(self) -> tuple[NormCost, NormCost]:
         """Of all heads together, or of each head."""
@@ -128,11 +126,11 @@ class AttentionCost(MixerCost):
 class CrossAttentionCost(AttentionCost):
     """Attention to a source, whose keys and values are computed once, with the whole source."""
 
-    def flops(self, work: StackWork) -> Counts:
+    def flops(self, work: Work) -> Counts:
         """Products of one pass."""
         assert work.source is not None
         q = 2 * work.tokens * self.d * self.q_features
-        kv = ZERO if work.step else 2 * work.rows * work.source * self.d * self.kv_features
+        kv = ZERO if work.phase == "decode" else 2 * work.rows * work.source * self.d * self.kv_features
         pairs = 2 * work.tokens * work.source * self.q_features
         return {"q": q, "k": kv, "v": kv, "scores": pairs, "mixture": pairs, "o": q}
 

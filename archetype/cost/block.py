@@ -1,13 +1,10 @@
 """What a block costs: its contents, and the norms that its wiring puts around them."""
 
-from collections.abc import Callable
-
 from archetype import spec
 from archetype.cost.attention import CrossAttentionCost
 from archetype.cost.formula import ZERO, Counts, Formula, prefixed
-from archetype.cost.part import FeedForwardCost, MixerCost, NormCost, WiringCost
-from archetype.cost.registry import cost_of
-from archetype.cost.work import FLOAT32, StackWork, TrainingWork
+from archetype.cost.registry import FeedForwardCost, MixerCost, NormCost, WiringCost, cost_of
+from archetype.cost.work import FLOAT32, TrainingWork, Work
 
 
 class BlockCost:
@@ -30,22 +27,16 @@ class BlockCost:
         if not isinstance(block.feedforward, spec.NoFeedForward):
             self.contents["feedforward"] = self.feedforward
 
-    def parameters(self) -> Counts:
-        """Parameters."""
-        return self._parameters(lambda content: content.parameters())
-
-    def active_parameters(self) -> Counts:
-        """Parameters that one token meets."""
-        return self._parameters(lambda content: content.active_parameters())
-
-    def _parameters(self, of: Callable[[MixerCost | FeedForwardCost], Counts]) -> Counts:
+    def parameters(self, active: bool = False) -> Counts:
+        """Parameters; of the active ones only those that one token meets."""
         counts: Counts = {}
         for name, content in self.contents.items():
             norm, post_norm = self.wiring.parameters(name)
-            counts |= {f"{name}_norm": norm} | prefixed(f"{name}.", of(content)) | {f"{name}_post_norm": post_norm}
+            projections = prefixed(f"{name}.", content.active_parameters() if active else content.parameters())
+            counts |= {f"{name}_norm": norm} | projections | {f"{name}_post_norm": post_norm}
         return counts
 
-    def flops(self, work: StackWork) -> Counts:
+    def flops(self, work: Work) -> Counts:
         """FLOPs of one pass."""
         counts = prefixed("mixer.", self.mixer.flops(work))
         if self.cross is not None:
@@ -67,32 +58,27 @@ class BlockCost:
 class NormedResidualCost(WiringCost):
     """One norm for each content."""
 
-    part: spec.PreNorm | spec.PostNorm | spec.OutputNorm | spec.SandwichNorm | spec.ParallelResidual
+    norms_per_content = 1
 
     def __init__(self, part: spec.PreNorm, d: Formula) -> None:
         super().__init__(part, d)
         self.norm = NormCost.of(part.norm, d)
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
-        """Of the one norm."""
-        return self.norm.parameters(), ZERO
+        """Of each norm."""
+        norm = self.norm.parameters()
+        return norm, norm * (self.norms_per_content - 1)
 
     def saved_activations(self, contents: int, work: TrainingWork) -> int:
-        """Of every norm."""
-        return contents * self.norm.saved_activations(work.tokens)
+        """Of each norm."""
+        return contents * self.norms_per_content * self.norm.saved_activations(work.tokens)
 
 
 @cost_of(spec.SandwichNorm)
 class SandwichNormCost(NormedResidualCost):
-    """Two norms for each content."""
+    """A norm before and a norm after each content."""
 
-    def parameters(self, content: str) -> tuple[Formula, Formula]:
-        """Of both norms."""
-        return self.norm.parameters(), self.norm.parameters()
-
-    def saved_activations(self, contents: int, work: TrainingWork) -> int:
-        """Of every norm."""
-        return 2 * super().saved_activations(contents, work)
+    norms_per_content = 2
 
 
 @cost_of(spec.ParallelResidual)
@@ -103,8 +89,7 @@ class ParallelResidualCost(NormedResidualCost):
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
         """Of a norm for each content, or of the mixer's norm alone."""
-        shared = self.part.shared_norm and content == "feedforward"
-        return ZERO if shared else self.norm.parameters(), ZERO
+        return (ZERO, ZERO) if self.part.shared_norm and content == "feedforward" else super().parameters(content)
 
     def saved_activations(self, contents: int, work: TrainingWork) -> int:
         """Of the norms, less one input where it is shared."""

@@ -3,8 +3,7 @@
 from archetype import spec
 from archetype.cost.feedforward import MLPCost
 from archetype.cost.formula import Counts, Formula, prefixed, symbol
-from archetype.cost.part import FeedForwardCost
-from archetype.cost.registry import cost_of
+from archetype.cost.registry import FeedForwardCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork
 
 

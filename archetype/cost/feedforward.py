@@ -2,8 +2,7 @@
 
 from archetype import spec
 from archetype.cost.formula import Counts, Formula, multiple
-from archetype.cost.part import FeedForwardCost, linear
-from archetype.cost.registry import cost_of
+from archetype.cost.registry import FeedForwardCost, cost_of, linear
 from archetype.cost.work import TrainingWork
 
 SAVES_OUTPUT = ("relu", "tanh", "sigmoid")  # their derivatives are functions of their outputs

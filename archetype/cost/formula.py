@@ -4,6 +4,7 @@ Every count is made of these, so a formula and its number come from one computat
 such as D = 768; what is counted is built from sizes with + and *, and gives both `12 D^2 + 13 D` and 7,087,872.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import cached_property
@@ -71,11 +72,10 @@ class Formula:
     def __mul__(self, other: "Formula | int") -> "Formula":
         if isinstance(other, int):
             return Formula({product: coefficient * other for product, coefficient in self.terms.items()})
-        terms: dict[Product, int] = {}
+        terms: Counter[Product] = Counter()
         for left, left_coefficient in self.terms.items():
             for right, right_coefficient in other.terms.items():
-                product = _multiply(left, right)
-                terms[product] = terms.get(product, 0) + left_coefficient * right_coefficient
+                terms[_multiply(left, right)] += left_coefficient * right_coefficient
         return Formula(terms)
 
     __radd__, __rmul__ = __add__, __mul__
@@ -170,10 +170,9 @@ def multiple(name: str, value: int, unit: Formula) -> Formula:
 
 def total(formulas: Iterable[Formula]) -> Formula:
     """The sum."""
-    terms: dict[Product, int] = {}
+    terms: Counter[Product] = Counter()
     for formula in formulas:
-        for product, coefficient in formula.terms.items():
-            terms[product] = terms.get(product, 0) + coefficient
+        terms.update(formula.terms)
     return Formula(terms)
 
 
@@ -189,9 +188,8 @@ def _order(symbol: Symbol) -> tuple[int, int]:
 def _multiply(left: Product, right: Product) -> Product:
     if not left or not right:
         return left or right
-    powers = dict(left)
-    for symbol, power in right:
-        powers[symbol] = powers.get(symbol, 0) + power
+    powers = Counter(dict(left))
+    powers.update(dict(right))
     return tuple(sorted(((s, power) for s, power in powers.items() if power), key=lambda factor: _order(factor[0])))
 
 

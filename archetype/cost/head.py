@@ -1,12 +1,10 @@
 """What embeddings and heads cost."""
 
-from typing import assert_never
-
 from archetype import spec
 from archetype.cost.formula import ZERO, Counts, Formula, symbol
-from archetype.cost.part import NormCost, linear
 from archetype.cost.position import PositionCost
-from archetype.cost.work import FLOAT32, INT64, TrainingWork
+from archetype.cost.registry import NormCost, linear
+from archetype.cost.work import FLOAT32, INT64, TrainingWork, Work
 
 
 class EmbeddingCost:
@@ -51,13 +49,8 @@ class HeadCost:
         """Parameters, by module."""
         return {}
 
-    def flops(self, rows: Formula, tokens: Formula) -> Counts:
-        """FLOPs, by module.
-
-        Args:
-            rows: rows of the batch.
-            tokens: tokens of all rows whose logits are computed.
-        """
+    def flops(self, work: Work) -> Counts:
+        """FLOPs, by module."""
         return {}
 
     def saved_activations(self, work: TrainingWork) -> int:
@@ -95,8 +88,9 @@ class LanguageModelHeadCost(HeadCost):
         dense = linear(self.features, self.features, bias=True)
         return {"lm_head.dense": dense, "lm_head.norm": self.norm.parameters()} | logits
 
-    def flops(self, rows: Formula, tokens: Formula) -> Counts:
+    def flops(self, work: Work) -> Counts:
         """Logits of tokens."""
+        tokens = work.answered_tokens
         dense = {"lm_head.dense": 2 * tokens * self.features * self.features} if self.norm else {}
         return dense | {"lm_head": 2 * tokens * self.vocabulary * self.features}
 
@@ -122,10 +116,10 @@ class ClassificationHeadCost(HeadCost):
         """Of the logits; the pooler belongs to the model, which has it with any head."""
         return {"classifier": linear(self.d, self.classes, bias=True)}
 
-    def flops(self, rows: Formula, tokens: Formula) -> Counts:
+    def flops(self, work: Work) -> Counts:
         """Logits of rows."""
-        pooler = {"pooler": 2 * rows * self.d * self.d} if self.pooler else {}
-        return pooler | {"classifier": 2 * rows * self.d * self.classes}
+        pooler = {"pooler": 2 * work.rows * self.d * self.d} if self.pooler else {}
+        return pooler | {"classifier": 2 * work.rows * self.d * self.classes}
 
     def num_logits(self, rows: int, tokens: int) -> int:
         """Of every row."""
@@ -133,14 +127,9 @@ class ClassificationHeadCost(HeadCost):
 
 
 def encoder_head_cost(model: spec.Encoder | spec.VisionEncoder, d: Formula) -> HeadCost:
-    """The cost of what an encoder ends in."""
-    match model.head:
-        case spec.MaskedLanguageModelHead() as head:
-            assert isinstance(model, spec.Encoder)  # pictures have no vocabulary
-            return LanguageModelHeadCost(head, model.vocab_size, d)
-        case spec.ClassificationHead() as head:
-            return ClassificationHeadCost(head, model.pooler, d)
-        case spec.NoHead():
-            return HeadCost()
-        case _:
-            assert_never(model.head)
+    """The cost of what an encoder ends in; pictures have no vocabulary."""
+    if isinstance(model.head, spec.ClassificationHead):
+        return ClassificationHeadCost(model.head, model.pooler, d)
+    if isinstance(model, spec.Encoder) and isinstance(model.head, spec.MaskedLanguageModelHead):
+        return LanguageModelHeadCost(model.head, model.vocab_size, d)
+    return HeadCost()

@@ -4,11 +4,10 @@ from collections.abc import Hashable, Mapping
 
 from archetype import spec
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.part import Complexity, MixerCost, NormCost, linear
 from archetype.cost.pattern import PatternCost
-from archetype.cost.position import PositionCost, PositionedHeads
-from archetype.cost.registry import cost_of
-from archetype.cost.work import FLOAT32, StackWork, TrainingWork
+from archetype.cost.position import PositionCost
+from archetype.cost.registry import Complexity, MixerCost, NormCost, cost_of, linear
+from archetype.cost.work import FLOAT32, TrainingWork, Work
 
 
 @cost_of(spec.LatentAttention)
@@ -44,7 +43,7 @@ class LatentAttentionCost(MixerCost):
             "o": linear(self.heads * self.value, d, bias),
         }
 
-    def flops(self, work: StackWork) -> Counts:
+    def flops(self, work: Work) -> Counts:
         """Products of one pass."""
         d, rows, tokens, queries = self.d, work.rows, 2 * work.tokens, self.heads * (self.nope + self.rope)
         pairs = rows * self.heads * PatternCost.of(spec.Full(), d).pair_flops(work)
@@ -82,5 +81,5 @@ class LatentAttentionCost(MixerCost):
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         """Tables of angles."""
-        heads = PositionedHeads(self.part.num_heads, self.part.qk_rope_head_dim)
-        return PositionCost.of(self.part.position, self.d).shared_activations(heads, work)
+        position, num_heads, rotary_dim = self.part.position, self.part.num_heads, self.part.qk_rope_head_dim
+        return PositionCost.of(position, self.d).shared_activations(num_heads, rotary_dim, work)

@@ -4,9 +4,8 @@ import math
 
 from archetype import spec
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.part import Complexity, MixerCost, linear
-from archetype.cost.registry import cost_of
-from archetype.cost.work import FLOAT32, StackWork, TrainingWork
+from archetype.cost.registry import Complexity, MixerCost, cost_of, linear
+from archetype.cost.work import FLOAT32, TrainingWork, Work
 
 
 @cost_of(spec.Mamba)
@@ -34,7 +33,7 @@ class MambaCost(MixerCost):
             "out_proj": linear(inner, d, bias),
         }
 
-    def flops(self, work: StackWork) -> Counts:
+    def flops(self, work: Work) -> Counts:
         """Products of one pass."""
         channels = 2 * work.tokens * self.inner
         return {

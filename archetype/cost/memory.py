@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from archetype import spec
 from archetype.cost.dtypes import bytes_of
+from archetype.cost.formula import constant
 from archetype.cost.model import ModelCost, model_cost
 from archetype.cost.rows import module_rows, num_parameters
-from archetype.cost.work import FLOAT32, INT64, ComputeType, TrainingWork, Workload
+from archetype.cost.work import FLOAT32, INT64, ComputeType, Work
 
 
 class SavedActivations(NamedTuple):
@@ -39,42 +40,6 @@ class SavedActivations(NamedTuple):
         return self.embedding_and_head + self.block_inputs + max(self.logits, self.largest_block)
 
 
-class Memory(NamedTuple):
-    """Bytes. In training all but the activations is float32."""
-
-    weights: int  # in the type that was asked for
-    num_parameters: int
-    saved_activations: SavedActivations
-
-    @property
-    def gradients(self) -> int:
-        """One number for each parameter."""
-        return FLOAT32 * self.num_parameters
-
-    @property
-    def optimizer(self) -> int:
-        """AdamW's two moments."""
-        return 2 * FLOAT32 * self.num_parameters
-
-    @property
-    def training(self) -> int:
-        """Weights, gradients and moments, before activations."""
-        return FLOAT32 * self.num_parameters + self.gradients + self.optimizer
-
-    def to_json(self) -> dict[str, int]:
-        """By name."""
-        return {
-            "weights": self.weights,
-            "gradients": self.gradients,
-            "optimizer": self.optimizer,
-            "training": self.training,
-            "activations": self.saved_activations.peak,
-            "activations_recomputed": self.saved_activations.peak_recomputed,
-            "training_peak": self.training + self.saved_activations.peak,
-            "training_peak_recomputed": self.training + self.saved_activations.peak_recomputed,
-        }
-
-
 class MemoryCost:
     """The memory of a model, for any batch and length.
 
@@ -88,9 +53,20 @@ class MemoryCost:
         self.num_parameters = num_parameters(self.cost).value
         self.cast_weights = _cast_weights(self.cost) if self.compute_dtype == "bfloat16" else 0
 
-    def memory(self, batch: int, length: int) -> Memory:
-        """Of weights, and of a training step."""
-        return Memory(self.num_parameters * self.itemsize, self.num_parameters, self.saved_activations(batch, length))
+    def memory(self, batch: int, length: int) -> dict[str, int]:
+        """Weights in `dtype`, and what a training step holds: all but activations in float32."""
+        number, saved = self.num_parameters, self.saved_activations(batch, length)
+        training = 4 * number * FLOAT32  # weights, gradients and AdamW's two moments
+        return {
+            "weights": number * self.itemsize,
+            "gradients": number * FLOAT32,
+            "optimizer": 2 * number * FLOAT32,
+            "training": training,
+            "activations": saved.peak,
+            "activations_recomputed": saved.peak_recomputed,
+            "training_peak": training + saved.peak,
+            "training_peak_recomputed": training + saved.peak_recomputed,
+        }
 
     def state(self, batch: int, length: int) -> int:
         """Of the state of `batch` rows with room for `length` tokens each; of a source too, where there is one."""
@@ -104,17 +80,13 @@ class MemoryCost:
 
     def saved_activations(self, batch: int, length: int) -> SavedActivations:
         """Of a training step on `batch` rows of `length` tokens."""
-        cost, work = self.cost, TrainingWork(batch, length, False, self.compute_dtype)
+        cost, forward = self.cost, Work(constant(batch), constant(length), "forward")
+        work, stack_work = forward.in_training(self.compute_dtype), cost.stack_work(forward)
         logits = cost.head.num_logits(batch, work.tokens) * FLOAT32
         loss = logits + work.tokens * INT64 + FLOAT32  # log-softmax, targets, their number
         outside, blocks, inputs, largest = cost.saved_activations(work) + loss + self.cast_weights, 0, 0, 0
-        stack_work = cost.stack_work(Workload(batch, length), "forward")
         for stack in cost.stacks:
-            rows, row_tokens, causal = stack_work[stack.prefix][:3]
-            source = stack_work[stack.prefix].source
-            saved = stack.saved_activations(
-                TrainingWork(rows.value, row_tokens.value, causal, self.compute_dtype, source.value if source else 0)
-            )
+            saved = stack.saved_activations(stack_work[stack.prefix].in_training(self.compute_dtype))
             outside, blocks, inputs = outside + saved.shared, blocks + saved.blocks, inputs + saved.block_inputs
             largest = max(largest, saved.largest_block)
         return SavedActivations(outside, blocks, inputs, largest, logits)
@@ -127,7 +99,7 @@ def compute_dtype(dtype: str) -> ComputeType:
 
 def _cast_weights(cost: ModelCost) -> int:
     """Bytes of the copies in bfloat16 of all weights of products."""
-    rows = module_rows(cost, Workload(1, 1))
+    rows = module_rows(cost, 1, 1)
     numbers = sum(row.parameters for row in rows if row.forward)
     if cost.head.tied:
         numbers += next(row.parameters for row in rows if row.module.endswith("embedding.token"))

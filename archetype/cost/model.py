@@ -1,22 +1,17 @@
 """What whole models cost: embedding, head, and which work goes through which stack in each phase.
 
-- `forward`: whole rows without a state, and logits of every token.
-- `prefill`: the same on an empty state, and logits of each row's last token only.
-- `decode`: one more token at the end of each row.
-
-A source is as long as its target. What does not generate (encoders) has only `forward`.
+A source is as long as its target. What does not generate (encoders) has only the phase `forward`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from itertools import pairwise
 
 from archetype import spec
-from archetype.cost.formula import ZERO, Counts, multiple, prefixed, symbol
+from archetype.cost.formula import Counts, multiple, prefixed, symbol
 from archetype.cost.head import EmbeddingCost, HeadCost, LanguageModelHeadCost, encoder_head_cost
-from archetype.cost.part import linear
+from archetype.cost.registry import linear
 from archetype.cost.stack import StackCost
-from archetype.cost.work import FLOAT32, INT64, Phase, StackWork, TrainingWork, Workload
+from archetype.cost.work import FLOAT32, INT64, TrainingWork, Work
 
 
 class ModelCost(ABC):
@@ -38,13 +33,13 @@ class ModelCost(ABC):
         """Parameters of the modules after the stacks."""
         return self.head.parameters()
 
-    @abstractmethod
-    def stack_work(self, workload: Workload, phase: Phase) -> Mapping[str, StackWork]:
+    def stack_work(self, work: Work) -> dict[str, Work]:
         """What each stack works on, by the stack's prefix; a stack that rests has none."""
+        return {stack.prefix: work._replace(causal=stack.stack.causal) for stack in self.stacks}
 
-    def flops(self, workload: Workload, phase: Phase) -> Counts:
+    def flops(self, work: Work) -> Counts:
         """FLOPs of the modules before and after the stacks."""
-        return self.head.flops(workload.rows, workload.answered_tokens(phase))
+        return self.head.flops(work)
 
     def state(self, length: int) -> tuple[int, int]:
         """How many numbers and how many integers are in the state of one row with room for `length` tokens."""
@@ -56,7 +51,7 @@ class ModelCost(ABC):
 
 
 class DecoderCost(ModelCost):
-    """One causal stack between an embedding and a head."""
+    """A causal stack between an embedding and a head."""
 
     def __init__(self, model: spec.Decoder | spec.EncoderDecoder) -> None:
         super().__init__(model)
@@ -68,11 +63,6 @@ class DecoderCost(ModelCost):
     def embedding_parameters(self) -> Counts:
         """Of tokens and positions."""
         return prefixed("embedding.", self.embedding.parameters())
-
-    def stack_work(self, workload: Workload, phase: Phase) -> Mapping[str, StackWork]:
-        """All tokens, or the newest."""
-        rows, length, step = workload.rows, workload.row_tokens, phase == "decode"
-        return {"": StackWork(rows, length, True, workload.attention, step)}
 
     def state(self, length: int) -> tuple[int, int]:
         """Of the stack."""
@@ -97,12 +87,10 @@ class EncoderDecoderCost(DecoderCost):
         source = EmbeddingCost(self.model.embedding, vocabulary, self.model.context_length, self.d)
         return counts | prefixed("source_embedding.", source.parameters())
 
-    def stack_work(self, workload: Workload, phase: Phase) -> Mapping[str, StackWork]:
+    def stack_work(self, work: Work) -> dict[str, Work]:
         """The source, unless it has been read, and the target."""
-        rows, length, attention = workload.rows, workload.row_tokens, workload.attention
-        decoder = StackWork(rows, length, True, attention, phase == "decode", source=length)
-        encoder = {} if decoder.step else {"encoder.": StackWork(rows, length, False, attention)}
-        return encoder | {"decoder.": decoder}
+        encoder = {} if work.phase == "decode" else {"encoder.": work._replace(causal=False)}
+        return encoder | {"decoder.": work._replace(source=work.length)}
 
     def state(self, length: int) -> tuple[int, int]:
         """Of the decoder, with a source; each cross-attention keeps the source's length."""
@@ -116,14 +104,14 @@ class EncoderDecoderCost(DecoderCost):
 
 
 class EncoderCost(ModelCost):
-    """One stack that sees whole texts."""
+    """A stack that sees whole texts."""
 
     generates = False
 
     def __init__(self, model: spec.Encoder | spec.VisionEncoder) -> None:
         super().__init__(model)
         self.model, self.d = model, symbol("D", model.d_model)
-        vocabulary = ZERO if isinstance(model, spec.VisionEncoder) else symbol("V", model.vocab_size)
+        vocabulary = symbol("V", model.vocab_size if isinstance(model, spec.Encoder) else 0)
         self.embedding = EmbeddingCost(model.embedding, vocabulary, model.context_length, self.d)
         self.head = encoder_head_cost(model, self.d)
         self.max_length = self.embedding.max_length
@@ -136,10 +124,6 @@ class EncoderCost(ModelCost):
         """Of the pooler, with any head, and of the head."""
         pooler = {"pooler": linear(self.d, self.d, bias=True)} if self.model.pooler else {}
         return pooler | super().head_parameters()
-
-    def stack_work(self, workload: Workload, phase: Phase) -> Mapping[str, StackWork]:
-        """All tokens."""
-        return {"": StackWork(workload.rows, workload.row_tokens, False, workload.attention)}
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Of embedding and head, and the token types."""
@@ -158,18 +142,14 @@ class VisionEncoderCost(EncoderCost):
 
     def embedding_parameters(self) -> Counts:
         """Of patches, the class token and positions."""
+        patch = {"patch": linear(self.patch, self.d, bias=True), "class_token": self.d * self.class_token}
         embedding = self.embedding.parameters()
-        return {
-            "embedding.patch": linear(self.patch, self.d, bias=True),
-            "embedding.class_token": self.d * self.class_token,
-            "embedding.position": embedding["position"],
-            "embedding.norm": embedding["norm"],
-        }
+        return prefixed("embedding.", patch | {name: embedding[name] for name in ("position", "norm")})
 
-    def flops(self, workload: Workload, phase: Phase) -> Counts:
+    def flops(self, work: Work) -> Counts:
         """Of patches and head."""
-        patches = workload.rows * (workload.row_tokens + -1 * self.class_token)
-        return {"embedding.patch": 2 * patches * self.patch * self.d} | super().flops(workload, phase)
+        patches = work.rows * (work.length + -1 * self.class_token)
+        return {"embedding.patch": 2 * patches * self.patch * self.d} | super().flops(work)
 
     def saved_activations(self, work: TrainingWork) -> int:
         """The pixels, and what the norm saves."""
@@ -192,15 +172,11 @@ class NGramCost(ModelCost):
         hidden = {f"hidden.{i}": linear(*widths, bias=True) for i, widths in enumerate(self.hidden)}
         return {"embedding.token": self.table} | hidden
 
-    def stack_work(self, workload: Workload, phase: Phase) -> Mapping[str, StackWork]:
-        """There is no stack."""
-        return {}
-
-    def flops(self, workload: Workload, phase: Phase) -> Counts:
+    def flops(self, work: Work) -> Counts:
         """Of hidden layers and head."""
-        tokens = workload.answered_tokens(phase)
+        tokens = work.answered_tokens
         hidden = {f"hidden.{i}": 2 * tokens * inputs * outputs for i, (inputs, outputs) in enumerate(self.hidden)}
-        return hidden | super().flops(workload, phase)
+        return hidden | super().flops(work)
 
     def state(self, length: int) -> tuple[int, int]:
         """The tokens that are read again with the next one."""
@@ -221,9 +197,9 @@ class MegaByteCost(ModelCost):
 
     def __init__(self, model: spec.MegaByte) -> None:
         super().__init__(model)
-        self.patch_size, self.context_length = model.patch_size, model.context_length
-        self.max_length = model.context_length
+        self.patch_size, self.max_length = model.patch_size, model.context_length
         self.patch, self.vocabulary = symbol("J", model.patch_size), symbol("V", model.vocab_size)
+        self.positions = symbol("T_max", model.context_length)
         self.global_d, self.local_d = (stack.d for stack in self.stacks)
         self.byte_d = self.global_d / self.patch
         self.head = LanguageModelHeadCost(model.head, model.vocab_size, self.local_d)
@@ -232,27 +208,27 @@ class MegaByteCost(ModelCost):
         """Of both models, and of the projection between them."""
         return {
             "global_embedding.token": self.vocabulary * self.byte_d,
-            "global_embedding.position": symbol("T_max", self.context_length) * self.byte_d,
+            "global_embedding.position": self.positions * self.byte_d,
             "global_embedding.start": self.global_d,
             "local_embedding.token": self.vocabulary * self.local_d,
             "local_embedding.start": self.local_d,
             "projection": linear(self.byte_d, self.local_d, bias=True),
         }
 
-    def stack_work(self, workload: Workload, phase: Phase) -> Mapping[str, StackWork]:
+    def stack_work(self, work: Work) -> dict[str, Work]:
         """Patches that are complete, with the one that the next byte belongs to; and the bytes of answered patches."""
-        rows, attention, step = workload.rows, workload.attention, phase == "decode"
-        patches = symbol("M", workload.length // self.patch_size + 1)
-        answered = rows * patches if phase == "forward" else rows
+        patches = symbol("M", work.length.value // self.patch_size + 1)
+        steps = work.rows / self.patch if work.phase == "decode" else work.rows
+        answered = work.rows * patches if work.phase == "forward" else work.rows
         return {
-            "global_model.": StackWork(rows / self.patch if step else rows, patches, True, attention, step),
-            "local_model.": StackWork(answered, self.patch, True, attention),
+            "global_model.": work._replace(rows=steps, length=patches),
+            "local_model.": work._replace(rows=answered, length=self.patch, phase="forward"),
         }
 
-    def flops(self, workload: Workload, phase: Phase) -> Counts:
+    def flops(self, work: Work) -> Counts:
         """Of projection and head."""
-        local_tokens = self.stack_work(workload, phase)["local_model."].tokens
-        return {"projection": 2 * local_tokens * self.byte_d * self.local_d} | super().flops(workload, phase)
+        local_tokens = self.stack_work(work)["local_model."].tokens
+        return {"projection": 2 * local_tokens * self.byte_d * self.local_d} | super().flops(work)
 
     def state(self, length: int) -> tuple[int, int]:
         """The start and every complete patch, the global model's newest output, and the bytes of one patch."""

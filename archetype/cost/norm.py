@@ -2,8 +2,7 @@
 
 from archetype import spec
 from archetype.cost.formula import ZERO, Formula
-from archetype.cost.part import NormCost
-from archetype.cost.registry import cost_of
+from archetype.cost.registry import NormCost, cost_of
 from archetype.cost.work import FLOAT32
 
 

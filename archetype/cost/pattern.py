@@ -2,9 +2,8 @@
 
 from archetype import spec
 from archetype.cost.formula import Formula, symbol
-from archetype.cost.part import Complexity
-from archetype.cost.registry import PartCost, cost_of
-from archetype.cost.work import StackWork, TrainingWork
+from archetype.cost.registry import Complexity, PartCost, cost_of
+from archetype.cost.work import TrainingWork, Work
 
 
 class PatternCost(PartCost):
@@ -14,14 +13,14 @@ class PatternCost(PartCost):
     complexity = Complexity("O(A D)", "O(T D)", "O(T D)")  # A: the pairs that it allows
     differs_by_layer = False
 
-    def pair_flops(self, work: StackWork) -> Formula:
+    def pair_flops(self, work: Work) -> Formula:
         """FLOPs of one feature of one head of one row: two for each pair that is counted."""
         T, length = work.length, work.length.value
         context = spec.MaskContext(work.causal, length, work.layer)
-        if work.step:
+        if work.phase == "decode":
             before = spec.MaskContext(work.causal, length - 1, work.layer)
             allowed = self.part.pairs(context) - self.part.pairs(before) if work.attention == "allowed" else 0
-            keys = allowed or self.part.cache_length(length)
+            keys = allowed or self.cache_length(length)
             return 2 * (T if keys == length else symbol("S", keys))
         if work.attention == "allowed":
             pairs = self.part.pairs(context)
@@ -30,6 +29,10 @@ class PatternCost(PartCost):
         if 2 * pairs == length * (length + 1):
             return T * T + T
         return 2 * (T * T if pairs == length**2 else symbol("A", pairs))
+
+    def cache_length(self, length: int) -> int:
+        """Positions of a text of `length` tokens that the state holds."""
+        return self.part.cache_length(length)
 
     def tile_shapes(self, work: TrainingWork) -> list[tuple[int, int, int]]:
         """Number, queries and keys of the tiles that are computed together; of all pairs in one, none."""

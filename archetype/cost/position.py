@@ -1,19 +1,11 @@
 """What positions cost: tables that are added to embeddings, and what attention saves of angles and biases."""
 
 from collections.abc import Hashable, Mapping
-from typing import NamedTuple
 
 from archetype import spec
 from archetype.cost.formula import ZERO, Formula, symbol
 from archetype.cost.registry import PartCost, cost_of
 from archetype.cost.work import FLOAT32, INT64, TrainingWork
-
-
-class PositionedHeads(NamedTuple):
-    """The heads of an attention that knows positions."""
-
-    num_heads: int
-    rotary_dim: int
 
 
 class PositionCost(PartCost):
@@ -27,11 +19,11 @@ class PositionCost(PartCost):
         """Parameters of what is added to embeddings."""
         return ZERO
 
-    def shared_activations(self, heads: PositionedHeads, work: TrainingWork) -> Mapping[Hashable, int]:
+    def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
         """Bytes saved once for all layers of a stack, by what is shared."""
         return {}
 
-    def layer_activations(self, heads: PositionedHeads, work: TrainingWork) -> int:
+    def layer_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> int:
         """Bytes saved by each layer, for products in bfloat16."""
         return 0
 
@@ -60,28 +52,28 @@ class RotaryCost(PositionCost):
     part: spec.Rotary
     rotates_queries = True
 
-    def shared_activations(self, heads: PositionedHeads, work: TrainingWork) -> Mapping[Hashable, int]:
+    def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
         """Of each token, half as many angles as rotary features."""
-        shared = work.tokens * heads.rotary_dim * FLOAT32
-        return {(self.part, heads.rotary_dim): shared} if work.compute_dtype == "float32" else {}
+        shared = work.tokens * rotary_dim * FLOAT32
+        return {(self.part, rotary_dim): shared} if work.compute_dtype == "float32" else {}
 
-    def layer_activations(self, heads: PositionedHeads, work: TrainingWork) -> int:
+    def layer_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> int:
         """The same of queries and of keys."""
-        return 2 * work.tokens * heads.rotary_dim * work.itemsize
+        return 2 * work.tokens * rotary_dim * work.itemsize
 
 
 @cost_of(spec.Alibi)
 class AlibiCost(PositionCost):
     """A number for each head and pair of positions; in bfloat16 every layer saves its own cast of them."""
 
-    def shared_activations(self, heads: PositionedHeads, work: TrainingWork) -> Mapping[Hashable, int]:
+    def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
         """In float32."""
-        shared = heads.num_heads * work.length**2 * FLOAT32
-        return {(self.part, heads.num_heads): shared} if work.compute_dtype == "float32" else {}
+        shared = num_heads * work.length**2 * FLOAT32
+        return {(self.part, num_heads): shared} if work.compute_dtype == "float32" else {}
 
-    def layer_activations(self, heads: PositionedHeads, work: TrainingWork) -> int:
+    def layer_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> int:
         """Cast."""
-        return heads.num_heads * work.length**2 * work.itemsize
+        return num_heads * work.length**2 * work.itemsize
 
 
 @cost_of(spec.RelativeBias)
@@ -90,6 +82,6 @@ class RelativeBiasCost(PositionCost):
 
     biases_scores = True
 
-    def shared_activations(self, heads: PositionedHeads, work: TrainingWork) -> Mapping[Hashable, int]:
+    def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
         """In any type of products."""
         return {self.part: work.length**2 * (INT64 + 1)}

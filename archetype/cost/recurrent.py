@@ -2,9 +2,8 @@
 
 from archetype import spec
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.part import Complexity, MixerCost
-from archetype.cost.registry import cost_of
-from archetype.cost.work import FLOAT32, StackWork, TrainingWork
+from archetype.cost.registry import Complexity, MixerCost, cost_of
+from archetype.cost.work import FLOAT32, TrainingWork, Work
 
 
 @cost_of(spec.RNN)
@@ -25,7 +24,7 @@ class RNNCost(MixerCost):
         """Two matrices and two biases for each gate."""
         return {"cell": self.gates * self.directions * self.hidden * (self.d + self.hidden + 2)}
 
-    def flops(self, work: StackWork) -> Counts:
+    def flops(self, work: Work) -> Counts:
         """Products of one pass."""
         return {"cell": 2 * work.tokens * self.gates * self.directions * self.hidden * (self.d + self.hidden)}
 

@@ -1,16 +1,27 @@
-"""Which class counts which part of a specification.
+"""Costs of parts: what the cost of each role has to answer, and which class answers for which kind.
 
-A part's cost is one file: a class for each kind, registered for the specification's class by `@cost_of`. The files of
-this package are named in `PARTS`; an extension's file registers itself where it is imported.
+A part's cost is one file with a class for each kind, registered for the specification's class by `@cost_of`. The files
+of this package stand in `PARTS`; an extension's file registers its classes when it is imported.
+
+Parameters and FLOPs are formulas, by module. State and saved activations are plain numbers.
+
+Saved activations are the bytes that autograd keeps from the forward pass until the backward pass has used them. They
+are counted for this package's own modules, tensor by tensor: of every matrix product its input, once for all that read
+it; of every activation function its input, or its output where the derivative is a function of that; of every product
+both factors. In bfloat16 (autocast) products and activations take two bytes, norms and the residual stream four, and
+every projection has an input of its own, cast for it. Of recurrent cells and scans, which kernels compute, the least
+that a kernel must keep is counted.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from archetype import spec
-from archetype.cost.formula import Formula
+from archetype.cost.formula import Counts, Formula
+from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
 
 # Files of this package that register costs.
@@ -21,7 +32,7 @@ PARTS = (
 
 
 class PartCost:
-    """What one part of a specification costs, at a width.
+    """What one part of a specification costs.
 
     Args:
         part: the specification.
@@ -36,14 +47,97 @@ class PartCost:
         """The cost of a part, by the class that is registered for its kind.
 
         Raises:
-            SpecError: nothing is registered for it, and nothing counts what is not registered.
+            SpecError: nothing is registered for it, and no fallback counts it.
         """
         registered = cost_class(type(part))
         cost = registered(part, d) if registered else _fallback and _fallback(part, d)
         if not isinstance(cost, cls):
-            cause = f"no {cls.__name__} is registered for {type(part).__name__}"
-            raise SpecError("cost", cause, f"write one with @cost_of({type(part).__name__})")
+            name = type(part).__name__
+            raise SpecError("cost", f"no {cls.__name__} is registered for {name}", f"write one, with @cost_of({name})")
         return cost
+
+
+class Complexity(NamedTuple):
+    """Orders of growth, beside the projections, which take O(T D^2) for a text."""
+
+    text: str  # of a whole text
+    token: str  # of one more token
+    state: str  # of the state of one row
+
+
+class MixerCost(PartCost, ABC):
+    """What a mixer costs."""
+
+    complexity: Complexity
+    differs_by_layer = False  # whether equal mixers of two layers compute other pairs
+
+    @abstractmethod
+    def parameters(self) -> Counts:
+        """Parameters, by projection."""
+
+    def active_parameters(self) -> Counts:
+        """Parameters that one token meets, by projection."""
+        return self.parameters()
+
+    @abstractmethod
+    def flops(self, work: Work) -> Counts:
+        """FLOPs of one pass, by product."""
+
+    @abstractmethod
+    def state(self, length: int) -> int:
+        """Numbers in the state of one row with room for `length` tokens."""
+
+    @abstractmethod
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes saved for the backward pass."""
+
+    def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
+        """Bytes saved once for all layers of a stack, such as a table of angles, by what is shared."""
+        return {}
+
+
+class FeedForwardCost(PartCost, ABC):
+    """What a feed-forward part costs."""
+
+    @abstractmethod
+    def parameters(self) -> Counts:
+        """Parameters, by projection."""
+
+    def active_parameters(self) -> Counts:
+        """Parameters that one token meets, by projection."""
+        return self.parameters()
+
+    @abstractmethod
+    def flops(self, tokens: Formula) -> Counts:
+        """FLOPs of some tokens, by projection."""
+
+    @abstractmethod
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes saved for the backward pass."""
+
+
+class NormCost(PartCost, ABC):
+    """What a norm costs; its width is the number of features that are normalized."""
+
+    @abstractmethod
+    def parameters(self) -> Formula:
+        """Parameters; stored statistics are none."""
+
+    @abstractmethod
+    def saved_activations(self, vectors: int) -> int:
+        """Bytes saved of some vectors: input, statistics, and what the weight multiplies where that is a step apart."""
+
+
+class WiringCost(PartCost, ABC):
+    """What the norms around a block's contents cost."""
+
+    @abstractmethod
+    def parameters(self, content: str) -> tuple[Formula, Formula]:
+        """Parameters of the norm that is called after a content, such as `mixer`, and of its second one."""
+
+    @abstractmethod
+    def saved_activations(self, contents: int, work: TrainingWork) -> int:
+        """Bytes saved by the norms around so many contents, less what contents share of their inputs."""
 
 
 Fallback = Callable[[spec.Spec, Formula], PartCost | None]
@@ -73,7 +167,7 @@ def set_fallback(fallback: Fallback | None) -> None:
     """Let a function count the parts for which nothing is registered.
 
     Args:
-        fallback: from a part and its width to the cost of its role, such as a `MixerCost`; None for none.
+        fallback: from a part and its width to the cost of its role, such as a `MixerCost`; None for no fallback.
     """
     global _fallback
     _fallback = fallback
@@ -83,3 +177,8 @@ def set_fallback(fallback: Fallback | None) -> None:
 def _import_parts() -> None:
     for name in PARTS:
         import_module(f"archetype.cost.{name}")
+
+
+def linear(inputs: Formula, outputs: Formula, bias: bool = False) -> Formula:
+    """Parameters of a projection."""
+    return inputs * outputs + outputs * bias

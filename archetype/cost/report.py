@@ -10,10 +10,10 @@ from archetype.cost.dtypes import bytes_of
 from archetype.cost.formula import MEANINGS, Formula, Symbol, symbol_names, total
 from archetype.cost.memory import MemoryCost
 from archetype.cost.model import model_cost
-from archetype.cost.part import Complexity
+from archetype.cost.registry import Complexity
 from archetype.cost.rows import COLUMNS, Column, Row, column_total, module_rows, num_parameters
 from archetype.cost.table import Table, quantity, size
-from archetype.cost.work import PHASES, AttentionPairs, Workload
+from archetype.cost.work import PHASES, AttentionPairs
 from archetype.errors import SpecError
 
 CONVENTIONS = {
@@ -87,7 +87,7 @@ class CostReport:
     @cached_property
     def memory(self) -> dict[str, int]:
         """Bytes of the weights in `dtype`, and what training holds."""
-        return self.memory_cost.memory(self.batch, self.length).to_json()
+        return self.memory_cost.memory(self.batch, self.length)
 
     @property
     def complexity(self) -> dict[str, Complexity]:
@@ -222,7 +222,7 @@ def cost_report(
     if length is None or isinstance(model, spec.VisionEncoder):
         length = model.context_length
     bytes_of(dtype)
-    rows = module_rows(model_cost(model), Workload(batch, length, attention))
+    rows = module_rows(model_cost(model), batch, length, attention)
     return CostReport(model, batch, length, dtype, attention, tuple(rows))
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from archetype.cost.formula import ZERO, Counts, Formula, total
+from archetype.cost.formula import ZERO, Counts, Formula, symbol, total
 from archetype.cost.model import ModelCost
 from archetype.cost.stack import LayerGroup
-from archetype.cost.work import PHASES, Workload
+from archetype.cost.work import PHASES, AttentionPairs, Work
 
 Column = Literal["parameters", "active", "forward", "prefill", "decode"]
 COLUMNS: tuple[Column, ...] = ("parameters", "active", *PHASES)
@@ -54,18 +54,19 @@ class Row:
         return self.module.endswith(TABLES)
 
 
-def module_rows(cost: ModelCost, workload: Workload) -> list[Row]:
+def module_rows(cost: ModelCost, batch: int, length: int, attention: AttentionPairs = "computed") -> list[Row]:
     """Every module that has parameters or multiplies anything."""
-    phases = PHASES if cost.generates else PHASES[:1]
-    flops: dict[str, Counts] = {phase: cost.flops(workload, phase) for phase in phases}
-    work = {phase: cost.stack_work(workload, phase) for phase in phases}
+    rows_and_tokens = symbol("B", batch), symbol("T", length)
+    work = {phase: Work(*rows_and_tokens, phase, attention) for phase in (PHASES if cost.generates else PHASES[:1])}
+    stack_work = {phase: cost.stack_work(one) for phase, one in work.items()}
+    flops: dict[str, Counts] = {phase: cost.flops(one) for phase, one in work.items()}
     rows = list(_module_rows(cost.embedding_parameters(), flops))
     for stack in cost.stacks:
         for group in stack.groups:
-            counts = {"parameters": group.cost.parameters(), "active": group.cost.active_parameters()}
-            for phase in phases:
-                if stack.prefix in work[phase]:
-                    counts[phase] = group.cost.flops(work[phase][stack.prefix]._replace(layer=group.layers[0]))
+            counts = {"parameters": group.cost.parameters(), "active": group.cost.parameters(active=True)}
+            for phase, by_stack in stack_work.items():
+                if stack.prefix in by_stack:
+                    counts[phase] = group.cost.flops(by_stack[stack.prefix]._replace(layer=group.layers[0]))
             rows += _block_rows(stack.prefix, group, counts)
         rows += _module_rows(stack.parameters(), {})
     rows += _module_rows(cost.head_parameters(), flops)

@@ -1,13 +1,13 @@
 """What a stack of blocks costs. Equal layers are counted once."""
 
-from collections.abc import Hashable, Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Hashable, Sequence
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from archetype import spec
 from archetype.cost.block import BlockCost
 from archetype.cost.formula import Counts, Formula, constant, prefixed, symbol
-from archetype.cost.part import NormCost
+from archetype.cost.registry import NormCost
 from archetype.cost.work import FLOAT32, TrainingWork
 
 _WIDTHS = {"global_model.": "D_g", "local_model.": "D_l"}
@@ -97,14 +97,6 @@ def label(layers: Sequence[int]) -> str:
     steps = {after - before for before, after in pairwise(layers)}
     if len(layers) > 2 and len(steps) == 1 and steps != {1}:
         return f"{layers[0]},{layers[1]}..{layers[-1]}"
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in _runs(layers))
-
-
-def _runs(layers: Iterable[int]) -> list[list[int]]:
-    runs: list[list[int]] = []
-    for layer in layers:
-        if runs and runs[-1][-1] == layer - 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
-    return runs
+    grouped = groupby(enumerate(layers), key=lambda place: place[1] - place[0])  # of equal distance: without a gap
+    runs = [[layer for _, layer in run] for _, run in grouped]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

@@ -1,8 +1,8 @@
-"""How much goes through a model at once, and what of it one stack works on."""
+"""How much goes through a model, or through one of its stacks, at once."""
 
 from typing import Literal, NamedTuple
 
-from archetype.cost.formula import Formula, constant, symbol
+from archetype.cost.formula import Formula, constant
 
 AttentionPairs = Literal["computed", "allowed"]  # which pairs of positions are counted
 ComputeType = Literal["float32", "bfloat16"]  # of matrix products in training
@@ -13,52 +13,8 @@ FLOAT32 = 4  # bytes of a number
 INT64 = 8  # bytes of a token id, a position or a length
 
 
-class Workload(NamedTuple):
-    """Rows of equally many tokens, for a whole model."""
-
-    batch: int
-    length: int
-    attention: AttentionPairs = "computed"
-
-    @property
-    def rows(self) -> Formula:
-        """B."""
-        return symbol("B", self.batch)
-
-    @property
-    def row_tokens(self) -> Formula:
-        """T."""
-        return symbol("T", self.length)
-
-    def answered_tokens(self, phase: Phase) -> Formula:
-        """Tokens of all rows whose logits are computed."""
-        return self.rows * self.row_tokens if phase == "forward" else self.rows
-
-
-class StackWork(NamedTuple):
-    """What a stack works on in one pass: whole rows, or one new token at the end of each."""
-
-    rows: Formula
-    length: Formula  # tokens of a row, the new one included
-    causal: bool
-    attention: AttentionPairs = "computed"
-    step: bool = False
-    source: Formula | None = None  # tokens of each source, where there are sources
-    layer: int = 0
-
-    @property
-    def queries(self) -> Formula:
-        """New tokens of a row."""
-        return constant(1) if self.step else self.length
-
-    @property
-    def tokens(self) -> Formula:
-        """New tokens of all rows."""
-        return self.rows * self.queries
-
-
 class TrainingWork(NamedTuple):
-    """What a stack works on in a training step, and how its products are computed."""
+    """One training step, and how its products are computed."""
 
     rows: int
     length: int  # tokens of a row
@@ -87,3 +43,40 @@ class TrainingWork(NamedTuple):
         """
         copies = 1 if self.compute_dtype == "float32" else projections
         return (self.tokens if tokens is None else tokens) * features * copies * self.itemsize
+
+
+class Work(NamedTuple):
+    """One pass.
+
+    - `forward`: whole rows without a state, and logits of every token.
+    - `prefill`: the same on an empty state, and logits of each row's last token only.
+    - `decode`: one more token at the end of each row.
+    """
+
+    rows: Formula  # B
+    length: Formula  # T, the new token included
+    phase: Phase
+    attention: AttentionPairs = "computed"
+    causal: bool = True
+    source: Formula | None = None  # tokens of each source, where there are sources
+    layer: int = 0
+
+    @property
+    def queries(self) -> Formula:
+        """New tokens of a row."""
+        return constant(1) if self.phase == "decode" else self.length
+
+    @property
+    def tokens(self) -> Formula:
+        """New tokens of all rows."""
+        return self.rows * self.queries
+
+    @property
+    def answered_tokens(self) -> Formula:
+        """Tokens of all rows whose logits are computed."""
+        return self.tokens if self.phase == "forward" else self.rows
+
+    def in_training(self, compute_dtype: ComputeType) -> TrainingWork:
+        """The same in a training step."""
+        source = self.source.value if self.source else 0
+        return TrainingWork(self.rows.value, self.length.value, self.causal, compute_dtype, source)

@@ -8,7 +8,7 @@ from archetype import cost, families
 from archetype.cost.fit import fits, largest, parse_size
 from archetype.cost.hardware import DEVICES, Device, device
 from archetype.cost.memory import MemoryCost
-from archetype.cost.part import Complexity
+from archetype.cost.registry import Complexity
 from archetype.cost.roofline import predict
 from archetype.errors import SpecError
 from tests.helpers.specs import ALL
@@ -43,8 +43,7 @@ def test_the_largest_batch_and_text_fit_and_one_more_does_not() -> None:
         return weights + memory_cost.state(rows, tokens)
 
     def learning(rows: int, tokens: int) -> int:
-        memory = memory_cost.memory(rows, tokens)
-        return memory.training + memory.saved_activations.peak
+        return memory_cost.memory(rows, tokens)["training_peak"]
 
     for fit, needed in ((inference, decoding), (training, learning)):
         assert needed(fit.batch, 2048) <= available < needed(fit.batch + 1, 2048)
