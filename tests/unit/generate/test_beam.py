@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from archetype.errors import SpecError
 from archetype.families.seq2seq import seq2seq
 from archetype.families.t5 import t5
 from archetype.families.transformer import transformer
@@ -234,6 +235,6 @@ def test_no_sources_give_no_targets() -> None:
     ],
 )
 def test_settings_out_of_range_are_named(settings: dict[str, float], message: str) -> None:
-    with pytest.raises(Exception) as caught:
+    with pytest.raises(SpecError) as caught:
         Beam.parse(settings)
     assert message in str(caught.value)

@@ -6,7 +6,7 @@ from typing import assert_never
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from archetype import spec
@@ -115,8 +115,7 @@ def test_the_numbers_of_pairs_are_counts(directed: Directed, length: int) -> Non
 @settings(max_examples=100)
 def test_a_state_holds_what_the_newest_query_may_see(directed: Directed, length: int) -> None:
     pattern, _ = directed
-    if isinstance(pattern, spec.BigBird):  # for encoders, which remember nothing
-        return
+    assume(not isinstance(pattern, spec.BigBird))  # for encoders, which remember nothing
     places = pattern.cache_length(length)
     assert places == (min(length, pattern.size) if isinstance(pattern, spec.Window) else length)
     newest = length - 1

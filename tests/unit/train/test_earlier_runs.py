@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from archetype.errors import SpecError
+from archetype.errors import CheckpointError, SpecError
 from archetype.runs import checkpoints
 from archetype.train import metrics
 from archetype.train.datasets import TextData
@@ -104,5 +104,5 @@ def test_an_earlier_run_directory_goes_on_to_the_bit(earlier: str, recipe: Recip
 def test_a_checkpoint_without_what_later_ones_say_is_refused_in_words(recipe: Recipe, tmp_path: Path) -> None:
     state = start(tmp_path / "run", recipe, CPU)
     checkpoints.write(state.run.checkpoints, 1, state.model.state_dict(), {}, {"versions": {}})
-    with pytest.raises(Exception, match="the architecture is not the one that this run began with"):
+    with pytest.raises(CheckpointError, match="the architecture is not the one that this run began with"):
         resume(tmp_path / "run", CPU)
