@@ -1,6 +1,7 @@
 """Ids equal to each library's own, on any text."""
 
 import base64
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,12 @@ from archetype.tokenizers.tiktoken import CL100K, GPT2, LLAMA3, MOST_SPACES, O20
 
 TEXT = "the cat sat on the mat, and then the other cat sat there; Überraschung 東京 😀!\n" * 5
 fuzz = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# each is made once: a test compares hundreds of texts
+opened = cache(lambda kind, data: kind(data))
+processor = cache(lambda data: sentencepiece.SentencePieceProcessor(model_proto=data))
+library = cache(lambda data: tokenizers.Tokenizer.from_str(data.decode()))
+BYTE_BPE = train_tokenizer("byte_bpe", TEXT, 320)
+assert isinstance(BYTE_BPE, HuggingFaceTokenizer)
 texts = st.text() | st.text(alphabet=" \n\taetT'é東😀1.,<|>s", max_size=60)
 
 
@@ -25,7 +32,7 @@ texts = st.text() | st.text(alphabet=" \n\taetT'é東😀1.,<|>s", max_size=60)
 @given(text=texts)
 def test_sentencepiece_on_a_published_model(shared: Path, text: str) -> None:
     data = (shared / "stories260K" / "tokenizer.model").read_bytes()
-    ours, theirs = SentencePieceTokenizer(data), sentencepiece.SentencePieceProcessor(model_proto=data)
+    ours, theirs = opened(SentencePieceTokenizer, data), processor(data)
     ids = ours.encode(text)
     assert ids == theirs.encode(text)
     assert ours.decode(ids) == theirs.decode(ids)
@@ -44,18 +51,16 @@ def test_a_published_model_names_its_ends(shared: Path) -> None:
 @given(ids=st.lists(st.integers(0, 511)))
 def test_a_published_model_streams_as_the_library_decodes(shared: Path, ids: list[int]) -> None:
     data = (shared / "stories260K" / "tokenizer.model").read_bytes()
-    stream = SentencePieceTokenizer(data).stream()
+    stream = opened(SentencePieceTokenizer, data).stream()
     streamed = "".join(map(stream.push, ids)) + stream.finish()
-    assert streamed == sentencepiece.SentencePieceProcessor(model_proto=data).decode(ids)
+    assert streamed == processor(data).decode(ids)
 
 
 @fuzz
 @given(text=texts)
 def test_byte_level_bpe(text: str) -> None:
-    ours = train_tokenizer("byte_bpe", TEXT, 320)
-    assert isinstance(ours, HuggingFaceTokenizer)
-    theirs = tokenizers.Tokenizer.from_str(ours.backend.to_str())
-    assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
+    theirs = library(BYTE_BPE.backend.to_str().encode())
+    assert BYTE_BPE.encode(text) == theirs.encode(text, add_special_tokens=False).ids
 
 
 def trained_with(model: object, trainer: object, **parts: object) -> bytes:
@@ -94,14 +99,14 @@ T5_LIKE = trained_with(
 )
 
 
-@pytest.mark.parametrize("data", [LLAMA_LIKE, BERT_LIKE, T5_LIKE], ids=["llama", "bert", "t5"])
 @fuzz
 @given(text=texts)
-def test_a_tokenizer_json(data: bytes, text: str) -> None:
-    ours, theirs = HuggingFaceTokenizer(data), tokenizers.Tokenizer.from_str(data.decode())
-    ids = ours.encode(text)
-    assert ids == theirs.encode(text, add_special_tokens=False).ids
-    assert ours.decode(ids) == theirs.decode(ids)
+def test_a_tokenizer_json(text: str) -> None:
+    for data in (LLAMA_LIKE, BERT_LIKE, T5_LIKE):
+        ours, theirs = opened(HuggingFaceTokenizer, data), library(data)
+        ids = ours.encode(text)
+        assert ids == theirs.encode(text, add_special_tokens=False).ids, ours.kind
+        assert ours.decode(ids) == theirs.decode(ids), ours.kind
 
 
 def test_a_post_processor_that_puts_bos_first_is_noticed() -> None:
@@ -130,17 +135,22 @@ def rank_file(ranks: dict[bytes, int]) -> bytes:
     return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items())
 
 
-@pytest.mark.parametrize("pattern", [GPT2, CL100K, O200K, LLAMA3], ids=["gpt2", "cl100k", "o200k", "llama3"])
+@cache
+def tiktoken_pair(pattern: str) -> tuple[TiktokenTokenizer, tiktoken.Encoding]:
+    """Ours and theirs."""
+    table, special = ranks(600), {"<|endoftext|>": 1000}
+    ours = TiktokenTokenizer(rank_file(table), {"pattern": pattern, "special_tokens": special})
+    return ours, tiktoken.Encoding("x", pat_str=pattern, mergeable_ranks=table, special_tokens=special)
+
+
 @fuzz
 @given(text=texts)
-def test_tiktoken(pattern: str, text: str) -> None:
-    table = ranks(600)
-    special = {"<|endoftext|>": 1000}
-    ours = TiktokenTokenizer(rank_file(table), {"pattern": pattern, "special_tokens": special})
-    theirs = tiktoken.Encoding("x", pat_str=pattern, mergeable_ranks=table, special_tokens=special)
-    ids = ours.encode(text)
-    assert ids == theirs.encode(text, disallowed_special=())
-    assert ours.decode(ids) == theirs.decode(ids) == text
+def test_tiktoken(text: str) -> None:
+    for pattern in (GPT2, CL100K, O200K, LLAMA3):
+        ours, theirs = tiktoken_pair(pattern)
+        ids = ours.encode(text)
+        assert ids == theirs.encode(text, disallowed_special=()), pattern
+        assert ours.decode(ids) == theirs.decode(ids) == text, pattern
 
 
 @pytest.mark.parametrize("count, vocab_size, eos", [(50_256, 50_257, (50_256,)), (100_256, 100_277, (100_257,))])
