@@ -1,7 +1,7 @@
-"""Every durable write: a file or folder appears whole under its name, or not at all.
+"""Atomic writes: a file or folder appears whole under its name, or not at all.
 
-Temporary name, write, flush, fsync, rename, fsync of the folder. A failed write removes what it began and says in one
-line what happened.
+Temporary name, write, flush, fsync, rename, fsync of the folder. A failed write removes its temporary files and is
+reported in one line.
 """
 
 import errno
@@ -16,6 +16,7 @@ from typing import Any
 
 from archetype.errors import ArchetypeError, CheckpointError
 
+WINDOWS = os.name == "nt"
 REMEDIES = {
     errno.ENOSPC: "free some space or choose another folder",
     errno.EDQUOT: "free some space or choose another folder",
@@ -36,8 +37,16 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def write_with(path: Path, write: Callable[[Path], None]) -> None:
-    """Replace a file by what `write` puts at the path it is given."""
-    with _in_words(path):
+    """Replace a file by the one that `write` makes.
+
+    Args:
+        path: of the file.
+        write: is called with the temporary path to write to.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    with _system_errors(path):
         temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
             write(temporary)
@@ -51,13 +60,13 @@ def write_with(path: Path, write: Callable[[Path], None]) -> None:
 
 def append_line(path: Path, line: str) -> None:
     """Add one line to a log."""
-    with _in_words(path), path.open("a") as file:
+    with _system_errors(path), path.open("a") as file:
         file.write(line + "\n")
 
 
 def make_folder(path: Path) -> None:
     """Create a folder and its parents, and check that it can be written to."""
-    with _in_words(path):
+    with _system_errors(path):
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
@@ -71,7 +80,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         CheckpointError: `path` exists and is not an empty folder, or cannot be written.
     """
     check_absent(path)
-    with _in_words(path):
+    with _system_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
         try:
@@ -89,18 +98,18 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def check_absent(path: Path) -> None:
-    """Raise if something stands at `path` that a new folder would hide."""
-    with _in_words(path):
+    """Refuse a path that exists, unless it is an empty folder."""
+    with _system_errors(path):
         if path.is_dir() and not any(path.iterdir()):
             return
-        found = path.exists() or path.is_symlink()
-    if found:
+        exists = path.exists() or path.is_symlink()
+    if exists:
         raise CheckpointError(str(path), "exists already", "choose another folder or remove it")
 
 
 @contextmanager
-def _in_words(path: Path) -> Iterator[None]:
-    """Turn the system's refusals into one line; safetensors' writer reports them as its own error."""
+def _system_errors(path: Path) -> Iterator[None]:
+    """Turn the system's errors into a CheckpointError; safetensors' writer reports them as its own."""
     try:
         yield
     except ArchetypeError:
@@ -116,7 +125,10 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    """Flush a file or a folder to the disk; Windows flushes no folders, and only files that are open for writing."""
+    if WINDOWS and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

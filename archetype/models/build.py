@@ -58,6 +58,8 @@ def build(
 
 def check_fits_memory(model: spec.ModelSpec, bytes_each: int) -> None:
     """Raise before anything is allocated if the weights exceed this machine's memory."""
+    if not hasattr(os, "sysconf"):  # Windows does not say so simply
+        return
     needed = cost.total_parameters(model) * bytes_each
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > present:
