@@ -1,4 +1,4 @@
-"""Batches of a token sequence, whose order is a function of the seed and the step alone."""
+"""Batches of a token sequence, in an order that the seed and the step determine."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,9 +9,18 @@ Tokens = npt.NDArray[np.int32]
 
 
 class Batches:
-    """Windows of `length` + 1 tokens, each token once an epoch, in an order drawn anew for every epoch.
+    """Windows of `length` + 1 tokens, each token once an epoch, shuffled anew for every epoch.
 
-    No state is consumed: batch n is the same whoever asks, and whenever, so a resumed run sees what it would have seen.
+    There is no state: batch n depends on the seed and n alone, so a resumed run sees what it would have seen.
+
+    Args:
+        tokens: the text, (num_tokens,).
+        batch_size: windows of a batch.
+        length: tokens of a window that are predicted.
+        seed: of the order.
+
+    Raises:
+        DataError: the text is too short for one window an epoch.
     """
 
     def __init__(self, tokens: Tokens, batch_size: int, length: int, seed: int) -> None:
@@ -32,8 +41,8 @@ class Batches:
         return np.stack([self.tokens[start : start + self.length + 1] for start in starts])
 
     def _start(self, sample: int) -> int:
-        epoch, place = divmod(sample, self.windows)
-        return int(self._order(epoch)[place])
+        epoch, index = divmod(sample, self.windows)
+        return int(self._order(epoch)[index])
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
         """Where each window of an epoch starts."""

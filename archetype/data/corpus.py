@@ -1,4 +1,4 @@
-"""A text as tokens, its last part held out."""
+"""A text as tokens, its end held out for validation."""
 
 import hashlib
 import re
@@ -11,7 +11,7 @@ from archetype.data.batches import Tokens
 from archetype.errors import DataError
 from archetype.tokenizers import Tokenizer
 
-PIECE = 2**20  # characters encoded at once
+CHUNK = 2**20  # characters encoded at once
 LINE_END = re.compile(r"(?<=\S)\n(?=\S)")
 
 
@@ -21,7 +21,7 @@ class Corpus:
 
     Attributes:
         validation_bytes: UTF-8 bytes of the held-out text, so that losses of different tokenizers compare.
-        fingerprint: of the text and the tokens, to tell on resuming whether they are still the same.
+        fingerprint: a hash of the text and the tokens, to check on resuming that they are still the same.
     """
 
     training: Tokens
@@ -31,7 +31,15 @@ class Corpus:
 
 
 def split(text: str, validation: float) -> tuple[str, str]:
-    """The text and its held-out end."""
+    """The text and its held-out end.
+
+    Args:
+        text: the whole text.
+        validation: the fraction of its characters to hold out.
+
+    Raises:
+        DataError: one of the two would be empty.
+    """
     cut = round(len(text) * (1 - validation))
     if not 0 < cut < len(text):
         raise DataError("text", f"has {len(text)} characters, too few to hold some out", "give a longer text")
@@ -39,7 +47,16 @@ def split(text: str, validation: float) -> tuple[str, str]:
 
 
 def corpus(text: str, tokenizer: Tokenizer, validation: float) -> Corpus:
-    """Tokenize a text in two parts."""
+    """Tokenize a text in two parts.
+
+    Args:
+        text: the whole text.
+        tokenizer: for both parts.
+        validation: the fraction of the text's characters to hold out.
+
+    Raises:
+        DataError: the text is too short.
+    """
     training, held_out = split(text, validation)
     tokens, held_out_tokens = encode(tokenizer, training), encode(tokenizer, held_out)
     if len(held_out_tokens) < 2:
@@ -50,18 +67,18 @@ def corpus(text: str, tokenizer: Tokenizer, validation: float) -> Corpus:
 
 
 def encode(tokenizer: Tokenizer, text: str) -> Tokens:
-    """All tokens of a text, piece by piece so that memory stays small."""
-    return np.concatenate([np.array(tokenizer.encode(piece), dtype=np.int32) for piece in _pieces(text)])
+    """All tokens of a text, encoded chunk by chunk so that memory stays small."""
+    return np.concatenate([np.array(tokenizer.encode(chunk), dtype=np.int32) for chunk in _chunks(text)])
 
 
-def _pieces(text: str) -> Iterator[str]:
+def _chunks(text: str) -> Iterator[str]:
     """The text cut at line ends between two words, where pre-tokenizers cut anyway.
 
     SentencePiece has none and puts its leading space before each piece: one token in a million may differ.
     """
     start = 0
     while start < len(text):
-        line_end = LINE_END.search(text, start + PIECE)
+        line_end = LINE_END.search(text, start + CHUNK)
         end = line_end.start() + 1 if line_end else len(text)
         yield text[start:end]
         start = end

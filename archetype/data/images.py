@@ -1,4 +1,4 @@
-"""Pictures and their classes, from a .npz file."""
+"""Images and their classes, from a .npz file."""
 
 import hashlib
 import zipfile
@@ -15,7 +15,7 @@ from archetype.errors import DataError
 
 @dataclass(frozen=True)
 class Images:
-    """Pictures, (N, C, H, W) in float32, and the class of each, (N,)."""
+    """Images, (N, C, H, W) in float32, and the class of each, (N,)."""
 
     images: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int64]
@@ -23,29 +23,33 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def at(self, places: npt.NDArray[np.int64]) -> "Images":
-        """Some of them."""
-        return Images(self.images[places], self.labels[places])
+    def select(self, indices: npt.NDArray[np.int64]) -> "Images":
+        """The images at these indices."""
+        return Images(self.images[indices], self.labels[indices])
 
-    def split(self, held_out: float, seed: int) -> tuple["Images", "Images"]:
-        """Those to learn from, and a share that is held out, drawn by the seed."""
+    def split(self, validation_fraction: float, seed: int) -> tuple["Images", "Images"]:
+        """Training and validation images, drawn by the seed.
+
+        Raises:
+            DataError: one of the two would be empty.
+        """
         order = np.random.Generator(np.random.Philox(key=[seed, 2**40])).permutation(len(self))
-        cut = round(len(self) * (1 - held_out))
+        cut = round(len(self) * (1 - validation_fraction))
         if not 0 < cut < len(self):
             raise DataError("images", f"{len(self)} are too few to hold some out", "give more")
-        return self.at(order[:cut]), self.at(order[cut:])
+        return self.select(order[:cut]), self.select(order[cut:])
 
     @property
     def fingerprint(self) -> str:
-        """Of all numbers."""
+        """A hash of all pixels and labels."""
         return hashlib.sha256(self.images.tobytes() + self.labels.tobytes()).hexdigest()
 
 
 def read_images(file: Path) -> Images:
-    """The pictures in a .npz file and the `labels` beside them, (N,).
+    """The `images` and `labels` of a .npz file.
 
     Raises:
-        DataError: names the file and what is missing or does not fit.
+        DataError: names the file and what is missing or has the wrong shape or type.
     """
     images, labels = read_pictures(file), _array(file, "labels")
     if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
@@ -53,15 +57,15 @@ def read_images(file: Path) -> Images:
         raise DataError(str(file), cause, "give (N,) whole numbers")
     labels = labels.astype(np.int64)
     if labels.min() < 0:
-        raise DataError(str(file), "holds a class below 0", "mend it")
+        raise DataError(str(file), "holds a class below 0", "fix the file")
     return Images(images, labels)
 
 
 def read_pictures(file: Path) -> npt.NDArray[np.float32]:
-    """The `images` of a .npz file, (N, C, H, W); where it has (N, H, W), of one channel.
+    """The `images` of a .npz file, (N, C, H, W); (N, H, W) is read as one channel.
 
     Raises:
-        DataError: names the file and what is missing or does not fit.
+        DataError: names the file and what is missing or has the wrong shape or type.
     """
     images = _array(file, "images")
     images = images[:, None] if images.ndim == 3 else images
@@ -70,16 +74,16 @@ def read_pictures(file: Path) -> npt.NDArray[np.float32]:
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
         images = images.astype(np.float32)
     if not np.isfinite(images).all():
-        raise DataError(str(file), "holds a number that is not finite", "mend it")
+        raise DataError(str(file), "holds a number that is not finite", "fix the file")
     return images
 
 
 def _array(file: Path, name: str) -> npt.NDArray[Any]:
-    """One array of a .npz file; nothing in it is ever executed."""
+    """One array of a .npz file, without unpickling."""
     try:
         with zipfile.ZipFile(file) as arrays, arrays.open(f"{name}.npy") as stored:
-            found: npt.NDArray[Any] = np.lib.format.read_array(stored, allow_pickle=False)
-            return found
+            array: npt.NDArray[Any] = np.lib.format.read_array(stored, allow_pickle=False)
+            return array
     except FileNotFoundError:
         raise DataError(str(file), "there is no such file", "check the path") from None
     except KeyError:
@@ -89,7 +93,7 @@ def _array(file: Path, name: str) -> npt.NDArray[Any]:
 
 
 class ImageBatches:
-    """Batches of pictures, each once an epoch, in an order drawn anew for every epoch from the seed."""
+    """Batches of images, each image once an epoch, in an order that the seed and the epoch determine."""
 
     def __init__(self, images: Images, batch_size: int, seed: int) -> None:
         self.images = images
@@ -98,7 +102,7 @@ class ImageBatches:
         self.per_epoch = len(images) // self.batch_size
 
     def batch(self, step: int) -> Images:
-        """The pictures of a step."""
-        epoch, place = divmod(step, self.per_epoch)
+        """The images of a step."""
+        epoch, index = divmod(step, self.per_epoch)
         order = np.random.Generator(np.random.Philox(key=[self.seed, epoch])).permutation(len(self.images))
-        return self.images.at(order[place * self.batch_size : (place + 1) * self.batch_size])
+        return self.images.select(order[index * self.batch_size : (index + 1) * self.batch_size])

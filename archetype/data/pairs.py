@@ -1,4 +1,4 @@
-"""Texts in pairs, line by line: a source and its target."""
+"""Pairs of texts, line by line: a source and its target."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from archetype.data.batches import Tokens
 from archetype.errors import DataError
 from archetype.tokenizers import Tokenizer
 
-POOL = 50  # batches that are sorted by length together: enough to leave little padding, few enough to mix
+POOL = 50  # batches that are sorted by length together: enough for little padding, few enough to be well shuffled
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Texts of different lengths, padded at their ends."""
+    """Token sequences of different lengths, padded at their ends."""
 
     tokens: Tokens  # (B, T)
-    num_tokens: npt.NDArray[np.int64]  # (B,), of each row's tokens that are no padding
+    num_tokens: npt.NDArray[np.int64]  # (B,), of each row without its padding
 
     @classmethod
     def of(cls, texts: list[Tokens]) -> "Rows":
-        """Padding is the token 0, which nothing reads."""
+        """Sequences as one padded array; padding is the token 0, which nothing reads."""
         num_tokens = np.array([len(text) for text in texts])
         tokens = np.zeros((len(texts), num_tokens.max()), dtype=np.int32)
         for row, text in zip(tokens, texts, strict=True):
@@ -40,13 +40,13 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.sources)
 
-    def rows(self, places: npt.NDArray[np.int64]) -> tuple[Rows, Rows]:
-        """Some pairs as padded rows."""
-        return Rows.of([self.sources[i] for i in places]), Rows.of([self.targets[i] for i in places])
+    def rows(self, indices: npt.NDArray[np.int64]) -> tuple[Rows, Rows]:
+        """The sources and the targets at these indices, padded."""
+        return Rows.of([self.sources[i] for i in indices]), Rows.of([self.targets[i] for i in indices])
 
     @property
     def fingerprint(self) -> str:
-        """Of all tokens, to tell on resuming whether they are still the same."""
+        """A hash of all tokens, to check on resuming that they are still the same."""
         digest = hashlib.sha256()
         for text in (*self.sources, *self.targets):
             digest.update(text.tobytes() + b"|")
@@ -54,13 +54,22 @@ class Pairs:
 
 
 def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[str]]:
-    """The lines of two texts that belong together, without the pairs in which one is empty."""
+    """The lines of two parallel texts, without the pairs in which one is empty.
+
+    Args:
+        source: one source a line.
+        target: one target a line.
+        place: where the texts come from, for errors.
+
+    Raises:
+        DataError: the texts have different numbers of lines.
+    """
     sources, targets = _lines(source), _lines(target)
     if len(sources) != len(targets):
         cause = f"the source has {len(sources)} lines and the target {len(targets)}"
         raise DataError(place, cause, "give files whose lines belong together")
-    kept = [(s, t) for s, t in zip(sources, targets, strict=True) if s.strip() and t.strip()]
-    return [s for s, _ in kept], [t for _, t in kept]
+    pairs = [(s, t) for s, t in zip(sources, targets, strict=True) if s.strip() and t.strip()]
+    return [s for s, _ in pairs], [t for _, t in pairs]
 
 
 def _lines(text: str) -> list[str]:
@@ -69,19 +78,32 @@ def _lines(text: str) -> list[str]:
 
 
 def tokenized(sources: list[str], targets: list[str], tokenizer: Tokenizer, longest: int) -> Pairs:
-    """The pairs as tokens; those with a side of more than `longest` are left out."""
-    end = end_of_text(tokenizer)
-    mark = np.array([end], dtype=np.int32)
+    """The pairs as tokens; those with a side of more than `longest` are left out.
+
+    Args:
+        sources: one text each.
+        targets: one text each.
+        tokenizer: of both.
+        longest: the most tokens of a side, its end token included.
+
+    Raises:
+        DataError: the tokenizer has no token that ends a text.
+    """
+    end = np.array([end_of_text(tokenizer)], dtype=np.int32)
     pairs: list[tuple[Tokens, Tokens]] = []
     for source, target in zip(sources, targets, strict=True):
         s, t = (np.array(ids, dtype=np.int32) for ids in (tokenizer.encode(source), tokenizer.encode_target(target)))
         if max(len(s), len(t)) < longest:
-            pairs.append((np.concatenate((s, mark)), np.concatenate((mark, t, mark))))
+            pairs.append((np.concatenate((s, end)), np.concatenate((end, t, end))))
     return Pairs([s for s, _ in pairs], [t for _, t in pairs])
 
 
 def end_of_text(tokenizer: Tokenizer) -> int:
-    """The token that starts and ends a target."""
+    """The token that starts and ends a target.
+
+    Raises:
+        DataError: the tokenizer has none.
+    """
     if not tokenizer.eos:
         cause = f"a tokenizer of kind {tokenizer.kind} has no token that ends a text"
         raise DataError("tokenizer", cause, "use byte_bpe")
@@ -89,9 +111,9 @@ def end_of_text(tokenizer: Tokenizer) -> int:
 
 
 class PairBatches:
-    """Batches of pairs of similar length, each pair once an epoch, in an order drawn anew for every epoch.
+    """Batches of pairs of similar length, each pair once an epoch, shuffled anew for every epoch.
 
-    As with a text's windows, batch n is a function of the seed and n alone.
+    As with a text's windows, batch n depends on the seed and n alone.
     """
 
     def __init__(self, pairs: Pairs, batch_size: int, seed: int) -> None:
@@ -104,15 +126,15 @@ class PairBatches:
 
     def batch(self, step: int) -> tuple[Rows, Rows]:
         """The sources and targets of a step."""
-        epoch, place = divmod(step, self.per_epoch)
-        return self.pairs.rows(self._order(epoch)[place])
+        epoch, index = divmod(step, self.per_epoch)
+        return self.pairs.rows(self._order(epoch)[index])
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """Of each batch of an epoch, its pairs: (batches, batch_size)."""
+        """The pairs of each batch of an epoch, (batches, batch_size)."""
         if self._epoch is None or self._epoch[0] != epoch:
             generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
-            drawn = generator.permutation(len(self.pairs))[: self.per_epoch * self.batch_size]
-            pools = [drawn[i : i + POOL * self.batch_size] for i in range(0, len(drawn), POOL * self.batch_size)]
+            shuffled = generator.permutation(len(self.pairs))[: self.per_epoch * self.batch_size]
+            pools = [shuffled[i : i + POOL * self.batch_size] for i in range(0, len(shuffled), POOL * self.batch_size)]
             batches = np.concatenate([pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools])
             self._epoch = (epoch, generator.permutation(batches.reshape(-1, self.batch_size)))
         return self._epoch[1]

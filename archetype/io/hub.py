@@ -1,6 +1,6 @@
 """Models of huggingface.co, through huggingface_hub; nothing else here uses a network.
 
-The library's own settings hold: HF_HOME says where files are kept, HF_TOKEN who asks, HF_HUB_OFFLINE that nobody does.
+The library's own settings apply: HF_HOME is the cache's folder, HF_TOKEN the account, HF_HUB_OFFLINE forbids network.
 """
 
 import re
@@ -9,9 +9,9 @@ from pathlib import Path
 from archetype.errors import CheckpointError
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-# What a model folder may hold that is read here: no code, no pickles, no other library's weights.
-WANTED = ["*.json", "*.safetensors", "*.model", "*.tiktoken", "*.txt", "*.jinja"]
-PICKLES = ["pytorch_model*.bin"]
+# The files that are read here: no code, no pickles, no other library's weights.
+PATTERNS = ["*.json", "*.safetensors", "*.model", "*.tiktoken", "*.txt", "*.jinja"]
+PICKLE_PATTERNS = ["pytorch_model*.bin"]
 
 
 def is_name(source: str | Path) -> bool:
@@ -20,19 +20,19 @@ def is_name(source: str | Path) -> bool:
     return NAME.fullmatch(text) is not None and not Path(text.split("/")[0]).exists()
 
 
-def local(folder: Path, pickled: bool = False) -> Path:
-    """The folder itself; where there is none and this may be a name, the model of that name on this machine."""
+def local(folder: Path, allow_pickle: bool = False) -> Path:
+    """The folder itself; where there is none and this may be a name, the model of that name, downloaded."""
     if folder.exists() or not is_name(folder):
         return folder
-    return download(folder.as_posix(), [*WANTED, *PICKLES] if pickled else WANTED)
+    return download(folder.as_posix(), [*PATTERNS, *PICKLE_PATTERNS] if allow_pickle else PATTERNS)
 
 
-def download(name: str, wanted: list[str]) -> Path:
-    """The folder of a model on this machine, fetched where it is not there already.
+def download(name: str, patterns: list[str]) -> Path:
+    """The folder of a model in the cache, downloaded where it is not there already.
 
     Args:
         name: owner/name.
-        wanted: patterns of file names.
+        patterns: patterns of file names.
 
     Raises:
         CheckpointError: there is no such model, it asks for permission, or the hub cannot be reached.
@@ -41,15 +41,15 @@ def download(name: str, wanted: list[str]) -> Path:
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"]))
+        return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"]))
     except GatedRepoError:
-        cause = "asks for its maker's permission"
+        cause = "needs its owner's permission"
         raise CheckpointError(name, cause, "ask on its page, and set HF_TOKEN") from None
     except RepositoryNotFoundError:
-        cause = "is no folder here and no model of huggingface.co that you may read"
+        cause = "is not a folder here, nor a model of huggingface.co that you may read"
         raise CheckpointError(name, cause, "check the name; a private model needs HF_TOKEN") from None
     except LocalEntryNotFoundError:
-        cause = "is no folder here, and huggingface.co cannot be asked"
+        cause = "is not a folder here, and huggingface.co cannot be reached"
         raise CheckpointError(name, cause, "check the path, or the network and HF_HUB_OFFLINE") from None
     except (OSError, ValueError) as error:
-        raise CheckpointError(name, f"cannot be fetched: {' '.join(str(error).split())}", "try again") from None
+        raise CheckpointError(name, f"cannot be downloaded: {' '.join(str(error).split())}", "try again") from None

@@ -1,7 +1,7 @@
 """The tensors of a checkpoint, in one file or many, mapped into memory and never copied.
 
-The files are safetensors; pickles of older checkpoints are read where that is asked for, by torch's unpickler that
-makes nothing but tensors.
+The files are safetensors; pickles of older checkpoints are read on request, by torch's unpickler that creates nothing
+but tensors.
 """
 
 import pickle
@@ -25,8 +25,8 @@ SHARD_BYTES = 5 * 10**9
 class Tensors:
     """Names, shapes and contents of a checkpoint's tensors.
 
-    A tensor from `mapped` is a view of the file; one from `copied` is memory of its own, and the pages of the file
-    that it came from are given back at once.
+    A tensor from `mapped` is a view of its file. One from `copied` is to be copied from: the pages of the file leave
+    memory with the block.
     """
 
     def __init__(self, files: dict[Path, Any], where: dict[str, Path]) -> None:
@@ -34,14 +34,18 @@ class Tensors:
         self._where = where
 
     @classmethod
-    def open(cls, folder: Path, pickled: bool = False) -> "Tensors":
-        """The checkpoint in a folder: an index and its shards, or one file; pickles only if they may be.
+    def open(cls, folder: Path, allow_pickle: bool = False) -> "Tensors":
+        """The checkpoint in a folder: an index and its shards, or one file.
+
+        Args:
+            folder: of the checkpoint.
+            allow_pickle: whether to read pytorch_model.bin where there are no safetensors.
 
         Raises:
             CheckpointError: none is there, a file is cut short, or the index points outside the folder.
         """
-        found = files.find(folder, pickled)
-        return cls.sharded(found) if files.is_index(found) else cls.single(found)
+        file = files.find(folder, allow_pickle)
+        return cls.sharded(file) if files.is_index(file) else cls.single(file)
 
     @classmethod
     def single(cls, file: Path) -> "Tensors":
@@ -60,7 +64,7 @@ class Tensors:
                 raise CheckpointError(f"{index}: {name}", f"is not in {file.name}", "download the checkpoint again")
         unlisted = sorted(name for names in present.values() for name in names if name not in where)
         if unlisted:
-            raise CheckpointError(f"{index}: {unlisted[0]}", "is in a shard but not in the index", "mend the index")
+            raise CheckpointError(f"{index}: {unlisted[0]}", "is in a shard but not in the index", "fix the index")
         return cls(handles, where)
 
     def names(self) -> list[str]:
@@ -123,33 +127,35 @@ def shards(sizes: dict[str, int], limit: int = SHARD_BYTES) -> list[list[str]]:
 
 
 class _Pickle:
-    """A pickle of tensors, which answers as an open safetensors file does."""
+    """A pickle of tensors, with the methods of an open safetensors file."""
 
     def __init__(self, file: Path) -> None:
         try:
-            found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         except (pickle.UnpicklingError, RuntimeError, OSError, ValueError, EOFError, KeyError) as error:
             cause = " ".join(str(error).split())[:200]
             remedy = "download it again, or look for safetensors"
-            raise CheckpointError(str(file), f"is no pickle of tensors alone: {cause}", remedy) from None
-        if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+            raise CheckpointError(str(file), f"is not a pickle of tensors alone: {cause}", remedy) from None
+        if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
             raise CheckpointError(str(file), "does not hold tensors by name", "look for safetensors")
-        self._tensors: dict[str, Tensor] = found
+        self._tensors: dict[str, Tensor] = tensors
 
     def keys(self) -> list[str]:
         """All names."""
         return list(self._tensors)
 
-    def get_slice(self, name: str) -> "_Shape":
-        """What has the tensor's shape."""
-        return _Shape(self._tensors[name])
+    def get_slice(self, name: str) -> "_Slice":
+        """A tensor, for its shape."""
+        return _Slice(self._tensors[name])
 
     def get_tensor(self, name: str) -> Tensor:
         """A tensor."""
         return self._tensors[name].detach()
 
 
-class _Shape:
+class _Slice:
+    """The part of a safetensors slice that is used here."""
+
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
 

@@ -1,4 +1,4 @@
-"""Text files, read whole, with their faults named by place."""
+"""Text files, read whole; errors name the byte and the line."""
 
 import gzip
 import zlib
@@ -10,7 +10,7 @@ from archetype.errors import DataError
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file, unpacked where its name ends in .gz.
 
-    It stays as it is: its line endings too, but not a byte-order mark at its start.
+    Line endings are kept; a byte-order mark at the start is removed.
 
     Raises:
         DataError: the file is missing, cannot be read, is empty, or is not UTF-8 (with the byte and the line).

@@ -1,6 +1,6 @@
-"""Which files of a folder hold a checkpoint's tensors, and what they say of them without being read. No torch.
+"""Which files of a folder hold a checkpoint's tensors, and the tensors' names and shapes. No torch.
 
-The files are safetensors; pickles of older checkpoints count where that is asked for.
+The files are safetensors; pickles of older checkpoints are looked for on request.
 """
 
 import json
@@ -15,20 +15,24 @@ PICKLED_INDEX = "pytorch_model.bin.index.json"
 PICKLED = "pytorch_model.bin"
 
 
-def find(folder: Path, pickled: bool = False) -> Path:
-    """The index of a checkpoint in several files, or its only file; pickles only if they may be.
+def find(folder: Path, allow_pickle: bool = False) -> Path:
+    """The index of a checkpoint in several files, or its only file.
+
+    Args:
+        folder: of the checkpoint.
+        allow_pickle: whether to look for pytorch_model.bin as well.
 
     Raises:
         CheckpointError: none is there.
     """
-    names = [INDEX, SINGLE] + ([PICKLED_INDEX, PICKLED] if pickled else [])
+    names = [INDEX, SINGLE] + ([PICKLED_INDEX, PICKLED] if allow_pickle else [])
     for name in names:
         if (folder / name).is_file():
             return folder / name
     old = sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
     remedy = "is it a model folder?"
     if {PICKLED, PICKLED_INDEX} & {path.name for path in folder.iterdir()}:
-        remedy = f"{old[0]} is a pickle: `archetype load --pickled` reads one, without running what is in it"
+        remedy = f"{old[0]} is a pickle: `archetype import --allow-pickle` reads one, without running what is in it"
     elif old:
         remedy = f"convert {old[0]} to safetensors; pickled files are not read"
     raise CheckpointError(str(folder), f"there is neither {SINGLE} nor {INDEX}", remedy)
@@ -45,10 +49,10 @@ def listed(index: Path) -> dict[str, Path]:
 
 
 def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of a checkpoint in safetensors, by name; numbers are not read."""
-    found = find(folder)
-    handles = [opened(file, "np") for file in (sorted(set(listed(found).values())) if is_index(found) else [found])]
-    return {name: tuple(file.get_slice(name).get_shape()) for file in handles for name in list(file.keys())}
+    """The shape of every tensor of a checkpoint in safetensors, by name, without reading the tensors."""
+    file = find(folder)
+    handles = [opened(shard, "np") for shard in (sorted(set(listed(file).values())) if is_index(file) else [file])]
+    return {name: tuple(handle.get_slice(name).get_shape()) for handle in handles for name in list(handle.keys())}
 
 
 def opened(file: Path, framework: str) -> Any:
@@ -64,12 +68,12 @@ def opened(file: Path, framework: str) -> Any:
 
 def _weight_map(index: Path) -> dict[str, str]:
     try:
-        found = json.loads(index.read_bytes())["weight_map"]
+        weight_map = json.loads(index.read_bytes())["weight_map"]
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
-        raise CheckpointError(str(index), f"is not an index: {error}", "download it again") from None
-    if not isinstance(found, dict) or not all(isinstance(name, str) for pair in found.items() for name in pair):
+        raise CheckpointError(str(index), f"is not an index of weights: {error}", "download it again") from None
+    if not isinstance(weight_map, dict) or not all(isinstance(n, str) for pair in weight_map.items() for n in pair):
         raise CheckpointError(str(index), "its weight_map is not a mapping of names", "download it again")
-    return found
+    return weight_map
 
 
 def _shard(index: Path, name: str, shard: str) -> Path:

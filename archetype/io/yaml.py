@@ -37,7 +37,7 @@ def yaml_value(text: str, place: str) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f"{place}:{mark.line + 1}:{mark.column + 1}" if mark else place
         cause = str(error.problem or "").partition("\n")[0]
-        raise SpecError(where, f"is not YAML: {cause}", "mend that line") from None
+        raise SpecError(where, f"is not YAML: {cause}", "fix that line") from None
     except (YAMLError, ValueError, RecursionError) as error:
         cause = str(error).partition("\n")[0]
         raise SpecError(place, f"is not YAML: {cause}", "check the file") from None
@@ -49,7 +49,7 @@ def json_value(text: str, place: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         where = f"{place}:{error.lineno}:{error.colno}"
-        raise SpecError(where, f"is not JSON: {error.msg}", "mend that line") from None
+        raise SpecError(where, f"is not JSON: {error.msg}", "fix that line") from None
     except (RecursionError, ValueError) as error:
         raise SpecError(place, f"is not JSON: {error}", "check the file") from None
 

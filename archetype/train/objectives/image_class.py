@@ -61,7 +61,7 @@ class ImageClassObjective(Objective):
     def validation_batch(self, index: int) -> Batch:
         """Images that are held out, in order."""
         places = np.arange(len(self.validation))[index * self.batches.batch_size :][: self.batches.batch_size]
-        return _tensors(self.validation.at(places))
+        return _tensors(self.validation.select(places))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """The images, and their classes."""

@@ -25,7 +25,7 @@ def test_split_holds_out_the_end() -> None:
 @pytest.mark.parametrize("kind", ["bytes", "characters", "byte_bpe"])
 def test_pieces_give_the_tokens_of_the_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = train_tokenizer(kind, TEXT, 300 if kind == "byte_bpe" else None)  # type: ignore[arg-type]
-    monkeypatch.setattr(module, "PIECE", 100)
+    monkeypatch.setattr(module, "CHUNK", 100)
     assert np.array_equal(encode(tokenizer, TEXT), np.array(tokenizer.encode(TEXT)))
 
 

@@ -146,7 +146,7 @@ def test_numbers_that_cannot_be_learned_are_refused(tmp_path: Path, pixel: float
     pixels = np.zeros((2, 3, 3))
     pixels[1, 2, 2] = pixel
     labels = np.array([0, label], dtype=type(label))
-    assert refusal(saved(tmp_path, images=pixels, labels=labels)) == f"{cause}; mend it"
+    assert refusal(saved(tmp_path, images=pixels, labels=labels)) == f"{cause}; fix the file"
 
 
 def test_a_share_is_held_out_by_the_seed() -> None:

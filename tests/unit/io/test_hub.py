@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 import archetype
 from archetype.convert.source import open_spec
 from archetype.errors import ArchetypeError, CheckpointError
-from archetype.io.hub import WANTED, download, is_name, local
+from archetype.io.hub import PATTERNS, download, is_name, local
 from archetype.io.weight_files import SINGLE
 
 
@@ -35,7 +35,7 @@ def kept(store: Path, folder: Path) -> Path:
 @pytest.mark.parametrize("name", ["llama"])
 def test_a_model_that_was_fetched_is_loaded_by_its_name(offline: Path, folder: Path) -> None:
     place = kept(offline, folder)
-    assert download("someone/small", WANTED) == local(Path("someone/small")) == place
+    assert download("someone/small", PATTERNS) == local(Path("someone/small")) == place
     lm = archetype.load("someone/small")
     expected = load_file(folder / SINGLE)["lm_head.weight"]
     assert (lm.model.state_dict()["lm_head.weight"] == expected).all()
@@ -46,7 +46,7 @@ def test_a_model_that_was_fetched_is_loaded_by_its_name(offline: Path, folder: P
 def test_a_model_that_was_not_fetched_is_told(offline: Path, call: object) -> None:
     with pytest.raises(ArchetypeError) as caught:
         call("someone/other")  # type: ignore[operator]
-    assert str(caught.value).startswith("someone/other: is no folder here, and huggingface.co cannot be asked; ")
+    assert str(caught.value).startswith("someone/other: is not a folder here, and huggingface.co cannot be reached; ")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_files_that_are_code_are_never_asked_for(offline: Path, monkeypatch: pyt
     asked: dict[str, object] = {}
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **how: asked.update(how) or str(offline))
     local(Path("someone/small"))
-    assert asked == {"allow_patterns": WANTED, "ignore_patterns": ["*/*"]}
-    assert not any(pattern.endswith((".py", ".bin", ".pt", "*")) for pattern in WANTED)
-    local(Path("someone/small"), pickled=True)
-    assert asked["allow_patterns"] == [*WANTED, "pytorch_model*.bin"]
+    assert asked == {"allow_patterns": PATTERNS, "ignore_patterns": ["*/*"]}
+    assert not any(pattern.endswith((".py", ".bin", ".pt", "*")) for pattern in PATTERNS)
+    local(Path("someone/small"), allow_pickle=True)
+    assert asked["allow_patterns"] == [*PATTERNS, "pytorch_model*.bin"]

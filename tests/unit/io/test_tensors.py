@@ -175,7 +175,7 @@ def test_a_tensor_that_its_shard_lacks_is_named(sharded: Path) -> None:
 
 def test_a_tensor_that_the_index_lacks_is_named(sharded: Path) -> None:
     save_file({"b": B, "c": A}, sharded / SECOND)
-    assert refusal(sharded) == f"{sharded / INDEX}: c: is in a shard but not in the index; mend the index"
+    assert refusal(sharded) == f"{sharded / INDEX}: c: is in a shard but not in the index; fix the index"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_pickled_checkpoint_is_refused_unread(tmp_path: Path, file: str) -> No
     sprung = tmp_path / "sprung"
     (tmp_path / file).write_bytes(pickle.dumps(Trap(sprung)))
     known = file == "pytorch_model.bin"
-    remedy = f"{file} is a pickle: `archetype load --pickled`" if known else f"convert {file} to safetensors"
+    remedy = f"{file} is a pickle: `archetype import --allow-pickle`" if known else f"convert {file} to safetensors"
     assert remedy in refusal(tmp_path)
     assert not sprung.exists()
     pickle.loads((tmp_path / file).read_bytes())  # the trap works

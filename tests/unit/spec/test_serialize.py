@@ -77,17 +77,17 @@ def test_biases_that_agree_are_one_word() -> None:
     ("name", "content", "message"),
     [
         ("a.yaml", b"d_model: [1",
-         "{file}:1:12: is not YAML: expected ',' or ']', but got '<stream end>'; mend that line"),
-        ("a.json", b'{"d_model": }', "{file}:1:13: is not JSON: Expecting value; mend that line"),
+         "{file}:1:12: is not YAML: expected ',' or ']', but got '<stream end>'; fix that line"),
+        ("a.json", b'{"d_model": }', "{file}:1:13: is not JSON: Expecting value; fix that line"),
         ("a.yaml", b"- 1", "{file}: does not hold a mapping; write key: value lines"),
         ("a.json", b"[]", "{file}: does not hold a mapping; write key: value lines"),
         ("a.yaml", b"", "{file}: does not hold a mapping; write key: value lines"),
         ("a.yaml", b"name: \xff", "{file}: is not UTF-8 at byte 6; save it as UTF-8"),
         ("a.yaml", b"kind: encodr", "{file}: kind: there is no kind 'encodr' of model; did you mean encoder?"),
         ("a.yaml", b"a: 1\na: 2", "{file}:2:1: is not YAML: found duplicate key \"a\" with value \"2\" "
-         '(original value: "1"); mend that line'),
+         '(original value: "1"); fix that line'),
         ("a.yaml", b"a: !!python/object:os.system {}", "{file}:1:4: is not YAML: could not determine a constructor for "
-         "the tag 'tag:yaml.org,2002:python/object:os.system'; mend that line"),
+         "the tag 'tag:yaml.org,2002:python/object:os.system'; fix that line"),
         ("a.json", b"[" * 100_000, "{file}: is not JSON: maximum recursion depth exceeded while decoding a JSON array "
          "from a unicode string; check the file"),
     ],
