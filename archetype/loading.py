@@ -20,6 +20,7 @@ from archetype.io.tensors import SHARD_BYTES
 from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
 from archetype.models import CausalModel, EncoderDecoder
+from archetype.nn.device import resolve_device
 from archetype.runs.directory import Run, read_run_model, write_run_spec, write_weights
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import FILE as CHAT_TEMPLATE
@@ -50,7 +51,7 @@ def load(
     Warns:
         UnknownFamily: the family is not registered; the message says what was inferred, and from what.
     """
-    folder, device = hub.local(Path(folder), allow_pickle), torch.device(device)
+    folder, device = hub.local(Path(folder), allow_pickle), resolve_device(device)
     if Run(folder).exists:
         if overrides:
             cause = "the specification of a run cannot be changed"
