@@ -11,6 +11,7 @@ from archetype.models import Model
 from archetype.runs import checkpoints
 from archetype.runs.directory import Run
 from archetype.tokenizers import Tokenizer
+from archetype.train.metrics import Saved
 from archetype.train.objectives.base import Objective
 from archetype.train.optimizers import optimizer_tensors
 from archetype.train.recipe import Recipe
@@ -41,7 +42,8 @@ class TrainState:
             "versions": {"archetype": archetype.__version__, "torch": torch.__version__},
         }
 
-    def save(self) -> None:
+    def save(self) -> Saved:
         """Write a checkpoint."""
         optimizer = optimizer_tensors(self.model, self.optimizer)
         checkpoints.write(self.run.checkpoints, self.step, self.model.state_dict(), optimizer, self.provenance())
+        return Saved(self.step)
