@@ -62,7 +62,7 @@ def test_a_step_goes_through_few_files(recipe: Recipe, tmp_path: Path, path: dic
     state = start(tmp_path / "run", recipe, torch.device("cpu"))
     with pytest.raises(Reached):
         loop.run(state, lambda event: None)
-    assert path["stack"] == ["train/loop.py"] * 4
+    assert path["stack"] == ["train/loop.py"] * 3
     assert without_model(path["entered"]) == {
         "data/batches.py", "train/loop.py", "train/objectives/base.py", "train/objectives/next_token.py",
         "train/objectives/text.py", "train/schedules.py",
