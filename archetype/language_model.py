@@ -137,7 +137,7 @@ class LanguageModel:
 
         Args:
             text: a source, or a list of sources.
-            beam: fields of `Beam`, such as length_penalty=1.0.
+            beam: fields of `Beam`, such as num_beams=5 or length_penalty=1.0.
 
         Raises:
             ArchetypeError: the model is no encoder-decoder, a setting is out of range, or a source is too long.
@@ -145,7 +145,7 @@ class LanguageModel:
         sources = [text] if isinstance(text, str) else text
         model = self._model(EncoderDecoder)
         start = self.special.get("decoder_start_token_id")
-        settings = Beam.parse({"never": never_written(self.special)} | beam)
+        settings = Beam.parse({"suppress_tokens": never_written(self.special)} | beam)
         targets = generate.translate(model, self._tokenizer(), sources, settings, start)
         return targets[0] if isinstance(text, str) else targets
 

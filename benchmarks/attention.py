@@ -19,6 +19,7 @@ from archetype import spec
 from archetype.nn.attention import Attention
 from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import initialize
+from archetype.patterns import MaskContext, pattern_rule
 from benchmarks.machine import heading, matmul_flops
 
 D_MODEL, HEADS, WINDOW, SUMMARY = 256, 4, 256, 8
@@ -61,7 +62,7 @@ def step(name: str, length: int) -> Callable[[], None]:
     x = torch.randn(1, length, D_MODEL, generator=torch.Generator().manual_seed(0)).requires_grad_()
 
     def take() -> None:
-        part(x, ForwardContext.of(x))[0].sum().backward()
+        part(x, ForwardContext.of(x)).sum().backward()
         part.zero_grad(set_to_none=True)
         x.grad = None
 
@@ -70,9 +71,9 @@ def step(name: str, length: int) -> Callable[[], None]:
 
 def flops(name: str, length: int) -> tuple[int, int]:
     """Of the allowed pairs, and of those that tiles compute; both with the four projections, times three to train."""
-    pattern, setting = PATTERNS[name][0](length), spec.MaskContext(causal=True, length=length)
+    pattern, setting = PATTERNS[name][0](length), MaskContext(causal=True, length=length)
     projections = 4 * 2 * length * D_MODEL**2
-    pairs = (pattern.pairs(setting), pattern.num_computed_pairs(setting))
+    pairs = (pattern_rule(pattern).pairs(setting), pattern_rule(pattern).num_computed_pairs(setting))
     wanted, computed = (3 * (projections + 4 * count * D_MODEL) for count in pairs)
     return wanted, computed
 

@@ -60,7 +60,7 @@ def paired(parts: dict[str, LatentAttention], length: int, rounds: int) -> dict[
         state.keys.normal_()
         state.values.normal_()
     found: dict[str, list[float]] = {name: [] for name in parts}
-    results = [part(token, ForwardContext.of(token, lengths), states[name])[0] for name, part in parts.items()]
+    results = [part(token, ForwardContext.of(token, lengths), states[name]) for name, part in parts.items()]
     torch.testing.assert_close(*results, rtol=1e-3, atol=1e-4)
     for _ in range(rounds):
         for name, part in parts.items():

@@ -20,7 +20,7 @@ OURS = """
 import torch, archetype
 lm = archetype.load(FOLDER)
 with torch.inference_mode():
-    print(lm.model(TOKENS)[0, -1].float().sum().item())
+    print(lm.model(TOKENS).logits[0, -1].float().sum().item())
 """
 THEIRS = """
 import torch

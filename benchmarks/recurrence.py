@@ -8,9 +8,9 @@ import statistics
 import time
 
 import torch
+from archetype.nn.build import build_mixer
 
 from archetype import spec
-from archetype.nn.build import build_mixer
 from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import initialize
 from benchmarks.machine import heading
@@ -52,7 +52,7 @@ def measured(mixer: spec.Mixer, d_model: int, batch: int, lengths: tuple[int, in
         for times, length in zip(found, lengths, strict=True):
             x = torch.randn(batch, length, d_model, requires_grad=True)
             started = time.perf_counter()
-            y, _ = module(x, ForwardContext.of(x))
+            y = module(x, ForwardContext.of(x))
             y.sum().backward()
             if turn:  # the first warms up
                 times.append(time.perf_counter() - started)

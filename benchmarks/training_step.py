@@ -43,7 +43,7 @@ def main() -> None:
         return take
 
     steps = {
-        "archetype": step(our_model, lambda: cross_entropy_loss(our_model(tokens[:, :-1]), tokens[:, 1:]).loss),
+        "archetype": step(our_model, lambda: cross_entropy_loss(our_model(tokens[:, :-1]).logits, tokens[:, 1:]).loss),
         "transformers": step(their_model, lambda: their_model(input_ids=tokens, labels=tokens).loss),
     }
     command = f"--shape {chosen.shape} --dtype {chosen.dtype} --batch {chosen.batch} --length {chosen.length}"

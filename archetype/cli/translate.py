@@ -16,9 +16,11 @@ def translate(
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT...", help="One or several; without one, standard input's lines.")
     ] = None,
-    beams: Annotated[int | None, typer.Option(help="Kept of each text; 1 is greedy.  [default: 5]")] = None,
+    num_beams: Annotated[int | None, typer.Option(help="Continuations followed; 1 is greedy.  [default: 5]")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="0 favours short targets.  [default: 1.0]")] = None,
-    longer: Annotated[int | None, typer.Option(help="Tokens beyond the source's at most.  [default: 50]")] = None,
+    max_extra_tokens: Annotated[
+        int | None, typer.Option(help="At most so many tokens beyond the source's.  [default: 50]")
+    ] = None,
     dtype: Annotated[str | None, typer.Option(help="Type to compute in.  [default: as stored]")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -28,7 +30,7 @@ def translate(
     from archetype.io.tensors import dtype_of
     from archetype.loading import load
 
-    given = {"beams": beams, "length_penalty": length_penalty, "longer": longer}
+    given = {"num_beams": num_beams, "length_penalty": length_penalty, "max_extra_tokens": max_extra_tokens}
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     Beam.parse(settings)  # a wrong setting is told before a model is read
     lm = load(model, dtype_of(dtype), device)

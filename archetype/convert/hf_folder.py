@@ -41,13 +41,13 @@ def read_model(
     family, spec = read_hf_spec(folder, lambda: Tensors.open(folder, pickled).shapes())
     spec = assign(spec, list(changes))
     tensors = Tensors.open(folder, pickled)
-    if dtype is not None:
-        check_fits_memory(spec, dtype.itemsize)
     names = tensors.names()
     if spec.num_layers > len(names):  # said before so many layers are made
         cause = f"describes {spec.num_layers} layers, and there are only {len(names)} tensors"
         raise CheckpointError(str(folder / "config.json"), cause, "does it describe this checkpoint?")
     model = build_on_meta(spec)
+    if dtype is not None:
+        check_fits_memory(model.to(dtype), spec.name or str(folder))
     try:
         rules = _as_named(family, for_model(family.format.rules_for(spec), spec.num_layers, shapes(model)), names)
         copies = _copies(family, rules, tensors)

@@ -245,9 +245,11 @@ def _inputs(lm: LanguageModel, text: str | None) -> dict[str, Tensor]:
 
 def _ours(lm: LanguageModel, inputs: dict[str, Tensor]) -> Tensor:
     if isinstance(lm.model, EncoderDecoder):
-        return lm.model.teach(inputs["input_ids"], inputs["decoder_input_ids"])
-    (given,) = inputs.values()
-    answer: Tensor = lm.model(given)
+        output = lm.model(inputs["decoder_input_ids"], source=inputs["input_ids"])
+    else:
+        (tokens,) = inputs.values()
+        output = lm.model(tokens)
+    answer: Tensor = output.hidden if output.logits is None else output.logits
     return answer
 
 

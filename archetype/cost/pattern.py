@@ -4,6 +4,7 @@ from archetype import spec
 from archetype.cost.formula import Formula, symbol
 from archetype.cost.registry import Complexity, PartCost, cost_of
 from archetype.cost.work import TrainingWork, Work
+from archetype.patterns import MaskContext, pattern_rule
 
 
 class PatternCost(PartCost):
@@ -16,30 +17,31 @@ class PatternCost(PartCost):
     def pair_flops(self, work: Work) -> Formula:
         """FLOPs of one feature of one head of one row: two for each pair that is counted."""
         T, length = work.length, work.length.value
-        context = spec.MaskContext(work.causal, length, work.layer)
+        context = MaskContext(work.causal, length, work.layer)
         if work.phase == "decode":
-            before = spec.MaskContext(work.causal, length - 1, work.layer)
-            allowed = self.part.pairs(context) - self.part.pairs(before) if work.attention == "allowed" else 0
+            before = MaskContext(work.causal, length - 1, work.layer)
+            rule = pattern_rule(self.part)
+            allowed = rule.pairs(context) - rule.pairs(before) if work.attention == "allowed" else 0
             keys = allowed or self.cache_length(length)
             return 2 * (T if keys == length else symbol("S", keys))
         if work.attention == "allowed":
-            pairs = self.part.pairs(context)
+            pairs = pattern_rule(self.part).pairs(context)
         else:  # a pattern whose tiles hold no fewer pairs than there are is computed whole
-            pairs = min(self.part.num_computed_pairs(context), length**2)
+            pairs = min(pattern_rule(self.part).num_computed_pairs(context), length**2)
         if 2 * pairs == length * (length + 1):
             return T * T + T
         return 2 * (T * T if pairs == length**2 else symbol("A", pairs))
 
     def cache_length(self, length: int) -> int:
         """Positions of a text of `length` tokens that the state holds."""
-        return self.part.cache_length(length)
+        return pattern_rule(self.part).cache_length(length)
 
     def tile_shapes(self, work: TrainingWork) -> list[tuple[int, int, int]]:
         """Number, queries and keys of the tiles that are computed together; of all pairs in one, none."""
-        context = spec.MaskContext(work.causal, work.length, work.layer)
-        if self.part.num_computed_pairs(context) >= work.length**2:
+        context = MaskContext(work.causal, work.length, work.layer)
+        if pattern_rule(self.part).num_computed_pairs(context) >= work.length**2:
             return []
-        return [piece.shape for piece in self.part.pieces(context) if all(piece.shape)]
+        return [piece.shape for piece in pattern_rule(self.part).pieces(context) if all(piece.shape)]
 
 
 @cost_of(spec.Full)

@@ -1,13 +1,12 @@
-"""From a model to text: settings, sampling, the driver, and streaming."""
+"""From a model to text: settings, sampling, the engine, beam search, and what encoders answer."""
 
 from archetype.generate.beam import Beam, beam_search
 from archetype.generate.classify import classify_pictures, classify_texts
-from archetype.generate.decode import Engine, prefill
 from archetype.generate.embed import Pooling, embed
+from archetype.generate.engine import Engine, generate, prefill, stream, stream_ids
 from archetype.generate.fill import Prediction, fill
 from archetype.generate.sample import Sampler
 from archetype.generate.settings import Sampling, generation_config, read_generation_config
-from archetype.generate.text import generate, stream, stream_ids
 from archetype.generate.translate import translate
 
 __all__ = [

@@ -10,23 +10,24 @@ from archetype.models import EncoderDecoder
 from archetype.nn.cache import State
 from archetype.spec.base import Size, Spec
 
-TOGETHER = 64  # sources that are searched at once
+BATCH_SIZE = 64  # sources that are searched at once
 
 
 class Beam(Spec):
     """Settings of a search.
 
-    `beams` are kept of each source; 1 is greedy. A finished target of n tokens is judged by its log-probability divided
-    by ((5 + n) / 6)^length_penalty (Wu 2016, equation 14). A target has at most `longer` tokens more than its source
-    (Vaswani 2017, section 6.1), and none of those that are `never` written, such as Marian's padding.
+    `num_beams` continuations of each source are followed; 1 is greedy. A finished target of n tokens is judged by its
+    log-probability divided by ((5 + n) / 6)^length_penalty (Wu 2016, equation 14). A target has at most
+    `max_extra_tokens` more than its source (Vaswani 2017, section 6.1), and none of `suppress_tokens`, such as Marian's
+    padding.
     """
 
-    beams: Annotated[int, Field(strict=True, ge=1, le=1000)] = 5
+    num_beams: Annotated[int, Field(strict=True, ge=1, le=1000)] = 5
     length_penalty: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 1.0
-    longer: Size = 50
-    never: tuple[Annotated[int, Field(strict=True, ge=0)], ...] = ()
+    max_extra_tokens: Size = 50
+    suppress_tokens: tuple[Annotated[int, Field(strict=True, ge=0)], ...] = ()
 
-    def judged(self, log_probability: float, length: int) -> float:
+    def score(self, log_probability: float, length: int) -> float:
         """The score of a target of `length` tokens, its end included."""
         return log_probability / float(((5 + length) / 6) ** self.length_penalty)
 
@@ -44,12 +45,12 @@ def beam_search(
         settings: of the search.
     """
     order = sorted(range(len(sources)), key=lambda index: len(sources[index]))  # alike lengths, little padding
-    found: dict[int, list[int]] = {}
-    for first in range(0, len(order), TOGETHER):
-        group = order[first : first + TOGETHER]
+    targets: dict[int, list[int]] = {}
+    for first in range(0, len(order), BATCH_SIZE):
+        group = order[first : first + BATCH_SIZE]
         search = _Search(model, [sources[index] for index in group], start, end, settings)
-        found |= dict(zip(group, search.run(), strict=True))
-    return [found[index] for index in range(len(sources))]
+        targets |= dict(zip(group, search.run(), strict=True))
+    return [targets[index] for index in range(len(sources))]
 
 
 class _Search:
@@ -59,85 +60,89 @@ class _Search:
         self.model, self.end, self.settings = model, end, settings
         self.device = model.device
         self.active = list(range(len(sources)))
-        self.limits = [min(model.spec.context_length - 1, len(source) + settings.longer) for source in sources]
+        self.limits = [
+            min(model.spec.context_length - 1, len(source) + settings.max_extra_tokens) for source in sources
+        ]
         self.finished: list[list[tuple[float, list[int]]]] = [[] for _ in sources]
-        self.targets: list[list[list[int]]] = [[[] for _ in range(settings.beams)] for _ in sources]
+        self.targets: list[list[list[int]]] = [[[] for _ in range(settings.num_beams)] for _ in sources]
         self.sources, self.start = sources, start
-        self.never = [token for token in settings.never if token < model.spec.vocab_size]
+        self.suppressed = [token for token in settings.suppress_tokens if token < model.spec.vocab_size]
 
     @torch.inference_mode()
     def run(self) -> list[list[int]]:
         """The best target of each source."""
-        state = self._begun()
-        beams = self.settings.beams
+        state = self._encode_sources()
+        beams = self.settings.num_beams
         newest = torch.full((len(self.active) * beams, 1), self.start, device=self.device)
         scores = torch.full((len(self.active), beams), -torch.inf, device=self.device)
         scores[:, 0] = 0.0  # at the start all beams are alike: one of them num_tokens
         for length in range(1, max(self.limits) + 1):
-            logits, view = self.model(newest, state.narrow(length), last_only=True)
-            state = state.after(view)
-            logs = logits[:, 0].float().log_softmax(-1).view(len(self.active), beams, -1)
-            logs[..., self.never] = -torch.inf
-            scores, rows, newest = self._advanced(scores[..., None] + logs, length)
+            output = self.model(newest, state.narrow(length), last_only=True)
+            state = output.state
+            logs = output.logits[:, 0].float().log_softmax(-1).view(len(self.active), beams, -1)
+            logs[..., self.suppressed] = -torch.inf
+            scores, rows, newest = self._extend(scores[..., None] + logs, length)
             if not self.active:
                 break
             state = state.select(rows)
         return [max(finished)[1] for finished in self.finished]
 
-    def _begun(self) -> State:
+    def _encode_sources(self) -> State:
         """The sources read once, and a row for each beam."""
         num_tokens = torch.tensor([len(source) for source in self.sources])
         padded = torch.zeros(len(self.sources), int(num_tokens.max()), dtype=torch.long)
         for row, source in zip(padded, self.sources, strict=True):
             row[: len(source)] = torch.tensor(source)
         state = self.model.new_state(padded.to(self.device), num_tokens.to(self.device), max(self.limits))
-        return state.select(torch.arange(len(self.sources), device=self.device).repeat_interleave(self.settings.beams))
+        return state.select(
+            torch.arange(len(self.sources), device=self.device).repeat_interleave(self.settings.num_beams)
+        )
 
-    def _advanced(self, scores: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _extend(self, scores: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """The best continuations of each source's beams: their scores, the rows that they continue, their tokens."""
-        beams, vocabulary = self.settings.beams, scores.shape[2]
+        beams, vocabulary = self.settings.num_beams, scores.shape[2]
         best, places = scores.flatten(1).topk(min(2 * beams, scores[0].numel()))
         stay: list[int] = []
-        kept_scores: list[list[float]] = []
+        beam_scores: list[list[float]] = []
         rows: list[int] = []
         tokens: list[int] = []
         for place, source in enumerate(list(self.active)):
-            chosen = self._sorted_out(source, best[place].tolist(), places[place].tolist(), vocabulary, length)
+            chosen = self._select(source, best[place].tolist(), places[place].tolist(), vocabulary, length)
             if self._is_finished(source, chosen, length):
                 continue
             stay.append(source)
             targets = self.targets[source]
             self.targets[source] = [[*targets[beam], token] for _, beam, token in chosen]
-            kept_scores.append([score for score, _, _ in chosen])
+            beam_scores.append([score for score, _, _ in chosen])
             rows += [place * beams + beam for _, beam, _ in chosen]
             tokens += [token for _, _, token in chosen]
         self.active = stay
         newest = torch.tensor(tokens, device=self.device)[:, None]
-        return torch.tensor(kept_scores, device=self.device), torch.tensor(rows, device=self.device), newest
+        return torch.tensor(beam_scores, device=self.device), torch.tensor(rows, device=self.device), newest
 
-    def _sorted_out(
+    def _select(
         self, source: int, scores: list[float], places: list[int], vocabulary: int, length: int
     ) -> list[tuple[float, int, int]]:
         """The (score, beam, token) that go on; those that end, if they are among the best, are finished."""
-        beams = self.settings.beams
+        beams = self.settings.num_beams
         going: list[tuple[float, int, int]] = []
         for rank, (score, place) in enumerate(zip(scores, places, strict=True)):
             beam, token = divmod(place, vocabulary)
             if token != self.end:
                 going.append((score, beam, token))
             elif rank < beams and score > -torch.inf:
-                self.finished[source].append((self.settings.judged(score, length), self.targets[source][beam]))
+                self.finished[source].append((self.settings.score(score, length), self.targets[source][beam]))
         while len(going) < beams:  # a vocabulary smaller than the beam
             going.append((-torch.inf, going[0][1], going[0][2]) if going else (-torch.inf, 0, self.end))
         return going[:beams]
 
     def _is_finished(self, source: int, going: list[tuple[float, int, int]], length: int) -> bool:
         """Whether there are enough targets and none that goes on looks better, or the length is reached."""
-        finished = sorted(self.finished[source], reverse=True)[: self.settings.beams]
+        finished = sorted(self.finished[source], reverse=True)[: self.settings.num_beams]
         best, beam, token = going[0]
         if length >= self.limits[source]:
             if not finished:  # cut off
                 self.finished[source].append((best, [*self.targets[source][beam], token]))
             return True
-        enough = len(finished) == self.settings.beams
-        return enough and self.settings.judged(best, length) <= finished[-1][0]
+        enough = len(finished) == self.settings.num_beams
+        return enough and self.settings.score(best, length) <= finished[-1][0]

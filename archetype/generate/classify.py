@@ -9,7 +9,7 @@ from archetype.generate.embed import encoded
 from archetype.models import Encoder, VisionEncoder
 from archetype.tokenizers import Tokenizer
 
-AT_ONCE = 256  # pictures that go through the model together
+BATCH_SIZE = 256  # pictures that go through the model together
 
 
 @torch.inference_mode()
@@ -20,7 +20,7 @@ def classify_pictures(model: VisionEncoder, images: Float[Tensor, "B C H W"]) ->
         SpecError: the model has no classes, or takes pictures of another size.
     """
     _check_has_classes(model)
-    logits = [model(part.to(model.device)).float() for part in images.split(AT_ONCE)]
+    logits = [model(part.to(model.device)).logits.float() for part in images.split(BATCH_SIZE)]
     return torch.cat(logits).softmax(-1)
 
 
@@ -33,7 +33,7 @@ def classify_texts(model: Encoder, tokenizer: Tokenizer, texts: list[str]) -> Fl
         DataError: a text is empty, or longer than the model's context.
     """
     _check_has_classes(model)
-    logits: Tensor = model(*encoded(model, tokenizer, texts))
+    logits: Tensor = model(*encoded(model, tokenizer, texts)).logits
     return logits.float().softmax(-1)
 
 

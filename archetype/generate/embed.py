@@ -27,7 +27,7 @@ def embed(
         normalized: whether every vector has length 1, so that a product of two is the cosine of their angle.
     """
     tokens, num_tokens = encoded(model, tokenizer, texts)
-    vectors = model.vectors(tokens, num_tokens)
+    vectors = model(tokens, num_tokens).hidden
     if pooling == "first":
         pooled = model.pooled(vectors)
     else:

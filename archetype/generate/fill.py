@@ -51,7 +51,7 @@ def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[
         cause = f"has {len(ids)} tokens and the model's context holds {model.spec.context_length}"
         raise DataError("text", cause, "shorten it")
     tokens = torch.tensor([ids], device=model.device)
-    logits = model(tokens)[0, (tokens[0] == hidden)].float()
+    logits = model(tokens).logits[0, (tokens[0] == hidden)].float()
     logits = logits[:, : tokenizer.vocab_size]  # ids beyond stand for no text
     best = logits.softmax(-1).topk(min(top, logits.shape[-1]))
     return [

@@ -1,4 +1,4 @@
-"""EncoderOutput texts to target texts."""
+"""Source texts to target texts."""
 
 from archetype.data.pairs import end_of_text
 from archetype.errors import DataError
@@ -30,6 +30,6 @@ def translate(
             raise DataError(f"text {number + 1}", cause, "cut it into sentences")
     places = [index for index, text in enumerate(texts) if text.strip()]
     start = end if start is None else start
-    found = beam_search(model, [sources[index] for index in places], start, end, settings) if places else []
-    targets = dict(zip(places, map(tokenizer.decode, found), strict=True))
+    outputs = beam_search(model, [sources[index] for index in places], start, end, settings) if places else []
+    targets = dict(zip(places, map(tokenizer.decode, outputs), strict=True))
     return [targets.get(index, "") for index in range(len(texts))]

@@ -7,6 +7,7 @@ from archetype.models.encoder import Encoder
 from archetype.models.encoder_decoder import EncoderDecoder
 from archetype.models.megabyte import MegaByte
 from archetype.models.ngram import NGram
+from archetype.models.output import Output
 from archetype.models.vision import VisionEncoder
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "MegaByte",
     "Model",
     "NGram",
+    "Output",
     "VisionEncoder",
     "build",
     "build_on_meta",

@@ -4,8 +4,9 @@ import os
 from typing import assert_never
 
 import torch
+from torch import nn
 
-from archetype import cost, spec
+from archetype import spec
 from archetype.errors import SpecError
 from archetype.models.decoder import Decoder
 from archetype.models.encoder import Encoder
@@ -47,21 +48,27 @@ def build(
         SpecError: the weights are larger than this machine's memory.
     """
     device = torch.device(device)
+    model_on_meta = build_on_meta(model).to(dtype)
+    if device.type == "meta":
+        return model_on_meta
     if device.type == "cpu":
-        check_fits_memory(model, dtype.itemsize)
-    built = build_on_meta(model).to(dtype)
-    if device.type != "meta":
-        built = built.to_empty(device=device)
-        initialize(built, model.initialization, model.num_layers, seed)
+        check_fits_memory(model_on_meta, model.name or "the specification")
+    built = model_on_meta.to_empty(device=device)
+    initialize(built, model.initialization, model.num_layers, seed)
     return built
 
 
-def check_fits_memory(model: spec.ModelSpec, bytes_each: int) -> None:
-    """Raise before anything is allocated if the weights exceed this machine's memory."""
+def check_fits_memory(model: nn.Module, name: str) -> None:
+    """Raise before anything is allocated if the weights exceed this machine's memory.
+
+    Args:
+        model: on the meta device.
+        name: what to call it in the message.
+    """
     if not hasattr(os, "sysconf"):  # Windows does not say so simply
         return
-    needed = cost.total_parameters(model) * bytes_each
-    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > present:
-        cause = f"its weights take {needed / 2**30:,.1f} GiB and this machine has {present / 2**30:,.1f} GiB"
-        raise SpecError(model.name or "the specification", cause, "use a smaller one, or device='meta' to count it")
+    needed = sum(parameter.nbytes for parameter in model.parameters())
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > available:
+        cause = f"its weights take {needed / 2**30:,.1f} GiB and this machine has {available / 2**30:,.1f} GiB"
+        raise SpecError(name, cause, "use a smaller one, or device='meta' to count it")

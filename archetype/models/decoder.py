@@ -1,20 +1,20 @@
 """The decoder: embedding, blocks, a norm, and logits of the next token."""
 
-import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from archetype import spec as specs
 from archetype.models.causal import CausalModel
 from archetype.models.embedding import Embedding, check_positions_fit
 from archetype.models.heads import LanguageModelHead
-from archetype.models.stack import Stack, last
-from archetype.nn.cache import LayerState, State
-from archetype.nn.context import ForwardContext
+from archetype.models.output import Output
+from archetype.models.stack import Stack
+from archetype.nn.cache import State
+from archetype.nn.context import ForwardContext, last_tokens
 
 
 class Decoder(Stack, CausalModel):
-    """A stack of blocks in which no position sees a later one (Radford 2018)."""
+    """A stack of blocks in which no position attends to a later one (Radford 2018)."""
 
     spec: specs.Decoder
 
@@ -24,21 +24,20 @@ class Decoder(Stack, CausalModel):
         self.embedding = Embedding(decoder.embedding, decoder.vocab_size, decoder.context_length, decoder.d_model)
         self.lm_head = LanguageModelHead(decoder.head, decoder.vocab_size, decoder.d_model)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return self.embedding.token.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of its weights."""
-        return self.embedding.token.weight.dtype
-
-    def read(
-        self, tokens: Int[Tensor, "B T"], context: ForwardContext, state: State | None, last_only: bool
-    ) -> tuple[Float[Tensor, "B t V"], list[LayerState]]:
-        """Logits after each position, or after each row's last one, and each layer's state after these tokens."""
+    def forward(
+        self,
+        tokens: Int[Tensor, "B T"],
+        state: State | None = None,
+        num_tokens: Int[Tensor, "B"] | None = None,
+        last_only: bool = False,
+    ) -> Output:
+        """Logits of the token after each position, (B, T, V), and the state after these tokens; see `CausalModel`."""
         check_positions_fit(self.spec, tokens.shape[1])
-        x, layers = self.run(self.embedding(tokens, context), context, state)
-        x = self.final_norm(last(x, context)) if last_only else self.final_norm(x, context.valid)
-        return self.lm_head(x, self.embedding.token.weight), layers
+        context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)
+        context.position_bias = self.position_bias
+        x = self.embedding(tokens, context)  # (B, T, D)
+        for block, cache in self.layers(state):
+            x = block(x, context, cache)
+        x = self.final_norm(last_tokens(x, context)) if last_only else self.final_norm(x, context)
+        logits = self.lm_head(x, self.embedding.token.weight)  # (B, t, V)
+        return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x)

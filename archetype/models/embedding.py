@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.errors import SpecError
-from archetype.nn.build import build_norm, build_position
 from archetype.nn.context import ForwardContext
+from archetype.nn.registry import build_norm, build_position
 
 
 class Embedding(nn.Module):
@@ -32,7 +32,7 @@ class Embedding(nn.Module):
         x = x + self.position(context.shared_positions).to(x.dtype)
         if self.token_type is not None:
             x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
-        y: Tensor = self.dropout(self.norm(x, context.valid))
+        y: Tensor = self.dropout(self.norm(x, context))
         return y
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.nn.activation import activation
-from archetype.nn.build import build_norm
+from archetype.nn.registry import build_norm
 
 
 class LanguageModelHead(nn.Module):

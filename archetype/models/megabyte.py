@@ -17,10 +17,11 @@ from archetype.errors import SpecError
 from archetype.models.causal import CausalModel
 from archetype.models.embedding import table
 from archetype.models.heads import LanguageModelHead
+from archetype.models.output import Output
 from archetype.models.stack import Stack
 from archetype.nn.cache import LayerState, State
 from archetype.nn.context import ForwardContext
-from archetype.nn.initialization import draw
+from archetype.nn.initialization import init_weight
 from archetype.nn.position import Learned
 
 
@@ -35,11 +36,6 @@ class PatchState(LayerState):
         """A view of the places that `slots` bytes fill."""
         return PatchState(self.layer.narrow(slots // self.patch_size + 1), self.patch_size)
 
-    def after(self, view: LayerState) -> "PatchState":
-        """The layer's state after the pass."""
-        assert isinstance(view, PatchState)
-        return PatchState(self.layer.after(view.layer), self.patch_size)
-
     def _values(self) -> Iterator[tuple[str, Tensor | LayerState]]:
         yield "layer", self.layer
 
@@ -51,6 +47,10 @@ class PartialPatch(LayerState):
     tokens: Int[Tensor, "B p"]
     context: Float[Tensor, "B G"]
 
+    def update(self, tokens: Tensor, context: Tensor) -> None:
+        """Go on to the patch that each row is in now."""
+        self.tokens, self.context = tokens, context.to(self.context.dtype)
+
 
 class WithStartToken(nn.Module):
     """An embedding with a learned vector that stands before the first."""
@@ -60,9 +60,9 @@ class WithStartToken(nn.Module):
         self.spec = model
         self.start = nn.Parameter(torch.empty(d_model))
 
-    def draw(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> bool:
-        """The start is drawn as a table of one vector."""
-        draw(parameter[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """Draw the start as a table of one vector."""
+        init_weight(tensor[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
         return True
 
 
@@ -110,16 +110,6 @@ class MegaByte(CausalModel):
         self.projection = nn.Linear(model.global_model.d_model // model.patch_size, d_model)
         self.lm_head = LanguageModelHead(model.head, model.vocab_size, d_model)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return self.global_embedding.start.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of its weights."""
-        return self.global_embedding.start.dtype
-
     @torch.no_grad()
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
         """The global layers after the start, and no byte written."""
@@ -127,30 +117,34 @@ class MegaByte(CausalModel):
         layers = self.global_model.new_layers(batch, capacity // size + 1, dtype, device)
         lengths = torch.zeros(batch, dtype=torch.long, device=device)
         start = self.global_embedding.start.expand(batch, 1, -1)
-        contexts, layers = self._globally(start, ForwardContext.of(start, lengths), layers)
-        unfinished = PartialPatch(lengths[:, None].repeat(1, size), contexts[:, 0].to(dtype))
-        return [*(PatchState(layer, size) for layer in layers), unfinished]
+        contexts = self._globally(start, ForwardContext.of(start, lengths), layers)
+        partial = PartialPatch(lengths[:, None].repeat(1, size), contexts[:, 0].to(dtype))
+        return [*(PatchState(layer, size) for layer in layers), partial]
 
-    def read(
-        self, tokens: Int[Tensor, "B T"], context: ForwardContext, state: State | None, last_only: bool
-    ) -> tuple[Float[Tensor, "B t V"], list[LayerState]]:
-        """Logits after each position, or after each row's last one, for which one patch of each row is read."""
+    def forward(
+        self,
+        tokens: Int[Tensor, "B T"],
+        state: State | None = None,
+        num_tokens: Int[Tensor, "B"] | None = None,
+        last_only: bool = False,
+    ) -> Output:
+        """Logits of the byte after each position, (B, T, V), and the state after these bytes; see `CausalModel`."""
         _check_length(self.spec, tokens.shape[1])
-        text = self._patches(tokens, context, state)
-        contexts, layers = self._contexts(text, context, state)
+        context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)
+        text = self._patches(tokens, context, state)  # (B, K, p)
+        contexts = self._contexts(text, context, state)  # (B, K, G)
         first = context.shared_positions[:, :1] // self.spec.patch_size  # the number of the first patch of `text`
         newest = context.ends[:, None] // self.spec.patch_size
         rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
-        unfinished = PartialPatch(text[rows, newest - first][:, 0], contexts[rows, newest - first][:, 0])
+        patch, patch_context = text[rows, newest - first][:, 0], contexts[rows, newest - first][:, 0]
         answered = context.shared_positions + 1  # the bytes that the logits are of
-        if last_only:
-            text, contexts, first = unfinished.tokens[:, None], unfinished.context[:, None], newest
-            answered = context.ends[:, None]
-        x = self._locally(text, contexts, first, context)[rows, answered - first * self.spec.patch_size]
-        logits: Tensor = self.lm_head(x, self.local_embedding.token.weight)
         if state is not None:
-            unfinished.context = unfinished.context.to(_unfinished(state).context.dtype)
-        return logits, [*layers, unfinished]
+            _partial(state).update(patch, patch_context)
+        if last_only:
+            text, contexts, first, answered = patch[:, None], patch_context[:, None], newest, context.ends[:, None]
+        x = self._locally(text, contexts, first, context)[rows, answered - first * self.spec.patch_size]
+        logits = self.lm_head(x, self.local_embedding.token.weight)  # (B, t, V)
+        return Output(logits, state.advance(context.ends) if state else None, context.aux_loss)
 
     def _patches(
         self, tokens: Int[Tensor, "B T"], context: ForwardContext, state: State | None
@@ -167,36 +161,33 @@ class MegaByte(CausalModel):
         places = torch.arange(count * size, device=tokens.device)
         had = context.positions[:, :1] % size
         source = torch.where(places < had, places, places - had + size).clamp(max=size + length - 1)
-        return torch.cat((_unfinished(state).tokens, tokens), dim=1).gather(1, source).view(-1, count, size)
+        return torch.cat((_partial(state).tokens, tokens), dim=1).gather(1, source).view(-1, count, size)
 
     def _contexts(
         self, text: Int[Tensor, "B K p"], context: ForwardContext, state: State | None
-    ) -> tuple[Float[Tensor, "B K G"], list[LayerState]]:
-        """The context of each patch, and the global layers' states after all that are complete."""
+    ) -> Float[Tensor, "B K G"]:
+        """The global model's context of each patch; its caches then hold all patches that are complete."""
         size = self.spec.patch_size
         first = context.shared_positions[:, :1] // size
         x = self.global_embedding(text[:, :-1], first)
         if state is None:
             x = torch.cat((self.global_embedding.start.expand(x.shape[0], 1, -1), x), dim=1)
-            num_tokens = None if context.num_tokens is None else context.num_tokens // size + 1
-            contexts, _ = self._globally(x, _beside(context, x, num_tokens=num_tokens))
-            return contexts, []
+            num_patches = None if context.num_tokens is None else context.num_tokens // size + 1
+            return self._globally(x, _beside(context, x, num_tokens=num_patches))
         complete = context.ends // size - first[:, 0]
-        layers = state.layers[:-1]
         # decoding completes a patch once in p steps: asking is cheaper than a step of the global model for nothing
         if bool((complete > 0).any()):
-            inner = [layer.layer for layer in layers if isinstance(layer, PatchState)]
-            x, inner = self._globally(x, _beside(context, x, first[:, 0] + 1, complete), inner)
-            layers = [PatchState(layer, size) for layer in inner]
-        return torch.cat((_unfinished(state).context[:, None].to(x.dtype), x), dim=1), layers
+            layers = [layer.layer for layer in state.layers if isinstance(layer, PatchState)]
+            x = self._globally(x, _beside(context, x, first[:, 0] + 1, complete), layers)
+        return torch.cat((_partial(state).context[:, None].to(x.dtype), x), dim=1)
 
     def _globally(
         self, x: Float[Tensor, "B K G"], context: ForwardContext, layers: list[LayerState] | None = None
-    ) -> tuple[Float[Tensor, "B K G"], list[LayerState]]:
-        """What the global model gives after each patch."""
+    ) -> Float[Tensor, "B K G"]:
+        """The global model's output after each patch."""
         state = None if layers is None else State(context.positions[:, 0], layers, x.shape[1])
-        x, layers = self.global_model.run(x, context, state)
-        return self.global_model.final_norm(x, context.valid), layers
+        y: Tensor = self.global_model.final_norm(self.global_model.run(x, context, state), context)
+        return y
 
     def _locally(
         self,
@@ -214,22 +205,21 @@ class MegaByte(CausalModel):
         )  # the byte after each row's last is answered too
         x = x.flatten(0, 1)
         inner = _beside(context, x, num_tokens=num_tokens.flatten())
-        x, _ = self.local_model.run(x, inner)
-        y: Tensor = self.local_model.final_norm(x, inner.valid)
+        y: Tensor = self.local_model.final_norm(self.local_model.run(x, inner), inner)
         return y.reshape(text.shape[0], -1, y.shape[2])
 
 
-def _unfinished(state: State) -> PartialPatch:
-    unfinished = state.layers[-1]
-    assert isinstance(unfinished, PartialPatch)
-    return unfinished
+def _partial(state: State) -> PartialPatch:
+    partial = state.layers[-1]
+    assert isinstance(partial, PartialPatch)
+    return partial
 
 
 def _beside(
     context: ForwardContext, x: Tensor, lengths: Tensor | None = None, num_tokens: Tensor | None = None
 ) -> ForwardContext:
     """The context of what another stack reads in the same pass; both add to the same losses."""
-    return replace(ForwardContext.of(x, lengths, num_tokens), losses=context.losses)
+    return replace(ForwardContext.of(x, lengths, num_tokens), aux_losses=context.aux_losses)
 
 
 def _check_length(model: specs.MegaByte, length: int) -> None:

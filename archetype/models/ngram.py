@@ -10,17 +10,17 @@ from archetype import spec as specs
 from archetype.models.causal import CausalModel
 from archetype.models.embedding import Embedding
 from archetype.models.heads import LanguageModelHead
-from archetype.models.stack import last
+from archetype.models.output import Output
 from archetype.nn.activation import activation
 from archetype.nn.cache import LayerState, State
-from archetype.nn.context import ForwardContext
+from archetype.nn.context import ForwardContext, last_tokens
 
 
 @dataclass
 class NGramState(LayerState):
     """The n - 1 newest tokens, the newest last; those before a text's start are arbitrary."""
 
-    tokens: Int[Tensor, "B places"]
+    tokens: Int[Tensor, "B n_minus_1"]
 
 
 class NGram(CausalModel):
@@ -37,52 +37,44 @@ class NGram(CausalModel):
         self.activation = activation(model.activation)
         self.lm_head = LanguageModelHead(model.head, model.vocab_size, model.width)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return self.embedding.token.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of its weights."""
-        return self.embedding.token.weight.dtype
-
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
-        """Tokens, whose number follows from n alone."""
+        """The newest tokens, whose number follows from n alone."""
         return [NGramState(torch.zeros(batch, self.spec.n - 1, dtype=torch.long, device=device))]
 
-    def read(
-        self, tokens: Int[Tensor, "B T"], context: ForwardContext, state: State | None, last_only: bool
-    ) -> tuple[Float[Tensor, "B t V"], list[LayerState]]:
-        """Logits after each position, or after each row's last one, and the tokens that the next will see."""
-        text = torch.cat((_earlier(tokens, state, self.spec.n), tokens), dim=1)
-        x = self._contexts(text, context)
-        x = last(x, context) if last_only else x
+    def forward(
+        self,
+        tokens: Int[Tensor, "B T"],
+        state: State | None = None,
+        num_tokens: Int[Tensor, "B"] | None = None,
+        last_only: bool = False,
+    ) -> Output:
+        """Logits of the token after each position, (B, T, V), and the state after these tokens; see `CausalModel`."""
+        context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)
+        newest = self._newest(state)
+        before = tokens.new_zeros(tokens.shape[0], self.spec.n - 1) if newest is None else newest.tokens
+        text = torch.cat((before, tokens), dim=1)  # (B, n - 1 + T)
+        x = self.windows(text, context)  # (B, T, n D)
+        x = last_tokens(x, context) if last_only else x
         for layer in self.hidden:
             x = self.activation(layer(x))
-        own = self.lm_head.weight
-        return self.lm_head(x, self.embedding.token.weight if own is None else own), [_newest(text, context)]
+        table = self.lm_head.weight
+        logits = self.lm_head(x, self.embedding.token.weight if table is None else table)  # (B, t, V)
+        if state is None or newest is None:
+            return Output(logits)
+        ends = torch.full_like(text[:, 0], tokens.shape[1]) if num_tokens is None else num_tokens
+        newest.tokens = text.gather(1, ends[:, None] + torch.arange(self.spec.n - 1, device=text.device))
+        return Output(logits, state.advance(context.ends))
 
-    def _contexts(self, text: Int[Tensor, "B N"], context: ForwardContext) -> Float[Tensor, "B T nD"]:
-        """For each position its vectors and those of the n - 1 before it, the oldest first; zeros before the start."""
-        places = torch.arange(text.shape[1], device=text.device) - (self.spec.n - 1)
-        written = context.shared_positions[:, :1] + places >= 0
-        vectors: Tensor = self.embedding.token(text) * written[..., None]
+    def windows(self, text: Int[Tensor, "B N"], context: ForwardContext) -> Float[Tensor, "B T nD"]:
+        """For each position its vector and those of the n - 1 before it, the oldest first; zeros before the start."""
+        offsets = torch.arange(text.shape[1], device=text.device) - (self.spec.n - 1)
+        exists = context.shared_positions[:, :1] + offsets >= 0
+        vectors: Tensor = self.embedding.token(text) * exists[..., None]
         return vectors.unfold(1, self.spec.n, 1).transpose(2, 3).flatten(2)
 
-
-def _earlier(tokens: Int[Tensor, "B T"], state: State | None, n: int) -> Int[Tensor, "B places"]:
-    """The n - 1 tokens before the new ones."""
-    if state is None:
-        return tokens.new_zeros(tokens.shape[0], n - 1)
-    (newest,) = state.layers
-    assert isinstance(newest, NGramState)
-    return newest.tokens
-
-
-def _newest(text: Int[Tensor, "B N"], context: ForwardContext) -> NGramState:
-    """The n - 1 tokens up to each row's end, of a text that begins n - 1 before the context."""
-    new = context.positions.shape[1]
-    places = torch.arange(text.shape[1] - new, device=text.device)
-    ends = torch.full_like(text[:, 0], new) if context.num_tokens is None else context.num_tokens
-    return NGramState(text.gather(1, ends[:, None] + places))
+    def _newest(self, state: State | None) -> NGramState | None:
+        if state is None:
+            return None
+        (newest,) = state.layers
+        assert isinstance(newest, NGramState)
+        return newest

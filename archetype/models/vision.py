@@ -7,10 +7,11 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.errors import SpecError
 from archetype.models.heads import Classifier, Pooler
+from archetype.models.output import Output
 from archetype.models.stack import Stack
-from archetype.nn.build import build_norm, build_position
 from archetype.nn.context import ForwardContext
-from archetype.nn.initialization import draw
+from archetype.nn.initialization import init_weight
+from archetype.nn.registry import build_norm, build_position
 
 
 class PatchEmbedding(nn.Module):
@@ -38,9 +39,9 @@ class PatchEmbedding(nn.Module):
         y: Tensor = self.dropout(self.norm(x + self.position(positions).to(dtype)))
         return y
 
-    def draw(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> bool:
-        """The class token is drawn as a table of one vector."""
-        draw(parameter[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """Draw the class token as a table of one vector."""
+        init_weight(tensor[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
         return True
 
 
@@ -70,39 +71,31 @@ class VisionEncoder(Stack):
         """Where the model is."""
         return self.embedding.patch.weight.device
 
-    def vectors(self, images: Float[Tensor, "B C H W"], losses: list[Tensor] | None = None) -> Float[Tensor, "B T D"]:
-        """The vector of the class token, where there is one, and of each patch in its picture.
+    def pooled(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
+        """The vector of each image: the class token's, or the patches' mean; through the pooler where there is one."""
+        x = hidden[:, 0] if self.spec.class_token else hidden.mean(dim=1)
+        return x if self.pooler is None else self.pooler(x)
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Output:
+        """The hidden vectors of the class token, where there is one, and of the patches; the head's logits (B, Y).
 
         Args:
             images: of the channels and the size that the specification says.
-            losses: is given what parts add to the loss that is trained on.
 
         Raises:
             SpecError: the images are of another size.
         """
         check_image_size(self.spec, images)
-        x = self.embedding(images)
+        x = self.embedding(images)  # (B, T, D)
         context = ForwardContext.of(x)
-        x, _ = self.run(x, context)
-        if losses is not None:
-            losses += context.losses
-        y: Tensor = self.final_norm(x)
-        return y
-
-    def pooled(self, vectors: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
-        """The vector that stands for each picture: the class token's, or the patches' mean; through the pooler."""
-        x = vectors[:, 0] if self.spec.class_token else vectors.mean(dim=1)
-        return x if self.pooler is None else self.pooler(x)
-
-    def forward(self, images: Float[Tensor, "B C H W"], losses: list[Tensor] | None = None) -> Tensor:
-        """What the head gives: (B, classes) logits, or without a head the vectors, (B, T, D)."""
-        x = self.vectors(images, losses)
-        return x if self.classifier is None else self.classifier(self.pooled(x))
+        x = self.final_norm(self.run(x, context), context)
+        logits = None if self.classifier is None else self.classifier(self.pooled(x))
+        return Output(logits, aux_loss=context.aux_loss, hidden=x)
 
 
 def check_image_size(encoder: spec.VisionEncoder, images: Float[Tensor, "B C H W"]) -> None:
     """Raise where the pictures are not what the model's positions and patches are for."""
     expected = encoder.num_channels, encoder.image_size, encoder.image_size
     if images.shape[1:] != expected:
-        given, wanted = (" x ".join(map(str, shape)) for shape in (images.shape[1:], expected))
-        raise SpecError("images", f"they are {given} and the model takes {wanted}", "resize or convert them")
+        size, needed = (" x ".join(map(str, shape)) for shape in (images.shape[1:], expected))
+        raise SpecError("images", f"they are {size} and the model takes {needed}", "resize or convert them")

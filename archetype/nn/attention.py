@@ -1,27 +1,26 @@
-"""Attention over the positions that a pattern allows."""
+"""Attention, from projections to softmax: over the positions that a pattern allows, or over an encoder's output."""
 
 import math
-from functools import lru_cache
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from archetype import spec
-from archetype.nn import masks
-from archetype.nn.cache import KVCache, LayerState, RingKVCache
-from archetype.nn.context import ForwardContext
-from archetype.nn.norm import LayerNorm, RMSNorm
-from archetype.nn.position import Rotary
-from archetype.nn.position_bias import Alibi
-from archetype.nn.scaled_dot_product import ScoreFunction, attend, attend_tiles, tiles
+from archetype.nn.cache import CrossKVCache, KVCache, LayerState, RingKVCache
+from archetype.nn.context import EncoderOutput, ForwardContext
+from archetype.nn.pattern import Bias, Tiles, attend_piece, gather_tiles, scatter_tiles, tiles
+from archetype.nn.position import Rotation, ScoreBias
+from archetype.nn.registry import build_norm, module_class, module_for
+from archetype.nn.scores import MASKED, ScoreFunction, allowed_pairs, present_keys
+from archetype.patterns import MaskContext, pattern_rule
 
 Heads = Float[Tensor, "B H T P"]
 KeyHeads = Float[Tensor, "B K T P"]
 
 
-class MultiHead(nn.Module):
-    """The four projections between a model's vectors and its heads, and how its scores are made."""
+class MultiHeadProjection(nn.Module):
+    """The four projections between a model's vectors and its heads, and how scores are made."""
 
     def __init__(self, attention: spec.Attention, d_model: int) -> None:
         super().__init__()
@@ -38,110 +37,109 @@ class MultiHead(nn.Module):
         self.score = nn.Parameter(torch.empty(heads)) if attention.score == "additive" else None
 
     def _norm(self, features: int) -> nn.Module | None:
-        """Of queries or keys: of each head, or of all `features` together."""
-        features = self.sizes.head_dim if self.spec.qk_norm_over == "head" else features
-        match self.spec.qk_norm:
-            case spec.LayerNorm() as norm:
-                return LayerNorm(norm, features)
-            case spec.RMSNorm() as norm:
-                return RMSNorm(norm, features)
-            case _:
-                return None
+        """The norm of queries or keys: over each head, or over all `features` together."""
+        if isinstance(self.spec.qk_norm, spec.NoNorm):
+            return None
+        return build_norm(self.spec.qk_norm, self.sizes.head_dim if self.spec.qk_norm_over == "head" else features)
 
     @property
-    def scoring(self) -> ScoreFunction:
+    def score_function(self) -> ScoreFunction:
         """How a query and a key make a score; dropout only while training."""
         scale = self.spec.scale or 1 / math.sqrt(self.sizes.head_dim)
         return ScoreFunction(scale, self.spec.softcap, self.score, self.spec.dropout if self.training else 0.0)
 
     def queries(self, x: Float[Tensor, "B T D"]) -> Heads:
-        """What each head looks for."""
-        return self.seen(self.q(x), self.q_norm)
+        """Project to query heads (B, H, T, P)."""
+        return self.split_heads_and_norm(self.q(x), self.q_norm)
 
     def keys_and_values(self, x: Float[Tensor, "B S D"]) -> tuple[Tensor, Tensor]:
-        """What is found where, (B, K, S, P) each."""
-        return self.seen(self.k(x), self.k_norm), self.seen(self.v(x))
+        """Project to key and value heads, (B, K, S, P) each."""
+        return self.split_heads_and_norm(self.k(x), self.k_norm), self.split_heads_and_norm(self.v(x))
 
-    def seen(self, x: Float[Tensor, "B T HP"], norm: nn.Module | None = None) -> Heads:
-        """What was projected, apart by head, normalized and clipped."""
+    def split_heads_and_norm(self, x: Float[Tensor, "B T HP"], norm: nn.Module | None = None) -> Heads:
+        """Split a projection into heads, normalize and clip it."""
         if norm is not None and self.spec.qk_norm_over == "all":
             x, norm = norm(x), None
-        y = self.heads(x)
+        y = x.view(*x.shape[:2], -1, self.sizes.head_dim).transpose(1, 2)  # (B, H, T, P)
         y = y if norm is None else norm(y)
-        return y if self.spec.clip_qkv is None else y.clamp(-self.spec.clip_qkv, self.spec.clip_qkv)
+        bound = self.spec.clip_qkv
+        return y if bound is None else y.clamp(-bound, bound)
 
-    def heads(self, x: Float[Tensor, "B T HP"]) -> Heads:
-        """Features apart by head."""
-        return x.view(*x.shape[:2], -1, self.sizes.head_dim).transpose(1, 2)
-
-    def joined(self, y: Heads) -> Float[Tensor, "B T D"]:
-        """What the heads found, as one vector for each position."""
+    def merge_heads(self, y: Heads) -> Float[Tensor, "B T D"]:
+        """Concatenate the heads and project them back to the model's width."""
         z: Tensor = self.o(y.transpose(1, 2).flatten(2))
         return z
 
 
-class Attention(MultiHead):
+@module_for(spec.Attention)
+class Attention(MultiHeadProjection):
     """o(softmax(scale * q k^T) v) with K key/value heads for H query heads (Vaswani 2017; Ainslie 2023)."""
 
     def __init__(self, attention: spec.Attention, d_model: int, causal: bool, layer: int = 0) -> None:
         super().__init__(attention, d_model)
         self.causal, self.layer = causal, layer
+        self.rotary: Rotation | None = None
+        self.score_bias: ScoreBias | None = None
         position, pattern = attention.position, attention.pattern
-        self.rotary = Rotary(position, self.sizes.rotary_dim) if isinstance(position, spec.Rotary) else None
-        self.alibi = Alibi(self.sizes.num_heads) if isinstance(position, spec.Alibi) else None
+        if not isinstance(position, spec.NoPosition | spec.RelativeBias):  # relative biases belong to the stack
+            module = module_class(position)(position, self.sizes)
+            if isinstance(module, Rotation):
+                self.rotary = module
+            else:
+                assert isinstance(module, ScoreBias), "a position of mixers is a Rotation or a ScoreBias"
+                self.score_bias = module
         # words, for a compiler looks no object of ours up in a table; what BigBird draws differs from layer to layer
         self.pairs_key = (spec.fingerprint(pattern), layer if isinstance(pattern, spec.BigBird) else 0)
-        self.bias_key = (self.pairs_key, position.kind, self.sizes.num_heads)
+        self.bias_key = (self.pairs_key, spec.fingerprint(position), self.sizes.num_heads)
+        self.q_global = self.k_global = self.v_global = None
         if isinstance(pattern, spec.GlobalWindow) and pattern.global_projections:
-            for name in "qkv":
-                mine = getattr(self, name)
-                theirs = nn.Linear(mine.in_features, mine.out_features, bias=mine.bias is not None)
-                self.add_module(f"{name}_global", theirs)
+            self.q_global, self.k_global, self.v_global = (
+                nn.Linear(own.in_features, own.out_features, bias=own.bias is not None)
+                for own in (self.q, self.k, self.v)
+            )
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KVCache:
         """Empty keys and values for `capacity` positions, or for as many as the pattern will look back to."""
-        places = self.spec.pattern.cache_length(capacity)
-        kind = RingKVCache if places < capacity else KVCache
-        return kind.empty(batch, self.sizes.num_kv_heads, places, (self.sizes.head_dim,) * 2, dtype, device)
+        slots = pattern_rule(self.spec.pattern).cache_length(capacity)
+        kind = RingKVCache if slots < capacity else KVCache
+        return kind.empty(batch, self.sizes.num_kv_heads, slots, (self.sizes.head_dim,) * 2, dtype, device)
 
     def forward(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None
-    ) -> tuple[Float[Tensor, "B T D"], LayerState | None]:
-        """Mix the context's positions with each other and with all that the state remembers."""
-        q = self._turned(self.queries(x), context.positions, context)
-        k, v = self.keys_and_values(x)
-        if state is None:
-            k = self._turned(k, context.positions, context)
-            y = self._whole(q, k, v, context)
-            if hasattr(self, "q_global"):
-                y = self._with_global(y, x, context)
-            return self.joined(y), None
-        assert isinstance(state, KVCache)
-        k, v, positions = self._remember(k, v, context, state)
-        return self.joined(attend(q, k, v, self.scoring, self._mask(context, positions))), state
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
+        q = self.apply_rope(self.queries(x), context.positions, context)  # (B, H, T, P)
+        k, v = self.keys_and_values(x)  # (B, K, T, P) each
+        if cache is None:
+            y = self.full_sequence(q, self.apply_rope(k, context.positions, context), v, context)
+            y = y if self.q_global is None else self.attend_globally(y, x, context)
+        else:
+            k, v, positions = self.update_cache(k, v, context, cache)  # (B, K, S, P) twice, (b, S)
+            y = attend(q, k, v, self.score_function, self.mask(context, positions))
+        return self.merge_heads(y)
 
-    def _whole(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext) -> Heads:
-        """A text that is complete: by tiles where they have fewer pairs than all."""
-        length = q.shape[2]
-        setting = spec.MaskContext(self.causal, length, self.layer)
-        pattern, bias = self.spec.pattern, self._bias(context)
-        if not isinstance(pattern, spec.Full) and _computed(pattern, setting) < length * length:
+    def full_sequence(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext) -> Heads:
+        """Attend within texts that are complete: by tiles where they have fewer pairs than all."""
+        length, pattern, bias = q.shape[2], self.spec.pattern, self.bias(context)
+        if isinstance(pattern, spec.Full):
+            if bias is None and (self.causal or context.num_tokens is None):
+                return attend(q, k, v, self.score_function, causal=self.causal)
+        elif (
+            pattern_rule(pattern).num_computed_pairs(where := MaskContext(self.causal, length, self.layer)) < length**2
+        ):
             valid = None if self.causal else context.valid
-            pieces = tiles(pattern, setting, q.device)
-            return attend_tiles(q, k, v, self.scoring, pieces, bias, valid)
-        if isinstance(pattern, spec.Full) and bias is None and (self.causal or context.num_tokens is None):
-            return attend(q, k, v, self.scoring, causal=self.causal)
-        return attend(q, k, v, self.scoring, self._mask(context, context.shared_positions))
+            return attend_tiles(q, k, v, self.score_function, tiles(pattern, where, q.device), bias, valid)
+        return attend(q, k, v, self.score_function, self.mask(context, context.shared_positions))
 
-    def _mask(self, context: ForwardContext, keys: Tensor) -> Tensor:
+    def mask(self, context: ForwardContext, keys: Tensor) -> Tensor:
         """Which pairs are allowed, (b, 1, T, S); with a position bias, its numbers and minus infinity elsewhere."""
-        bias, queries = self._bias(context), context.shared_positions
+        bias, queries = self.bias(context), context.shared_positions
 
         def pairs() -> Tensor:
-            setting = spec.MaskContext(self.causal, keys.shape[1], self.layer)
-            allowed = masks.allowed(self.spec.pattern, setting, queries, keys)
+            where = MaskContext(self.causal, keys.shape[1], self.layer)
+            allowed = allowed_pairs(self.spec.pattern, where, queries, keys)
             if not self.causal and context.num_tokens is not None:
-                allowed = allowed & masks.present(context.num_tokens, keys[0])
+                allowed = allowed & present_keys(context.num_tokens, keys[0])
             return allowed
 
         allowed = context.cached(self.pairs_key, pairs)
@@ -150,36 +148,110 @@ class Attention(MultiHead):
         masked: Tensor = context.cached(self.bias_key, lambda: bias(queries, keys).masked_fill(~allowed, -math.inf))
         return masked
 
-    def _bias(self, context: ForwardContext) -> nn.Module | None:
-        return context.position_bias if isinstance(self.spec.position, spec.RelativeBias) else self.alibi
+    def bias(self, context: ForwardContext) -> nn.Module | None:
+        """What is added to the scores of each pair: the stack's table, or this mixer's own."""
+        return context.position_bias if isinstance(self.spec.position, spec.RelativeBias) else self.score_bias
 
-    def _turned(self, x: Heads, positions: Tensor, context: ForwardContext) -> Heads:
+    def apply_rope(self, x: Heads, positions: Tensor, context: ForwardContext) -> Heads:
+        """Rotate queries or keys that stand at `positions`, where positions are rotary."""
         return x if self.rotary is None else self.rotary(x, positions, context)
 
-    def _remember(
-        self, k: KeyHeads, v: KeyHeads, context: ForwardContext, state: KVCache
+    def update_cache(
+        self, k: KeyHeads, v: KeyHeads, context: ForwardContext, cache: LayerState
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys are stored rotated, except where the rotation follows the request's length."""
+        """Append keys and values; keys are stored rotated, except where the rotation follows the request's length."""
+        assert isinstance(cache, KVCache)
         if self.spec.keys_follow_length:
-            k, v, positions = state.append(k, v, context)
-            return self._turned(k, positions, context), v, positions
-        return state.append(self._turned(k, context.positions, context), v, context)
+            k, v, positions = cache.append(k, v, context)
+            return self.apply_rope(k, positions, context), v, positions
+        return cache.append(self.apply_rope(k, context.positions, context), v, context)
 
-    def _with_global(self, y: Heads, x: Float[Tensor, "B T D"], context: ForwardContext) -> Heads:
-        """The global tokens' own look at everything (Beltagy 2020, section 3.1)."""
+    def attend_globally(self, y: Heads, x: Float[Tensor, "B T D"], context: ForwardContext) -> Heads:
+        """Replace the global tokens' results: they attend to all by projections of their own (Beltagy 2020, 3.1)."""
         assert isinstance(self.spec.pattern, spec.GlobalWindow)
+        assert self.q_global is not None and self.k_global is not None and self.v_global is not None
         g = min(self.spec.pattern.num_global_tokens, x.shape[1])
-        norms = {"q": self.q_norm, "k": self.k_norm, "v": None}
-        q, k, v = (self.seen(getattr(self, f"{name}_global")(x), norm) for name, norm in norms.items())
-        q, k = (self._turned(z, context.positions, context) for z in (q, k))
-        seen = None if context.num_tokens is None else masks.present(context.num_tokens, context.positions[0])
-        if (bias := self._bias(context)) is not None:
-            numbers = bias(context.shared_positions[:, :g], context.shared_positions)
-            seen = numbers if seen is None else numbers.masked_fill(~seen, -math.inf)
-        found = attend(q[:, :, :g], k, v, self.scoring, seen)
-        return torch.cat((found, y[:, :, g:]), dim=2)
+        q = self.apply_rope(self.split_heads_and_norm(self.q_global(x), self.q_norm), context.positions, context)
+        k = self.apply_rope(self.split_heads_and_norm(self.k_global(x), self.k_norm), context.positions, context)
+        v = self.split_heads_and_norm(self.v_global(x))
+        mask = None if context.num_tokens is None else present_keys(context.num_tokens, context.positions[0])
+        if (bias := self.bias(context)) is not None:
+            scores = bias(context.shared_positions[:, :g], context.shared_positions)
+            mask = scores if mask is None else scores.masked_fill(~mask, -math.inf)
+        return torch.cat((attend(q[:, :, :g], k, v, self.score_function, mask), y[:, :, g:]), dim=2)
 
 
-@lru_cache(maxsize=64)
-def _computed(pattern: spec.Pattern, setting: spec.MaskContext) -> int:
-    return pattern.num_computed_pairs(setting)
+class CrossAttention(MultiHeadProjection):
+    """Queries from the target, keys and values from an encoder's output (Bahdanau 2014; Vaswani 2017)."""
+
+    def project(self, encoder_output: EncoderOutput) -> CrossKVCache:
+        """The source's keys and values, which stay the same for every token of the target."""
+        rows, length = encoder_output.vectors.shape[:2]
+        num_tokens = encoder_output.num_tokens
+        if num_tokens is None:
+            num_tokens = torch.full((rows,), length, device=encoder_output.vectors.device)
+        return CrossKVCache(*self.keys_and_values(encoder_output.vectors), num_tokens)
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, source: CrossKVCache
+    ) -> Float[Tensor, "B T D"]:
+        """Let each position of the target attend to the source."""
+        keys = torch.arange(source.keys.shape[2], device=x.device)
+        present = context.cached("source", lambda: present_keys(source.num_tokens, keys))
+        return self.merge_heads(attend(self.queries(x), source.keys, source.values, self.score_function, present))
+
+
+def attend(
+    q: Float[Tensor, "B H T P"],
+    k: Float[Tensor, "B K S P"],
+    v: Float[Tensor, "B K S Q"],
+    score: ScoreFunction,
+    mask: Tensor | None = None,
+    causal: bool = False,
+) -> Float[Tensor, "B H T Q"]:
+    """softmax(scores) v, softmax in float32 at least. A query that may see nothing gets any finite vector.
+
+    Args:
+        q: queries of H heads.
+        k: keys of K heads; each serves H / K heads of queries.
+        v: values.
+        score: how scores are made.
+        mask: (b, h, T, S): False, or minus infinity, where a pair is not allowed; other numbers are added.
+        causal: T = S and only the causal triangle is allowed; without a mask.
+    """
+    k, v = k.to(q.dtype), v.to(q.dtype)  # a state may keep fewer bits
+    if score.is_scaled_product and q.shape[2] > 1:
+        mask = mask.to(q.dtype) if mask is not None and mask.is_floating_point() else mask
+        return nn.functional.scaled_dot_product_attention(
+            q, k, v, mask, score.dropout, causal, scale=score.scale, enable_gqa=q.shape[1] != k.shape[1]
+        )
+    scores = score.scores(q, k)
+    if causal:
+        mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).tril()
+    if mask is not None:
+        masked = scores.masked_fill(~mask, MASKED) if mask.dtype == torch.bool else scores + mask
+        scores = masked.clamp(min=MASKED)
+    weights = nn.functional.dropout(scores.softmax(-1), score.dropout).to(q.dtype)
+    return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*q.shape[:3], v.shape[3])
+
+
+def attend_tiles(
+    q: Float[Tensor, "B H T P"],
+    k: Float[Tensor, "B K T P"],
+    v: Float[Tensor, "B K T Q"],
+    score: ScoreFunction,
+    pieces: tuple[Tiles, ...],
+    bias: Bias | None = None,
+    valid: Bool[Tensor, "B T"] | None = None,
+) -> Float[Tensor, "B H T Q"]:
+    """softmax(scores) v over the allowed pairs only, of a whole text.
+
+    Of several pieces, each gives every query a mixture of its keys' values and the logarithm of the sum of their
+    weights; by these sums the mixtures are joined.
+    """
+    if len(pieces) == 1:
+        queries, keys, values, mask = gather_tiles(q, k, v, pieces[0], bias, valid)
+        return scatter_tiles(attend(queries, keys, values, score, mask), pieces[0], batch=q.shape[0])
+    mixtures, sums = zip(*(attend_piece(q, k, v, score, piece, bias, valid) for piece in pieces), strict=True)
+    shares = torch.stack(sums).softmax(0).to(q.dtype)  # (pieces, B, H, T)
+    return (shares[..., None] * torch.stack(mixtures)).sum(0)

@@ -1,138 +1,166 @@
-"""One layer: the wiring decides where norms and residuals go around the contents."""
+"""One layer: its wiring decides where norms and residuals go around mixer, cross-attention and feed-forward part."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import DecoderBlockState, LayerState
+from archetype import spec
+from archetype.nn.attention import CrossAttention
+from archetype.nn.cache import CrossKVCache, DecoderBlockState, LayerState
 from archetype.nn.context import ForwardContext
-from archetype.nn.cross_attention import CrossAttention
-
-Mixed = tuple[Float[Tensor, "B T D"], LayerState | None]
-
-
-@dataclass
-class Contents:
-    """What a block is made of: the parts that its wiring connects."""
-
-    mixer: nn.Module
-    cross: CrossAttention | None
-    feedforward: nn.Module | None
-    dropout: float
-    residual_scale: float = 1.0
+from archetype.nn.registry import build_feedforward, build_mixer, build_norm, module_for
 
 
 class Block(nn.Module):
-    """A mixer, perhaps a look at a source, perhaps a feed-forward part, one after the other.
+    """The contents of a layer and their norms; each wiring is a subclass with a `forward`."""
 
-    A wiring says what a content is given of x, and how x goes on with what the content found; what stands here is the
-    plain one.
-    """
+    norms: ClassVar[tuple[str, ...]] = ("norm",)  # `mixer_norm`, `cross_norm`, `feedforward_norm`, ...
+    mixer: nn.Module
+    cross: CrossAttention | None
+    feedforward: nn.Module | None
+    mixer_norm: nn.Module
+    cross_norm: nn.Module
+    feedforward_norm: nn.Module
 
-    norms: tuple[str, ...] = ("norm",)  # which norms each content has
-
-    def __init__(self, contents: Contents, make_norm: Callable[[], nn.Module]) -> None:
+    def __init__(self, block: spec.Block, d_model: int, causal: bool, layer: int) -> None:
         super().__init__()
-        for name in ("mixer", "cross", "feedforward"):
-            if (content := getattr(contents, name)) is None:
-                continue
-            for norm in self.norms:
-                self.add_module(f"{name}_{norm}", make_norm())
-            self.add_module(name, content)
-        self.mixer, self.cross, self.feedforward = contents.mixer, contents.cross, contents.feedforward
-        self.dropout = nn.Dropout(contents.dropout)
-        self.residual_scale = contents.residual_scale
+        attention = block.cross_attention
+        contents = {
+            "mixer": build_mixer(block.mixer, d_model, causal, layer),
+            "cross": None if attention is None else CrossAttention(attention, d_model),
+            "feedforward": build_feedforward(block.feedforward, d_model),
+        }
+        for name, content in contents.items():
+            if content is not None:
+                for norm in self.norms:
+                    self.add_module(f"{name}_{norm}", build_norm(getattr(block.wiring, "norm"), d_model))  # noqa: B009
+            setattr(self, name, content)
+        self.dropout = nn.Dropout(block.dropout)
+        self.residual_scale = block.residual_scale
 
-    def forward(self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None) -> Mixed:
-        """The vectors after this layer, and its state after them."""
-        own = state.mixer if isinstance(state, DecoderBlockState) else state
-        mixed, own = self.mixer(self.given("mixer", x, context), context, own)
-        x = self.joined("mixer", x, mixed, context)
-        if self.cross is not None:
-            keys = state.cross if isinstance(state, DecoderBlockState) else self.cross.read(context.encoder_output)
-            x = self.joined("cross", x, self.cross(self.given("cross", x, context), context, keys), context)
-            own = DecoderBlockState(own, keys) if own is not None else None
-        if self.feedforward is not None:
-            x = self.joined("feedforward", x, self.feedforward(self.given("feedforward", x, context), context), context)
-        return x, own
+    def caches(
+        self, context: ForwardContext, cache: LayerState | None
+    ) -> tuple[LayerState | None, CrossKVCache | None]:
+        """The mixer's cache, and the source's keys and values: out of the cache, or projected where there is none."""
+        if self.cross is None:
+            return cache, None
+        if isinstance(cache, DecoderBlockState):
+            return cache.mixer, cache.cross
+        assert context.encoder_output is not None, "cross-attention needs an encoder's output"
+        return cache, self.cross.project(context.encoder_output)
 
-    def given(self, content: str, x: Tensor, context: ForwardContext) -> Tensor:
-        """What the content reads: in plain wiring, what is there."""
-        return x
-
-    def joined(self, content: str, x: Tensor, found: Tensor, context: ForwardContext) -> Tensor:
-        """What the next content's `given` starts from: in plain wiring what was found, of a source beside who asked."""
-        found = self.scaled(found)
-        return x + found if content == "cross" else found
-
-    def scaled(self, found: Tensor) -> Tensor:
-        """What a content found, as it is added."""
-        y: Tensor = self.dropout(found)
-        return y if self.residual_scale == 1.0 else y * self.residual_scale
-
-    def norm(self, content: str, x: Tensor, context: ForwardContext, which: str = "norm") -> Tensor:
-        """X through the content's norm."""
-        y: Tensor = getattr(self, f"{content}_{which}")(x, context.valid)
-        return y
+    def branch(self, y: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """What a content gives, as it is added to the residual stream."""
+        z: Tensor = self.dropout(y)
+        return z if self.residual_scale == 1.0 else z * self.residual_scale
 
 
+@module_for(spec.PreNorm)
 class PreNormBlock(Block):
     """x + F(norm(x)) (Xiong 2020)."""
 
-    def given(self, content: str, x: Tensor, context: ForwardContext) -> Tensor:
-        return self.norm(content, x, context)
+    def forward(
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
+    ) -> Float[Tensor, "B T D"]:
+        cache, source = self.caches(context, cache)
+        x = x + self.branch(self.mixer(self.mixer_norm(x, context), context, cache))
+        if self.cross is not None:
+            x = x + self.branch(self.cross(self.cross_norm(x, context), context, source))
+        if self.feedforward is not None:
+            x = x + self.branch(self.feedforward(self.feedforward_norm(x, context), context))
+        return x
 
-    def joined(self, content: str, x: Tensor, found: Tensor, context: ForwardContext) -> Tensor:
-        return x + self.scaled(found)
 
-
+@module_for(spec.PostNorm)
 class PostNormBlock(Block):
     """norm(x + F(x)) (Vaswani 2017)."""
 
-    def joined(self, content: str, x: Tensor, found: Tensor, context: ForwardContext) -> Tensor:
-        return self.norm(content, x + self.scaled(found), context)
+    def forward(
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
+    ) -> Float[Tensor, "B T D"]:
+        cache, source = self.caches(context, cache)
+        x = self.mixer_norm(x + self.branch(self.mixer(x, context, cache)), context)
+        if self.cross is not None:
+            x = self.cross_norm(x + self.branch(self.cross(x, context, source)), context)
+        if self.feedforward is not None:
+            x = self.feedforward_norm(x + self.branch(self.feedforward(x, context)), context)
+        return x
 
 
+@module_for(spec.SandwichNorm)
 class SandwichBlock(Block):
     """x + norm'(F(norm(x))) (Ding 2021; Gemma 2)."""
 
     norms = ("norm", "post_norm")
+    mixer_post_norm: nn.Module
+    cross_post_norm: nn.Module
+    feedforward_post_norm: nn.Module
 
-    def given(self, content: str, x: Tensor, context: ForwardContext) -> Tensor:
-        return self.norm(content, x, context)
+    def forward(
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
+    ) -> Float[Tensor, "B T D"]:
+        cache, source = self.caches(context, cache)
+        y = self.mixer(self.mixer_norm(x, context), context, cache)
+        x = x + self.branch(self.mixer_post_norm(y, context))
+        if self.cross is not None:
+            y = self.cross(self.cross_norm(x, context), context, source)
+            x = x + self.branch(self.cross_post_norm(y, context))
+        if self.feedforward is not None:
+            y = self.feedforward(self.feedforward_norm(x, context), context)
+            x = x + self.branch(self.feedforward_post_norm(y, context))
+        return x
 
-    def joined(self, content: str, x: Tensor, found: Tensor, context: ForwardContext) -> Tensor:
-        return x + self.scaled(self.norm(content, found, context, "post_norm"))
 
-
+@module_for(spec.OutputNorm)
 class OutputNormBlock(Block):
     """x + norm(F(x)) (Liu 2021; OLMo 2)."""
 
-    def joined(self, content: str, x: Tensor, found: Tensor, context: ForwardContext) -> Tensor:
-        return x + self.scaled(self.norm(content, found, context))
+    def forward(
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
+    ) -> Float[Tensor, "B T D"]:
+        cache, source = self.caches(context, cache)
+        x = x + self.branch(self.mixer_norm(self.mixer(x, context, cache), context))
+        if self.cross is not None:
+            x = x + self.branch(self.cross_norm(self.cross(x, context, source), context))
+        if self.feedforward is not None:
+            x = x + self.branch(self.feedforward_norm(self.feedforward(x, context), context))
+        return x
 
 
-class PlainBlock(Block):
-    """F(x); what cross-attention finds is added to the vector that asked (Luong 2015, equation 5)."""
-
-    norms = ()
-
-
+@module_for(spec.ParallelResidual)
 class ParallelBlock(Block):
     """x + mixer(norm(x)) + feedforward(norm'(x)); with a shared norm, the second reads the first's."""
 
-    def __init__(self, contents: Contents, make_norm: Callable[[], nn.Module], shared_norm: bool) -> None:
-        super().__init__(contents, make_norm)
-        if shared_norm:
+    def __init__(self, block: spec.Block, d_model: int, causal: bool, layer: int) -> None:
+        super().__init__(block, d_model, causal, layer)
+        self.shared_norm = isinstance(block.wiring, spec.ParallelResidual) and block.wiring.shared_norm
+        if self.shared_norm:
             del self.feedforward_norm
-        self.shared_norm = shared_norm
 
-    def forward(self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None) -> Mixed:
-        """The vectors after this layer, and its state after them."""
-        normed = self.norm("mixer", x, context)
-        mixed, state = self.mixer(normed, context, state)
+    def forward(
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
+    ) -> Float[Tensor, "B T D"]:
         assert self.feedforward is not None
-        fed = self.feedforward(normed if self.shared_norm else self.norm("feedforward", x, context), context)
-        return x + self.scaled(mixed) + self.scaled(fed), state
+        mixer_input = self.mixer_norm(x, context)
+        feedforward_input = mixer_input if self.shared_norm else self.feedforward_norm(x, context)
+        y = self.mixer(mixer_input, context, cache)
+        return x + self.branch(y) + self.branch(self.feedforward(feedforward_input, context))
+
+
+@module_for(spec.Plain)
+class PlainBlock(Block):
+    """F(x); the result of cross-attention is added to the vector that asked (Luong 2015, equation 5)."""
+
+    norms = ()
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
+    ) -> Float[Tensor, "B T D"]:
+        cache, source = self.caches(context, cache)
+        x = self.branch(self.mixer(x, context, cache))
+        if self.cross is not None:
+            x = x + self.branch(self.cross(x, context, source))
+        if self.feedforward is not None:
+            x = self.branch(self.feedforward(x, context))
+        return x

@@ -1,10 +1,10 @@
-"""What a layer remembers between passes: one value per layer, passed in and returned.
+"""What layers remember between passes: one value per layer, which the layer reads and updates in place.
 
 Nothing hangs on modules. A state's tensors have the batch first, so that rows can be selected, joined and left without
-knowing their kind; a row's length lives once, at the model's `State`. Buffers are written in place: the state passed in
-is spent, and `State.select` makes a copy where two futures are wanted. Masks come from the positions that `append`
-returns, so a mixer need not know whether it reads a full buffer, a ring, or pages. docs/decisions.md has the table of
-all kinds.
+knowing their kind; a row's length lives once, at the model's `State`. A layer commits what it has read by itself: go
+on with `output.state`, and take a copy with `State.select` where two futures are wanted. Masks come from the positions
+that `append` returns, so a mixer need not know whether it reads a full buffer, a ring, or pages. docs/decisions.md has
+the table of all kinds.
 """
 
 from collections.abc import Iterator
@@ -35,30 +35,26 @@ class LayerState:
 
     def insert(self, rows: Int[Tensor, "N"], other: "LayerState") -> None:
         """Put the N rows of `other`, whose buffers may be shorter, in place of these rows."""
-        for name, mine in self._values():
-            theirs = getattr(other, name)
-            if isinstance(mine, LayerState):
-                mine.insert(rows, theirs)
+        for name, value in self._values():
+            source = getattr(other, name)
+            if isinstance(value, LayerState):
+                value.insert(rows, source)
             else:
-                inside = tuple(slice(size) for size in theirs.shape[1:])
-                mine[(rows, *inside)] = theirs
+                inside = tuple(slice(size) for size in source.shape[1:])
+                value[(rows, *inside)] = source
 
     def to(self: S, dtype: torch.dtype) -> S:
-        """The same with its numbers in another type; tokens and counts stay whole."""
+        """The same with floating-point numbers in another type."""
         return replace(self, **{name: value.to(dtype) for name, value in self._values() if value.is_floating_point()})
 
     def narrow(self, slots: int) -> "LayerState":
         """A view of the first `slots` places; whole where the state's size does not follow the length."""
         return self
 
-    def after(self, view: "LayerState") -> "LayerState":
-        """The state after a pass that was given a narrow view of it, and returned `view`."""
-        return view
-
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         """Bytes allocated."""
-        return sum(value.bytes if isinstance(value, LayerState) else value.nbytes for _, value in self._values())
+        return sum(value.nbytes for _, value in self._values())
 
     def _values(self) -> Iterator[tuple[str, Any]]:
         return ((f.name, getattr(self, f.name)) for f in fields(self))
@@ -102,10 +98,6 @@ class KVCache(LayerState):
     def narrow(self, slots: int) -> "KVCache":
         """A view of the first `slots` positions."""
         return KVCache(self.keys[:, :, :slots], self.values[:, :, :slots])
-
-    def after(self, view: LayerState) -> LayerState:
-        """The same buffers: the pass wrote into them."""
-        return self
 
 
 @dataclass
@@ -170,11 +162,6 @@ class DecoderBlockState(LayerState):
         """A narrow view of the mixer's; the source stays whole."""
         return DecoderBlockState(self.mixer.narrow(slots), self.cross)
 
-    def after(self, view: LayerState) -> "DecoderBlockState":
-        """The mixer's state after the pass, beside the same source."""
-        assert isinstance(view, DecoderBlockState)
-        return DecoderBlockState(self.mixer.after(view.mixer), self.cross)
-
 
 @dataclass
 class State:
@@ -183,6 +170,7 @@ class State:
     lengths: Int[Tensor, "B"]
     layers: list[LayerState]
     capacity: int  # the longest row that fits
+    whole: "State | None" = None  # of which this is a narrow view
 
     def select(self, rows: Int[Tensor, "N"]) -> "State":
         """A copy of some rows: those that stay when others leave, or one row several times over."""
@@ -191,23 +179,20 @@ class State:
     def insert(self, rows: Int[Tensor, "N"], other: "State") -> None:
         """Let the rows of `other` join in place of these rows. `other` must not be longer than this state."""
         self.lengths[rows] = other.lengths
-        for mine, theirs in zip(self.layers, other.layers, strict=True):
-            mine.insert(rows, theirs)
+        for layer, source in zip(self.layers, other.layers, strict=True):
+            layer.insert(rows, source)
 
     def narrow(self, slots: int) -> "State":
         """A view that reads only the first `slots` places of each buffer; writes go to the same memory."""
-        return State(self.lengths, [layer.narrow(slots) for layer in self.layers], min(slots, self.capacity))
+        layers = [layer.narrow(slots) for layer in self.layers]
+        return State(self.lengths, layers, min(slots, self.capacity), whole=self.whole or self)
 
-    def after(self, view: "State") -> "State":
-        """The whole state after a pass over a narrow view of it."""
-        layers = [whole.after(part) for whole, part in zip(self.layers, view.layers, strict=True)]
-        return State(view.lengths, layers, self.capacity)
-
-    def advanced(self, ends: Int[Tensor, "B"], layers: list[LayerState]) -> "State":
-        """The state after a pass."""
-        return State(ends, layers, self.capacity)
+    def advance(self, lengths: Int[Tensor, "B"]) -> "State":
+        """The state after a pass, whole also where the pass had a narrow view of it; its layers are up to date."""
+        state = self.whole or self
+        return State(lengths, state.layers, state.capacity)
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         """Bytes allocated by all layers."""
-        return sum(layer.bytes for layer in self.layers)
+        return sum(layer.nbytes for layer in self.layers)

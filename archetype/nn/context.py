@@ -1,4 +1,4 @@
-"""The tokens of one pass: where each stands, which are padding, and what all layers share."""
+"""What all layers of one forward pass share: where its tokens stand, which are padding, and what is computed once."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass
 class EncoderOutput:
-    """What an encoder made of a source text: its vectors, and how many of each row are no padding (None: all)."""
+    """An encoder's vectors, and how many of each row are not padding (None: all)."""
 
     vectors: Float[Tensor, "B S D"]
     num_tokens: Int[Tensor, "B"] | None
@@ -23,17 +23,26 @@ class EncoderOutput:
 class ForwardContext:
     """What every layer of one pass shares.
 
-    `positions` num_tokens from 0 at a row's first token ever; padding, always at a row's end, goes on counting, so that
-    what it leaves in a state lies beyond the row's length, where no mask looks and the next tokens overwrite it.
+    `positions` counts from 0 at a row's first token ever; padding, always at a row's end, goes on counting, so that
+    what it leaves in a cache lies beyond the row's length, where no mask looks and the next tokens overwrite it.
+
+    Attributes:
+        positions: of the new tokens.
+        num_tokens: how many of each row's tokens are not padding (None: all T of every row).
+        starts_at_zero: every row starts at position 0 and sees nothing but these tokens.
+        encoder_output: what cross-attention looks at, where no cache has its keys and values.
+        position_bias: the table of relative positions that the stack's layers share.
+        aux_losses: scalars that parts add to the training loss.
+        shared: results that layers share, by key.
     """
 
     positions: Int[Tensor, "B T"]
-    num_tokens: Int[Tensor, "B"] | None  # tokens of each row that are no padding; None: all T of every row
-    starts_at_zero: bool  # every row starts at position 0 and sees nothing but this context
-    source: EncoderOutput | None = None  # what cross-attention looks at, where no state remembers it
-    position_bias: nn.Module | None = None  # the stack's own table
-    losses: list[Tensor] = field(default_factory=list)  # what parts add to the loss that is trained on
-    computed: dict[Hashable, Any] = field(default_factory=dict)
+    num_tokens: Int[Tensor, "B"] | None
+    starts_at_zero: bool
+    encoder_output: EncoderOutput | None = None
+    position_bias: nn.Module | None = None
+    aux_losses: list[Tensor] = field(default_factory=list)
+    shared: dict[Hashable, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -50,7 +59,7 @@ class ForwardContext:
 
     @property
     def ends(self) -> Int[Tensor, "B"]:
-        """Each row's length after this context."""
+        """Each row's length after these tokens."""
         first = self.positions[:, 0]
         return first + (self.positions.shape[1] if self.num_tokens is None else self.num_tokens)
 
@@ -62,19 +71,26 @@ class ForwardContext:
         return torch.arange(self.positions.shape[1], device=self.positions.device) < self.num_tokens[:, None]
 
     @property
-    def encoder_output(self) -> EncoderOutput:
-        """The source, where there is one."""
-        assert self.source is not None, "cross-attention needs a source, or a state that remembers one"
-        return self.source
-
-    @property
     def shared_positions(self) -> Int[Tensor, "b T"]:
         """The positions, as one row where all rows start alike."""
         return self.positions[:1] if self.starts_at_zero else self.positions
 
+    @property
+    def aux_loss(self) -> Float[Tensor, ""] | None:
+        """The sum of what parts add to the training loss; None where none adds anything."""
+        return torch.stack(self.aux_losses).sum() if self.aux_losses else None
+
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
         """The result of `compute`, shared by all who ask under the same key during this pass."""
-        if key not in self.computed:
-            self.computed[key] = compute()
-        result: T = self.computed[key]
+        if key not in self.shared:
+            self.shared[key] = compute()
+        result: T = self.shared[key]
         return result
+
+
+def last_tokens(x: Float[Tensor, "B T D"], context: ForwardContext) -> Float[Tensor, "B 1 D"]:
+    """The vector of each row's last token that is not padding."""
+    if context.num_tokens is None:
+        return x[:, -1:]
+    rows = torch.arange(x.shape[0], device=x.device)
+    return x[rows, context.num_tokens.clamp(min=1) - 1][:, None]

@@ -11,10 +11,12 @@ from archetype import spec
 from archetype.nn.activation import activation
 from archetype.nn.context import ForwardContext
 from archetype.nn.feedforward import MLP, GatedMLP
+from archetype.nn.registry import module_for
 
 Projection = tuple[Tensor, Tensor | None]  # weight and bias of one expert
 
 
+@module_for(spec.MixtureOfExperts)
 class MixtureOfExperts(nn.Module):
     """sum_i g_i(x) expert_i(x) over the chosen i, plus the shared expert (Shazeer 2017, equation 1; Dai 2024).
 
@@ -33,19 +35,19 @@ class MixtureOfExperts(nn.Module):
         correction = torch.empty(feedforward.num_experts) if feedforward.router.expert_bias else None
         self.register_buffer("correction", correction)
 
-    def reset_buffers(self) -> None:
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """No expert is preferred."""
-        if self.correction is not None:
-            self.correction.zero_()
+        tensor.zero_()
+        return True
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
-        """What the experts make of each token; while training, the balance loss goes to `context.losses`."""
+        """What the experts make of each token; while training, the balance loss goes to `context.aux_losses`."""
         tokens = x.flatten(0, -2)
         affinities = self._affinities(tokens)
         weights, chosen = self._choose(affinities)
         if self.training and self.spec.balance_loss > 0:
             valid = None if context.valid is None else context.valid.flatten()
-            context.losses.append(self.spec.balance_loss * balance(affinities, chosen, valid))
+            context.aux_losses.append(self.spec.balance_loss * load_balancing_loss(affinities, chosen, valid))
         y: Tensor = self.experts(tokens, chosen, weights).view_as(x)
         return y if self.shared is None else y + self._shared(x, context)
 
@@ -70,25 +72,25 @@ class MixtureOfExperts(nn.Module):
 
     def _choose(self, affinities: Float[Tensor, "N E"]) -> tuple[Float[Tensor, "N k"], Int[Tensor, "N k"]]:
         """The weights of each token's experts, and which they are."""
-        worth = affinities if self.correction is None else affinities + self.correction
+        scores = affinities if self.correction is None else affinities + self.correction
         if self.spec.groups is not None:
-            worth = worth.masked_fill(~group_limited_mask(worth, self.spec.groups), -math.inf)
-        chosen = worth.topk(self.spec.experts_per_token).indices
+            scores = scores.masked_fill(~group_limited_mask(scores, self.spec.groups), -math.inf)
+        chosen = scores.topk(self.spec.experts_per_token).indices
         weights = affinities.gather(-1, chosen)
         if self.spec.router.renormalize:
             weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-20)  # sigmoids may all be zero
         return weights * self.spec.router.scale, chosen
 
 
-def group_limited_mask(worth: Float[Tensor, "N E"], groups: spec.ExpertGroups) -> Bool[Tensor, "N E"]:
+def group_limited_mask(scores: Float[Tensor, "N E"], groups: spec.ExpertGroups) -> Bool[Tensor, "N E"]:
     """Whether each expert's group is among those whose best experts are the token's best."""
-    grouped = worth.unflatten(-1, (groups.num_groups, -1))
+    grouped = scores.unflatten(-1, (groups.num_groups, -1))
     best = grouped.topk(groups.top_k_in_group).values.sum(-1).topk(groups.groups_per_token).indices
-    kept = torch.zeros(grouped.shape[:-1], dtype=torch.bool, device=worth.device).scatter(-1, best, True)
-    return kept[..., None].expand(grouped.shape).flatten(1)
+    allowed = torch.zeros(grouped.shape[:-1], dtype=torch.bool, device=scores.device).scatter(-1, best, True)
+    return allowed[..., None].expand(grouped.shape).flatten(1)
 
 
-def balance(
+def load_balancing_loss(
     affinities: Float[Tensor, "N E"], chosen: Int[Tensor, "N k"], valid: Bool[Tensor, "N"] | None = None
 ) -> Float[Tensor, ""]:
     """E sum_e f_e p_e: the share f of choices that fell on an expert, and its mean share p of a token's affinities.

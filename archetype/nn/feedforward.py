@@ -6,8 +6,10 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.nn.activation import activation
 from archetype.nn.context import ForwardContext
+from archetype.nn.registry import module_for
 
 
+@module_for(spec.MLP)
 class MLP(nn.Module):
     """down(f(up(x))) (Vaswani 2017, equation 2)."""
 
@@ -23,6 +25,7 @@ class MLP(nn.Module):
         return y
 
 
+@module_for(spec.GatedMLP)
 class GatedMLP(nn.Module):
     """down(f(gate(x)) * up(x)) (Shazeer 2020, equation 6)."""
 

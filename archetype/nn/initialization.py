@@ -2,7 +2,7 @@
 
 Every tensor is drawn from its own generator, seeded by the model's seed and the tensor's name: adding a part to an
 architecture leaves the numbers of all others as they were. A module whose tensors have distributions of their own (a
-recurrence, a state space) draws them itself in `draw(name, parameter, generator)`, and says True where it did.
+recurrence, a state space) draws them itself in `init_tensor(name, tensor, generator)`, and returns True where it did.
 """
 
 import hashlib
@@ -27,24 +27,23 @@ RESIDUAL_OUTPUTS = (
 
 @torch.no_grad()
 def initialize(model: nn.Module, scheme: spec.Initialization, num_layers: int, seed: int) -> None:
-    """Draw every parameter of `model` in place: norms 1, biases 0, matrices as the scheme says."""
+    """Draw every tensor of `model` in place: norms 1, biases 0, matrices as the scheme says."""
     for path, module in model.named_modules():
-        if hasattr(module, "reset_buffers"):
-            module.reset_buffers()
-        for own_name, parameter in module.named_parameters(recurse=False):
+        tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+        for own_name, tensor in tensors.items():
             name = f"{path}.{own_name}" if path else own_name
-            generator = _generator(seed, name, parameter.device)
-            if hasattr(module, "draw") and module.draw(own_name, parameter, generator):
+            generator = _generator(seed, name, tensor.device)
+            if hasattr(module, "init_tensor") and module.init_tensor(own_name, tensor, generator):
                 continue
             if name.endswith("bias"):
-                parameter.zero_()
-            elif parameter.dim() == 1:
-                parameter.fill_(1.0)
+                tensor.zero_()
+            elif tensor.dim() == 1:
+                tensor.fill_(1.0)
             else:
-                draw(parameter, name, scheme, num_layers, generator)
+                init_weight(tensor, name, scheme, num_layers, generator)
 
 
-def draw(
+def init_weight(
     weight: Tensor, name: str, scheme: spec.Initialization, num_layers: int, generator: torch.Generator | None
 ) -> None:
     """Draw one matrix, or a stack of them, in place."""

@@ -8,26 +8,29 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from archetype import spec
-from archetype.nn import masks
+from archetype.nn.attention import attend
 from archetype.nn.cache import KVCache, LayerState
 from archetype.nn.context import ForwardContext
-from archetype.nn.norm import LayerNorm, NoNorm, RMSNorm
 from archetype.nn.position import Rotary
-from archetype.nn.scaled_dot_product import MASKED, ScoreFunction, attend
+from archetype.nn.registry import build_norm, module_for
+from archetype.nn.scores import MASKED, ScoreFunction, causal_pairs, present_keys
 
-Queries = tuple[Float[Tensor, "B H T P"], Float[Tensor, "B H T R"]]  # the plain and the turned features
-Latents = tuple[Float[Tensor, "B 1 S C"], Float[Tensor, "B 1 S R"]]  # the latents and the turned keys that heads share
+Queries = tuple[Float[Tensor, "B H T P"], Float[Tensor, "B H T R"]]  # the features without and with rotation
+Latents = tuple[
+    Float[Tensor, "B 1 S C"], Float[Tensor, "B 1 S R"]
+]  # the latents and the rotated keys that all heads share
 
 
+@module_for(spec.LatentAttention)
 class LatentAttention(nn.Module):
     """Multi-head latent attention (DeepSeek-AI 2024, section 2.1), in whichever of its two forms is cheaper.
 
     A head's key is [c Wuk, k_R] and its value c Wuv, for the latent c and the turned key k_R of a position. The plain
-    form expands every latent to keys and values; the absorbed form looks at the latents themselves, with the query
-    q Wuk^T, and expands only what it found.
+    form expands every latent to keys and values; the absorbed form attends to the latents themselves, with the query
+    q Wuk^T, and expands only the result.
     """
 
-    def __init__(self, mixer: spec.LatentAttention, d_model: int, causal: bool) -> None:
+    def __init__(self, mixer: spec.LatentAttention, d_model: int, causal: bool, layer: int = 0) -> None:
         super().__init__()
         self.spec, self.causal = mixer, causal
         heads, latent = mixer.num_heads, mixer.kv_lora_rank
@@ -36,37 +39,38 @@ class LatentAttention(nn.Module):
                 self.q = nn.Linear(d_model, heads * mixer.head_dim, bias=False)
             case spec.LowRankQuery(rank=rank):
                 self.q_down = nn.Linear(d_model, rank, bias=mixer.bias)
-                self.q_norm = _norm(mixer.norm, rank)
+                self.q_norm = build_norm(mixer.norm, rank)
                 self.q_up = nn.Linear(rank, heads * mixer.head_dim, bias=False)
             case _:
                 assert_never(mixer.query)
         self.kv_down = nn.Linear(d_model, latent + mixer.qk_rope_head_dim, bias=mixer.bias)
-        self.kv_norm = _norm(mixer.norm, latent)
+        self.kv_norm = build_norm(mixer.norm, latent)
         self.kv_up = nn.Linear(latent, heads * (mixer.qk_nope_head_dim + mixer.v_head_dim), bias=False)
         self.o = nn.Linear(heads * mixer.v_head_dim, d_model, bias=mixer.bias)
-        self.rotary = Rotary(mixer.position, mixer.qk_rope_head_dim)
+        self.rotary = Rotary(mixer.position, mixer.sizes)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KVCache:
-        """Room for the latents and the turned keys of `capacity` positions: C + R numbers each."""
+        """Empty latents and rotated keys for `capacity` positions: C + R numbers each."""
         sizes = self.spec.kv_lora_rank, self.spec.qk_rope_head_dim
         return KVCache.empty(batch, 1, capacity, sizes, dtype, device)
 
     def forward(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None
-    ) -> tuple[Float[Tensor, "B T D"], LayerState | None]:
-        """Mix the context's positions with each other and with all that the state remembers."""
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
         queries, latents = self._queries(x, context), self._latents(x, context)
-        if state is None:
+        if cache is None:
             complete = self.causal or context.num_tokens is None  # then no mask says more than the direction
             allowed = None if complete else self._allowed(context, context.shared_positions)
         else:
-            assert isinstance(state, KVCache)
-            *remembered, positions = state.append(*latents, context)
-            latents = remembered[0].to(x.dtype), remembered[1].to(x.dtype)  # a state may keep fewer bits
+            assert isinstance(cache, KVCache)
+            latent, key, positions = cache.append(*latents, context)
+            latents = latent.to(x.dtype), key.to(x.dtype)  # a cache may have fewer bits
             allowed = self._allowed(context, positions)
         absorbs = self.spec.absorbs(x.shape[1], latents[0].shape[2])
         y = (self._absorbed if absorbs else self._plain)(queries, latents, allowed)
-        return self.o(y.transpose(1, 2).flatten(2)), state
+        z: Tensor = self.o(y.transpose(1, 2).flatten(2))
+        return z
 
     def _queries(self, x: Float[Tensor, "B T D"], context: ForwardContext) -> Queries:
         direct = isinstance(self.spec.query, spec.DirectQuery)
@@ -76,15 +80,15 @@ class LatentAttention(nn.Module):
         return plain, self.rotary(turned, context.positions, context)
 
     def _latents(self, x: Float[Tensor, "B T D"], context: ForwardContext) -> Latents:
-        """What is remembered: latents after their norm and keys after their turn, as one head."""
+        """Latents after their norm and keys after their rotation, as one head."""
         latent, key = self.kv_down(x)[:, None].split((self.spec.kv_lora_rank, self.spec.qk_rope_head_dim), dim=-1)
         return self.kv_norm(latent), self.rotary(key, context.positions, context)
 
     def _allowed(self, context: ForwardContext, keys: Tensor) -> Bool[Tensor, "b 1 t S"]:
         if self.causal:
-            return context.cached("latent causal", lambda: masks.causal(context.shared_positions, keys))
+            return context.cached("latent causal", lambda: causal_pairs(context.shared_positions, keys))
         assert context.num_tokens is not None
-        return masks.present(context.num_tokens, keys[0])
+        return present_keys(context.num_tokens, keys[0])
 
     def _plain(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
         """Every latent expanded to each head's key and value."""
@@ -96,9 +100,8 @@ class LatentAttention(nn.Module):
         # torch's kernel for CPU wants keys as wide as values; without it all weights would be kept
         wide = max(self.spec.head_dim, self.spec.v_head_dim)
         q, k, v = (_widened(part, wide) for part in (torch.cat(queries, dim=-1), key, value))
-        scoring, causal = ScoreFunction(self._scale, dropout=self._dropout), self.causal and allowed is None
-        found = attend(q, k, v, scoring, allowed, causal)
-        return found[..., : self.spec.v_head_dim]
+        score, causal = ScoreFunction(self._scale, dropout=self._dropout), self.causal and allowed is None
+        return attend(q, k, v, score, allowed, causal)[..., : self.spec.v_head_dim]
 
     def _absorbed(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
         """The latents are keys and values of one head, which all heads of queries share."""
@@ -106,8 +109,8 @@ class LatentAttention(nn.Module):
         (latent, shared), (batch, heads, length, _) = (part[:, 0] for part in latents), plain.shape
         up = self.kv_up.weight.view(heads, -1, latent.shape[-1])
         key_up, value_up = up.split((self.spec.qk_nope_head_dim, self.spec.v_head_dim), dim=1)
-        looked_for = torch.einsum("bhtp,hpc->bhtc", plain, key_up).flatten(1, 2)  # (B, H T, C)
-        scores = looked_for @ latent.transpose(1, 2) + turned.flatten(1, 2) @ shared.transpose(1, 2)
+        queries_of_latents = torch.einsum("bhtp,hpc->bhtc", plain, key_up).flatten(1, 2)  # (B, H T, C)
+        scores = queries_of_latents @ latent.transpose(1, 2) + turned.flatten(1, 2) @ shared.transpose(1, 2)
         scores = self._scale * scores.to(torch.promote_types(scores.dtype, torch.float32))
         scores = scores.unflatten(1, (heads, length))
         if allowed is None and self.causal:
@@ -115,8 +118,8 @@ class LatentAttention(nn.Module):
         if allowed is not None:
             scores = scores.masked_fill(~allowed, MASKED)
         weights = nn.functional.dropout(scores.softmax(-1), self._dropout).to(plain.dtype)
-        found = (weights.flatten(1, 2) @ latent).view(batch, heads, length, -1)
-        return torch.einsum("bhtc,hqc->bhtq", found, value_up)
+        mixed = (weights.flatten(1, 2) @ latent).view(batch, heads, length, -1)  # (B, H, T, C)
+        return torch.einsum("bhtc,hqc->bhtq", mixed, value_up)
 
     @property
     def _scale(self) -> float:
@@ -131,15 +134,3 @@ def _widened(x: Float[Tensor, "*dims P"], features: int) -> Float[Tensor, "*dims
     """Zeros behind, which change no product."""
     missing = features - x.shape[-1]
     return nn.functional.pad(x, (0, missing)) if missing else x
-
-
-def _norm(norm: spec.VectorNorm, features: int) -> nn.Module:
-    match norm:
-        case spec.LayerNorm():
-            return LayerNorm(norm, features)
-        case spec.RMSNorm():
-            return RMSNorm(norm, features)
-        case spec.NoNorm():
-            return NoNorm(norm, features)
-        case _:
-            assert_never(norm)

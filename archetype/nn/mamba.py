@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.registry import module_for
 from archetype.nn.selective_scan import scan
 
 
@@ -28,28 +29,29 @@ class StepProjection(nn.Linear):
         super().__init__(mixer.rank(d_model), mixer.expand * d_model)
         self.spec = mixer
 
-    def draw(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> bool:
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """Steps begin log-uniform between dt_min and dt_max; what the token adds has variance 1/3 (Gu 2023, 3.6)."""
         if name == "weight":
             bound = self.in_features**-0.5
-            parameter.uniform_(-bound, bound, generator=generator)
+            tensor.uniform_(-bound, bound, generator=generator)
         else:
-            steps = parameter.uniform_(math.log(self.spec.dt_min), math.log(self.spec.dt_max), generator=generator)
+            steps = tensor.uniform_(math.log(self.spec.dt_min), math.log(self.spec.dt_max), generator=generator)
             steps.exp_()
-            parameter.copy_(steps + torch.log(-torch.expm1(-steps)))  # the inverse of softplus
+            tensor.copy_(steps + torch.log(-torch.expm1(-steps)))  # the inverse of softplus
         return True
 
 
 class Convolution(nn.Conv1d):
     """Over each channel alone; its weights start uniform within 1 / sqrt(k), as the published code leaves them."""
 
-    def draw(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> bool:
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """A scheme for matrices would all but silence the mixer: a channel has only k inputs."""
         bound = self.kernel_size[0] ** -0.5
-        parameter.uniform_(-bound, bound, generator=generator)
+        tensor.uniform_(-bound, bound, generator=generator)
         return True
 
 
+@module_for(spec.Mamba)
 class Mamba(nn.Module):
     """out_proj(silu(z) * (scan(u) + D u)), u = silu(conv(x')), [x', z] = in_proj(x) (Gu 2023, algorithm 2, figure 3).
 
@@ -57,7 +59,7 @@ class Mamba(nn.Module):
     inputs delta u b, and is read by c. It is computed in float32 at least.
     """
 
-    def __init__(self, mixer: spec.Mamba, d_model: int) -> None:
+    def __init__(self, mixer: spec.Mamba, d_model: int, causal: bool = True, layer: int = 0) -> None:
         super().__init__()
         inner = mixer.expand * d_model
         self.spec = mixer
@@ -70,12 +72,12 @@ class Mamba(nn.Module):
         self.D = nn.Parameter(torch.empty(inner))
         self.out_proj = nn.Linear(inner, d_model, bias=mixer.bias)
 
-    def draw(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> bool:
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """Rates -1 to -Z in every channel (S4D-Real, Gu 2022), and all of the input passed on."""
         if name == "A_log":
-            parameter.copy_(torch.arange(1, self.spec.state_size + 1, device=parameter.device).log())
+            tensor.copy_(torch.arange(1, self.spec.state_size + 1, device=tensor.device).log())
         else:
-            parameter.fill_(1.0)
+            tensor.fill_(1.0)
         return True
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> MambaState:
@@ -88,30 +90,30 @@ class Mamba(nn.Module):
         return MambaState(conv, hidden)
 
     def forward(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None
-    ) -> tuple[Float[Tensor, "B T D"], LayerState | None]:
-        """Read the context's positions after all that the state has read. Padding is not read."""
-        before = state if state is not None else self.new_state(x.shape[0], 0, x.dtype, x.device)
-        assert isinstance(before, MambaState)
-        u, gate = self.in_proj(x).chunk(2, dim=-1)
-        u, conv = self._convolved(u.transpose(1, 2), context, before.conv)
-        y, hidden = self._scanned(u, context, before.hidden)
-        y = self.out_proj((y * nn.functional.silu(gate)).to(x.dtype))
-        after = MambaState(conv.to(before.conv.dtype), hidden.to(before.hidden.dtype))
-        return y, after if state is not None else None
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """Read the new positions after those that the cache has read. Padding is not read."""
+        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
+        assert isinstance(state, MambaState)
+        u, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, T, I) each
+        u, conv = self.convolve(u.transpose(1, 2), context, state.conv)
+        y, hidden = self.selective_scan(u, context, state.hidden)
+        z: Tensor = self.out_proj((y * nn.functional.silu(gate)).to(x.dtype))
+        state.conv, state.hidden = conv.to(state.conv.dtype), hidden.to(state.hidden.dtype)
+        return z
 
-    def _convolved(
+    def convolve(
         self, u: Float[Tensor, "B E T"], context: ForwardContext, conv: Float[Tensor, "B E W"]
     ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B E W"]]:
         """Each position with the W before it; and the newest W inputs of each row that are no padding."""
-        joined = torch.cat((conv.to(u.dtype), u), dim=2)
-        y = nn.functional.silu(self.conv(joined)).transpose(1, 2)
+        inputs = torch.cat((conv.to(u.dtype), u), dim=2)
+        y = nn.functional.silu(self.conv(inputs)).transpose(1, 2)
         if context.num_tokens is None:
-            return y, joined[:, :, u.shape[2] :].clone()  # no view, which would keep the whole text
+            return y, inputs[:, :, u.shape[2] :].clone()  # no view, which would keep the whole text
         places = context.num_tokens[:, None] + torch.arange(conv.shape[2], device=u.device)
-        return y, joined.gather(2, places[:, None].expand(conv.shape))
+        return y, inputs.gather(2, places[:, None].expand(conv.shape))
 
-    def _scanned(
+    def selective_scan(
         self, u: Float[Tensor, "B T E"], context: ForwardContext, hidden: Float[Tensor, "B E Z"]
     ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B E Z"]]:
         """What the state shows at each position, with the input itself; a step of zero leaves the state as it is."""

@@ -1,16 +1,18 @@
 """Normalization of the last axis, with its statistics in float32.
 
-All norms are called alike: with the vectors, and with which positions are no padding (None: all), which only a norm
-over positions looks at.
+All norms are called alike, with the vectors and the context, which only a norm over positions looks at.
 """
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype import spec
+from archetype.nn.context import ForwardContext
+from archetype.nn.registry import module_for
 
 
+@module_for(spec.LayerNorm)
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(variance + eps) * weight + bias, biased variance (Ba 2016); perhaps * (1 + weight)."""
 
@@ -21,16 +23,17 @@ class LayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(d_model)) if norm.weight else None
         self.bias = nn.Parameter(torch.empty(d_model)) if norm.bias else None
 
-    def forward(self, x: Float[Tensor, "... D"], valid: Tensor | None = None) -> Float[Tensor, "... D"]:
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
         weight = 1 + self.weight if self.unit_offset and self.weight is not None else self.weight
         return nn.functional.layer_norm(x, x.shape[-1:], weight, self.bias, self.eps)
 
-    def draw(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> bool:
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """The vector starts as it is."""
-        parameter.fill_(0.0 if name == "bias" or self.unit_offset else 1.0)
+        tensor.fill_(0.0 if name == "bias" or self.unit_offset else 1.0)
         return True
 
 
+@module_for(spec.RMSNorm)
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight (Zhang 2019, equation 4), or * (1 + weight) with a unit offset (Gemma)."""
 
@@ -40,19 +43,20 @@ class RMSNorm(nn.Module):
         self.unit_offset = norm.unit_offset
         self.weight = nn.Parameter(torch.empty(d_model)) if norm.weight else None
 
-    def forward(self, x: Float[Tensor, "... D"], valid: Tensor | None = None) -> Float[Tensor, "... D"]:
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
         if self.weight is None:
             return nn.functional.rms_norm(x, x.shape[-1:], None, self.eps)
         weight = 1 + self.weight if self.unit_offset else self.weight
         x = x.to(torch.promote_types(x.dtype, weight.dtype))  # autocast may have made fewer bits of x
         return nn.functional.rms_norm(x, weight.shape, weight, self.eps)
 
-    def draw(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> bool:
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """The weight starts where the product is 1."""
-        parameter.fill_(0.0 if self.unit_offset else 1.0)
+        tensor.fill_(0.0 if self.unit_offset else 1.0)
         return True
 
 
+@module_for(spec.BatchNorm)
 class BatchNorm(nn.Module):
     """Each feature by its mean and variance over the positions of a batch that are no padding (Ioffe 2015)."""
 
@@ -67,36 +71,38 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_mean", torch.empty(d_model))
         self.register_buffer("running_var", torch.empty(d_model))
 
-    def reset_buffers(self) -> None:
-        """Statistics of nothing seen: mean 0, variance 1."""
-        self.running_mean.zero_()
-        self.running_var.fill_(1.0)
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """Mean 0, variance 1 and the identity."""
+        tensor.fill_(0.0 if name in ("bias", "running_mean") else 1.0)
+        return True
 
-    def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
-        flat = x.flatten(0, -2)
-        kept = flat if valid is None or not self.training else flat[valid.flatten()]
-        if not self.training or kept.shape[0] < 2:  # one vector has no variance
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
+        vectors = x.flatten(0, -2)
+        if self.training and context is not None and context.valid is not None:
+            vectors = vectors[context.valid.flatten()]
+        if not self.training or vectors.shape[0] < 2:  # one vector has no variance
             mean, var = self.running_mean, self.running_var
         else:
-            mean, var = self._observed(kept.float())
+            mean, var = self._observe(vectors.float())
         y = (x.float() - mean) * torch.rsqrt(var + self.spec.eps)
         return (y * self.weight + self.bias).to(x.dtype)
 
-    def _observed(self, kept: Float[Tensor, "N D"]) -> tuple[Tensor, Tensor]:
+    def _observe(self, vectors: Float[Tensor, "N D"]) -> tuple[Tensor, Tensor]:
         """The batch's own statistics; the running ones move towards them, the variance by its unbiased estimate."""
-        mean, var = kept.mean(0), kept.var(0, correction=0)
+        mean, var = vectors.mean(0), vectors.var(0, correction=0)
         with torch.no_grad():
-            n = kept.shape[0]
+            n = vectors.shape[0]
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.spec.momentum)
             self.running_var.lerp_((var * n / (n - 1)).to(self.running_var.dtype), self.spec.momentum)
         return mean, var
 
 
+@module_for(spec.NoNorm)
 class NoNorm(nn.Module):
     """x."""
 
     def __init__(self, norm: spec.NoNorm, d_model: int) -> None:
         super().__init__()
 
-    def forward(self, x: Float[Tensor, "... D"], valid: Tensor | None = None) -> Float[Tensor, "... D"]:
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
         return x

@@ -1,4 +1,4 @@
-"""Positions that are added to embeddings, and rotations of queries and keys."""
+"""Positions: added to embeddings, rotations of queries and keys, and biases of scores."""
 
 import math
 from typing import assert_never
@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.nn.context import ForwardContext
+from archetype.nn.registry import module_for
 
 
+@module_for(spec.Learned)
 class Learned(nn.Module):
     """A trained vector for each position."""
 
@@ -25,6 +27,7 @@ class Learned(nn.Module):
         return nn.functional.embedding(rows.clamp(max=self.weight.shape[0] - 1), self.weight)
 
 
+@module_for(spec.Sinusoidal)
 class Sinusoidal(nn.Module):
     """PE(i, 2j) = sin(i / theta^(2j/D)), PE(i, 2j + 1) = cos(same) (Vaswani 2017, section 3.5).
 
@@ -45,6 +48,7 @@ class Sinusoidal(nn.Module):
         return waves.flatten(-2)
 
 
+@module_for(spec.NoPosition)
 class NoPosition(nn.Module):
     """Nothing is added."""
 
@@ -55,14 +59,23 @@ class NoPosition(nn.Module):
         return torch.zeros((), device=positions.device)
 
 
-class Rotary(nn.Module):
+class Rotation(nn.Module):
+    """Base of positions that rotate queries and keys: `(x, positions, context) -> x`."""
+
+
+class ScoreBias(nn.Module):
+    """Base of positions that are added to attention's scores: `(query positions, key positions) -> (b, H, T, S)`."""
+
+
+@module_for(spec.Rotary)
+class Rotary(Rotation):
     """Turns each pair of features by position times frequency (Su 2021, equation 34)."""
 
-    def __init__(self, position: spec.Rotary, rotary_dim: int) -> None:
+    def __init__(self, position: spec.Rotary, sizes: spec.AttentionSizes) -> None:
         super().__init__()
         self.spec = position
-        self.rotary_dim = rotary_dim
-        self.key = (spec.fingerprint(position), rotary_dim)
+        self.rotary_dim = sizes.rotary_dim
+        self.key = (spec.fingerprint(position), sizes.rotary_dim)
 
     def forward(
         self, x: Float[Tensor, "B H T P"], positions: Int[Tensor, "b T"], context: ForwardContext
@@ -71,14 +84,14 @@ class Rotary(nn.Module):
         where = "queries" if positions is context.positions else "keys"
         cos, sin = context.cached((where, self.key), lambda: self.tables(positions, context))
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-        turned, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
+        rotated, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
         if self.spec.interleaved:
-            even, odd = turned[..., 0::2], turned[..., 1::2]
-            turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
+            even, odd = rotated[..., 0::2], rotated[..., 1::2]
+            rotated = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
         else:
-            first, second = turned.chunk(2, dim=-1)
-            turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-        return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned
+            first, second = rotated.chunk(2, dim=-1)
+            rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+        return torch.cat((rotated, rest), dim=-1) if rest.shape[-1] else rotated
 
     def tables(
         self, positions: Int[Tensor, "b T"], context: ForwardContext
@@ -162,3 +175,50 @@ def _llama3(plain: Float[Tensor, "1 R2"], scaling: spec.Llama3Scaling) -> Float[
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     kept = ((turns - low) / (high - low)).clamp(0, 1)
     return plain / scaling.factor * (1 - kept) + plain * kept
+
+
+@module_for(spec.Alibi)
+class Alibi(ScoreBias):
+    """-m_h |i - j| (Press 2021): each head its own slope, no parameters."""
+
+    def __init__(self, position: spec.Alibi, sizes: spec.AttentionSizes) -> None:
+        super().__init__()
+        self.slopes = alibi_slopes(sizes.num_heads)
+
+    def forward(self, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]) -> Float[Tensor, "b3 H T S"]:
+        distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()
+        return torch.tensor(self.slopes, device=keys.device)[:, None, None] * -distance
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """m_h = 2^(-8h/H), h = 1..H; else those of the next lower power of two, then every other one of the next higher."""
+    power = 2 ** int(math.log2(num_heads))
+    slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
+    between = [2 ** (-4 * h / power) for h in range(1, 2 * power + 1, 2)]
+    return slopes + between[: num_heads - power]
+
+
+class RelativeBias(ScoreBias):
+    """A learned number for each head and bucket of j - i (Raffel 2019, section 2.1)."""
+
+    def __init__(self, position: spec.RelativeBias, num_heads: int, causal: bool) -> None:
+        super().__init__()
+        self.spec = position
+        self.causal = causal
+        self.weight = nn.Parameter(torch.empty(position.num_buckets, num_heads))
+
+    def forward(self, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]) -> Float[Tensor, "b3 H T S"]:
+        buckets = self.buckets(keys[:, None, :] - queries[:, :, None])
+        return nn.functional.embedding(buckets, self.weight).permute(0, 3, 1, 2)
+
+    def buckets(self, ahead: Int[Tensor, "b T S"]) -> Int[Tensor, "b T S"]:
+        """The bucket of each distance; both directions share the buckets where both are seen."""
+        count, first = self.spec.num_buckets, torch.zeros_like(ahead)
+        if not self.causal:
+            count //= 2
+            first = count * (ahead > 0)
+        distance = (-ahead).clamp(min=0) if self.causal else ahead.abs()
+        exact = count // 2
+        octaves = (distance.clamp(min=1).float() / exact).log() / math.log(self.spec.max_distance / exact)
+        far = exact + (octaves * (count - exact)).long()
+        return first + torch.where(distance < exact, distance, far.clamp(max=count - 1))

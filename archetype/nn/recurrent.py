@@ -1,5 +1,7 @@
 """Recurrent mixers: one vector of constant size remembers a text, by torch's kernels."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -11,6 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from archetype import spec
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.registry import module_for
 
 
 @dataclass
@@ -24,6 +27,10 @@ class RNNState(LayerState):
         """What the kernel goes on from."""
         return (self.hidden,)
 
+    def update(self, *vectors: Tensor) -> None:
+        """Take over the kernel's last vectors."""
+        (self.hidden,) = vectors
+
 
 @dataclass
 class LSTMState(RNNState):
@@ -36,15 +43,19 @@ class LSTMState(RNNState):
         """What the kernel goes on from."""
         return self.hidden, self.cell
 
+    def update(self, *vectors: Tensor) -> None:
+        """Take over the kernel's last vectors."""
+        self.hidden, self.cell = vectors
+
 
 class _Uniform:
     """Every tensor of a cell with h hidden features starts uniform within 1 / sqrt(h), as torch draws it."""
 
     hidden_size: int
 
-    def draw(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> bool:
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         bound = self.hidden_size**-0.5
-        parameter.uniform_(-bound, bound, generator=generator)
+        tensor.uniform_(-bound, bound, generator=generator)
         return True
 
 
@@ -57,6 +68,7 @@ class _LSTM(_Uniform, nn.LSTM): ...
 class _GRU(_Uniform, nn.GRU): ...
 
 
+@module_for(spec.RNN, spec.LSTM, spec.GRU)
 class Recurrent(nn.Module):
     """An RNN, LSTM or GRU over the positions (Elman 1990; Hochreiter 1997; Cho 2014).
 
@@ -64,7 +76,9 @@ class Recurrent(nn.Module):
     what it finds at a position holds for the context alone: later spans change nothing of it.
     """
 
-    def __init__(self, mixer: spec.RNN | spec.LSTM | spec.GRU, d_model: int) -> None:
+    def __init__(
+        self, mixer: spec.RNN | spec.LSTM | spec.GRU, d_model: int, causal: bool = True, layer: int = 0
+    ) -> None:
         super().__init__()
         self.directions = 2 if mixer.bidirectional else 1
         self.d_model = d_model
@@ -77,38 +91,56 @@ class Recurrent(nn.Module):
         return kind(*(torch.zeros(batch, self.d_model, dtype=dtype, device=device) for _ in range(vectors)))
 
     def forward(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None
-    ) -> tuple[Float[Tensor, "B T D"], LayerState | None]:
-        """Read the context's positions after all that the state has read. Padding is not read."""
-        if state is None:
-            return self._read(x, context, None)[0], None
-        assert isinstance(state, RNNState)
-        y, new = self._read(x, context, self._split(state.vectors, x.dtype))
-        last = [vectors.transpose(0, 1).flatten(1).to(state.hidden.dtype) for vectors in new]
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """Read the new positions after those that the cache has read. Padding is not read."""
+        if cache is None:
+            return self._run_cell(x, context, None)[0]
+        assert isinstance(cache, RNNState)
+        y, last = self._run_cell(x, context, self._split(cache.vectors, x.dtype))
+        new = [vectors.transpose(0, 1).flatten(1).to(cache.hidden.dtype) for vectors in last]
         if context.num_tokens is not None:  # a row without tokens stays as it was
-            some = (context.num_tokens > 0)[:, None]
-            last = [torch.where(some, now, old) for now, old in zip(last, state.vectors, strict=True)]
-        return y, type(state)(*last)
+            has_tokens = (context.num_tokens > 0)[:, None]
+            new = [torch.where(has_tokens, now, old) for now, old in zip(new, cache.vectors, strict=True)]
+        cache.update(*new)
+        return y
 
     def _split(self, vectors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Float[Tensor, "directions B h"], ...]:
         """The state's vectors as the kernel takes them."""
         halves = (whole.to(dtype).unflatten(1, (self.directions, -1)) for whole in vectors)
         return tuple(half.transpose(0, 1).contiguous() for half in halves)
 
-    def _read(
+    def _run_cell(
         self, x: Tensor, context: ForwardContext, first: tuple[Tensor, ...] | None
     ) -> tuple[Float[Tensor, "B T D"], tuple[Tensor, ...]]:
         """The kernel's output, and where it stood after each row's last token."""
         start = first if first is None or isinstance(self.cell, nn.LSTM) else first[0]
         # padding stands at the end: it matters to who starts there or stops before it, where there is more than a token
         if context.num_tokens is None or x.shape[1] == 1 or (first is None and self.directions == 1):
-            y, last = self.cell(x, start)
+            with _kernels(x):
+                y, last = self.cell(x, start)
         else:
             num_tokens = context.num_tokens.clamp(min=1).cpu()  # the kernel knows no empty rows
             packed = pack_padded_sequence(x, num_tokens, batch_first=True, enforce_sorted=False)
-            y, last = self.cell(packed, start)
+            with _kernels(x):
+                y, last = self.cell(packed, start)
             y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
         return y, last if isinstance(last, tuple) else (last,)
+
+
+@contextmanager
+def _kernels(x: Tensor) -> Iterator[None]:
+    """OneDNN has bfloat16 cells only for processors with such instructions: elsewhere torch's own compute them."""
+    in_bfloat16 = x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
+    if x.device.type != "cpu" or not in_bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        yield
+        return
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def _cell(mixer: spec.RNN | spec.LSTM | spec.GRU, inputs: int, hidden: int) -> nn.RNNBase:

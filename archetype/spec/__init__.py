@@ -4,11 +4,7 @@ from archetype.spec.activation import Activation, Swish
 from archetype.spec.attention import (
     Attention,
     AttentionSizes,
-    DirectQuery,
-    LatentAttention,
-    LowRankQuery,
     ProjectionBiases,
-    Query,
 )
 from archetype.spec.base import Spec, fingerprint
 from archetype.spec.block import (
@@ -23,18 +19,14 @@ from archetype.spec.block import (
 )
 from archetype.spec.edit import assign, differences
 from archetype.spec.embedding import Embedding, PairEmbedding
+from archetype.spec.experts import ExpertGroups, MixtureOfExperts, Router, SigmoidRouter, SoftmaxRouter
 from archetype.spec.feedforward import (
     MLP,
     EightThirds,
     Expert,
-    ExpertGroups,
     FeedForward,
     GatedMLP,
-    MixtureOfExperts,
     NoFeedForward,
-    Router,
-    SigmoidRouter,
-    SoftmaxRouter,
 )
 from archetype.spec.head import (
     ClassificationHead,
@@ -51,7 +43,9 @@ from archetype.spec.initialization import (
     NormalInitialization,
     XavierInitialization,
 )
+from archetype.spec.latent_attention import DirectQuery, LatentAttention, LowRankQuery, Query
 from archetype.spec.layers import cycle, repeat, runs
+from archetype.spec.mamba import Mamba
 from archetype.spec.mixer import Mixer
 from archetype.spec.model import (
     CausalSpec,
@@ -65,7 +59,8 @@ from archetype.spec.model import (
     VisionEncoder,
 )
 from archetype.spec.norm import BatchNorm, LayerNorm, NoNorm, Norm, RMSNorm, VectorNorm
-from archetype.spec.pattern import BigBird, Fixed, Full, GlobalWindow, MaskContext, Pattern, Piece, Strided, Window
+from archetype.spec.part import ByKind, Part, part
+from archetype.spec.pattern import BigBird, Fixed, Full, GlobalWindow, Pattern, Strided, Window
 from archetype.spec.position import (
     Alibi,
     DynamicScaling,
@@ -82,7 +77,7 @@ from archetype.spec.position import (
     Sinusoidal,
     YarnScaling,
 )
-from archetype.spec.recurrent import GRU, LSTM, RNN, Mamba
+from archetype.spec.recurrent import GRU, LSTM, RNN
 from archetype.spec.serialize import json_schema, parse, read, to_json, to_yaml
 from archetype.spec.stack import SizedStack, Stack, StackView
 
@@ -98,6 +93,7 @@ __all__ = [
     "BatchNorm",
     "BigBird",
     "Block",
+    "ByKind",
     "CausalSpec",
     "ClassificationHead",
     "Decoder",
@@ -127,7 +123,6 @@ __all__ = [
     "Llama3Scaling",
     "LowRankQuery",
     "Mamba",
-    "MaskContext",
     "MaskedLanguageModelHead",
     "MegaByte",
     "Mixer",
@@ -145,8 +140,8 @@ __all__ = [
     "OutputNorm",
     "PairEmbedding",
     "ParallelResidual",
+    "Part",
     "Pattern",
-    "Piece",
     "Plain",
     "PostNorm",
     "PreNorm",
@@ -181,6 +176,7 @@ __all__ = [
     "fingerprint",
     "json_schema",
     "parse",
+    "part",
     "read",
     "repeat",
     "runs",

@@ -2,12 +2,14 @@
 
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, PlainSerializer, model_validator
 
 from archetype.spec.base import Flag, Positive, Probability, Size, Spec, invalid
-from archetype.spec.norm import NoNorm, RMSNorm, VectorNorm
-from archetype.spec.pattern import BigBird, Full, GlobalWindow, Pattern
-from archetype.spec.position import Alibi, MixerPosition, NoPosition, Rotary
+from archetype.spec.mixer import Mixer
+from archetype.spec.norm import NoNorm, VectorNorm
+from archetype.spec.part import part
+from archetype.spec.pattern import AnyPattern, BigBird, Full, GlobalWindow
+from archetype.spec.position import Alibi, AnyMixerPosition, NoPosition, Rotary
 
 
 class ProjectionBiases(Spec):
@@ -44,7 +46,8 @@ class AttentionSizes(NamedTuple):
     rotary_dim: int  # R, zero without rotary positions
 
 
-class Attention(Spec):
+@part
+class Attention(Mixer):
     """softmax(scale * q k^T) v over the pairs of `pattern`, then a projection; K key/value heads serve H query heads.
 
     K = H is multi-head (Vaswani 2017), K = 1 multi-query (Shazeer 2019), between them grouped-query attention
@@ -67,8 +70,8 @@ class Attention(Spec):
     clip_qkv: Positive | None = None
     qk_norm: VectorNorm = NoNorm()
     qk_norm_over: Literal["head", "all"] = "head"
-    position: MixerPosition = NoPosition()
-    pattern: Pattern = Full()
+    position: AnyMixerPosition = NoPosition()
+    pattern: AnyPattern = Full()
     dropout: Probability = 0.0
 
     @model_validator(mode="after")
@@ -107,18 +110,15 @@ class Attention(Spec):
         if self.position.dim is not None and self.position.dim > head_dim:
             invalid("position.dim", f"{self.position.dim} is more than head_dim {head_dim}", f"use at most {head_dim}")
 
-    def fits(self, d_model: int) -> None:
-        """Check, inside a validator, what depends on the model's width."""
+    def check(self, width: int, causal: bool) -> None:
+        """Heads divide the width, and a decoder looks at nothing ahead."""
         if self.head_dim is None:
-            if d_model % self.num_heads:
-                cause = f"{self.num_heads} does not divide d_model {d_model}"
-                divisors = [h for h in range(1, d_model + 1) if d_model % h == 0]
+            if width % self.num_heads:
+                cause = f"{self.num_heads} does not divide d_model {width}"
+                divisors = [h for h in range(1, width + 1) if width % h == 0]
                 near = sorted(sorted(divisors, key=lambda h: abs(h - self.num_heads))[:3])
                 invalid("num_heads", cause, f"use {', '.join(map(str, near))} or give head_dim")
-            self._rotation_fits(d_model // self.num_heads)
-
-    def stands(self, causal: bool) -> None:
-        """Check, inside a validator, what depends on the direction of the stack."""
+            self._rotation_fits(width // self.num_heads)
         if causal and isinstance(self.pattern, BigBird):
             cause = "bigbird's random and last blocks look ahead, and a decoder must not"
             invalid("pattern", cause, "use strided, fixed or window, or an encoder")
@@ -136,73 +136,3 @@ class Attention(Spec):
     def keys_follow_length(self) -> bool:
         """Whether a key's rotation changes as the request grows, so that it cannot be stored rotated."""
         return isinstance(self.position, Rotary) and self.position.scaling.kind == "dynamic"
-
-
-class DirectQuery(Spec):
-    """Queries by one projection."""
-
-    kind: Literal["direct"] = "direct"
-
-
-class LowRankQuery(Spec):
-    """Queries through a narrow vector of `rank` features, which is normalized."""
-
-    kind: Literal["low_rank"] = "low_rank"
-    rank: Size
-
-
-Query = Annotated[DirectQuery | LowRankQuery, Field(discriminator="kind")]
-
-
-class LatentAttention(Spec):
-    """Keys and values from one narrow vector for each position (DeepSeek-AI 2024, section 2.1).
-
-    The latent c = norm(x Wdkv) has `kv_lora_rank` features; a head's key is [c Wuk, rope(x Wkr)], its value c Wuv; the
-    turned part of `qk_rope_head_dim` features is shared by all heads. A state holds c and the turned part only. Absent:
-    `scale` is 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim).
-    """
-
-    kind: Literal["latent"] = "latent"
-    num_heads: Size
-    query: Query = DirectQuery()
-    kv_lora_rank: Size
-    qk_nope_head_dim: Size
-    qk_rope_head_dim: Size
-    v_head_dim: Size
-    position: Rotary = Rotary(interleaved=True)
-    norm: VectorNorm = RMSNorm(eps=1e-6)
-    bias: Flag = False
-    scale: Positive | None = None
-    dropout: Probability = 0.0
-
-    @model_validator(mode="after")
-    def _rotation_fits(self) -> "LatentAttention":
-        if self.qk_rope_head_dim % 2:
-            invalid("qk_rope_head_dim", f"{self.qk_rope_head_dim} features cannot be paired", "use an even number")
-        if self.position.dim is not None:
-            invalid("position.dim", "the turned features are a part of their own", "use qk_rope_head_dim")
-        if self.position.scaling.kind == "dynamic":
-            cause = "dynamic scaling would turn every remembered key anew"
-            invalid("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
-        return self
-
-    def fits(self, d_model: int) -> None:
-        """Every width does: all sizes are given."""
-
-    def stands(self, causal: bool) -> None:
-        """In every stack."""
-
-    @property
-    def head_dim(self) -> int:
-        """Features of one head's query and key."""
-        return self.qk_nope_head_dim + self.qk_rope_head_dim
-
-    def absorbs(self, queries: int, keys: int) -> bool:
-        """Whether it is cheaper to look at the latents themselves than to expand them to keys and values.
-
-        Both are counted for one row. Plain: expand every latent, then the usual products. Absorbed: the expansion
-        joins the query and the result, and the products run over C + R and C features.
-        """
-        c, r, nope, v = self.kv_lora_rank, self.qk_rope_head_dim, self.qk_nope_head_dim, self.v_head_dim
-        plain = keys * c * (nope + v) + queries * keys * (nope + r + v)
-        return queries * c * (nope + v) + queries * keys * (2 * c + r) < plain

@@ -2,54 +2,65 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from archetype.spec.attention import Attention
 from archetype.spec.base import Flag, Positive, Probability, Spec, invalid
-from archetype.spec.feedforward import FeedForward, NoFeedForward
-from archetype.spec.mixer import Mixer
-from archetype.spec.norm import Norm
+from archetype.spec.feedforward import AnyFeedForward, NoFeedForward
+from archetype.spec.mixer import AnyMixer
+from archetype.spec.norm import AnyNorm
+from archetype.spec.part import ByKind, Part, part
 from archetype.spec.pattern import Full
 from archetype.spec.position import NoPosition
 
 
-class PreNorm(Spec):
+class Wiring(Part):
+    """Base of all wirings."""
+
+
+@part
+class PreNorm(Wiring):
     """x + F(norm(x)) for each content in turn (Xiong 2020)."""
 
     kind: Literal["pre_norm"] = "pre_norm"
-    norm: Norm
+    norm: AnyNorm
 
 
-class PostNorm(Spec):
+@part
+class PostNorm(Wiring):
     """norm(x + F(x)) for each content in turn (Vaswani 2017)."""
 
     kind: Literal["post_norm"] = "post_norm"
-    norm: Norm
+    norm: AnyNorm
 
 
-class SandwichNorm(Spec):
+@part
+class SandwichNorm(Wiring):
     """x + norm'(F(norm(x))) for each content in turn (Ding 2021; Gemma 2)."""
 
     kind: Literal["sandwich"] = "sandwich"
-    norm: Norm
+    norm: AnyNorm
 
 
-class OutputNorm(Spec):
+@part
+class OutputNorm(Wiring):
     """x + norm(F(x)) for each content in turn (Liu 2021, Swin v2; OLMo 2)."""
 
     kind: Literal["output_norm"] = "output_norm"
-    norm: Norm
+    norm: AnyNorm
 
 
-class ParallelResidual(Spec):
+@part
+class ParallelResidual(Wiring):
     """x + mixer(norm(x)) + feedforward(norm'(x)) (GPT-J; Chowdhery 2022); a shared norm serves both."""
 
     kind: Literal["parallel"] = "parallel"
-    norm: Norm
+    norm: AnyNorm
     shared_norm: Flag = False
 
 
-class Plain(Spec):
+@part
+class Plain(Wiring):
     """F(x) for each content in turn: no residual and no norm, for recurrent stacks.
 
     What a cross-attention finds is added to the vector that asked for it (Luong 2015, equation 5).
@@ -58,9 +69,7 @@ class Plain(Spec):
     kind: Literal["plain"] = "plain"
 
 
-Wiring = Annotated[
-    PreNorm | PostNorm | SandwichNorm | OutputNorm | ParallelResidual | Plain, Field(discriminator="kind")
-]
+AnyWiring = Annotated[Wiring, ByKind(Wiring)]
 
 
 class Block(Spec):
@@ -70,10 +79,10 @@ class Block(Spec):
     """
 
     renamed: ClassVar[dict[str, str]] = {"cross": "cross_attention"}
-    wiring: Wiring
-    mixer: Mixer
+    wiring: AnyWiring
+    mixer: AnyMixer
     cross_attention: Attention | None = None
-    feedforward: FeedForward = NoFeedForward()
+    feedforward: AnyFeedForward = NoFeedForward()
     dropout: Probability = 0.0
     residual_scale: Positive = 1.0
 

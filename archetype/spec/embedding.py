@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Spec
-from archetype.spec.norm import NoNorm, Norm
-from archetype.spec.position import EmbeddingPosition, NoPosition
+from archetype.spec.norm import AnyNorm, NoNorm
+from archetype.spec.position import AnyEmbeddingPosition, NoPosition
 
 
 class Embedding(Spec):
@@ -16,10 +16,10 @@ class Embedding(Spec):
     """
 
     renamed: ClassVar[dict[str, str]] = {"token_types": "num_token_types"}
-    position: EmbeddingPosition = NoPosition()
+    position: AnyEmbeddingPosition = NoPosition()
     scale: Positive = 1.0
     num_token_types: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
-    norm: Norm = NoNorm()
+    norm: AnyNorm = NoNorm()
     dropout: Probability = 0.0
 
 

@@ -1,11 +1,16 @@
 """The part of a block that works on each position alone."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from archetype.spec.activation import Activation
-from archetype.spec.base import Flag, NotNegative, Positive, Size, Spec, WideSize, invalid
+from archetype.spec.base import Flag, Size, Spec, WideSize
+from archetype.spec.part import ByKind, Part, part
+
+
+class FeedForward(Part):
+    """Base of all feed-forward parts."""
 
 
 class EightThirds(Spec):
@@ -18,7 +23,7 @@ class EightThirds(Spec):
 Width = WideSize | EightThirds
 
 
-class _Projected(Spec):
+class _Projected(FeedForward):
     d_ff: Width
     activation: Activation
     bias: Flag = False
@@ -32,12 +37,14 @@ class _Projected(Spec):
         return self.d_ff
 
 
+@part
 class MLP(_Projected):
     """down(activation(up(x)))."""
 
     kind: Literal["mlp"] = "mlp"
 
 
+@part
 class GatedMLP(_Projected):
     """down(activation(gate(x)) * up(x)) (Shazeer 2020).
 
@@ -50,90 +57,11 @@ class GatedMLP(_Projected):
 Expert = Annotated[MLP | GatedMLP, Field(discriminator="kind")]
 
 
-class SoftmaxRouter(Spec):
-    """A token's affinities are the softmax of its logits over all experts; the largest are its weights.
-
-    `renormalize` makes the chosen weights sum to one; then they are multiplied by `scale`. An `expert_bias` for each
-    expert is added where experts are chosen and nowhere else (DeepSeek-AI 2024b, equation 16); training leaves it.
-    """
-
-    renamed: ClassVar[dict[str, str]] = {"correction": "expert_bias"}
-    kind: Literal["softmax"] = "softmax"
-    renormalize: Flag = False
-    scale: Positive = 1.0
-    expert_bias: Flag = False
-
-
-class SigmoidRouter(Spec):
-    """A token's affinity to each expert is the sigmoid of its logit (DeepSeek-AI 2024b, equation 15)."""
-
-    renamed: ClassVar[dict[str, str]] = {"correction": "expert_bias"}
-    kind: Literal["sigmoid"] = "sigmoid"
-    renormalize: Flag = False
-    scale: Positive = 1.0
-    expert_bias: Flag = False
-
-
-Router = Annotated[SoftmaxRouter | SigmoidRouter, Field(discriminator="kind")]
-
-
-class ExpertGroups(Spec):
-    """A token chooses `groups_per_token` of `num_groups` groups, and its experts in them.
-
-    A group is worth what its best expert is (DeepSeek-AI 2024, section 2.2.2), or its `top_k_in_group` ones together
-    (DeepSeek-AI 2024b, section 2.1.2).
-    """
-
-    renamed: ClassVar[dict[str, str]] = {"best": "top_k_in_group"}
-    num_groups: Size
-    groups_per_token: Size
-    top_k_in_group: Size = 1
-
-
-class MixtureOfExperts(Spec):
-    """The weighted sum of a token's `experts_per_token` best experts, plus the `shared` one (Shazeer 2017; Dai 2024).
-
-    With `shared_gate` the shared one is multiplied by the sigmoid of a logit of its own (Qwen2-MoE).
-    `balance_loss` weighs the auxiliary loss E sum_e f_e p_e, with f_e the share of the choices that fell on expert e
-    and p_e its mean share of a token's affinities (Fedus 2021, equation 4); it is 1 where all experts are chosen alike.
-    """
-
-    kind: Literal["experts"] = "experts"
-    num_experts: Size
-    experts_per_token: Size
-    expert: Expert
-    shared: Expert | None = None
-    shared_gate: Flag = False
-    router: Router = SoftmaxRouter(renormalize=True)
-    groups: ExpertGroups | None = None
-    balance_loss: NotNegative = 0.0
-
-    @model_validator(mode="after")
-    def _choices_exist(self) -> "MixtureOfExperts":
-        experts, chosen = self.num_experts, self.experts_per_token
-        if chosen > experts:
-            invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
-        if self.shared_gate and self.shared is None:
-            invalid("shared_gate", "there is no shared expert to weigh", "give one, or leave shared_gate out")
-        if self.groups is not None:
-            groups, of = self.groups.groups_per_token, self.groups.num_groups
-            if experts % of:
-                invalid("groups.num_groups", f"{of} does not divide num_experts {experts}", "use a divisor")
-            if self.groups.top_k_in_group > experts // of:
-                cause = f"{self.groups.top_k_in_group} is more than the {experts // of} experts of a group"
-                invalid("groups.top_k_in_group", cause, f"use at most {experts // of}")
-            if groups > of:
-                invalid("groups.groups_per_token", f"{groups} is more than num_groups {of}", f"use at most {of}")
-            if chosen > groups * (experts // of):
-                cause = f"{chosen} experts do not fit into {groups} groups of {experts // of}"
-                invalid("experts_per_token", cause, "use fewer experts or more groups")
-        return self
-
-
-class NoFeedForward(Spec):
+@part
+class NoFeedForward(FeedForward):
     """A block of its mixer alone."""
 
     kind: Literal["none"] = "none"
 
 
-FeedForward = Annotated[MLP | GatedMLP | MixtureOfExperts | NoFeedForward, Field(discriminator="kind")]
+AnyFeedForward = Annotated[FeedForward, ByKind(FeedForward)]

@@ -6,14 +6,14 @@ from pydantic import Field
 
 from archetype.spec.activation import Activation
 from archetype.spec.base import Flag, Positive, Probability, Size, Spec
-from archetype.spec.norm import NoNorm, Norm
+from archetype.spec.norm import AnyNorm, NoNorm
 
 
 class HeadTransform(Spec):
     """A layer as wide as the model and its norm, before the logits (BERT as a decoder)."""
 
     activation: Activation = "gelu"
-    norm: Norm = NoNorm()
+    norm: AnyNorm = NoNorm()
 
 
 class LanguageModelHead(Spec):
@@ -35,7 +35,7 @@ class MaskedLanguageModelHead(Spec):
 
     kind: Literal["masked_language_model"] = "masked_language_model"
     activation: Activation = "gelu"
-    norm: Norm = NoNorm()
+    norm: AnyNorm = NoNorm()
     tied: Flag = True
     bias: Flag = True
 

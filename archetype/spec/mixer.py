@@ -1,10 +1,20 @@
-"""The contents of a block that mix positions."""
+"""What mixes positions: the base of attention, recurrences and state spaces."""
 
 from typing import Annotated
 
-from pydantic import Field
+from archetype.spec.part import ByKind, Part
 
-from archetype.spec.attention import Attention, LatentAttention
-from archetype.spec.recurrent import GRU, LSTM, RNN, Mamba
 
-Mixer = Annotated[Attention | LatentAttention | RNN | LSTM | GRU | Mamba, Field(discriminator="kind")]
+class Mixer(Part):
+    """Base of all mixers."""
+
+    def check(self, width: int, causal: bool) -> None:
+        """Refuse, by `invalid`, a stack in which this mixer cannot stand.
+
+        Args:
+            width: features of each vector, D.
+            causal: whether no position may depend on a later one.
+        """
+
+
+AnyMixer = Annotated[Mixer, ByKind(Mixer)]

@@ -11,7 +11,7 @@ from archetype.spec.embedding import Embedding, PairEmbedding
 from archetype.spec.head import EncoderHead, LanguageModelHead, MaskedLanguageModelHead, VisionHead
 from archetype.spec.initialization import GPT2Initialization, Initialization
 from archetype.spec.layers import Layers
-from archetype.spec.norm import NoNorm, Norm
+from archetype.spec.norm import AnyNorm, NoNorm
 from archetype.spec.position import Learned, Sinusoidal
 from archetype.spec.recurrent import GRU, LSTM, RNN
 from archetype.spec.stack import SizedStack, Stack, StackView, check
@@ -68,7 +68,7 @@ class Decoder(_Model):
     d_model: Size
     embedding: Embedding = Embedding()
     layers: Layers
-    final_norm: Norm = NoNorm()
+    final_norm: AnyNorm = NoNorm()
     head: LanguageModelHead = LanguageModelHead()
     initialization: Initialization = GPT2Initialization()
 
@@ -95,7 +95,7 @@ class Encoder(_Model):
     d_model: Size
     embedding: Embedding = Embedding()
     layers: Layers
-    final_norm: Norm = NoNorm()
+    final_norm: AnyNorm = NoNorm()
     pooler: Flag = False
     head: EncoderHead = MaskedLanguageModelHead()
     initialization: Initialization = GPT2Initialization()
@@ -245,7 +245,7 @@ class VisionEncoder(_Model):
     class_token: Flag = True
     embedding: Embedding = Embedding(position=Learned())
     layers: Layers
-    final_norm: Norm = NoNorm()
+    final_norm: AnyNorm = NoNorm()
     pooler: Flag = False
     head: VisionHead
     initialization: Initialization = GPT2Initialization()

@@ -1,15 +1,23 @@
 """Normalization: what is done to a vector of `d_model` features before or after a block's contents."""
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from archetype.spec.base import Flag, Positive, Probability, Spec, invalid
+from archetype.spec.base import Flag, Positive, Probability, invalid
+from archetype.spec.part import ByKind, Part, part
 
 Scaled = TypeVar("Scaled", "LayerNorm", "RMSNorm")
 
 
-class LayerNorm(Spec):
+class Norm(Part):
+    """Base of all norms."""
+
+    per_vector: ClassVar[bool] = True  # whether it looks at one vector alone, and so may stand inside a mixer
+
+
+@part
+class LayerNorm(Norm):
     """(x - mean) / sqrt(variance + eps) * weight + bias (Ba 2016).
 
     Without a `weight` it is 1 (OLMo); `unit_offset` multiplies by 1 + weight (Nemotron).
@@ -26,7 +34,8 @@ class LayerNorm(Spec):
         return _offset_of_a_weight(self)
 
 
-class RMSNorm(Spec):
+@part
+class RMSNorm(Norm):
     """x / sqrt(mean(x^2) + eps) * weight (Zhang 2019).
 
     Without a `weight` it is 1 (nanochat); `unit_offset` multiplies by 1 + weight (Gemma).
@@ -42,28 +51,29 @@ class RMSNorm(Spec):
         return _offset_of_a_weight(self)
 
 
-class BatchNorm(Spec):
+@part
+class BatchNorm(Norm):
     """Each feature normalized over the batch's positions that are no padding (Ioffe 2015).
 
     In training by the batch's own mean and variance, of which a running mean with weight `momentum` on the newest is
     kept; in evaluation by what was kept.
     """
 
+    per_vector: ClassVar[bool] = False
     kind: Literal["batch"] = "batch"
     eps: Positive = 1e-5
     momentum: Probability = 0.1
 
 
-class NoNorm(Spec):
+@part
+class NoNorm(Norm):
     """The vector as it is."""
 
     kind: Literal["none"] = "none"
 
 
-Norm = Annotated[LayerNorm | RMSNorm | BatchNorm | NoNorm, Field(discriminator="kind")]
-
-# Norms that look at one vector alone, and so may stand inside a mixer.
-VectorNorm = Annotated[LayerNorm | RMSNorm | NoNorm, Field(discriminator="kind")]
+AnyNorm = Annotated[Norm, ByKind(Norm)]
+VectorNorm = Annotated[Norm, ByKind(Norm, only="per_vector")]
 
 
 def _offset_of_a_weight(norm: Scaled) -> Scaled:

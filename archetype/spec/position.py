@@ -5,22 +5,34 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from archetype.spec.base import MAX_SIZE, Flag, Length, Positive, Size, Spec, invalid
+from archetype.spec.part import ByKind, Part, part
 
 
-class NoPosition(Spec):
+class EmbeddingPosition(Part):
+    """Base of positions that are added to the tokens' vectors."""
+
+
+class MixerPosition(Part):
+    """Base of positions that attention itself knows."""
+
+
+@part
+class NoPosition(EmbeddingPosition, MixerPosition):
     """Order is known only through the causal mask."""
 
     kind: Literal["none"] = "none"
 
 
-class Learned(Spec):
+@part
+class Learned(EmbeddingPosition):
     """A table of `context_length` vectors, added to the token's, after `offset` unused ones (RoBERTa has 2)."""
 
     kind: Literal["learned"] = "learned"
     offset: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
 
 
-class Sinusoidal(Spec):
+@part
+class Sinusoidal(EmbeddingPosition):
     """sin and cos of i / theta^(2j/D), added to the token's vector (Vaswani 2017, section 3.5).
 
     `interleaved`: in turn, as the paper has them; else all sines before all cosines (its authors' tensor2tensor).
@@ -94,7 +106,8 @@ RotaryScaling = Annotated[
 ]
 
 
-class Rotary(Spec):
+@part
+class Rotary(MixerPosition):
     """Queries and keys turned, pair by pair, by position * theta^(-2p/R) (Su 2021).
 
     Half-split pairs are (p, p + R/2); interleaved pairs are (2p, 2p + 1). `dim` rotates only the first R of the
@@ -117,7 +130,8 @@ class Rotary(Spec):
         return self
 
 
-class Alibi(Spec):
+@part
+class Alibi(MixerPosition):
     """Scores lowered by m_h |i - j|, with a slope for each head: m_h = 2^(-8h/H) (Press 2021).
 
     Where H is no power of two, the slopes of the next lower power come first, then every other one of the next higher.
@@ -126,7 +140,8 @@ class Alibi(Spec):
     kind: Literal["alibi"] = "alibi"
 
 
-class RelativeBias(Spec):
+@part
+class RelativeBias(MixerPosition):
     """Scores raised by a learned number for each head and bucket of j - i (Raffel 2019, section 2.1).
 
     Half of a direction's buckets hold one distance each, the others grow logarithmically up to `max_distance`. Where
@@ -147,5 +162,5 @@ class RelativeBias(Spec):
         return self
 
 
-EmbeddingPosition = Annotated[NoPosition | Learned | Sinusoidal, Field(discriminator="kind")]
-MixerPosition = Annotated[NoPosition | Rotary | Alibi | RelativeBias, Field(discriminator="kind")]
+AnyEmbeddingPosition = Annotated[EmbeddingPosition, ByKind(EmbeddingPosition)]
+AnyMixerPosition = Annotated[MixerPosition, ByKind(MixerPosition)]

@@ -9,7 +9,7 @@ from archetype.spec.attention import Attention
 from archetype.spec.base import Size, Spec, invalid
 from archetype.spec.block import Block
 from archetype.spec.layers import Layers
-from archetype.spec.norm import NoNorm, Norm
+from archetype.spec.norm import AnyNorm, NoNorm
 from archetype.spec.position import RelativeBias
 
 
@@ -17,7 +17,7 @@ class Stack(Spec):
     """One side of a model that has two."""
 
     layers: Layers
-    final_norm: Norm = NoNorm()
+    final_norm: AnyNorm = NoNorm()
 
 
 class SizedStack(Stack):
@@ -31,7 +31,7 @@ class StackView(NamedTuple):
 
     prefix: str  # of its modules' names: "", "encoder.", ...
     layers: tuple[Block, ...]
-    final_norm: Norm
+    final_norm: AnyNorm
     d_model: int
     causal: bool
     crosses: bool = False  # whether its blocks may look at an encoder's output
@@ -55,7 +55,7 @@ def check(stack: StackView) -> None:
                     "leave it out, or use kind encoder_decoder",
                 )
             try:
-                block.cross_attention.fits(stack.d_model)
+                block.cross_attention.check(stack.d_model, causal=False)
             except PydanticCustomError as error:
                 _again(f"{place}.cross_attention", error)
     tables = _relative_biases(stack.layers)
@@ -68,8 +68,7 @@ def check(stack: StackView) -> None:
 def _within(place: str, block: Block, stack: StackView) -> None:
     mixer = block.mixer
     try:
-        mixer.fits(stack.d_model)
-        mixer.stands(stack.causal)
+        mixer.check(stack.d_model, stack.causal)
     except PydanticCustomError as error:
         _again(place, error)
 

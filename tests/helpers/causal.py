@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from archetype import spec
-from archetype.generate.decode import prefill
+from archetype.generate.engine import prefill
 from archetype.models import CausalModel, build_on_meta
 from archetype.nn.cache import State
 from archetype.nn.initialization import initialize
+from tests.helpers.passes import forward_step
 from tests.helpers.weights import distance, randomize
 
 EXACT = 1e-5  # of the logits' largest magnitude, in float32
@@ -39,8 +40,7 @@ def in_chunks(model: CausalModel, tokens: Tensor, state: State, cuts: list[int])
     """All logits of a text that is given piece by piece, each with only as much of the state as it needs."""
     found = []
     for start, end in pairwise([0, *cuts, tokens.shape[1]]):
-        logits, view = model(tokens[:, start:end], state.narrow(end))
-        state = state.after(view)
+        logits, state = forward_step(model, tokens[:, start:end], state.narrow(end))
         found.append(logits)
     assert state.lengths.tolist() == [tokens.shape[1]] * tokens.shape[0]
     return torch.cat(found, 1)
@@ -49,7 +49,7 @@ def in_chunks(model: CausalModel, tokens: Tensor, state: State, cuts: list[int])
 def chunks_as_whole(model: CausalModel, tokens: Tensor, cuts: list[int]) -> None:
     """A state changes no logits, nor does it matter where a text is cut."""
     found = in_chunks(model, tokens, model.new_state(tokens.shape[0], tokens.shape[1]), cuts)
-    assert distance(found, model(tokens)) < EXACT
+    assert distance(found, model(tokens).logits) < EXACT
 
 
 def batch_as_single(model: CausalModel, lengths: list[int], step: int) -> None:
@@ -58,9 +58,9 @@ def batch_as_single(model: CausalModel, lengths: list[int], step: int) -> None:
     rows = [text(1, length, vocabulary, seed) for seed, length in enumerate(lengths)]
     longest = max(lengths)
     padded = torch.cat([torch.cat((row, text(1, longest - row.shape[1], vocabulary, 99)), 1) for row in rows])
-    whole = model(padded, num_tokens=torch.tensor(lengths))
-    ends = model(padded, num_tokens=torch.tensor(lengths), last_only=True)
-    alone = [model(row)[0] for row in rows]
+    whole = model(padded, num_tokens=torch.tensor(lengths)).logits
+    ends = model(padded, num_tokens=torch.tensor(lengths), last_only=True).logits
+    alone = [model(row).logits[0] for row in rows]
     for row, length in enumerate(lengths):
         assert distance(whole[row, :length], alone[row]) < EXACT
         assert distance(ends[row, 0], alone[row][-1]) < EXACT
@@ -68,8 +68,7 @@ def batch_as_single(model: CausalModel, lengths: list[int], step: int) -> None:
     for start in range(0, longest, step):
         chunk = padded[:, start : start + step]
         num_tokens = (torch.tensor(lengths) - start).clamp(0, chunk.shape[1])
-        found, view = model(chunk, state.narrow(start + chunk.shape[1]), num_tokens)
-        state = state.after(view)
+        found, state = forward_step(model, chunk, state.narrow(start + chunk.shape[1]), num_tokens)
         for row, count in enumerate(num_tokens.tolist()):
             if count:
                 assert distance(found[row, :count], alone[row][start : start + count]) < EXACT
@@ -80,9 +79,9 @@ def batch_as_single(model: CausalModel, lengths: list[int], step: int) -> None:
 def goes_on(model: CausalModel, state: State, rows: list[Tensor]) -> State:
     """One token more for each row of a state, after the texts that it has read; the state after it."""
     newest = text(len(rows), 1, model.spec.vocab_size, 7)
-    found, state = model(newest, state, last_only=True)
+    found, state = forward_step(model, newest, state, last_only=True)
     for row, before in enumerate(rows):
-        expected = model(torch.cat((before, newest[row : row + 1]), 1))
+        expected = model(torch.cat((before, newest[row : row + 1]), 1)).logits
         assert distance(found[row, 0], expected[0, -1]) < EXACT
     return state
 
@@ -104,10 +103,10 @@ def future_changes_nothing(model: CausalModel, length: int) -> None:
     """No logits follow a later token, and the last follow the last."""
     vocabulary = model.spec.vocab_size
     tokens = text(2, length, vocabulary)
-    before = model(tokens)
+    before = model(tokens).logits
     for seen in range(1, length):
         changed = torch.cat((tokens[:, :seen], (tokens[:, seen:] + 1) % vocabulary), 1)
-        after = model(changed)
+        after = model(changed).logits
         assert torch.equal(before[:, :seen], after[:, :seen])
         assert distance(before[:, seen], after[:, seen]) > WRONG
 
@@ -121,7 +120,7 @@ def losses_of_training(model: spec.CausalSpec, steps: int, rate: float = 3e-3) -
     optimizer = torch.optim.AdamW(built.parameters(), rate)
     found = []
     for _ in range(steps):
-        logits = built(windows[:, :-1])
+        logits = built(windows[:, :-1]).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()

@@ -90,7 +90,7 @@ def test_what_is_exported_is_loaded_bit_for_bit(stories: LanguageModel, exported
 def test_transformers_reads_the_export_and_computes_the_same(stories: LanguageModel, exported: Path) -> None:
     theirs = LlamaForCausalLM.from_pretrained(exported).eval()
     tokens = torch.tensor([[1, *stories.tokenizer.encode(PROMPTS[1] + " drove it to the park.")]])
-    ours, expected = stories.model(tokens), theirs(tokens).logits
+    ours, expected = stories.model(tokens).logits, theirs(tokens).logits
     assert distance(ours, expected) < 1e-5
     theirs.model.layers[0].self_attn.q_proj.weight.mul_(1.01)
     assert distance(ours, theirs(tokens).logits) > 1e-5  # what a small error would look like

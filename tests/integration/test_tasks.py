@@ -56,16 +56,21 @@ def encoder(archetype: Command, folder: Path) -> Path:
 
 def test_translate_answers_every_line(archetype: Command, translator: Path) -> None:
     texts = ["one two", "", "three"]
-    found = json.loads(archetype("translate", translator, *texts, "--longer", "5", "--json").stdout)["targets"]
+    found = json.loads(archetype("translate", translator, *texts, "--max-extra-tokens", "5", "--json").stdout)[
+        "targets"
+    ]
     assert [row["source"] for row in found] == texts
     assert found[1]["target"] == ""
-    piped = archetype("translate", translator, "--longer", "5", input="one two\n\nthree\n")
+    piped = archetype("translate", translator, "--max-extra-tokens", "5", input="one two\n\nthree\n")
     assert piped.returncode == 0, piped.stderr
     assert piped.stdout.split("\n") == [*(" ".join(row["target"].splitlines()) for row in found), ""]
 
 
 def test_translate_refuses_in_one_line(archetype: Command, translator: Path, encoder: Path) -> None:
-    assert refused(archetype, "translate", translator, "one", "--beams", "0") == "beams: 0 is too small; use at least 1"
+    assert (
+        refused(archetype, "translate", translator, "one", "--num-beams", "0")
+        == "beams: 0 is too small; use at least 1"
+    )
     message = refused(archetype, "translate", translator, "one", "two " * 200)
     assert message.startswith("text 2: has ") and message.endswith("; cut it into sentences")
     assert refused(archetype, "translate", encoder, "one") == (

@@ -29,6 +29,7 @@ from archetype.train.setup import build_objective, build_tokenizer, resolve_spec
 from archetype.train.state import TrainState
 from tests.helpers import causal as writing
 from tests.helpers.combinations import EXACT, padded
+from tests.helpers.passes import taught
 from tests.helpers.weights import distance, randomize
 from tests.invariants import test_encoder_decoders as pairs_of
 from tests.unit.cost.test_flops import flops_of, padding
@@ -75,11 +76,11 @@ def test_it_multiplies_what_is_counted(name: str) -> None:
     texts = tokens(batch, length)
     match model:
         case VisionEncoder():
-            run = flops_of(lambda: model(torch.zeros(batch, 1, 8, 8)))
+            run = flops_of(lambda: model(torch.zeros(batch, 1, 8, 8)).logits)
         case EncoderDecoder():
-            run = flops_of(lambda: model.teach(texts, texts))
+            run = flops_of(lambda: taught(model, texts, texts))
         case _:
-            run = flops_of(lambda: model(texts))
+            run = flops_of(lambda: model(texts).logits)
     assert run == cost.cost_report(preset, batch, length).flops["forward"] + padding(preset, batch, length, length)
 
 
@@ -92,7 +93,7 @@ def test_its_state_takes_what_is_counted(name: str, length: int) -> None:
             state = model.new_state(tokens(2, length), capacity=length, dtype=dtype)
         else:
             state = model.new_state(2, length, dtype)
-        assert state.bytes == MemoryCost(preset, str(dtype).removeprefix("torch.")).state(2, length)
+        assert state.nbytes == MemoryCost(preset, str(dtype).removeprefix("torch.")).state(2, length)
 
 
 # What must hold of its logits, past every window.
@@ -111,7 +112,7 @@ def test_whatever_way_a_text_is_read_its_logits_are_the_same(name: str) -> None:
 def test_future_tokens_change_nothing(name: str, seen: int) -> None:
     model, texts = drawn(name), tokens(2, 100)
     changed = torch.cat((texts[:, :seen], (texts[:, seen:] + 1) % 256), 1)
-    before, after = model(texts), model(changed)
+    before, after = model(texts).logits, model(changed).logits
     assert distance(before[:, :seen], after[:, :seen]) < EXACT
     assert distance(before[:, seen:], after[:, seen:]) > 1e-3
 
@@ -120,24 +121,24 @@ def test_future_tokens_change_nothing(name: str, seen: int) -> None:
 def test_an_encoders_batch_is_as_each_row_alone(name: str) -> None:
     model, lengths = drawn(name), [100, 97, 99]
     rows = [tokens(1, length, seed)[0] for seed, length in enumerate(lengths)]
-    together = model(padded(rows), torch.tensor(lengths))
+    together = model(padded(rows), torch.tensor(lengths)).logits
     for row, length, found in zip(rows, lengths, together, strict=True):
-        alone = model(padded([row], 100, filler=3), torch.tensor([length]))
+        alone = model(padded([row], 100, filler=3), torch.tensor([length])).logits
         assert distance(found[:length], alone[0, :length]) < EXACT
         if "bigbird" not in name:  # whose last block is the batch's
-            assert distance(found[:length], model(row[None])[0]) < EXACT
+            assert distance(found[:length], model(row[None]).logits[0]) < EXACT
 
 
 @of_kind("encoder_decoder")
 def test_a_pairs_logits_are_the_same_with_a_state_in_chunks_and_in_a_batch(name: str) -> None:
     model, source, target, counts = drawn(name), tokens(3, 60), tokens(3, 70, 1), torch.tensor([60, 3, 33])
-    taught = model.teach(source, target, counts)
+    logits = taught(model, source, target, counts)
     found, _ = pairs_of.in_chunks(model, target, model.new_state(source, counts), [20, 21, 50])
     assert distance(found, taught) < EXACT
     for row, count in enumerate(counts.tolist()):
-        assert distance(taught[row], model.teach(source[row : row + 1, :count], target[row : row + 1])[0]) < EXACT
+        assert distance(logits[row], taught(model, source[row : row + 1, :count], target[row : row + 1])[0]) < EXACT
     changed = torch.cat((target[:, :30], (target[:, 30:] + 1) % 256), 1)
-    assert distance(model.teach(source, changed, counts)[:, :30], taught[:, :30]) < EXACT
+    assert distance(taught(model, source, changed, counts)[:, :30], logits[:, :30]) < EXACT
 
 
 # What it learns, and what it answers then.
@@ -214,7 +215,7 @@ def goes_on_writing(lm: LanguageModel) -> None:
     assert isinstance(lm.model, CausalModel)
     prompt, ids = ENGLISH[:40], list(ENGLISH[:40].encode())
     for _ in range(24):
-        ids.append(int(lm.model(torch.tensor([ids]))[0, -1].argmax()))
+        ids.append(int(lm.model(torch.tensor([ids])).logits[0, -1].argmax()))
     assert lm.generate(prompt, max_new_tokens=24, temperature=0.0) == bytes(ids[40:]).decode("utf-8", "replace")
     assert [len(text) for text in lm.generate([prompt, "a"], max_new_tokens=5, temperature=0.0)] == [5, 5]
 
@@ -224,16 +225,16 @@ def translates(lm: LanguageModel) -> None:
     assert isinstance(lm.model, EncoderDecoder)
     if lm.spec.name == "t5-tiny":  # whose sentinels begin and end its targets, by the ids themselves
         source, start, end = [*ENGLISH[:20].encode(), 262, *ENGLISH[24:40].encode()], 262, 261
-        found = generate.beam_search(lm.model, [source], start, end, Beam(beams=1, longer=4))[0]
+        found = generate.beam_search(lm.model, [source], start, end, Beam(num_beams=1, max_extra_tokens=4))[0]
     else:
         assert lm.tokenizer is not None
         start = end = end_of_text(lm.tokenizer)
         source = [*lm.tokenizer.encode(LINES[0].upper()), end]
-        found = lm.tokenizer.encode(lm.translate(LINES[0].upper(), beams=1, longer=4))
-        assert lm.translate([LINES[1].upper(), ""], beams=2)[1] == ""
+        found = lm.tokenizer.encode(lm.translate(LINES[0].upper(), num_beams=1, max_extra_tokens=4))
+        assert lm.translate([LINES[1].upper(), ""], num_beams=2)[1] == ""
     written = [start]
     while len(written) <= len(source) + 4:
-        written.append(int(lm.model.teach(torch.tensor([source]), torch.tensor([written]))[0, -1].argmax()))
+        written.append(int(taught(lm.model, torch.tensor([source]), torch.tensor([written]))[0, -1].argmax()))
         if written[-1] == end:
             break
     expected = [token for token in written[1:] if token != end]
@@ -247,12 +248,12 @@ def fills_and_embeds(lm: LanguageModel) -> None:
     """The likeliest byte in a hidden place, and a vector of length 1 for each text."""
     assert isinstance(lm.model, Encoder) and lm.tokenizer is not None
     before, after = ENGLISH[:30], ENGLISH[31:60]
-    logits = lm.model(torch.tensor([[*before.encode(), 256, *after.encode()]]))[0, 30, :256]
+    logits = lm.model(torch.tensor([[*before.encode(), 256, *after.encode()]])).logits[0, 30, :256]
     (guesses,) = lm.fill(f"{before}[MASK]{after}", top=3)
     assert [guess.token for guess in guesses] == [lm.tokenizer.token(id) for id in logits.topk(3).indices.tolist()]
     assert guesses[0].probability == pytest.approx(logits.softmax(-1).max().item(), rel=1e-4)
     vectors = lm.embed([before, after])
-    mean = lm.model.vectors(torch.tensor([list(before.encode())]))[0].mean(0)
+    mean = lm.model(torch.tensor([list(before.encode())])).hidden[0].mean(0)
     assert distance(vectors[0], mean / mean.norm()) < 1e-4
     assert vectors.norm(dim=1).tolist() == pytest.approx([1, 1], abs=1e-5)
 
@@ -261,4 +262,4 @@ def names_digits(model: VisionEncoder) -> None:
     """Far more often right than one in ten."""
     digits = load_digits()
     images, labels = torch.tensor(digits.images / 16).float()[:, None], torch.tensor(digits.target)
-    assert (model(images).argmax(-1) == labels).float().mean() > 0.4
+    assert (model(images).logits.argmax(-1) == labels).float().mean() > 0.4

@@ -12,6 +12,7 @@ from archetype import spec
 from archetype.models import EncoderDecoder, build
 from archetype.nn.cache import State
 from tests.helpers.combinations import EXACT, combined, hybrid, padded, rows_of, text
+from tests.helpers.passes import forward_step, taught
 from tests.helpers.strategies import CONTEXT, VOCABULARY, encoder_decoders
 from tests.helpers.weights import distance, randomize
 
@@ -50,8 +51,7 @@ def in_chunks(model: EncoderDecoder, tokens: Tensor, state: State, cuts: list[in
     """All logits of a target that is given piece by piece, each with as much of the state as it needs."""
     found = []
     for start, end in pairwise([0, *cuts, tokens.shape[1]]):
-        logits, view = model(tokens[:, start:end], state.narrow(end))
-        state = state.after(view)
+        logits, state = forward_step(model, tokens[:, start:end], state.narrow(end))
         found.append(logits)
     return torch.cat(found, 1), state
 
@@ -74,7 +74,7 @@ def test_with_state_as_taught_through_layers_of_every_kind(cuts: list[int]) -> N
     model, target, given_source = model_of(everything()), text(3, CONTEXT), source(3, 11)
     num_tokens = torch.tensor([11, 1, 6])
     found, _ = in_chunks(model, target, model.new_state(given_source, num_tokens), cuts)
-    assert distance(found, model.teach(given_source, target, num_tokens)) < EXACT
+    assert distance(found, taught(model, given_source, target, num_tokens)) < EXACT
 
 
 @given(encoder_decoders(), st.integers(1, CONTEXT), st.integers(1, CONTEXT), CUTS)
@@ -85,7 +85,7 @@ def test_chunks_with_a_state_as_taught(
     model, target, given_source = model_of(drawn), text(2, length), source(2, source_length)
     state = model.new_state(given_source, capacity=length)
     found, state = in_chunks(model, target, state, [cut for cut in cuts if cut < length])
-    assert distance(found, model.teach(given_source, target)) < EXACT
+    assert distance(found, taught(model, given_source, target)) < EXACT
     assert state.lengths.tolist() == [length, length]
 
 
@@ -98,15 +98,15 @@ def test_a_batch_as_each_pair_alone(drawn: spec.EncoderDecoder, lengths: list[tu
     sources, targets = sources_of(source_lengths), rows_of([length + 1 for length in target_lengths])
     beginnings = padded([row[:-1] for row in targets])
     together, sizes, num_tokens = padded(sources), torch.tensor(source_lengths), torch.tensor(target_lengths)
-    taught = model.teach(together, beginnings, sizes, num_tokens)
-    begun, state = model(beginnings, model.new_state(together, sizes), num_tokens)
-    last, _ = model(beginnings, model.new_state(together, sizes), num_tokens, last_only=True)
-    newest, state = model(torch.stack([row[-1:] for row in targets]), state)
+    logits = taught(model, together, beginnings, sizes, num_tokens)
+    begun, state = forward_step(model, beginnings, model.new_state(together, sizes), num_tokens)
+    last, _ = forward_step(model, beginnings, model.new_state(together, sizes), num_tokens, last_only=True)
+    newest, state = forward_step(model, torch.stack([row[-1:] for row in targets]), state)
     assert state.lengths.tolist() == [length + 1 for length in target_lengths]
     for index, (row, length) in enumerate(zip(targets, target_lengths, strict=True)):
         own, size = alone(drawn, sources[index], max(source_lengths))
-        expected = model.teach(own, row[None], size)[0]
-        assert distance(taught[index, :length], expected[:length]) < EXACT
+        expected = taught(model, own, row[None], size)[0]
+        assert distance(logits[index, :length], expected[:length]) < EXACT
         assert distance(begun[index, :length], expected[:length]) < EXACT
         assert distance(last[index, 0], expected[length - 1]) < EXACT
         assert distance(newest[index, 0], expected[length]) < EXACT
@@ -119,9 +119,9 @@ def test_what_stands_in_the_sources_padding_changes_nothing(
 ) -> None:
     model, target, row = model_of(drawn), text(1, 7), source(1, length)[0]
     num_tokens = torch.tensor([length])
-    expected = model.teach(padded([row], 8), target, num_tokens)
-    assert distance(model.teach(padded([row], 8, filler), target, num_tokens), expected) < EXACT
-    found, _ = model(target, model.new_state(padded([row], 8, filler), num_tokens))
+    expected = taught(model, padded([row], 8), target, num_tokens)
+    assert distance(taught(model, padded([row], 8, filler), target, num_tokens), expected) < EXACT
+    found, _ = forward_step(model, target, model.new_state(padded([row], 8, filler), num_tokens))
     assert distance(found, expected) < EXACT
 
 
@@ -134,25 +134,25 @@ def test_rows_leave_and_join_with_their_sources(drawn: spec.EncoderDecoder, orde
     targets, sources = rows_of([length + 2 for length in lengths]), sources_of(source_lengths)
     together, sizes = padded(sources), torch.tensor(source_lengths)
     beginnings = padded([row[:-2] for row in targets])
-    _, state = model(beginnings, model.new_state(together, sizes), torch.tensor(lengths))
+    _, state = forward_step(model, beginnings, model.new_state(together, sizes), torch.tensor(lengths))
 
     def expected(index: int) -> Tensor:
         own, size = alone(drawn, sources[index], max(source_lengths))
-        return model.teach(own, targets[index][None], size)[0]
+        return taught(model, own, targets[index][None], size)[0]
 
     chosen = [order[0], order[1], order[0]]
     fewer = state.select(torch.tensor(chosen))
-    logits, fewer = model(torch.stack([targets[index][-2:-1] for index in chosen]), fewer)
+    logits, fewer = forward_step(model, torch.stack([targets[index][-2:-1] for index in chosen]), fewer)
     for row, index in enumerate(chosen):
         assert distance(logits[row, 0], expected(index)[-2]) < EXACT
     new_source, new_target = source(1, 5, 90), text(1, 6, 91)
-    _, newcomer = model(new_target[:, :5], model.new_state(new_source, capacity=5))
+    _, newcomer = forward_step(model, new_target[:, :5], model.new_state(new_source, capacity=5))
     fewer.insert(torch.tensor([place]), newcomer)
     newest = torch.stack([targets[index][-1:] for index in chosen])
     newest[place] = new_target[0, 5:]
-    logits, _ = model(newest, fewer)
+    logits, _ = forward_step(model, newest, fewer)
     for row, index in enumerate(chosen):
-        wanted = model.teach(new_source, new_target)[0] if row == place else expected(index)
+        wanted = taught(model, new_source, new_target)[0] if row == place else expected(index)
         assert distance(logits[row, 0], wanted[-1]) < EXACT
 
 
@@ -161,7 +161,7 @@ def test_rows_leave_and_join_with_their_sources(drawn: spec.EncoderDecoder, orde
 def test_a_targets_future_changes_nothing(drawn: spec.EncoderDecoder, seen: int) -> None:
     model, given_source, target = model_of(drawn), source(2, 7), text(2, CONTEXT)
     changed = torch.cat((target[:, :seen], text(2, CONTEXT, seed=1)[:, seen:]), 1)
-    before, after = model.teach(given_source, target), model.teach(given_source, changed)
+    before, after = taught(model, given_source, target), taught(model, given_source, changed)
     assert distance(before[:, :seen], after[:, :seen]) < EXACT
 
 
@@ -170,7 +170,7 @@ def test_a_targets_future_changes_nothing(drawn: spec.EncoderDecoder, seen: int)
 def test_pairs_do_not_see_each_other(drawn: spec.EncoderDecoder) -> None:
     model, given_source, target = model_of(drawn), source(2, 7), text(2, 6)
     others = torch.cat((given_source[:1], source(1, 7, 1))), torch.cat((target[:1], text(1, 6, 1)))
-    assert distance(model.teach(*others)[0], model.teach(given_source, target)[0]) < EXACT
+    assert distance(taught(model, *others)[0], taught(model, given_source, target)[0]) < EXACT
 
 
 LSTM = combined({"mixer": "lstm", "feedforward": "none"}).layers[0]
@@ -191,9 +191,9 @@ def test_every_token_of_the_source_reaches_every_token_of_the_target(view: str) 
         state_bridge=bridge,
     )
     model, given_source, target = model_of(drawn), source(1, 5), text(1, 4)
-    expected = model.teach(given_source, target)
+    expected = taught(model, given_source, target)
     for place in range(5):
         changed = given_source.clone()
         changed[0, place] = (changed[0, place] + 1) % SOURCE_WORDS
-        differences = (model.teach(changed, target) - expected).abs().amax(-1)[0]
+        differences = (taught(model, changed, target) - expected).abs().amax(-1)[0]
         assert (differences > WRONG).all()

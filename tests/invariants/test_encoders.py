@@ -9,6 +9,7 @@ from torch import Tensor
 from archetype import spec
 from archetype.models import Encoder, VisionEncoder, build
 from tests.helpers.combinations import EXACT, padded, rows_of, text
+from tests.helpers.passes import logits_or_hidden
 from tests.helpers.strategies import CONTEXT, VOCABULARY, encoders, vision_encoders
 from tests.helpers.weights import distance, randomize
 
@@ -45,16 +46,16 @@ def encoder(mixer: spec.Mixer, **changes: object) -> spec.Encoder:
 @EXAMPLES
 def test_a_batch_as_each_row_alone(drawn: spec.Encoder, lengths: list[int]) -> None:
     model, rows, sizes = model_of(drawn), rows_of(lengths), torch.tensor(lengths)
-    together, vectors = model(padded(rows), sizes), model.vectors(padded(rows), sizes)
+    together, vectors = logits_or_hidden(model(padded(rows), sizes).logits), model(padded(rows), sizes).hidden
     pooled = model.pooled(vectors)
     for index, (row, length) in enumerate(zip(rows, lengths, strict=True)):
         alone, count = row[None], None
         if follows_count(drawn):  # the last blocks are those of the longest row
             alone, count = padded([row], max(lengths), filler=3), sizes[index : index + 1]
-        expected = model.vectors(alone, count)
+        expected = model(alone, count).hidden
         assert distance(vectors[index, :length], expected[0, :length]) < EXACT
         assert distance(pooled[index], model.pooled(expected)[0]) < EXACT
-        answer = model(alone, count)[0]
+        answer = logits_or_hidden(model(alone, count).logits)[0]
         ours = together[index]
         if answer.dim() == 2:
             ours, answer = ours[:length], answer[:length]
@@ -65,7 +66,7 @@ def test_a_batch_as_each_row_alone(drawn: spec.Encoder, lengths: list[int]) -> N
 @EXAMPLES
 def test_what_stands_in_the_padding_changes_nothing(drawn: spec.Encoder, lengths: list[int], filler: int) -> None:
     model, rows, sizes = model_of(drawn), rows_of(lengths), torch.tensor(lengths)
-    before, after = (model.vectors(padded(rows, CONTEXT, token), sizes) for token in (7, filler))
+    before, after = (model(padded(rows, CONTEXT, token), sizes).hidden for token in (7, filler))
     for index, length in enumerate(lengths):
         assert distance(before[index, :length], after[index, :length]) < EXACT
     assert before.isfinite().all()
@@ -77,11 +78,11 @@ def test_what_stands_in_the_padding_changes_nothing(drawn: spec.Encoder, lengths
 def test_without_positions_an_encoder_is_permutation_equivariant(mixer: spec.Mixer, shift: int) -> None:
     model, tokens = model_of(encoder(mixer)), text(2, 9)
     order = torch.randperm(9, generator=torch.Generator().manual_seed(shift))
-    found = model(tokens)
-    assert distance(model(tokens[:, order]), found[:, order]) < EXACT
+    found = logits_or_hidden(model(tokens).logits)
+    assert distance(logits_or_hidden(model(tokens[:, order]).logits), found[:, order]) < EXACT
     # the same tokens in the padded part of a text: their order is nothing to the others either
     longer = torch.cat((tokens[:, order], text(2, 3)), 1)
-    assert distance(model(longer, torch.tensor([9, 9]))[:, :9], found[:, order]) < EXACT
+    assert distance(logits_or_hidden(model(longer, torch.tensor([9, 9])).logits)[:, :9], found[:, order]) < EXACT
 
 
 ROTARY = spec.Rotary()
@@ -103,7 +104,11 @@ PLACED = {
 def test_with_positions_it_is_not(name: str) -> None:
     model, tokens = model_of(PLACED[name]), text(1, 9)
     order = torch.randperm(9, generator=torch.Generator().manual_seed(1))
-    assert distance(model(tokens[:, order]), model(tokens)[:, order]) > WRONG
+    moved, still = (logits_or_hidden(model(some)) for some in (tokens[:, order], tokens))
+    assert distance(moved, still[:, order]) > WRONG
+        distance(logits_or_hidden(model(tokens[:, order]).logits), logits_or_hidden(model(tokens).logits)[:, order])
+        > WRONG
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in PLACED if name not in ("mamba", "window")])
@@ -112,7 +117,7 @@ def test_every_position_sees_both_ends(name: str, place: int) -> None:
     model, tokens = model_of(PLACED[name]), text(1, 9)
     changed = tokens.clone()
     changed[0, place] = (changed[0, place] + 1) % VOCABULARY
-    differences = (model(changed) - model(tokens)).abs().amax(-1)[0]
+    differences = (logits_or_hidden(model(changed).logits) - logits_or_hidden(model(tokens).logits)).abs().amax(-1)[0]
     assert (differences > 1e-5).all()
 
 
@@ -120,7 +125,7 @@ def test_every_position_sees_both_ends(name: str, place: int) -> None:
 @settings(max_examples=15)
 def test_absent_types_are_all_the_first(drawn: spec.Encoder) -> None:
     model, tokens = model_of(drawn), text(2, 6)
-    none, first = model.vectors(tokens), model.vectors(tokens, types=torch.zeros_like(tokens))
+    none, first = model(tokens).hidden, model(tokens, token_types=torch.zeros_like(tokens)).hidden
     assert distance(none, first) < EXACT
 
 
@@ -128,9 +133,9 @@ def test_absent_types_are_all_the_first(drawn: spec.Encoder) -> None:
 @EXAMPLES
 def test_pictures_do_not_see_each_other(drawn: spec.VisionEncoder) -> None:
     model, images = model_of(drawn), pictures(drawn, 3)
-    together = model(images)
+    together = logits_or_hidden(model(images).logits)
     for index in range(3):
-        assert distance(together[index], model(images[index : index + 1])[0]) < EXACT
+        assert distance(together[index], logits_or_hidden(model(images[index : index + 1]).logits)[0]) < EXACT
 
 
 def test_without_positions_the_mean_of_patches_knows_no_order() -> None:

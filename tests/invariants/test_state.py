@@ -45,7 +45,7 @@ def in_chunks(model: CausalModel, tokens: Tensor, state: State, cuts: list[int])
     """All logits of a text that is given piece by piece."""
     found = []
     for start, end in pairwise([0, *cuts, tokens.shape[1]]):
-        logits, state = model(tokens[:, start:end], state)
+        logits, state = forward_step(model, tokens[:, start:end], state)
         found.append(logits)
     return torch.cat(found, 1), state
 
@@ -60,14 +60,14 @@ def test_with_state_as_without(drawn: spec.CausalSpec) -> None:
     model = model_of(drawn)
     tokens = text(2, CONTEXT)
     found, state = in_chunks(model, tokens, model.new_state(2), [5, 6, 13, 14, 15])
-    assert distance(found, model(tokens)) < EXACT
+    assert distance(found, model(tokens).logits) < EXACT
     assert state.lengths.tolist() == [CONTEXT, CONTEXT]
     rows = rows_of([13, 4])
-    _, state = model(padded([rows[0][:9], rows[1][:2]]), model.new_state(2), sized([9, 2]))
-    logits, state = model(padded([rows[0][9:9], rows[1][2:]]), state, sized([0, 2]))
-    assert distance(logits[1], model(rows[1][None])[0, 2:]) < EXACT
-    logits, state = model(padded([rows[0][9:], rows[1][:0]]), state, sized([4, 0]))
-    assert distance(logits[0], model(rows[0][None])[0, 9:]) < EXACT
+    _, state = forward_step(model, padded([rows[0][:9], rows[1][:2]]), model.new_state(2), sized([9, 2]))
+    logits, state = forward_step(model, padded([rows[0][9:9], rows[1][2:]]), state, sized([0, 2]))
+    assert distance(logits[1], model(rows[1][None]).logits[0, 2:]) < EXACT
+    logits, state = forward_step(model, padded([rows[0][9:], rows[1][:0]]), state, sized([4, 0]))
+    assert distance(logits[0], model(rows[0][None]).logits[0, 9:]) < EXACT
     assert state.lengths.tolist() == [13, 4]
     writing.goes_on(model, state, [row[None] for row in rows])
 
@@ -86,7 +86,7 @@ def test_chunks_as_whole_in_any_model(drawn: spec.CausalSpec, length: int, cuts:
     found, state = in_chunks(model, tokens, model.new_state(2, length), cuts)
     whole, _ = in_chunks(model, tokens, model.new_state(2), [])
     assert distance(found, whole) < EXACT
-    assert distance(found, model(tokens)) < EXACT
+    assert distance(found, model(tokens).logits) < EXACT
     assert state.lengths.tolist() == [length, length]
 
 
@@ -96,7 +96,7 @@ def test_token_by_token_as_whole(drawn: spec.CausalSpec) -> None:
     model = model_of(drawn)
     tokens = text(2, CONTEXT)
     found, _ = in_chunks(model, tokens, model.new_state(2), list(range(1, CONTEXT)))
-    assert distance(found, model(tokens)) < EXACT
+    assert distance(found, model(tokens).logits) < EXACT
 
 
 @given(causal_models(), LENGTHS)
@@ -104,9 +104,9 @@ def test_token_by_token_as_whole(drawn: spec.CausalSpec) -> None:
 def test_a_batch_as_each_row_alone(drawn: spec.CausalSpec, lengths: list[int]) -> None:
     model = model_of(drawn)
     rows = rows_of(lengths)
-    together = model(padded(rows), num_tokens=sized(lengths))
+    together = model(padded(rows), num_tokens=sized(lengths)).logits
     for index, row in enumerate(rows):
-        assert distance(together[index, : lengths[index]], model(row[None])[0]) < EXACT
+        assert distance(together[index, : lengths[index]], model(row[None]).logits[0]) < EXACT
 
 
 @given(causal_models(), LENGTHS)
@@ -117,13 +117,13 @@ def test_a_batch_goes_on_as_each_row_alone(drawn: spec.CausalSpec, lengths: list
     lengths = [min(length, CONTEXT - 3) for length in lengths]
     rows = rows_of([length + 3 for length in lengths])
     beginnings = [row[:length] for row, length in zip(rows, lengths, strict=True)]
-    _, state = model(padded(beginnings), model.new_state(len(rows)), sized(lengths))
+    _, state = forward_step(model, padded(beginnings), model.new_state(len(rows)), sized(lengths))
     assert state.lengths.tolist() == lengths
     for step in range(3):
         tokens = torch.stack([row[length + step] for row, length in zip(rows, lengths, strict=True)])
-        logits, state = model(tokens[:, None], state)
+        logits, state = forward_step(model, tokens[:, None], state)
         for index, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-            assert distance(logits[index, 0], model(row[None, : length + step + 1])[0, -1]) < EXACT
+            assert distance(logits[index, 0], model(row[None, : length + step + 1]).logits[0, -1]) < EXACT
 
 
 @given(causal_models(), LENGTHS, LENGTHS)
@@ -133,13 +133,13 @@ def test_padded_chunk_after_padded_chunk(drawn: spec.CausalSpec, first: list[int
     first, second = zip(*((a // 2, b // 2) for a, b in zip(first, second, strict=False)), strict=True)
     assume(max(second) > 0)
     rows = rows_of([a + b for a, b in zip(first, second, strict=True)])
-    whole = [model(row[None])[0] if len(row) else None for row in rows]
+    whole = [model(row[None]).logits[0] if len(row) else None for row in rows]
     state = model.new_state(len(rows))
     for begins, num_tokens in (([0] * len(rows), first), (first, second)):
         pieces = [row[begin : begin + count] for row, begin, count in zip(rows, begins, num_tokens, strict=True)]
         if max(num_tokens) == 0:
             continue
-        logits, state = model(padded(pieces), state, sized(list(num_tokens)))
+        logits, state = forward_step(model, padded(pieces), state, sized(list(num_tokens)))
         for index, (begin, count) in enumerate(zip(begins, num_tokens, strict=True)):
             if count:
                 assert distance(logits[index, :count], whole[index][begin : begin + count]) < EXACT
@@ -151,11 +151,11 @@ def test_padding_may_reach_beyond_the_capacity(capacity: int) -> None:
     model = model_of(FULL)
     full, begun = text(1, capacity)[0], text(1, 5, seed=1)[0]
     state = model.new_state(2, capacity)
-    _, state = model(padded([full[:-1], begun[:1]]), state, sized([capacity - 1, 1]))
-    logits, state = model(padded([full[-1:], begun[1:]]), state, sized([1, 4]))
+    _, state = forward_step(model, padded([full[:-1], begun[:1]]), state, sized([capacity - 1, 1]))
+    logits, state = forward_step(model, padded([full[-1:], begun[1:]]), state, sized([1, 4]))
     assert state.lengths.tolist() == [capacity, 5]
-    assert distance(logits[0, 0], model(full[None])[0, -1]) < EXACT
-    assert distance(logits[1], model(begun[None])[0, 1:]) < EXACT
+    assert distance(logits[0, 0], model(full[None]).logits[0, -1]) < EXACT
+    assert distance(logits[1], model(begun[None]).logits[0, 1:]) < EXACT
 
 
 @given(causal_models(), LENGTHS)
@@ -163,11 +163,11 @@ def test_padding_may_reach_beyond_the_capacity(capacity: int) -> None:
 def test_last_only_is_the_last_of_all(drawn: spec.CausalSpec, lengths: list[int]) -> None:
     model = model_of(drawn)
     tokens, num_tokens = padded(rows_of(lengths)), sized(lengths)
-    every = model(tokens)
+    every = model(tokens).logits
     last = every[torch.arange(len(lengths)), num_tokens - 1]
-    assert distance(model(tokens, last_only=True), every[:, -1:]) < EXACT
-    assert distance(model(tokens, num_tokens=num_tokens, last_only=True)[:, 0], last) < EXACT
-    logits, _ = model(tokens, model.new_state(len(lengths)), num_tokens, last_only=True)
+    assert distance(model(tokens, last_only=True).logits, every[:, -1:]) < EXACT
+    assert distance(model(tokens, num_tokens=num_tokens, last_only=True).logits[:, 0], last) < EXACT
+    logits, _ = forward_step(model, tokens, model.new_state(len(lengths)), num_tokens, last_only=True)
     assert distance(logits[:, 0], last) < EXACT
 
 
@@ -178,12 +178,12 @@ def test_rows_leave_and_the_others_go_on(drawn: spec.CausalSpec, order: list[int
     model = model_of(drawn)
     lengths = [3, 7, 1, 5]
     rows = rows_of([length + 1 for length in lengths])
-    _, state = model(padded([row[:-1] for row in rows]), model.new_state(4), sized(lengths))
+    _, state = forward_step(model, padded([row[:-1] for row in rows]), model.new_state(4), sized(lengths))
     chosen = [*order[:staying], order[0]]
     fewer = state.select(torch.tensor(chosen))
-    logits, fewer = model(torch.stack([rows[index][-1:] for index in chosen]), fewer)
+    logits, fewer = forward_step(model, torch.stack([rows[index][-1:] for index in chosen]), fewer)
     for place, index in enumerate(chosen):
-        assert distance(logits[place, 0], model(rows[index][None])[0, -1]) < EXACT
+        assert distance(logits[place, 0], model(rows[index][None]).logits[0, -1]) < EXACT
     assert fewer.lengths.tolist() == [lengths[index] + 1 for index in chosen]
 
 
@@ -193,12 +193,12 @@ def test_a_selected_state_is_a_copy(drawn: spec.CausalSpec) -> None:
     """Two futures of one past do not touch each other."""
     model = model_of(drawn)
     tokens = text(1, 9)
-    _, state = model(tokens[:, :5], model.new_state(1))
+    _, state = forward_step(model, tokens[:, :5], model.new_state(1))
     fork = state.select(torch.tensor([0]))
-    _, state = model(tokens[:, 5:8], state)
+    _, state = forward_step(model, tokens[:, 5:8], state)
     model((tokens[:, 5:] + 1) % VOCABULARY, fork)
-    logits, _ = model(tokens[:, 8:], state)
-    assert distance(logits, model(tokens)[:, 8:]) < EXACT
+    logits, _ = forward_step(model, tokens[:, 8:], state)
+    assert distance(logits, model(tokens).logits[:, 8:]) < EXACT
 
 
 @given(causal_models(), st.integers(0, 2), st.integers(1, 6))
@@ -207,16 +207,16 @@ def test_a_row_joins_where_another_was(drawn: spec.CausalSpec, place: int, lengt
     """The newcomer's buffers are shorter, and the row before it was longer."""
     model = model_of(drawn)
     old, new = rows_of([9, 9, 9], seed=5), text(1, length + 2, seed=9)
-    _, state = model(torch.stack([row[:8] for row in old]), model.new_state(3))
-    _, newcomer = model(new[:, :length], model.new_state(1, length))
+    _, state = forward_step(model, torch.stack([row[:8] for row in old]), model.new_state(3))
+    _, newcomer = forward_step(model, new[:, :length], model.new_state(1, length))
     state.insert(torch.tensor([place]), newcomer)
     rows = [new[0] if index == place else row for index, row in enumerate(old)]
     lengths = [length if index == place else 8 for index in range(3)]
     assert state.lengths.tolist() == lengths
     tokens = torch.stack([row[length] for row, length in zip(rows, lengths, strict=True)])[:, None]
-    logits, state = model(tokens, state)
+    logits, state = forward_step(model, tokens, state)
     for index, (row, seen) in enumerate(zip(rows, lengths, strict=True)):
-        assert distance(logits[index, 0], model(row[None, : seen + 1])[0, -1]) < EXACT
+        assert distance(logits[index, 0], model(row[None, : seen + 1]).logits[0, -1]) < EXACT
 
 
 @given(causal_models(), st.integers(6, CONTEXT))
@@ -224,12 +224,13 @@ def test_a_row_joins_where_another_was(drawn: spec.CausalSpec, place: int, lengt
 def test_a_narrow_view_reads_less_and_gives_the_same(drawn: spec.CausalSpec, slots: int) -> None:
     model = model_of(drawn)
     tokens = text(2, 8)
-    expected = model(tokens)
-    _, state = model(tokens[:, :5], model.new_state(2))
-    logits, view = model(tokens[:, 5:6], state.narrow(slots))
-    assert view.bytes <= state.bytes
+    expected = model(tokens).logits
+    _, state = forward_step(model, tokens[:, :5], model.new_state(2))
+    view = state.narrow(slots)
+    assert view.nbytes <= state.nbytes
+    logits, state = forward_step(model, tokens[:, 5:6], view)
     assert distance(logits, expected[:, 5:6]) < EXACT
-    logits, state = model(tokens[:, 6:], state.after(view))
+    logits, state = forward_step(model, tokens[:, 6:], state)
     assert distance(logits, expected[:, 6:]) < EXACT
     assert state.capacity == CONTEXT
 
@@ -238,9 +239,9 @@ def test_a_narrow_view_reads_less_and_gives_the_same(drawn: spec.CausalSpec, slo
 def test_a_narrow_view_holds_the_first_places(slots: int) -> None:
     """A window has only a few, and all of them are needed to know where a position stands."""
     whole = model_of(FULL).new_state(2)
-    assert whole.narrow(slots).bytes == whole.bytes * slots // CONTEXT
+    assert whole.narrow(slots).nbytes == whole.nbytes * slots // CONTEXT
     ring = model_of(WINDOWED).new_state(2)
-    assert ring.narrow(slots).bytes == ring.bytes == whole.bytes * 5 // CONTEXT
+    assert ring.narrow(slots).nbytes == ring.nbytes == whole.nbytes * 5 // CONTEXT
 
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "mistral-tiny", "gemma2-tiny"])
@@ -249,11 +250,11 @@ def test_a_state_in_bfloat16_costs_half_and_little_accuracy(name: str, cuts: lis
     model = model_of(families.preset(name))
     tokens = text(2, 40)
     state = model.new_state(2, 40, torch.bfloat16)
-    assert 2 * state.bytes == model.new_state(2, 40, torch.float32).bytes
+    assert 2 * state.nbytes == model.new_state(2, 40, torch.float32).nbytes
     found, state = in_chunks(model, tokens, state, cuts)
     assert found.dtype == model.dtype
     assert {tensor.dtype for layer in state.layers for tensor in vars(layer).values()} == {torch.bfloat16}
-    assert 1e-5 < distance(found, model(tokens)) < 2**-7  # one rounding of keys and values
+    assert 1e-5 < distance(found, model(tokens).logits) < 2**-7  # one rounding of keys and values
 
 
 def test_a_state_never_holds_more_than_the_context() -> None:
@@ -276,32 +277,32 @@ def test_dynamic_scaling_gives_the_whole_texts_last_logits_at_every_length() -> 
     tokens = text(2, CONTEXT)
     state = model.new_state(2)
     for end in range(1, CONTEXT + 1):
-        logits, state = model(tokens[:, end - 1 : end], state)
-        assert distance(logits[:, -1], model(tokens[:, :end])[:, -1]) < EXACT
+        logits, state = forward_step(model, tokens[:, end - 1 : end], state)
+        assert distance(logits[:, -1], model(tokens[:, :end]).logits[:, -1]) < EXACT
 
 
 def test_dynamic_scaling_does_stretch_past_the_trained_length() -> None:
     model = stretched()
     tokens = text(1, CONTEXT)
-    whole = model(tokens)
-    assert distance(whole[:, :6], model(tokens[:, :6])) > 1e-4
+    whole = model(tokens).logits
+    assert distance(whole[:, :6], model(tokens[:, :6]).logits) > 1e-4
 
 
 def test_dynamic_scaling_follows_this_request_and_no_earlier_one() -> None:
     """A long request before a short one, and beside it, leaves no trace."""
     model = stretched()
     short, long = text(1, 5)[0], text(1, CONTEXT, seed=1)[0]
-    alone = model(short[None])[0]
+    alone = model(short[None]).logits[0]
     model(long[None])
-    assert torch.equal(model(short[None])[0], alone)
-    beside = model(padded([short, long]), num_tokens=sized([5, CONTEXT]))
+    assert torch.equal(model(short[None]).logits[0], alone)
+    beside = model(padded([short, long]), num_tokens=sized([5, CONTEXT])).logits
     assert distance(beside[0, :5], alone) < EXACT
-    assert distance(beside[1], model(long[None])[0]) < EXACT
+    assert distance(beside[1], model(long[None]).logits[0]) < EXACT
     state = model.new_state(2)
-    logits, state = model(padded([short[:4], long[:-1]]), state, sized([4, CONTEXT - 1]))
-    logits, state = model(torch.stack([short[4:], long[-1:]]), state)
+    logits, state = forward_step(model, padded([short[:4], long[:-1]]), state, sized([4, CONTEXT - 1]))
+    logits, state = forward_step(model, torch.stack([short[4:], long[-1:]]), state)
     assert distance(logits[0, 0], alone[-1]) < EXACT
-    assert distance(logits[1, 0], model(long[None])[0, -1]) < EXACT
+    assert distance(logits[1, 0], model(long[None]).logits[0, -1]) < EXACT
 
 
 # Without the shape checks of the tests, which no compiler sees through.
@@ -309,6 +310,7 @@ COMPILED = """
 import torch
 from archetype import families
 from archetype.models import build
+from tests.helpers.passes import forward_step
 
 for name in {names}:
     model = build(families.preset(name)).eval().requires_grad_(False)
@@ -323,7 +325,7 @@ for name in {names}:
     _, state = model(tokens, model.new_state(2, 16), num_tokens=torch.tensor([6, 4]))
     twin = state.select(torch.tensor([0, 1]))
     for token in range(8):
-        found, state = step(torch.full((2, 1), token), state)
+        found, state = forward_step(torch.full((2, 1), token), state)
         expected, twin = model(torch.full((2, 1), token), twin)
         torch.testing.assert_close(found, expected)
     print(name, len(graphs))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import MarianConfig, PreTrainedConfig, T5Config
 
 import archetype
+from tests.helpers.passes import forward_step, taught
 from tests.helpers.published import (
     EXACT,
     VOCABULARY,
@@ -106,7 +107,7 @@ def theirs(model: Any) -> Any:
 
 
 def ours(model: Any) -> Tensor:
-    found: Tensor = model.teach(SOURCE, TARGET, COUNTS)
+    found: Tensor = taught(model, SOURCE, TARGET, COUNTS)
     return found
 
 
@@ -122,7 +123,7 @@ def test_logits_with_a_state(name: str, published: Publish) -> None:
     expected = theirs(one.theirs).logits
     state = one.lm.model.new_state(SOURCE, COUNTS)
     for start, end in ((0, 7), (7, 8), (8, 9), (9, 14)):
-        logits, state = one.lm.model(TARGET[:, start:end], state)
+        logits, state = forward_step(one.lm.model, TARGET[:, start:end], state)
         assert distance(logits, expected[:, start:end]) < EXACT
 
 
@@ -173,7 +174,7 @@ def test_greedy_texts(name: str, published: Publish) -> None:
     )  # fmt: skip
     state, tokens = one.lm.model.new_state(SOURCE, COUNTS), torch.full((2, 1), start)
     for _ in range(12):
-        logits, state = one.lm.model(tokens[:, -1:], state)
+        logits, state = forward_step(one.lm.model, tokens[:, -1:], state)
         if name.startswith("marian"):
             logits[..., 0] = -torch.inf  # transformers never writes Marian's padding
         tokens = torch.cat((tokens, logits[:, -1:].argmax(-1)), dim=1)

@@ -126,7 +126,7 @@ def kept(model: spec.ModelSpec) -> None:
             state = built_model.new_state(source, capacity=length)
         else:
             state = built_model.new_state(2, length)
-        assert state.bytes == MemoryCost(model, "float32").state(2, length)
+        assert state.nbytes == MemoryCost(model, "float32").state(2, length)
 
 
 @pytest.mark.parametrize("cls", sorted(nameable(), key=lambda cls: cls.__name__))

@@ -90,8 +90,8 @@ def frequency_factors(model: spec.ModelSpec) -> list[float] | None:
 def llama(decoder: spec.Decoder) -> Keys:
     """Windows are not known here: texts are kept as short as the narrowest, where all of a text is seen."""
     keys = attention(decoder)
-    widths = [block.mixer.pattern.size for block in decoder.layers  # type: ignore[union-attr]
-              if isinstance(block.mixer.pattern, spec.Window)]  # type: ignore[union-attr]  # fmt: skip
+    mixers = [block.mixer for block in decoder.layers if isinstance(block.mixer, spec.Attention)]
+    widths = [mixer.pattern.size for mixer in mixers if isinstance(mixer.pattern, spec.Window)]
     keys["context_length"] = min([decoder.context_length, *widths])
     if isinstance(part := decoder.layers[0].feedforward, spec.MixtureOfExperts):
         keys |= {"expert_count": part.num_experts, "expert_used_count": part.experts_per_token}

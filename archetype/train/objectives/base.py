@@ -85,10 +85,9 @@ class Objective(ABC):
     def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
         """One forward pass and its loss; labels are smoothed while the model is training."""
         inputs, targets = self.inputs_and_targets(batch)
-        losses: list[Tensor] = []
-        logits = getattr(model, "teach", model)(**inputs, losses=losses)
-        aux_loss = sum(losses[1:], losses[0]) if losses else None
-        return cross_entropy_loss(logits, targets, self.label_smoothing if model.training else 0.0, aux_loss)
+        output = model(**inputs)
+        smoothing = self.label_smoothing if model.training else 0.0
+        return cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from archetype import cost, families, spec
 from archetype.models import build
 from archetype.nn.cache import State
+from archetype.patterns import MaskContext, pattern_rule
+from tests.helpers.passes import forward_step
 from tests.helpers.specs import DECODERS, LATENT, OTHERS, mixed
 from tests.helpers.strategies import CONTEXT, decoders
 
@@ -68,7 +70,7 @@ def of_one_feature(model: spec.Decoder) -> bool:
 
 def written(model: torch.nn.Module, texts: torch.Tensor, state: State | None = None) -> State:
     with torch.no_grad():
-        _, state = model(texts, state or model.new_state(len(texts), LENGTH))
+        _, state = forward_step(model, texts, state or model.new_state(len(texts), LENGTH))
     return state
 
 
@@ -159,7 +161,7 @@ def test_a_decoded_token_multiplies_what_is_counted(drawn: spec.Decoder, batch: 
     model = build(drawn).eval()
     text = tokens(drawn.vocab_size, batch, length)
     with torch.no_grad():
-        _, state = model(text[:, :-1], model.new_state(batch, length))
+        _, state = forward_step(model, text[:, :-1], model.new_state(batch, length))
     run = flops_of(lambda: model(text[:, -1:], state))
     assert run == cost.cost_report(drawn, batch, length).flops["decode"] + padding(drawn, batch, 1, length)
 
@@ -170,7 +172,7 @@ def test_backward_multiplies_twice_what_forward_does(name: str) -> None:
     drawn = DECODERS[name]
     model, expected = build(drawn).train(), cost.cost_report(drawn, BATCH, LENGTH).flops
     with counted() as counter:
-        loss = model(tokens(drawn.vocab_size)).sum()
+        loss = model(tokens(drawn.vocab_size)).logits.sum()
         assert counter.get_total_flops() == expected["forward"]
         loss.backward()
     assert counter.get_total_flops() == expected["train"] == 3 * expected["forward"]
@@ -206,9 +208,11 @@ def test_allowed_pairs_are_counted(name: str) -> None:
     drawn = PATTERNS[name]
     pattern = drawn.layers[0].mixer.pattern
     allowed = sum(
-        bool(pattern.allows(i, j, spec.MaskContext(True, LENGTH))) for i in range(LENGTH) for j in range(LENGTH)
+        bool(pattern_rule(pattern).allows(i, j, MaskContext(True, LENGTH)))
+        for i in range(LENGTH)
+        for j in range(LENGTH)
     )
-    newest = sum(bool(pattern.allows(LENGTH - 1, j, spec.MaskContext(True, LENGTH))) for j in range(LENGTH))
+    newest = sum(bool(pattern_rule(pattern).allows(LENGTH - 1, j, MaskContext(True, LENGTH))) for j in range(LENGTH))
     report = cost.cost_report(drawn, BATCH, LENGTH, attention="allowed")
     scores = next(row for row in report.rows if row.module == "blocks.0-1.mixer.scores")
     assert scores.forward == 2 * 2 * BATCH * 16 * allowed

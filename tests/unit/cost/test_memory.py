@@ -27,9 +27,9 @@ def test_a_type_has_its_size(name: str) -> None:
 @settings(max_examples=50)
 def test_a_state_takes_what_is_counted(drawn: spec.Decoder, batch: int, length: int, dtype: str) -> None:
     state = build(drawn).new_state(batch, length, DTYPES[dtype])
-    assert state.bytes == cost.cost_report(drawn, batch, length, dtype).state["bytes"]
+    assert state.nbytes == cost.cost_report(drawn, batch, length, dtype).state["bytes"]
     held = [tensor for layer in state.layers for tensor in vars(layer).values() if isinstance(tensor, torch.Tensor)]
-    assert state.bytes == sum(tensor.untyped_storage().nbytes() for tensor in held)
+    assert state.nbytes == sum(tensor.untyped_storage().nbytes() for tensor in held)
 
 
 @given(decoders(), st.integers(1, CONTEXT - 1))
@@ -54,7 +54,7 @@ def test_every_part_keeps_what_is_counted(name: str, dtype: str) -> None:
             state = model.new_state(source, capacity=length)
         else:
             state = model.new_state(2, length)
-        assert state.bytes == cost.cost_report(drawn, 2, length, dtype).state["bytes"], length
+        assert state.nbytes == cost.cost_report(drawn, 2, length, dtype).state["bytes"], length
 
 
 @pytest.mark.parametrize("name", ["encoder", "picture"])

@@ -15,6 +15,7 @@ from archetype.cost.recurrent import GRUCost
 from archetype.cost.registry import FeedForwardCost, MixerCost, NormCost, PartCost, WiringCost
 from archetype.cost.work import TrainingWork
 from archetype.errors import SpecError
+from archetype.spec.part import PART_FILES
 
 D = symbol("D", 8)
 ROLES: tuple[tuple[Any, type[PartCost]], ...] = (
@@ -117,12 +118,12 @@ def test_a_fallback_counts_what_nothing_is_registered_for() -> None:
 
 
 def test_registered_files_are_all_files_of_parts() -> None:
-    """One line in `PARTS` for each file with costs; a file that is forgotten there would register nothing."""
+    """One line in `PART_FILES` for each file with costs; a file that is forgotten there would register nothing."""
     from pathlib import Path
 
     folder = Path(registry.__file__).parent
     files = {path.stem for path in folder.glob("*.py") if "@cost_of(spec." in path.read_text(encoding="utf-8")}
-    assert files == set(registry.PARTS)
+    assert files == set(PART_FILES)
 
 
 def test_training_work_reads_one_cast_for_each_projection() -> None:

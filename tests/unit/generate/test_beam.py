@@ -14,6 +14,7 @@ from archetype.families.transformer import transformer
 from archetype.generate import beam
 from archetype.generate.beam import Beam, beam_search
 from archetype.models import EncoderDecoder, build
+from tests.helpers.passes import taught
 from tests.helpers.weights import randomize
 
 END = 0
@@ -45,7 +46,7 @@ def built(name: str, vocab_size: int = 5, seed: int | None = None) -> EncoderDec
 
 @pytest.fixture(params=SEEDS)
 def model(request: pytest.FixtureRequest) -> EncoderDecoder:
-    return built(request.param)
+    return built(request.param).logits
 
 
 SOURCES = [[1, 2, 3, END], [4, END], [3, 3, 1, 4, 2, 1, 4, END], [2, 1, END], [1, END]]
@@ -60,7 +61,7 @@ def logs(model: EncoderDecoder, source: Tokens, target: Tokens) -> torch.Tensor:
 @torch.no_grad()
 def _logs(model: EncoderDecoder, source: tuple[int, ...], target: tuple[int, ...]) -> torch.Tensor:
     given = torch.tensor([[END, *target]])
-    return model.teach(torch.tensor([source]), given).log_softmax(-1)[0]
+    return taught(model, torch.tensor([source]), given).log_softmax(-1)[0]
 
 
 def greedy(model: EncoderDecoder, source: Tokens, limit: int) -> Tokens:
@@ -98,7 +99,7 @@ def search(model: EncoderDecoder, sources: list[Tokens], **settings: Any) -> lis
 
 @pytest.mark.parametrize("longer", [1, 5, 50])
 def test_one_beam_is_greedy(model: EncoderDecoder, longer: int) -> None:
-    found = search(model, SOURCES, beams=1, longer=longer)
+    found = search(model, SOURCES, num_beams=1, max_extra_tokens=longer)
     limits = [min(11, len(source) + longer) for source in SOURCES]
     assert found == [greedy(model, *pair) for pair in zip(SOURCES, limits, strict=True)]
     assert any(found)
@@ -106,9 +107,9 @@ def test_one_beam_is_greedy(model: EncoderDecoder, longer: int) -> None:
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_what_is_never_written_is_not_found(model: EncoderDecoder, beams: int) -> None:
-    common = {token for target in search(model, SOURCES, beams=beams, longer=5) for token in target}
+    common = {token for target in search(model, SOURCES, num_beams=beams, max_extra_tokens=5) for token in target}
     never = (max(common), 10**9)
-    found = search(model, SOURCES, beams=beams, longer=5, never=never)
+    found = search(model, SOURCES, num_beams=beams, max_extra_tokens=5, suppress_tokens=never)
     assert not {token for target in found for token in target} & {*never}
     assert any(found)
 
@@ -117,8 +118,8 @@ def test_what_is_never_written_is_not_found(model: EncoderDecoder, beams: int) -
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["transformer", "lstm with attention"])
 def test_with_enough_beams_nothing_better_exists(name: str, seed: int, length_penalty: float) -> None:
-    model = built(name, vocab_size=4, seed=seed)
-    settings = {"beams": 64, "length_penalty": length_penalty, "longer": 2}
+    model = built(name, vocab_size=4, seed=seed).logits
+    settings = {"num_beams": 64, "length_penalty": length_penalty, "max_extra_tokens": 2}
     sources = [[1, END], [3, END], [2, END]]
     found = search(model, sources, **settings)
     assert found == [exhaustive(model, source, 4, Beam.parse(settings)) for source in sources]
@@ -128,8 +129,8 @@ def test_the_penalty_of_a_length_changes_what_is_found() -> None:
     """A control of the test above."""
 
     def found(penalty: float) -> list[Tokens]:
-        settings = {"beams": 64, "length_penalty": penalty, "longer": 2}
-        models = [built(name, 4, seed) for seed in range(3) for name in ("transformer", "lstm with attention")]
+        settings = {"num_beams": 64, "length_penalty": penalty, "max_extra_tokens": 2}
+        models = [built(name, 4, seed).logits for seed in range(3) for name in ("transformer", "lstm with attention")]
         return [target for model in models for target in search(model, [[1, END], [3, END]], **settings)]
 
     assert sum(map(len, found(3.0))) > sum(map(len, found(0.0))) > 0
@@ -139,16 +140,16 @@ def test_a_length_is_judged_as_wu_2016_does() -> None:
     """Equation 14: lp(Y) = (5 + |Y|)^alpha / (5 + 1)^alpha."""
     for penalty, length in ((0.6, 10), (1.0, 7), (0.0, 99), (0.6, 1)):
         expected = -3.5 / ((5 + length) ** penalty / (5 + 1) ** penalty)
-        assert Beam(length_penalty=penalty).judged(-3.5, length) == pytest.approx(expected)
+        assert Beam(length_penalty=penalty).score(-3.5, length) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("beams", [1, 3, 5])
 def test_a_batch_is_as_each_source_alone(model: EncoderDecoder, beams: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = [search(model, [source], beams=beams)[0] for source in SOURCES]
-    assert search(model, SOURCES, beams=beams) == alone
-    assert search(model, SOURCES[::-1], beams=beams) == alone[::-1]
-    monkeypatch.setattr(beam, "TOGETHER", 2)
-    assert search(model, SOURCES, beams=beams) == alone
+    alone = [search(model, [source], num_beams=beams)[0] for source in SOURCES]
+    assert search(model, SOURCES, num_beams=beams) == alone
+    assert search(model, SOURCES[::-1], num_beams=beams) == alone[::-1]
+    monkeypatch.setattr(beam, "BATCH_SIZE", 2)
+    assert search(model, SOURCES, num_beams=beams) == alone
     assert len({tuple(target) for target in alone}) > 1
 
 
@@ -157,9 +158,9 @@ def without_end(model: EncoderDecoder) -> EncoderDecoder:
     forward = model.forward
 
     def endless(*arguments: object, **options: object) -> object:
-        logits, state = forward(*arguments, **options)  # type: ignore[arg-type]
-        logits[..., END] = -1e9
-        return logits, state
+        output = forward(*arguments, **options)  # type: ignore[arg-type]
+        output.logits[..., END] = -1e9
+        return output
 
     model.forward = endless  # type: ignore[assignment, method-assign]
     return model
@@ -167,17 +168,20 @@ def without_end(model: EncoderDecoder) -> EncoderDecoder:
 
 @pytest.mark.parametrize("beams", [1, 4])
 def test_a_target_without_end_is_cut_off(beams: int) -> None:
-    model = without_end(randomize(build(built("lstm").spec)))  # type: ignore[arg-type]
+    model = without_end(randomize(build(built("lstm").logits.spec)))  # type: ignore[arg-type]
     sources = [[1, END], [1, 2, 3, 4, END]]
-    assert [len(target) for target in search(model, sources, beams=beams, longer=3)] == [5, 8]
-    assert [len(target) for target in search(model, sources, beams=beams, longer=50)] == [11, 11]  # the context
-    assert all(END not in target for target in search(model, sources, beams=beams))
+    assert [len(target) for target in search(model, sources, num_beams=beams, max_extra_tokens=3)] == [5, 8]
+    assert [len(target) for target in search(model, sources, num_beams=beams, max_extra_tokens=50)] == [
+        11,
+        11,
+    ]  # the context
+    assert all(END not in target for target in search(model, sources, num_beams=beams))
 
 
 @pytest.mark.parametrize("vocab_size", [2, 3])
 def test_more_beams_than_tokens_are_no_trouble(vocab_size: int) -> None:
-    model = built("transformer", vocab_size)
-    settings = {"beams": 9, "longer": 2}
+    model = built("transformer", vocab_size).logits
+    settings = {"num_beams": 9, "max_extra_tokens": 2}
     sources = [[1, END], [1, 1, END], [END]]
     limits = [4, 5, 3]
     found = search(model, sources, **settings)
@@ -197,15 +201,15 @@ def plainly(model: EncoderDecoder, source: Tokens, limit: int, settings: Beam) -
             for score, target in going
             for token, value in enumerate(logs(model, source, target)[-1])
         ]
-        best = sorted(candidates, reverse=True)[: 2 * settings.beams]
+        best = sorted(candidates, reverse=True)[: 2 * settings.num_beams]
         finished += [
-            (settings.judged(score, length), target[:-1])
-            for score, target in best[: settings.beams]
+            (settings.score(score, length), target[:-1])
+            for score, target in best[: settings.num_beams]
             if target[-1] == END
         ]
-        going = [(score, target) for score, target in best if target[-1] != END][: settings.beams]
-        good = sorted(finished, reverse=True)[: settings.beams]
-        if len(good) == settings.beams and settings.judged(going[0][0], length) <= good[-1][0]:
+        going = [(score, target) for score, target in best if target[-1] != END][: settings.num_beams]
+        good = sorted(finished, reverse=True)[: settings.num_beams]
+        if len(good) == settings.num_beams and settings.score(going[0][0], length) <= good[-1][0]:
             break
     return max(finished or going)[1]
 
@@ -214,24 +218,24 @@ def plainly(model: EncoderDecoder, source: Tokens, limit: int, settings: Beam) -
 @pytest.mark.parametrize("beams", [2, 3, 5])
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0])
 def test_the_search_is_as_one_without_states(model: EncoderDecoder, beams: int, length_penalty: float) -> None:
-    settings = {"beams": beams, "length_penalty": length_penalty, "longer": 4}
+    settings = {"num_beams": beams, "length_penalty": length_penalty, "max_extra_tokens": 4}
     limits = [min(11, len(source) + 4) for source in SOURCES]
     expected = [plainly(model, *pair, Beam.parse(settings)) for pair in zip(SOURCES, limits, strict=True)]
     assert search(model, SOURCES, **settings) == expected
 
 
 def test_no_sources_give_no_targets() -> None:
-    assert search(built("lstm"), []) == []
+    assert search(built("lstm").logits, []) == []
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"beams": 0}, "beams: 0 is too small; use at least 1"),
+        ({"num_beams": 0}, "num_beams: 0 is too small; use at least 1"),
         ({"length_penalty": -0.1}, "length_penalty: -0.1 is too small; use at least 0"),
         ({"length_penalty": float("nan")}, "length_penalty: nan is not a finite number; give a number"),
-        ({"longer": 0}, "longer: 0 is too small; use"),
-        ({"beam": 3}, "beam: is not a known key; did you mean beams?"),
+        ({"max_extra_tokens": 0}, "max_extra_tokens: 0 is too small; use"),
+        ({"beam": 3}, "beam: is not a known key; did you mean num_beams?"),
     ],
 )
 def test_settings_out_of_range_are_named(settings: dict[str, float], message: str) -> None:

@@ -55,7 +55,7 @@ def test_guesses_are_the_likeliest_by_the_models_softmax(text: str) -> None:
         ids += [*part.encode(), 256]
     ids = ids[:-1]
     assert bytes(id != 256 and id for id in ids).decode() == text.replace("[MASK]", "\0")
-    shares = lm.model(torch.tensor([ids]))[0, :, :256].softmax(-1)
+    shares = lm.model(torch.tensor([ids])).logits[0, :, :256].softmax(-1)
     found = lm.fill(text, top=3)
     assert len(found) == text.count("[MASK]")
     for guesses, place in zip(found, [n for n, id in enumerate(ids) if id == 256], strict=True):
@@ -78,7 +78,7 @@ def test_a_tokenizers_own_mask_is_used() -> None:
     own = LanguageModel(lm.spec, lm.model, Masking())
     assert (mask_id(own.tokenizer), mask_id(tokenizer())) == (7, 256)  # type: ignore[arg-type]
     with torch.no_grad():
-        best = lm.model(torch.tensor([[97, 7]]))[0, 1, :256].softmax(-1).max().item()
+        best = lm.model(torch.tensor([[97, 7]])).logits[0, 1, :256].softmax(-1).max().item()
     assert own.fill("a[MASK]", top=1)[0][0].probability == pytest.approx(best, rel=1e-5)
     assert own.fill("a[MASK]") != lm.fill("a[MASK]")
 
@@ -114,7 +114,7 @@ def test_a_vector_is_its_texts_alone_however_long_the_others(pooler: bool, pooli
     found = lm.embed(texts, pooling=pooling, normalized=normalized)  # type: ignore[arg-type]
     assert isinstance(lm.model, Encoder)
     for row, text in zip(found, texts, strict=True):
-        vectors = lm.model.vectors(torch.tensor([list(text.encode())]))[0]
+        vectors = lm.model(torch.tensor([list(text.encode())])).hidden[0]
         expected = vectors.mean(0) if pooling == "mean" else vectors[0]
         if pooler and pooling == "first":
             assert lm.model.pooler is not None
@@ -138,25 +138,28 @@ def test_a_translation_is_what_the_search_finds_of_the_marked_source() -> None:
     end = lm.tokenizer.eos[0]  # type: ignore[union-attr]
     texts = ["the cat", "sat there", "a"]
     sources = [[*lm.tokenizer.encode(text), end] for text in texts]  # type: ignore[union-attr]
-    found = beam_search(lm.model, sources, end, end, Beam(beams=3, longer=4))  # type: ignore[arg-type]
-    assert lm.translate(texts, beams=3, longer=4) == [lm.tokenizer.decode(ids) for ids in found]  # type: ignore[union-attr]
-    assert lm.translate(texts[0], beams=3, longer=4) == lm.translate(texts, beams=3, longer=4)[0]
+    found = beam_search(lm.model, sources, end, end, Beam(num_beams=3, max_extra_tokens=4))  # type: ignore[arg-type]
+    assert lm.translate(texts, num_beams=3, max_extra_tokens=4) == [lm.tokenizer.decode(ids) for ids in found]  # type: ignore[union-attr]
+    assert (
+        lm.translate(texts[0], num_beams=3, max_extra_tokens=4)
+        == lm.translate(texts, num_beams=3, max_extra_tokens=4)[0]
+    )
     assert any(found)
 
 
 def test_empty_texts_stay_empty_and_keep_their_places() -> None:
     lm = translator()
     texts = ["", "the cat", " \t ", "sat"]
-    found = lm.translate(texts, beams=2)
+    found = lm.translate(texts, num_beams=2)
     assert found[0] == found[2] == ""
-    assert [found[1], found[3]] == lm.translate([texts[1], texts[3]], beams=2)
+    assert [found[1], found[3]] == lm.translate([texts[1], texts[3]], num_beams=2)
     assert lm.translate(["", ""]) == ["", ""] and lm.translate([]) == []
 
 
 def test_a_source_that_is_too_long_is_numbered() -> None:
     message = refusal("translate", translator(), ["a", "z" * 20])
     assert message == "text 2: has 21 tokens and the model's context holds 20; cut it into sentences"
-    assert isinstance(translator().translate("z" * 19, beams=1), str)
+    assert isinstance(translator().translate("z" * 19, num_beams=1), str)
 
 
 TINY = {

@@ -19,7 +19,7 @@ TOKENS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
 def logits(decoder: spec.Decoder) -> tuple[Decoder, Tensor]:
     model = build(decoder)
     randomize(model)
-    return model, model(TOKENS)
+    return model, model(TOKENS).logits
 
 
 def test_an_embedding_is_scaled_placed_and_normed_in_this_order() -> None:
@@ -32,7 +32,7 @@ def test_an_embedding_is_scaled_placed_and_normed_in_this_order() -> None:
 
 def test_embedding_dropout_acts_in_training_only() -> None:
     model = build(TINY.replace(embedding=spec.Embedding(dropout=0.5))).eval()
-    assert torch.equal(model(TOKENS), model(TOKENS))
+    assert torch.equal(model(TOKENS).logits, model(TOKENS).logits)
     part = model.train().embedding
     assert (part(TOKENS, ForwardContext.of(TOKENS)) == 0).float().mean() == pytest.approx(0.5, abs=0.1)
 
@@ -43,7 +43,7 @@ def test_logits_are_products_with_the_heads_table_or_the_embeddings(tied: bool, 
     model, found = logits(TINY.replace(head=spec.LanguageModelHead(tied=tied, bias=bias)))
     context, x = ForwardContext.of(TOKENS), model.embedding(TOKENS, ForwardContext.of(TOKENS))
     for block in model.blocks:
-        x, _ = block(x, context)
+        x = block(x, context)
     table = model.embedding.token.weight if tied else model.lm_head.weight
     expected = model.final_norm(x) @ table.T + (model.lm_head.bias if bias else 0)
     assert distance(found, expected) < 1e-6
@@ -58,13 +58,13 @@ def test_layers_that_turn_differently_do_not_share_their_angles() -> None:
     model, found = logits(TINY.replace(layers=tuple(layers)))
     x = model.embedding(TOKENS, ForwardContext.of(TOKENS))
     for block in model.blocks:
-        x, _ = block(x, ForwardContext.of(TOKENS))
+        x = block(x, ForwardContext.of(TOKENS))
     assert torch.equal(found, model.lm_head(model.final_norm(x), model.embedding.token.weight))
 
 
 def test_a_tied_table_learns_from_both_its_uses() -> None:
     model = build(TINY.replace(head=spec.LanguageModelHead(tied=True)))
-    model(TOKENS).logsumexp(-1).sum().backward()
+    model(TOKENS).logits.logsumexp(-1).sum().backward()
     assert (model.embedding.token.weight.grad.abs().sum(-1) > 0).all()  # also of tokens that the text does not hold
 
 
@@ -78,14 +78,14 @@ def test_names_of_parameters_are_the_file_format() -> None:
 
 
 def test_a_name_changes_no_number() -> None:
-    assert torch.equal(build(TINY)(TOKENS), build(TINY.replace(name="another"))(TOKENS))
+    assert torch.equal(build(TINY)(TOKENS).logits, build(TINY.replace(name="another"))(TOKENS).logits)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_model_computes_in_the_type_it_is_built_in(dtype: torch.dtype) -> None:
     model = build(TINY, dtype=dtype)
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
-    assert model(TOKENS).dtype == dtype
+    assert model(TOKENS).logits.dtype == dtype
     assert model.new_state(1).layers[0].keys.dtype == dtype
 
 

@@ -30,15 +30,15 @@ def test_an_embedding_adds_positions_and_types_and_is_normed() -> None:
         kinds = part.token_type.weight[TYPES if types is not None else torch.zeros_like(TYPES)]
         expected = part.norm(part.token.weight[TOKENS] + part.position.weight[:5] + kinds)
         torch.testing.assert_close(part(TOKENS, ForwardContext.of(TOKENS), types), expected)
-    assert distance(model(TOKENS, types=TYPES), model(TOKENS)) > 1e-3
+    assert distance(model(TOKENS, token_types=TYPES).logits, model(TOKENS).logits) > 1e-3
 
 
 def test_vectors_are_the_blocks_one_after_the_other() -> None:
     model = encoder(final_norm=spec.LayerNorm())
     context, x = ForwardContext.of(TOKENS), model.embedding(TOKENS, ForwardContext.of(TOKENS))
     for block in model.blocks:
-        x, _ = block(x, context)
-    assert distance(model.vectors(TOKENS), model.final_norm(x)) < 1e-6
+        x = block(x, context)
+    assert distance(model(TOKENS).hidden, model.final_norm(x)) < 1e-6
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -47,33 +47,34 @@ def test_hidden_tokens_are_named_through_a_layer_and_a_norm(tied: bool, bias: bo
     head = spec.MaskedLanguageModelHead(activation="relu", norm=spec.LayerNorm(), tied=tied, bias=bias)
     model = encoder(head=head)
     part = model.lm_head
-    dense = model.vectors(TOKENS) @ part.dense.weight.T + part.dense.bias
+    dense = model(TOKENS).hidden @ part.dense.weight.T + part.dense.bias
     table = model.embedding.token.weight if tied else part.weight
     expected = part.norm(dense.relu()) @ table.T + (part.bias if bias else 0)
-    assert distance(model(TOKENS), expected) < 1e-6
+    assert distance(model(TOKENS).logits, expected) < 1e-6
     assert ("lm_head.weight" in model.state_dict()) != tied
 
 
 @pytest.mark.parametrize("pooler", [False, True])
 def test_a_class_follows_from_the_first_token(pooler: bool) -> None:
     model = encoder(pooler=pooler, head=spec.ClassificationHead(num_classes=3))
-    first = model.vectors(TOKENS)[:, 0]
+    first = model(TOKENS).hidden[:, 0]
     if pooler:
         first = torch.tanh(first @ model.pooler.weight.T + model.pooler.bias)
-    assert distance(model.pooled(model.vectors(TOKENS)), first) < 1e-6
-    assert distance(model(TOKENS), first @ model.classifier.weight.T + model.classifier.bias) < 1e-6
+    assert distance(model.pooled(model(TOKENS).hidden), first) < 1e-6
+    assert distance(model(TOKENS).logits, first @ model.classifier.weight.T + model.classifier.bias) < 1e-6
 
 
 def test_without_a_head_it_gives_vectors() -> None:
     model = encoder(head=spec.NoHead())
-    assert torch.equal(model(TOKENS), model.vectors(TOKENS))
+    output = model(TOKENS).logits
+    assert output.logits is None and output.hidden.shape == (*TOKENS.shape, model.spec.d_model)
 
 
 def test_dropout_falls_on_the_pooled_vector_in_training_only() -> None:
     model = encoder(pooler=True, head=spec.ClassificationHead(num_classes=64, dropout=0.5))
-    assert torch.equal(model(TOKENS), model(TOKENS))
+    assert torch.equal(model(TOKENS).logits, model(TOKENS).logits)
     model.classifier.train()
-    assert not torch.equal(model(TOKENS), model(TOKENS))
+    assert not torch.equal(model(TOKENS).logits, model(TOKENS).logits)
 
 
 def test_more_positions_than_were_learned_are_refused() -> None:
@@ -103,7 +104,7 @@ def test_it_learns_what_is_hidden() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     found = []
     for step in range(60):
-        loss = torch.nn.functional.cross_entropy(model(seen)[:, ::4].flatten(0, 1), windows[:, ::4].flatten())
+        loss = torch.nn.functional.cross_entropy(model(seen).logits[:, ::4].flatten(0, 1), windows[:, ::4].flatten())
         optimizer.zero_grad()
         loss.backward()
         if step == 0:

@@ -11,6 +11,7 @@ from archetype.nn.cache import DecoderBlockState
 from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import initialize
 from archetype.nn.recurrent import LSTMState
+from tests.helpers.passes import forward_step, taught
 from tests.helpers.weights import distance, randomize
 
 TRANSFORMER = families.preset("transformer-tiny")
@@ -33,12 +34,11 @@ def by_hand(model: EncoderDecoder, source: Tensor, target: Tensor) -> Tensor:
     context = ForwardContext.of(source)
     x = embedding(source, context)
     for block in model.encoder.blocks:
-        x, _ = block(x, context)
+        x = block(x, context)
     vectors, context = model.encoder.final_norm(x), ForwardContext.of(target)
     y = model.embedding(target, context)
     for block in model.decoder.blocks:
-        mixed, _ = block.mixer(y, context)
-        y = block.mixer_norm(y + mixed)
+        y = block.mixer_norm(y + block.mixer(y, context))
         part = block.cross
         (keys, values), queries = part.keys_and_values(vectors), part.queries(y)
         weights = (queries @ keys.transpose(2, 3) * part.sizes.head_dim**-0.5).softmax(-1)
@@ -52,7 +52,7 @@ def test_logits_are_the_transformers_equations(shared: bool) -> None:
     """Section 3.1: each layer norm(x + F(x)), the decoder's second content a look at the encoder's output."""
     model = pair(TRANSFORMER.replace(embedding=TRANSFORMER.embedding.replace(shared=shared)))
     assert (model.source_embedding is None) == shared
-    found = model.teach(SOURCE, TARGET)
+    found = taught(model, SOURCE, TARGET)
     for row in range(2):
         assert distance(found[row], by_hand(model, SOURCE[row : row + 1], TARGET[row : row + 1])[0]) < 1e-5
 
@@ -74,8 +74,8 @@ def test_a_bridged_state_may_have_another_type() -> None:
     state = model.new_state(SOURCE, COUNTS, dtype=torch.bfloat16)
     first, second = state.layers
     assert {first.hidden.dtype, first.cell.dtype, second.mixer.cell.dtype, second.cross.keys.dtype} == {torch.bfloat16}
-    found, state = model(TARGET, state)
-    assert 0 < distance(found, model.teach(SOURCE, TARGET, COUNTS)) < 2**-6
+    found, state = forward_step(model, TARGET, state)
+    assert 0 < distance(found, taught(model, SOURCE, TARGET, COUNTS)) < 2**-6
 
 
 def test_a_source_has_a_vocabulary_of_its_own() -> None:
@@ -83,7 +83,7 @@ def test_a_source_has_a_vocabulary_of_its_own() -> None:
     assert model.source_embedding.token.weight.shape == (11, 64)
     assert model.embedding.token.weight.shape == (257, 64)
     with pytest.raises(IndexError):
-        model.teach(TARGET + 11, TARGET)
+        taught(model, TARGET + 11, TARGET)
 
 
 def test_the_state_holds_the_source_once_and_the_targets_places() -> None:
@@ -99,11 +99,11 @@ def test_learned_positions_end(length: int) -> None:
     model = pair(TRANSFORMER.replace(embedding=spec.PairEmbedding(position=spec.Learned())))
     long, short = torch.zeros(1, length, dtype=torch.long), torch.zeros(1, 3, dtype=torch.long)
     if length == 128:
-        assert model.teach(long, long).isfinite().all()
+        assert taught(model, long, long).isfinite().all()
         return
     for source, target in ((long, short), (short, long)):
         with pytest.raises(SpecError, match="tokens: 129 are more than the 128 positions that were learned"):
-            model.teach(source, target)
+            taught(model, source, target)
 
 
 def test_names_of_parameters_are_the_file_format() -> None:
@@ -132,12 +132,12 @@ def test_it_learns_to_say_a_source_again(preset: spec.EncoderDecoder) -> None:
     target = torch.cat((torch.zeros(64, 1, dtype=torch.long), source), 1)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     found = []
-    for step in range(100):
-        logits = model.teach(source, target[:, :-1])
+    for number in range(100):
+        logits = taught(model, source, target[:, :-1])
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
-        if step == 0:
+        if number == 0:
             assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
         optimizer.step()
         found.append(loss.item())

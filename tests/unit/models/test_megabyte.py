@@ -6,12 +6,13 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.errors import SpecError
-from archetype.generate.decode import Engine
+from archetype.generate.engine import Engine
 from archetype.generate.settings import Sampling
 from archetype.models import MegaByte, build_on_meta
 from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import initialize
 from tests.helpers import causal as writing
+from tests.helpers.passes import forward_step
 from tests.helpers.weights import distance
 
 VOCABULARY, CONTEXT = 13, 24
@@ -55,13 +56,13 @@ def predicted(model: MegaByte, text: Tensor) -> Tensor:
     vectors = model.global_embedding.token.weight[text] + model.global_embedding.position.weight[place]
     shifted = torch.cat((model.global_embedding.start[None], vectors.view(count, -1)[:-1]))
     context = ForwardContext.of(shifted[None])
-    contexts, _ = model.global_model.run(shifted[None], context)
+    contexts = model.global_model.run(shifted[None], context)
     contexts = model.global_model.final_norm(contexts)[0].view(count, size, -1)
     logits = []
     for patch, context in zip(patches, contexts, strict=True):
         before = torch.cat((model.local_embedding.start[None], model.local_embedding.token.weight[patch[:-1]]))
         x = before + context @ model.projection.weight.T + model.projection.bias
-        y, _ = model.local_model.run(x[None], ForwardContext.of(x[None]))
+        y = model.local_model.run(x[None], ForwardContext.of(x[None]))
         logits.append(model.lm_head(model.local_model.final_norm(y), model.local_embedding.token.weight)[0])
     return torch.cat(logits)
 
@@ -70,15 +71,15 @@ def predicted(model: MegaByte, text: Tensor) -> Tensor:
 def test_logits_are_the_papers_one_byte_later(name: str) -> None:
     model, tokens = MODELS[name](), writing.text(2, CONTEXT, VOCABULARY)
     for row in range(2):
-        assert distance(model(tokens)[row, :-1], predicted(model, tokens[row])[1:]) < writing.EXACT
+        assert distance(model(tokens).logits[row, :-1], predicted(model, tokens[row])[1:]) < writing.EXACT
 
 
 @EVERY
 def test_a_text_of_any_length_begins_as_a_longer_one(name: str) -> None:
     model, tokens = MODELS[name](), writing.text(2, CONTEXT, VOCABULARY)
-    whole = model(tokens)
+    whole = model(tokens).logits
     for length in range(1, CONTEXT):
-        assert distance(model(tokens[:, :length]), whole[:, :length]) < writing.EXACT
+        assert distance(model(tokens[:, :length]).logits, whole[:, :length]) < writing.EXACT
 
 
 @EVERY
@@ -109,7 +110,7 @@ def test_the_global_model_goes_once_for_each_patch() -> None:
     state, tokens = model.new_state(1), writing.text(1, 12, VOCABULARY)
     model.global_model.blocks[0].register_forward_hook(lambda *_: passes.append(int(state.lengths)))
     for place in range(12):
-        _, state = model(tokens[:, place : place + 1], state)
+        _, state = forward_step(model, tokens[:, place : place + 1], state)
     assert passes == [3, 7, 11]
 
 
@@ -118,7 +119,7 @@ def test_the_state_has_places_for_patches_and_one_patch() -> None:
     *layers, unfinished = model.new_state(2, 9, torch.bfloat16).layers
     assert [layer.layer.keys.shape for layer in layers] == [(2, 2, 3, 12)] * 2  # the start and two patches
     assert (unfinished.tokens.shape, unfinished.context.shape) == ((2, 4), (2, 24))
-    assert model.new_state(2, 9, torch.bfloat16).bytes == 2 * (2 * 2 * 3 * 24 * 2 + 4 * 8 + 24 * 2)
+    assert model.new_state(2, 9, torch.bfloat16).nbytes == 2 * (2 * 2 * 3 * 24 * 2 + 4 * 8 + 24 * 2)
     *layers, _ = model.new_state(2).narrow(8).layers
     assert layers[0].layer.keys.shape == (2, 2, 3, 12)
     assert model.new_state(1, 10**9).capacity == CONTEXT
@@ -127,7 +128,7 @@ def test_the_state_has_places_for_patches_and_one_patch() -> None:
 def test_rounding_the_state_changes_little() -> None:
     model, tokens = megabyte(), writing.text(2, CONTEXT, VOCABULARY)
     found = writing.in_chunks(model, tokens, model.new_state(2, dtype=torch.float16), [5, 6, 13])
-    assert 0 < distance(found, model(tokens)) < 1e-2
+    assert 0 < distance(found, model(tokens).logits) < 1e-2
 
 
 def test_more_bytes_than_positions_are_refused() -> None:
@@ -166,19 +167,20 @@ def test_losses_of_both_stacks_are_given_and_padding_adds_nothing() -> None:
     )
     built = writing.drawn(model).train()
     tokens = writing.text(2, 15, VOCABULARY)
-    found: list[Tensor] = []
-    padded: list[Tensor] = []
-    built(tokens[:, :9], losses=found)
-    built(tokens, num_tokens=torch.tensor([9, 9]), losses=padded)
-    assert len(found) == len(padded) == 2
-    torch.testing.assert_close(found, padded)
+    alone = built(tokens[:, :9]).logits.aux_loss
+    padded = built(tokens, num_tokens=torch.tensor([9, 9])).logits.aux_loss
+    torch.testing.assert_close(alone, padded)
+    for side in ("global_model", "local_model"):  # each stack adds its part
+        silent = getattr(model, side).replace(layers=(block(),))
+        other = writing.drawn(model.replace(**{side: silent})).train()
+        assert 0 < other(tokens[:, :9]).logits.aux_loss < alone
 
 
 def test_autocast_changes_little() -> None:
     model, tokens = megabyte(), writing.text(2, CONTEXT, VOCABULARY)
-    whole = model(tokens)
+    whole = model(tokens).logits
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert 0 < distance(model(tokens), whole) < 5e-2
+        assert 0 < distance(model(tokens).logits, whole) < 5e-2
         assert distance(writing.in_chunks(model, tokens, model.new_state(2), [5, 6, 13]), whole) < 5e-2
 
 

@@ -9,6 +9,7 @@ from archetype import spec
 from archetype.errors import SpecError
 from archetype.models import VisionEncoder, build_on_meta
 from archetype.nn.initialization import initialize
+from tests.helpers.passes import logits_or_hidden
 from tests.helpers.weights import distance, randomize
 
 EXACT = 1e-5  # of the largest magnitude, in float32
@@ -72,18 +73,18 @@ def test_embedding_dropout_acts_in_training_only() -> None:
 @pytest.mark.parametrize("pooler", [True, False])
 def test_classes_are_those_of_the_vector_that_stands_for_the_picture(class_token: bool, pooler: bool) -> None:
     model = drawn(BASE.replace(class_token=class_token, pooler=pooler))
-    vectors = model.vectors(pictures())
+    vectors = model(pictures()).hidden
     x = vectors[:, 0] if class_token else vectors.mean(1)
     if model.pooler is not None:
         x = torch.tanh(x @ model.pooler.weight.T + model.pooler.bias)
     expected = x @ model.classifier.weight.T + model.classifier.bias
-    assert distance(model(pictures()), expected) < EXACT
+    assert distance(logits_or_hidden(model(pictures()).logits), expected) < EXACT
 
 
 def test_without_a_head_the_vectors_are_given() -> None:
     model = drawn(BASE.replace(head=spec.NoHead()))
-    assert torch.equal(model(pictures()), model.vectors(pictures()))
-    assert model(pictures()).shape == (2, 10, 8)
+    assert model(pictures()).logits is None
+    assert logits_or_hidden(model(pictures()).logits).shape == (2, 10, 8)
 
 
 def test_every_patch_sees_every_other() -> None:
@@ -91,7 +92,10 @@ def test_every_patch_sees_every_other() -> None:
     model = drawn(BASE.replace(head=spec.NoHead()))
     changed = pictures()
     changed[:, :, 5, 5] += 1.0
-    moved = (model(changed) - model(pictures())).abs().amax(dim=(0, 2))
+    after, before = (logits_or_hidden(model(images)) for images in (changed, pictures()))
+    moved = (after - before).abs().amax(dim=(0, 2))
+        (logits_or_hidden(model(changed).logits) - logits_or_hidden(model(pictures()).logits)).abs().amax(dim=(0, 2))
+    )
     assert (moved > WRONG).all()
 
 
@@ -106,16 +110,16 @@ def test_without_positions_a_picture_is_a_set_of_patches() -> None:
     order = [4, 0, 8, 2, 1, 7, 3, 6, 5]
     other = shuffled(pictures(), order)
     model = drawn(UNPLACED)
-    assert distance(model.vectors(other), model.vectors(pictures())[:, order]) < EXACT
-    assert distance(model(other), model(pictures())) < EXACT
-    assert distance(drawn(BASE)(other), drawn(BASE)(pictures())) > WRONG
+    assert distance(model(other).hidden, model(pictures()).hidden[:, order]) < EXACT
+    assert distance(logits_or_hidden(model(other).logits), logits_or_hidden(model(pictures()).logits)) < EXACT
+    assert distance(drawn(BASE)(other).hidden, drawn(BASE)(pictures()).hidden) > WRONG
 
 
 def test_a_batch_as_each_picture_alone() -> None:
     model = drawn(BASE)
-    both = model(pictures())
+    both = logits_or_hidden(model(pictures()).logits)
     for row in range(2):
-        assert distance(both[row], model(pictures()[row : row + 1])[0]) < EXACT
+        assert distance(both[row], logits_or_hidden(model(pictures()[row : row + 1]).logits)[0]) < EXACT
 
 
 @pytest.mark.parametrize(
@@ -131,14 +135,14 @@ def test_pictures_of_another_size_are_refused(shape: tuple[int, ...], found: str
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_a_model_computes_in_the_type_it_is_built_in(dtype: torch.dtype) -> None:
     model = drawn(BASE).to(dtype)
-    assert model(pictures()).dtype == dtype
+    assert logits_or_hidden(model(pictures()).logits).dtype == dtype
 
 
 def test_autocast_changes_little() -> None:
     model = drawn(BASE)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = model(pictures())
-    assert 0 < distance(found, model(pictures())) < 5e-2
+        found = logits_or_hidden(model(pictures()).logits)
+    assert 0 < distance(found, logits_or_hidden(model(pictures()).logits)) < 5e-2
 
 
 def test_names_of_parameters_are_the_file_format() -> None:
@@ -172,7 +176,7 @@ def test_gradients_reach_every_parameter_and_training_reduces_the_loss() -> None
     model, found = initialized(encoder), []
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     for _ in range(40):
-        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss = torch.nn.functional.cross_entropy(logits_or_hidden(model(images).logits), labels)
         optimizer.zero_grad()
         loss.backward()
         if not found:

@@ -11,8 +11,8 @@ from archetype import spec
 from archetype.nn.attention import Attention
 from archetype.nn.cache import KVCache, LayerState, RingKVCache
 from archetype.nn.context import ForwardContext
-from archetype.nn.position import Rotary
-from archetype.nn.position_bias import RelativeBias
+from archetype.nn.position import RelativeBias, Rotary
+from archetype.patterns import MaskContext, pattern_rule
 from tests.helpers.weights import distance, randomize
 
 D = 24
@@ -38,7 +38,7 @@ def run(part: Attention, x: Tensor = X, num_tokens: Tensor | None = None) -> Ten
     context = ForwardContext.of(x, num_tokens=num_tokens)
     if isinstance(part.spec.position, spec.RelativeBias):
         context.position_bias = randomize(RelativeBias(part.spec.position, 4, part.causal))
-    return part(x, context)[0]
+    return part(x, context)
 
 
 @torch.no_grad()
@@ -46,7 +46,7 @@ def reference(part: Attention, x: Tensor, scale: float | None = None, num_tokens
     """Head by head, query by query, from the definition; every part of it that the specification names."""
     heads, kv_heads, size, _ = part.sizes
     chosen, length = part.spec, x.shape[1]
-    scale, setting = scale or 1 / math.sqrt(size), spec.MaskContext(part.causal, length, part.layer)
+    scale, setting = scale or 1 / math.sqrt(size), MaskContext(part.causal, length, part.layer)
     x = x.double()
 
     def project(projection: torch.nn.Linear, y: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def reference(part: Attention, x: Tensor, scale: float | None = None, num_tokens
             read = math.floor(head * kv_heads / heads)
             own, shared = slice(head * size, (head + 1) * size), slice(read * size, (read + 1) * size)
             for i in range(end):
-                seen = [j for j in range(end) if chosen.pattern.allows(i, j, setting)]
+                seen = [j for j in range(end) if pattern_rule(chosen.pattern).allows(i, j, setting)]
                 scores = []
                 for j in seen:
                     if part.score is not None:
@@ -104,8 +104,8 @@ def test_scale_and_head_dim_are_what_the_specification_says(scale: float, head_d
 
 
 def test_without_a_scale_it_is_one_over_the_root_of_head_dim() -> None:
-    assert build().scoring.scale == 1 / math.sqrt(6)
-    assert build(head_dim=16).scoring.scale == 0.25
+    assert build().score_function.scale == 1 / math.sqrt(6)
+    assert build(head_dim=16).score_function.scale == 0.25
 
 
 CHOICES: dict[str, dict[str, Any]] = {
@@ -144,9 +144,9 @@ def test_heads_are_normalized_before_they_are_turned() -> None:
     part = build(qk_norm=spec.RMSNorm(), position=spec.Rotary())
     q, k = part.queries(X), part.keys_and_values(X)[0]
     at = torch.arange(T).expand(B, -1)
-    q, k = (Rotary(spec.Rotary(), 6)(x, at, ForwardContext(at, None, starts_at_zero=True)) for x in (q, k))
+    q, k = (Rotary(spec.Rotary(), part.sizes)(x, at, ForwardContext(at, None, starts_at_zero=True)) for x in (q, k))
     weights = (q @ k.transpose(2, 3) / math.sqrt(6)).masked_fill(~torch.ones(T, T).tril().bool(), -math.inf).softmax(-1)
-    assert distance(run(part), part.joined(weights @ part.keys_and_values(X)[1])) < 1e-6
+    assert distance(run(part), part.merge_heads(weights @ part.keys_and_values(X)[1])) < 1e-6
 
 
 def test_names_of_parameters() -> None:
@@ -248,7 +248,7 @@ def test_the_stacks_own_table_raises_scores(choice: str, causal: bool) -> None:
         table.weight.copy_((-distances[:, None] * slopes).repeat(1 if causal else 2, 1))
     context = ForwardContext.of(x)
     context.position_bias = table
-    ours = build(causal, position=relative, **fields)(x, context)[0]
+    ours = build(causal, position=relative, **fields)(x, context)
     assert distance(ours, run(build(causal, position=spec.Alibi(), **fields), x)) < 1e-6
 
 
@@ -340,13 +340,12 @@ stateful = pytest.mark.parametrize("choice", STATEFUL)
 @pytest.mark.parametrize("sizes", [(LONG,), (1,) * 12, (3, 1, 1, 20, 2), (9, 9)])
 def test_chunk_by_chunk_is_the_whole(choice: str, sizes: tuple[int, ...]) -> None:
     part, x = build(num_kv_heads=2, **STATEFUL[choice]), random(2, LONG, D)
-    whole, state, start, found = run(part, x), empty(part, 2), 0, []
+    whole, state, start, outputs = run(part, x), empty(part, 2), 0, []
     for size in sizes:
         piece = x[:, start : start + size]
-        y, state = part(piece, ForwardContext.of(piece, torch.full((2,), start)), state)
-        found.append(y)
+        outputs.append(part(piece, ForwardContext.of(piece, torch.full((2,), start)), state))
         start += size
-    assert distance(torch.cat(found, 1), whole[:, :start]) < 2e-6
+    assert distance(torch.cat(outputs, 1), whole[:, :start]) < 2e-6
 
 
 @stateful
@@ -360,7 +359,7 @@ def test_rows_of_different_lengths_are_what_each_is_alone(choice: str) -> None:
         chunk = random(3, size, D, seed=99)
         for row, count in enumerate(num_tokens):
             chunk[row, :count] = x[row, lengths[row] : lengths[row] + count]
-        y, state = part(chunk, ForwardContext.of(chunk, lengths, torch.tensor(num_tokens)), state)
+        y = part(chunk, ForwardContext.of(chunk, lengths, torch.tensor(num_tokens)), state)
         assert y.isfinite().all()
         for row, count in enumerate(num_tokens):
             if count:
@@ -376,7 +375,7 @@ def test_lower_precision(choice: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         y = run(part, x)
         state = part.new_state(2, LONG, torch.bfloat16, CPU)
-        remembered, state = part(x, ForwardContext.of(x, torch.zeros(2, dtype=torch.long)), state)
+        remembered = part(x, ForwardContext.of(x, torch.zeros(2, dtype=torch.long)), state)
     assert distance(y, exact) < 0.03 and distance(remembered, exact) < 0.03
     assert isinstance(state, KVCache) and state.keys.dtype == torch.bfloat16
     y.float().sum().backward()

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from archetype import spec
-from archetype.nn.build import build_block
 from archetype.nn.cache import DecoderBlockState, KVCache
 from archetype.nn.context import EncoderOutput, ForwardContext
 from archetype.nn.initialization import initialize
+from archetype.nn.registry import build_block
 from tests.helpers.weights import distance, randomize
 
 D = 8
@@ -35,20 +35,20 @@ def build(
 
 def context(num_tokens: Tensor | None = None) -> ForwardContext:
     context = ForwardContext.of(X, num_tokens=num_tokens)
-    context.source = SOURCE
+    context.encoder_output = SOURCE
     return context
 
 
 def run(block: nn.Module, x: Tensor = X) -> Tensor:
-    return block(x, context())[0]
+    return block(x, context())
 
 
 def mixed(block: nn.Module, x: Tensor) -> Tensor:
-    return block.mixer(x, context())[0]
+    return block.mixer(x, context())
 
 
 def crossed(block: nn.Module, x: Tensor) -> Tensor:
-    return block.cross(x, context(), block.cross.read(SOURCE))
+    return block.cross(x, context(), block.cross.project(SOURCE))
 
 
 def fed(block: nn.Module, x: Tensor) -> Tensor:
@@ -77,6 +77,13 @@ def test_sandwich(norm: spec.Norm) -> None:
     block = build(spec.SandwichNorm(norm=norm))
     x = X + block.mixer_post_norm(mixed(block, block.mixer_norm(X)))
     assert torch.equal(run(block), x + block.feedforward_post_norm(fed(block, block.feedforward_norm(x))))
+
+
+@norms
+def test_output_norm(norm: spec.Norm) -> None:
+    block = build(spec.OutputNorm(norm=norm))
+    x = X + block.mixer_norm(mixed(block, X))
+    assert torch.equal(run(block), x + block.feedforward_norm(fed(block, x)))
 
 
 @norms
@@ -128,6 +135,14 @@ def test_sandwich_with_cross_attention(norm: spec.Norm) -> None:
     assert torch.equal(run(block), x + block.feedforward_post_norm(fed(block, block.feedforward_norm(x))))
 
 
+@norms
+def test_output_norm_with_cross_attention(norm: spec.Norm) -> None:
+    block = build(spec.OutputNorm(norm=norm), crosses=True)
+    x = X + block.mixer_norm(mixed(block, X))
+    x = x + block.cross_norm(crossed(block, x))
+    assert torch.equal(run(block), x + block.feedforward_norm(fed(block, x)))
+
+
 def test_plain_adds_what_was_found_to_the_vector_that_asked() -> None:
     block = build(spec.Plain(), crosses=True)
     x = mixed(block, X)
@@ -138,6 +153,7 @@ WIRINGS: list[spec.Wiring] = [
     spec.PreNorm(norm=spec.RMSNorm()),
     spec.PostNorm(norm=spec.RMSNorm()),
     spec.SandwichNorm(norm=spec.RMSNorm()),
+    spec.OutputNorm(norm=spec.RMSNorm()),
     spec.Plain(),
 ]
 wirings = pytest.mark.parametrize("wiring", WIRINGS, ids=lambda wiring: wiring.kind)
@@ -149,35 +165,43 @@ def test_a_state_remembers_the_source_beside_the_mixers_own(wiring: spec.Wiring)
     block = build(wiring, crosses=True)
     whole = run(block)
     own = block.mixer.new_state(2, 5, torch.float32, CPU)
-    state = DecoderBlockState(own, block.cross.read(SOURCE))
-    found = []
+    state = DecoderBlockState(own, block.cross.project(SOURCE))
+    outputs = []
     for place in range(5):
         x = X[:, place : place + 1]
-        y, state = block(x, ForwardContext.of(x, torch.full((2,), place)), state)  # a context without a source
-        assert isinstance(state, DecoderBlockState) and isinstance(state.mixer, KVCache)
-        found.append(y)
-    assert distance(torch.cat(found, 1), whole) < 2e-6
+        y = block(x, ForwardContext.of(x, torch.full((2,), place)), state)  # a context without a source
+        assert state.mixer is own and isinstance(own, KVCache)
+        outputs.append(y)
+    assert distance(torch.cat(outputs, 1), whole) < 2e-6
 
 
 @wirings
-def test_a_mixers_state_alone_gains_the_source_of_the_span(wiring: spec.Wiring) -> None:
+def test_beside_a_mixers_state_alone_the_source_is_that_of_the_context(wiring: spec.Wiring) -> None:
     block = build(wiring, crosses=True)
-    own = block.mixer.new_state(2, 5, torch.float32, CPU)
-    first = ForwardContext.of(X[:, :3], torch.zeros(2, dtype=torch.long))
-    first.source = SOURCE
-    y, state = block(X[:, :3], first, own)
-    z, _ = block(X[:, 3:], ForwardContext.of(X[:, 3:], torch.full((2,), 3)), state)
-    assert isinstance(state, DecoderBlockState)
-    assert distance(torch.cat((y, z), 1), run(block)) < 2e-6
+    state = block.mixer.new_state(2, 5, torch.float32, CPU)
+    outputs = []
+    for start, end in ((0, 3), (3, 5)):
+        x = X[:, start:end]
+        context = ForwardContext.of(x, torch.full((2,), start))
+        context.encoder_output = SOURCE
+        outputs.append(block(x, context, state))
+    assert distance(torch.cat(outputs, 1), run(block)) < 2e-6
 
 
 def test_without_a_state_nothing_is_remembered() -> None:
-    assert build(spec.Plain(), crosses=True)(X, context())[1] is None
+    block = build(spec.Plain(), crosses=True)
+    first = run(block)
+    run(block, X.flip(0))
+    assert torch.equal(run(block), first)
 
 
-def test_without_a_source_it_says_so() -> None:
-    with pytest.raises(AssertionError, match="cross-attention needs a source"):
-        build(spec.Plain(), crosses=True)(X, ForwardContext.of(X))
+@pytest.mark.parametrize("cached", [False, True])
+def test_without_a_source_it_says_so(cached: bool) -> None:
+    block = build(spec.Plain(), crosses=True)
+    context = ForwardContext.of(X, torch.zeros(2, dtype=torch.long) if cached else None)
+    state = block.mixer.new_state(2, 5, torch.float32, CPU) if cached else None
+    with pytest.raises(AssertionError, match="cross-attention needs an encoder's output"):
+        block(X, context, state)
 
 
 # norms and their names
@@ -192,7 +216,9 @@ PRE = {f"{name}_norm" for name in CONTENTS}
 POST = {f"{name}_post_norm" for name in CONTENTS}
 
 
-NORM_NAMES: dict[str, set[str]] = {"pre_norm": PRE, "post_norm": PRE, "sandwich": PRE | POST, "plain": set()}
+NORM_NAMES: dict[str, set[str]] = {
+    "pre_norm": PRE, "post_norm": PRE, "sandwich": PRE | POST, "output_norm": PRE, "plain": set(),
+}  # fmt: skip
 
 
 @wirings
@@ -223,6 +249,7 @@ BATCHED = [
     spec.PreNorm(norm=spec.BatchNorm()),
     spec.PostNorm(norm=spec.BatchNorm()),
     spec.SandwichNorm(norm=spec.BatchNorm()),
+    spec.OutputNorm(norm=spec.BatchNorm()),
     spec.ParallelResidual(norm=spec.BatchNorm()),
 ]
 
@@ -232,12 +259,12 @@ def test_every_norm_is_told_what_is_padding(wiring: spec.Wiring) -> None:
     crosses = wiring.kind != "parallel"
     num_tokens = torch.tensor([5, 2])
     real = torch.arange(5) < num_tokens[:, None]
-    found = []
+    results = []
     for x in (X, torch.where(real[..., None], X, 50.0)):
         block = build(wiring, crosses=crosses, causal=False).train()
-        found.append((block(x, context(num_tokens))[0][real], *block.buffers()))
-    assert len(found[0]) == 1 + 2 * sum("norm" in name for name in names(block))
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
+        results.append((block(x, context(num_tokens))[real], *block.buffers()))
+    assert len(results[0]) == 1 + 2 * sum("norm" in name for name in names(block))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*results, strict=True))
 
 
 # dropout

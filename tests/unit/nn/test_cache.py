@@ -38,15 +38,15 @@ def vectors(row: int, positions: list[int]) -> Tensor:
 
 def chunks(num_tokens: list[list[int]], beside: int = 0) -> list[Chunk]:
     """One chunk for each list, as long as its longest row and `beside` more; padding is garbage."""
-    lengths, found = [0] * len(num_tokens[0]), []
+    lengths, result = [0] * len(num_tokens[0]), []
     for row_counts in num_tokens:
         size = max(1, max(row_counts) + beside)
         keys = torch.full((len(row_counts), HEADS, size, P), -7.0)
         for row, count in enumerate(row_counts):
             keys[row, :, :count] = vectors(row, list(range(lengths[row], lengths[row] + count)))
-        found.append(Chunk(keys, -keys[..., :Q], list(lengths), list(row_counts)))
+        result.append(Chunk(keys, -keys[..., :Q], list(lengths), list(row_counts)))
         lengths = [length + count for length, count in zip(lengths, row_counts, strict=True)]
-    return found
+    return result
 
 
 COUNTS = st.integers(1, 3).flatmap(
@@ -88,10 +88,10 @@ def test_a_ring_returns_all_that_each_query_may_see_with_its_position(
         for row, (length, count) in enumerate(zip(chunk.lengths, chunk.num_tokens, strict=True)):
             for query in range(length, length + count):
                 near = (positions[row] <= query) & (positions[row] > query - size)
-                found = positions[row][near].tolist()
-                assert sorted(found) == list(range(max(0, query - size + 1), query + 1))
-                assert torch.equal(keys[row][:, near], vectors(row, found))
-                assert torch.equal(values[row][:, near], -vectors(row, found)[..., :Q])
+                visible = positions[row][near].tolist()
+                assert sorted(visible) == list(range(max(0, query - size + 1), query + 1))
+                assert torch.equal(keys[row][:, near], vectors(row, visible))
+                assert torch.equal(values[row][:, near], -vectors(row, visible)[..., :Q])
             assert ((positions[row] >= 0) & (positions[row] <= EMPTY_SLOT)).all()
 
 
@@ -144,7 +144,6 @@ def test_rows_of_a_ring_leave_and_join() -> None:
 def test_a_ring_is_never_narrowed() -> None:
     state = filled(4, [9])
     assert state.narrow(2) is state
-    assert state.after(state.narrow(2)) is state
 
 
 def test_a_narrow_buffer_is_a_view() -> None:
@@ -153,7 +152,7 @@ def test_a_narrow_buffer_is_a_view() -> None:
     chunk = chunks([[3, 3]])[0]
     view.append(chunk.keys, chunk.values, chunk.context)
     assert torch.equal(state.keys[:, :, :3], chunk.keys) and not state.keys[:, :, 3:].any()
-    assert state.after(view) is state
+    assert torch.equal(state.values[:, :, :3], chunk.values) and not state.values[:, :, 3:].any()
 
 
 def test_a_shorter_buffer_joins_a_longer_one() -> None:
@@ -180,8 +179,8 @@ def crossed(rows: int, length: int = 5, first: float = 0.0) -> DecoderBlockState
 
 def test_rows_of_a_source_leave_and_join() -> None:
     state, other = source(3, 5), source(1, 4, first=500.0)
-    kept = state.select(torch.tensor([2, 0]))
-    assert torch.equal(kept.keys, state.keys[[2, 0]]) and kept.num_tokens.tolist() == [3, 1]
+    selected = state.select(torch.tensor([2, 0]))
+    assert torch.equal(selected.keys, state.keys[[2, 0]]) and selected.num_tokens.tolist() == [3, 1]
     before = state.keys.clone()
     state.insert(torch.tensor([1]), other)
     assert torch.equal(state.keys[1, :, :4], other.keys[0]) and state.num_tokens.tolist() == [1, 1, 3]
@@ -191,8 +190,10 @@ def test_rows_of_a_source_leave_and_join() -> None:
 
 def test_a_crossed_state_hands_everything_on_to_both() -> None:
     state, other = crossed(3), crossed(1, 4, first=500.0)
-    kept = state.select(torch.tensor([1]))
-    assert torch.equal(kept.mixer.keys, state.mixer.keys[[1]]) and torch.equal(kept.cross.keys, state.cross.keys[[1]])
+    selected = state.select(torch.tensor([1]))
+    assert torch.equal(selected.mixer.keys, state.mixer.keys[[1]]) and torch.equal(
+        selected.cross.keys, state.cross.keys[[1]]
+    )
     state.insert(torch.tensor([2]), other)
     assert torch.equal(state.mixer.keys[2], other.mixer.keys[0])
     assert torch.equal(state.cross.keys[2, :, :4], other.cross.keys[0])
@@ -203,29 +204,34 @@ def test_only_the_mixers_part_of_a_crossed_state_is_narrowed() -> None:
     view = state.narrow(3)
     assert view.mixer.keys.shape[2] == 3 and view.cross is state.cross
     view.mixer.keys.fill_(9.0)
-    after = state.after(view)
-    assert isinstance(after, DecoderBlockState)
-    assert after.mixer is state.mixer and after.cross is state.cross
-    assert (after.mixer.keys[:, :, :3] == 9).all() and not after.mixer.keys[:, :, 3:].any()
+    assert isinstance(view, DecoderBlockState)
+    assert (state.mixer.keys[:, :, :3] == 9).all() and not state.mixer.keys[:, :, 3:].any()
 
 
 def test_bytes_are_those_of_every_tensor() -> None:
     buffer, other = KVCache.empty(2, HEADS, 8, (P, Q), torch.bfloat16, CPU), source(2, 5)
-    assert buffer.bytes == 2 * HEADS * 8 * (P + Q) * 2
-    assert other.bytes == 2 * (2 * HEADS * 5 * P) * 4 + 2 * 8
-    assert DecoderBlockState(buffer, other).bytes == buffer.bytes + other.bytes
+    assert buffer.nbytes == 2 * HEADS * 8 * (P + Q) * 2
+    assert other.nbytes == 2 * (2 * HEADS * 5 * P) * 4 + 2 * 8
+    assert DecoderBlockState(buffer, other).nbytes == buffer.nbytes + other.nbytes
     layers: list[LayerState] = [buffer, DecoderBlockState(buffer, other)]
-    assert State(torch.zeros(2, dtype=torch.long), layers, 8).bytes == 2 * buffer.bytes + other.bytes
+    assert State(torch.zeros(2, dtype=torch.long), layers, 8).nbytes == 2 * buffer.nbytes + other.nbytes
 
 
 def test_a_models_state_moves_its_lengths_with_its_rows() -> None:
     state = State(torch.tensor([3, 1, 2]), [crossed(3)], 8)
-    kept = state.select(torch.tensor([2, 0]))
-    assert kept.lengths.tolist() == [2, 3] and kept.capacity == 8
+    selected = state.select(torch.tensor([2, 0]))
+    assert selected.lengths.tolist() == [2, 3] and selected.capacity == 8
     state.insert(torch.tensor([0]), State(torch.tensor([7]), [crossed(1, first=500.0)], 8))
     assert state.lengths.tolist() == [7, 1, 2]
     assert state.layers[0].mixer.keys[0].min() == 500
-    view = state.narrow(4)
-    assert view.capacity == 4 and state.after(view).capacity == 8
-    moved = view.advanced(torch.tensor([8, 2, 3]), view.layers)
-    assert state.after(moved).lengths.tolist() == [8, 2, 3]
+
+
+def test_a_models_state_advances_whole_also_from_a_narrow_view() -> None:
+    state = State(torch.tensor([3, 1, 2]), [crossed(3)], 8)
+    for view in (state, state.narrow(4), state.narrow(6).narrow(4)):
+        after = view.advance(torch.tensor([8, 2, 3]))
+        assert after.lengths.tolist() == [8, 2, 3] and after.capacity == 8 and after.whole is None
+        assert after.layers is state.layers
+    assert state.narrow(4).capacity == 4 and state.narrow(4).layers[0].mixer.keys.shape[2] == 4
+    assert state.narrow(99).capacity == 8
+    assert state.lengths.tolist() == [3, 1, 2]

@@ -10,8 +10,9 @@ from torch import Tensor
 from archetype import spec
 from archetype.nn.activation import activation
 from archetype.nn.context import ForwardContext
-from archetype.nn.experts import MixtureOfExperts, balance, group_limited_mask
+from archetype.nn.experts import MixtureOfExperts, group_limited_mask, load_balancing_loss
 from archetype.nn.feedforward import MLP, GatedMLP
+from archetype.nn.initialization import initialize
 from tests.helpers.weights import randomize
 
 D, E, B, T = 6, 8, 2, 5
@@ -115,8 +116,8 @@ def test_gradients_are_those_of_the_loop(fields: dict[str, Any]) -> None:
     def gradients(y: Tensor, x: Tensor) -> dict[str, Tensor]:
         named = {"x": x} | dict(part.named_parameters())
         loss, inputs = (weights * y).sum(), list(named.values())
-        found = torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
-        return dict(zip(named, found, strict=True))
+        gradient_list = torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
+        return dict(zip(named, gradient_list, strict=True))
 
     x = X.clone().requires_grad_()
     ours, expected = gradients(part(x, context()), x), gradients(naive(part, x), x)
@@ -208,7 +209,7 @@ def test_sigmoids_that_are_all_zero_give_no_nan() -> None:
     assert part(x, context(x)).isfinite().all()
 
 
-# the balance loss
+# the load-balancing loss
 
 
 def test_the_balance_loss_is_written_out() -> None:
@@ -221,8 +222,10 @@ def test_the_balance_loss_is_written_out() -> None:
     for e in range(E):
         share = sum(int(c) == e for c in chosen.flatten()) / chosen.numel()
         expected += E * share * affinities[:, e].mean().item()
-    (loss,) = passed.losses
+    (loss,) = passed.aux_losses
     assert loss.item() == pytest.approx(0.25 * expected, rel=1e-12)
+    part(X, passed)  # another layer, whose loss is added
+    assert passed.aux_loss.item() == pytest.approx(0.5 * expected, rel=1e-12)
     loss.backward()
     assert part.router.weight.grad.abs().sum() > 0
 
@@ -239,13 +242,13 @@ def test_the_balance_loss_is_its_weight_where_all_experts_are_chosen_alike(route
     x = torch.eye(6, dtype=torch.float64)[None]
     passed = context(x)
     part(x, passed)
-    assert passed.losses[0].item() == pytest.approx(0.3, rel=1e-12)
+    assert passed.aux_losses[0].item() == pytest.approx(0.3, rel=1e-12)
 
 
 def test_the_balance_loss_is_largest_where_all_choose_one_expert() -> None:
     affinities = torch.zeros(5, E)
     affinities[:, 2] = 1.0
-    assert balance(affinities, torch.full((5, 1), 2)).item() == E
+    assert load_balancing_loss(affinities, torch.full((5, 1), 2)).item() == E
 
 
 def test_padding_does_not_count_in_the_balance_loss() -> None:
@@ -254,17 +257,17 @@ def test_padding_does_not_count_in_the_balance_loss() -> None:
     padded, alone = context(num_tokens=num_tokens), context(X[:1, :3])
     part(X, padded)
     part(X[:1, :3], alone)
-    assert padded.losses[0].item() == pytest.approx(alone.losses[0].item(), rel=1e-12)
+    assert padded.aux_losses[0].item() == pytest.approx(alone.aux_losses[0].item(), rel=1e-12)
     everything = context()
     part(X, everything)
-    assert padded.losses[0].item() != pytest.approx(everything.losses[0].item(), rel=1e-3)
+    assert padded.aux_losses[0].item() != pytest.approx(everything.aux_losses[0].item(), rel=1e-3)
 
 
 def test_of_padding_alone_the_balance_loss_is_zero() -> None:
     part = build(balance_loss=1.0).train()
     passed = context(num_tokens=torch.tensor([0, 0]))
     part(X, passed)
-    assert passed.losses[0].item() == 0.0
+    assert passed.aux_losses[0].item() == 0.0
 
 
 def test_there_is_a_balance_loss_in_training_only_and_where_it_weighs_something() -> None:
@@ -272,7 +275,8 @@ def test_there_is_a_balance_loss_in_training_only_and_where_it_weighs_something(
         part = build(balance_loss=weight).train(training)
         passed = context()
         part(X, passed)
-        assert len(passed.losses) == number
+        assert len(passed.aux_losses) == number
+        assert (passed.aux_loss is None) == (number == 0)
 
 
 def test_names_and_shapes_are_the_file_format() -> None:
@@ -304,8 +308,6 @@ def test_a_correction_changes_who_is_chosen_and_no_weight() -> None:
 
 
 def test_a_correction_starts_at_zero_and_training_leaves_it() -> None:
-    from archetype.nn.initialization import initialize
-
     part = MixtureOfExperts(
         spec.MixtureOfExperts(
             num_experts=E, experts_per_token=2, expert=GATED, router=spec.SigmoidRouter(expert_bias=True)

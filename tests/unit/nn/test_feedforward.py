@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from archetype import spec
-from archetype.nn.build import build_feedforward
 from archetype.nn.context import ForwardContext
+from archetype.nn.registry import build_feedforward
 from tests.helpers.weights import distance, randomize
 
 X = torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(0))
@@ -70,4 +70,4 @@ def test_each_position_is_worked_on_alone(kind: type[spec.MLP | spec.GatedMLP]) 
     part, context = randomize(build_feedforward(kind(d_ff=10, activation="silu"), 6)).train(), ForwardContext.of(X)
     whole = part(X, context)
     assert distance(part(X[1, 2], context), whole[1, 2]) < 1e-6
-    assert context.losses == []
+    assert context.aux_losses == []

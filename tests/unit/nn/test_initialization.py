@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.models import build
-from archetype.nn.build import build_feedforward
 from archetype.nn.initialization import initialize
+from archetype.nn.registry import build_feedforward
 
 D, LAYERS, VOCAB = 128, 4, 500
 
@@ -45,9 +45,9 @@ def test_normal_has_one_standard_deviation_everywhere() -> None:
 
 
 def test_gpt2_shrinks_what_is_added_to_the_residual_stream() -> None:
-    found = matrices(spec.GPT2Initialization(std=0.05))
-    assert sum(name.endswith(ADDED) for name in found) == 2 * LAYERS
-    for name, parameter in found.items():
+    drawn = matrices(spec.GPT2Initialization(std=0.05))
+    assert sum(name.endswith(ADDED) for name in drawn) == 2 * LAYERS
+    for name, parameter in drawn.items():
         std = 0.05 / math.sqrt(2 * LAYERS) if name.endswith(ADDED) else 0.05
         assert parameter.std().item() == pytest.approx(std, rel=5 * standard_error(parameter)), name
 
@@ -91,9 +91,9 @@ def test_the_global_generator_neither_matters_nor_moves() -> None:
 
 
 def test_no_two_tensors_of_one_shape_are_alike() -> None:
-    found = list(matrices(spec.NormalInitialization()).values())
-    for index, one in enumerate(found):
-        assert not any(one.shape == two.shape and torch.equal(one, two) for two in found[index + 1 :])
+    drawn = list(matrices(spec.NormalInitialization()).values())
+    for index, one in enumerate(drawn):
+        assert not any(one.shape == two.shape and torch.equal(one, two) for two in drawn[index + 1 :])
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ def test_what_is_added_by_every_content_is_shrunk() -> None:
         vocab_size=VOCAB, context_length=64, d_model=D, initialization=spec.GPT2Initialization(std=0.05), **stacks
     )
     added = ("mixer.o.weight", "cross.o.weight", "experts.down", "shared.down.weight")
-    found, shrunk = dict(build(model).named_parameters()), set()
-    assert {"encoder.position_bias.weight", "decoder.blocks.1.cross.o.weight"} <= set(found)
-    for name, parameter in found.items():
+    parameters, shrunk = dict(build(model).named_parameters()), set()
+    assert {"encoder.position_bias.weight", "decoder.blocks.1.cross.o.weight"} <= set(parameters)
+    for name, parameter in parameters.items():
         if name.endswith("bias"):
             assert not parameter.any(), name
         elif parameter.dim() > 1:
@@ -169,14 +169,12 @@ class Own(nn.Module):
         self.bias = nn.Parameter(torch.ones(40))
         self.register_buffer("seen", torch.full((3,), 5.0))
 
-    def reset_buffers(self) -> None:
-        self.seen.zero_()
-
-    def draw(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> bool:
-        if name != "mine":
-            return False
-        parameter.uniform_(3.0, 4.0, generator=generator)
-        return True
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        if name == "seen":
+            tensor.zero_()
+        elif name == "mine":
+            tensor.uniform_(3.0, 4.0, generator=generator)
+        return name in ("seen", "mine")
 
 
 def test_a_module_draws_its_own_distribution_and_leaves_the_rest_to_the_scheme() -> None:
@@ -199,7 +197,7 @@ def test_what_a_module_draws_follows_the_seed_and_its_name() -> None:
     assert not torch.equal(drawn(0), drawn(0, nn.Identity()))  # another name
 
 
-def test_buffers_are_reset() -> None:
+def test_buffers_are_drawn_too() -> None:
     own = Own()
     initialize(own, spec.NormalInitialization(), 1, seed=0)
     assert torch.equal(own.seen, torch.zeros(3))

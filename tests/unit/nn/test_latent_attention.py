@@ -59,18 +59,18 @@ def force(part: LatentAttention, form: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def read(part: LatentAttention, x: Tensor = X, num_tokens: Tensor | None = None) -> Tensor:
-    return part(x, ForwardContext.of(x, num_tokens=num_tokens))[0]
+    return part(x, ForwardContext.of(x, num_tokens=num_tokens))
 
 
 def read_in_chunks(part: LatentAttention, x: Tensor, chunks: list[int], capacity: int) -> Tensor:
     state = part.new_state(x.shape[0], capacity, x.dtype, x.device)
-    found, start = [], 0
+    outputs, start = [], 0
     for size in chunks:
         chunk = x[:, start : start + size]
-        y, state = part(chunk, ForwardContext.of(chunk, torch.full((x.shape[0],), start)), state)
-        found.append(y)
+        y = part(chunk, ForwardContext.of(chunk, torch.full((x.shape[0],), start)), state)
+        outputs.append(y)
         start += size
-    return torch.cat(found, dim=1)
+    return torch.cat(outputs, dim=1)
 
 
 def reference(part: LatentAttention, x: Tensor) -> Tensor:
@@ -121,14 +121,14 @@ def test_it_is_the_written_out_definition(case: str, causal: bool, form: str, mo
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("fields", CASES.values(), ids=CASES)
 def test_absorbed_is_plain(fields: dict[str, Any], causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    part, found = build(causal, **fields), {}
+    part, results = build(causal, **fields), {}
     num_tokens = torch.tensor([T, 4])
     for form in FORMS:
         force(part, form, monkeypatch)
-        found[form] = [read(part), read(part, num_tokens=num_tokens)[0], read(part, num_tokens=num_tokens)[1, :4]]
+        results[form] = [read(part), read(part, num_tokens=num_tokens)[0], read(part, num_tokens=num_tokens)[1, :4]]
         if causal:
-            found[form] += [read_in_chunks(part, X, [4, 2, 3], T + 2)]
-    for plain, absorbed in zip(*found.values(), strict=True):
+            results[form] += [read_in_chunks(part, X, [4, 2, 3], T + 2)]
+    for plain, absorbed in zip(*results.values(), strict=True):
         assert distance(absorbed, plain) < 1e-10
 
 
@@ -138,22 +138,22 @@ def test_absorbed_is_plain_token_by_token(
     fields: dict[str, Any], chunks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To float32's precision, in which `attend` takes the scores of a single query."""
-    part, found = build(**fields), []
+    part, results = build(**fields), []
     for form in FORMS:
         force(part, form, monkeypatch)
-        found.append(read_in_chunks(part, X, chunks, T + 2))
-    assert distance(found[1], found[0]) < 1e-6
-    assert distance(found[1], read(part)) < 1e-10
+        results.append(read_in_chunks(part, X, chunks, T + 2))
+    assert distance(results[1], results[0]) < 1e-6
+    assert distance(results[1], read(part)) < 1e-10
 
 
 @pytest.mark.parametrize("fields", CASES.values(), ids=CASES)
 def test_gradients_of_both_forms_agree(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    part, found = build(**fields), []
+    part, results = build(**fields), []
     for form in FORMS:
         force(part, form, monkeypatch)
         x = X.clone().requires_grad_()
-        found.append(torch.autograd.grad(read(part, x).square().sum(), [x, *part.parameters()]))
-    for plain, absorbed in zip(*found, strict=True):
+        results.append(torch.autograd.grad(read(part, x).square().sum(), [x, *part.parameters()]))
+    for plain, absorbed in zip(*results, strict=True):
         assert distance(absorbed, plain) < 1e-10
 
 
@@ -172,8 +172,8 @@ def test_rows_of_different_lengths_are_what_each_is_alone(form: str, monkeypatch
     force(part, form, monkeypatch)
     state = part.new_state(B, 5, X.dtype, X.device)
     first, second = random(B, 3, D, seed=1), random(B, 4, D, seed=2)
-    early, state = part(first, ForwardContext.of(first, torch.tensor([0, 0]), torch.tensor([3, 0])), state)
-    late, state = part(second, ForwardContext.of(second, torch.tensor([3, 0]), torch.tensor([1, 4])), state)
+    early = part(first, ForwardContext.of(first, torch.tensor([0, 0]), torch.tensor([3, 0])), state)
+    late = part(second, ForwardContext.of(second, torch.tensor([3, 0]), torch.tensor([1, 4])), state)
     assert early.isfinite().all() and late.isfinite().all()
     alone = read(part, torch.cat((first[:1], second[:1, :1]), dim=1))
     assert distance(early[:1], alone[:, :3]) < 1e-9
@@ -206,12 +206,13 @@ def test_the_past_does_not_see_the_future(form: str, changed: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_position_is_remembered_in_as_many_numbers_as_the_latent_and_the_turned_key(dtype: torch.dtype) -> None:
     state = build(num_heads=16).new_state(3, 10, dtype, torch.device("cpu"))
-    assert state.bytes == 3 * 10 * (LATENT + ROPE) * dtype.itemsize
+    assert state.nbytes == 3 * 10 * (LATENT + ROPE) * dtype.itemsize
 
 
 def test_latents_are_remembered_after_their_norm_and_keys_after_their_turn() -> None:
     part = build()
-    _, state = part(X, ForwardContext.of(X, torch.zeros(B, dtype=torch.long)), part.new_state(B, T, X.dtype, X.device))
+    state = part.new_state(B, T, X.dtype, X.device)
+    part(X, ForwardContext.of(X, torch.zeros(B, dtype=torch.long)), state)
     assert isinstance(state, KVCache)
     down = part.kv_down(X)
     torch.testing.assert_close(state.keys[:, 0], part.kv_norm(down[..., :LATENT]))
@@ -263,7 +264,7 @@ def test_a_state_may_keep_fewer_bits(form: str, monkeypatch: pytest.MonkeyPatch)
     force(part, form, monkeypatch)
     x = X.float()
     state = part.new_state(B, T, torch.bfloat16, x.device)
-    y, _ = part(x, ForwardContext.of(x, torch.zeros(B, dtype=torch.long)), state)
+    y = part(x, ForwardContext.of(x, torch.zeros(B, dtype=torch.long)), state)
     assert y.dtype == torch.float32
     assert 1e-5 < distance(y, read(part, x)) < 0.05
 

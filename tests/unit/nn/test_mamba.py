@@ -45,12 +45,12 @@ def defined(delta: Tensor, v: Tensor, b: Tensor, c: Tensor, a: Tensor, h: Tensor
     return torch.stack(read, 1), h
 
 
-def gradients(of: Callable[..., tuple[Tensor, Tensor]], given: list[Tensor]) -> tuple[Tensor, ...]:
+def gradients(of: Callable[..., tuple[Tensor, Tensor]], tensors: list[Tensor]) -> tuple[Tensor, ...]:
     """Of a sum that weighs every output differently."""
-    given = [tensor.clone().requires_grad_() for tensor in given]
-    y, h = of(*given)
+    tensors = [tensor.clone().requires_grad_() for tensor in tensors]
+    y, h = of(*tensors)
     weighed = (y * random(*y.shape, seed=90)).sum() + (h * random(*h.shape, seed=91)).sum()
-    return torch.autograd.grad(weighed, given)
+    return torch.autograd.grad(weighed, tensors)
 
 
 LENGTHS = [1, 2, 3, 4, 5, 8, 9, 10, 15, 16, 17, 31, 97, 100, 101, 257]  # around squares: the blocks are roots
@@ -58,18 +58,18 @@ LENGTHS = [1, 2, 3, 4, 5, 8, 9, 10, 15, 16, 17, 31, 97, 100, 101, 257]  # around
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_the_scan_is_the_recurrence_and_so_are_its_gradients(length: int) -> None:
-    given = inputs(2, length)
-    for ours, theirs in zip(scan(*given), defined(*given), strict=True):
+    tensors = inputs(2, length)
+    for ours, theirs in zip(scan(*tensors), defined(*tensors), strict=True):
         assert distance(ours, theirs) < EXACT
-    for ours, theirs in zip(gradients(scan, given), gradients(defined, given), strict=True):
+    for ours, theirs in zip(gradients(scan, tensors), gradients(defined, tensors), strict=True):
         assert distance(ours, theirs) < EXACT
 
 
 @given(st.integers(1, 3), st.integers(1, 40), st.integers(1, 4), st.integers(1, 4), st.integers(0, 99))
 @settings(max_examples=40)
 def test_any_sizes(batch: int, length: int, channels: int, size: int, seed: int) -> None:
-    given = inputs(batch, length, channels, size, seed)
-    for ours, theirs in zip(scan(*given), defined(*given), strict=True):
+    tensors = inputs(batch, length, channels, size, seed)
+    for ours, theirs in zip(scan(*tensors), defined(*tensors), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=EXACT, atol=EXACT)
 
 
@@ -79,10 +79,10 @@ def test_gradients_are_those_of_small_differences(length: int) -> None:
 
 
 def test_a_gradient_for_the_state_alone_reaches_all_that_wrote_it() -> None:
-    given = [tensor.requires_grad_() for tensor in inputs(2, 10)]
-    found = torch.autograd.grad(scan(*given)[1].sum(), given)
-    wanted = torch.autograd.grad(defined(*given)[1].sum(), given, allow_unused=True)
-    for index, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+    tensors = [tensor.requires_grad_() for tensor in inputs(2, 10)]
+    actual = torch.autograd.grad(scan(*tensors)[1].sum(), tensors)
+    expected = torch.autograd.grad(defined(*tensors)[1].sum(), tensors, allow_unused=True)
+    for index, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
         assert (not ours.any()) if index == 3 else distance(ours, theirs) < EXACT  # c is what only reads
 
 
@@ -98,16 +98,16 @@ def test_neither_instant_nor_endless_decay_gives_anything_but_numbers() -> None:
 
 
 def test_what_is_kept_for_the_gradient_grows_with_the_root_of_the_length() -> None:
-    def kept(length: int) -> int:
+    def num_saved(length: int) -> int:
         """Numbers saved beyond the inputs themselves."""
-        given, saved = [tensor.requires_grad_() for tensor in inputs(2, length)], []
+        tensors, saved = [tensor.requires_grad_() for tensor in inputs(2, length)], []
         with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
-            scan(*given)
-        return sum(saved) - sum(tensor.numel() for tensor in given[:4])
+            scan(*tensors)
+        return sum(saved) - sum(tensor.numel() for tensor in tensors[:4])
 
     state = 2 * 5 * 3
-    assert kept(400) <= (20 + 4) * state
-    assert kept(1600) <= (40 + 4) * state
+    assert num_saved(400) <= (20 + 4) * state
+    assert num_saved(1600) <= (40 + 4) * state
 
 
 def test_a_single_position_is_a_step() -> None:
@@ -119,10 +119,10 @@ def test_a_single_position_is_a_step() -> None:
 
 @pytest.mark.parametrize("length", [1, 6, 16])
 def test_forward_multiplies_the_state_with_c_and_backward_twice_that(length: int) -> None:
-    given = [tensor.requires_grad_() for tensor in inputs(2, length)]
+    tensors = [tensor.requires_grad_() for tensor in inputs(2, length)]
     once = 2 * 2 * length * 5 * 3
     with FlopCounterMode(display=False) as counted:
-        total = scan(*given)[0].sum()
+        total = scan(*tensors)[0].sum()
         assert counted.get_total_flops() == once
         total.backward()
     assert counted.get_total_flops() == 3 * once
@@ -138,16 +138,15 @@ def build(seed: int = 0, **fields: Any) -> Mamba:
 
 
 def run(part: Mamba, x: Tensor, num_tokens: Tensor | None = None) -> Tensor:
-    return part(x, ForwardContext.of(x, num_tokens=num_tokens))[0]
+    return part(x, ForwardContext.of(x, num_tokens=num_tokens))
 
 
 def fresh(part: Mamba, batch: int) -> MambaState:
     return part.new_state(batch, 1, torch.float64, torch.device("cpu"))
 
 
-def follow(
-    part: Mamba, x: Tensor, lengths: Tensor, state: MambaState, num_tokens: Tensor | None = None
-) -> tuple[Tensor, MambaState]:
+def follow(part: Mamba, x: Tensor, lengths: Tensor, state: MambaState, num_tokens: Tensor | None = None) -> Tensor:
+    """Read `x` after each row's `lengths` positions; the state then has read it too."""
     return part(x, ForwardContext.of(x, lengths, num_tokens), state)
 
 
@@ -188,14 +187,14 @@ def test_the_same_as_transformers(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize("pieces", [[11], [1] * 11, [4, 7], [7, 1, 3], [2, 9]], ids=str)
 def test_in_pieces_as_at_once(fields: dict[str, Any], pieces: list[int]) -> None:
     part, x = build(**fields), random(2, 11, D)
-    whole, last = follow(part, x, torch.zeros(2, dtype=torch.long), fresh(part, 2))
+    last, state = fresh(part, 2), fresh(part, 2)
+    whole = follow(part, x, torch.zeros(2, dtype=torch.long), last)
     assert distance(whole, run(part, x)) < EXACT
-    state, found, read = fresh(part, 2), [], 0
+    outputs, read = [], 0
     for piece in x.split(pieces, dim=1):
-        y, state = follow(part, piece, torch.full((2,), read), state)
-        found.append(y)
+        outputs.append(follow(part, piece, torch.full((2,), read), state))
         read += piece.shape[1]
-    assert distance(torch.cat(found, 1), whole) < EXACT
+    assert distance(torch.cat(outputs, 1), whole) < EXACT
     assert_same(state, last)
 
 
@@ -207,8 +206,10 @@ def test_padding_is_not_read(fields: dict[str, Any], length: int) -> None:
     num_tokens = torch.arange(length + 1)
     rows = len(num_tokens)
     past, x = random(rows, 3, D, seed=1), random(rows, length, D)
-    _, before = follow(part, past, torch.zeros(rows, dtype=torch.long), fresh(part, rows))
-    y, after = follow(part, x, torch.full((rows,), 3), before, num_tokens)
+    after = fresh(part, rows)
+    follow(part, past, torch.zeros(rows, dtype=torch.long), after)
+    before = after.select(torch.arange(rows))
+    y = follow(part, x, torch.full((rows,), 3), after, num_tokens)
     assert y.isfinite().all()
     for row, count in enumerate(num_tokens.tolist()):
         here = torch.tensor([row])
@@ -216,7 +217,8 @@ def test_padding_is_not_read(fields: dict[str, Any], length: int) -> None:
             assert torch.equal(after.conv[row], before.conv[row])
             assert torch.equal(after.hidden[row], before.hidden[row])
             continue
-        alone, state = follow(part, x[here, :count], torch.tensor([3]), before.select(here))
+        state = before.select(here)
+        alone = follow(part, x[here, :count], torch.tensor([3]), state)
         assert distance(y[here, :count], alone) < EXACT
         assert_same(after.select(here), state)
         assert distance(run(part, x, num_tokens)[here, :count], run(part, x[here, :count])) < EXACT
@@ -245,23 +247,24 @@ def test_a_state_keeps_its_type_in_lower_precision(dtype: torch.dtype, length: i
     part, x = build().float(), random(2, length, D).float()
     with torch.no_grad():
         exact = run(part, x)
-        state = part.new_state(2, 1, dtype, torch.device("cpu"))
+        states = [part.new_state(2, 1, dtype, torch.device("cpu")) for _ in range(2)]
         context = ForwardContext.of(x, torch.zeros(2, dtype=torch.long))
         with torch.autocast("cpu", torch.bfloat16):
-            mixed, after = part(x, context, state)
-        short, again = part.bfloat16()(x.bfloat16(), context, state)
+            mixed = part(x, context, states[0])
+        short = part.bfloat16()(x.bfloat16(), context, states[1])
     assert short.dtype == torch.bfloat16
-    for y, kept in ((mixed, after), (short, again)):
+    for y, state in zip((mixed, short), states, strict=True):
         assert distance(y, exact) < 0.05
-        assert kept.conv.dtype == kept.hidden.dtype == dtype
+        assert state.conv.dtype == state.hidden.dtype == dtype
+        assert state.hidden.any() and (length == 1 or state.conv.all(0).any())
 
 
 def test_autocast_leaves_the_scan_its_bits() -> None:
-    given = [tensor.float() for tensor in inputs(2, 30)]
-    outside, slopes = scan(*given), gradients(scan, given)
+    tensors = [tensor.float() for tensor in inputs(2, 30)]
+    outside, slopes = scan(*tensors), gradients(scan, tensors)
     with torch.autocast("cpu", torch.bfloat16):
-        inside = scan(*given)
-        slopes_inside = gradients(scan, given)
+        inside = scan(*tensors)
+        slopes_inside = gradients(scan, tensors)
     assert all(torch.equal(a, b) for a, b in zip(outside, inside, strict=True))
     assert all(distance(a, b) < 1e-5 for a, b in zip(slopes_inside, slopes, strict=True))
 
@@ -271,10 +274,10 @@ def test_a_state_has_the_size_of_its_specification_whatever_the_capacity() -> No
     state = part.new_state(2, 1000, torch.float32, torch.device("cpu"))
     assert state.conv.shape == (2, 36, 4)
     assert state.hidden.shape == (2, 36, 7)
-    _, after = part.float()(
-        torch.zeros(2, 50, D), ForwardContext.of(torch.zeros(2, 50), torch.zeros(2, dtype=torch.long)), state
-    )
-    assert after.bytes == state.bytes == after.conv.untyped_storage().nbytes() + after.hidden.untyped_storage().nbytes()
+    size = state.nbytes
+    x = torch.zeros(2, 50, D)
+    part.float()(x, ForwardContext.of(x, torch.zeros(2, dtype=torch.long)), state)
+    assert state.nbytes == size == sum(t.untyped_storage().nbytes() for t in (state.conv, state.hidden))
 
 
 def test_initial_steps_and_rates_are_those_of_the_paper() -> None:

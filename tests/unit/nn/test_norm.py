@@ -5,8 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from archetype import spec
-from archetype.nn.build import build_norm
+from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import initialize
+from archetype.nn.registry import build_norm
 from tests.helpers.weights import distance, randomize
 
 D = 24
@@ -93,8 +94,6 @@ NORMS = [spec.LayerNorm(), spec.RMSNorm(), spec.RMSNorm(unit_offset=True), spec.
 def test_a_short_vector_from_autocast_meets_a_long_weight(part: spec.Norm, x: Tensor) -> None:
     """Without a warning."""
     norm = randomize(build_norm(part, D)).train()
-    if hasattr(norm, "reset_buffers"):
-        norm.reset_buffers()
     exact = norm(x.bfloat16().float())
     with torch.autocast("cpu", torch.bfloat16):
         assert distance(norm(x.bfloat16()), exact) < 5e-3
@@ -107,7 +106,12 @@ def test_a_bias_is_there_only_where_the_specification_says_so() -> None:
 
 # over a batch
 
-VALID = torch.arange(5) < torch.tensor([5, 2])[:, None]
+NUM_TOKENS = torch.tensor([5, 2])
+VALID = torch.arange(5) < NUM_TOKENS[:, None]
+
+
+def context(x: Tensor, num_tokens: Tensor | None = NUM_TOKENS) -> ForwardContext:
+    return ForwardContext.of(x, num_tokens=num_tokens)
 
 
 def pair(eps: float = 1e-5, momentum: float = 0.1) -> tuple[nn.Module, nn.BatchNorm1d]:
@@ -126,48 +130,47 @@ def batches(x: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("eps", [1e-5, 0.5])
 @pytest.mark.parametrize("momentum", [0.1, 0.7])
-@pytest.mark.parametrize("valid", [None, VALID])
+@pytest.mark.parametrize("num_tokens", [None, NUM_TOKENS])
 def test_batch_norm_is_torchs_over_the_vectors_that_are_no_padding(
-    x: Tensor, eps: float, momentum: float, valid: Tensor | None
+    x: Tensor, eps: float, momentum: float, num_tokens: Tensor | None
 ) -> None:
     ours, theirs = pair(eps, momentum)
-    real = torch.ones(2, 5, dtype=torch.bool) if valid is None else valid
+    real = torch.ones(2, 5, dtype=torch.bool) if num_tokens is None else VALID
     for batch in batches(x):
-        assert distance(ours(batch, valid)[real], theirs(batch[real])) < 1e-6
+        assert distance(ours(batch, context(batch, num_tokens))[real], theirs(batch[real])) < 1e-6
         assert distance(ours.running_mean, theirs.running_mean) < 1e-6
         assert distance(ours.running_var, theirs.running_var) < 1e-6
     ours.eval(), theirs.eval()
     before = {name: value.clone() for name, value in ours.state_dict().items()}
-    assert distance(ours(x, valid)[real], theirs(x[real])) < 1e-6
+    assert distance(ours(x, context(x, num_tokens))[real], theirs(x[real])) < 1e-6
     assert all(torch.equal(value, before[name]) for name, value in ours.state_dict().items())
 
 
 def test_padding_changes_nothing_whatever_it_holds(x: Tensor) -> None:
     ours, again = pair()[0], pair()[0]
     garbage = torch.where(VALID[..., None], x, 1e4)
-    assert torch.equal(ours(x, VALID)[VALID], again(garbage, VALID)[VALID])
+    assert torch.equal(ours(x, context(x))[VALID], again(garbage, context(x))[VALID])
     assert torch.equal(ours.running_mean, again.running_mean)
     assert torch.equal(ours.running_var, again.running_var)
-    assert again(garbage, VALID).isfinite().all()
+    assert again(garbage, context(x)).isfinite().all()
 
 
 def test_gradients_run_through_the_batchs_statistics(x: Tensor) -> None:
     ours, theirs = pair()
     mine, other = x.clone().requires_grad_(), x.clone().requires_grad_()
     weights = torch.randn(7, D, generator=torch.Generator().manual_seed(2))
-    (ours(mine, VALID)[VALID] * weights).sum().backward()
+    (ours(mine, context(x))[VALID] * weights).sum().backward()
     (theirs(other[VALID]) * weights).sum().backward()
     assert distance(mine.grad, other.grad) < 1e-5
     assert not mine.grad[~VALID].any()
 
 
-@pytest.mark.parametrize("kept", [0, 1])
-def test_one_vector_alone_has_no_variance_and_is_normalized_by_what_was_kept(x: Tensor, kept: int) -> None:
+@pytest.mark.parametrize("count", [0, 1])
+def test_one_vector_alone_has_no_variance_and_is_normalized_by_what_was_kept(x: Tensor, count: int) -> None:
     ours, _ = pair()
-    ours(x)
+    ours(x, context(x, None))
     before = {name: value.clone() for name, value in ours.state_dict().items()}
-    valid = torch.arange(5) < torch.tensor([kept, 0])[:, None]
-    y = ours(x, valid)
+    y = ours(x, context(x, torch.tensor([count, 0])))
     assert all(torch.equal(value, before[name]) for name, value in ours.state_dict().items())
     assert torch.equal(y, ours.eval()(x))
 

@@ -40,12 +40,11 @@ def fresh(part: Recurrent, batch: int) -> RNNState:
 
 
 def run(part: Recurrent, x: Tensor, num_tokens: Tensor | None = None) -> Tensor:
-    return part(x, ForwardContext.of(x, num_tokens=num_tokens))[0]
+    return part(x, ForwardContext.of(x, num_tokens=num_tokens))
 
 
-def follow(
-    part: Recurrent, x: Tensor, state: RNNState, num_tokens: Tensor | None = None, read: int = 0
-) -> tuple[Tensor, RNNState]:
+def follow(part: Recurrent, x: Tensor, state: RNNState, num_tokens: Tensor | None = None, read: int = 0) -> Tensor:
+    """Read `x` after `read` earlier positions; the state then has read it too."""
     return part(x, ForwardContext.of(x, torch.full(x.shape[:1], read), num_tokens), state)
 
 
@@ -59,37 +58,38 @@ def assert_same(ours: RNNState, theirs: RNNState) -> None:
 def defined(mixer: Any, cell: nn.RNNBase, text: Tensor, suffix: str = "") -> tuple[Tensor, tuple[Tensor, ...]]:
     """One row by the equations of the papers: its outputs, and what is remembered in the end."""
     w, u, b, c = (getattr(cell, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-    h = kept = torch.zeros(u.shape[1], dtype=text.dtype)
-    found = []
+    h = cell_state = torch.zeros(u.shape[1], dtype=text.dtype)
+    outputs = []
     for x in text:
-        given, remembered = w @ x + b, u @ h + c
+        from_input, from_hidden = w @ x + b, u @ h + c
         match mixer:
             case spec.RNN(activation=name):
-                h = getattr(torch, name)(given + remembered)
+                h = getattr(torch, name)(from_input + from_hidden)
             case spec.LSTM():
-                i, f, g, o = (given + remembered).chunk(4)
-                kept = f.sigmoid() * kept + i.sigmoid() * g.tanh()
-                h = o.sigmoid() * kept.tanh()
+                i, f, g, o = (from_input + from_hidden).chunk(4)
+                cell_state = f.sigmoid() * cell_state + i.sigmoid() * g.tanh()
+                h = o.sigmoid() * cell_state.tanh()
             case spec.GRU():
-                (r, z, n), (hr, hz, hn) = given.chunk(3), remembered.chunk(3)
+                (r, z, n), (hr, hz, hn) = from_input.chunk(3), from_hidden.chunk(3)
                 gate = (z + hz).sigmoid()
                 h = gate * h + (1 - gate) * (n + (r + hr).sigmoid() * hn).tanh()
-        found.append(h)
-    return torch.stack(found), (h, kept) if isinstance(mixer, spec.LSTM) else (h,)
+        outputs.append(h)
+    return torch.stack(outputs), (h, cell_state) if isinstance(mixer, spec.LSTM) else (h,)
 
 
 @kinds
 @directions
 def test_the_equations_row_by_row(mixer: Any, bidirectional: bool) -> None:
     part, x = build(mixer, bidirectional), random(3, T, D)
-    y, state = follow(part, x, fresh(part, 3))
+    state = fresh(part, 3)
+    y = follow(part, x, state)
     for row in range(3):
-        found, last = defined(mixer, part.cell, x[row])
+        expected, last = defined(mixer, part.cell, x[row])
         if bidirectional:
             back, first = defined(mixer, part.cell, x[row].flip(0), "_reverse")
-            found = torch.cat((found, back.flip(0)), -1)
+            expected = torch.cat((expected, back.flip(0)), -1)
             last = tuple(torch.cat(pair) for pair in zip(last, first, strict=True))
-        assert distance(y[row], found) < EXACT
+        assert distance(y[row], expected) < EXACT
         for mine, theirs in zip(state.vectors, last, strict=True):
             assert distance(mine[row], theirs) < EXACT
     assert torch.equal(run(part, x), y)
@@ -99,13 +99,13 @@ def test_the_equations_row_by_row(mixer: Any, bidirectional: bool) -> None:
 @pytest.mark.parametrize("pieces", [[1] * T, [3, 4], [4, 1, 2]], ids=str)
 def test_in_pieces_as_at_once(mixer: Any, pieces: list[int]) -> None:
     part, x = build(mixer), random(2, T, D)
-    whole, last = follow(part, x, fresh(part, 2))
-    state, found, read = fresh(part, 2), [], 0
+    last, state = fresh(part, 2), fresh(part, 2)
+    whole = follow(part, x, last)
+    outputs, read = [], 0
     for piece in x.split(pieces, dim=1):
-        y, state = follow(part, piece, state, read=read)
-        found.append(y)
+        outputs.append(follow(part, piece, state, read=read))
         read += piece.shape[1]
-    assert distance(torch.cat(found, 1), whole) < EXACT
+    assert distance(torch.cat(outputs, 1), whole) < EXACT
     assert_same(state, last)
 
 
@@ -119,9 +119,11 @@ def test_padding_is_not_read(mixer: Any, bidirectional: bool, length: int, shrin
     num_tokens = torch.arange(length + 1)
     num_tokens = num_tokens.flip(0) if shrinking else num_tokens
     rows = len(num_tokens)
-    _, before = follow(part, random(rows, 3, D, seed=1), fresh(part, rows))
+    after = fresh(part, rows)
+    follow(part, random(rows, 3, D, seed=1), after)
+    before = after.select(torch.arange(rows))
     x = random(rows, length, D)
-    y, after = follow(part, x, before, num_tokens, read=3)
+    y = follow(part, x, after, num_tokens, read=3)
     without = run(part, x, num_tokens)
     assert y.isfinite().all() and without.isfinite().all()
     for row, count in enumerate(num_tokens.tolist()):
@@ -129,7 +131,8 @@ def test_padding_is_not_read(mixer: Any, bidirectional: bool, length: int, shrin
         if count == 0:
             assert all(torch.equal(a[row], b[row]) for a, b in zip(after.vectors, before.vectors, strict=True))
             continue
-        alone, state = follow(part, x[here, :count], before.select(here), read=3)
+        state = before.select(here)
+        alone = follow(part, x[here, :count], state, read=3)
         assert distance(y[here, :count], alone) < EXACT
         assert_same(after.select(here), state)
         assert distance(without[here, :count], run(part, x[here, :count])) < EXACT
@@ -152,7 +155,8 @@ def test_one_direction_does_not_see_the_future_and_two_do(mixer: Any) -> None:
 def test_every_tensor_and_every_position_gets_a_gradient(mixer: Any, bidirectional: bool, padded: bool) -> None:
     part, x = build(mixer, bidirectional), random(2, T, D).requires_grad_()
     num_tokens = torch.tensor([T, 3]) if padded else None
-    _, state = follow(part, x, fresh(part, 2), num_tokens)
+    state = fresh(part, 2)
+    follow(part, x, state, num_tokens)
     sum((vectors.sum() for vectors in state.vectors), torch.zeros(())).backward()
     assert all(parameter.grad.any() for parameter in part.parameters())
     reached = x.grad.abs().amax(-1) > 0
@@ -165,24 +169,26 @@ def test_every_tensor_and_every_position_gets_a_gradient(mixer: Any, bidirection
 @directions
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("length", [1, T])
-@pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16])
-def test_lower_precision(mixer: Any, bidirectional: bool, padded: bool, length: int, kept: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lower_precision(mixer: Any, bidirectional: bool, padded: bool, length: int, dtype: torch.dtype) -> None:
     """Under autocast from either type, and in bfloat16 throughout; the state keeps its own type."""
     part, x = build(mixer, bidirectional).float(), random(2, length, D).float()
     num_tokens = torch.tensor([length, 1]) if padded else None
     context = ForwardContext.of(x, torch.zeros(2, dtype=torch.long), num_tokens)
-    state = part.new_state(2, 1, kept, torch.device("cpu"))
-    exact, found = part(x, context, state)[0], []
-    for given in (x, x.bfloat16()):
+    exact_state, *states = (part.new_state(2, 1, dtype, torch.device("cpu")) for _ in range(4))
+    real = torch.ones(2, length, dtype=torch.bool) if context.valid is None else context.valid
+    exact, outputs = part(x, context, exact_state)[real], []
+    for sequence, state in zip((x, x.bfloat16()), states, strict=False):
         with torch.autocast("cpu", torch.bfloat16):
-            assert distance(part(given, context)[0][0], exact[0]) < 0.05
-            found.append(part(given, context, state))
-        found[-1][0].float().sum().backward()
-    found.append(copy.deepcopy(part).bfloat16()(x.bfloat16(), context, state))
-    assert found[-1][0].dtype == torch.bfloat16
-    for y, after in found:
-        assert distance(y[0], exact[0]) < 0.05
-        assert all(vectors.dtype == kept for vectors in after.vectors)
+            assert distance(part(sequence, context)[real], exact) < 0.05
+            outputs.append(part(sequence, context, state))
+        outputs[-1].float().sum().backward()
+    outputs.append(copy.deepcopy(part).bfloat16()(x.bfloat16(), context, states[-1]))
+    assert outputs[-1].dtype == torch.bfloat16
+    for y, state in zip(outputs, states, strict=True):
+        assert distance(y[real], exact) < 0.05
+        for vectors, expected in zip(state.vectors, exact_state.vectors, strict=True):
+            assert vectors.dtype == dtype and distance(vectors, expected) < 0.05
 
 
 @kinds
@@ -191,8 +197,10 @@ def test_a_state_is_one_vector_or_two_for_an_lstm(mixer: Any, bidirectional: boo
     part = build(mixer, bidirectional)
     state = part.new_state(3, 1000, torch.float32, torch.device("cpu"))
     assert type(state) is (LSTMState if mixer.kind == "lstm" else RNNState)
-    assert state.bytes == 3 * D * 4 * len(state.vectors)
-    assert follow(part, random(3, 2, D), fresh(part, 3))[1].bytes == 2 * state.bytes  # eight bytes each
+    assert state.nbytes == 3 * D * 4 * len(state.vectors)
+    double = fresh(part, 3)
+    follow(part, random(3, 2, D), double)
+    assert double.nbytes == 2 * state.nbytes  # eight bytes each
 
 
 @kinds
@@ -211,7 +219,7 @@ def test_initial_weights_are_uniform_and_no_two_alike(mixer: Any, bidirectional:
 
 @kinds
 def test_weights_may_come_after_the_module(mixer: Any) -> None:
-    """Built without storage and then given its tensors, as a checkpoint is loaded."""
+    """Built without storage and filled with its tensors later, as a checkpoint is loaded."""
     part, x = build(mixer), random(2, T, D)
     with torch.device("meta"):
         bare = Recurrent(mixer, D).double()

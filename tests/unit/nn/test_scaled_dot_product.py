@@ -10,11 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from archetype import spec
-from archetype.nn.position_bias import Alibi, RelativeBias
-from archetype.nn.scaled_dot_product import Bias, ScoreFunction, attend, attend_tiles, tiles
+from archetype.nn.attention import attend, attend_tiles
+from archetype.nn.pattern import Bias, tiles
+from archetype.nn.position import Alibi, RelativeBias
+from archetype.nn.scores import ScoreFunction
+from archetype.patterns import MaskContext, pattern_rule
 from tests.helpers.weights import distance, randomize
 
 HALF = ScoreFunction(0.5)
+ALIBI = Alibi(spec.Alibi(), spec.AttentionSizes(num_heads=4, num_kv_heads=4, head_dim=4, rotary_dim=0))
 CPU = torch.device("cpu")
 P, Q = 6, 4
 
@@ -142,7 +146,7 @@ LENGTH = 43
 def bias_of(kind: str | None, causal: bool) -> Any:
     match kind:
         case "alibi":
-            return Alibi(4)
+            return ALIBI
         case "relative":
             return randomize(RelativeBias(spec.RelativeBias(num_buckets=8, max_distance=20), 4, causal)).double()
         case _:
@@ -161,8 +165,8 @@ def at_once(
 ) -> Tensor:
     """The same pairs, as one mask of numbers."""
     places = torch.arange(q.shape[2])[None]
-    setting = spec.MaskContext(causal, q.shape[2])
-    allowed = PATTERNS[name].allows(places[:, None, :, None], places[:, None, None, :], setting)
+    setting = MaskContext(causal, q.shape[2])
+    allowed = pattern_rule(PATTERNS[name]).allows(places[:, None, :, None], places[:, None, None, :], setting)
     if valid is not None:
         allowed = allowed & valid[:, None, None]
     numbers = torch.zeros(1, 4, q.shape[2], q.shape[2]) if bias is None else bias(places, places)
@@ -179,7 +183,7 @@ def by_tiles(
     bias: Bias | None,
     valid: Tensor | None,
 ) -> Tensor:
-    pieces = tiles(PATTERNS[name], spec.MaskContext(causal, q.shape[2]), CPU)
+    pieces = tiles(PATTERNS[name], MaskContext(causal, q.shape[2]), CPU)
     return attend_tiles(q, k, v, scoring, pieces, bias, valid)
 
 
@@ -199,25 +203,25 @@ def test_tiles_are_the_whole(name: str, causal: bool, kv_heads: int, bias: str |
     valid = torch.arange(LENGTH) < num_tokens[:, None] if padded else None
     real = torch.ones(2, LENGTH, dtype=torch.bool) if valid is None else valid
     scoring, table = ScoreFunction(0.7, softcap=2.0 if kv_heads == 2 else None), bias_of(bias, causal)
-    found = []
+    results = []
     for way in (at_once, by_tiles):
-        given = [x.requires_grad_() for x in inputs(torch.float64, kv_heads)]
-        y = way(*given, scoring, name, causal, table, valid)
+        tensors = [x.requires_grad_() for x in inputs(torch.float64, kv_heads)]
+        y = way(*tensors, scoring, name, causal, table, valid)
         assert y.isfinite().all()
         y = y.masked_fill(~real[:, None, :, None], 0.0)
         learned = list(table.parameters()) if table is not None else []
-        gradients = torch.autograd.grad((y * random(*y.shape, seed=5)).sum(), [*given, *learned])
-        found.append((y, *gradients))
-    for whole, tiled in zip(*found, strict=True):
+        gradients = torch.autograd.grad((y * random(*y.shape, seed=5)).sum(), [*tensors, *learned])
+        results.append((y, *gradients))
+    for whole, tiled in zip(*results, strict=True):
         assert distance(tiled, whole) < 1e-12
 
 
 @directed
 @pytest.mark.parametrize("length", [1, 2, 16, 17, 64])
 def test_tiles_of_other_lengths_in_single_precision(name: str, causal: bool, length: int) -> None:
-    given = inputs(torch.float32, 2, length)
-    options = (ScoreFunction(0.7), name, causal, Alibi(4), None)
-    assert distance(by_tiles(*given, *options), at_once(*given, *options)) < 1e-6
+    tensors = inputs(torch.float32, 2, length)
+    options = (ScoreFunction(0.7), name, causal, ALIBI, None)
+    assert distance(by_tiles(*tensors, *options), at_once(*tensors, *options)) < 1e-6
 
 
 @given(st.data(), st.integers(1, 90), st.booleans(), st.integers(0, 99))
@@ -236,8 +240,8 @@ def test_tiles_of_any_size(data: st.DataObject, length: int, causal: bool, seed:
         )
     )
     q, k, v = inputs(torch.float64, 2, length)
-    places, setting = torch.arange(length), spec.MaskContext(causal, length)
-    mask = pattern.allows(places[:, None], places[None], setting)[None, None]
+    places, setting = torch.arange(length), MaskContext(causal, length)
+    mask = pattern_rule(pattern).allows(places[:, None], places[None], setting)[None, None]
     pieces = tiles(pattern, setting, CPU)
     assert distance(attend_tiles(q, k, v, HALF, pieces), attend(q, k, v, HALF, mask)) < 1e-12
 
@@ -245,20 +249,20 @@ def test_tiles_of_any_size(data: st.DataObject, length: int, causal: bool, seed:
 @directed
 def test_rows_of_nothing_but_padding_find_numbers(name: str, causal: bool) -> None:
     valid = torch.arange(LENGTH) < torch.tensor([LENGTH, 0])[:, None]
-    given = [x.requires_grad_() for x in inputs(torch.float32, 2)]
-    y = by_tiles(*given, HALF, name, causal, None, valid)
+    tensors = [x.requires_grad_() for x in inputs(torch.float32, 2)]
+    y = by_tiles(*tensors, HALF, name, causal, None, valid)
     assert y.isfinite().all()
     y[0].sum().backward()
-    assert all(x.grad.isfinite().all() and not x.grad[1].any() for x in given)
+    assert all(x.grad.isfinite().all() and not x.grad[1].any() for x in tensors)
 
 
 @directed
 def test_the_softcap_of_tiles_is_that_of_the_whole(name: str, causal: bool) -> None:
-    given = inputs(torch.float64, 2)
+    tensors = inputs(torch.float64, 2)
     capped, plain = ScoreFunction(2.0, softcap=1.0), ScoreFunction(2.0)
-    whole = at_once(*given, capped, name, causal, None, None)
-    assert distance(by_tiles(*given, capped, name, causal, None, None), whole) < 1e-12
-    assert distance(by_tiles(*given, plain, name, causal, None, None), whole) > 1e-2
+    whole = at_once(*tensors, capped, name, causal, None, None)
+    assert distance(by_tiles(*tensors, capped, name, causal, None, None), whole) < 1e-12
+    assert distance(by_tiles(*tensors, plain, name, causal, None, None), whole) > 1e-2
 
 
 @directed
@@ -276,12 +280,12 @@ def test_dropout_on_the_weights_keeps_their_mean(name: str, causal: bool) -> Non
 
 @directed
 def test_lower_precision(name: str, causal: bool) -> None:
-    given = inputs(torch.float32, 2)
-    options = (ScoreFunction(0.7, softcap=3.0), name, causal, Alibi(4), None)
-    exact = at_once(*given, *options)
+    tensors = inputs(torch.float32, 2)
+    options = (ScoreFunction(0.7, softcap=3.0), name, causal, ALIBI, None)
+    exact = at_once(*tensors, *options)
     with torch.autocast("cpu", torch.bfloat16):
-        assert distance(by_tiles(*given, *options), exact) < 0.02
-        learning = [x.bfloat16().requires_grad_() for x in given]
+        assert distance(by_tiles(*tensors, *options), exact) < 0.02
+        learning = [x.bfloat16().requires_grad_() for x in tensors]
         y = by_tiles(*learning, *options)
         assert y.dtype == torch.bfloat16 and distance(y, exact) < 0.02
     y.float().sum().backward()
@@ -289,8 +293,8 @@ def test_lower_precision(name: str, causal: bool) -> None:
 
 
 def test_tiles_that_an_evaluation_asked_for_serve_training() -> None:
-    """They are kept, and a tensor made in inference mode could not be used for gradients."""
-    pattern, setting = spec.Window(size=9), spec.MaskContext(True, 77)
+    """They are cached, and a tensor made in inference mode could not be used for gradients."""
+    pattern, setting = spec.Window(size=9), MaskContext(True, 77)
     with torch.inference_mode():
         tiles(pattern, setting, CPU)
     q, k, v = (x.requires_grad_() for x in inputs(torch.float32, 2, 77))
@@ -300,7 +304,7 @@ def test_tiles_that_an_evaluation_asked_for_serve_training() -> None:
 
 def test_scores_of_one_hundred_thousand_positions_are_never_held_at_once() -> None:
     """A square of them would be 40 GB."""
-    pattern, setting = spec.Window(size=4), spec.MaskContext(True, 100_000)
+    pattern, setting = spec.Window(size=4), MaskContext(True, 100_000)
     x = random(1, 1, 100_000, 2)
     y = attend_tiles(x, x, x, HALF, tiles(pattern, setting, CPU))
     last = attend(x[:, :, -1:], x[:, :, -4:], x[:, :, -4:], HALF)

@@ -5,7 +5,7 @@ import torch
 from jaxtyping import TypeCheckError
 
 from archetype import spec
-from archetype.nn.build import build_position
+from archetype.nn.registry import build_position
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(3, dtype=torch.long), torch.zeros(1, 3)])

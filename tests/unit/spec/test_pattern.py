@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from archetype import spec
+from archetype.patterns import MaskContext, pattern_rule
 
 SIZES = st.integers(1, 24)
 LENGTHS = st.integers(1, 70)
@@ -39,7 +40,7 @@ WITH_DIRECTION = st.one_of(
 Directed = tuple[spec.Pattern, bool]
 
 
-def defined(pattern: spec.Pattern, i: int, j: int, setting: spec.MaskContext) -> bool:
+def defined(pattern: spec.Pattern, i: int, j: int, setting: MaskContext) -> bool:
     """The definitions, in the words of the papers; a window of both directions reaches size / 2 to each side."""
     if setting.causal and j > i:
         return False
@@ -61,7 +62,7 @@ def defined(pattern: spec.Pattern, i: int, j: int, setting: spec.MaskContext) ->
             assert_never(pattern)
 
 
-def allowed(pattern: spec.Pattern, setting: spec.MaskContext) -> set[tuple[int, int]]:
+def allowed(pattern: spec.Pattern, setting: MaskContext) -> set[tuple[int, int]]:
     """All pairs of the definition."""
     pairs = product(range(setting.length), repeat=2)
     return {(i, j) for i, j in pairs if defined(pattern, i, j, setting)}
@@ -71,12 +72,12 @@ def allowed(pattern: spec.Pattern, setting: spec.MaskContext) -> set[tuple[int, 
 @settings(max_examples=150)
 def test_the_rule_is_the_definition_for_numbers_and_for_tensors(directed: Directed, length: int) -> None:
     pattern, causal = directed
-    setting = spec.MaskContext(causal, length)
+    setting = MaskContext(causal, length)
     expected = allowed(pattern, setting)
     pairs = product(range(length), repeat=2)
-    assert {(i, j) for i, j in pairs if pattern.allows(i, j, setting)} == expected
+    assert {(i, j) for i, j in pairs if pattern_rule(pattern).allows(i, j, setting)} == expected
     places = torch.arange(length)
-    table = pattern.allows(places[:, None], places[None, :], setting)
+    table = pattern_rule(pattern).allows(places[:, None], places[None, :], setting)
     assert table.shape == (length, length) and table.dtype == torch.bool
     assert set(map(tuple, table.nonzero().tolist())) == expected
 
@@ -85,16 +86,16 @@ def test_the_rule_is_the_definition_for_numbers_and_for_tensors(directed: Direct
 @settings(max_examples=150)
 def test_the_pieces_have_every_allowed_pair_once_and_no_other(directed: Directed, length: int) -> None:
     pattern, causal = directed
-    setting = spec.MaskContext(causal, length)
+    setting = MaskContext(causal, length)
     found: Counter[tuple[int, int]] = Counter()
-    for piece in pattern.pieces(setting):
+    for piece in pattern_rule(pattern).pieces(setting):
         queries = [i for tile in piece.tiles for i in tile.queries]
         assert len(set(queries)) == len(queries)  # a query stands in one tile of a piece
         for tile in piece.tiles:
             keys = [j for part in tile.keys for j in part]
             assert set(keys) <= set(range(length))
             pairs = product(tile.queries, keys)
-            found.update((i, j) for i, j in pairs if piece.owns(i, j) and pattern.allows(i, j, setting))
+            found.update((i, j) for i, j in pairs if piece.owns(i, j) and pattern_rule(pattern).allows(i, j, setting))
     assert found == Counter(allowed(pattern, setting))
 
 
@@ -102,13 +103,13 @@ def test_the_pieces_have_every_allowed_pair_once_and_no_other(directed: Directed
 @settings(max_examples=150)
 def test_the_numbers_of_pairs_are_counts(directed: Directed, length: int) -> None:
     pattern, causal = directed
-    setting = spec.MaskContext(causal, length)
-    assert pattern.pairs(setting) == len(allowed(pattern, setting))
+    setting = MaskContext(causal, length)
+    assert pattern_rule(pattern).pairs(setting) == len(allowed(pattern, setting))
     padded = 0
-    for tiles in (piece.tiles for piece in pattern.pieces(setting)):
+    for tiles in (piece.tiles for piece in pattern_rule(pattern).pieces(setting)):
         widest = max((sum(len(part) for part in tile.keys) for tile in tiles), default=0)
         padded += len(tiles) * widest * max((len(tile.queries) for tile in tiles), default=0)
-    assert pattern.num_computed_pairs(setting) == padded >= pattern.pairs(setting)
+    assert pattern_rule(pattern).num_computed_pairs(setting) == padded >= pattern_rule(pattern).pairs(setting)
 
 
 @given(WITH_DIRECTION, LENGTHS)
@@ -116,14 +117,14 @@ def test_the_numbers_of_pairs_are_counts(directed: Directed, length: int) -> Non
 def test_a_state_holds_what_the_newest_query_may_see(directed: Directed, length: int) -> None:
     pattern, _ = directed
     assume(not isinstance(pattern, spec.BigBird))  # for encoders, which remember nothing
-    places = pattern.cache_length(length)
+    places = pattern_rule(pattern).cache_length(length)
     assert places == (min(length, pattern.size) if isinstance(pattern, spec.Window) else length)
     newest = length - 1
-    assert all(j > newest - places for i, j in allowed(pattern, spec.MaskContext(True, length)) if i == newest)
+    assert all(j > newest - places for i, j in allowed(pattern, MaskContext(True, length)) if i == newest)
 
 
 def seen(pattern: spec.Pattern, i: int, causal: bool, length: int = 20) -> list[int]:
-    return [j for j in range(length) if pattern.allows(i, j, spec.MaskContext(causal, length))]
+    return [j for j in range(length) if pattern_rule(pattern).allows(i, j, MaskContext(causal, length))]
 
 
 def test_a_windows_edge() -> None:
@@ -146,7 +147,7 @@ def test_one_row_of_each_other_pattern() -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_sparse_patterns_compute_a_small_part_of_a_long_text(causal: bool) -> None:
-    setting = spec.MaskContext(causal, 4096)
+    setting = MaskContext(causal, 4096)
     patterns = [
         spec.Window(size=256),
         spec.Strided(stride=64),
@@ -156,7 +157,7 @@ def test_sparse_patterns_compute_a_small_part_of_a_long_text(causal: bool) -> No
     if not causal:
         patterns.append(spec.BigBird())
     for pattern in patterns:
-        assert pattern.num_computed_pairs(setting) < 0.2 * 4096**2, pattern
+        assert pattern_rule(pattern).num_computed_pairs(setting) < 0.2 * 4096**2, pattern
 
 
 # BigBird: blocks
@@ -165,7 +166,7 @@ def test_sparse_patterns_compute_a_small_part_of_a_long_text(causal: bool) -> No
 def rows(pattern: spec.BigBird, count: int, layer: int = 0) -> list[set[int]]:
     """Of each block of queries, the blocks of keys, in a text of `count` blocks whose last is not full."""
     length = count * pattern.block - min(1, pattern.block - 1)
-    return list(map(set, pattern.rows(spec.MaskContext(False, length, layer))))
+    return list(map(set, pattern.rows(MaskContext(False, length, layer))))
 
 
 @given(st.integers(1, 20), st.sampled_from([1, 3, 5]), st.integers(1, 6), st.integers(1, 5), st.integers(0, 3))
@@ -204,4 +205,4 @@ def test_random_blocks_follow_the_seed_the_layer_and_the_number_of_blocks() -> N
 def test_random_blocks_stay_what_they_are() -> None:
     """Weights were trained with them: another draw would be another model."""
     pattern = spec.BigBird(block=1, random_blocks=3, seed=7)
-    assert pattern.rows(spec.MaskContext(False, 20, layer=2))[9] == (0, 1, 5, 8, 9, 10, 16, 19)
+    assert pattern.rows(MaskContext(False, 20, layer=2))[9] == (0, 1, 5, 8, 9, 10, 16, 19)

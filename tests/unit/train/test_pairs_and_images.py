@@ -14,6 +14,7 @@ from archetype.models import EncoderDecoder, build
 from archetype.train.evaluate import evaluate
 from archetype.train.objectives.image_class import ImageClass, ImageClassObjective
 from archetype.train.objectives.sequence_to_sequence import SequenceToSequence, SequenceToSequenceObjective
+from tests.helpers.passes import taught
 from tests.helpers.weights import randomize
 from tests.unit.train.test_text_objectives import held_out
 
@@ -48,7 +49,7 @@ def losses_alone(model: EncoderDecoder, pairs: Pairs) -> list[torch.Tensor]:
     found = []
     for source, target in zip(pairs.sources, pairs.targets, strict=True):
         tokens = torch.from_numpy(target).long()[None]
-        logits = model.teach(torch.from_numpy(source).long()[None], tokens[:, :-1])
+        logits = taught(model, torch.from_numpy(source).long()[None], tokens[:, :-1])
         found.append(cross_entropy(logits[0], tokens[0, 1:], reduction="none"))
     return found
 
@@ -95,7 +96,7 @@ def test_labels_are_smoothed_in_training_only(model: EncoderDecoder) -> None:
     assert torch.equal(sharp.compute_loss(model, batch).loss, smooth.compute_loss(model, batch).loss)
     model.train()
     source, source_counts, target, num_tokens = batch
-    logs = model.teach(source, target[:, :-1], source_counts, num_tokens - 1).log_softmax(-1)
+    logs = taught(model, source, target[:, :-1], source_counts, num_tokens - 1).log_softmax(-1)
     real = torch.arange(logs.shape[1]) < (num_tokens - 1)[:, None]
     uniform = -logs.mean(-1)[real].mean()
     expected = 0.7 * sharp.compute_loss(model, batch).loss + 0.3 * uniform
@@ -118,7 +119,7 @@ def test_the_loss_of_images_is_that_of_their_classes() -> None:
     sizes = dict(num_layers=1, d_model=8, num_heads=2, patch_size=2, image_size=4, num_channels=1, num_classes=3)
     model = randomize(build(vit(**sizes)))  # type: ignore[arg-type]
     examples = image_objective()
-    logits = model(torch.from_numpy(examples.validation.images))
+    logits = model(torch.from_numpy(examples.validation.images)).logits
     labels = torch.from_numpy(examples.validation.labels)
     found = evaluate(model, examples, "float32")
     assert found is not None

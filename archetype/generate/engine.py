@@ -1,15 +1,16 @@
-"""The driver: prompts in, tokens out, one step for all rows at a time."""
+"""The engine: prompts in, tokens or text out, one step for all rows at a time."""
 
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from archetype.errors import SpecError
+from archetype.errors import DataError, SpecError
 from archetype.generate.sample import Sampler
 from archetype.generate.settings import Sampling
 from archetype.models import CausalModel
 from archetype.nn.cache import State
+from archetype.tokenizers import TextStream, Tokenizer
 
 PREFILL_CHUNK = 512
 
@@ -78,10 +79,10 @@ class Engine:
         """Rows whose newest token no longer fits lose their oldest quarter; the rest is read anew."""
         full = [place for place, row in enumerate(self.active) if len(self.windows[row]) > self.context]
         if full:
-            kept = max(2, self.context * 3 // 4)
+            length = min(max(2, self.context * 3 // 4), self.context)
             rows = [self.active[place] for place in full]
             for row in rows:
-                self.windows[row] = self.windows[row][-min(kept, self.context) :]
+                self.windows[row] = self.windows[row][-length:]
             fresh = self.model.new_state(len(rows), state.capacity)
             if self.context > 1:
                 _, fresh = prefill(self.model, [self.windows[row][:-1] for row in rows], fresh)
@@ -93,8 +94,8 @@ class Engine:
         """Feed each row its newest token; read only the filled part of the state."""
         windows = [self.windows[row] for row in self.active]
         newest = torch.tensor([[window[-1]] for window in windows], device=self.device)
-        logits, view = self.model(newest, state.narrow(max(map(len, windows))), last_only=True)
-        return logits[:, 0], state.after(view)
+        output = self.model(newest, state.narrow(max(map(len, windows))), last_only=True)
+        return output.logits[:, 0], output.state
 
     def _check(self, place: str, prompt: list[int]) -> None:
         if not prompt:
@@ -122,8 +123,95 @@ def prefill(model: CausalModel, texts: list[list[int]], state: State) -> tuple[T
         num_tokens = num_tokens.to(chunk.device)
         # a row that has ended is padding from its end on, so even then nothing is written past this chunk
         view = state.narrow(start + chunk.shape[1])
-        last, view = model(chunk, view, None if whole else num_tokens, last_only=True)
-        state = state.after(view)
-        logits = last[:, 0] if logits is None else torch.where((num_tokens > 0)[:, None], last[:, 0], logits)
+        output = model(chunk, view, None if whole else num_tokens, last_only=True)
+        state, last = output.state, output.logits[:, 0]
+        logits = last if logits is None else torch.where((num_tokens > 0)[:, None], last, logits)
     assert logits is not None
     return logits, state
+
+
+def stream(
+    model: CausalModel, tokenizer: Tokenizer, prompts: list[str], sampling: Sampling
+) -> Iterator[tuple[int, str]]:
+    """(number of the prompt, next piece of its continuation), as soon as it is certain.
+
+    Raises:
+        SpecError: a prompt is empty or too long; raised at once, before the first piece is asked for.
+    """
+    return stream_ids(model, tokenizer, [prompt_ids(tokenizer, prompt) for prompt in prompts], sampling)
+
+
+def stream_ids(
+    model: CausalModel, tokenizer: Tokenizer, prompts: list[list[int]], sampling: Sampling
+) -> Iterator[tuple[int, str]]:
+    """The same for prompts that are encoded already."""
+    engine = Engine(model, prompts, sampling, tokenizer.eos)
+    return _pieces(engine, [tokenizer.stream() for _ in prompts], [StopStringFilter(sampling.stop) for _ in prompts])
+
+
+def _pieces(engine: Engine, texts: list[TextStream], filters: list["StopStringFilter"]) -> Iterator[tuple[int, str]]:
+    for row, token in engine:
+        if piece := filters[row].push(texts[row].push(token)):
+            yield row, piece
+        if filters[row].stopped:
+            engine.finish(row)
+    for row, (text, stop) in enumerate(zip(texts, filters, strict=True)):
+        if piece := stop.push(text.finish()) + stop.finish():
+            yield row, piece
+
+
+def generate(model: CausalModel, tokenizer: Tokenizer, prompts: list[str], sampling: Sampling) -> list[str]:
+    """The continuation of each prompt."""
+    texts = [""] * len(prompts)
+    for row, piece in stream(model, tokenizer, prompts, sampling):
+        texts[row] += piece
+    return texts
+
+
+def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """A prompt as ids, with the token that starts a text where the tokenizer is used so, or the prompt is empty."""
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise DataError("prompt", f"is not valid Unicode at character {error.start}", "fix it") from None
+    ids = tokenizer.encode(prompt)
+    if tokenizer.bos is not None and (tokenizer.adds_bos or not ids):
+        return [tokenizer.bos, *ids]
+    return ids
+
+
+class StopStringFilter:
+    """Lets text through until a stop string appears, holding back what may be the beginning of one.
+
+    The stop string that is complete first ends the text, where it begins; of several that end together, the longest.
+    So it does not matter into which pieces the text is cut.
+    """
+
+    def __init__(self, stop: tuple[str, ...]) -> None:
+        self.stop = stop
+        self.held = ""
+        self.stopped = False
+
+    def push(self, piece: str) -> str:
+        """The text that no stop string can claim any more."""
+        if self.stopped:
+            return ""
+        self.held += piece
+        ends = [(start + len(string), start) for string in self.stop if (start := self.held.find(string)) >= 0]
+        if ends:
+            self.stopped = True
+            return self._release(min(ends)[1])
+        longest = max((self._overlap(string) for string in self.stop), default=0)
+        return self._release(len(self.held) - longest)
+
+    def finish(self) -> str:
+        """What was held back, now that the text has ended."""
+        return "" if self.stopped else self._release(len(self.held))
+
+    def _release(self, count: int) -> str:
+        released, self.held = self.held[:count], self.held[count:]
+        return released
+
+    def _overlap(self, string: str) -> int:
+        """How many characters at the end of what is held begin the stop string."""
+        return next((n for n in range(min(len(string), len(self.held)), 0, -1) if self.held.endswith(string[:n])), 0)

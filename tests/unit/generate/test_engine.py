@@ -9,7 +9,7 @@ from archetype import spec
 from archetype.errors import SpecError
 from archetype.families.gpt2 import gpt2
 from archetype.families.llama import llama
-from archetype.generate import Engine, Sampler, Sampling, decode, prefill
+from archetype.generate import Engine, Sampler, Sampling, engine, prefill
 from archetype.models import Model, build
 from tests.helpers.weights import randomize
 
@@ -41,7 +41,7 @@ def built(name: str) -> Model:
 
 @pytest.fixture(params=SPECS)
 def model(request: pytest.FixtureRequest) -> Model:
-    return built(request.param)
+    return built(request.param).logits
 
 
 @torch.no_grad()
@@ -51,7 +51,7 @@ def without_state(model: Model, prompt: Tokens, sampling: Sampling, stop: tuple[
     window, found = list(prompt), []
     sampler = Sampler(sampling, [prompt], VOCABULARY, torch.device("cpu"))
     while len(found) < sampling.max_new_tokens:
-        [token] = sampler.next(model(torch.tensor([window]))[:, -1], [0])
+        [token] = sampler.next(model(torch.tensor([window])).logits[:, -1], [0])
         if token in stop:
             break
         found.append(token)
@@ -102,18 +102,18 @@ def test_chunks_of_a_prompt_change_nothing(model: Model, sampling: Sampling, mon
     prompts = [list(range(n)) for n in (1, 3, 4, 7)]
     sampling = sampling.replace(max_new_tokens=2)
     whole = decoded(model, prompts, sampling)
-    monkeypatch.setattr(decode, "PREFILL_CHUNK", 3)
+    monkeypatch.setattr(engine, "PREFILL_CHUNK", 3)
     assert decoded(model, prompts, sampling) == whole
 
 
 def test_prefill_gives_the_logits_after_each_text(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "PREFILL_CHUNK", 5)
+    monkeypatch.setattr(engine, "PREFILL_CHUNK", 5)
     texts = [list(range(n)) for n in (1, 5, 6, 11)]
     logits, state = prefill(model, texts, model.new_state(len(texts)))
     assert state.lengths.tolist() == [1, 5, 6, 11]
     for row, text in enumerate(texts):
         with torch.no_grad():
-            torch.testing.assert_close(logits[row], model(torch.tensor([text]))[0, -1], atol=1e-5, rtol=0)
+            torch.testing.assert_close(logits[row], model(torch.tensor([text])).logits[0, -1], atol=1e-5, rtol=0)
 
 
 @settings
@@ -165,7 +165,7 @@ def test_the_prompts_are_left_as_they_were(model: Model) -> None:
     ],
 )
 def test_a_prompt_that_cannot_be_read_is_named(prompt: Tokens, what: str) -> None:
-    model = built("learned positions")
+    model = built("learned positions").logits
     for prompts, place in (([prompt], "prompt"), ([[1], prompt], "prompt 2")):
         with pytest.raises(SpecError) as caught:
             Engine(model, prompts, GREEDY)

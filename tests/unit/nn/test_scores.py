@@ -6,14 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype import spec
-from archetype.nn import masks
+from archetype.nn.scores import allowed_pairs, causal_pairs, present_keys
+from archetype.patterns import MaskContext, pattern_rule
 
 POSITIONS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
 
 
 @given(POSITIONS, POSITIONS)
 def test_a_query_sees_the_keys_that_do_not_come_later(queries: list[int], keys: list[int]) -> None:
-    allowed = masks.causal(torch.tensor([queries]), torch.tensor([keys]))
+    allowed = causal_pairs(torch.tensor([queries]), torch.tensor([keys]))
     assert allowed.shape == (1, 1, len(queries), len(keys))
     for row, i in enumerate(queries):
         for column, j in enumerate(keys):
@@ -21,7 +22,7 @@ def test_a_query_sees_the_keys_that_do_not_come_later(queries: list[int], keys: 
 
 
 def test_one_row_of_keys_serves_every_row_of_queries() -> None:
-    allowed = masks.causal(torch.tensor([[0, 1], [2, 3]]), torch.arange(5)[None])
+    allowed = causal_pairs(torch.tensor([[0, 1], [2, 3]]), torch.arange(5)[None])
     assert allowed.sum(-1).squeeze(1).tolist() == [[1, 2], [3, 4]]
 
 
@@ -39,15 +40,15 @@ PATTERNS = [
 def test_a_pattern_decides_by_positions_and_not_by_places(pattern: spec.Pattern, causal: bool) -> None:
     """A ring's keys stand in any order, and another in every row."""
     queries, keys = torch.tensor([[4, 5], [0, 1]]), torch.tensor([[6, 4, 0, 5, 1], [0, 2**40, 2, 1, 3]])
-    setting = spec.MaskContext(causal, 5)
-    allowed = masks.allowed(pattern, setting, queries, keys)
+    setting = MaskContext(causal, 5)
+    allowed = allowed_pairs(pattern, setting, queries, keys)
     assert allowed.shape == (2, 1, 2, 5)
     for row, i, j in torch.cartesian_prod(torch.arange(2), torch.arange(2), torch.arange(5)).tolist():
-        expected = bool(pattern.allows(queries[row, i].item(), keys[row, j].item(), setting))
+        expected = bool(pattern_rule(pattern).allows(queries[row, i].item(), keys[row, j].item(), setting))
         assert allowed[row, 0, i, j].item() is expected
 
 
 def test_padding_is_not_present() -> None:
-    present = masks.present(torch.tensor([3, 0, 2]), torch.arange(3))
+    present = present_keys(torch.tensor([3, 0, 2]), torch.arange(3))
     assert present.shape == (3, 1, 1, 3)
     assert present[:, 0, 0].tolist() == [[True, True, True], [False, False, False], [True, True, False]]

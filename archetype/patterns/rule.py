@@ -1,0 +1,138 @@
+"""Who attends to whom: one rule for each pattern, from which mask, computation, cache length and cost follow.
+
+A rule `allows(i, j)` says whether the query at position i may see the key at position j. It is written with operators
+alone, so that it holds for whole numbers and, elementwise, for tensors.
+
+The pairs are computed by *pieces*. A piece is a list of tiles, each a few queries with all keys that one of them may
+see. Every allowed pair belongs to one tile of one piece: `Piece.owns` says which pairs of its tiles are its own. A
+piece may be empty.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from archetype import spec
+from archetype.errors import SpecError
+
+Positions = Any  # whole numbers: one, or an array of them
+P = TypeVar("P", bound=spec.Pattern)
+RULES: dict[type[spec.Pattern], type["PatternRule[Any]"]] = {}
+
+
+class MaskContext(NamedTuple):
+    """What a rule depends on beside the pair."""
+
+    causal: bool  # no query sees a later key
+    length: int  # of the text, in tokens
+    layer: int = 0  # index of the layer in its stack
+
+
+class Tile(NamedTuple):
+    """Some queries and every key that one of them may see, as ranges of positions."""
+
+    queries: range
+    keys: tuple[range, ...]
+
+
+class Piece(NamedTuple):
+    """Tiles that are computed together, and which of their pairs belong to them."""
+
+    tiles: tuple[Tile, ...]
+    owns: Callable[[Positions, Positions], Any]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Tiles, and the most queries and keys that one of them has."""
+        queries = max((len(tile.queries) for tile in self.tiles), default=0)
+        keys = max((sum(map(len, tile.keys)) for tile in self.tiles), default=0)
+        return len(self.tiles), queries, keys
+
+
+class PatternRule(Generic[P]):
+    """The rule of a pattern. A kind of its own needs `rule` only: all pairs are then computed and masked.
+
+    Args:
+        pattern: the specification that the rule belongs to.
+    """
+
+    def __init__(self, pattern: P) -> None:
+        self.spec = pattern
+
+    def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
+        """Whether the pattern itself has the pair, causal or not."""
+        raise NotImplementedError
+
+    def allows(self, i: Positions, j: Positions, context: MaskContext) -> Any:
+        """Whether the query at i may see the key at j."""
+        allowed = self.rule(i, j, context)
+        return allowed & (j <= i) if context.causal else allowed
+
+    def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
+        """How a whole text is computed."""
+        everything = range(context.length)
+        return (Piece((Tile(everything, (everything,)),), every_pair),)
+
+    def pairs(self, context: MaskContext) -> int:
+        """How many pairs of a whole text are allowed."""
+        n = context.length
+        return sum(bool(self.allows(i, j, context)) for i in range(n) for j in range(i + 1 if context.causal else n))
+
+    def num_computed_pairs(self, context: MaskContext) -> int:
+        """How many pairs are computed: all of every tile, each as large as its piece's largest."""
+        total = 0
+        for piece in self.pieces(context):
+            tiles, queries, keys = piece.shape
+            total += tiles * queries * keys
+        return total
+
+    def cache_length(self, length: int) -> int:
+        """How many positions of a text of `length` tokens the cache must hold for the tokens to come."""
+        return length
+
+
+def rule_for(pattern: type[spec.Pattern]) -> Callable[[type[PatternRule[P]]], type[PatternRule[P]]]:
+    """Class decorator: the rule of a kind of pattern."""
+
+    def register(rule: type[PatternRule[P]]) -> type[PatternRule[P]]:
+        RULES[pattern] = rule
+        return rule
+
+    return register
+
+
+@lru_cache(maxsize=1024)
+def pattern_rule(pattern: spec.Pattern) -> PatternRule[Any]:
+    """The rule of a pattern.
+
+    Raises:
+        SpecError: its kind has none.
+    """
+    rule = RULES.get(type(pattern))
+    if rule is None:
+        cause = f"{type(pattern).__name__} has no rule of which positions see each other"
+        raise SpecError("pattern", cause, "give one: archetype.register(..., rule=...)")
+    return rule(pattern)
+
+
+def every_pair(i: Positions, j: Positions) -> Any:
+    return i == i
+
+
+def runs(positions: range, size: int) -> Iterator[range]:
+    """The positions in runs of at most `size`."""
+    for start in range(positions.start, positions.stop, size):
+        yield range(start, min(start + size, positions.stop))
+
+
+def band_tiles(positions: range, behind: int, ahead: int) -> Iterator[Tile]:
+    """Runs of queries with the keys around them. A quarter of the band's width wastes a fifth of each tile."""
+    size = min(128, max(16, (behind + ahead + 1) // 4))
+    for run in runs(positions, size):
+        yield Tile(run, (range(max(positions.start, run.start - behind), min(positions.stop, run.stop + ahead)),))
+
+
+def num_band_pairs(length: int, reach: int) -> int:
+    """Pairs of positions that are 1 to `reach` apart, one direction."""
+    reach = min(reach, length - 1)
+    return reach * length - reach * (reach + 1) // 2

@@ -1,0 +1,38 @@
+"""Mamba: a state space whose steps, inputs and outputs follow the token."""
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from archetype.spec.base import Flag, Positive, Size, invalid
+from archetype.spec.mixer import Mixer
+from archetype.spec.part import part
+
+
+@part
+class Mamba(Mixer):
+    """Selective state space (Gu 2023, algorithm 2): convolution, scan, gate.
+
+    E = expand * d_model channels, each with `state_size` numbers that decay by exp(delta A); delta, B and C follow the
+    token. Absent: `dt_rank` is d_model / 16, rounded up.
+    """
+
+    kind: Literal["mamba"] = "mamba"
+    expand: Size = 2
+    state_size: Size = 16
+    conv_kernel: Size = 4
+    dt_rank: Size | None = None
+    conv_bias: Flag = True
+    bias: Flag = False
+    dt_min: Positive = 0.001
+    dt_max: Positive = 0.1
+
+    @model_validator(mode="after")
+    def _steps_are_ordered(self) -> "Mamba":
+        if self.dt_max < self.dt_min:
+            invalid("dt_max", f"{self.dt_max} is below dt_min {self.dt_min}", "use a larger one")
+        return self
+
+    def rank(self, d_model: int) -> int:
+        """The rank of delta's projection, for a model of width `d_model`."""
+        return self.dt_rank or -(-d_model // 16)
