@@ -29,7 +29,7 @@ def saved_by_autograd(model: spec.Decoder, compute_dtype: ComputeType) -> int:
         torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=compute_dtype == "bfloat16"),
     ):
-        logits = built(tokens[:, :-1])
+        logits = built(tokens[:, :-1]).logits
         cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
     return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
 

@@ -10,7 +10,7 @@ from archetype.nn.registry import build_feedforward
 from tests.helpers.weights import distance, randomize
 
 X = torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(0))
-SPAN = ForwardContext.of(X)
+CONTEXT = ForwardContext.of(X)
 
 
 def affine(projection: torch.nn.Linear, x: Tensor) -> Tensor:
@@ -22,7 +22,7 @@ def affine(projection: torch.nn.Linear, x: Tensor) -> Tensor:
 def test_an_mlp_is_two_projections_around_the_activation(bias: bool) -> None:
     part = randomize(build_feedforward(spec.MLP(d_ff=10, activation="relu", bias=bias), 6))
     expected = affine(part.down, affine(part.up, X.double()).clamp(min=0))
-    assert distance(part(X, SPAN), expected) < 1e-6
+    assert distance(part(X, CONTEXT), expected) < 1e-6
     assert ("up.bias" in part.state_dict(), "down.bias" in part.state_dict()) == (bias, bias)
 
 
@@ -31,8 +31,8 @@ def test_a_gated_mlp_activates_the_gate_and_not_what_it_gates(bias: bool) -> Non
     part = randomize(build_feedforward(spec.GatedMLP(d_ff=10, activation="sigmoid", bias=bias), 6))
     x = X.double()
     gate, up = affine(part.gate, x), affine(part.up, x)
-    assert distance(part(X, SPAN), affine(part.down, up / (1 + (-gate).exp()))) < 1e-6
-    assert distance(part(X, SPAN), affine(part.down, gate / (1 + (-up).exp()))) > 1e-2
+    assert distance(part(X, CONTEXT), affine(part.down, up / (1 + (-gate).exp()))) < 1e-6
+    assert distance(part(X, CONTEXT), affine(part.down, gate / (1 + (-up).exp()))) > 1e-2
 
 
 @pytest.mark.parametrize(
