@@ -46,7 +46,7 @@ def encoder(mixer: spec.Mixer, **changes: object) -> spec.Encoder:
 @EXAMPLES
 def test_a_batch_as_each_row_alone(drawn: spec.Encoder, lengths: list[int]) -> None:
     model, rows, sizes = model_of(drawn), rows_of(lengths), torch.tensor(lengths)
-    together, vectors = logits_or_hidden(model(padded(rows), sizes).logits), model(padded(rows), sizes).hidden
+    together, vectors = logits_or_hidden(model(padded(rows), sizes)), model(padded(rows), sizes).hidden
     pooled = model.pooled(vectors)
     for index, (row, length) in enumerate(zip(rows, lengths, strict=True)):
         alone, count = row[None], None
@@ -55,7 +55,7 @@ def test_a_batch_as_each_row_alone(drawn: spec.Encoder, lengths: list[int]) -> N
         expected = model(alone, count).hidden
         assert distance(vectors[index, :length], expected[0, :length]) < EXACT
         assert distance(pooled[index], model.pooled(expected)[0]) < EXACT
-        answer = logits_or_hidden(model(alone, count).logits)[0]
+        answer = logits_or_hidden(model(alone, count))[0]
         ours = together[index]
         if answer.dim() == 2:
             ours, answer = ours[:length], answer[:length]
@@ -78,11 +78,11 @@ def test_what_stands_in_the_padding_changes_nothing(drawn: spec.Encoder, lengths
 def test_without_positions_an_encoder_is_permutation_equivariant(mixer: spec.Mixer, shift: int) -> None:
     model, tokens = model_of(encoder(mixer)), text(2, 9)
     order = torch.randperm(9, generator=torch.Generator().manual_seed(shift))
-    found = logits_or_hidden(model(tokens).logits)
-    assert distance(logits_or_hidden(model(tokens[:, order]).logits), found[:, order]) < EXACT
+    found = logits_or_hidden(model(tokens))
+    assert distance(logits_or_hidden(model(tokens[:, order])), found[:, order]) < EXACT
     # the same tokens in the padded part of a text: their order is nothing to the others either
     longer = torch.cat((tokens[:, order], text(2, 3)), 1)
-    assert distance(logits_or_hidden(model(longer, torch.tensor([9, 9])).logits)[:, :9], found[:, order]) < EXACT
+    assert distance(logits_or_hidden(model(longer, torch.tensor([9, 9])))[:, :9], found[:, order]) < EXACT
 
 
 ROTARY = spec.Rotary()
@@ -106,9 +106,6 @@ def test_with_positions_it_is_not(name: str) -> None:
     order = torch.randperm(9, generator=torch.Generator().manual_seed(1))
     moved, still = (logits_or_hidden(model(some)) for some in (tokens[:, order], tokens))
     assert distance(moved, still[:, order]) > WRONG
-        distance(logits_or_hidden(model(tokens[:, order]).logits), logits_or_hidden(model(tokens).logits)[:, order])
-        > WRONG
-    )
 
 
 @pytest.mark.parametrize("name", [name for name in PLACED if name not in ("mamba", "window")])
@@ -117,7 +114,7 @@ def test_every_position_sees_both_ends(name: str, place: int) -> None:
     model, tokens = model_of(PLACED[name]), text(1, 9)
     changed = tokens.clone()
     changed[0, place] = (changed[0, place] + 1) % VOCABULARY
-    differences = (logits_or_hidden(model(changed).logits) - logits_or_hidden(model(tokens).logits)).abs().amax(-1)[0]
+    differences = (logits_or_hidden(model(changed)) - logits_or_hidden(model(tokens))).abs().amax(-1)[0]
     assert (differences > 1e-5).all()
 
 
@@ -133,9 +130,9 @@ def test_absent_types_are_all_the_first(drawn: spec.Encoder) -> None:
 @EXAMPLES
 def test_pictures_do_not_see_each_other(drawn: spec.VisionEncoder) -> None:
     model, images = model_of(drawn), pictures(drawn, 3)
-    together = logits_or_hidden(model(images).logits)
+    together = logits_or_hidden(model(images))
     for index in range(3):
-        assert distance(together[index], logits_or_hidden(model(images[index : index + 1]).logits)[0]) < EXACT
+        assert distance(together[index], logits_or_hidden(model(images[index : index + 1]))[0]) < EXACT
 
 
 def test_without_positions_the_mean_of_patches_knows_no_order() -> None:
