@@ -37,15 +37,15 @@ def replay(words: Mapping[tuple[str, ...], int], merges: Sequence[Pair], prefix:
     where: dict[Pair, set[int]] = defaultdict(set)  # the words that hold a pair, or have held it
     for n, word in enumerate(symbols):
         _note(where, word, n)
-    found: list[int] = []
+    totals: list[int] = []
     for pair in merges:
         total = 0
         for n in where.pop(pair, ()):
             total += counts[n] * sum(beside == pair for beside in pairwise(symbols[n]))
             symbols[n] = _merged(symbols[n], pair, pair[0] + pair[1].removeprefix(prefix))
             _note(where, symbols[n], n)
-        found.append(total)
-    return found
+        totals.append(total)
+    return totals
 
 
 def _note(where: dict[Pair, set[int]], word: Sequence[str], n: int) -> None:
