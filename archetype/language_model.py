@@ -6,7 +6,8 @@ from typing import Any, TypeVar, overload
 
 from torch import Tensor
 
-from archetype import generate, notebook
+from archetype import generate
+from archetype.cost.table import Table
 from archetype.errors import DataError, SpecError
 from archetype.families import Family
 from archetype.generate import Beam, Pooling, Prediction
@@ -57,7 +58,7 @@ class LanguageModel:
         return f"<LanguageModel {', '.join(self._summary().values())}>"
 
     def _repr_html_(self) -> str:
-        return notebook.table(self._summary().items())
+        return Table(("", ""), [*self._summary().items()], text_columns=2).html()
 
     @overload
     def generate(self, prompt: str, **sampling: Any) -> str: ...

@@ -1,9 +1,10 @@
-"""The verb that says what specifications cost; loads no torch, unless this machine is to be measured."""
+"""The verb `cost`; loads no torch, unless this machine is to be measured."""
 
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from archetype.cli.options import Json, Specs
 from archetype.cli.output import console, print_json
 
 if TYPE_CHECKING:
@@ -11,11 +12,9 @@ if TYPE_CHECKING:
     from archetype.cost.hardware import Device
     from archetype.cost.work import AttentionPairs
 
-SOURCES = typer.Argument(metavar="SPEC...", help="A preset, a YAML or JSON file, a run directory or a model folder.")
-
 
 def cost(
-    sources: Annotated[list[str], SOURCES],
+    sources: Specs,
     batch: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 1,
     length: Annotated[int | None, typer.Option(min=1, help="Tokens of each row.  [default: the context]")] = None,
     dtype: Annotated[str, typer.Option(help="Type of weights and state.")] = "bfloat16",
@@ -27,9 +26,12 @@ def cost(
     device: Annotated[
         str | None, typer.Option(help="Predict times on a device, such as H100-SXM, or `here`: measured first.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Print what a specification costs: parameters, FLOPs, state and memory, by module and with formulas."""
+    """Print what a specification costs, by module and with formulas.
+
+    Parameters, FLOPs, state and memory; with --fit what fits into a memory, with --device how long it takes.
+    """
     from archetype.convert.source import open_spec
     from archetype.cost import cost_report
     from archetype.cost.report import comparison_table

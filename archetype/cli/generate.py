@@ -1,21 +1,23 @@
-"""The verb that makes text."""
+"""The verbs that write text: `generate` with a decoder, `translate` with an encoder-decoder."""
 
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from archetype.cli.options import Device, Dtype, Json, Model
 from archetype.cli.output import print_json
 
 if TYPE_CHECKING:
     from archetype.language_model import LanguageModel
     from archetype.tokenizers.chat_template import Message
 
+LINES_AT_ONCE = 512  # of standard input, read before the first is translated
+
 
 def generate(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A run directory or a Hugging Face folder.")],
+    model: Model,
     prompts: Annotated[
         list[str] | None, typer.Argument(metavar="PROMPT...", help="One or several; - reads standard input.")
     ] = None,
@@ -26,43 +28,35 @@ def generate(
     min_p: Annotated[float | None, typer.Option(help="Keep tokens this likely, relative to the likeliest.")] = None,
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 discourages tokens seen.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the random choices.  [default: 0]")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be given again.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the token that ends a text.")] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Take each prompt as a message, and print the answer.")] = False,
-    system: Annotated[str | None, typer.Option(help="What comes before a conversation; with --chat.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Type to compute in.  [default: as stored]")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    system: Annotated[str | None, typer.Option(help="The system message; with --chat.")] = None,
+    dtype: Dtype = None,
+    device: Device = "cpu",
+    as_json: Json = False,
 ) -> None:
-    """Continue a text, streaming it as it is made; several prompts run as one batch."""
-    given = {
-        "max_new_tokens": max_new_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "seed": seed,
-        "stop": tuple(stop) if stop else None,
-        "ignore_eos": ignore_eos or None,
-    }
-    settings = {name: value for name, value in given.items() if value is not None}
-    texts = [_input() if prompt == "-" else prompt for prompt in prompts or [""]]
+    """Continue a text as it is generated; several prompts run as one batch."""
+    settings = _without_none(
+        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        repetition_penalty=repetition_penalty, seed=seed, stop=tuple(stop) if stop else None,
+        ignore_eos=ignore_eos or None,
+    )  # fmt: skip
+    texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
 
+    from archetype.api import load
     from archetype.errors import SpecError
     from archetype.generate.settings import Sampling
-    from archetype.io.tensors import dtype_of
-    from archetype.loading import load
 
-    Sampling.parse(settings)  # a wrong setting is told before a large model is read
+    Sampling.parse(settings)  # a wrong setting is refused before a large model is read
     if system is not None and not chat:
         raise SpecError("--system", "belongs to a conversation", "add --chat")
-    lm = load(model, dtype_of(dtype), device)
+    lm = load(model, dtype, device)
     if chat:
-        _answer(lm, [_conversation(system, text) for text in texts], settings, as_json)
+        _print_answers(lm, [_conversation(system, text) for text in texts], settings, as_json)
     elif as_json:
-        made = lm.generate(texts, **settings)
-        print_json({"prompts": texts, "texts": made, "settings": lm.settings(**settings).dump(full=True)})
+        continuations = lm.generate(texts, **settings)
+        print_json({"prompts": texts, "texts": continuations, "settings": lm.settings(**settings).dump(full=True)})
     elif len(texts) == 1:
         print_stream(lm, texts[0], settings)
     else:
@@ -70,26 +64,65 @@ def generate(
             print(f"{prompt}{text}\n")
 
 
+def translate(
+    model: Model,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT...", help="One or several; without one, standard input's lines.")
+    ] = None,
+    num_beams: Annotated[int | None, typer.Option(help="Beams of each text; 1 is greedy.  [default: 5]")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="0 favours short targets.  [default: 1.0]")] = None,
+    max_extra_tokens: Annotated[
+        int | None, typer.Option(help="How many tokens longer than its source a target may be.  [default: 50]")
+    ] = None,
+    dtype: Dtype = None,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Translate source texts, one line each."""
+    from archetype.api import load
+    from archetype.generate.beam import Beam
+
+    settings = _without_none(
+        num_beams=num_beams, length_penalty=length_penalty, max_extra_tokens=max_extra_tokens
+    )
+    Beam.parse(settings)  # a wrong setting is refused before a model is read
+    lm = load(model, dtype, device)
+    sources = texts or _lines()
+    targets: list[str] = []
+    for start in range(0, len(sources), LINES_AT_ONCE):
+        batch = lm.translate(sources[start : start + LINES_AT_ONCE], **settings)
+        targets += batch
+        if not as_json:
+            print(*(" ".join(target.splitlines()) for target in batch), sep="\n", flush=True)
+    if as_json:
+        print_json({"targets": [{"source": s, "target": t} for s, t in zip(sources, targets, strict=True)]})
+
+
 def print_stream(lm: "LanguageModel", prompt: str, settings: dict[str, Any]) -> None:
-    """The prompt and its continuation as it comes; the speed goes to standard error."""
-    started, made = time.perf_counter(), 0
+    """Print the prompt and its continuation as it comes; the speed goes to standard error."""
+    started, size = time.perf_counter(), 0
     pieces = lm.stream(prompt, **settings)  # refuses a wrong prompt before anything is printed
     print(prompt, end="", flush=True)
     for piece in pieces:
         print(piece, end="", flush=True)
-        made += len(piece.encode())
+        size += len(piece.encode())
     print(flush=True)
-    print(f"({made:,} bytes in {time.perf_counter() - started:.1f} s)", file=sys.stderr)
+    print(f"({size:,} bytes in {time.perf_counter() - started:.1f} s)", file=sys.stderr)
+
+
+def _without_none(**settings: Any) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _conversation(system: str | None, text: str) -> list["Message"]:
-    """One message of the user."""
+    """One message of the user, after the system message if there is one."""
     before = [] if system is None else [{"role": "system", "content": system}]
     return [*before, {"role": "user", "content": text}]
 
 
-def _answer(lm: "LanguageModel", conversations: list[list["Message"]], settings: dict[str, Any], as_json: bool) -> None:
-    """The answer to each conversation; one alone as it comes."""
+def _print_answers(
+    lm: "LanguageModel", conversations: list[list["Message"]], settings: dict[str, Any], as_json: bool
+) -> None:
     if as_json:
         answers = [{"messages": messages, "text": lm.chat(messages, **settings)} for messages in conversations]
         print_json({"chats": answers, "settings": lm.settings(**settings).dump(full=True)})
@@ -100,10 +133,13 @@ def _answer(lm: "LanguageModel", conversations: list[list["Message"]], settings:
         print(flush=True)
 
 
-def _input() -> str:
-    from archetype.errors import DataError
+def _standard_input() -> str:
+    from archetype.io.text import decode_text
 
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise DataError("standard input", f"is not UTF-8 at byte {error.start}", "convert it") from None
+    return decode_text(sys.stdin.buffer.read(), "standard input")
+
+
+def _lines() -> list[str]:
+    """The lines of standard input, split as a training file's are."""
+    text = _standard_input().replace("\r\n", "\n")
+    return text.removesuffix("\n").split("\n") if text else []

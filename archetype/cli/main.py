@@ -1,56 +1,139 @@
-"""`archetype VERB ...`: all verbs, and what happens when one fails."""
+"""`archetype VERB ...`: the table of verbs, and what happens when one fails."""
 
 import os
 import sys
 import warnings
-from typing import Any
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from archetype.cli import demo, encoder, generate, models, parity, specs, tokenizer, train, translate
-from archetype.errors import ArchetypeError, UnknownFamily
+from archetype.errors import ArchetypeError, SpecError, UnknownFamily
 
+HELP = "The architecture workbench for language models: one specification, from its cost to its text."
+# verb: its module, its function, and the first line of its help; only the verb that runs is imported
+VERBS = {
+    "demo": ("demo", "demo", "Train a small model on text from this machine, show its cost and loss, and generate."),
+    "list": ("specs", "list_", "List the presets with their family, size and source."),
+    "show": ("specs", "show", "Print a specification as the file that would describe it."),
+    "diff": ("specs", "diff", "Print every field in which two specifications differ."),
+    "set": ("specs", "set_", "Print a changed copy of a specification, checked again."),
+    "schema": ("specs", "schema", "Print the JSON Schema of specification files, for editors."),
+    "cost": ("cost", "cost", "Print what a specification costs, by module and with formulas."),
+    "tokenizer": ("tokenizer", "app", "Train, show and encode with a tokenizer."),
+    "train": ("train", "train", "Train a model on text, pairs of texts or images; writes a run directory."),
+    "generate": ("generate", "generate", "Continue a text as it is generated; several prompts run as one batch."),
+    "translate": ("generate", "translate", "Translate source texts, one line each."),
+    "fill": ("encoder", "fill", "Predict the masked tokens of a text."),
+    "embed": ("encoder", "embed", "Embed texts as vectors; without --json, print how similar each two are."),
+    "classify": ("encoder", "classify", "Name the class of each text or image, with its probability."),
+    "import": ("convert", "import_", "Read a Hugging Face folder or a model of huggingface.co into a run directory."),
+    "export": ("convert", "export", "Write a model as a folder for transformers or llama.cpp, read back and compared."),
+    "parity": ("convert", "parity", "Compare Archetype with transformers on one folder, module by module."),
+}
+RENAMED = {
+    "load": "import", "--pickled": "--allow-pickle", "--reading": "--explain", "--beams": "--num-beams",
+    "--longer": "--max-extra-tokens", "--warmup": "--warmup-steps", "--length": "--sequence-length",
+}  # fmt: skip
+PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+
+
+class Verbs(TyperGroup):
+    """A group of commands that imports a verb's module when the verb runs."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = dict.fromkeys(VERBS)  # type: ignore[assignment]  # names only, for suggestions
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a verb; None where there is none of this name."""
+        if cmd_name in RENAMED:
+            raise SpecError(
+                cmd_name, f"this verb is now `{RENAMED[cmd_name]}`", f"see `archetype {RENAMED[cmd_name]} -h`"
+            )
+        if cmd_name not in VERBS:
+            return None
+        module, name, _ = VERBS[cmd_name]
+        verb = getattr(import_module(f"archetype.cli.{module}"), name)
+        single = verb
+        if not isinstance(verb, typer.Typer):
+            single = typer.Typer(add_completion=False, **PLAIN)
+            single.command(cmd_name)(verb)
+        command = typer.main.get_command(single)
+        command.params += _common_options()
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The verbs with their one-line helps, without importing any."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in VERBS.items()])
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        from archetype import __version__
+
+        python = ".".join(map(str, sys.version_info[:3]))
+        print(f"archetype {__version__}, torch {version('torch')}, Python {python}")
+        raise typer.Exit
+
+
+def _show_log(value: bool) -> None:
+    if value:
+        import logging
+
+        logging.basicConfig(stream=sys.stderr, format="%(name)s: %(message)s", force=True)
+        logging.getLogger("archetype").setLevel(logging.INFO)
+
+
+VERBOSE = typer.Option("--verbose", callback=_show_log, expose_value=False, help="Print what is done on stderr.")
+VERSION = typer.Option("--version", callback=_show_version, is_eager=True, expose_value=False,
+                       help="Print the versions of archetype, torch and Python.")  # fmt: skip
 app = typer.Typer(
     name="archetype",
+    cls=Verbs,
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    subcommand_metavar="VERB [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="The architecture workbench for language models: one specification, from its cost to its text.",
+    **PLAIN,
 )
-for verb in (
-    demo.demo,
-    specs.list_,
-    specs.show,
-    specs.diff,
-    specs.set_,
-    specs.schema,
-    specs.cost,
-    train.train,
-    generate.generate,
-    translate.translate,
-    encoder.fill,
-    encoder.embed,
-    encoder.classify,
-    models.load,
-    models.export,
-    parity.parity,
-):
-    app.command(verb.__name__.rstrip("_"))(verb)
-app.add_typer(tokenizer.app, name="tokenizer")
+
+
+@app.callback(help=HELP)
+def options(version: Annotated[bool, VERSION] = False, verbose: Annotated[bool, VERBOSE] = False) -> None:
+    """Options before a verb."""
+
+
+def _common_options() -> list[Any]:
+    """Options that stand after every verb."""
+
+    def common(verbose: Annotated[bool, VERBOSE] = False) -> None:
+        pass
+
+    single = typer.Typer(add_completion=False)
+    single.command()(common)
+    return typer.main.get_command(single).params
 
 
 def main() -> None:
     """Exit 0 when done, 2 with one line for the user's mistake, 130 when interrupted; a trace is our fault."""
     warnings.simplefilter("default", UnknownFamily)
-    warnings.showwarning = _tell
+    warnings.showwarning = _print_warning
     try:
         result = app(standalone_mode=False)
         sys.stdout.flush()  # a reader that has seen enough shows here at the latest
     except ArchetypeError as error:
         _fail(str(error), 2)
     except typer.TyperException as error:
-        _fail(f"{error.format_message()} See `archetype --help`.".replace("\n", " "), 2)
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+            print(error.format_message(), file=sys.stderr)
+            sys.exit(2)
+        option = getattr(error, "option_name", None)
+        renamed = f"{option} is now {RENAMED[option]}." if option in RENAMED else error.format_message()
+        _fail(f"{renamed} See `archetype --help`.".replace("\n", " "), 2)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
     except BrokenPipeError:  # the reader of our output has seen enough
@@ -59,10 +142,11 @@ def main() -> None:
     sys.exit(result if isinstance(result, int) else 0)
 
 
-def _tell(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
-    """A warning of ours is one line, as errors are; what libraries warn of says where."""
-    said = message if issubclass(category, UnknownFamily) else f"{category.__name__}: {message} ({place[0]}:{place[1]})"
-    print(f"archetype: {said}", file=sys.stderr)
+def _print_warning(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
+    """Print our own warnings in one line, as errors are; those of libraries with their place."""
+    ours = issubclass(category, UnknownFamily)
+    text = str(message) if ours else f"{category.__name__}: {message} ({place[0]}:{place[1]})"
+    print(f"archetype: {text}", file=sys.stderr)
 
 
 def _fail(message: str, status: int) -> None:

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """One JSON object on standard output, and nothing else there."""
+    """Print one JSON object on standard output, and nothing else there."""
     print(json.dumps(data, indent=2))
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """A terminal; where there is none, wide enough that no table is cut."""
+    """A rich console; where the stream is no terminal, wide enough that no line is cut."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout

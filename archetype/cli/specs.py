@@ -5,16 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from archetype.cli.cost import cost
-from archetype.cli.output import console, print_json
-
-__all__ = ["cost", "diff", "list_", "schema", "set_", "show"]
-
-SOURCE = typer.Argument(metavar="SPEC", help="A preset, a YAML or JSON file, a run directory or a model folder.")
-JSON = typer.Option("--json", help="Print one JSON object.")
+from archetype.cli.options import Json, OptionalOutput, Spec, complete_presets
+from archetype.cli.output import print_json
 
 
-def list_(as_json: Annotated[bool, JSON] = False) -> None:
+def list_(as_json: Json = False) -> None:
     """List the presets with their family, size and source."""
     from archetype.cost import total_parameters
     from archetype.families import presets
@@ -22,38 +17,34 @@ def list_(as_json: Annotated[bool, JSON] = False) -> None:
     rows: list[dict[str, Any]] = []
     for name, (family, preset) in presets().items():
         spec = preset.make()
-        counted = total_parameters(spec)
+        size = total_parameters(spec)
         rows.append(
-            {"name": name, "family": family.name, "kind": spec.kind, "parameters": counted, "source": preset.source}
+            {"name": name, "family": family.name, "kind": spec.kind, "parameters": size, "source": preset.source}
         )
     if as_json:
         print_json({"presets": rows})
         return
-    from rich.table import Table
+    from archetype.cost.table import Table
 
-    table = Table("preset", "family", "kind", "source", box=None, pad_edge=False)
-    table.add_column("parameters", justify="right")
-    for row in rows:
-        table.add_row(row["name"], row["family"], row["kind"], row["source"], f"{row['parameters']:,}")
-    console().print(table)
+    cells = [[row["name"], row["family"], row["kind"], row["source"], f"{row['parameters']:,}"] for row in rows]
+    print(Table(("preset", "family", "kind", "source", "parameters"), cells, text_columns=4))
 
 
 def show(
-    source: Annotated[str, SOURCE],
+    source: Spec,
     full: Annotated[bool, typer.Option("--full", help="Write out every default.")] = False,
-    reading: Annotated[
-        bool, typer.Option("--reading", help="Print what the reading of a model folder rests on instead.")
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print how a model folder was read: what is known, assumed, ignored.")
     ] = False,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: Json = False,
 ) -> None:
     """Print a specification as the file that would describe it."""
     from archetype.convert.source import open_spec
     from archetype.io.yaml import mapping_to_yaml
 
-    if reading:
-        _print_reading(Path(source), as_json)
+    if explain:
+        _explain(Path(source), as_json)
         return
-
     data = open_spec(source).dump(full=full)
     if as_json:
         print_json(data)
@@ -61,8 +52,8 @@ def show(
         print(mapping_to_yaml(data), end="")
 
 
-def _print_reading(folder: Path, as_json: bool) -> None:
-    """Of a family that is not registered: what was recognized, assumed, not understood and left out."""
+def _explain(folder: Path, as_json: bool) -> None:
+    """Print what was recognized, assumed, not understood and left out of a family that is not registered."""
     from dataclasses import asdict
 
     from archetype.convert.source import read_hf_spec
@@ -71,20 +62,20 @@ def _print_reading(folder: Path, as_json: bool) -> None:
 
     folder = hub.local(folder)
     if not (folder / "config.json").is_file():
-        raise SpecError(str(folder), "is no model folder with a config.json", "leave --reading out")
+        raise SpecError(str(folder), "is not a model folder with a config.json", "leave --explain out")
     family, _ = read_hf_spec(folder, warn=False)
     if as_json:
         print_json({"family": family.name, "reading": family.reading and asdict(family.reading)})
     elif family.reading is None:
-        print(f"{family.name} is a family known here: every key is used, or ignored on purpose")
+        print(f"{family.name} is a registered family: every key is used, or ignored on purpose")
     else:
         print(family.reading.table(family.name))
 
 
 def diff(
-    first: Annotated[str, typer.Argument(metavar="A", help="A specification.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Another.")],
-    as_json: Annotated[bool, JSON] = False,
+    first: Annotated[str, typer.Argument(metavar="A", help="A specification.", autocompletion=complete_presets)],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another.", autocompletion=complete_presets)],
+    as_json: Json = False,
 ) -> None:
     """Print every field in which two specifications differ."""
     from archetype.convert.source import open_spec
@@ -101,17 +92,17 @@ def diff(
 
 
 def set_(
-    source: Annotated[str, SOURCE],
+    source: Spec,
     assignments: Annotated[list[str], typer.Argument(metavar="PATH=VALUE...", help="Such as num_layers=6.")],
-    to: Annotated[Path | None, typer.Option(help="Write to this file instead of standard output.")] = None,
-    as_json: Annotated[bool, JSON] = False,
+    to: OptionalOutput = None,
+    as_json: Json = False,
 ) -> None:
-    """Print a changed copy of a specification, checked anew."""
+    """Print a changed copy of a specification, checked again."""
     from archetype.convert.source import open_spec
     from archetype.spec import assign, to_json, to_yaml
 
-    changed = assign(open_spec(source), assignments)
-    text = to_json(changed) if as_json or (to and to.suffix == ".json") else to_yaml(changed)
+    spec = assign(open_spec(source), assignments)
+    text = to_json(spec) if as_json or (to and to.suffix == ".json") else to_yaml(spec)
     if to is None:
         print(text, end="")
     else:

@@ -1,4 +1,4 @@
-"""`archetype tokenizer`: train one, show one, and encode with one."""
+"""`archetype tokenizer`: train, show and encode."""
 
 import sys
 from pathlib import Path
@@ -6,28 +6,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from archetype.cli.output import console, print_json
+from archetype.cli.options import Json, Output
+from archetype.cli.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from archetype.tokenizers import Tokenizer
 
-app = typer.Typer(no_args_is_help=True, help="Train, show and encode with a tokenizer.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Train, show and encode with a tokenizer."
+)
 
 FOLDER = typer.Argument(help="A tokenizer's folder, a run directory or a model folder.")
 SHOWN = 8  # special tokens; Llama 3 has 256
-JSON = typer.Option("--json", help="Print one JSON object.")
 
 
 @app.command()
 def train(
     text: Annotated[list[Path], typer.Option(help="A UTF-8 text file; may be repeated.")],
-    to: Annotated[Path, typer.Option(help="The folder to create.")],
+    to: Output,
     kind: Annotated[str, typer.Option(help="bytes, characters, words, bpe or byte_bpe.")] = "byte_bpe",
     vocab_size: Annotated[int | None, typer.Option(help="The most ids; BPE needs it.")] = None,
     growing: Annotated[bool, typer.Option("--growing", help="Words only: give each unknown word a new id.")] = False,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: Json = False,
 ) -> None:
     """Train a tokenizer on texts."""
     from archetype.io.atomic import new_folder
@@ -50,7 +52,7 @@ def show(
     folder: Annotated[Path, FOLDER],
     merges: Annotated[int, typer.Option(min=0, help="How many merges to print.")] = 20,
     text: Annotated[Path | None, typer.Option(help="Count the merges, and bytes per token, on this text file.")] = None,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: Json = False,
 ) -> None:
     """Print a tokenizer's size, special tokens, first merges, and how well it compresses a text."""
     from archetype.io.text import read_text
@@ -81,7 +83,7 @@ def show(
 def encode(
     folder: Annotated[Path, FOLDER],
     text: Annotated[str, typer.Argument(help="The text, or - to read it from standard input, line ends included.")],
-    as_json: Annotated[bool, JSON] = False,
+    as_json: Json = False,
 ) -> None:
     """Print the ids and tokens of a text."""
     from archetype.io.text import decode_text
@@ -150,14 +152,12 @@ def _named(ids: list[int], token: "Callable[[int], str]") -> str:
 
 
 def _print_merges(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
+    from archetype.cost.table import Table
 
-    table = Table("merge", "pair", "token", box=None, pad_edge=False)
-    table.add_column("count", justify="right")
+    cells = []
     for number, row in enumerate(rows, start=1):
         first, second = row["pair"]
-        count = "-" if row["count"] is None else f"{row['count']:,}"
-        # as Text, because a token may look like rich's markup
-        table.add_row(str(number), Text(f"{first} + {second}"), Text(row["token"]), count)
-    console().print(table)
+        cells.append(
+            [str(number), f"{first} + {second}", row["token"], "-" if row["count"] is None else f"{row['count']:,}"]
+        )
+    print(Table(("merge", "pair", "token", "count"), cells, text_columns=3))

@@ -79,4 +79,4 @@ def _of_folder(folder: Path, shapes: Callable[[], Shapes] | None = None) -> Mode
 
 def _not_fetched() -> Shapes:
     cause = "is of no family that is known here, and its tensors, which would show more, are not fetched"
-    raise CheckpointError("model_type", cause, "`archetype load` fetches them")
+    raise CheckpointError("model_type", cause, "`archetype import` fetches them")

@@ -81,10 +81,11 @@ class Spec(BaseModel):
 
     def _repr_html_(self) -> str:
         """The specification as a notebook shows it: its YAML file."""
-        from archetype import notebook
+        from html import escape
+
         from archetype.io.yaml import mapping_to_yaml
 
-        return notebook.preformatted(mapping_to_yaml(self.dump()))
+        return f"<pre>{escape(mapping_to_yaml(self.dump()))}</pre>"
 
     @classmethod
     def parse(cls, data: Any) -> Self:

@@ -163,7 +163,7 @@ def test_settings_out_of_range(archetype: Command, run_directory: Path, option: 
     assert refused(archetype, "generate", run_directory, "a", option, value) == message
 
 
-@pytest.mark.parametrize("verb", ["train", "export", "load", "tokenizer", "set"])
+@pytest.mark.parametrize("verb", ["train", "export", "import", "tokenizer", "set"])
 def test_an_output_folder_that_cannot_be_written(
     archetype: Command, run_directory: Path, text_file: Path, tmp_path: Path, verb: str
 ) -> None:
@@ -172,7 +172,7 @@ def test_an_output_folder_that_cannot_be_written(
     arguments: dict[str, tuple[str | Path, ...]] = {
         "train": ("train", "--text", text_file, "--tokenizer", "bytes", "--sequence-length", "32", "--to", to),
         "export": ("export", run_directory, "--to", to),
-        "load": ("load", run_directory, "--to", to),
+        "import": ("import", run_directory, "--to", to),
         "tokenizer": ("tokenizer", "train", "--text", text_file, "--kind", "bytes", "--to", to),
         "set": ("set", "gpt2", "num_layers=2", "--to", to),
     }
@@ -182,7 +182,7 @@ def test_an_output_folder_that_cannot_be_written(
 
 
 def test_an_output_folder_that_exists(archetype: Command, run_directory: Path) -> None:
-    for verb in ("export", "load"):
+    for verb in ("export", "import"):
         message = refused(archetype, verb, run_directory, "--to", run_directory)
         assert message == f"{run_directory}: exists already; choose another folder or remove it"
 

@@ -94,7 +94,7 @@ def test_a_run_directory_is_a_model(archetype: Command, run_directory: Path, tmp
     assert made["prompts"] == ["The "] and len(made["texts"]) == 1
     done = archetype("export", run_directory, "--to", tmp_path / "hf")
     assert lines(done) == [f"wrote {tmp_path / 'hf'} as LlamaForCausalLM, reloaded and compared"]
-    lines(archetype("load", tmp_path / "hf", "--to", tmp_path / "back"))
+    lines(archetype("import", tmp_path / "hf", "--to", tmp_path / "back"))
     again = json.loads(archetype("generate", tmp_path / "back", "The ", "--max-new-tokens", "9", "--temperature", "0",
                                  "--json").stdout)  # fmt: skip
     first = json.loads(archetype("generate", run_directory, "The ", "--max-new-tokens", "9", "--temperature", "0",

@@ -27,7 +27,7 @@ def test_both_libraries_agree(archetype: Command, exported: Path) -> None:
     assert exact["agrees"] and exact["first"] is None and exact["top1"] == 1.0
     assert half["agrees"] and half["dtype"] == "bfloat16"
     shown = archetype("parity", exported, "--dtype", "float32")
-    assert "blocks.1.feedforward.down" in shown.stdout and "the same likeliest at 100.0%" in shown.stdout
+    assert "blocks.1.feedforward.down" in shown.stdout and "the same likeliest token at 100.0%" in shown.stdout
     assert shown.stderr == ""
 
 
@@ -91,13 +91,13 @@ def test_a_family_that_is_not_known_is_read_and_said_so(archetype: Command, expo
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"archetype: {unknown}: mystery is no family known here; read by ")
     assert "keys not understood: depth_of_thought=7" in line
-    reading = json.loads(archetype("show", unknown, "--reading", "--json").stdout)["reading"]
+    reading = json.loads(archetype("show", unknown, "--explain", "--json").stdout)["reading"]
     assert reading["unknown"] == ["depth_of_thought=7"] and "rope_parameters" in reading["recognized"]
-    table = archetype("show", unknown, "--reading").stdout
+    table = archetype("show", unknown, "--explain").stdout
     assert "\n  not understood  depth_of_thought=7\n" in table
     assert "\n  assumed         layers[*].mixer.position.interleaved=false (" in table
-    known_here = "llama is a family known here: every key is used, or ignored on purpose\n"
-    assert archetype("show", exported, "--reading").stdout == known_here
+    known_here = "llama is a registered family: every key is used, or ignored on purpose\n"
+    assert archetype("show", exported, "--explain").stdout == known_here
 
 
 def test_what_the_files_do_not_say_is_set(archetype: Command, exported: Path, unknown: Path, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_the_files_do_not_say_is_set(archetype: Command, exported: Path, un
     expected = archetype("generate", exported, *prompt).stdout
     assert archetype("generate", unknown, *prompt).stdout == expected
     run = tmp_path / "run"
-    done = archetype("load", unknown, "--to", run, "--set", "layers[*].mixer.position.interleaved=true")
+    done = archetype("import", unknown, "--to", run, "--set", "layers[*].mixer.position.interleaved=true")
     assert done.returncode == 0, done.stderr
     changed = [("layers[*].mixer.position.interleaved", False, True)]
     assert spec.differences(open_spec(exported), open_spec(run)) == changed

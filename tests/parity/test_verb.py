@@ -10,7 +10,7 @@ import transformers
 import typer
 
 import archetype.errors
-from archetype.cli.parity import parity as verb
+from archetype.cli.convert import parity as verb
 from archetype.convert import parity
 from archetype.language_model import LanguageModel
 from archetype.loading import load

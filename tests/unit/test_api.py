@@ -9,7 +9,6 @@ from types import ModuleType
 import pytest
 
 import archetype
-from archetype import notebook
 from archetype.errors import ArchetypeError
 from archetype.spec import fingerprint
 from archetype.tokenizers import train_tokenizer
@@ -80,11 +79,3 @@ def test_a_specification_is_its_file_in_a_notebook() -> None:
     html = spec._repr_html_()
     assert html.startswith("<pre>") and "&lt;script&gt;" in html and "<script>" not in html
     assert "num_kv_heads: 2" in html and "kind: attention" in spec.layers[0].mixer._repr_html_()  # type: ignore[union-attr]
-
-
-def test_html_is_escaped_everywhere() -> None:
-    assert notebook.table([("<a>", "<b>")], ("<c>", '"')) == (
-        '<table><tr><th>&lt;c&gt;</th><th>&quot;</th></tr><tr><th style="text-align: left">&lt;a&gt;</th>'
-        "<td>&lt;b&gt;</td></tr></table>"
-    )
-    assert notebook.preformatted("<&") == "<pre>&lt;&amp;</pre>"

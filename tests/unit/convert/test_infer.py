@@ -267,7 +267,9 @@ def test_a_name_of_the_hub_says_that_the_tensors_are_needed(folder: Path, monkey
 
     (folder / "model.safetensors").unlink()
     monkeypatch.setattr(hub, "download", lambda name, wanted: folder)
-    with pytest.raises(CheckpointError, match="its tensors, which would show more, are not fetched; `archetype load`"):
+    with pytest.raises(
+        CheckpointError, match="its tensors, which would show more, are not fetched; `archetype import`"
+    ):
         open_spec("owner/mystery")
 
 

@@ -1,0 +1,93 @@
+"""Verbs that carry a model from one kind of folder to another, and that compare the two libraries on one."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from archetype.cli.options import Json, Model, Output, Overrides, StoredDtype
+from archetype.cli.output import print_json
+
+if TYPE_CHECKING:
+    from archetype.convert.parity import Parity
+
+
+def import_(
+    model: Model,
+    to: Output,
+    dtype: StoredDtype = None,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Also read pytorch_model.bin, tensors only.")
+    ] = False,
+    overrides: Overrides = None,
+) -> None:
+    """Read a Hugging Face folder or a model of huggingface.co into a run directory."""
+    from archetype.io.tensors import dtype_of
+    from archetype.loading import load, save_run
+
+    save_run(load(model, dtype_of(dtype), allow_pickle=allow_pickle, overrides=overrides or ()), to)
+    print(f"wrote {to}")
+
+
+def export(
+    model: Model,
+    to: Output,
+    family: Annotated[str | None, typer.Option(help="Such as llama.  [default: as loaded, or what fits]")] = None,
+    format: Annotated[Literal["hf", "gguf"], typer.Option(help="hf for transformers, gguf for llama.cpp.")] = "hf",
+    dtype: StoredDtype = None,
+) -> None:
+    """Write a model as a folder for transformers or llama.cpp, read back and compared."""
+    from archetype.io.tensors import dtype_of
+    from archetype.loading import export, load
+
+    lm = load(model, dtype_of(dtype))
+    written = export(lm, to, family, format=format)
+    name = written.format.architecture_of(lm.spec) if format == "hf" else f"GGUF of {written.name}"
+    print(f"wrote {to} as {name}, reloaded and compared")
+
+
+def parity(
+    model: Model,
+    reference: Annotated[Literal["transformers"], typer.Option(help="What to compare with.")] = "transformers",
+    dtype: Annotated[list[str] | None, typer.Option(help="May be repeated.  [default: float32, bfloat16]")] = None,
+    text: Annotated[str | None, typer.Option(help="The text that both read.  [default: random tokens]")] = None,
+    overrides: Overrides = None,
+    tolerance: Annotated[float | None, typer.Option(help="Of the largest magnitude.  [default: by the type]")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare Archetype with transformers on one folder, module by module.
+
+    Exit status 1 where they differ.
+    """
+    from archetype.convert.parity import compare
+
+    results = [compare(model, name, text, tolerance, overrides or ()) for name in dtype or ("float32", "bfloat16")]
+    if as_json:
+        rows = [
+            asdict(result) | {"agrees": result.agrees, "first": result.first and result.first.ours}
+            for result in results
+        ]
+        print_json({"folder": str(model), "reference": reference, "dtypes": rows})
+    else:
+        for result in results:
+            _print_parity(result)
+    if not all(result.agrees for result in results):
+        raise typer.Exit(1)
+
+
+def _print_parity(result: "Parity") -> None:
+    from archetype.cost.table import Table
+
+    rows = []
+    for module in result.modules:
+        mark = "" if module.difference <= result.tolerance else "  <- beyond"
+        rows.append((module.ours, module.theirs, f"{module.difference:.1e}{mark}"))
+    print(Table((f"module, {result.dtype}", "of transformers", "difference"), rows, text_columns=3))
+    if result.left_out:
+        print(f"not compared: {'; '.join(result.left_out)}")
+    summary = f"logits: largest difference {result.difference:.1e} of the largest magnitude"
+    if result.kl is not None and result.top1 is not None:
+        summary += f", KL {result.kl:.1e} nats, the same likeliest token at {result.top1:.1%}"
+    print(summary)
+    if result.first is not None:
+        print(f"first beyond {result.tolerance:g}: {result.first.ours} ({result.first.theirs})")

@@ -1,0 +1,32 @@
+"""Arguments and options that several verbs share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def complete_presets(incomplete: str) -> list[str]:
+    """Names of presets for shell completion; the shell itself completes files and folders."""
+    from archetype.families import presets
+
+    return [name for name in presets() if name.startswith(incomplete)]
+
+
+SPEC_HELP = "A preset, a YAML or JSON file, a run directory, a model folder or owner/name."
+Spec = Annotated[str, typer.Argument(metavar="SPEC", help=SPEC_HELP, autocompletion=complete_presets)]
+Specs = Annotated[list[str], typer.Argument(metavar="SPEC...", help=SPEC_HELP, autocompletion=complete_presets)]
+Model = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL", help="A run directory, a Hugging Face folder, or owner/name of huggingface.co."),
+]
+Dtype = Annotated[str | None, typer.Option(help="Type to compute in.  [default: as stored]")]
+StoredDtype = Annotated[str | None, typer.Option(help="Convert the weights to this type.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N or mps.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="What the folder's files leave out or say otherwise."),
+]
+Output = Annotated[Path, typer.Option("--to", "-o", "--output", help="The folder to create; must not exist.")]
+OptionalOutput = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="Where to write.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
