@@ -71,8 +71,9 @@ def build(source: Source, seed: int = 0, device: str | torch.device = "cpu", dty
     import torch
 
     from archetype.models import build
+    from archetype.nn.device import resolve_device
 
-    return build(load_spec(source), seed, device, dtype or torch.float32)
+    return build(load_spec(source), seed, resolve_device(device), dtype or torch.float32)
 
 
 def load(

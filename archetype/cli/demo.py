@@ -1,41 +1,43 @@
-"""The whole way once: text, tokenizer, specification, cost, training, loss curve, generated text."""
+"""The verb `demo`: text, tokenizer, specification, cost, training, loss curve and generated text, once."""
 
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archetype.cli.generate import print_stream
+from archetype.cli.options import OptionalOutput
 from archetype.cli.output import console
 from archetype.cli.progress import raise_if_interrupted, run_with_progress
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from archetype.cost import CostReport
     from archetype.spec import Decoder
     from archetype.train.recipe import Recipe
 
 VOCABULARY = 2048
 BATCH_SIZE, LENGTH = 8, 128
 PROMPT = "Return the "
+LARGEST = 5  # modules whose parameters are shown
 
 
 def demo(
     text: Annotated[Path | None, typer.Option(help="A UTF-8 text file.  [default: Python's own documentation]")] = None,
-    to: Annotated[Path | None, typer.Option(help="The run directory to make.  [default: runs/demo]")] = None,
+    to: OptionalOutput = None,
     minutes: Annotated[float, typer.Option(min=0.05, help="About how long to train.")] = 1.5,
 ) -> None:
-    """Train a small model on text found on this machine, show its cost and loss curve, and generate."""
+    """Train a small model on text from this machine, show its cost and loss, and generate."""
     out = console(stderr=True)
-    with out.status("waking up"):
+    with out.status("loading PyTorch"):
         import torch
 
-        from archetype.cost import cost_report
+        from archetype.api import cost_report, load
         from archetype.data.library_text import library_text
         from archetype.io.atomic import check_absent
         from archetype.io.text import read_text
-        from archetype.loading import load
         from archetype.train.setup import start
 
     folder = to or _free_folder(Path("runs/demo"))
@@ -50,14 +52,29 @@ def demo(
         recipe = demo_recipe(spec, minutes)
     with out.status(f"training a tokenizer of {VOCABULARY} tokens"):
         state = start(folder, recipe, torch.device("cpu"), contents)
-    out.print(f"[bold]Tokenizer[/]  byte-level BPE, {VOCABULARY} tokens; {state.objective.description} to train on")
-    out.print(f"[bold]Model[/]      what it costs, for {BATCH_SIZE} rows of {LENGTH} tokens\n")
-    print(cost_report(spec, BATCH_SIZE, LENGTH, "float32"))
-    out.print(f"\n[bold]Training[/]   about {minutes:g} minutes; Ctrl-C stops at a step, and the run can go on later\n")
-    raise_if_interrupted(state, run_with_progress(state))
-    out.print("\n[bold]Text that it makes[/], as it is made:\n")
-    print_stream(load(folder), PROMPT, {"max_new_tokens": 120, "temperature": 0.7, "seed": 1})
+    out.print(f"[bold]Tokenizer[/]  byte-level BPE, {VOCABULARY} tokens")
+    _print_cost(out, cost_report(spec, BATCH_SIZE, LENGTH, "float32"))
+    out.print(f"[bold]Training[/]   about {minutes:g} minutes; Ctrl-C stops after a step, and the run can be resumed")
+    raise_if_interrupted(state, run_with_progress(state, curve_height=1))
+    print(PROMPT, end="")
+    for piece in load(folder).stream(PROMPT, max_new_tokens=120, temperature=0.7, seed=1):
+        print(re.sub(r"\s+", " ", piece), end="", flush=True)  # in one line
+    print()
     _what_next(out, folder)
+
+
+def _print_cost(out: "Console", report: "CostReport") -> None:
+    """Print the sums and the largest modules."""
+    from archetype.cost.table import Table, quantity, size
+
+    flops, memory, total = report.flops["train"], report.memory["training_peak"], report.parameters["total"]
+    out.print(
+        f"[bold]Model[/]      {total:,} parameters; a training step of {BATCH_SIZE} x {LENGTH} tokens takes "
+        f"{quantity(flops)}FLOPs and {size(memory)}; `archetype cost` has all of it"
+    )
+    largest = sorted(report.rows, key=lambda row: -row.parameters)[:LARGEST]
+    rows = [(row.module, f"{row.parameters:,}", f"{row.parameters / total:.1%}") for row in largest]
+    print(Table(("module", "parameters", "share"), rows))
 
 
 def demo_spec() -> "Decoder":
@@ -93,13 +110,13 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
         optimizer=AdamW(learning_rate=3e-3),
         schedule=Cosine(warmup_steps=min(50, steps // 5)),
         dtype=dtype,
-        evaluate_every=math.ceil(steps / 4),
+        evaluate_every=math.ceil(steps / 3),
         checkpoint_every=math.ceil(steps / 4),
     )
 
 
-def _free_folder(wanted: Path) -> Path:
-    candidates = (wanted if n == 1 else wanted.with_name(f"{wanted.name}-{n}") for n in range(1, 10_000))
+def _free_folder(first: Path) -> Path:
+    candidates = (first if n == 1 else first.with_name(f"{first.name}-{n}") for n in range(1, 10_000))
     return next(folder for folder in candidates if not folder.exists())
 
 

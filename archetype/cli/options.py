@@ -28,5 +28,5 @@ Overrides = Annotated[
     typer.Option("--set", metavar="PATH=VALUE", help="What the folder's files leave out or say otherwise."),
 ]
 Output = Annotated[Path, typer.Option("--to", "-o", "--output", help="The folder to create; must not exist.")]
-OptionalOutput = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="Where to write.")]
+OptionalOutput = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="The file or folder to create.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from archetype.train.metrics import Evaluated, Event, Interrupted, Saved, Step
 
-SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_LINES = 30.0
 
 
 class ProgressLine:

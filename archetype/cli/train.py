@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from archetype.cli.options import Json, OptionalOutput, complete_presets
 from archetype.cli.output import print_json
 from archetype.cli.progress import raise_if_interrupted, run_with_progress
 
@@ -12,26 +13,17 @@ if TYPE_CHECKING:
     from archetype.train.recipe import Recipe
 
 
-def _renamed(old: str, new: str) -> Any:
-    """An option of earlier versions, which is refused with its new name."""
-
-    def refuse(value: str | None) -> None:
-        if value is not None:
-            from archetype.errors import SpecError
-
-            raise SpecError(old, f"is now called {new}", f"write {new}")
-
-    return typer.Option(old, hidden=True, callback=refuse)
-
-
 def train(
     recipe: Annotated[Path | None, typer.Option(help="A recipe file; flags replace what it says.")] = None,
-    spec: Annotated[str | None, typer.Option(help="A preset or a specification file.  [default: llama-tiny]")] = None,
-    text: Annotated[list[str] | None, typer.Option(help="A UTF-8 text file; may be given again.")] = None,
-    source: Annotated[list[str] | None, typer.Option(help="A file of source lines; may be given again.")] = None,
-    target: Annotated[list[str] | None, typer.Option(help="A file of target lines; may be given again.")] = None,
+    spec: Annotated[
+        str | None,
+        typer.Option(help="A preset or a specification file.  [default: llama-tiny]", autocompletion=complete_presets),
+    ] = None,
+    text: Annotated[list[str] | None, typer.Option(help="A UTF-8 text file; may be repeated.")] = None,
+    source: Annotated[list[str] | None, typer.Option(help="A file of source lines; may be repeated.")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="A file of target lines; may be repeated.")] = None,
     images: Annotated[str | None, typer.Option(help="A .npz file of images and labels.")] = None,
-    to: Annotated[Path | None, typer.Option(help="The run directory to make; must not exist.")] = None,
+    to: OptionalOutput = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run directory.")] = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="bytes, characters, words, bpe, byte_bpe, or a folder.  [default: byte_bpe]")
@@ -50,11 +42,9 @@ def train(
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Any other field of the recipe.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda:N or mps.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
-    length: Annotated[str | None, _renamed("--length", "--sequence-length")] = None,
-    warmup: Annotated[str | None, _renamed("--warmup", "--warmup-steps")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Train a model on text, pairs of texts or images; the result is a run directory that every verb takes."""
+    """Train a model on text, pairs of texts or images; writes a run directory."""
     from archetype.errors import SpecError
     from archetype.nn.device import resolve_device
     from archetype.train import setup
@@ -83,7 +73,7 @@ def train(
     else:
         chosen = _recipe(recipe, flags, assignments or [])
         if to is None:
-            raise SpecError("--to", "is missing", "name the run directory to make")
+            raise SpecError("--to", "is missing", "name the run directory to create")
         state = setup.start(to, chosen, resolve_device(device))
     interrupted = run_with_progress(state)
     if as_json:
