@@ -82,9 +82,7 @@ def translate(
     from archetype.api import load
     from archetype.generate.beam import Beam
 
-    settings = _without_none(
-        num_beams=num_beams, length_penalty=length_penalty, max_extra_tokens=max_extra_tokens
-    )
+    settings = _without_none(num_beams=num_beams, length_penalty=length_penalty, max_extra_tokens=max_extra_tokens)
     Beam.parse(settings)  # a wrong setting is refused before a model is read
     lm = load(model, dtype, device)
     sources = texts or _lines()

@@ -69,7 +69,7 @@ def test_translate_answers_every_line(archetype: Command, translator: Path) -> N
 def test_translate_refuses_in_one_line(archetype: Command, translator: Path, encoder: Path) -> None:
     assert (
         refused(archetype, "translate", translator, "one", "--num-beams", "0")
-        == "beams: 0 is too small; use at least 1"
+        == "num_beams: 0 is too small; use at least 1"
     )
     message = refused(archetype, "translate", translator, "one", "two " * 200)
     assert message.startswith("text 2: has ") and message.endswith("; cut it into sentences")
