@@ -10,10 +10,10 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from archetype.io import atomic
-from archetype.io.weight_files import SINGLE
-from archetype.io.tensors import save
 from archetype.errors import CheckpointError
+from archetype.io import atomic
+from archetype.io.tensors import save
+from archetype.io.weight_files import SINGLE
 
 OPTIMIZER = "optimizer.safetensors"
 MANIFEST = "manifest.json"

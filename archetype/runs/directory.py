@@ -1,61 +1,42 @@
 """A run directory is a model: specification, recipe, tokenizer, weights, metrics and checkpoints under fixed names."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from archetype.io import atomic
 from archetype.convert.apply import fill
-from archetype.io.weight_files import SINGLE
-from archetype.families.rules import Rule
-from archetype.io.tensors import Tensors, save
-from archetype.runs.checkpoints import latest
 from archetype.errors import CheckpointError
+from archetype.families.rules import Rule
+from archetype.io import atomic
+from archetype.io.tensors import Tensors, save
+from archetype.io.weight_files import SINGLE
 from archetype.models import Model, build_on_meta
+from archetype.runs.checkpoints import latest
 from archetype.spec import ModelSpec, read, to_yaml
 
 
-@dataclass(frozen=True)
 class Run:
-    """The paths of a run directory."""
+    """The paths of a run directory.
 
-    folder: Path
+    Attributes:
+        spec_file: the architecture.
+        recipe_file: how it was trained.
+        tokenizer_folder: the tokenizer's files.
+        weights_file: the finished weights.
+        metrics_file: one JSON object a line.
+        loss_picture: the loss curve.
+        checkpoints: the folder that a resumed run starts from.
+    """
 
-    @property
-    def spec_file(self) -> Path:
-        """The architecture."""
-        return self.folder / "spec.yaml"
-
-    @property
-    def recipe_file(self) -> Path:
-        """How it was trained."""
-        return self.folder / "recipe.yaml"
-
-    @property
-    def tokenizer_folder(self) -> Path:
-        """Its tokenizer's files."""
-        return self.folder / "tokenizer"
-
-    @property
-    def weights_file(self) -> Path:
-        """The finished weights."""
-        return self.folder / SINGLE
-
-    @property
-    def metrics_file(self) -> Path:
-        """One JSON object a line."""
-        return self.folder / "metrics.jsonl"
-
-    @property
-    def loss_picture(self) -> Path:
-        """The loss curve."""
-        return self.folder / "loss.png"
-
-    @property
-    def checkpoints(self) -> Path:
-        """What a resumed run starts from."""
-        return self.folder / "checkpoints"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.spec_file = folder / "spec.yaml"
+        self.recipe_file = folder / "recipe.yaml"
+        self.tokenizer_folder = folder / "tokenizer"
+        self.weights_file = folder / SINGLE
+        self.metrics_file = folder / "metrics.jsonl"
+        self.loss_picture = folder / "loss.png"
+        self.checkpoints = folder / "checkpoints"
 
     @property
     def exists(self) -> bool:

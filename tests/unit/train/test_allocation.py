@@ -1,11 +1,14 @@
 """Memory that is freed stays with the process, where its C library can be told so."""
 
+import ctypes
 import os
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from archetype.train.allocation import keep_freed_memory
 
 # How many pages the system makes for a block, of which the process has had a larger one before.
 PAGE_FAULTS = """
@@ -33,3 +36,20 @@ def test_a_block_that_was_freed_before_needs_no_new_pages() -> None:
     pages = 40_000_000 // 4096
     assert before > pages / 2
     assert after < pages / 20
+
+
+def test_where_the_c_library_has_no_such_setting_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str | None] = []
+
+    def open_library(name: str | None) -> object:
+        calls.append(name)
+        return object()
+
+    monkeypatch.setattr(ctypes, "CDLL", open_library)
+    for platform_name in ("darwin", "win32"):
+        monkeypatch.setattr(sys, "platform", platform_name)
+        keep_freed_memory()
+    assert calls == []
+    monkeypatch.setattr(sys, "platform", "linux")  # with musl, say
+    keep_freed_memory()
+    assert calls == [None]
