@@ -93,7 +93,6 @@ PENDING: dict[str, set[str]] = {
     },
     "spec": {"fits", "found", "given", "stands", "summary"},
     "tokenizers": {"found"},
-    "train": {"teach"},
 }
 
 

@@ -81,7 +81,8 @@ def test_an_earlier_run_is_known_again(recipe: Recipe, tmp_path: Path) -> None:
     assert provenance["data"] == "0d339f8587367a3f3e915c33989aeab437bc8cb17cc6b44d27d53cffaa110f29"
 
 
-def test_an_earlier_run_directory_goes_on_to_the_bit(earlier: str, recipe: Recipe, tmp_path: Path) -> None:
+def test_an_earlier_run_directory_goes_on_to_the_bit(text_file: Path, recipe: Recipe, tmp_path: Path) -> None:
+    earlier = RECIPE.format(text=text_file, objective="", warmup="warmup_steps")
     whole = start(tmp_path / "whole", recipe.replace(dtype="float32"), CPU)
     expected = [step.loss for step in steps(whole)]
     first = start(tmp_path / "run", recipe.replace(dtype="float32"), CPU)
