@@ -1,12 +1,13 @@
 """Whatever names a specification: a preset, a file, a run directory, a Hugging Face folder, or plain data."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from archetype.convert.infer import Shapes, read_unknown
 from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
 from archetype.families.family import Family
 from archetype.families.registry import PUBLISHED, family_of, preset
@@ -14,6 +15,9 @@ from archetype.io import hub
 from archetype.io import weight_files as files
 from archetype.io.yaml import read_mapping
 from archetype.spec import ModelSpec, Spec, parse, read
+
+if TYPE_CHECKING:
+    from archetype.convert.infer import Shapes
 
 SUFFIXES = (".yaml", ".yml", ".json")
 Source = str | Path | dict[str, Any] | ModelSpec
@@ -56,6 +60,8 @@ def read_hf_spec(
     Warns:
         UnknownFamily: the family is not registered.
     """
+    from archetype.convert.infer import read_unknown  # here, because presets and files need none of it
+
     place = folder / "config.json"
     config = read_mapping(place)
     try:

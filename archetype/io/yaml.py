@@ -5,9 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
 from archetype.errors import SpecError
 
 MAX_FILE_BYTES = 4 * 2**20
@@ -31,6 +28,9 @@ def read_mapping(file: Path) -> dict[str, Any]:
 
 def yaml_value(text: str, place: str) -> Any:
     """Any YAML 1.2 value; `place` names its origin in errors."""
+    from ruamel.yaml import YAML  # here, because a preset needs none of it
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
     try:
         return YAML(typ="safe", pure=True).load(text)
     except MarkedYAMLError as error:
@@ -56,6 +56,8 @@ def json_value(text: str, place: str) -> Any:
 
 def mapping_to_yaml(data: dict[str, Any]) -> str:
     """Plain data as YAML: innermost mappings on one line each."""
+    from ruamel.yaml import YAML
+
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = None
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
