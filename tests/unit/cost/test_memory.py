@@ -36,7 +36,7 @@ def test_a_state_takes_what_is_counted(drawn: spec.Decoder, batch: int, length: 
 @settings(max_examples=30)
 def test_one_more_token_takes_the_bytes_per_token(drawn: spec.Decoder, length: int) -> None:
     model = build(drawn)
-    more = model.new_state(1, length + 1).bytes - model.new_state(1, length).bytes
+    more = model.new_state(1, length + 1).nbytes - model.new_state(1, length).nbytes
     assert cost.cost_report(drawn, 3, length, "float32").state["bytes_per_token"] == more
 
 
