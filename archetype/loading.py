@@ -11,7 +11,7 @@ from archetype.convert import hf_folder
 from archetype.convert.gguf import file as gguf
 from archetype.convert.model_card import MODEL_CARD, model_card
 from archetype.errors import CheckpointError, DataError, SpecError
-from archetype.families import PUBLISHED, Family, family_for
+from archetype.families import Family, family_for, published
 from archetype.families.classes import read_labels
 from archetype.generate.settings import GENERATION_CONFIG, Sampling, generation_config, read_generation_config
 from archetype.generate.special_ids import special_ids
@@ -102,10 +102,10 @@ def export(
     Raises:
         CheckpointError: names the field that the format cannot express, or the file that cannot be written.
     """
-    if family is not None and family not in PUBLISHED:
-        raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(PUBLISHED)}")
+    if family is not None and family not in published():
+        raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(published())}")
     registered = lm.family is not None and lm.family.reading is None
-    chosen = PUBLISHED[family] if family else lm.family if lm.family and registered else family_for(lm.spec)
+    chosen = published()[family] if family else lm.family if lm.family and registered else family_for(lm.spec)
     chosen.format.config_for(lm.spec)  # refuses before anything is written
     special = _special_ids(lm)
     with atomic.new_folder(Path(folder)) as temporary:

@@ -11,16 +11,9 @@ from archetype.cli.output import print_json
 
 def list_(as_json: Json = False) -> None:
     """List the presets with their family, size and source."""
-    from archetype.cost import total_parameters
-    from archetype.families import presets
+    from archetype.families.index import preset_facts
 
-    rows: list[dict[str, Any]] = []
-    for name, (family, preset) in presets().items():
-        spec = preset.make()
-        size = total_parameters(spec)
-        rows.append(
-            {"name": name, "family": family.name, "kind": spec.kind, "parameters": size, "source": preset.source}
-        )
+    rows: list[dict[str, Any]] = [{"name": name} | facts._asdict() for name, facts in preset_facts().items()]
     if as_json:
         print_json({"presets": rows})
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
 from archetype.families.family import Family
-from archetype.families.registry import PUBLISHED, family_of, preset
+from archetype.families.registry import family_of, preset, published
 from archetype.io import hub
 from archetype.io import weight_files as files
 from archetype.io.yaml import read_mapping
@@ -80,7 +80,7 @@ def _of_folder(folder: Path, shapes: Callable[[], Shapes] | None = None) -> Mode
         return read(folder / "spec.yaml")
     if (folder / "config.json").is_file():
         return read_hf_spec(folder, shapes)[1]
-    raise SpecError(str(folder), "holds neither spec.yaml nor config.json", f"known families: {', '.join(PUBLISHED)}")
+    raise SpecError(str(folder), "holds neither spec.yaml nor config.json", f"known families: {', '.join(published())}")
 
 
 def _not_fetched() -> Shapes:

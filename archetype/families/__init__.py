@@ -1,18 +1,41 @@
-"""Families of models, one file each: presets and, where weights are published, their format. No torch."""
+"""Families of models, one file each: presets and, where weights are published, their format. No torch.
 
-from archetype.families.family import Family, InferenceReport, Preset
-from archetype.families.format import Format
-from archetype.families.registry import FAMILIES, PUBLISHED, family_for, family_of, preset, presets
+Names are imported when they are first used, so that a list of presets needs no specification.
+"""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from archetype.families.family import Family, InferenceReport, Preset
+    from archetype.families.format import Format
+    from archetype.families.index import PresetFacts, preset_facts
+    from archetype.families.registry import FAMILIES, family_for, family_of, preset, presets, published
+
+_MODULES = {
+    "family": ("Family", "InferenceReport", "Preset"),
+    "format": ("Format",),
+    "index": ("PresetFacts", "preset_facts"),
+    "registry": ("FAMILIES", "family_for", "family_of", "preset", "presets", "published"),
+}
 __all__ = [
     "FAMILIES",
-    "PUBLISHED",
     "Family",
     "Format",
     "InferenceReport",
     "Preset",
+    "PresetFacts",
     "family_for",
     "family_of",
     "preset",
+    "preset_facts",
     "presets",
+    "published",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"archetype.families.{module}"), name)
+    raise AttributeError(f"module 'archetype.families' has no attribute {name!r}")

@@ -1,22 +1,13 @@
 """BERT (Devlin 2018), and what models that follow it change; as transformers' `bert` writes it."""
 
-from typing import Any
-
 from archetype import spec
 from archetype.families.classes import read_classes, write_classes
-from archetype.families.config import Config, activation_name
+from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
-from archetype.families.format import Format, expect_kind
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Converted, Expected, Key, Row, Values, expect_kind, ignored
 from archetype.families.rules import Rule, linear_rules, rule
 from archetype.families.standard_block import standard_block
-from archetype.spec.base import MAX_LENGTH, MAX_WIDE
-from archetype.spec.layers import MAX_LAYERS
-
-# Of a pooler that was never built, and of Google's own files.
-IGNORED = (
-    "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
-    "directionality",
-)  # fmt: skip
 
 
 def bert(
@@ -70,78 +61,51 @@ def bert(
     )
 
 
-def read_design(config: Config, **defaults: Any) -> dict[str, Any]:
-    """The arguments of `bert` that the keys give which every format of its kind has; `defaults` are its library's."""
-    known: dict[str, Any] = {"vocab_size": 30_522, "hidden_act": "gelu", "max_position_embeddings": 512} | defaults
-    for key in IGNORED:
-        config.get(key)
-    config.expect("is_decoder", False, "a text that does not see its future")
-    config.expect("add_cross_attention", False, "cross-attention")
-    config.expect("position_embedding_type", "absolute", "positions that are not added")
-    dropout = config.rate("hidden_dropout_prob", 0.1)
-    return {
-        "num_layers": config.size("num_hidden_layers", 12, MAX_LAYERS),
-        "d_model": config.size("hidden_size", 768),
-        "num_heads": config.size("num_attention_heads", 12),
-        "d_ff": config.size("intermediate_size", 3072, MAX_WIDE),
-        "vocab_size": config.size("vocab_size", known["vocab_size"], MAX_WIDE),
-        "context_length": config.size("max_position_embeddings", known["max_position_embeddings"], MAX_LENGTH),
-        "num_token_types": config.size("type_vocab_size", 2),
-        "activation": config.activation("hidden_act", known["hidden_act"]),
-        "eps": config.positive("layer_norm_eps", 1e-12),
-        "tied": config.flag("tie_word_embeddings", True),
-        "dropout": dropout,
-        "attention_dropout": config.rate("attention_probs_dropout_prob", 0.1),
-        "std": config.positive("initializer_range", 0.02),
-        **_read_head(config, dropout),
-    }
-
-
-def _read_head(config: Config, dropout: float) -> dict[str, Any]:
-    """`head` and `pooler`, by the class that wrote the file; where none is named, the head that names hidden tokens."""
+def _read_head(config: Config, values: Values) -> Values:
+    """`head` and `pooler`, by the class that wrote the file; where none is named, the head for masked tokens."""
     names = config.get("architectures") or ["ForMaskedLM"]
     name = str(names[0]) if isinstance(names, list) else str(names)
-    own = config.rate("classifier_dropout", dropout)
+    dropout = config.rate("classifier_dropout", values["dropout"])
     if name.endswith(("ForMaskedLM", "ForPreTraining")):
         return {}
     if name.endswith("ForSequenceClassification"):
-        return {"head": spec.ClassificationHead(num_classes=read_classes(config), dropout=own), "pooler": True}
+        return {"head": spec.ClassificationHead(num_classes=read_classes(config), dropout=dropout), "pooler": True}
     if name.endswith("Model"):
         return {"head": spec.NoHead(), "pooler": True}
     remedy = "use a model for masked tokens, for classes of texts, or without a head"
     raise config.error("architectures", f"the head of {name} is not known here", remedy)
 
 
-def read(config: Config) -> spec.Encoder:
-    """config.json to specification."""
-    return bert(**read_design(config))
-
-
-def write_design(model: spec.ModelSpec) -> dict[str, Any]:
-    """The keys that every format of BERT's kind has."""
-    encoder = expect_kind(spec.Encoder, model, "kind")
-    block = encoder.layers[0]
-    wiring = expect_kind(spec.PostNorm, block.wiring, "layers[0].wiring")
-    norm = expect_kind(spec.LayerNorm, wiring.norm, "layers[0].wiring.norm")
-    mixer = expect_kind(spec.Attention, block.mixer, "layers[0].mixer")
-    feedforward = expect_kind(spec.MLP, block.feedforward, "layers[0].feedforward")
-    head = encoder.head
-    return {
-        "vocab_size": encoder.vocab_size,
-        "max_position_embeddings": encoder.context_length,
-        "type_vocab_size": encoder.embedding.num_token_types,
-        "hidden_size": encoder.d_model,
-        "num_hidden_layers": encoder.num_layers,
-        "num_attention_heads": mixer.num_heads,
-        "intermediate_size": feedforward.width(encoder.d_model),
-        "hidden_act": activation_name(feedforward.activation),
-        "layer_norm_eps": norm.eps,
-        "tie_word_embeddings": not isinstance(head, spec.MaskedLanguageModelHead) or head.tied,
-        "hidden_dropout_prob": block.dropout,
-        "attention_probs_dropout_prob": mixer.dropout,
-        "initializer_range": getattr(encoder.initialization, "std", 0.02),
-        **(write_classes(head) if isinstance(head, spec.ClassificationHead) else {}),
-    }
+# The keys that every format of BERT's kind has.
+DESIGN: tuple[Row, ...] = (
+    # of a pooler that was never built, and of Google's own files
+    ignored("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
+        "pooler_type", "directionality"),
+    Expected("is_decoder", False, "a causal mask"),
+    Expected("add_cross_attention", False, "cross-attention"),
+    Expected("position_embedding_type", "absolute", "positions that are not added"),
+    Key("hidden_dropout_prob", "dropout", 0.1),
+    Key("num_hidden_layers", "num_layers", 12),
+    Key("hidden_size", "d_model", 768),
+    Key("num_attention_heads", "num_heads", 12),
+    Key("intermediate_size", "d_ff", 3072),
+    Key("vocab_size", "vocab_size", 30_522),
+    Key("max_position_embeddings", "context_length", 512),
+    Key("type_vocab_size", "num_token_types", 2, path="embedding.num_token_types"),
+    Key("hidden_act", "activation", "gelu"),
+    Key("layer_norm_eps", "eps", 1e-12, path="block.wiring.norm.eps"),
+    Key("tie_word_embeddings", "tied", True),
+    Key("attention_probs_dropout_prob", "attention_dropout", 0.1),
+    Key("initializer_range", "std", 0.02),
+    Converted(_read_head, write_classes),
+)  # fmt: skip
+PARTS: dict[str, type[spec.Spec]] = {
+    "block.wiring": spec.PostNorm,
+    "block.wiring.norm": spec.LayerNorm,
+    "block.mixer": spec.Attention,
+    "block.feedforward": spec.MLP,
+}
+KEYS = ConfigTable(bert, DESIGN, spec.Encoder, PARTS)
 
 
 def architecture(prefix: str, model: spec.ModelSpec) -> str:
@@ -207,18 +171,10 @@ LEFT_OUT = (
     r"cls\.predictions\.bias",
 )  # fmt: skip
 
-FAMILY = Family(
-    "bert",
-    {
-        **presets(
-            "Devlin 2018, section 3; google-bert/bert-*-uncased config.json",
-            bert,
-            {
-                "bert-base": dict(num_layers=12, d_model=768, num_heads=12),
-                "bert-large": dict(num_layers=24, d_model=1024, num_heads=16),
-            },
-        ),
-        **tiny(bert, {"bert-tiny": dict(num_layers=2, num_heads=4, vocab_size=257)}),  # the bytes, and the mask
-    },
-    Format("bert", lambda model: architecture("Bert", model), read, write_design, rules, "bert.", LEFT_OUT, COPIES),
-)
+FAMILY = Family("bert", {
+    **presets("Devlin 2018, section 3; google-bert/bert-*-uncased config.json", bert, {
+        "bert-base": dict(num_layers=12, d_model=768, num_heads=12),
+        "bert-large": dict(num_layers=24, d_model=1024, num_heads=16),
+    }),
+    **tiny(bert, {"bert-tiny": dict(num_layers=2, num_heads=4, vocab_size=257)}),  # the bytes, and the mask
+}, Format("bert", lambda model: architecture("Bert", model), KEYS, rules, "bert.", LEFT_OUT, COPIES))  # fmt: skip

@@ -1,21 +1,11 @@
 """BLOOM (BigScience 2022): ALiBi, and a norm after the embedding; as transformers' `bloom` writes it."""
 
-from typing import Any
-
 from archetype import spec
-from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
-from archetype.families.format import Format, expect_kind
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Expected, Key, expect_kind, ignored
 from archetype.families.rules import Rule, linear_rules, rule
 from archetype.families.standard_block import standard_block
-from archetype.spec.base import MAX_LENGTH, MAX_WIDE
-from archetype.spec.layers import MAX_LAYERS
-
-# Of the program that it was trained with: how to compute, not what.
-IGNORED = (
-    "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "n_inner", "offset_alibi",
-    "pretraining_tp", "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact",
-)  # fmt: skip
 
 
 def bloom(
@@ -56,42 +46,22 @@ def bloom(
     )
 
 
-def read(config: Config) -> spec.Decoder:
-    """config.json to specification."""
-    for key in IGNORED:
-        config.get(key)
-    config.expect("apply_residual_connection_post_layernorm", False, "residuals that start behind the norm")
-    return bloom(
-        num_layers=config.size("n_layer", config.size("num_hidden_layers", 2, MAX_LAYERS), MAX_LAYERS),
-        d_model=config.size("n_embed", config.size("hidden_size", 64)),
-        num_heads=config.size("n_head", config.size("num_attention_heads", 8)),
-        vocab_size=config.size("vocab_size", 250_880, MAX_WIDE),
-        context_length=config.size("seq_length", 2048, MAX_LENGTH),
-        eps=config.positive("layer_norm_epsilon", 1e-5),
-        dropout=config.rate("hidden_dropout", 0.0),
-        attention_dropout=config.rate("attention_dropout", 0.0),
-        tied=config.flag("tie_word_embeddings", True),
-        std=config.positive("initializer_range", 0.02),
-    )
-
-
-def write(model: spec.ModelSpec) -> dict[str, Any]:
-    """Specification to config.json."""
-    decoder = expect_kind(spec.Decoder, model, "kind")
-    mixer = expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
-    norm = expect_kind(spec.LayerNorm, decoder.final_norm, "final_norm")
-    return {
-        "vocab_size": decoder.vocab_size,
-        "seq_length": decoder.context_length,
-        "hidden_size": decoder.d_model,
-        "n_layer": decoder.num_layers,
-        "n_head": mixer.num_heads,
-        "layer_norm_epsilon": norm.eps,
-        "hidden_dropout": decoder.layers[0].dropout,
-        "attention_dropout": mixer.dropout,
-        "tie_word_embeddings": decoder.head.tied,
-        "initializer_range": getattr(decoder.initialization, "std", 0.02),
-    }
+KEYS = ConfigTable(bloom, (
+    # of the program that it was trained with: how to compute, not what
+    ignored("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "n_inner", "offset_alibi",
+        "pretraining_tp", "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact"),
+    Expected("apply_residual_connection_post_layernorm", False, "residuals that start after the norm"),
+    Key(("n_layer", "num_hidden_layers"), "num_layers", 2),
+    Key(("n_embed", "hidden_size"), "d_model", 64, written="hidden_size"),
+    Key(("n_head", "num_attention_heads"), "num_heads", 8),
+    Key("vocab_size", "vocab_size", 250_880),
+    Key("seq_length", "context_length", 2048),
+    Key("layer_norm_epsilon", "eps", 1e-5),
+    Key("hidden_dropout", "dropout", 0.0),
+    Key("attention_dropout", "attention_dropout", 0.0),
+    Key("tie_word_embeddings", "tied", True),
+    Key("initializer_range", "std", 0.02),
+), parts={"block.mixer": spec.Attention, "final_norm": spec.LayerNorm})  # fmt: skip
 
 
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
@@ -119,22 +89,14 @@ def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     )
 
 
-FAMILY = Family(
-    "bloom",
-    {
-        **presets(
-            "BigScience 2022, table 3; bigscience/bloom* config.json",
-            bloom,
-            {
-                "bloom-560m": dict(num_layers=24, d_model=1024, num_heads=16),
-                "bloom-1b1": dict(num_layers=24, d_model=1536, num_heads=16),
-                "bloom-1b7": dict(num_layers=24, d_model=2048, num_heads=16),
-                "bloom-3b": dict(num_layers=30, d_model=2560, num_heads=32),
-                "bloom-7b1": dict(num_layers=30, d_model=4096, num_heads=32),
-                "bloom-176b": dict(num_layers=70, d_model=14_336, num_heads=112),
-            },
-        ),
-        **tiny(bloom, {"bloom-tiny": dict(num_layers=2, num_heads=4)}),
-    },
-    Format("bloom", "BloomForCausalLM", read, write, rules, "transformer."),
-)
+FAMILY = Family("bloom", {
+    **presets("BigScience 2022, table 3; bigscience/bloom* config.json", bloom, {
+        "bloom-560m": dict(num_layers=24, d_model=1024, num_heads=16),
+        "bloom-1b1": dict(num_layers=24, d_model=1536, num_heads=16),
+        "bloom-1b7": dict(num_layers=24, d_model=2048, num_heads=16),
+        "bloom-3b": dict(num_layers=30, d_model=2560, num_heads=32),
+        "bloom-7b1": dict(num_layers=30, d_model=4096, num_heads=32),
+        "bloom-176b": dict(num_layers=70, d_model=14_336, num_heads=112),
+    }),
+    **tiny(bloom, {"bloom-tiny": dict(num_layers=2, num_heads=4)}),
+}, Format("bloom", "BloomForCausalLM", KEYS, rules, "transformer."))  # fmt: skip

@@ -1,4 +1,4 @@
-"""The classes that a head tells apart, in published configurations."""
+"""The classes of a classification head, in published configurations."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,11 +22,13 @@ def read_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     names = config.get("id2label")
     if not isinstance(names, dict):
         return ()
-    found = tuple(str(names.get(str(number))) for number in range(len(names)))
-    return () if found == tuple(f"LABEL_{number}" for number in range(len(found))) else found
+    labels = tuple(str(names.get(str(number))) for number in range(len(names)))
+    return () if labels == tuple(f"LABEL_{number}" for number in range(len(labels))) else labels
 
 
-def write_classes(head: ClassificationHead) -> dict[str, Any]:
-    """The classes by number, under the names that transformers gives those that have none."""
-    names = {str(number): f"LABEL_{number}" for number in range(head.num_classes)}
+def write_classes(model: Any) -> dict[str, Any]:
+    """The classes of a model's head by number, under the names that transformers gives those that have none."""
+    if not isinstance(model.head, ClassificationHead):
+        return {}
+    names = {str(number): f"LABEL_{number}" for number in range(model.head.num_classes)}
     return {"id2label": names, "label2id": {name: int(number) for number, name in names.items()}}

@@ -1,4 +1,4 @@
-"""InferenceReport a published config.json: every key is used, ignored on purpose, or refused by name."""
+"""A published config.json whose keys are checked as they are read; a key that nobody reads is refused by name."""
 
 from typing import Any
 
@@ -7,75 +7,20 @@ from archetype.spec import Activation, Swish
 from archetype.spec.base import MAX_SIZE
 
 # Keys that say nothing about the architecture: bookkeeping of the library that wrote the file, and its outputs.
-BOOKKEEPING = frozenset(
-    {
-        "model_type",
-        "architectures",
-        "transformers_version",
-        "torch_dtype",
-        "dtype",
-        "use_cache",
-        "_name_or_path",
-        "_commit_hash",
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "unk_token_id",
-        "sep_token_id",
-        "cls_token_id",
-        "decoder_start_token_id",
-        "id2label",
-        "label2id",
-        "num_labels",
-        "_num_labels",
-        "problem_type",
-        "task_specific_params",
-        "finetuning_task",
-        "tokenizer_class",
-        "prefix",
-        "output_attentions",
-        "output_hidden_states",
-        "return_dict",
-        "use_return_dict",
-        "torchscript",
-        "auto_map",
-        "gradient_checkpointing",
-        "attn_implementation",
-        "_attn_implementation",
-        "_attn_implementation_autoset",
-        "quantization_config_path",
-        "is_decoder",
-        "is_encoder_decoder",
-        "chunk_size_feed_forward",
-        "forced_bos_token_id",
-        "forced_eos_token_id",
-        "max_length",
-        "min_length",
-        "do_sample",
-        "early_stopping",
-        "num_beams",
-        "num_beam_groups",
-        "diversity_penalty",
-        "temperature",
-        "top_k",
-        "top_p",
-        "typical_p",
-        "repetition_penalty",
-        "length_penalty",
-        "no_repeat_ngram_size",
-        "encoder_no_repeat_ngram_size",
-        "bad_words_ids",
-        "num_return_sequences",
-        "output_scores",
-        "return_dict_in_generate",
-        "remove_invalid_values",
-        "exponential_decay_length_penalty",
-        "suppress_tokens",
-        "begin_suppress_tokens",
-        "tf_legacy_loss",
-        "use_bfloat16",
-    }
-)
+BOOKKEEPING = frozenset({
+    "model_type", "architectures", "transformers_version", "torch_dtype", "dtype", "use_cache", "_name_or_path",
+    "_commit_hash", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id",
+    "decoder_start_token_id", "id2label", "label2id", "num_labels", "_num_labels", "problem_type",
+    "task_specific_params", "finetuning_task", "tokenizer_class", "prefix", "output_attentions",
+    "output_hidden_states", "return_dict", "use_return_dict", "torchscript", "auto_map", "gradient_checkpointing",
+    "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "quantization_config_path",
+    "is_decoder", "is_encoder_decoder", "chunk_size_feed_forward", "forced_bos_token_id", "forced_eos_token_id",
+    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
+    "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores",
+    "return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens",
+    "begin_suppress_tokens", "tf_legacy_loss", "use_bfloat16",
+})  # fmt: skip
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
@@ -114,9 +59,9 @@ class Config:
 
     def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         """A whole number from 1 to `most`."""
-        value = self._given(key, default)
+        value = self._required(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.error(key, f"{value!r} is not a positive whole number", "mend the file")
+            raise self.error(key, f"{value!r} is not a positive whole number", "fix the file")
         if value > most:
             raise self.error(key, f"{value} is too large", f"use at most {most}")
         return value
@@ -131,15 +76,15 @@ class Config:
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number."""
-        value = self._given(key, default)
+        value = self._required(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e30 or value != value:
-            raise self.error(key, f"{value!r} is not a finite number", "mend the file")
+            raise self.error(key, f"{value!r} is not a finite number", "fix the file")
         return float(value)
 
     def positive(self, key: str, default: float | None = None) -> float:
         """A finite number above 0."""
         if (value := self.number(key, default)) <= 0:
-            raise self.error(key, f"{value} is not above 0", "mend the file")
+            raise self.error(key, f"{value} is not above 0", "fix the file")
         return value
 
     def optional_positive(self, key: str, default: float | None = None) -> float | None:
@@ -149,27 +94,27 @@ class Config:
     def rate(self, key: str, default: float) -> float:
         """A number from 0 to 1, without 1."""
         if not 0 <= (value := self.number(key, default)) < 1:
-            raise self.error(key, f"{value} is not from 0 to 1", "mend the file")
+            raise self.error(key, f"{value} is not from 0 to 1", "fix the file")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
-        value = self._given(key, default)
+        value = self._required(key, default)
         if not isinstance(value, bool):
-            raise self.error(key, f"{value!r} is neither true nor false", "mend the file")
+            raise self.error(key, f"{value!r} is neither true nor false", "fix the file")
         return value
 
     def activation(self, key: str, default: str) -> Activation:
         """A nonlinearity by its published name."""
-        name = self._given(key, default)
+        name = self._required(key, default)
         if not isinstance(name, str) or name not in ACTIVATIONS:
             raise self.error(key, f"there is no activation {name!r}", f"known are {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[name]
 
     def expect(self, key: str, value: Any, meaning: str) -> None:
         """Refuse a key that is set to anything but `value`."""
-        if (given := self.get(key, value)) != value:
-            raise self.error(key, f"{given!r} is not supported ({meaning})", f"only {value!r} is")
+        if (actual := self.get(key, value)) != value:
+            raise self.error(key, f"{actual!r} is not supported ({meaning})", f"only {value!r} is")
 
     def section(self, key: str) -> "Config | None":
         """A nested mapping as a config of its own; None where it is absent or null."""
@@ -177,7 +122,7 @@ class Config:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise self.error(key, f"{value!r} is not a mapping", "mend the file")
+            raise self.error(key, f"{value!r} is not a mapping", "fix the file")
         return Config(value, f"{self.place}: {key}")
 
     def finish(self, ignored: frozenset[str] = BOOKKEEPING) -> None:
@@ -190,7 +135,7 @@ class Config:
         """An error at this key."""
         return CheckpointError(f"{self.place}: {key}", cause, remedy)
 
-    def _given(self, key: str, default: Any) -> Any:
+    def _required(self, key: str, default: Any) -> Any:
         value = self.get(key)
         value = default if value is None else value
         if value is None:

@@ -4,14 +4,23 @@ from math import log, sqrt
 from typing import Any
 
 from archetype import spec
-from archetype.families.config import Config, activation_name
+from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
-from archetype.families.format import Format, expect_kind
+from archetype.families.format import Format
+from archetype.families.keys import (
+    ConfigTable,
+    Converted,
+    Expected,
+    Key,
+    Values,
+    check_width,
+    expect_kind,
+    ignored,
+    width,
+)
 from archetype.families.llama import BLOCK, GATED, INV_FREQ, LAYER, PRE_NORMS
 from archetype.families.rope import read_rotary, write_rotary
 from archetype.families.rules import linear_rules, rule
-from archetype.spec.base import MAX_LENGTH, MAX_WIDE
-from archetype.spec.layers import MAX_LAYERS
 
 # 4,096 tokens stretched to 40 times as many (section 3.1.4)
 LONG = spec.Rotary(
@@ -103,105 +112,92 @@ def latent_scale(head_dim: int, scaling: spec.RotaryScaling) -> float | None:
     return factor * factor / sqrt(head_dim)
 
 
-def read(config: Config) -> spec.Decoder:
-    """config.json to specification."""
-    for key in ("head_dim", "qk_head_dim", "num_key_value_heads", "pretraining_tp", "output_router_logits", "seq_aux"):
-        config.get(key)  # they follow from other sizes, or say how to compute or to train
-    config.get("ep_size")
-    config.expect("moe_layer_freq", 1, "layers without experts in between")
-    config.expect("scoring_func", "softmax", "another affinity")
-    config.expect("norm_topk_prob", False, "weights that sum to one")
-    rope_dim = config.size("qk_rope_head_dim", 64)
-    context_length = config.size("max_position_embeddings", 2048, MAX_LENGTH)
-    position = read_rotary(config, rope_dim, context_length)
-    return deepseek_v2(
-        num_layers=config.size("num_hidden_layers", 32, MAX_LAYERS),
-        d_model=config.size("hidden_size", 4096),
-        num_heads=config.size("num_attention_heads", 32),
-        d_ff=config.size("intermediate_size", 11_008, MAX_WIDE),
-        num_experts=config.size("n_routed_experts", 64),
-        experts_per_token=config.size("num_experts_per_tok"),
-        expert_d_ff=config.size("moe_intermediate_size", 1407, MAX_WIDE),
-        num_shared_experts=config.size("n_shared_experts", 2),
-        num_dense_layers=config.count("first_k_dense_replace", 0),
-        groups=_read_groups(config),
-        router_scale=config.positive("routed_scaling_factor", 1.0),
-        q_lora_rank=config.optional_size("q_lora_rank", 1536),
-        kv_lora_rank=config.size("kv_lora_rank", 512),
-        qk_nope_head_dim=config.size("qk_nope_head_dim", 128),
-        qk_rope_head_dim=rope_dim,
-        v_head_dim=config.size("v_head_dim", 128),
-        position=position.replace(interleaved=True),
-        vocab_size=config.size("vocab_size", 102_400, MAX_WIDE),
-        context_length=context_length,
-        activation=config.activation("hidden_act", "silu"),
-        eps=config.positive("rms_norm_eps", 1e-6),
-        attention_bias=config.flag("attention_bias", False),
-        mlp_bias=config.flag("mlp_bias", False),
-        attention_dropout=config.rate("attention_dropout", 0.0),
-        balance_loss=config.number("aux_loss_alpha", 0.001),
-        tied=config.flag("tie_word_embeddings", False),
-        std=config.positive("initializer_range", 0.02),
-    )
+def _read_position(config: Config, values: Values) -> Values:
+    position = read_rotary(config, values["qk_rope_head_dim"], values["context_length"])
+    return {"position": position.replace(interleaved=True)}
 
 
-def _read_groups(config: Config) -> spec.ExpertGroups | None:
+def _write_position(model: spec.Decoder) -> dict[str, Any]:
+    mixer = expect_kind(spec.LatentAttention, model.layers[0].mixer, "layers[0].mixer")
+    return {"rope_parameters": write_rotary(mixer.position, mixer.qk_rope_head_dim)}
+
+
+def _read_groups(config: Config, values: Values) -> Values:
     method, names = config.get("topk_method", "greedy"), ("n_group", "topk_group")
     match method:
         case "greedy":
-            for name in names:
-                config.get(name)
-            return None
+            config.used |= set(names)
+            return {}
         case "group_limited_greedy":
-            count, chosen = (config.size(name) for name in names)
-            return spec.ExpertGroups(num_groups=count, groups_per_token=chosen)
+            num_groups, groups_per_token = (config.size(name) for name in names)
+            return {"groups": spec.ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token)}
         case _:
             raise config.error("topk_method", f"{method!r} is not known", "use greedy or group_limited_greedy")
 
 
-def write(model: spec.ModelSpec) -> dict[str, Any]:
-    """Specification to config.json."""
-    decoder = expect_kind(spec.Decoder, model, "kind")
-    mixer = expect_kind(spec.LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
-    norm = expect_kind(spec.RMSNorm, decoder.final_norm, "final_norm")
-    experts = expect_kind(spec.MixtureOfExperts, decoder.layers[-1].feedforward, "layers[-1].feedforward")
-    expert = expect_kind(spec.GatedMLP, experts.expert, "layers[-1].feedforward.expert")
-    shared = expect_kind(spec.GatedMLP, experts.shared or spec.NoFeedForward(), "layers[-1].feedforward.shared")
-    networks = [block.feedforward for block in decoder.layers if isinstance(block.feedforward, spec.GatedMLP)]
-    expert_width, groups = expert.width(decoder.d_model), experts.groups
+def _write_groups(model: spec.Decoder) -> dict[str, Any]:
+    groups = expect_kind(spec.MixtureOfExperts, model.layers[-1].feedforward, "layers[-1].feedforward").groups
     return {
-        "vocab_size": decoder.vocab_size,
-        "max_position_embeddings": decoder.context_length,
-        "hidden_size": decoder.d_model,
-        "num_hidden_layers": decoder.num_layers,
-        "num_attention_heads": mixer.num_heads,
-        "num_key_value_heads": mixer.num_heads,
-        "q_lora_rank": mixer.query.rank if isinstance(mixer.query, spec.LowRankQuery) else None,
-        "kv_lora_rank": mixer.kv_lora_rank,
-        "qk_nope_head_dim": mixer.qk_nope_head_dim,
-        "qk_rope_head_dim": mixer.qk_rope_head_dim,
-        "v_head_dim": mixer.v_head_dim,
-        "rope_parameters": write_rotary(mixer.position, mixer.qk_rope_head_dim),
-        "intermediate_size": networks[0].width(decoder.d_model) if networks else expert_width,
-        "first_k_dense_replace": len(networks),
-        "n_routed_experts": experts.num_experts,
-        "num_experts_per_tok": experts.experts_per_token,
-        "moe_intermediate_size": expert_width,
-        "n_shared_experts": shared.width(decoder.d_model) // expert_width,
         "topk_method": "greedy" if groups is None else "group_limited_greedy",
         "n_group": groups and groups.num_groups,
         "topk_group": groups and groups.groups_per_token,
-        "routed_scaling_factor": experts.router.scale,
-        "norm_topk_prob": False,
-        "aux_loss_alpha": experts.balance_loss,
-        "hidden_act": activation_name(expert.activation),
-        "rms_norm_eps": norm.eps,
-        "attention_bias": mixer.bias,
-        "mlp_bias": shared.bias,
-        "attention_dropout": mixer.dropout,
-        "tie_word_embeddings": decoder.head.tied,
-        "initializer_range": getattr(decoder.initialization, "std", 0.02),
     }
+
+
+def _dense_layers(model: spec.Decoder) -> list[spec.GatedMLP]:
+    return [block.feedforward for block in model.layers if isinstance(block.feedforward, spec.GatedMLP)]
+
+
+def _dense_width(model: spec.Decoder) -> int:
+    """F of the dense layers; where there are none, any width will do."""
+    dense = _dense_layers(model)
+    return dense[0].width(model.d_model) if dense else _EXPERT_WIDTH(model)
+
+
+_EXPERT_WIDTH, _SHARED_WIDTH = width("last.feedforward.expert"), width("last.feedforward.shared")
+KEYS = ConfigTable(deepseek_v2, (
+    # they follow from other sizes, or say how to compute or to train
+    ignored("head_dim", "qk_head_dim", "pretraining_tp", "output_router_logits", "seq_aux", "ep_size"),
+    ignored("num_key_value_heads", path="block.mixer.num_heads"),
+    Expected("moe_layer_freq", 1, "layers without experts in between"),
+    Expected("scoring_func", "softmax", "another affinity"),
+    Expected("norm_topk_prob", False, "weights that sum to one", path=lambda model: False),
+    Key("qk_rope_head_dim", "qk_rope_head_dim", 64),
+    Key("max_position_embeddings", "context_length", 2048),
+    Converted(_read_position, _write_position),
+    Key("num_hidden_layers", "num_layers", 32),
+    Key("hidden_size", "d_model", 4096),
+    Key("num_attention_heads", "num_heads", 32),
+    Key("intermediate_size", "d_ff", 11_008, path=_dense_width),
+    Key("n_routed_experts", "num_experts", 64, path="last.feedforward.num_experts"),
+    Key("num_experts_per_tok", "experts_per_token", path="last.feedforward.experts_per_token"),
+    Key("moe_intermediate_size", "expert_d_ff", 1407, check=check_width, path=_EXPERT_WIDTH),
+    Key("n_shared_experts", "num_shared_experts", 2, path=lambda model: _SHARED_WIDTH(model) // _EXPERT_WIDTH(model)),
+    Key("first_k_dense_replace", "num_dense_layers", 0, check=Config.count,
+        path=lambda model: len(_dense_layers(model))),
+    Converted(_read_groups, _write_groups),
+    Key("routed_scaling_factor", "router_scale", 1.0, check=Config.positive, path="last.feedforward.router.scale"),
+    Key("q_lora_rank", "q_lora_rank", 1536, check=Config.optional_size,
+        path=lambda model: getattr(model.layers[0].mixer.query, "rank", None)),
+    Key("kv_lora_rank", "kv_lora_rank", 512),
+    Key("qk_nope_head_dim", "qk_nope_head_dim", 128),
+    Key("v_head_dim", "v_head_dim", 128),
+    Key("vocab_size", "vocab_size", 102_400),
+    Key("hidden_act", "activation", "silu", path="last.feedforward.expert.activation"),
+    Key("rms_norm_eps", "eps", 1e-6),
+    Key("attention_bias", "attention_bias", False, path="block.mixer.bias"),
+    Key("mlp_bias", "mlp_bias", False, path="last.feedforward.shared.bias"),
+    Key("attention_dropout", "attention_dropout", 0.0),
+    Key("aux_loss_alpha", "balance_loss", 0.001, check=Config.number, path="last.feedforward.balance_loss"),
+    Key("tie_word_embeddings", "tied", False),
+    Key("initializer_range", "std", 0.02),
+), parts={
+    "block.mixer": spec.LatentAttention,
+    "final_norm": spec.RMSNorm,
+    "last.feedforward": spec.MixtureOfExperts,
+    "last.feedforward.expert": spec.GatedMLP,
+    "last.feedforward.shared": spec.GatedMLP,
+})  # fmt: skip
 
 
 RULES = (
@@ -232,63 +228,20 @@ RULES = (
     rule("lm_head.weight", "lm_head.weight"),
 )
 
-FAMILY = Family(
-    "deepseek_v2",
-    {
-        **presets(
-            "DeepSeek-AI 2024, section 3.1.2; deepseek-ai/DeepSeek-V2 config.json",
-            deepseek_v2,
-            {
-                "deepseek-v2": dict(
-                    num_layers=60,
-                    d_model=5120,
-                    num_heads=128,
-                    d_ff=12_288,
-                    num_experts=160,
-                    experts_per_token=6,
-                    expert_d_ff=1536,
-                    groups=spec.ExpertGroups(num_groups=8, groups_per_token=3),
-                    router_scale=16.0,
-                    q_lora_rank=1536,
-                )
-            },
-        ),
-        **presets(
-            "DeepSeek-AI 2024, appendix B; deepseek-ai/DeepSeek-V2-Lite config.json",
-            deepseek_v2,
-            {
-                "deepseek-v2-lite": dict(
-                    num_layers=27,
-                    d_model=2048,
-                    num_heads=16,
-                    d_ff=10_944,
-                    num_experts=64,
-                    experts_per_token=6,
-                    expert_d_ff=1408,
-                )
-            },
-        ),
-        **tiny(
-            deepseek_v2,
-            {
-                "deepseek-v2-tiny": dict(
-                    num_layers=2,
-                    num_heads=4,
-                    d_ff=172,
-                    num_experts=8,
-                    experts_per_token=2,
-                    expert_d_ff=32,
-                    groups=spec.ExpertGroups(num_groups=4, groups_per_token=2),
-                    router_scale=4.0,
-                    q_lora_rank=32,
-                    kv_lora_rank=16,
-                    qk_nope_head_dim=16,
-                    qk_rope_head_dim=8,
-                    v_head_dim=16,
-                    position=spec.Rotary(interleaved=True),
-                )
-            },
-        ),
-    },
-    Format("deepseek_v2", "DeepseekV2ForCausalLM", read, write, RULES, "model.", INV_FREQ),
-)
+FAMILY = Family("deepseek_v2", {
+    **presets("DeepSeek-AI 2024, section 3.1.2; deepseek-ai/DeepSeek-V2 config.json", deepseek_v2, {
+        "deepseek-v2": dict(num_layers=60, d_model=5120, num_heads=128, d_ff=12_288, num_experts=160,
+            experts_per_token=6, expert_d_ff=1536, groups=spec.ExpertGroups(num_groups=8, groups_per_token=3),
+            router_scale=16.0, q_lora_rank=1536),
+    }),
+    **presets("DeepSeek-AI 2024, appendix B; deepseek-ai/DeepSeek-V2-Lite config.json", deepseek_v2, {
+        "deepseek-v2-lite": dict(num_layers=27, d_model=2048, num_heads=16, d_ff=10_944, num_experts=64,
+            experts_per_token=6, expert_d_ff=1408),
+    }),
+    **tiny(deepseek_v2, {
+        "deepseek-v2-tiny": dict(num_layers=2, num_heads=4, d_ff=172, num_experts=8, experts_per_token=2,
+            expert_d_ff=32, groups=spec.ExpertGroups(num_groups=4, groups_per_token=2), router_scale=4.0,
+            q_lora_rank=32, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16,
+            position=spec.Rotary(interleaved=True)),
+    }),
+}, Format("deepseek_v2", "DeepseekV2ForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip

@@ -2,18 +2,28 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from archetype.errors import CheckpointError
 from archetype.families.config import Config
 from archetype.families.rules import Rule
-from archetype.spec import Encoder, ModelSpec, NoHead, Spec, VisionEncoder, differences, parse
+from archetype.spec import Encoder, EncoderDecoder, ModelSpec, NoHead, VisionEncoder, differences, parse
 from archetype.spec.base import explain
 
 # Fields that change no output of a finished model; a format that has no word for them loses nothing.
 TRAINING_ONLY = ("name", "initialization", "dropout")
+
+
+class Keys(Protocol):
+    """The keys of config.json, in both directions."""
+
+    def read(self, config: Config) -> ModelSpec:
+        """The specification that a config.json describes; every key is used or refused."""
+
+    def write(self, model: ModelSpec) -> dict[str, Any]:
+        """The keys of a specification."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +33,7 @@ class Format:
     Attributes:
         model_type: what config.json says that it is.
         architecture: the class that transformers loads it with; a function where it depends on the head.
-        read: config.json to specification; every key is used or refused.
-        write: specification to config.json; `config_for` proves that nothing was lost.
+        keys: of config.json; `config_for` proves that nothing was lost.
         rules: tensors of the file and parameters of the model; a function where they depend on its sizes.
         prefix: what all tensor names but the head's start with; absent in files saved without the head.
         ignored: patterns of tensors that files hold though this model has no use for them.
@@ -33,8 +42,7 @@ class Format:
 
     model_type: str
     architecture: str | Callable[[ModelSpec], str]
-    read: Callable[[Config], ModelSpec]
-    write: Callable[[ModelSpec], dict[str, Any]]
+    keys: Keys
     rules: tuple[Rule, ...] | Callable[[ModelSpec], tuple[Rule, ...]]
     prefix: str
     ignored: tuple[str, ...] = ()
@@ -55,11 +63,11 @@ class Format:
         """The specification that a config.json describes."""
         reader = Config(config, place)
         try:
-            made = self.read(reader)
+            model = self.keys.read(reader)
         except ValidationError as error:  # sizes that do not fit each other
             raise explain(error).at(place) from None
         reader.finish()
-        return made
+        return model
 
     def config_for(self, model: ModelSpec) -> dict[str, Any]:
         """The config.json of a specification.
@@ -68,28 +76,15 @@ class Format:
             CheckpointError: names the first field that this format cannot express. Found by reading the written
                 configuration back and comparing, so what is written is never wrong.
         """
-        written = {"architectures": [self.architecture_of(model)], "model_type": self.model_type} | self.write(model)
-        read_back = self.spec_from(dict(written))
-        for path, asked, got in differences(_without_training(model), _without_training(read_back)):
-            cause = f"the {self.model_type} format cannot express {asked!r} here (it would read {got!r})"
+        config: dict[str, Any] = {"architectures": [self.architecture_of(model)], "model_type": self.model_type}
+        config |= self.keys.write(model)
+        if isinstance(model, EncoderDecoder):
+            config["is_encoder_decoder"] = True
+        read_back = self.spec_from(dict(config))
+        for path, value, other in differences(_without_training(model), _without_training(read_back)):
+            cause = f"the {self.model_type} format cannot express {value!r} here (it would read {other!r})"
             raise CheckpointError(path, cause, "change the specification or export to another family")
-        return written
-
-
-Part = TypeVar("Part", bound=Spec)
-
-
-def expect_kind(wanted: type[Part], part: Spec, place: str) -> Part:
-    """`part`, for which a format has one kind only.
-
-    Raises:
-        CheckpointError: it is of another.
-    """
-    if isinstance(part, wanted):
-        return part
-    kinds = wanted.model_fields["kind"].default, type(part).model_fields["kind"].default
-    cause = f"only kind {kinds[0]} can be written here, and this is {kinds[1]}"
-    raise CheckpointError(place, cause, "change the specification or export to another family")
+        return config
 
 
 def _without_training(model: ModelSpec) -> ModelSpec:

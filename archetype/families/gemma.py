@@ -1,12 +1,11 @@
 """Gemma (Gemma Team 2024), as transformers' `gemma` writes it."""
 
-from typing import Any
-
 from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
-from archetype.families.format import Format, expect_kind
-from archetype.families.llama import INV_FREQ, RULES, read_design, write_design
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values
+from archetype.families.llama import INV_FREQ, PARTS, RULES, design_keys
 from archetype.families.standard_block import ALL_BIASES
 
 
@@ -56,10 +55,16 @@ def gemma(
     )
 
 
-def read(config: Config) -> spec.Decoder:
-    """config.json to specification."""
-    design = read_design(
-        config,
+def _read_activation(config: Config, values: Values) -> Values:
+    activation = config.activation("hidden_act", "gelu_pytorch_tanh")
+    activation = "gelu_tanh" if activation == "gelu" else activation  # what the first files meant
+    if config.get("hidden_activation") is not None and config.activation("hidden_activation", "") != activation:
+        raise config.error("hidden_activation", "contradicts hidden_act", "remove the wrong one")
+    return {"activation": activation}
+
+
+KEYS = ConfigTable(gemma, (
+    *design_keys(
         hidden_size=3072,
         num_hidden_layers=28,
         num_attention_heads=16,
@@ -69,33 +74,17 @@ def read(config: Config) -> spec.Decoder:
         vocab_size=256_000,
         max_position_embeddings=8192,
         tie_word_embeddings=True,
-    )
-    config.expect("use_bidirectional_attention", None, "a text that sees its future")
-    activation = config.activation("hidden_act", "gelu_pytorch_tanh")
-    activation = "gelu_tanh" if activation == "gelu" else activation  # what the first files meant
-    if config.get("hidden_activation") is not None and config.activation("hidden_activation", "") != activation:
-        raise config.error("hidden_activation", "contradicts hidden_act", "remove the wrong one")
-    return gemma(**design, activation=activation, attention_bias=config.flag("attention_bias", False))
+    ),
+    Expected("use_bidirectional_attention", None, "attention to later tokens"),
+    Converted(_read_activation, Key("hidden_act", "activation").write),
+    Key("attention_bias", "attention_bias", False),
+), parts=PARTS)  # fmt: skip
 
 
-def write(model: spec.ModelSpec) -> dict[str, Any]:
-    """Specification to config.json."""
-    mixer = expect_kind(spec.Attention, expect_kind(spec.Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
-    return write_design(model) | {"attention_bias": mixer.bias.q}
-
-
-FAMILY = Family(
-    "gemma",
-    {
-        **presets(
-            "Gemma Team 2024, table 1; google/gemma-* config.json",
-            gemma,
-            {
-                "gemma-2b": dict(num_layers=18, d_model=2048, num_heads=8, num_kv_heads=1, d_ff=16_384),
-                "gemma-7b": dict(num_layers=28, d_model=3072, num_heads=16, num_kv_heads=16, d_ff=24_576),
-            },
-        ),
-        **tiny(gemma, {"gemma-tiny": dict(num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32, d_ff=256)}),
-    },
-    Format("gemma", "GemmaForCausalLM", read, write, RULES, "model.", INV_FREQ),
-)
+FAMILY = Family("gemma", {
+    **presets("Gemma Team 2024, table 1; google/gemma-* config.json", gemma, {
+        "gemma-2b": dict(num_layers=18, d_model=2048, num_heads=8, num_kv_heads=1, d_ff=16_384),
+        "gemma-7b": dict(num_layers=28, d_model=3072, num_heads=16, num_kv_heads=16, d_ff=24_576),
+    }),
+    **tiny(gemma, {"gemma-tiny": dict(num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32, d_ff=256)}),
+}, Format("gemma", "GemmaForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip

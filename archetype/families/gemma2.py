@@ -8,9 +8,10 @@ from typing import Any
 from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
-from archetype.families.format import Format, expect_kind
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, expect_kind, ignored
 from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
-from archetype.families.llama import BLOCK, FRAME, GATED, INV_FREQ, LAYER, read_design, write_design
+from archetype.families.llama import BLOCK, FRAME, GATED, INV_FREQ, LAYER, PARTS, design_keys
 from archetype.families.rules import linear_rules, rule
 from archetype.families.standard_block import ALL_BIASES
 
@@ -74,10 +75,25 @@ def gemma2(
     )
 
 
-def read(config: Config) -> spec.Decoder:
-    """config.json to specification."""
-    design = read_design(
-        config,
+def _read_windows(config: Config, values: Values) -> Values:
+    size = config.optional_size("sliding_window", 4096)
+    types = read_patterns(config, values["num_layers"], size, lambda layer: FULL if layer % 2 else SLIDING)
+    return {"patterns": types}
+
+
+def _write_windows(model: spec.Decoder) -> dict[str, Any]:
+    windows = write_patterns(model)
+    # transformers wants a width, even if no layer uses it
+    return windows | {"sliding_window": windows["sliding_window"] or 4096}
+
+
+def _query_width(model: spec.Decoder) -> int:
+    mixer = expect_kind(spec.Attention, model.layers[0].mixer, "layers[0].mixer")
+    return mixer.sizes(model.d_model).head_dim if mixer.scale is None else round(mixer.scale**-2)
+
+
+KEYS = ConfigTable(gemma2, (
+    *design_keys(
         hidden_size=2304,
         num_hidden_layers=26,
         num_attention_heads=8,
@@ -87,39 +103,18 @@ def read(config: Config) -> spec.Decoder:
         vocab_size=256_000,
         max_position_embeddings=8192,
         tie_word_embeddings=True,
-    )
-    config.expect("use_bidirectional_attention", None, "a text that sees its future")
-    config.get("hidden_act")  # hidden_activation goes before it
-    config.get("cache_implementation")  # a way to keep the state
-    window = config.optional_size("sliding_window", 4096)
-    return gemma2(
-        **design,
-        patterns=read_patterns(config, design["num_layers"], window, lambda i: FULL if i % 2 else SLIDING),
-        query_width=config.size("query_pre_attn_scalar", 256),
-        attention_softcap=config.optional_positive("attn_logit_softcapping", 50.0),
-        softcap=config.optional_positive("final_logit_softcapping", 30.0),
-        activation=config.activation("hidden_activation", "gelu_pytorch_tanh"),
-        attention_bias=config.flag("attention_bias", False),
-    )
-
-
-def write(model: spec.ModelSpec) -> dict[str, Any]:
-    """Specification to config.json."""
-    decoder = expect_kind(spec.Decoder, model, "kind")
-    mixer = expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
-    width = mixer.sizes(decoder.d_model).head_dim if mixer.scale is None else round(mixer.scale**-2)
-    windows = write_patterns(decoder)
-    return (
-        write_design(model, "hidden_activation")
-        | windows
-        | {
-            "sliding_window": windows["sliding_window"] or 4096,  # transformers wants one, even if no layer uses it
-            "query_pre_attn_scalar": width,
-            "attn_logit_softcapping": mixer.softcap,
-            "final_logit_softcapping": decoder.head.softcap,
-            "attention_bias": mixer.bias.q,
-        }
-    )
+    ),
+    Expected("use_bidirectional_attention", None, "attention to later tokens"),
+    # hidden_activation goes before hidden_act; cache_implementation is a way to keep the state
+    ignored("hidden_act", "cache_implementation"),
+    Converted(_read_windows, _write_windows),
+    Key("query_pre_attn_scalar", "query_width", 256, path=_query_width),
+    Key("attn_logit_softcapping", "attention_softcap", 50.0, check=Config.optional_positive,
+        path="block.mixer.softcap"),
+    Key("final_logit_softcapping", "softcap", 30.0, check=Config.optional_positive, path="head.softcap"),
+    Key("hidden_activation", "activation", "gelu_pytorch_tanh"),
+    Key("attention_bias", "attention_bias", False),
+), parts=PARTS)  # fmt: skip
 
 
 RULES = (
@@ -136,34 +131,16 @@ RULES = (
     ),
 )
 
-FAMILY = Family(
-    "gemma2",
-    {
-        **presets(
-            "Gemma Team 2024b, table 1; google/gemma-2-* config.json",
-            gemma2,
-            {
-                "gemma2-2b": dict(num_layers=26, d_model=2304, num_heads=8, num_kv_heads=4, d_ff=9216),
-                "gemma2-9b": dict(num_layers=42, d_model=3584, num_heads=16, num_kv_heads=8, d_ff=14_336),
-                "gemma2-27b": dict(
-                    num_layers=46,
-                    d_model=4608,
-                    num_heads=32,
-                    num_kv_heads=16,
-                    d_ff=36_864,
-                    head_dim=128,
-                    query_width=144,  # d_model / num_heads, not head_dim
-                ),
-            },
-        ),
-        **tiny(
-            gemma2,
-            {
-                "gemma2-tiny": dict(
-                    num_layers=2, num_heads=2, num_kv_heads=1, d_ff=256, head_dim=32, query_width=32, window=32
-                )
-            },
-        ),
-    },
-    Format("gemma2", "Gemma2ForCausalLM", read, write, RULES, "model.", INV_FREQ),
-)
+FAMILY = Family("gemma2", {
+    **presets("Gemma Team 2024b, table 1; google/gemma-2-* config.json", gemma2, {
+        "gemma2-2b": dict(num_layers=26, d_model=2304, num_heads=8, num_kv_heads=4, d_ff=9216),
+        "gemma2-9b": dict(num_layers=42, d_model=3584, num_heads=16, num_kv_heads=8, d_ff=14_336),
+        # its query_width is d_model / num_heads, not head_dim
+        "gemma2-27b": dict(num_layers=46, d_model=4608, num_heads=32, num_kv_heads=16, d_ff=36_864, head_dim=128,
+            query_width=144),
+    }),
+    **tiny(gemma2, {
+        "gemma2-tiny": dict(num_layers=2, num_heads=2, num_kv_heads=1, d_ff=256, head_dim=32, query_width=32,
+            window=32),
+    }),
+}, Format("gemma2", "Gemma2ForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip

@@ -1,15 +1,12 @@
 """GPT-2 (Radford 2019), as transformers' `gpt2` writes it."""
 
-from typing import Any
-
 from archetype import spec
-from archetype.families.config import Config, activation_name
+from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
-from archetype.families.format import Format, expect_kind
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Expected, Key, ignored
 from archetype.families.rules import rule
 from archetype.families.standard_block import standard_block
-from archetype.spec.base import MAX_LENGTH, MAX_WIDE
-from archetype.spec.layers import MAX_LAYERS
 
 
 def gpt2(
@@ -59,60 +56,33 @@ def gpt2(
     )
 
 
-def read(config: Config) -> spec.Decoder:
-    """config.json to specification."""
-    d_model = config.size("n_embd", 768)
-    for key, value, meaning in (
-        ("scale_attn_by_inverse_layer_idx", False, "attention scaled by layer"),
-        ("add_cross_attention", False, "cross-attention"),
-    ):
-        config.expect(key, value, meaning)
-    for key in ("n_ctx", "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation"):
-        config.get(key)  # a former name of n_positions, a way to compute, and the parts of another head
-    for key in ("summary_proj_to_labels", "summary_first_dropout"):
-        config.get(key)
-    return gpt2(
-        num_layers=config.size("n_layer", 12, MAX_LAYERS),
-        d_model=d_model,
-        num_heads=config.size("n_head", 12),
-        vocab_size=config.size("vocab_size", 50_257, MAX_WIDE),
-        context_length=config.size("n_positions", 1024, MAX_LENGTH),
-        d_ff=config.size("n_inner", 4 * d_model, MAX_WIDE),
-        activation=config.activation("activation_function", "gelu_new"),
-        eps=config.positive("layer_norm_epsilon", 1e-5),
-        scale=None if config.flag("scale_attn_weights", True) else 1.0,
-        tied=config.flag("tie_word_embeddings", True),
-        embedding_dropout=config.rate("embd_pdrop", 0.1),
-        attention_dropout=config.rate("attn_pdrop", 0.1),
-        residual_dropout=config.rate("resid_pdrop", 0.1),
-        std=config.positive("initializer_range", 0.02),
-    )
-
-
-def write(model: spec.ModelSpec) -> dict[str, Any]:
-    """Specification to config.json."""
-    decoder = expect_kind(spec.Decoder, model, "kind")
-    block = decoder.layers[0]
-    wiring = expect_kind(spec.PreNorm, block.wiring, "layers[0].wiring")
-    norm = expect_kind(spec.LayerNorm, wiring.norm, "layers[0].wiring.norm")
-    mixer = expect_kind(spec.Attention, block.mixer, "layers[0].mixer")
-    feedforward = expect_kind(spec.MLP, block.feedforward, "layers[0].feedforward")
-    return {
-        "vocab_size": decoder.vocab_size,
-        "n_positions": decoder.context_length,
-        "n_embd": decoder.d_model,
-        "n_layer": decoder.num_layers,
-        "n_head": mixer.num_heads,
-        "n_inner": feedforward.width(decoder.d_model),
-        "activation_function": activation_name(feedforward.activation),
-        "layer_norm_epsilon": norm.eps,
-        "scale_attn_weights": mixer.scale is None,
-        "tie_word_embeddings": decoder.head.tied,
-        "embd_pdrop": decoder.embedding.dropout,
-        "attn_pdrop": mixer.dropout,
-        "resid_pdrop": block.dropout,
-        "initializer_range": getattr(decoder.initialization, "std", 0.02),
-    }
+KEYS = ConfigTable(gpt2, (
+    Expected("scale_attn_by_inverse_layer_idx", False, "attention scaled by layer"),
+    Expected("add_cross_attention", False, "cross-attention"),
+    # a former name of n_positions, a way to compute, and the parts of another head
+    ignored("n_ctx", "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation",
+        "summary_proj_to_labels", "summary_first_dropout"),
+    Key("n_embd", "d_model", 768),
+    Key("n_layer", "num_layers", 12),
+    Key("n_head", "num_heads", 12),
+    Key("vocab_size", "vocab_size", 50_257),
+    Key("n_positions", "context_length", 1024),
+    Key("n_inner", "d_ff", lambda values: 4 * values["d_model"]),
+    Key("activation_function", "activation", "gelu_new"),
+    Key("layer_norm_epsilon", "eps", 1e-5, path="block.wiring.norm.eps"),
+    Key("scale_attn_weights", "scale", True, check=Config.flag, decode=lambda scaled, _: None if scaled else 1.0,
+        encode=lambda scale: scale is None),
+    Key("tie_word_embeddings", "tied", True),
+    Key("embd_pdrop", "embedding_dropout", 0.1, check=Config.rate, path="embedding.dropout"),
+    Key("attn_pdrop", "attention_dropout", 0.1),
+    Key("resid_pdrop", "residual_dropout", 0.1, check=Config.rate, path="block.dropout"),
+    Key("initializer_range", "std", 0.02),
+), parts={
+    "block.wiring": spec.PreNorm,
+    "block.wiring.norm": spec.LayerNorm,
+    "block.mixer": spec.Attention,
+    "block.feedforward": spec.MLP,
+})  # fmt: skip
 
 
 # OpenAI's own code kept a matrix as (inputs, outputs), and q, k and v as one.
@@ -147,26 +117,15 @@ RULES = (
 )
 
 PRESETS = {
-    **presets(
-        "Radford 2019, table 2; openai-community/gpt2* config.json",
-        gpt2,
-        {
-            "gpt2": dict(num_layers=12, d_model=768, num_heads=12),
-            "gpt2-medium": dict(num_layers=24, d_model=1024, num_heads=16),
-            "gpt2-large": dict(num_layers=36, d_model=1280, num_heads=20),
-            "gpt2-xl": dict(num_layers=48, d_model=1600, num_heads=25),
-        },
-    ),
+    **presets("Radford 2019, table 2; openai-community/gpt2* config.json", gpt2, {
+        "gpt2": dict(num_layers=12, d_model=768, num_heads=12),
+        "gpt2-medium": dict(num_layers=24, d_model=1024, num_heads=16),
+        "gpt2-large": dict(num_layers=36, d_model=1280, num_heads=20),
+        "gpt2-xl": dict(num_layers=48, d_model=1600, num_heads=25),
+    }),
     **tiny(gpt2, {"gpt2-tiny": dict(num_layers=2, num_heads=4)}),
-}
+}  # fmt: skip
 
-FORMAT = Format(
-    model_type="gpt2",
-    architecture="GPT2LMHeadModel",
-    read=read,
-    write=write,
-    rules=RULES,
-    prefix="transformer.",
-    ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",),
-)
+FORMAT = Format(model_type="gpt2", architecture="GPT2LMHeadModel", keys=KEYS, rules=RULES, prefix="transformer.",
+    ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",))  # fmt: skip
 FAMILY = Family("gpt2", PRESETS, FORMAT)

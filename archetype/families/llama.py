@@ -1,18 +1,18 @@
 """Llama 2, 3, 3.1 and 3.2 (Touvron 2023, Dubey 2024), as transformers' `llama` writes them."""
 
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from archetype import spec
 from archetype.errors import CheckpointError
-from archetype.families.config import Config, activation_name
+from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
-from archetype.families.format import Format, expect_kind
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Converted, Key, Row, Values, expect_kind, ignored, width, with_defaults
 from archetype.families.rope import read_rotary, write_rotary
 from archetype.families.rules import linear_rules, rule
 from archetype.families.standard_block import ALL_BIASES
-from archetype.spec.base import MAX_LENGTH, MAX_WIDE
-from archetype.spec.layers import MAX_LAYERS
 
 
 def llama(
@@ -66,93 +66,64 @@ def llama(
     )
 
 
-def read_design(config: Config, **defaults: Any) -> dict[str, Any]:
-    """The arguments of `llama` that the keys give which every format of its kind has; `defaults` are its library's."""
-    known: dict[str, Any] = {
-        "hidden_size": 4096,
-        "num_attention_heads": 32,
-        "num_hidden_layers": 32,
-        "intermediate_size": 11_008,
-        "vocab_size": 32_000,
-        "max_position_embeddings": 2048,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10_000.0,
-        "tie_word_embeddings": False,
-    } | defaults
-    d_model, num_heads = (config.size(key, known[key]) for key in ("hidden_size", "num_attention_heads"))
-    head_dim = config.size("head_dim", known.get("head_dim", max(1, d_model // num_heads)))
-    null = "num_key_value_heads" in config.values and config.values["num_key_value_heads"] is None
-    context_length = config.size("max_position_embeddings", known["max_position_embeddings"], MAX_LENGTH)
-    position = read_rotary(config, head_dim, context_length, known["rope_theta"])
-    if position.dim is not None:  # transformers turns whole heads here, whatever the file says
-        raise config.error("partial_rotary_factor", "this format turns whole heads", "remove it")
-    return {
-        "num_layers": config.size("num_hidden_layers", known["num_hidden_layers"], MAX_LAYERS),
-        "d_model": d_model,
-        "num_heads": num_heads,
-        "num_kv_heads": config.size(
-            "num_key_value_heads", num_heads if null else known.get("num_key_value_heads", num_heads)
-        ),
-        "head_dim": head_dim,
-        "d_ff": config.size("intermediate_size", known["intermediate_size"], MAX_WIDE),
-        "vocab_size": config.size("vocab_size", known["vocab_size"], MAX_WIDE),
-        "context_length": context_length,
-        "position": position,
-        "eps": config.positive("rms_norm_eps", known["rms_norm_eps"]),
-        "attention_dropout": config.rate("attention_dropout", 0.0),
-        "tied": config.flag("tie_word_embeddings", known["tie_word_embeddings"]),
-        "std": config.positive("initializer_range", 0.02),
-    }
+def rotary_keys(theta: float) -> Converted:
+    """Rotary positions, which turn whole heads in these formats; `theta` is the library's default."""
+
+    def read(config: Config, values: Values) -> Values:
+        position = read_rotary(config, values["head_dim"], values["context_length"], theta)
+        if position.dim is not None:  # transformers turns whole heads here, whatever the file says
+            raise config.error("partial_rotary_factor", "this format turns whole heads", "remove it")
+        return {"position": position}
+
+    def write(model: spec.Decoder) -> dict[str, Any]:
+        mixer = expect_kind(spec.Attention, model.layers[0].mixer, "layers[0].mixer")
+        heads, position = mixer.sizes(model.d_model), mixer.position
+        if heads.rotary_dim != heads.head_dim:
+            cause = "this format turns whole heads"
+            raise CheckpointError("layers[0].mixer.position.dim", cause, "export to another family")
+        rotary = expect_kind(spec.Rotary, position, "layers[0].mixer.position")
+        return {"rope_parameters": write_rotary(rotary, heads.head_dim)}
+
+    return Converted(read, write)
 
 
-def read(config: Config) -> spec.Decoder:
-    """config.json to specification."""
-    config.get("pretraining_tp")  # a way to split the products, not another result
-    return llama(
-        **read_design(config),
-        activation=config.activation("hidden_act", "silu"),
-        attention_bias=config.flag("attention_bias", False),
-        mlp_bias=config.flag("mlp_bias", False),
+def design_keys(theta: float = 10_000.0, feedforward: str = "block.feedforward", **defaults: Any) -> tuple[Row, ...]:
+    """The keys that every format of Llama's kind has; `theta` and `defaults` are its library's.
+
+    `feedforward` is the path of the part that has the inner width.
+    """
+    rows = (
+        Key("hidden_size", "d_model", 4096),
+        Key("num_attention_heads", "num_heads", 32),
+        Key("head_dim", "head_dim", lambda values: max(1, values["d_model"] // values["num_heads"])),
+        Key("max_position_embeddings", "context_length", 2048),
+        rotary_keys(theta),
+        Key("num_hidden_layers", "num_layers", 32),
+        Key("num_key_value_heads", "num_kv_heads", itemgetter("num_heads"), null=itemgetter("num_heads")),
+        Key("intermediate_size", "d_ff", 11_008, path=width(feedforward)),
+        Key("vocab_size", "vocab_size", 32_000),
+        Key("rms_norm_eps", "eps", 1e-6),
+        Key("attention_dropout", "attention_dropout", 0.0),
+        Key("tie_word_embeddings", "tied", False),
+        Key("initializer_range", "std", 0.02),
     )
+    return with_defaults(rows, **defaults)
 
 
-def write_design(model: spec.ModelSpec, activation: str = "hidden_act") -> dict[str, Any]:
-    """The keys that every format of Llama's kind has; `activation` is what this one calls the nonlinearity."""
-    decoder = expect_kind(spec.Decoder, model, "kind")
-    block = decoder.layers[0]
-    norm = expect_kind(spec.RMSNorm, decoder.final_norm, "final_norm")
-    mixer = expect_kind(spec.Attention, block.mixer, "layers[0].mixer")
-    rotary = expect_kind(spec.Rotary, mixer.position, "layers[0].mixer.position")
-    feedforward = expect_kind(spec.GatedMLP, block.feedforward, "layers[0].feedforward")
-    heads = mixer.sizes(decoder.d_model)
-    if heads.rotary_dim != heads.head_dim:
-        cause = "this format turns whole heads"
-        raise CheckpointError("layers[0].mixer.position.dim", cause, "export to another family")
-    return {
-        "vocab_size": decoder.vocab_size,
-        "max_position_embeddings": decoder.context_length,
-        "hidden_size": decoder.d_model,
-        "num_hidden_layers": decoder.num_layers,
-        "num_attention_heads": heads.num_heads,
-        "num_key_value_heads": heads.num_kv_heads,
-        "head_dim": heads.head_dim,
-        "intermediate_size": feedforward.width(decoder.d_model),
-        activation: activation_name(feedforward.activation),
-        "rms_norm_eps": norm.eps,
-        "rope_parameters": write_rotary(rotary, heads.head_dim),
-        "attention_dropout": mixer.dropout,
-        "tie_word_embeddings": decoder.head.tied,
-        "initializer_range": getattr(decoder.initialization, "std", 0.02),
-    }
-
-
-def write(model: spec.ModelSpec) -> dict[str, Any]:
-    """Specification to config.json."""
-    written = write_design(model)
-    block = expect_kind(spec.Decoder, model, "kind").layers[0]
-    biases = expect_kind(spec.Attention, block.mixer, "layers[0].mixer").bias
-    feedforward = expect_kind(spec.GatedMLP, block.feedforward, "layers[0].feedforward")
-    return written | {"attention_bias": biases.q, "mlp_bias": feedforward.bias}
+# The only kinds of parts that a format of Llama's kind has.
+PARTS: dict[str, type[spec.Spec]] = {
+    "final_norm": spec.RMSNorm,
+    "block.mixer": spec.Attention,
+    "block.mixer.position": spec.Rotary,
+    "block.feedforward": spec.GatedMLP,
+}
+KEYS = ConfigTable(llama, (
+    ignored("pretraining_tp"),  # a way to split the products, not another result
+    *design_keys(),
+    Key("hidden_act", "activation", "silu"),
+    Key("attention_bias", "attention_bias", False),
+    Key("mlp_bias", "mlp_bias", False),
+), parts=PARTS)  # fmt: skip
 
 
 ATTENTION = (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("o_proj", "o"))
@@ -190,39 +161,24 @@ def _llama31(factor: float, **sizes: Any) -> spec.Decoder:
 
 
 PRESETS = {
-    **presets(
-        "Touvron 2023 (Llama 2), meta-llama/Llama-2-*-hf config.json",
-        llama,
-        {
-            "llama-2-7b": dict(num_layers=32, d_model=4096, num_heads=32, d_ff=11_008),
-            "llama-2-13b": dict(num_layers=40, d_model=5120, num_heads=40, d_ff=13_824),
-            "llama-2-70b": dict(num_layers=80, d_model=8192, num_heads=64, num_kv_heads=8, d_ff=28_672),
-        },
-    ),
-    **presets(
-        "Dubey 2024, table 3; meta-llama/Meta-Llama-3-* config.json",
-        _llama3,
-        {
-            "llama-3-8b": dict(num_layers=32, d_model=4096, num_heads=32, d_ff=14_336),
-            "llama-3-70b": dict(num_layers=80, d_model=8192, num_heads=64, d_ff=28_672),
-        },
-    ),
-    **presets(
-        "Dubey 2024, table 3; meta-llama/Llama-3.1-* config.json",
-        _llama31,
-        {"llama-3.1-405b": dict(num_layers=126, d_model=16_384, num_heads=128, d_ff=53_248, factor=8.0)},
-    ),
-    **presets(
-        "meta-llama/Llama-3.2-* config.json",
-        partial(_llama31, factor=32.0, tied=True),
-        {
-            "llama-3.2-1b": dict(num_layers=16, d_model=2048, num_heads=32, d_ff=8192),
-            "llama-3.2-3b": dict(num_layers=28, d_model=3072, num_heads=24, d_ff=8192),
-        },
-    ),
+    **presets("Touvron 2023 (Llama 2), meta-llama/Llama-2-*-hf config.json", llama, {
+        "llama-2-7b": dict(num_layers=32, d_model=4096, num_heads=32, d_ff=11_008),
+        "llama-2-13b": dict(num_layers=40, d_model=5120, num_heads=40, d_ff=13_824),
+        "llama-2-70b": dict(num_layers=80, d_model=8192, num_heads=64, num_kv_heads=8, d_ff=28_672),
+    }),
+    **presets("Dubey 2024, table 3; meta-llama/Meta-Llama-3-* config.json", _llama3, {
+        "llama-3-8b": dict(num_layers=32, d_model=4096, num_heads=32, d_ff=14_336),
+        "llama-3-70b": dict(num_layers=80, d_model=8192, num_heads=64, d_ff=28_672),
+    }),
+    **presets("Dubey 2024, table 3; meta-llama/Llama-3.1-* config.json", _llama31,
+        {"llama-3.1-405b": dict(num_layers=126, d_model=16_384, num_heads=128, d_ff=53_248, factor=8.0)}),
+    **presets("meta-llama/Llama-3.2-* config.json", partial(_llama31, factor=32.0, tied=True), {
+        "llama-3.2-1b": dict(num_layers=16, d_model=2048, num_heads=32, d_ff=8192),
+        "llama-3.2-3b": dict(num_layers=28, d_model=3072, num_heads=24, d_ff=8192),
+    }),
     **tiny(llama, {"llama-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172)}),
-}
+}  # fmt: skip
 
 INV_FREQ = (r".*rotary_emb\.inv_freq",)  # a table that old files hold
-FORMAT = Format("llama", "LlamaForCausalLM", read, write, RULES, "model.", INV_FREQ)
+FORMAT = Format("llama", "LlamaForCausalLM", KEYS, RULES, "model.", INV_FREQ)
 FAMILY = Family("llama", PRESETS, FORMAT)

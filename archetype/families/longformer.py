@@ -3,10 +3,11 @@
 from typing import Any
 
 from archetype import spec
-from archetype.families.bert import architecture, bert, body_rules, read_design, write_design
+from archetype.families.bert import DESIGN, PARTS, architecture, bert, body_rules
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
-from archetype.families.format import Format, expect_kind
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Converted, Expected, Values, expect_kind, ignored
 from archetype.families.rules import Rule, linear_rules, rule
 from archetype.spec.base import MAX_SIZE
 
@@ -44,41 +45,46 @@ def longformer(
     )
 
 
-def read(config: Config) -> spec.Encoder:
-    """config.json to specification.
-
-    No key says which tokens are global: transformers asks with every text. Here it is the first, as in the paper's
-    classification of texts.
-    """
-    design = read_design(config)
-    config.get("onnx_export")
-    config.get("ignore_attention_mask")
-    config.expect("attention_mode", "longformer", "another attention of the authors' own program")
+def _read_positions(config: Config, values: Values) -> Values:
+    """Positions are counted from the number after padding's, and the table has rows for those before as well."""
     offset = config.count("pad_token_id", PADDING) + 1
-    if (context_length := design.pop("context_length") - offset) < 1:
-        raise config.error("max_position_embeddings", "leaves no position beyond that of padding", "mend the file")
+    if (context_length := values["context_length"] - offset) < 1:
+        raise config.error("max_position_embeddings", "leaves no position beyond that of padding", "fix the file")
+    return {"context_length": context_length, "offset": offset}
+
+
+def _write_positions(model: spec.Encoder) -> dict[str, Any]:
+    offset = expect_kind(spec.Learned, model.embedding.position, "embedding.position").offset
+    return {"max_position_embeddings": model.context_length + offset, "pad_token_id": offset - 1}
+
+
+def _read_windows(config: Config, values: Values) -> Values:
     windows = config.get("attention_window", 512)
-    windows = [windows] * design["num_layers"] if isinstance(windows, int) else windows
-    if not isinstance(windows, list) or len(windows) != design["num_layers"]:
-        raise config.error("attention_window", f"{windows!r} does not give each layer a width", "mend the file")
-    for width in windows:
-        if not isinstance(width, int) or isinstance(width, bool) or not 2 <= width <= MAX_SIZE or width % 2:
-            raise config.error("attention_window", f"{width!r} is not an even number from 2 to {MAX_SIZE}", "mend it")
-    return longformer(**design, windows=tuple(windows), context_length=context_length, offset=offset)
+    windows = [windows] * values["num_layers"] if isinstance(windows, int) else windows
+    if not isinstance(windows, list) or len(windows) != values["num_layers"]:
+        raise config.error("attention_window", f"{windows!r} does not give each layer a width", "fix the file")
+    for size in windows:
+        if not isinstance(size, int) or isinstance(size, bool) or not 2 <= size <= MAX_SIZE or size % 2:
+            cause = f"{size!r} is not an even number from 2 to {MAX_SIZE}"
+            raise config.error("attention_window", cause, "fix the file")
+    return {"windows": tuple(windows)}
 
 
-def write(model: spec.ModelSpec) -> dict[str, Any]:
-    """Specification to config.json."""
-    written = write_design(model)
-    encoder = expect_kind(spec.Encoder, model, "kind")
-    offset = expect_kind(spec.Learned, encoder.embedding.position, "embedding.position").offset
-    mixers = [expect_kind(spec.Attention, block.mixer, "layers[*].mixer") for block in encoder.layers]
+def _write_windows(model: spec.Encoder) -> dict[str, Any]:
+    mixers = [expect_kind(spec.Attention, block.mixer, "layers[*].mixer") for block in model.layers]
     patterns = [expect_kind(spec.GlobalWindow, mixer.pattern, "layers[*].mixer.pattern") for mixer in mixers]
-    return written | {
-        "attention_window": [pattern.size for pattern in patterns],
-        "max_position_embeddings": encoder.context_length + offset,
-        "pad_token_id": offset - 1,
-    }
+    return {"attention_window": [pattern.size for pattern in patterns]}
+
+
+# No key says which tokens are global: transformers asks with every text. Here it is the first, as in the paper's
+# classification of texts.
+KEYS = ConfigTable(longformer, (
+    *DESIGN,
+    ignored("onnx_export", "ignore_attention_mask"),
+    Expected("attention_mode", "longformer", "another attention of the authors' own program"),
+    Converted(_read_positions, _write_positions),
+    Converted(_read_windows, _write_windows),
+), spec.Encoder, PARTS)  # fmt: skip
 
 
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
@@ -97,27 +103,12 @@ def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     )
 
 
-FAMILY = Family(
-    "longformer",
-    {
-        **presets(
-            "Beltagy 2020, section 5; allenai/longformer-*-4096 config.json",
-            longformer,
-            {
-                "longformer-base": dict(num_layers=12, d_model=768, num_heads=12),
-                "longformer-large": dict(num_layers=24, d_model=1024, num_heads=16),
-            },
-        ),
-        **tiny(longformer, {"longformer-tiny": dict(num_layers=2, num_heads=4, windows=(32,), vocab_size=257)}),
-    },
-    Format(
-        "longformer",
-        lambda model: architecture("Longformer", model),
-        read,
-        write,
-        rules,
-        "longformer.",
-        (r"(longformer\.)?embeddings\.position_ids", r"(longformer\.)?pooler\..*", r"lm_head\.bias"),
-        {"lm_head.decoder.weight": "embedding.token.weight", "lm_head.decoder.bias": "lm_head.bias"},
-    ),
-)
+FAMILY = Family("longformer", {
+    **presets("Beltagy 2020, section 5; allenai/longformer-*-4096 config.json", longformer, {
+        "longformer-base": dict(num_layers=12, d_model=768, num_heads=12),
+        "longformer-large": dict(num_layers=24, d_model=1024, num_heads=16),
+    }),
+    **tiny(longformer, {"longformer-tiny": dict(num_layers=2, num_heads=4, windows=(32,), vocab_size=257)}),
+}, Format("longformer", lambda model: architecture("Longformer", model), KEYS, rules, "longformer.",
+    (r"(longformer\.)?embeddings\.position_ids", r"(longformer\.)?pooler\..*", r"lm_head\.bias"),
+    {"lm_head.decoder.weight": "embedding.token.weight", "lm_head.decoder.bias": "lm_head.bias"}))  # fmt: skip

@@ -4,19 +4,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from archetype import spec
-from archetype.families.config import Config, activation_name
+from archetype.families.config import Config
 from archetype.families.family import Family, presets
-from archetype.families.format import Format, expect_kind
+from archetype.families.format import Format
+from archetype.families.keys import (
+    ConfigTable,
+    Converted,
+    Expected,
+    Key,
+    Values,
+    check_num_layers,
+    check_width,
+    expect_kind,
+    ignored,
+    width,
+)
 from archetype.families.rules import Rule, linear_rules, rule
 from archetype.families.standard_block import standard_block
-from archetype.spec.base import MAX_LENGTH, MAX_WIDE
-from archetype.spec.layers import MAX_LAYERS
-
-# Of Marian's own program, all of them as here: post-norm, positions computed, and a bias of the logits.
-IGNORED = (
-    "num_hidden_layers", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop", "extra_pos_embeddings",
-    "classif_dropout", "classifier_dropout",
-)  # fmt: skip
 
 
 def marian(
@@ -73,72 +77,55 @@ def marian(
     )
 
 
-def read(config: Config) -> spec.EncoderDecoder:
-    """config.json to specification."""
-    for key in IGNORED:
-        config.get(key)
-    for key, value in (
-        ("normalize_before", False),
-        ("normalize_embedding", False),
-        ("add_final_layer_norm", False),
-        ("add_bias_logits", False),
-        ("static_position_embeddings", True),
-        ("tie_word_embeddings", True),
-        ("tie_encoder_decoder", False),
-    ):
-        config.expect(key, value, "another design")
-    vocab_size, shared = (
-        config.size("vocab_size", 58_101, MAX_WIDE),
-        config.flag("share_encoder_decoder_embeddings", True),
-    )
-    target_size = config.size("decoder_vocab_size", vocab_size, MAX_WIDE)
-    num_layers, num_heads = config.size("encoder_layers", 12, MAX_LAYERS), config.size("encoder_attention_heads", 16)
-    d_ff = config.size("encoder_ffn_dim", 4096, MAX_WIDE)
-    return marian(
-        num_layers=num_layers,
-        num_decoder_layers=config.size("decoder_layers", 12, MAX_LAYERS),
-        d_model=config.size("d_model", 1024),
-        num_heads=num_heads,
-        num_decoder_heads=config.size("decoder_attention_heads", 16),
-        d_ff=d_ff,
-        decoder_d_ff=config.size("decoder_ffn_dim", 4096, MAX_WIDE),
-        vocab_size=vocab_size if shared else target_size,
-        source_vocab_size=None if shared or target_size == vocab_size else vocab_size,
-        shared=shared,
-        scaled=config.flag("scale_embedding", False),
-        context_length=config.size("max_position_embeddings", 1024, MAX_LENGTH),
-        activation=config.activation("activation_function", "gelu"),
-        dropout=config.rate("dropout", 0.1),
-        attention_dropout=config.rate("attention_dropout", 0.0),
-        std=config.positive("init_std", 0.02),
-    )
+def _read_vocabularies(config: Config, values: Values) -> Values:
+    """One table of vectors for both sides, or one for each, of a vocabulary that may be its own."""
+    vocab_size = check_width(config, "vocab_size", 58_101)
+    shared = config.flag("share_encoder_decoder_embeddings", True)
+    target_size = check_width(config, "decoder_vocab_size", vocab_size)
+    if shared:
+        return {"vocab_size": vocab_size, "shared": True}
+    source_size = None if target_size == vocab_size else vocab_size
+    return {"vocab_size": target_size, "source_vocab_size": source_size, "shared": False}
 
 
-def write(model: spec.ModelSpec) -> dict[str, Any]:
-    """Specification to config.json."""
-    pair = expect_kind(spec.EncoderDecoder, model, "kind")
-    sides: dict[str, Any] = {}
-    for side, stack in (("encoder", pair.encoder), ("decoder", pair.decoder)):
-        mixer = expect_kind(spec.Attention, stack.layers[0].mixer, f"{side}.layers[0].mixer")
-        feedforward = expect_kind(spec.MLP, stack.layers[0].feedforward, f"{side}.layers[0].feedforward")
-        sides |= {
-            f"{side}_layers": len(stack.layers),
-            f"{side}_attention_heads": mixer.num_heads,
-            f"{side}_ffn_dim": feedforward.width(pair.d_model),
-            "activation_function": activation_name(feedforward.activation),
-            "attention_dropout": mixer.dropout,
-        }
-    return sides | {
-        "vocab_size": pair.source_vocab_size or pair.vocab_size,
-        "decoder_vocab_size": pair.vocab_size,
-        "share_encoder_decoder_embeddings": pair.embedding.shared,
-        "max_position_embeddings": pair.context_length,
-        "d_model": pair.d_model,
-        "scale_embedding": pair.embedding.scale != 1.0,
-        "dropout": pair.embedding.dropout,
-        "init_std": getattr(pair.initialization, "std", 0.02),
-        "is_encoder_decoder": True,
+def _write_vocabularies(model: spec.EncoderDecoder) -> dict[str, Any]:
+    return {
+        "vocab_size": model.source_vocab_size or model.vocab_size,
+        "decoder_vocab_size": model.vocab_size,
+        "share_encoder_decoder_embeddings": model.embedding.shared,
     }
+
+
+KEYS = ConfigTable(marian, (
+    # of Marian's own program, all of them as here: post-norm, positions computed, and a bias of the logits
+    ignored("num_hidden_layers", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop", "extra_pos_embeddings",
+        "classif_dropout", "classifier_dropout"),
+    *(Expected(name, False, "another design") for name in (
+        "normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits", "tie_encoder_decoder"
+    )),
+    *(Expected(name, True, "another design") for name in ("static_position_embeddings", "tie_word_embeddings")),
+    Converted(_read_vocabularies, _write_vocabularies),
+    Key("encoder_layers", "num_layers", 12, path=lambda model: len(model.encoder.layers)),
+    Key("encoder_attention_heads", "num_heads", 16),
+    Key("encoder_ffn_dim", "d_ff", 4096),
+    Key("decoder_layers", "num_decoder_layers", 12, check=check_num_layers,
+        path=lambda model: len(model.decoder.layers)),
+    Key("d_model", "d_model", 1024),
+    Key("decoder_attention_heads", "num_decoder_heads", 16, path="decoder.block.mixer.num_heads"),
+    Key("decoder_ffn_dim", "decoder_d_ff", 4096, check=check_width, path=width("decoder.block.feedforward")),
+    Key("scale_embedding", "scaled", False, check=Config.flag, path="embedding.scale",
+        encode=lambda scale: scale != 1.0),
+    Key("max_position_embeddings", "context_length", 1024),
+    Key("activation_function", "activation", "gelu", path="decoder.block.feedforward.activation"),
+    Key("dropout", "dropout", 0.1, path="embedding.dropout"),
+    Key("attention_dropout", "attention_dropout", 0.0, path="decoder.block.mixer.dropout"),
+    Key("init_std", "std", 0.02),
+), spec.EncoderDecoder, {
+    "block.mixer": spec.Attention,
+    "block.feedforward": spec.MLP,
+    "decoder.block.mixer": spec.Attention,
+    "decoder.block.feedforward": spec.MLP,
+})  # fmt: skip
 
 
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
@@ -166,21 +153,7 @@ def _stack_rules(stack: str, attention: tuple[tuple[str, str], ...]) -> Iterator
 
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 
-FAMILY = Family(
-    "marian",
-    presets(
-        "Helsinki-NLP/opus-mt-* config.json (those with 58,101 tokens)",
-        marian,
-        {"opus-mt": dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048)},
-    ),
-    Format(
-        "marian",
-        "MarianMTModel",
-        read,
-        write,
-        rules,
-        "",
-        (r"model\.(encoder|decoder)\.embed_positions\.weight",),  # they are computed
-        dict.fromkeys((SOURCE, TARGET, "lm_head.weight"), "embedding.token.weight"),
-    ),
-)
+COMPUTED = r"model\.(encoder|decoder)\.embed_positions\.weight"
+FAMILY = Family("marian", presets("Helsinki-NLP/opus-mt-* config.json (those with 58,101 tokens)", marian,
+    {"opus-mt": dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048)}), Format("marian", "MarianMTModel", KEYS,
+    rules, "", (COMPUTED,), dict.fromkeys((SOURCE, TARGET, "lm_head.weight"), "embedding.token.weight")))  # fmt: skip

@@ -46,25 +46,14 @@ def _stack(side: Side) -> spec.SizedStack:
     return spec.SizedStack(d_model=side.d_model, layers=spec.repeat(side.num_layers, block), final_norm=norm)
 
 
-FAMILY = Family(
-    "megabyte",
-    {
-        **presets(
-            "Yu 2023, tables 14, 15 and 17, whose names the layers alone do not add up to; appendix A.1",
-            partial(megabyte, std=0.006),
-            {
-                "megabyte-758m-262m": dict(global_model=Side(14, 2048, 32), local_model=Side(18, 1024, 16)),
-                "megabyte-1.3b-350m": dict(global_model=Side(24, 2048, 32), local_model=Side(24, 1024, 16)),
-            },
-        ),
-        **presets(
-            TINY,
-            megabyte,
-            {
-                "megabyte-tiny": dict(
-                    global_model=Side(2, 64, 4), local_model=Side(2, 64, 4), patch_size=4, context_length=128
-                )
-            },
-        ),
-    },
-)
+FAMILY = Family("megabyte", {
+    **presets("Yu 2023, tables 14, 15 and 17, whose names the layers alone do not add up to; appendix A.1",
+        partial(megabyte, std=0.006), {
+        "megabyte-758m-262m": dict(global_model=Side(14, 2048, 32), local_model=Side(18, 1024, 16)),
+        "megabyte-1.3b-350m": dict(global_model=Side(24, 2048, 32), local_model=Side(24, 1024, 16)),
+    }),
+    **presets(TINY, megabyte, {
+        "megabyte-tiny": dict(global_model=Side(2, 64, 4), local_model=Side(2, 64, 4), patch_size=4,
+            context_length=128),
+    }),
+})  # fmt: skip

@@ -5,8 +5,9 @@ from typing import Any
 from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
-from archetype.families.format import Format, expect_kind
-from archetype.families.llama import INV_FREQ, RULES, llama, read_design, write_design
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Key, expect_kind
+from archetype.families.llama import INV_FREQ, PARTS, RULES, design_keys, llama
 
 
 def mistral(*, window: int | None = 4096, context_length: int = 32_768, **design: Any) -> spec.Decoder:
@@ -15,32 +16,21 @@ def mistral(*, window: int | None = 4096, context_length: int = 32_768, **design
     return llama(context_length=context_length, patterns=(pattern,), **design)
 
 
-def read(config: Config) -> spec.Decoder:
-    """config.json to specification."""
-    defaults = {"num_key_value_heads": 8, "intermediate_size": 14_336, "max_position_embeddings": 131_072}
-    return mistral(
-        **read_design(config, **defaults),
-        window=config.optional_size("sliding_window", 4096),
-        activation=config.activation("hidden_act", "silu"),
-    )
+def window_size(model: spec.Decoder) -> int | None:
+    """The width of the first layer's window; None where it has none."""
+    mixer = expect_kind(spec.Attention, model.layers[0].mixer, "layers[0].mixer")
+    return mixer.pattern.size if isinstance(mixer.pattern, spec.Window) else None
 
 
-def write(model: spec.ModelSpec) -> dict[str, Any]:
-    """Specification to config.json."""
-    written = write_design(model)
-    mixer = expect_kind(spec.Attention, expect_kind(spec.Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
-    return written | {"sliding_window": mixer.pattern.size if isinstance(mixer.pattern, spec.Window) else None}
+KEYS = ConfigTable(mistral, (
+    *design_keys(num_key_value_heads=8, intermediate_size=14_336, max_position_embeddings=131_072),
+    Key("sliding_window", "window", 4096, check=Config.optional_size, path=window_size),
+    Key("hidden_act", "activation", "silu"),
+), parts=PARTS)  # fmt: skip
 
 
-FAMILY = Family(
-    "mistral",
-    {
-        **presets(
-            "Jiang 2023, table 1; mistralai/Mistral-7B-v0.1 config.json",
-            mistral,
-            {"mistral-7b": dict(num_layers=32, d_model=4096, num_heads=32, num_kv_heads=8, d_ff=14_336)},
-        ),
-        **tiny(mistral, {"mistral-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172, window=32)}),
-    },
-    Format("mistral", "MistralForCausalLM", read, write, RULES, "model.", INV_FREQ),
-)
+FAMILY = Family("mistral", {
+    **presets("Jiang 2023, table 1; mistralai/Mistral-7B-v0.1 config.json", mistral,
+        {"mistral-7b": dict(num_layers=32, d_model=4096, num_heads=32, num_kv_heads=8, d_ff=14_336)}),
+    **tiny(mistral, {"mistral-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172, window=32)}),
+}, Format("mistral", "MistralForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip

@@ -1,19 +1,12 @@
 """MPT (MosaicML 2023): ALiBi, and no bias anywhere; as transformers' `mpt` writes it."""
 
-from typing import Any
-
 from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
-from archetype.families.format import Format, expect_kind
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Expected, Key, Section, ignored
 from archetype.families.rules import rule
 from archetype.families.standard_block import standard_block
-from archetype.spec.base import MAX_LENGTH, MAX_WIDE
-from archetype.spec.layers import MAX_LAYERS
-
-# How to compute and to begin, not what.
-IGNORED = ("init_device", "init_config", "embedding_fraction", "norm_type", "tokenizer_name", "verbose", "emb_pdrop",
-           "learned_pos_emb")  # fmt: skip
 
 
 def mpt(
@@ -56,62 +49,36 @@ def mpt(
     )
 
 
-def read(config: Config) -> spec.Decoder:
-    """config.json to specification."""
-    for key in IGNORED:
-        config.get(key)
-    config.expect("expansion_ratio", 4, "another width of the feed-forward parts")
-    config.expect("logit_scale", None, "scaled logits")
-    config.expect("no_bias", True, "biases")
-    attention = config.section("attn_config") or Config({}, f"{config.place}: attn_config")
-    attention.get("attn_impl")
-    for key, value, meaning in (
-        ("attn_type", "multihead_attention", "shared keys and values"),
-        ("clip_qkv", None, "clipped queries, keys and values"),
-        ("prefix_lm", False, "a prefix that sees all of itself"),
-        ("qk_ln", False, "norms of queries and keys"),
-        ("attn_uses_sequence_id", False, "several texts in a row"),
-        ("alibi", True, "other positions than ALiBi"),
-        ("alibi_bias_max", 8, "other slopes"),
-    ):
-        attention.expect(key, value, meaning)
-    dropout = attention.rate("attn_pdrop", 0.0)
-    scale = attention.optional_positive("softmax_scale")
-    attention.finish()
-    return mpt(
-        num_layers=config.size("n_layers", 24, MAX_LAYERS),
-        d_model=config.size("d_model", 2048),
-        num_heads=config.size("n_heads", 16),
-        vocab_size=config.size("vocab_size", 50_368, MAX_WIDE),
-        context_length=config.size("max_seq_len", 2048, MAX_LENGTH),
-        eps=config.positive("layer_norm_epsilon", 1e-5),
-        scale=scale,
-        attention_dropout=dropout,
-        dropout=config.rate("resid_pdrop", 0.0),
-        tied=config.flag("tie_word_embeddings", True),
-        std=config.positive("initializer_range", 0.02),
-    )
-
-
-def write(model: spec.ModelSpec) -> dict[str, Any]:
-    """Specification to config.json."""
-    decoder = expect_kind(spec.Decoder, model, "kind")
-    mixer = expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
-    norm = expect_kind(spec.LayerNorm, decoder.final_norm, "final_norm")
-    return {
-        "vocab_size": decoder.vocab_size,
-        "max_seq_len": decoder.context_length,
-        "d_model": decoder.d_model,
-        "n_layers": decoder.num_layers,
-        "n_heads": mixer.num_heads,
-        "expansion_ratio": 4,
-        "layer_norm_epsilon": norm.eps,
-        "attn_config": {"softmax_scale": mixer.scale},
-        "no_bias": True,
-        "resid_pdrop": decoder.layers[0].dropout,
-        "tie_word_embeddings": decoder.head.tied,
-        "initializer_range": getattr(decoder.initialization, "std", 0.02),
-    }
+ATTENTION_KEYS = (
+    ignored("attn_impl"),
+    Expected("attn_type", "multihead_attention", "shared keys and values"),
+    Expected("clip_qkv", None, "clipped queries, keys and values"),
+    Expected("prefix_lm", False, "a prefix that sees all of itself"),
+    Expected("qk_ln", False, "norms of queries and keys"),
+    Expected("attn_uses_sequence_id", False, "several texts in a row"),
+    Expected("alibi", True, "other positions than ALiBi"),
+    Expected("alibi_bias_max", 8, "other slopes"),
+    Key("attn_pdrop", "attention_dropout", 0.0),
+    Key("softmax_scale", "scale", check=Config.optional_positive),
+)
+KEYS = ConfigTable(mpt, (
+    # how to compute and to begin, not what
+    ignored("init_device", "init_config", "embedding_fraction", "norm_type", "tokenizer_name", "verbose", "emb_pdrop",
+        "learned_pos_emb"),
+    Expected("expansion_ratio", 4, "another width of the feed-forward parts", path=lambda model: 4),
+    Expected("logit_scale", None, "scaled logits"),
+    Expected("no_bias", True, "biases", path=lambda model: True),
+    Section("attn_config", ATTENTION_KEYS),
+    Key("n_layers", "num_layers", 24),
+    Key("d_model", "d_model", 2048),
+    Key("n_heads", "num_heads", 16),
+    Key("vocab_size", "vocab_size", 50_368),
+    Key("max_seq_len", "context_length", 2048),
+    Key("layer_norm_epsilon", "eps", 1e-5),
+    Key("resid_pdrop", "dropout", 0.0),
+    Key("tie_word_embeddings", "tied", True),
+    Key("initializer_range", "std", 0.02),
+), parts={"block.mixer": spec.Attention, "final_norm": spec.LayerNorm})  # fmt: skip
 
 
 BLOCK, LAYER = "transformer.blocks.{i}", "blocks.{i}"
@@ -127,15 +94,8 @@ RULES = (
     rule("lm_head.weight", "lm_head.weight"),
 )
 
-FAMILY = Family(
-    "mpt",
-    {
-        **presets(
-            "MosaicML 2023; mosaicml/mpt-7b config.json",
-            mpt,
-            {"mpt-7b": dict(num_layers=32, d_model=4096, num_heads=32)},
-        ),
-        **tiny(mpt, {"mpt-tiny": dict(num_layers=2, num_heads=4)}),
-    },
-    Format("mpt", "MptForCausalLM", read, write, RULES, "transformer."),
-)
+FAMILY = Family("mpt", {
+    **presets("MosaicML 2023; mosaicml/mpt-7b config.json", mpt,
+        {"mpt-7b": dict(num_layers=32, d_model=4096, num_heads=32)}),
+    **tiny(mpt, {"mpt-tiny": dict(num_layers=2, num_heads=4)}),
+}, Format("mpt", "MptForCausalLM", KEYS, RULES, "transformer."))  # fmt: skip

@@ -27,14 +27,8 @@ def recurrent(
     )
 
 
-FAMILY = Family(
-    "recurrent",
-    tiny(
-        recurrent,
-        {
-            "rnn-tiny": dict(num_layers=2, mixer=spec.RNN()),
-            "lstm-tiny": dict(num_layers=2, mixer=spec.LSTM()),
-            "gru-tiny": dict(num_layers=2, mixer=spec.GRU()),
-        },
-    ),
-)
+FAMILY = Family("recurrent", tiny(recurrent, {
+    "rnn-tiny": dict(num_layers=2, mixer=spec.RNN()),
+    "lstm-tiny": dict(num_layers=2, mixer=spec.LSTM()),
+    "gru-tiny": dict(num_layers=2, mixer=spec.GRU()),
+}))  # fmt: skip

@@ -1,72 +1,47 @@
-"""All families, one row each, and all presets by name."""
+"""All families by name, each imported when it is first asked for, and all presets by name."""
 
 import difflib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
 
 from archetype.errors import CheckpointError, SpecError
-from archetype.families import (
-    bert,
-    bigbird,
-    bloom,
-    deepseek_v2,
-    gemma,
-    gemma2,
-    gpt2,
-    gpt3,
-    llama,
-    longformer,
-    mamba,
-    marian,
-    megabyte,
-    mistral,
-    mixtral,
-    mpt,
-    ngram,
-    qwen2,
-    recurrent,
-    seq2seq,
-    sparse_transformer,
-    t5,
-    transformer,
-    vit,
-)
 from archetype.families.family import Family, Preset
+from archetype.families.index import preset_facts
 from archetype.spec import ModelSpec
 
-FAMILIES: dict[str, Family] = {
-    family.name: family
-    for family in (
-        ngram.FAMILY,
-        recurrent.FAMILY,
-        seq2seq.FAMILY,
-        transformer.FAMILY,
-        marian.FAMILY,
-        bert.FAMILY,
-        gpt2.FAMILY,
-        gpt3.FAMILY,
-        t5.FAMILY,
-        llama.FAMILY,
-        mistral.FAMILY,
-        qwen2.FAMILY,
-        gemma.FAMILY,
-        gemma2.FAMILY,
-        deepseek_v2.FAMILY,
-        mixtral.FAMILY,
-        sparse_transformer.FAMILY,
-        longformer.FAMILY,
-        bigbird.FAMILY,
-        bloom.FAMILY,
-        mpt.FAMILY,
-        mamba.FAMILY,
-        megabyte.FAMILY,
-        vit.FAMILY,
-    )
-}
-# Those whose published weights are read and written, by what config.json calls them.
-PUBLISHED: dict[str, Family] = {
-    family.published.model_type: family for family in FAMILIES.values() if family.published is not None
-}
+# The module of each family, by its name. `family_for` tries them in this order.
+NAMES = (
+    "ngram", "recurrent", "seq2seq", "transformer", "marian", "bert", "gpt2", "gpt3", "t5", "llama", "mistral", "qwen2",
+    "gemma", "gemma2", "deepseek_v2", "mixtral", "sparse_transformer", "longformer", "big_bird", "bloom", "mpt",
+    "mamba", "megabyte", "vit",
+)  # fmt: skip
 
 
+class _Families(Mapping[str, Family]):
+    def __getitem__(self, name: str) -> Family:
+        if name not in NAMES:
+            raise KeyError(name)
+        family: Family = import_module(f"archetype.families.{name}").FAMILY
+        return family
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+FAMILIES = _Families()
+
+
+@cache
+def published() -> dict[str, Family]:
+    """The families whose published weights are read and written, by the `model_type` of their config.json."""
+    return {family.published.model_type: family for family in FAMILIES.values() if family.published is not None}
+
+
+@cache
 def presets() -> dict[str, tuple[Family, Preset]]:
     """Every preset, with its family."""
     return {name: (family, preset) for family in FAMILIES.values() for name, preset in family.presets.items()}
@@ -78,7 +53,9 @@ def preset(name: str) -> ModelSpec:
     Raises:
         SpecError: there is none of that name; the nearest is named.
     """
-    known = presets()
+    if name in preset_facts():
+        return FAMILIES[preset_facts()[name].family].presets[name].make()
+    known = presets()  # one whose facts are not in the file yet
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         remedy = f"did you mean {close[0]}?" if close else "see `archetype list`"
@@ -97,10 +74,12 @@ def family_of(config: dict[str, object], place: str = "config.json") -> Family |
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
         cause = f"{model_type!r} names no family"
-        raise CheckpointError(f"{place}: model_type", cause, f"registered are {', '.join(sorted(PUBLISHED))}")
-    family = PUBLISHED.get(model_type)
+        raise CheckpointError(f"{place}: model_type", cause, f"registered are {', '.join(sorted(published()))}")
+    family = FAMILIES.get(model_type)
+    if family is None or family.published is None:
+        return None
     alone = config.get("is_decoder") is True and config.get("is_encoder_decoder") is not True
-    return None if family is None or (alone and not family.decodes) else family
+    return None if alone and not family.decodes else family
 
 
 def family_for(model: ModelSpec) -> Family:
@@ -110,7 +89,7 @@ def family_for(model: ModelSpec) -> Family:
         CheckpointError: none can; the message says what each one lacks.
     """
     reasons: list[str] = []
-    for family in PUBLISHED.values():
+    for family in published().values():
         try:
             family.format.config_for(model)
         except CheckpointError as error:

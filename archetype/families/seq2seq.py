@@ -38,25 +38,15 @@ def seq2seq(
     )
 
 
-FAMILY = Family(
-    "seq2seq",
-    {
-        **presets(
-            "Sutskever 2014, section 3.4: 384M parameters; no longest sentence is given, and 128 is ours",
-            seq2seq,
-            {
-                "seq2seq-lstm": dict(
-                    num_layers=4, d_model=1000, vocab_size=80_000, source_vocab_size=160_000, context_length=128
-                )
-            },
-        ),
-        **tiny(
-            seq2seq,
-            {
-                # the bytes, and the end of a text
-                "seq2seq-lstm-tiny": dict(num_layers=2, vocab_size=257),
-                "seq2seq-attention-tiny": dict(num_layers=2, attention=True, vocab_size=257),
-            },
-        ),
-    },
-)
+FAMILY = Family("seq2seq", {
+    **presets("Sutskever 2014, section 3.4: 384M parameters; no longest sentence is given, and 128 is ours", seq2seq,
+        {
+            "seq2seq-lstm": dict(num_layers=4, d_model=1000, vocab_size=80_000, source_vocab_size=160_000,
+                context_length=128),
+        }),
+    **tiny(seq2seq, {
+        # the bytes, and the end of a text
+        "seq2seq-lstm-tiny": dict(num_layers=2, vocab_size=257),
+        "seq2seq-attention-tiny": dict(num_layers=2, attention=True, vocab_size=257),
+    }),
+})  # fmt: skip

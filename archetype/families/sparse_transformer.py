@@ -28,13 +28,7 @@ def sparse_transformer(
     )
 
 
-FAMILY = Family(
-    "sparse_transformer",
-    tiny(
-        sparse_transformer,
-        {
-            "sparse-strided-tiny": dict(num_layers=2, num_heads=4, pattern=spec.Strided(stride=8)),
-            "sparse-fixed-tiny": dict(num_layers=2, num_heads=4, pattern=spec.Fixed(stride=16, num_summary=4)),
-        },
-    ),
-)
+FAMILY = Family("sparse_transformer", tiny(sparse_transformer, {
+    "sparse-strided-tiny": dict(num_layers=2, num_heads=4, pattern=spec.Strided(stride=8)),
+    "sparse-fixed-tiny": dict(num_layers=2, num_heads=4, pattern=spec.Fixed(stride=16, num_summary=4)),
+}))  # fmt: skip

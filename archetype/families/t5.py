@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from archetype import spec
 from archetype.families.config import Config, activation_name
 from archetype.families.family import Family, presets, tiny
-from archetype.families.format import Format, expect_kind
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Converted, Key, Values, check_num_layers, expect_kind, ignored
 from archetype.families.rules import Rule, rule
-from archetype.spec.base import MAX_LENGTH, MAX_WIDE
-from archetype.spec.layers import MAX_LAYERS
 
 
 def t5(
@@ -29,7 +29,8 @@ def t5(
     tied: bool = True,
     scaled: bool | None = None,
     eps: float = 1e-6,
-    position: spec.RelativeBias = spec.RelativeBias(),
+    num_buckets: int = 32,
+    max_distance: int = 128,
     dropout: float = 0.0,
     std: float = 0.02,
 ) -> spec.EncoderDecoder:
@@ -43,7 +44,7 @@ def t5(
     network = spec.GatedMLP if gated else spec.MLP
     source = spec.Block(
         wiring=spec.PreNorm(norm=norm),
-        mixer=cross.replace(position=position),
+        mixer=cross.replace(position=spec.RelativeBias(num_buckets=num_buckets, max_distance=max_distance)),
         feedforward=network(d_ff=d_ff, activation=activation or ("gelu_tanh" if gated else "relu")),
         dropout=dropout,
     )
@@ -61,71 +62,47 @@ def t5(
     )
 
 
-def read(config: Config) -> spec.EncoderDecoder:
-    """config.json to specification."""
-    for key in ("initializer_factor", "classifier_dropout", "is_gated_act", "dense_act_fn", "output_past"):
-        config.get(key)  # how training began, another head, and what feed_forward_proj says
-    tied = config.flag("tie_word_embeddings", True)
-    num_layers = config.size("num_layers", 6, MAX_LAYERS)
-    gated, activation = _read_feedforward(config)
-    return t5(
-        num_layers=num_layers,
-        num_decoder_layers=config.size("num_decoder_layers", num_layers, MAX_LAYERS),
-        d_model=config.size("d_model", 512),
-        num_heads=config.size("num_heads", 8),
-        d_ff=config.size("d_ff", 2048, MAX_WIDE),
-        head_dim=config.size("d_kv", 64),
-        vocab_size=config.size("vocab_size", 32_128, MAX_WIDE),
-        context_length=config.size("n_positions", 512, MAX_LENGTH),
-        gated=gated,
-        activation=activation,
-        tied=tied,
-        scaled=config.flag("scale_decoder_outputs", tied),
-        eps=config.positive("layer_norm_epsilon", 1e-6),
-        position=spec.RelativeBias(
-            num_buckets=config.size("relative_attention_num_buckets", 32),
-            max_distance=config.size("relative_attention_max_distance", 128),
-        ),
-        dropout=config.rate("dropout_rate", 0.1),
-    )
-
-
-def _read_feedforward(config: Config) -> tuple[bool, spec.Activation]:
+def _read_feedforward(config: Config, values: Values) -> Values:
     """Whether the network is gated, and its activation; the GELU of gated ones is the approximate one."""
-    given = config.get("feed_forward_proj", "relu")
-    name = str(given).removeprefix("gated-")
-    found = Config({"feed_forward_proj": "gelu_new" if given == "gated-gelu" else name}, config.place)
-    return name != given, found.activation("feed_forward_proj", "relu")
+    name = config.get("feed_forward_proj", "relu")
+    activation = str(name).removeprefix("gated-")
+    checked = Config({"feed_forward_proj": "gelu_new" if name == "gated-gelu" else activation}, config.place)
+    return {"gated": activation != name, "activation": checked.activation("feed_forward_proj", "relu")}
 
 
-def write(model: spec.ModelSpec) -> dict[str, Any]:
-    """Specification to config.json."""
-    pair = expect_kind(spec.EncoderDecoder, model, "kind")
-    block = pair.encoder.layers[0]
-    norm = expect_kind(spec.RMSNorm, pair.encoder.final_norm, "encoder.final_norm")
-    mixer = expect_kind(spec.Attention, block.mixer, "encoder.layers[0].mixer")
-    position = expect_kind(spec.RelativeBias, mixer.position, "encoder.layers[0].mixer.position")
-    gated = isinstance(block.feedforward, spec.GatedMLP)
-    feedforward = expect_kind(spec.GatedMLP if gated else spec.MLP, block.feedforward, "encoder.layers[0].feedforward")
-    activation = activation_name(feedforward.activation)
-    return {
-        "vocab_size": pair.vocab_size,
-        "n_positions": pair.context_length,
-        "d_model": pair.d_model,
-        "d_kv": mixer.sizes(pair.d_model).head_dim,
-        "d_ff": feedforward.width(pair.d_model),
-        "num_layers": len(pair.encoder.layers),
-        "num_decoder_layers": len(pair.decoder.layers),
-        "num_heads": mixer.num_heads,
-        "relative_attention_num_buckets": position.num_buckets,
-        "relative_attention_max_distance": position.max_distance,
-        "feed_forward_proj": f"gated-{activation}" if gated else activation,
-        "layer_norm_epsilon": norm.eps,
-        "dropout_rate": block.dropout,
-        "tie_word_embeddings": pair.head.tied,
-        "scale_decoder_outputs": pair.head.scale != 1.0,
-        "is_encoder_decoder": True,
-    }
+def _write_feedforward(model: spec.EncoderDecoder) -> dict[str, Any]:
+    network = model.encoder.layers[0].feedforward
+    gated = isinstance(network, spec.GatedMLP)
+    kind = spec.GatedMLP if gated else spec.MLP
+    activation = activation_name(expect_kind(kind, network, "encoder.layers[0].feedforward").activation)
+    return {"feed_forward_proj": f"gated-{activation}" if gated else activation}
+
+
+KEYS = ConfigTable(t5, (
+    # how training began, another head, and what feed_forward_proj says
+    ignored("initializer_factor", "classifier_dropout", "is_gated_act", "dense_act_fn", "output_past"),
+    Key("tie_word_embeddings", "tied", True),
+    Key("num_layers", "num_layers", 6, path=lambda model: len(model.encoder.layers)),
+    Converted(_read_feedforward, _write_feedforward),
+    Key("num_decoder_layers", "num_decoder_layers", itemgetter("num_layers"), check=check_num_layers,
+        path=lambda model: len(model.decoder.layers)),
+    Key("d_model", "d_model", 512),
+    Key("num_heads", "num_heads", 8),
+    Key("d_ff", "d_ff", 2048),
+    Key("d_kv", "head_dim", 64),
+    Key("vocab_size", "vocab_size", 32_128),
+    Key("n_positions", "context_length", 512),
+    Key("scale_decoder_outputs", "scaled", itemgetter("tied"), check=Config.flag, path="head.scale",
+        encode=lambda scale: scale != 1.0),
+    Key("layer_norm_epsilon", "eps", 1e-6, path="encoder.final_norm.eps"),
+    Key("relative_attention_num_buckets", "num_buckets", 32, path="block.mixer.position.num_buckets"),
+    Key("relative_attention_max_distance", "max_distance", 128, path="block.mixer.position.max_distance"),
+    Key("dropout_rate", "dropout", 0.1),
+), spec.EncoderDecoder, {
+    "encoder.final_norm": spec.RMSNorm,
+    "block.mixer": spec.Attention,
+    "block.mixer.position": spec.RelativeBias,
+})  # fmt: skip
 
 
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
@@ -159,49 +136,26 @@ def _stack_rules(
 
 
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
-FAMILY = Family(
-    "t5",
-    {
-        **presets(
-            "Raffel 2019, section 3.7; google-t5/t5-* config.json",
-            t5,
-            {
-                "t5-small": dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048),
-                "t5-base": dict(num_layers=12, d_model=768, num_heads=12, d_ff=3072),
-                "t5-large": dict(num_layers=24, d_model=1024, num_heads=16, d_ff=4096),
-                "t5-3b": dict(num_layers=24, d_model=1024, num_heads=32, d_ff=16_384, head_dim=128),
-                "t5-11b": dict(num_layers=24, d_model=1024, num_heads=128, d_ff=65_536, head_dim=128),
-            },
-        ),
-        **presets(
-            "Shazeer 2020; google/t5-v1_1-* config.json",
-            partial(t5, gated=True, tied=False),
-            {
-                "t5-v1.1-small": dict(num_layers=8, d_model=512, num_heads=6, d_ff=1024),
-                "t5-v1.1-base": dict(num_layers=12, d_model=768, num_heads=12, d_ff=2048),
-                "t5-v1.1-large": dict(num_layers=24, d_model=1024, num_heads=16, d_ff=2816),
-                "t5-v1.1-xl": dict(num_layers=24, d_model=2048, num_heads=32, d_ff=5120),
-                "t5-v1.1-xxl": dict(num_layers=24, d_model=4096, num_heads=64, d_ff=10_240),
-            },
-        ),
-        # the head's scale wants vectors longer than those of std 0.02: logits would stay near 0 for long
-        **tiny(
-            t5,
-            {
-                "t5-tiny": dict(
-                    num_layers=2, num_heads=4, head_dim=16, d_ff=256, std=0.1, vocab_size=263
-                )  # the bytes, and the sentinels of 128 of them
-            },
-        ),
-    },
-    Format(
-        "t5",
-        "T5ForConditionalGeneration",
-        read,
-        write,
-        rules,
-        "",
-        (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
-        dict.fromkeys(COPIES, "embedding.token.weight"),
-    ),
-)
+FAMILY = Family("t5", {
+    **presets("Raffel 2019, section 3.7; google-t5/t5-* config.json", t5, {
+        "t5-small": dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048),
+        "t5-base": dict(num_layers=12, d_model=768, num_heads=12, d_ff=3072),
+        "t5-large": dict(num_layers=24, d_model=1024, num_heads=16, d_ff=4096),
+        "t5-3b": dict(num_layers=24, d_model=1024, num_heads=32, d_ff=16_384, head_dim=128),
+        "t5-11b": dict(num_layers=24, d_model=1024, num_heads=128, d_ff=65_536, head_dim=128),
+    }),
+    **presets("Shazeer 2020; google/t5-v1_1-* config.json", partial(t5, gated=True, tied=False), {
+        "t5-v1.1-small": dict(num_layers=8, d_model=512, num_heads=6, d_ff=1024),
+        "t5-v1.1-base": dict(num_layers=12, d_model=768, num_heads=12, d_ff=2048),
+        "t5-v1.1-large": dict(num_layers=24, d_model=1024, num_heads=16, d_ff=2816),
+        "t5-v1.1-xl": dict(num_layers=24, d_model=2048, num_heads=32, d_ff=5120),
+        "t5-v1.1-xxl": dict(num_layers=24, d_model=4096, num_heads=64, d_ff=10_240),
+    }),
+    # the head's scale wants vectors longer than those of std 0.02: logits would stay near 0 for long
+    **tiny(t5, {
+        # the bytes, and the sentinels of 128 of them
+        "t5-tiny": dict(num_layers=2, num_heads=4, head_dim=16, d_ff=256, std=0.1, vocab_size=263),
+    }),
+}, Format("t5", "T5ForConditionalGeneration", KEYS, rules, "",
+    (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+    dict.fromkeys(COPIES, "embedding.token.weight")))  # fmt: skip

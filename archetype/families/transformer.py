@@ -39,20 +39,15 @@ def transformer(
     )
 
 
-FAMILY = Family(
-    "transformer",
-    {
-        **presets(
-            "Vaswani 2017, table 3 and section 5.1 (37,000 tokens); no longest sentence is given, and 512 is ours",
-            transformer,
-            {
-                "transformer-base": dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1),
-                "transformer-big": dict(num_layers=6, d_model=1024, num_heads=16, d_ff=4096, dropout=0.3),
-            },
-        ),
-        **tiny(
-            transformer,
-            {"transformer-tiny": dict(num_layers=2, num_heads=4, d_ff=256, vocab_size=257)},  # and the end of a text
-        ),
-    },
-)
+FAMILY = Family("transformer", {
+    **presets("Vaswani 2017, table 3 and section 5.1 (37,000 tokens); no longest sentence is given, and 512 is ours",
+        transformer, {
+        "transformer-base": dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1),
+        "transformer-big": dict(num_layers=6, d_model=1024, num_heads=16, d_ff=4096, dropout=0.3),
+    }),
+    **tiny(
+        transformer,
+        # the bytes, and the end of a text
+        {"transformer-tiny": dict(num_layers=2, num_heads=4, d_ff=256, vocab_size=257)},
+    ),
+})  # fmt: skip

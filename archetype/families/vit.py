@@ -1,16 +1,15 @@
 """The Vision Transformer (Dosovitskiy 2020), as transformers' `vit` writes it."""
 
-from typing import Any
+from operator import itemgetter
 
 from archetype import spec
 from archetype.families.classes import read_classes, write_classes
-from archetype.families.config import Config, activation_name
+from archetype.families.config import Config
 from archetype.families.family import Family, presets
-from archetype.families.format import Format, expect_kind
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, expect_kind, ignored
 from archetype.families.rules import Rule, linear_rules, rule
 from archetype.families.standard_block import standard_block
-from archetype.spec.base import MAX_WIDE
-from archetype.spec.layers import MAX_LAYERS
 
 
 def vit(
@@ -62,70 +61,47 @@ def vit(
     )
 
 
-def read(config: Config) -> spec.VisionEncoder:
-    """config.json to specification."""
-    d_model = config.size("hidden_size", 768)
-    config.get("encoder_stride")  # of another head
-    config.expect("pooler_output_size", d_model, "a pooler of another width")
-    config.expect("pooler_act", "tanh", "another activation of the pooler")
+def _check_side(config: Config, name: str, default: int) -> int:
+    """The side of a square, which may be given as height and width."""
+    match config.get(name):
+        case [int(height), int(width)] if height == width:
+            return Config({name: height}, config.place).size(name)
+        case list() as sides:
+            raise config.error(name, f"{sides!r} is not a square", "images and patches are square here")
+        case _:
+            return config.size(name, default)
+
+
+def _read_head(config: Config, values: Values) -> Values:
     names = config.get("architectures") or ["ViTForImageClassification"]
     name = str(names[0]) if isinstance(names, list) else str(names)
     if not name.endswith(("ForImageClassification", "Model")):
         raise config.error("architectures", f"the head of {name} is not known here", "use a model for classes")
     bare = name.endswith("Model")
-    return vit(
-        num_layers=config.size("num_hidden_layers", 12, MAX_LAYERS),
-        d_model=d_model,
-        num_heads=config.size("num_attention_heads", 12),
-        patch_size=_side(config, "patch_size", 16),
-        image_size=_side(config, "image_size", 224),
-        num_channels=config.size("num_channels", 3),
-        num_classes=None if bare else read_classes(config),
-        pooler=bare,
-        d_ff=config.size("intermediate_size", 3072, MAX_WIDE),
-        activation=config.activation("hidden_act", "gelu"),
-        eps=config.positive("layer_norm_eps", 1e-12),
-        qkv_bias=config.flag("qkv_bias", True),
-        dropout=config.rate("hidden_dropout_prob", 0.0),
-        attention_dropout=config.rate("attention_probs_dropout_prob", 0.0),
-        std=config.positive("initializer_range", 0.02),
-    )
+    return {"num_classes": None if bare else read_classes(config), "pooler": bare}
 
 
-def _side(config: Config, key: str, default: int) -> int:
-    """The side of a square, which may be given as height and width."""
-    match config.get(key):
-        case [int(height), int(width)] if height == width:
-            return Config({key: height}, config.place).size(key)
-        case list() as given:
-            raise config.error(key, f"{given!r} is no square", "pictures and patches are square here")
-        case _:
-            return config.size(key, default)
-
-
-def write(model: spec.ModelSpec) -> dict[str, Any]:
-    """Specification to config.json."""
-    encoder = expect_kind(spec.VisionEncoder, model, "kind")
-    block = encoder.layers[0]
-    norm = expect_kind(spec.LayerNorm, encoder.final_norm, "final_norm")
-    mixer = expect_kind(spec.Attention, block.mixer, "layers[0].mixer")
-    feedforward = expect_kind(spec.MLP, block.feedforward, "layers[0].feedforward")
-    return {
-        "image_size": encoder.image_size,
-        "patch_size": encoder.patch_size,
-        "num_channels": encoder.num_channels,
-        "hidden_size": encoder.d_model,
-        "num_hidden_layers": encoder.num_layers,
-        "num_attention_heads": mixer.num_heads,
-        "intermediate_size": feedforward.width(encoder.d_model),
-        "hidden_act": activation_name(feedforward.activation),
-        "layer_norm_eps": norm.eps,
-        "qkv_bias": mixer.bias.q,
-        "hidden_dropout_prob": block.dropout,
-        "attention_probs_dropout_prob": mixer.dropout,
-        "initializer_range": getattr(encoder.initialization, "std", 0.02),
-        **(write_classes(encoder.head) if isinstance(encoder.head, spec.ClassificationHead) else {}),
-    }
+KEYS = ConfigTable(vit, (
+    ignored("encoder_stride"),  # of another head
+    Key("hidden_size", "d_model", 768),
+    Expected("pooler_output_size", itemgetter("d_model"), "a pooler of another width"),
+    Expected("pooler_act", "tanh", "another activation of the pooler"),
+    Key("num_hidden_layers", "num_layers", 12),
+    Key("num_attention_heads", "num_heads", 12),
+    Key("patch_size", "patch_size", 16, check=_check_side, path="patch_size"),
+    Key("image_size", "image_size", 224, check=_check_side, path="image_size"),
+    Key("num_channels", "num_channels", 3, path="num_channels"),
+    Converted(_read_head, write_classes),
+    Key("intermediate_size", "d_ff", 3072),
+    Key("hidden_act", "activation", "gelu"),
+    Key("layer_norm_eps", "eps", 1e-12),
+    Key("qkv_bias", "qkv_bias", True),
+    Key("hidden_dropout_prob", "dropout", 0.0),
+    Key("attention_probs_dropout_prob", "attention_dropout", 0.0),
+    Key("initializer_range", "std", 0.02),
+), spec.VisionEncoder, {
+    "final_norm": spec.LayerNorm, "block.mixer": spec.Attention, "block.feedforward": spec.MLP,
+})  # fmt: skip
 
 
 def architecture(model: spec.ModelSpec) -> str:
@@ -164,35 +140,15 @@ def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     )
 
 
-FAMILY = Family(
-    "vit",
-    {
-        **presets(
-            "Dosovitskiy 2020, table 1; google/vit-* config.json, with ImageNet's 1,000 classes",
-            vit,
-            {
-                "vit-b-16": dict(num_layers=12, d_model=768, num_heads=12, patch_size=16),
-                "vit-l-16": dict(num_layers=24, d_model=1024, num_heads=16, patch_size=16),
-                "vit-h-14": dict(num_layers=32, d_model=1280, num_heads=16, patch_size=14),
-            },
-        ),
-        **presets(
-            "for tests and first trials: digits of 8 x 8 points",
-            vit,
-            {
-                "vit-tiny": dict(
-                    num_layers=2,
-                    d_model=64,
-                    num_heads=4,
-                    patch_size=2,
-                    image_size=8,
-                    num_channels=1,
-                    num_classes=10,
-                    dropout=0.2,
-                    std=0.1,
-                )
-            },
-        ),
-    },
-    Format("vit", architecture, read, write, rules, "vit.", (r"(vit\.)?pooler\..*", r"vit\.embeddings\.mask_token")),
-)
+FAMILY = Family("vit", {
+    **presets("Dosovitskiy 2020, table 1; google/vit-* config.json, with ImageNet's 1,000 classes", vit, {
+        "vit-b-16": dict(num_layers=12, d_model=768, num_heads=12, patch_size=16),
+        "vit-l-16": dict(num_layers=24, d_model=1024, num_heads=16, patch_size=16),
+        "vit-h-14": dict(num_layers=32, d_model=1280, num_heads=16, patch_size=14),
+    }),
+    **presets("for tests and first trials: digits of 8 x 8 points", vit, {
+        "vit-tiny": dict(num_layers=2, d_model=64, num_heads=4, patch_size=2, image_size=8, num_channels=1,
+            num_classes=10, dropout=0.2, std=0.1),
+    }),
+}, Format("vit", architecture, KEYS, rules, "vit.",
+    (r"(vit\.)?pooler\..*", r"vit\.embeddings\.mask_token")))  # fmt: skip

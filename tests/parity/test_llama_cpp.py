@@ -136,7 +136,7 @@ def test_vectors_of_texts(c: Any, activation: spec.Activation, tmp_path: Path) -
 PAIRS: dict[str, spec.EncoderDecoder] = {
     "t5": t5(**PAIR),
     "t5 v1.1": t5(**PAIR, gated=True, tied=False),
-    "t5 wide heads, few buckets": t5(**PAIR | {"head_dim": 24}, position=spec.RelativeBias(num_buckets=16)),
+    "t5 wide heads, few buckets": t5(**PAIR | {"head_dim": 24}, num_buckets=16),
     "t5 deeper encoder": t5(**PAIR, num_decoder_layers=1, tied=False, scaled=True),
 }
 

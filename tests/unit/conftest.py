@@ -9,7 +9,7 @@ from archetype import spec
 from archetype.convert.hf_folder import write_model
 from archetype.families import FAMILIES
 from archetype.families.bert import bert
-from archetype.families.bigbird import bigbird
+from archetype.families.big_bird import bigbird
 from archetype.families.bloom import bloom
 from archetype.families.deepseek_v2 import deepseek_v2
 from archetype.families.gemma import gemma

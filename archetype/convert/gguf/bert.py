@@ -3,7 +3,7 @@
 from archetype import spec
 from archetype.convert.gguf.architecture import Keys, Value, refuse_activations, sizes, unknown
 from archetype.convert.gguf.decoders import BLOCK, LAYER
-from archetype.families.format import expect_kind
+from archetype.families.keys import expect_kind
 from archetype.families.rules import linear_rules, rule
 
 MEAN = 1  # of its ways from the tokens' vectors to a text's; a pooler, which only a first token needs, is left out

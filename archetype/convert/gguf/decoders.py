@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from archetype import spec
 from archetype.convert.gguf.architecture import Keys, refuse_activations, sizes, unknown
-from archetype.families.format import expect_kind
+from archetype.families.keys import expect_kind
 from archetype.families.rules import linear_rules, rule
 
 

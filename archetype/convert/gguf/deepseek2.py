@@ -3,7 +3,7 @@
 from archetype import spec
 from archetype.convert.gguf.architecture import Keys, unknown
 from archetype.convert.gguf.decoders import BLOCK, FRAME, LAYER, NETWORK, NORMS
-from archetype.families.format import expect_kind
+from archetype.families.keys import expect_kind
 from archetype.families.rules import linear_rules, rule
 
 # Numbers of layers, and of tokens, by which llama.cpp tells the models whose queries go through no narrow vector.

@@ -3,7 +3,7 @@
 from archetype import spec
 from archetype.convert.gguf.architecture import Keys, refuse_activations, sizes, unknown
 from archetype.convert.gguf.decoders import NETWORK
-from archetype.families.format import expect_kind
+from archetype.families.keys import expect_kind
 from archetype.families.rules import linear_rules, rule
 
 FARTHEST = 128  # distance that its buckets tell apart, whatever a file says

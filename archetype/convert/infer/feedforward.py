@@ -26,7 +26,7 @@ def _experts(clues: CheckpointInfo, layer: Layer) -> spec.MixtureOfExperts:
         raise clues.missing(layer.prefix, "experts without a router that is known")
     number, width = clues.sides(found["router.weight"])[0], _width(clues, layer)
     if strange := next((name for _, expert, name in layer.experts if expert >= number), None):
-        raise CheckpointError(strange, f"is of an expert beyond the {number} that are chosen from", "mend the file")
+        raise CheckpointError(strange, f"is of an expert beyond the {number} that are chosen from", "fix the file")
     activation = clues.activation(gated=True)
     shared = None
     if "shared.down.weight" in found:

@@ -164,7 +164,7 @@ def _kind(clues: CheckpointInfo, number: int) -> str | None:
             return None
         return "sliding_attention" if (number + 1) % clues.config.size(FULL_EVERY[0], every) else "full_attention"
     if number >= len(kinds):
-        raise clues.config.error(KINDS_OF_LAYERS[0], f"has no kind for layer {number}", "mend the file")
+        raise clues.config.error(KINDS_OF_LAYERS[0], f"has no kind for layer {number}", "fix the file")
     return str(kinds[number])
 
 

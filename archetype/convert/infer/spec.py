@@ -5,6 +5,7 @@ part that is missing here is refused by its name.
 """
 
 import re
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -51,8 +52,7 @@ def read_unknown(values: dict[str, Any], shapes: Shapes, place: str = "config.js
         Format(
             model_type=clues.type,
             architecture=clues.type,
-            read=partial(_settled, model),
-            write=partial(_refuse, clues.type),
+            keys=InferredKeys(clues.type, model),
             rules=partial(rules_of, clues, found, wirings),
             prefix="",
             ignored=tuple(re.escape(name) for name in found.left_out),
@@ -61,14 +61,21 @@ def read_unknown(values: dict[str, Any], shapes: Shapes, place: str = "config.js
     )
 
 
-def _settled(model: spec.Decoder, config: Config) -> spec.Decoder:
-    """The specification as it was read, whatever else the file says."""
-    config.used |= config.values.keys()
-    return model
+@dataclass(frozen=True)
+class InferredKeys:
+    """The specification that was read from one folder, whatever its config.json says besides."""
 
+    model_type: str
+    model: spec.Decoder
 
-def _refuse(model_type: str, model: spec.ModelSpec) -> dict[str, Any]:
-    raise CheckpointError(model_type, "is read, and cannot be written", "export it as a family that can express it")
+    def read(self, config: Config) -> spec.Decoder:
+        """The specification."""
+        config.used |= config.values.keys()
+        return self.model
+
+    def write(self, model: spec.ModelSpec) -> dict[str, Any]:
+        """Refuse to write one."""
+        raise CheckpointError(self.model_type, "is read, and cannot be written", "export it as a known family")
 
 
 def _clues(values: dict[str, Any], shapes: Shapes, place: str) -> CheckpointInfo:
@@ -79,7 +86,7 @@ def _clues(values: dict[str, Any], shapes: Shapes, place: str) -> CheckpointInfo
         values = outer | text | {key: outer[key] for key in ("tie_word_embeddings",) if key in outer}
     model_type = values.get("model_type")
     if not isinstance(model_type, str):
-        raise CheckpointError(f"{place}: model_type", f"{model_type!r} names no family", "mend the file")
+        raise CheckpointError(f"{place}: model_type", f"{model_type!r} names no family", "fix the file")
     return CheckpointInfo(Config(values, place), shapes, model_type)
 
 

@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[spec.Decoder, str, str]] = {
     "another scale": (gemma2(**GROUPED, head_dim=6, query_width=5), "gemma2", "layers[*].mixer.scale: llama.cpp"),
     "its own head": (gemma2(**GROUPED, head_dim=6, query_width=6, tied=False), "gemma2", "head.tied: llama.cpp"),
     "a bias": (gemma(**GROUPED, head_dim=6, attention_bias=True), "gemma", "layers[*].mixer.bias: llama.cpp"),
-    "another expansion": (mamba(**COMMON, mixer=spec.Mamba(expand=3)), "mamba", "layers[0].mixer.expand: llama.cpp"),
+    "another expansion": (mamba(**COMMON, expand=3), "mamba", "layers[0].mixer.expand: llama.cpp"),
 }  # fmt: skip
 
 

@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[spec.ModelSpec, str]] = {
         "layers[0].feedforward.activation: llama.cpp does not know 'relu' here, only 'gelu' or 'gelu_tanh'",
     ),
     "distances": (
-        t5(**PAIR, position=spec.RelativeBias(max_distance=64)),
+        t5(**PAIR, max_distance=64),
         "encoder.layers[*].mixer.position.max_distance: llama.cpp does not know 64 here, only 128",
     ),
     "a deeper decoder": (t5(**PAIR, num_decoder_layers=3), "decoder.layers: llama.cpp does not know more of them"),

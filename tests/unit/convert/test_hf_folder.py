@@ -12,7 +12,7 @@ from archetype.convert import hf_folder
 from archetype.convert.hf_folder import read_model
 from archetype.convert.source import read_hf_spec
 from archetype.errors import ArchetypeError, CheckpointError
-from archetype.families import PUBLISHED
+from archetype.families import published
 from archetype.families.llama import llama
 from archetype.generate import Sampling
 from archetype.io import atomic
@@ -23,7 +23,7 @@ from archetype.models import Model, build
 from archetype.tokenizers import train_tokenizer
 from tests.unit.convert.test_apply import equal
 
-KNOWN = ", ".join(sorted(PUBLISHED))
+KNOWN = ", ".join(sorted(published()))
 LLAMA = llama(num_layers=2, d_model=8, num_heads=2, d_ff=12, vocab_size=13, context_length=16)
 
 
@@ -117,7 +117,7 @@ def test_what_a_format_cannot_express_is_named_before_anything_is_written(tmp_pa
 
 def test_an_unknown_family_is_refused(models: dict[str, Model], tmp_path: Path) -> None:
     with pytest.raises(
-        CheckpointError, match=f"family: 'rnn' has no format known here; use one of {', '.join(PUBLISHED)}"
+        CheckpointError, match=f"family: 'rnn' has no format known here; use one of {', '.join(published())}"
     ):
         export(language_model(models["gpt2"]), tmp_path / "out", family="rnn")
 
@@ -211,7 +211,7 @@ FLAGS = {
     "t5": ("tie_word_embeddings", "scale_decoder_outputs"),
     "marian": ("tie_word_embeddings", "scale_embedding", "share_encoder_decoder_embeddings"),
 }
-by_family = pytest.mark.parametrize("name", PUBLISHED)
+by_family = pytest.mark.parametrize("name", published())
 
 
 @by_family
@@ -252,7 +252,7 @@ def test_every_flag_that_is_none_is_named(folder: Path, name: str) -> None:
         ("gpt2", "n_layer", 2 * 10**9, "2000000000 is too large; use at most 10000"),
         ("gpt2", "n_positions", 2**40, f"{2**40} is too large; use at most {2**31}"),
         ("llama", "hidden_act", "mish", "there is no activation 'mish'; known are "),
-        ("llama", "rope_parameters", [1], "[1] is not a mapping; mend the file"),
+        ("llama", "rope_parameters", [1], "[1] is not a mapping; fix the file"),
         ("llama", "rope_parameters", {"rope_type": "linear"}, "factor: is missing; add it"),
         ("llama", "rope_parameters", {"rope_type": "linear", "factor": -1}, "factor: -1.0 is not above 0; mend"),
         ("llama", "rope_parameters", {"rope_type": "su"}, "rope_type: there is no scaling 'su'; known are"),

@@ -16,7 +16,7 @@ from archetype.convert.infer import read_unknown
 from archetype.convert.infer.quirks import MISSING_BY_TYPE, QUIRKS
 from archetype.convert.source import open_spec, read_hf_spec
 from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
-from archetype.families import PUBLISHED
+from archetype.families import published
 from archetype.language_model import LanguageModel
 from archetype.models import build
 from tests.helpers.weights import randomize
@@ -292,4 +292,4 @@ def test_a_registered_family_is_read_without_a_warning(folder: Path) -> None:
 def test_no_habit_is_of_a_family_that_is_refused_or_registered_alone() -> None:
     assert not set(QUIRKS) & set(MISSING_BY_TYPE)
     # registered families are read by their own files; their habits serve models that hold one as their text part
-    assert set(QUIRKS) & set(PUBLISHED) <= {"gemma", "gemma2", "mixtral"}
+    assert set(QUIRKS) & set(published()) <= {"gemma", "gemma2", "mixtral"}

@@ -1,6 +1,7 @@
 """Published configurations: read whole or refused, written back without loss."""
 
 import copy
+import inspect
 from typing import Any
 
 import pytest
@@ -9,12 +10,13 @@ from archetype import families, spec
 from archetype.errors import CheckpointError, SpecError
 from archetype.families import FAMILIES
 from archetype.families.format import TRAINING_ONLY
+from archetype.families.keys import ConfigTable, Key
 from archetype.models import build_on_meta
 from tests.helpers.published_configs import GPT2, LLAMA_2_7B, LLAMA_32_1B, PUBLISHED
 from tests.unit.cost.test_parameters import PUBLISHED as PUBLISHED_COUNTS
 from tests.unit.families.test_published_counts import COUNTS
 
-PRESETS = sorted(name for family in families.PUBLISHED.values() for name in family.presets)
+PRESETS = sorted(name for family in families.published().values() for name in family.presets)
 
 
 def read(config: dict[str, Any]) -> spec.ModelSpec:
@@ -42,7 +44,7 @@ def test_a_published_configuration_makes_as_many_parameters_as_are_published(nam
 
 
 def test_every_family_with_a_format_has_a_published_configuration() -> None:
-    assert {config["model_type"] for config in PUBLISHED.values()} == set(families.PUBLISHED)
+    assert {config["model_type"] for config in PUBLISHED.values()} == set(families.published())
 
 
 def test_a_published_configuration_keeps_its_dropout() -> None:
@@ -79,11 +81,11 @@ def test_an_unknown_key_is_refused_by_name(name: str) -> None:
          "config.json: add_cross_attention: True is not supported (cross-attention); only False is"),
         (GPT2, {"activation_function": "mish"}, "config.json: activation_function: there is no activation 'mish'; "
          "known are relu, gelu, gelu_new, gelu_pytorch_tanh, silu, swish, tanh, sigmoid, relu2, quick_gelu"),
-        (GPT2, {"n_embd": "768"}, "config.json: n_embd: '768' is not a positive whole number; mend the file"),
-        (GPT2, {"n_layer": 0}, "config.json: n_layer: 0 is not a positive whole number; mend the file"),
+        (GPT2, {"n_embd": "768"}, "config.json: n_embd: '768' is not a positive whole number; fix the file"),
+        (GPT2, {"n_layer": 0}, "config.json: n_layer: 0 is not a positive whole number; fix the file"),
         (LLAMA_2_7B, {"attention_bias": "no"},
-         "config.json: attention_bias: 'no' is neither true nor false; mend the file"),
-        (LLAMA_2_7B, {"rope_scaling": [1]}, "config.json: rope_scaling: [1] is not a mapping; mend the file"),
+         "config.json: attention_bias: 'no' is neither true nor false; fix the file"),
+        (LLAMA_2_7B, {"rope_scaling": [1]}, "config.json: rope_scaling: [1] is not a mapping; fix the file"),
         (LLAMA_2_7B, {"rope_scaling": {"type": "linear"}},
          "config.json: rope_scaling: factor: is missing; add it"),
         (LLAMA_2_7B, {"rope_scaling": {"type": "longrope", "factor": 2.0}},
@@ -171,7 +173,7 @@ def test_what_no_format_has_is_refused_in_one_line_that_says_why_for_each(name: 
     start = f"{name}: no family can express it; "
     assert str(caught.value).startswith(start)
     reasons = dict(reason.split(": ", 1) for reason in str(caught.value).removeprefix(start).split("; "))
-    assert list(reasons) == list(families.PUBLISHED)
+    assert list(reasons) == list(families.published())
     places = dict(zip(("gpt2", "llama"), FOREIGN[name], strict=True))
     assert {family: reasons[family].startswith(f"{place} ") for family, place in places.items()} == {
         "gpt2": True,
@@ -193,6 +195,20 @@ def test_a_family_without_a_format_is_no_way_out() -> None:
         CheckpointError, match=r"^ngram: this family has no published format; export to another family$"
     ):
         FAMILIES["ngram"].format.config_for(families.preset("ngram-tiny"))
+
+
+def test_every_key_stands_in_one_row_and_gives_an_argument_of_the_constructor() -> None:
+    for name, family in families.published().items():
+        table = family.format.keys
+        assert isinstance(table, ConfigTable)
+        keys = [row for row in table.rows if isinstance(row, Key)]
+        spellings = [spelling for row in keys for spelling in row.spellings]
+        assert len(set(spellings)) == len(spellings), name
+        arguments = [row.argument for row in keys]
+        assert len(set(arguments)) == len(arguments), name
+        parameters = inspect.signature(table.build).parameters
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            assert set(arguments) <= set(parameters), name
 
 
 def test_reading_changes_nothing_in_the_configuration() -> None:

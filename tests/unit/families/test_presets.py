@@ -1,10 +1,13 @@
 """Presets: the promised names, and what makes each family what it is."""
 
+import subprocess
+import sys
 from math import isclose, log
 
 import pytest
 
 from archetype import families, spec
+from archetype.families.index import count_presets, preset_facts
 
 PRESETS = sorted(families.presets())
 
@@ -34,6 +37,25 @@ def kinds(part: object) -> set[str]:
 def test_a_preset_bears_its_name_and_names_its_source(name: str) -> None:
     assert families.preset(name).name == name
     assert len(families.presets()[name][1].source) > 10
+
+
+def test_the_listed_facts_are_those_of_the_presets() -> None:
+    """Where this fails, run `python -m archetype.families.index`."""
+    assert preset_facts() == count_presets()
+
+
+def test_one_preset_imports_its_family_only() -> None:
+    script = """if True:
+        import sys
+        from archetype.families import preset_facts
+        assert len(preset_facts()) > 80 and "pydantic" not in sys.modules
+        from archetype.families import preset
+        preset("llama-tiny")
+        families = {name.rpartition(".")[2] for name in sys.modules if name.startswith("archetype.families.")}
+        print(sorted(families & {"llama", "gpt2", "bert", "t5", "mamba"}))
+    """
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout == "['llama']\n"
 
 
 def test_every_system_has_a_tiny_preset_and_no_other_is_tiny() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from archetype.convert.apply import exported, exported_bytes, fill, shapes
 from archetype.errors import CheckpointError
-from archetype.families import FAMILIES, PUBLISHED, preset
+from archetype.families import FAMILIES, preset, published
 from archetype.families.rules import Rule, check_all_used, for_model, rule
 from archetype.io.tensors import Tensors, save
 from archetype.models import Model, build_on_meta
@@ -31,7 +31,7 @@ def shortened(model: ModelSpec) -> ModelSpec:
 
 
 @pytest.mark.parametrize(
-    ("family", "name"), [(family, name) for family in PUBLISHED for name in PUBLISHED[family].presets]
+    ("family", "name"), [(family, name) for family in published() for name in published()[family].presets]
 )
 def test_every_parameter_of_a_preset_has_one_place_of_the_right_size(family: str, name: str) -> None:
     spec = preset(name)

@@ -1,0 +1,291 @@
+"""The keys of a published config.json: one table for each family, read in both directions.
+
+A row names a key, the argument of the family's constructor that it gives, and where the value stands in a
+specification. Reading walks the rows and calls the constructor; writing walks the same rows.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from archetype.errors import CheckpointError
+from archetype.families.config import Config, activation_name
+from archetype.spec import Decoder, ModelSpec, NoFeedForward, Spec
+from archetype.spec.base import MAX_LENGTH, MAX_WIDE
+from archetype.spec.layers import MAX_LAYERS
+
+Values = dict[str, Any]  # arguments of a constructor, by name
+Check = Callable[..., Any]  # a method of Config: (config, key, default) -> value
+# A path such as block.mixer.num_heads, where `block` and `last` are the first and the last layer; or a function.
+Path = str | Callable[[Any], Any]
+UNSET: Any = object()
+
+
+def value_at(model: Any, path: Path) -> Any:
+    """The value at a path of a specification; `UNSET` where the parts there have no such field."""
+    if callable(path):
+        return path(model)
+    value = model
+    for name in path.split("."):
+        if name in ("block", "last"):
+            layers = getattr(value, "stacks", (value,))[0].layers
+            value = layers[0 if name == "block" else -1]
+        else:
+            value = getattr(value, name, UNSET)
+    return value
+
+
+def width(path: str) -> Callable[[Any], int]:
+    """The inner width of the feed-forward part at a path."""
+    return lambda model: int(value_at(model, path).width(model.d_model))
+
+
+def head_sizes(name: str) -> Path:
+    """One of the sizes of the first layer's attention, with its defaults filled in."""
+    return lambda model: getattr(value_at(model, "block.mixer").sizes(model.d_model), name)
+
+
+class Argument(NamedTuple):
+    """How the values of a constructor's argument are checked, where they stand, and how a file spells them."""
+
+    check: Check
+    path: Path
+    encode: Callable[[Any], Any] | None = None
+
+
+check_width = partial(Config.size, most=MAX_WIDE)
+check_num_layers = partial(Config.size, most=MAX_LAYERS)
+check_length = partial(Config.size, most=MAX_LENGTH)
+
+# Arguments that constructors share.
+ARGUMENTS = {
+    "vocab_size": Argument(check_width, "vocab_size"),
+    "context_length": Argument(check_length, "context_length"),
+    "d_model": Argument(Config.size, "d_model"),
+    "num_layers": Argument(check_num_layers, "num_layers"),
+    "num_heads": Argument(Config.size, "block.mixer.num_heads"),
+    "num_kv_heads": Argument(Config.size, head_sizes("num_kv_heads")),
+    "head_dim": Argument(Config.size, head_sizes("head_dim")),
+    "d_ff": Argument(check_width, width("block.feedforward")),
+    "activation": Argument(Config.activation, "block.feedforward.activation", activation_name),
+    "eps": Argument(Config.positive, "final_norm.eps"),
+    "tied": Argument(Config.flag, "head.tied"),
+    "attention_bias": Argument(Config.flag, "block.mixer.bias.q"),
+    "mlp_bias": Argument(Config.flag, "block.feedforward.bias"),
+    "qkv_bias": Argument(Config.flag, "block.mixer.bias.q"),
+    "dropout": Argument(Config.rate, "block.dropout"),
+    "attention_dropout": Argument(Config.rate, "block.mixer.dropout"),
+    "std": Argument(Config.positive, "initialization.std"),
+}
+
+
+class Row(Protocol):
+    """A row of a table: arguments read from a file's keys, and keys written from a specification."""
+
+    def read(self, config: Config, values: Values) -> Values:
+        """The arguments that the row gives, where `values` are those of the rows before."""
+
+    def write(self, model: Any) -> dict[str, Any]:
+        """The keys that the row names, for a specification."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key and the argument that it gives.
+
+    Attributes:
+        names: spellings of the key; of those that a file has, the first counts.
+        argument: of the constructor.
+        default: of the library that wrote the file, or a function of the arguments that were read before.
+        check: of the value (absent: as `ARGUMENTS` says, or a size).
+        path: where the value stands (absent: as `ARGUMENTS` says, or in the first layer's mixer).
+        written: the spelling to write (absent: the first).
+        null: what null means, where that is not the default.
+        decode: (value, arguments read before) -> argument, where they are not the same.
+        encode: value of the specification -> value of the file.
+    """
+
+    names: str | tuple[str, ...]
+    argument: str
+    default: Any = None
+    _: KW_ONLY
+    check: Check | None = None
+    path: Path | None = None
+    written: str | None = None
+    null: Any = UNSET
+    decode: Callable[[Any, Values], Any] | None = None
+    encode: Callable[[Any], Any] | None = None
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The names as a tuple."""
+        return (self.names,) if isinstance(self.names, str) else self.names
+
+    @property
+    def shared(self) -> Argument:
+        """What all families that have the argument share."""
+        return ARGUMENTS.get(self.argument, Argument(Config.size, f"block.mixer.{self.argument}"))
+
+    def read(self, config: Config, values: Values) -> Values:
+        """The argument."""
+        default, first = self.default, self.spellings[0]
+        if self.null is not UNSET and first in config.values and config.values[first] is None:
+            default = self.null
+        value, check = default(values) if callable(default) else default, self.check or self.shared.check
+        for name in reversed(self.spellings):
+            value = check(config, name, value)
+        return {self.argument: value if self.decode is None else self.decode(value, values)}
+
+    def write(self, model: Any) -> dict[str, Any]:
+        """The key; with its default where the specification has no such field."""
+        name, encode = self.written or self.spellings[0], self.encode or self.shared.encode
+        value = value_at(model, self.path or self.shared.path)
+        if value is UNSET:
+            return {name: self.default}
+        return {name: value if encode is None else encode(value)}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A key that must have one value, or a function's of the arguments before; written where a path gives it."""
+
+    name: str
+    value: Any
+    meaning: str
+    path: Path | None = None
+
+    def read(self, config: Config, values: Values) -> Values:
+        """Nothing, or an error."""
+        config.expect(self.name, self.value(values) if callable(self.value) else self.value, self.meaning)
+        return {}
+
+    def write(self, model: Any) -> dict[str, Any]:
+        """The key, where it is written."""
+        return {} if self.path is None else {self.name: value_at(model, self.path)}
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """Keys that follow from others or change no result; the first is written where a path gives it."""
+
+    names: tuple[str, ...]
+    path: Path | None = None
+
+    def read(self, config: Config, values: Values) -> Values:
+        """Nothing."""
+        config.used |= set(self.names)
+        return {}
+
+    def write(self, model: Any) -> dict[str, Any]:
+        """The first key, where it is written."""
+        return {} if self.path is None else {self.names[0]: value_at(model, self.path)}
+
+
+def ignored(*names: str, path: Path | None = None) -> Ignored:
+    """Shorthand for `Ignored`."""
+    return Ignored(names, path)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Keys and arguments that correspond only together: a pair of functions."""
+
+    read: Callable[[Config, Values], Values]
+    write: Callable[[Any], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A key that holds a table of its own."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+    def read(self, config: Config, values: Values) -> Values:
+        """The arguments of its rows."""
+        section = config.section(self.name) or Config({}, f"{config.place}: {self.name}")
+        arguments = read_rows(self.rows, section, values)
+        section.finish()
+        return arguments
+
+    def write(self, model: Any) -> dict[str, Any]:
+        """The keys of its rows, within its own."""
+        return {self.name: write_rows(self.rows, model)}
+
+
+def read_rows(rows: tuple[Row, ...], config: Config, values: Values) -> Values:
+    """The arguments that rows give, beside those of `values`; a later row replaces what an earlier one gave."""
+    arguments: Values = {}
+    for row in rows:
+        arguments |= row.read(config, values | arguments)
+    return arguments
+
+
+def write_rows(rows: tuple[Row, ...], model: Any) -> dict[str, Any]:
+    """The keys that rows name; a later row replaces what an earlier one wrote."""
+    return {name: value for row in rows for name, value in row.write(model).items()}
+
+
+def with_defaults(rows: tuple[Row, ...], **defaults: Any) -> tuple[Row, ...]:
+    """The rows, with other defaults by the name of the key."""
+    return tuple(
+        replace(row, default=defaults[row.names])
+        if isinstance(row, Key) and isinstance(row.names, str) and row.names in defaults
+        else row
+        for row in rows
+    )
+
+
+@dataclass(frozen=True)
+class ConfigTable:
+    """The keys of one family.
+
+    Attributes:
+        build: the family's constructor.
+        rows: of the keys.
+        kind: of the models that can be written.
+        parts: the only kind that a part may have, by its path.
+    """
+
+    build: Callable[..., ModelSpec]
+    rows: tuple[Row, ...]
+    kind: type[Spec] = Decoder
+    parts: Mapping[str, type[Spec]] = field(default_factory=dict)
+
+    def read(self, config: Config) -> ModelSpec:
+        """The specification that a config.json describes."""
+        return self.build(**read_rows(self.rows, config, {}))
+
+    def write(self, model: ModelSpec) -> dict[str, Any]:
+        """The keys of a specification.
+
+        Raises:
+            CheckpointError: a part is of a kind that the format does not have.
+        """
+        expect_kind(self.kind, model, "kind")
+        for path, kind in self.parts.items():
+            expect_kind(kind, value_at(model, path) or NoFeedForward(), _place(model, path))
+        return write_rows(self.rows, model)
+
+
+def _place(model: Any, path: str) -> str:
+    """A path in the words of a specification file."""
+    layers = "layers" if "." in path.partition("block")[0] else f"{model.stacks[0].prefix}layers"
+    return path.replace("block", f"{layers}[0]").replace("last", f"{layers}[-1]")
+
+
+Part = TypeVar("Part", bound=Spec)
+
+
+def expect_kind(kind: type[Part], part: Spec, place: str) -> Part:
+    """`part`, for which a format has one kind only.
+
+    Raises:
+        CheckpointError: it is of another kind.
+    """
+    if isinstance(part, kind):
+        return part
+    names = kind.model_fields["kind"].default, type(part).model_fields["kind"].default
+    cause = f"only kind {names[0]} can be written here, and this is {names[1]}"
+    raise CheckpointError(place, cause, "change the specification or export to another family")
