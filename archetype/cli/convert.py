@@ -64,7 +64,7 @@ def parity(
     results = [compare(model, name, text, tolerance, overrides or ()) for name in dtype or ("float32", "bfloat16")]
     if as_json:
         rows = [
-            asdict(result) | {"agrees": result.agrees, "first": result.first and result.first.ours}
+            asdict(result) | {"agrees": result.agrees, "first": result.first and result.first.module}
             for result in results
         ]
         print_json({"folder": str(model), "reference": reference, "dtypes": rows})
@@ -81,7 +81,7 @@ def _print_parity(result: "Parity") -> None:
     rows = []
     for module in result.modules:
         mark = "" if module.difference <= result.tolerance else "  <- beyond"
-        rows.append((module.ours, module.theirs, f"{module.difference:.1e}{mark}"))
+        rows.append((module.module, module.reference, f"{module.difference:.1e}{mark}"))
     print(Table((f"module, {result.dtype}", "of transformers", "difference"), rows, text_columns=3))
     if result.left_out:
         print(f"not compared: {'; '.join(result.left_out)}")
@@ -90,4 +90,4 @@ def _print_parity(result: "Parity") -> None:
         summary += f", KL {result.kl:.1e} nats, the same likeliest token at {result.top1:.1%}"
     print(summary)
     if result.first is not None:
-        print(f"first beyond {result.tolerance:g}: {result.first.ours} ({result.first.theirs})")
+        print(f"first beyond {result.tolerance:g}: {result.first.module} ({result.first.reference})")

@@ -1,7 +1,7 @@
-"""Whether a folder gives the same in Archetype and in transformers, module by module; for who ports or converts models.
+"""Whether a folder gives the same in Archetype and in transformers, module by module.
 
-What is compared follows from the weight rules: the modules of both that hold the same tensors, in the order in which
-they run.
+For who ports or converts models. The modules that are compared follow from the weight rules: those of both models that
+hold the same tensors, in the order in which they run.
 """
 
 import json
@@ -15,60 +15,61 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archetype.convert.apply import exported, shapes
+from archetype.convert.apply import export_tensors, shapes_of
+from archetype.convert.hf_folder import read_model
 from archetype.errors import ArchetypeError, DataError
+from archetype.families import Family
 from archetype.families.rules import Rule, for_model
 from archetype.io import hub
 from archetype.io.tensors import dtype_of
-from archetype.language_model import LanguageModel
-from archetype.loading import load
-from archetype.models import EncoderDecoder, VisionEncoder
+from archetype.models import EncoderDecoder, Model, VisionEncoder
 from archetype.spec import ModelSpec
+from archetype.tokenizers import open_tokenizer
 
 TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2, "float64": 1e-12}
-LENGTH = 32  # tokens of the text that is made up where none is given
-ANSWERS = ("logits", "prediction_logits", "last_hidden_state")
+LENGTH = 32  # tokens of the random input
+OUTPUTS = ("logits", "prediction_logits", "last_hidden_state")
 
 
 @dataclass(frozen=True)
-class Module:
-    """One module of ours and of theirs, and the largest difference of what they give, of the largest magnitude."""
+class ModuleDifference:
+    """A module, its counterpart in transformers, and the largest difference of outputs, of the largest magnitude."""
 
-    ours: str
-    theirs: str
+    module: str
+    reference: str
     difference: float
 
 
 @dataclass(frozen=True)
 class Parity:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
-        dtype: that both computed in.
+        dtype: of weights and computation.
         tolerance: beyond which a module counts as diverging.
         modules: in the order in which they run.
-        left_out: modules of ours that have no counterpart of theirs that gives the same.
-        difference: of the answers, the largest, of the largest magnitude.
-        kl: of their distribution and ours, in nats, on average; None for models without one.
-        top1: the share of positions at which both find the same likeliest.
+        left_out: modules without a counterpart that computes the same.
+        difference: of the models' outputs, the largest, of the largest magnitude.
+        kl: divergence of the two output distributions, in nats, on average; None for models without one.
+        top1: the share of positions at which both have the same likeliest token or class.
     """
 
     dtype: str
     tolerance: float
-    modules: list[Module]
+    modules: list[ModuleDifference]
     left_out: list[str]
     difference: float
     kl: float | None
     top1: float | None
 
     @property
-    def first(self) -> Module | None:
+    def first(self) -> ModuleDifference | None:
         """The first module that diverges."""
         return next((module for module in self.modules if module.difference > self.tolerance), None)
 
     @property
     def agrees(self) -> bool:
-        """Whether the answers agree."""
+        """Whether the outputs agree."""
         return self.difference <= self.tolerance
 
 
@@ -78,48 +79,52 @@ def compare(
     dtype: str = "float32",
     text: str | None = None,
     tolerance: float | None = None,
-    changes: Sequence[str] = (),
+    overrides: Sequence[str] = (),
 ) -> Parity:
-    """Run both on the same input.
+    """Run both models on the same input.
 
     Args:
         folder: a Hugging Face folder, or the name of a model of huggingface.co.
-        dtype: of the weights and what is computed.
-        text: what both read (absent: tokens made up, or a picture).
+        dtype: of weights and computation.
+        text: the input (absent: random tokens, or a random image).
         tolerance: beyond which a module diverges (absent: what the type allows).
-        changes: path=value, of what ours reads of the folder.
+        overrides: path=value, applied to the specification that Archetype reads.
 
     Raises:
         ArchetypeError: the folder cannot be read, transformers is missing or cannot read it.
     """
     folder = hub.local(folder)
     if not (folder / "config.json").is_file():
-        raise DataError(str(folder), "is no Hugging Face folder", "export it first")
-    ours, theirs = load(folder, dtype=dtype_of(dtype), overrides=changes), _reference(folder, dtype_of(dtype))
-    pairs, left_out = _pairs(ours, theirs)
-    inputs = _inputs(ours, text)
-    with _outputs(ours.model, {name for group, _ in pairs for name in group.ours}) as ours_gave:
-        answer = _ours(ours, inputs)
-    with _outputs(theirs, {name for _, name in pairs}) as theirs_gave:
-        expected = _theirs(ours, theirs, inputs)
-    found = {
-        (group.ours, name): _distance(_joined(group, ours_gave), theirs_gave[name])
+        raise DataError(str(folder), "is not a Hugging Face folder", "export it first")
+    family, model = read_model(folder, dtype_of(dtype), overrides=overrides)
+    reference = _load_reference(folder, dtype_of(dtype))
+    pairs, left_out = _pair_modules(family, model, reference)
+    inputs = _make_inputs(model, folder, text)
+    with _record_outputs(model, {name for group, _ in pairs for name in group.params}) as outputs:
+        output = _run(model, inputs)
+    with _record_outputs(reference, {name for _, name in pairs}) as reference_outputs:
+        reference_output = _run_reference(family, reference, inputs)
+    differences = {
+        (group.params, name): _distance(_join(group, outputs), reference_outputs[name])
         for group, name in pairs
-        if name in theirs_gave and all(one in ours_gave for one in group.ours)
+        if name in reference_outputs and all(param in outputs for param in group.params)
     }
-    order = {name: place for place, name in enumerate(ours_gave)}
-    modules = [Module(", ".join(group), name, value) for (group, name), value in found.items() if value is not None]
-    left_out += [", ".join(group.ours) for group, name in pairs if found.get((group.ours, name)) is None]
-    modules.sort(key=lambda module: order[module.ours.split(", ")[0]])
-    distance = _distance(answer, expected)
-    if distance is None:
-        cause = f"ours has shape {list(answer.shape)} and theirs {list(expected.shape)}"
+    order = {name: index for index, name in enumerate(outputs)}
+    modules = [
+        ModuleDifference(", ".join(params), name, value)
+        for (params, name), value in sorted(differences.items(), key=lambda item: order[item[0][0][0]])
+        if value is not None
+    ]
+    left_out += [", ".join(group.params) for group, name in pairs if differences.get((group.params, name)) is None]
+    difference = _distance(output, reference_output)
+    if difference is None:
+        cause = f"the output has shape {list(output.shape)} here and {list(reference_output.shape)} in transformers"
         raise ArchetypeError(str(folder), cause, "is this an architecture that both know?")
-    likely = _likelihoods(ours, answer, expected)
-    return Parity(dtype, tolerance or TOLERANCES[dtype], modules, sorted(set(left_out)), distance, *likely)
+    likelihoods = _compare_likelihoods(model.spec, output, reference_output)
+    return Parity(dtype, tolerance or TOLERANCES[dtype], modules, sorted(set(left_out)), difference, *likelihoods)
 
 
-def _reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
+def _load_reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
     """The model as transformers reads it, by the class that config.json names; no code of the folder is run."""
     try:
         import transformers
@@ -129,145 +134,153 @@ def _reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
     logging: Any = transformers.logging
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    made = getattr(transformers, str(names[0]), None) if names else None
-    if made is None:
+    model_class = getattr(transformers, str(names[0]), None) if names else None
+    if model_class is None:
         cause = f"names the class {names[0]!r}, which transformers lacks" if names else "names no class"
         raise DataError(f"{folder / 'config.json'}: architectures", cause, "name the class that reads this folder")
     try:
-        found: nn.Module = made.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        model: nn.Module = model_class.from_pretrained(folder, dtype=dtype, local_files_only=True)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
         raise DataError(str(folder), f"transformers cannot read it: {' '.join(str(error).split())}") from None
-    return found.eval()
+    return model.eval()
 
 
-def _pairs(lm: LanguageModel, theirs: nn.Module) -> tuple[list[tuple[Rule, str]], list[str]]:
-    """Our modules (as a rule of module names) with their one that holds the same weight, and those without."""
-    assert lm.family is not None
-    known, found, without = _Modules(theirs), [], _cut_elsewhere(lm.spec)
-    rules = for_model(lm.family.format.rules_for(lm.spec), lm.spec.num_layers, shapes(lm.model))
-    for rule, (_, tensor) in zip(rules, exported(lm.model, rules), strict=True):
-        path, _, kind = rule.theirs.rpartition(".")
-        if kind != "weight" or rule.expert is not None or rule.ours[0].removesuffix(".weight") in without:
+def _pair_modules(family: Family, model: Model, reference: nn.Module) -> tuple[list[tuple[Rule, str]], list[str]]:
+    """Modules (as rules of module names) with the one of transformers that holds the same weight; those without."""
+    known, pairs, without = _ModulesByWeight(reference), [], _cut_elsewhere(model.spec)
+    rules = for_model(family.format.rules_for(model.spec), model.spec.num_layers, shapes_of(model))
+    for rule, (_, tensor) in zip(rules, export_tensors(model, rules), strict=True):
+        path, _, kind = rule.hf.rpartition(".")
+        if kind != "weight" or rule.expert is not None or rule.params[0].removesuffix(".weight") in without:
             continue
-        group = Rule(path, tuple(name.rpartition(".")[0] for name in rule.ours), heads=rule.heads)
-        if (name := known.holding(path, tensor)) is not None:
-            found.append((group, name))
+        group = Rule(path, tuple(name.rpartition(".")[0] for name in rule.params), heads=rule.heads)
+        if (name := known.find(path, tensor)) is not None:
+            pairs.append((group, name))
         else:
-            without.append(", ".join(group.ours))
-    return found, without
+            without.append(", ".join(group.params))
+    return pairs, without
 
 
 def _cut_elsewhere(model: ModelSpec) -> list[str]:
-    """Modules that end before or after a scale or a soft cap where theirs do not: what they give is not the same."""
+    """Modules that end before or after a scale or a soft cap where transformers' do not: their outputs differ."""
     scaled = getattr(getattr(model, "embedding", None), "scale", 1.0) != 1.0
-    bent = getattr(getattr(model, "head", None), "softcap", None) is not None
-    return ["embedding.token"] * scaled + ["lm_head"] * bent
+    capped = getattr(getattr(model, "head", None), "softcap", None) is not None
+    return ["embedding.token"] * scaled + ["lm_head"] * capped
 
 
-class _Modules:
+class _ModulesByWeight:
     """The modules of a model, by name or, where a file's names are older ones, by the weight that they hold."""
 
     def __init__(self, model: nn.Module) -> None:
         self.names = {name for name, _ in model.named_modules()}
         self.holders: dict[bytes, list[str]] = {}
         for name, weight in model.named_parameters():
-            self.holders.setdefault(_content(weight), []).append(name.rpartition(".")[0])
+            self.holders.setdefault(_digest(weight), []).append(name.rpartition(".")[0])
 
-    def holding(self, path: str, weight: Tensor) -> str | None:
-        """The module of this name, or the first with this weight that no one has asked for."""
-        holders = self.holders.get(_content(weight), [])
+    def find(self, path: str, weight: Tensor) -> str | None:
+        """The module of this name, or the first with this weight that was not found before."""
+        holders = self.holders.get(_digest(weight), [])
         if path in self.names:
             return path
         return holders.pop(0) if holders else None
 
 
-def _content(tensor: Tensor) -> bytes:
-    kept = tensor.detach().contiguous()
-    return sha256(repr(tuple(kept.shape)).encode() + kept.reshape(-1).view(torch.uint8).numpy().tobytes()).digest()
+def _digest(tensor: Tensor) -> bytes:
+    tensor = tensor.detach().contiguous()
+    return sha256(repr(tuple(tensor.shape)).encode() + tensor.reshape(-1).view(torch.uint8).numpy().tobytes()).digest()
 
 
 @contextmanager
-def _outputs(model: nn.Module, names: set[str]) -> Iterator[dict[str, Tensor]]:
-    """What each of these modules gives the first time that it runs, in the order of running."""
-    gave: dict[str, Tensor] = {}
+def _record_outputs(model: nn.Module, names: set[str]) -> Iterator[dict[str, Tensor]]:
+    """The output of each of these modules, the first time that it runs, in the order of running."""
+    outputs: dict[str, Tensor] = {}
 
-    def noting(name: str) -> Callable[[Any, Any, Any], None]:
-        def note(module: nn.Module, given: Any, result: Any) -> None:
-            if isinstance(result, Tensor):
-                gave.setdefault(name, result.clone())  # some parts go on with it in place
+    def recorder(name: str) -> Callable[[Any, Any, Any], None]:
+        def record(module: nn.Module, inputs: Any, output: Any) -> None:
+            if isinstance(output, Tensor):
+                outputs.setdefault(name, output.clone())  # some parts change it in place
 
-        return note
+        return record
 
-    handles = [model.get_submodule(name).register_forward_hook(noting(name)) for name in names]
+    handles = [model.get_submodule(name).register_forward_hook(recorder(name)) for name in names]
     try:
-        yield gave
+        yield outputs
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _joined(group: Rule, gave: dict[str, Tensor]) -> Tensor:
-    """What several modules of ours give, in the order of the one of theirs that holds all their weights."""
-    parts = [gave[name].unflatten(-1, (group.heads, -1)) for name in group.ours]
+def _join(group: Rule, outputs: dict[str, Tensor]) -> Tensor:
+    """The outputs of several modules, in the order of the one that holds all their weights in transformers."""
+    parts = [outputs[name].unflatten(-1, (group.heads, -1)) for name in group.params]
     return torch.cat(parts, dim=-1).flatten(-2)
 
 
-def _distance(ours: Tensor, theirs: Tensor) -> float | None:
+def _distance(tensor: Tensor, reference: Tensor) -> float | None:
     """The largest difference, of the largest magnitude; None where the two do not have the same shape."""
-    if theirs.dim() == 4 and ours.dim() == 3:
-        theirs = theirs.flatten(2).transpose(1, 2)  # a picture of patches
-    ours, theirs = ours.double().squeeze(), theirs.double().squeeze()
-    if ours.shape != theirs.shape:
+    if reference.dim() == 4 and tensor.dim() == 3:
+        reference = reference.flatten(2).transpose(1, 2)  # an image of patches
+    tensor, reference = tensor.double().squeeze(), reference.double().squeeze()
+    if tensor.shape != reference.shape:
         return None
-    return ((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-30)).item()
+    return ((tensor - reference).abs().max() / reference.abs().max().clamp(min=1e-30)).item()
 
 
-def _inputs(lm: LanguageModel, text: str | None) -> dict[str, Tensor]:
-    """What both read, under transformers' names."""
+def _make_inputs(model: Model, folder: Path, text: str | None) -> dict[str, Tensor]:
+    """The arguments of both models, under transformers' names."""
     generator = torch.Generator().manual_seed(0)
-    spec = lm.spec
-    if isinstance(lm.model, VisionEncoder):
-        size = (1, lm.model.spec.num_channels, lm.model.spec.image_size, lm.model.spec.image_size)
-        return {"pixel_values": torch.randn(size, generator=generator).to(next(lm.model.parameters()).dtype)}
+    spec = model.spec
+    if isinstance(model, VisionEncoder):
+        size = (1, model.spec.num_channels, model.spec.image_size, model.spec.image_size)
+        return {"pixel_values": torch.randn(size, generator=generator).to(next(model.parameters()).dtype)}
     if text is not None:
-        if lm.tokenizer is None:
-            raise DataError("tokenizer", "the model's folder holds none", "leave --text out")
-        tokens = torch.tensor([lm.tokenizer.add_special_tokens(lm.tokenizer.encode(text))])
+        tokens = torch.tensor([_encode(folder, text)])
     else:
         vocab_size = min(getattr(spec, "vocab_size", 2), getattr(spec, "source_vocab_size", None) or 2**31)
         length = min(LENGTH, spec.context_length)
         # the first ids are often padding, which transformers treats as something else than a token
         tokens = torch.randint(min(5, vocab_size - 1), vocab_size, (1, length), generator=generator)
-    if isinstance(lm.model, EncoderDecoder):
+    if isinstance(model, EncoderDecoder):
         return {"input_ids": tokens, "decoder_input_ids": tokens.roll(1, 1)}
     return {"input_ids": tokens}
 
 
-def _ours(lm: LanguageModel, inputs: dict[str, Tensor]) -> Tensor:
-    if isinstance(lm.model, EncoderDecoder):
-        output = lm.model(inputs["decoder_input_ids"], source=inputs["input_ids"])
+def _encode(folder: Path, text: str) -> list[int]:
+    """A text's tokens by the folder's tokenizer."""
+    try:
+        tokenizer = open_tokenizer(folder)
+    except DataError as error:
+        if error.place == str(folder):
+            raise DataError("tokenizer", "the model's folder holds none", "leave --text out") from None
+        raise
+    return tokenizer.add_special_tokens(tokenizer.encode(text))
+
+
+def _run(model: Model, inputs: dict[str, Tensor]) -> Tensor:
+    if isinstance(model, EncoderDecoder):
+        output = model(inputs["decoder_input_ids"], source=inputs["input_ids"])
     else:
-        (tokens,) = inputs.values()
-        output = lm.model(tokens)
-    answer: Tensor = output.hidden if output.logits is None else output.logits
-    return answer
+        (tensor,) = inputs.values()
+        output = model(tensor)
+    result: Tensor = output.hidden if output.logits is None else output.logits
+    return result
 
 
-def _theirs(lm: LanguageModel, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    if lm.family is not None and lm.family.name == "longformer":  # which tokens are global no file says
+def _run_reference(family: Family, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    if family.name == "longformer":  # no file says which tokens are global
         mask = torch.zeros_like(inputs["input_ids"])
         mask[:, 0] = 1
         inputs = inputs | {"global_attention_mask": mask}
-    found = model(**inputs)
-    answer: Tensor = next(found[name] for name in ANSWERS if name in found)
-    return answer
+    outputs = model(**inputs)
+    output: Tensor = next(outputs[name] for name in OUTPUTS if name in outputs)
+    return output
 
 
-def _likelihoods(lm: LanguageModel, ours: Tensor, theirs: Tensor) -> tuple[float | None, float | None]:
-    """KL divergence and agreement of the likeliest, where the answers are logits."""
-    if getattr(lm.spec, "head", None) is not None and lm.spec.head.kind == "none":
+def _compare_likelihoods(spec: ModelSpec, output: Tensor, reference: Tensor) -> tuple[float | None, float | None]:
+    """KL divergence and agreement of the likeliest, where the outputs are logits."""
+    if getattr(spec, "head", None) is not None and spec.head.kind == "none":
         return None, None
-    expected, found = theirs.double().log_softmax(-1), ours.double().log_softmax(-1)
-    divergence = (expected.exp() * (expected - found)).sum(-1).mean()
-    same = (theirs.argmax(-1) == ours.argmax(-1)).double().mean()
+    expected, log_probabilities = reference.double().log_softmax(-1), output.double().log_softmax(-1)
+    divergence = (expected.exp() * (expected - log_probabilities)).sum(-1).mean()
+    same = (reference.argmax(-1) == output.argmax(-1)).double().mean()
     return divergence.item(), same.item()

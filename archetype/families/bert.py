@@ -136,7 +136,7 @@ def body_rules(prefix: str) -> tuple[Rule, ...]:
     )
     layer = f"{prefix}encoder.layer.{{i}}."
     return (
-        *(rule(f"{prefix}embeddings.{theirs}.weight", f"embedding.{ours}.weight") for theirs, ours in tables),
+        *(rule(f"{prefix}embeddings.{hf}.weight", f"embedding.{param}.weight") for hf, param in tables),
         *linear_rules(f"{prefix}embeddings.", "embedding.", [("LayerNorm", "norm")]),
         *linear_rules(f"{layer}attention.self.", "blocks.{i}.mixer.", projections),
         *linear_rules(layer, "blocks.{i}.", parts),

@@ -220,10 +220,7 @@ RULES = (
     *linear_rules(f"{BLOCK}.mlp.", f"{LAYER}.feedforward.", GATED),
     *linear_rules(f"{BLOCK}.mlp.shared_experts.", f"{LAYER}.feedforward.shared.", GATED),
     rule(f"{BLOCK}.mlp.gate.weight", f"{LAYER}.feedforward.router.weight"),
-    *(
-        rule(f"{BLOCK}.mlp.experts.{{e}}.{theirs}.weight", f"{LAYER}.feedforward.experts.{ours}")
-        for theirs, ours in GATED
-    ),
+    *(rule(f"{BLOCK}.mlp.experts.{{e}}.{hf}.weight", f"{LAYER}.feedforward.experts.{param}") for hf, param in GATED),
     rule("model.norm.weight", "final_norm.weight"),
     rule("lm_head.weight", "lm_head.weight"),
 )

@@ -52,7 +52,7 @@ class Format:
         """The weight rules of a model; without a head, names lack the prefix."""
         rules = self.rules(model) if callable(self.rules) else self.rules
         if isinstance(model, Encoder | VisionEncoder) and isinstance(model.head, NoHead):
-            return tuple(replace(rule, theirs=rule.theirs.removeprefix(self.prefix)) for rule in rules)
+            return tuple(replace(rule, hf=rule.hf.removeprefix(self.prefix)) for rule in rules)
         return rules
 
     def architecture_of(self, model: ModelSpec) -> str:

@@ -121,8 +121,8 @@ RULES = (
     *FRAME,
     *linear_rules(f"{BLOCK}.mlp.", f"{LAYER}.feedforward.", GATED),
     *(
-        rule(f"{BLOCK}.{theirs}.weight", f"{LAYER}.{ours}.weight")
-        for theirs, ours in (
+        rule(f"{BLOCK}.{hf}.weight", f"{LAYER}.{param}.weight")
+        for hf, param in (
             ("input_layernorm", "mixer_norm"),
             ("post_attention_layernorm", "mixer_post_norm"),
             ("pre_feedforward_layernorm", "feedforward_norm"),

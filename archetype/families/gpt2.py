@@ -90,8 +90,8 @@ RULES = (
     rule("transformer.wte.weight", "embedding.token.weight"),
     rule("transformer.wpe.weight", "embedding.position.weight"),
     *(
-        rule(f"transformer.h.{{i}}.{theirs}.{kind}", f"blocks.{{i}}.{ours}.{kind}")
-        for theirs, ours in (("ln_1", "mixer_norm"), ("ln_2", "feedforward_norm"))
+        rule(f"transformer.h.{{i}}.{hf}.{kind}", f"blocks.{{i}}.{param}.{kind}")
+        for hf, param in (("ln_1", "mixer_norm"), ("ln_2", "feedforward_norm"))
         for kind in ("weight", "bias")
     ),
     *(
@@ -103,8 +103,8 @@ RULES = (
         for kind in ("weight", "bias")
     ),
     *(
-        rule(f"transformer.h.{{i}}.{theirs}.{kind}", f"blocks.{{i}}.{ours}.{kind}", transposed=kind == "weight")
-        for theirs, ours in (
+        rule(f"transformer.h.{{i}}.{hf}.{kind}", f"blocks.{{i}}.{param}.{kind}", transposed=kind == "weight")
+        for hf, param in (
             ("attn.c_proj", "mixer.o"),
             ("mlp.c_fc", "feedforward.up"),
             ("mlp.c_proj", "feedforward.down"),

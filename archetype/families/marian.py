@@ -142,13 +142,13 @@ def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
 
 
 def _stack_rules(stack: str, attention: tuple[tuple[str, str], ...]) -> Iterator[Rule]:
-    layer, ours = f"model.{stack}.layers.{{i}}.", f"{stack}.blocks.{{i}}."
-    for theirs, part in attention:
+    layer, param = f"model.{stack}.layers.{{i}}.", f"{stack}.blocks.{{i}}."
+    for hf, part in attention:
         projections = (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("out_proj", "o"))
-        yield from linear_rules(f"{layer}{theirs}.", f"{ours}{part}.", projections)
-        yield from linear_rules(layer, ours, [(f"{theirs}_layer_norm", f"{part}_norm")])
+        yield from linear_rules(f"{layer}{hf}.", f"{param}{part}.", projections)
+        yield from linear_rules(layer, param, [(f"{hf}_layer_norm", f"{part}_norm")])
     network = (("fc1", "feedforward.up"), ("fc2", "feedforward.down"), ("final_layer_norm", "feedforward_norm"))
-    yield from linear_rules(layer, ours, network)
+    yield from linear_rules(layer, param, network)
 
 
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"

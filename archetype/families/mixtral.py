@@ -61,8 +61,8 @@ RULES = (
     *PRE_NORMS,
     rule(f"{EXPERTS}.gate.weight", f"{LAYER}.feedforward.router.weight"),
     *(
-        rule(f"{EXPERTS}.experts.{{e}}.{theirs}.weight", f"{LAYER}.feedforward.experts.{ours}")
-        for theirs, ours in (("w1", "gate"), ("w3", "up"), ("w2", "down"))
+        rule(f"{EXPERTS}.experts.{{e}}.{hf}.weight", f"{LAYER}.feedforward.experts.{param}")
+        for hf, param in (("w1", "gate"), ("w3", "up"), ("w2", "down"))
     ),
 )
 

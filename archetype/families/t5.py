@@ -114,7 +114,7 @@ def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     stacks = (("encoder", attention[:1]), ("decoder", attention))
     return (
         rule("shared.weight", "embedding.token.weight"),
-        *(found for stack, parts in stacks for found in _stack_rules(stack, parts, networks)),
+        *(r for stack, parts in stacks for r in _stack_rules(stack, parts, networks)),
         rule("lm_head.weight", "lm_head.weight"),
     )
 
@@ -122,16 +122,16 @@ def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
 def _stack_rules(
     stack: str, attention: tuple[tuple[str, str], ...], networks: tuple[tuple[str, str], ...]
 ) -> Iterator[Rule]:
-    block, ours = f"{stack}.block.{{i}}.layer", f"{stack}.blocks.{{i}}"
+    block, param = f"{stack}.block.{{i}}.layer", f"{stack}.blocks.{{i}}"
     first = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     yield rule(first, f"{stack}.position_bias.weight")
-    for place, (theirs, part) in enumerate(attention):
+    for place, (hf, part) in enumerate(attention):
         for projection in "qkvo":
-            yield rule(f"{block}.{place}.{theirs}.{projection}.weight", f"{ours}.{part}.{projection}.weight")
-        yield rule(f"{block}.{place}.layer_norm.weight", f"{ours}.{part}_norm.weight")
-    for theirs, matrix in networks:
-        yield rule(f"{block}.{len(attention)}.DenseReluDense.{theirs}.weight", f"{ours}.feedforward.{matrix}.weight")
-    yield rule(f"{block}.{len(attention)}.layer_norm.weight", f"{ours}.feedforward_norm.weight")
+            yield rule(f"{block}.{place}.{hf}.{projection}.weight", f"{param}.{part}.{projection}.weight")
+        yield rule(f"{block}.{place}.layer_norm.weight", f"{param}.{part}_norm.weight")
+    for hf, matrix in networks:
+        yield rule(f"{block}.{len(attention)}.DenseReluDense.{hf}.weight", f"{param}.feedforward.{matrix}.weight")
+    yield rule(f"{block}.{len(attention)}.layer_norm.weight", f"{param}.feedforward_norm.weight")
     yield rule(f"{stack}.final_layer_norm.weight", f"{stack}.final_norm.weight")
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from archetype.convert.apply import fill
+from archetype.convert.apply import load_tensors
 from archetype.errors import CheckpointError
 from archetype.families.rules import Rule
 from archetype.io import atomic
@@ -74,7 +74,7 @@ def fill_from(model: Model, file: Path, dtype: torch.dtype | None = None, device
     """Give a model on the meta device the weights in a file that bears our own names."""
     names = list(model.state_dict())
     try:
-        fill(model, Tensors.single(file), [Rule(name, (name,)) for name in names], (), dtype, device)
+        load_tensors(model, Tensors.single(file), [Rule(name, (name,)) for name in names], (), dtype, device)
     except CheckpointError as error:
         raise error if error.place == str(file) else error.at(str(file)) from None
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from archetype.convert.apply import exported, shapes
+from archetype.convert.apply import export_tensors, shapes_of
 from archetype.families.rules import for_model
 from archetype.language_model import LanguageModel
 
@@ -41,7 +41,7 @@ def same_gradients(
     one: Published, theirs: Callable[[Any], Tensor], ours: Callable[[Any], Tensor], folder: Path
 ) -> None:
     """Each library writes its gradients as it writes weights, so that the files can be compared."""
-    their_model = copy.deepcopy(one.theirs).requires_grad_(True)
+    their_model = copy.deepcopy(one.hf).requires_grad_(True)
     our_model = copy.deepcopy(one.lm.model).requires_grad_(True)
     theirs(their_model).square().mean().backward()
     ours(our_model).square().mean().backward()
@@ -51,11 +51,11 @@ def same_gradients(
     their_model.save_pretrained(folder)  # type: ignore[operator]
     expected = load_file(folder / "model.safetensors")
     assert one.lm.family is not None
-    rules = for_model(one.lm.family.format.rules_for(our_model.spec), our_model.spec.num_layers, shapes(our_model))
+    rules = for_model(one.lm.family.format.rules_for(our_model.spec), our_model.spec.num_layers, shapes_of(our_model))
     buffers = dict(their_model.named_buffers())
     # a bias of keys moves all scores of a query alike, so that its gradient is nothing but the others' rounding
     rounding = 1e-3 * max(gradient.abs().max().item() for gradient in expected.values())
-    for key, gradient in exported(our_model, rules):
+    for key, gradient in export_tensors(our_model, rules):
         if key not in expected or key in buffers:
             continue
         scale = max(expected[key].abs().max().item(), rounding)

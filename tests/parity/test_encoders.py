@@ -14,7 +14,9 @@ from transformers import BertConfig, BigBirdConfig, LongformerConfig, PreTrained
 from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention
 
 import archetype
-from archetype.spec.pattern import BigBird, Setting
+from archetype.patterns.block import BigBirdRule
+from archetype.patterns.rule import MaskContext
+from archetype.spec.pattern import BigBird
 from tests.helpers.published import (
     EXACT,
     VOCABULARY,
@@ -209,7 +211,7 @@ def test_the_blocks_of_a_long_text(published: Publish) -> None:
     pattern = one.lm.model.spec.layers[0].mixer.pattern
     assert isinstance(pattern, BigBird)
     for layer, part in enumerate(m for m in theirs.modules() if isinstance(m, BigBirdBlockSparseAttention)):
-        rows = pattern.rows(Setting(causal=False, length=64, layer=layer))
+        rows = BigBirdRule(pattern).rows(MaskContext(causal=False, length=64, layer=layer))
         near = [{0, row - 1, row, row + 1, len(rows) - 1} for row in range(len(rows))]
         drawn = [sorted(set(rows[row]) - near[row]) for row in range(1, len(rows) - 1)]
         assert all(len(row) == 1 for row in drawn)

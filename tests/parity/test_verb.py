@@ -12,8 +12,9 @@ import typer
 import archetype.errors
 from archetype.cli.convert import parity as verb
 from archetype.convert import parity
-from archetype.language_model import LanguageModel
-from archetype.loading import load
+from archetype.convert.hf_folder import read_model
+from archetype.families import Family
+from archetype.models import Model
 from tests.helpers.published import lose, swap
 from tests.helpers.weights import randomize
 from tests.parity import test_decoders, test_encoders, test_pairs
@@ -41,6 +42,18 @@ def written(name: str, folder: Path) -> Path:
     return folder
 
 
+def spoil_models(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], None]) -> None:
+    """Have the verb read every model with this mistake in it."""
+
+    def read_spoiled(*arguments: Any, **options: Any) -> tuple[Family, Model]:
+        family, model = read_model(*arguments, **options)
+        model = copy.deepcopy(model)
+        spoil(model)
+        return family, model
+
+    monkeypatch.setattr(parity, "read_model", read_spoiled)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_weights_agree_in_every_module(name: str, tmp_path: Path) -> None:
     found = parity.compare(written(name, tmp_path))
@@ -48,7 +61,7 @@ def test_the_same_weights_agree_in_every_module(name: str, tmp_path: Path) -> No
     assert found.kl is not None and found.kl < 1e-9 and found.top1 == 1.0
     if name != "vit":  # whose modules have other names than its files
         assert len(found.modules) >= 8
-        assert len({module.ours for module in found.modules}) == len(found.modules)
+        assert len({module.module for module in found.modules}) == len(found.modules)
 
 
 @pytest.mark.parametrize(
@@ -66,26 +79,16 @@ def test_the_same_weights_agree_in_every_module(name: str, tmp_path: Path) -> No
 def test_the_first_module_that_diverges_is_named(
     name: str, spoil: Callable[[Any], None], first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def spoiled(folder: Path, **how: Any) -> LanguageModel:
-        lm = copy.deepcopy(load(folder, **how))
-        spoil(lm.model)
-        return lm
-
-    monkeypatch.setattr(parity, "load", spoiled)
+    spoil_models(monkeypatch, spoil)
     found = parity.compare(written(name, tmp_path))
     assert not found.agrees
-    assert found.first is not None and found.first.ours == first
+    assert found.first is not None and found.first.module == first
 
 
 def test_a_difference_is_shown_and_the_status_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def spoiled(folder: Path, **how: Any) -> LanguageModel:
-        lm = copy.deepcopy(load(folder, **how))
-        lose("blocks.1.mixer.q.weight")(lm.model)
-        return lm
-
-    monkeypatch.setattr(parity, "load", spoiled)
+    spoil_models(monkeypatch, lose("blocks.1.mixer.q.weight"))
     with pytest.raises(typer.Exit) as caught:
         verb(written("llama", tmp_path), dtype=["float32"])
     assert caught.value.exit_code == 1

@@ -199,7 +199,7 @@ EXPERTS = (
 STATES = (
     *FRAME,
     rule(f"{BLOCK}attn_norm.weight", f"{LAYER}mixer_norm.weight"),
-    *(rule(f"{BLOCK}ssm_{theirs}", f"{LAYER}mixer.{ours}") for theirs, ours in (("a", "A_log"), ("d", "D"))),
+    *(rule(f"{BLOCK}ssm_{hf}", f"{LAYER}mixer.{param}") for hf, param in (("a", "A_log"), ("d", "D"))),
     *linear_rules(
         f"{BLOCK}ssm_",
         f"{LAYER}mixer.",

@@ -46,13 +46,13 @@ RULES = (
     rule("output.weight", "lm_head.weight"),
     *(
         found
-        for theirs, ours in (("enc", "encoder"), ("dec", "decoder"))
+        for hf, param in (("enc", "encoder"), ("dec", "decoder"))
         for found in (
-            rule(f"{theirs}.blk.0.attn_rel_b.weight", f"{ours}.position_bias.weight"),
-            rule(f"{theirs}.output_norm.weight", f"{ours}.final_norm.weight"),
+            rule(f"{hf}.blk.0.attn_rel_b.weight", f"{param}.position_bias.weight"),
+            rule(f"{hf}.output_norm.weight", f"{param}.final_norm.weight"),
             *linear_rules(
-                f"{theirs}.blk.{{i}}.",
-                f"{ours}.blocks.{{i}}.",
+                f"{hf}.blk.{{i}}.",
+                f"{param}.blocks.{{i}}.",
                 [
                     *NETWORK,
                     *((f"attn_{name}", f"mixer.{name}") for name in "qkvo"),

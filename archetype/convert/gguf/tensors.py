@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from archetype import spec
-from archetype.convert.apply import exported, shapes
+from archetype.convert.apply import export_tensors, shapes_of
 from archetype.convert.gguf.registry import Gguf, frequency_factors
 from archetype.families.rules import for_model
 from archetype.models import Model
@@ -33,7 +33,7 @@ def gguf_tensors(model: Model, target: Gguf) -> dict[str, Tensor]:
 def _stored(model: Model, target: Gguf) -> Iterator[tuple[str, Tensor]]:
     """Each tensor as llama.cpp computes with it."""
     heads = _head_counts(model) if target.paired else {}
-    for name, tensor in exported(model, for_model(target.rules, model.spec.num_layers, shapes(model))):
+    for name, tensor in export_tensors(model, for_model(target.rules, model.spec.num_layers, shapes_of(model))):
         place = name.rpartition(".")[0]
         kind = name.split(".")[2] if name.startswith("blk.") else ""
         if kind in heads:

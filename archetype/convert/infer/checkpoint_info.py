@@ -1,4 +1,4 @@
-"""What a folder shows of its model: keys, shapes, and what had to be assumed."""
+"""What a checkpoint shows of its model: keys, shapes, and what had to be assumed."""
 
 import re
 from collections.abc import Mapping
@@ -39,20 +39,24 @@ class CheckpointInfo:
     assumed: dict[str, None] = field(default_factory=dict)
 
     @property
-    def habit(self) -> FamilyQuirks:
-        """What is known of the family's code."""
+    def quirks(self) -> FamilyQuirks:
+        """What the family's code fixes."""
         return QUIRKS.get(self.type, FamilyQuirks())
 
     def assume(self, path: str, value: object, why: str) -> None:
-        """Note a value that nothing says."""
-        shown = str(value).lower() if isinstance(value, bool) else value
-        self.assumed[f"{path}={shown} ({why})"] = None
+        """Note a value that neither keys nor tensors give."""
+        text = str(value).lower() if isinstance(value, bool) else value
+        self.assumed[f"{path}={text} ({why})"] = None
 
-    def refuse_what_is_missing(self) -> None:
-        """Raise where this is no decoder of text, or the family or a key shows a part that is missing here."""
+    def check_supported(self) -> None:
+        """Check that this is a decoder of text, and that neither family nor keys need a part that is missing here.
+
+        Raises:
+            CheckpointError: names the part.
+        """
         classes = self.config.get("architectures") or []
         if isinstance(classes, list) and classes and not re.search(DECODERS, str(classes[0])):
-            cause = f"{classes[0]!r} is no decoder of text with its head"
+            cause = f"{classes[0]!r} is not a decoder of text with its head"
             raise CheckpointError(
                 f"{self.config.place}: architectures", cause, "other models need a family of their own"
             )
@@ -68,7 +72,7 @@ class CheckpointInfo:
         """An error that names a missing part."""
         return CheckpointError(place, f"needs {part}, which is missing here", f"the {self.type} family is not known")
 
-    def strange(self, tensor: str) -> CheckpointError:
+    def no_place(self, tensor: str) -> CheckpointError:
         """An error at a tensor that has no place; where its name, or another one's, shows why, it names the part."""
         for names, table in (((tensor, *self.shapes), MISSING_BY_TENSOR), ((tensor,), MISSING_BY_PLACE)):
             for name in names:
@@ -101,8 +105,8 @@ class CheckpointInfo:
     def activation(self, gated: bool) -> spec.Activation:
         """The nonlinearity of the feed-forward parts."""
         name = self.first(ACTIVATION)
-        if self.habit.activation is not None:
-            return self.habit.activation
+        if self.quirks.activation is not None:
+            return self.quirks.activation
         if name is None:
             name = "silu" if gated else "gelu"
             self.assume("layers[*].feedforward.activation", name, "no key names it")
@@ -113,10 +117,10 @@ class CheckpointInfo:
     def norm(self, bias: bool, weight: bool = True) -> spec.LayerNorm | spec.RMSNorm:
         """A norm: with a bias or under a key of LayerNorm's a LayerNorm, else an RMSNorm."""
         key = next((key for key in EPS if self.config.get(key) is not None), None)
-        eps = self.habit.eps or (1e-5 if key is None else self.config.positive(key))
-        if self.habit.norm is not None:
-            made = self.habit.norm.replace(eps=eps)
-            return made.replace(bias=bias) if isinstance(made, spec.LayerNorm) else made
+        eps = self.quirks.eps or (1e-5 if key is None else self.config.positive(key))
+        if self.quirks.norm is not None:
+            norm = self.quirks.norm.replace(eps=eps)
+            return norm.replace(bias=bias) if isinstance(norm, spec.LayerNorm) else norm
         if bias or (key is not None and key.startswith("layer")):
             return spec.LayerNorm(eps=eps, bias=bias, weight=weight)
         if key is None:

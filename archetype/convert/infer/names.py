@@ -1,4 +1,4 @@
-"""What tensors are, by their names: the habits of published files. Data, and one function."""
+"""What tensors are, by their names in published files. Data, and one function."""
 
 import re
 
@@ -13,7 +13,7 @@ LEFT_OUT = re.compile(
 # Masks that older files keep, which have no axis or four.
 MASK = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)")
 
-FRAME: Table = (
+OUTER: Table = (
     (r"(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|embeddings|token_embedding|tokens_embed|"
      r"embeddings\.word_embeddings|w)", "embedding.token"),
     (r"(?:embed_positions|wpe|position_embeddings|positions_embed|position_embedding)", "embedding.position"),
@@ -87,14 +87,14 @@ SECOND = ("intermediate.LayerNorm", "post_attention_layernorm", "ln_2", "ln2", "
           "output_layer_norm", "output.LayerNorm", "layernorm2", "LayerNorm", "ln")  # fmt: skip
 BEFORE_NETWORK = ("pre_feedforward_layernorm", "pre_mlp_layernorm", "pre_ff_layernorm")
 AFTER_NETWORK = ("post_feedforward_layernorm", "post_mlp_layernorm", "post_ff_layernorm", "post_feedforward_norm",
-                 "post_ffn_norm",                 "post_norm2")  # fmt: skip
+                 "post_ffn_norm", "post_norm2")  # fmt: skip
 AFTER_ATTENTION = ("post_self_attn_layernorm", "post_norm1", "post_attn_norm", "post_attention_layernorm")
 
 
 def read_name(table: Table, path: str) -> tuple[str, int | None] | None:
     """Our name of what stands at a path, and which expert's it is; None where the table has none for it."""
-    for pattern, ours in table:
-        if found := re.fullmatch(pattern, path):
-            expert = found.groupdict().get("expert")
-            return ours, None if expert is None else int(expert)
+    for pattern, param in table:
+        if match := re.fullmatch(pattern, path):
+            expert = match.groupdict().get("expert")
+            return param, None if expert is None else int(expert)
     return None

@@ -1,4 +1,4 @@
-"""What files of published models call things, and what a family's code fixes that no file says. Data.
+"""How published configurations spell their keys, and what a family's code fixes that no file says. Data.
 
 Names are read in order: the commonest comes first.
 """
@@ -18,18 +18,20 @@ ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activat
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
 ROUTER_SCALE = ("routed_scaling_factor", "router_scaling_factor", "router_scale")
 WINDOW = ("sliding_window", "window_size")
-KINDS_OF_LAYERS = ("layer_types", "attention_layers")
-FULL_EVERY = ("sliding_window_pattern", "_sliding_window_pattern")  # of so many layers the last sees everything
+LAYER_KINDS = ("layer_types", "attention_layers")
+FULL_EVERY = ("sliding_window_pattern", "_sliding_window_pattern")  # every so many layers, one has full attention
 EMBEDDING_SCALE = ("embedding_multiplier", "scale_emb", "embedding_scale")
 HEAD_SCALE = ("logit_scale", "lm_head_multiplier")
 SCORE_SCALE = ("attention_multiplier", "softmax_scale")
-INITIAL = ("initializer_range", "init_std", "init_method_std")
+INITIAL_STD = ("initializer_range", "init_std", "init_method_std")
+PARALLEL = ("use_parallel_residual", "parallel_residual", "parallel_attn")
+NORMS_FIRST = ("do_layer_norm_before", "normalize_before")
 # Classes of decoders of text with their head.
 DECODERS = r"CausalLM|LMHead|DoubleHeads|Generation"
-# Keys that say that queries and keys are turned.
+# Keys that show that queries and keys are rotated.
 ROTARY = frozenset({"rope_theta", "rope_parameters", "rope_scaling", "rotary_pct", "rotary_dim", "rotary_emb_base",
                     "partial_rotary_factor"})  # fmt: skip
-ROTARY_SHARE = ("rotary_pct", "partial_rotary_factor")
+ROTARY_FRACTION = ("rotary_pct", "partial_rotary_factor")
 
 # Keys that change no number of a finished model on text, or that the tensors say already.
 NEUTRAL = (
@@ -57,78 +59,78 @@ class FamilyQuirks:
 
     Attributes:
         interleaved: rotary pairs are neighbours.
-        reversed: pairs are turned the other way.
-        after_padding: positions are counted from the number after padding's.
-        in_full_unplaced: layers that see everything have no positions, where others have a window.
-        renormalized: the weights of a token's experts sum to one.
+        reversed: rotary pairs are rotated the other way.
+        positions_after_padding: positions are counted from the number after padding's.
+        full_layers_without_rope: layers with full attention have no positions, where others have a window.
+        renormalize: the weights of a token's experts sum to one.
         sigmoid: each expert's affinity is a sigmoid.
         activation: of the feed-forward part, whatever the file says.
         eps: of every norm, whatever the file says.
         norm: the kind of all norms, where tensors cannot show it.
         embedding_norm: a norm without weights after the embedding.
-        root_scaled: token vectors are multiplied by the root of their width.
-        unscaled: scores are not divided by the root of the head's width.
-        added: positions that are added to token vectors, and computed.
-        inclusive: the exponents of their waves run from 0 to 1 inclusive (tensor2tensor).
-        turned: queries and keys are turned, though no key says so.
+        scaled_embedding: token vectors are multiplied by the root of their width.
+        unscaled_scores: scores are not divided by the root of the head's width.
+        added_position: positions that are added to token vectors, and computed.
+        inclusive_waves: the exponents of their waves run from 0 to 1 inclusive (tensor2tensor).
+        rope: queries and keys are rotated, though no key says so.
         qk_norm: a norm of queries and keys without weights.
-        fused: the order of what one tensor of queries, keys and values holds, and in how many parts.
-        renamed: paths of the file that stand for others.
-        computed: tensors that follow from sizes, and are not read.
+        fused_order: the order of queries, keys and values in one tensor, and in how many parts they follow each other.
+        renames: patterns of tensor names and what they are read as.
+        computed: pattern of tensors that follow from sizes, and are not read.
     """
 
     interleaved: bool = False
     reversed: bool = False
-    after_padding: bool = False
-    in_full_unplaced: bool = False
-    renormalized: bool = False
+    positions_after_padding: bool = False
+    full_layers_without_rope: bool = False
+    renormalize: bool = False
     sigmoid: bool = False
     activation: spec.Activation | None = None
     eps: float | None = None
     norm: spec.LayerNorm | spec.RMSNorm | None = None
     embedding_norm: bool = False
-    root_scaled: bool = False
-    unscaled: bool = False
-    added: spec.Sinusoidal | None = None
-    inclusive: bool = False
-    turned: bool = False
+    scaled_embedding: bool = False
+    unscaled_scores: bool = False
+    added_position: spec.Sinusoidal | None = None
+    inclusive_waves: bool = False
+    rope: bool = False
     qk_norm: bool = False
-    fused: tuple[str, int] | None = None
-    renamed: tuple[tuple[str, str], ...] = ()
+    fused_order: tuple[str, int] | None = None
+    renames: tuple[tuple[str, str], ...] = ()
     computed: str | None = None
 
 
 NEIGHBOURS = FamilyQuirks(interleaved=True)
-ROBERTA = FamilyQuirks(after_padding=True)
-ONE_PLUS = FamilyQuirks(norm=spec.RMSNorm(unit_offset=True), root_scaled=True)
+ROBERTA = FamilyQuirks(positions_after_padding=True)
+ONE_PLUS = FamilyQuirks(norm=spec.RMSNorm(unit_offset=True), scaled_embedding=True)
 QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("gptj", "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5"), NEIGHBOURS),
     **dict.fromkeys(
         ("roberta", "camembert", "xlm-roberta", "xlm-roberta-xl", "data2vec-text", "roberta-prelayernorm"), ROBERTA
     ),
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "vaultgemma"), ONE_PLUS),
-    **dict.fromkeys(("mixtral", "granitemoe", "granitemoeshared", "jamba"), FamilyQuirks(renormalized=True)),
-    "codegen": FamilyQuirks(interleaved=True, fused=("qvk", 4)),
-    "cohere2": FamilyQuirks(interleaved=True, in_full_unplaced=True),
-    "exaone4": FamilyQuirks(in_full_unplaced=True),
-    "exaone_moe": FamilyQuirks(in_full_unplaced=True, sigmoid=True),
-    "ernie4_5_moe": FamilyQuirks(interleaved=True, renormalized=True),
-    "minimax_m2": FamilyQuirks(sigmoid=True, renormalized=True),
-    "hy_v3": FamilyQuirks(sigmoid=True, renormalized=True),
+    **dict.fromkeys(("mixtral", "granitemoe", "granitemoeshared", "jamba"), FamilyQuirks(renormalize=True)),
+    "codegen": FamilyQuirks(interleaved=True, fused_order=("qvk", 4)),
+    "cohere2": FamilyQuirks(interleaved=True, full_layers_without_rope=True),
+    "exaone4": FamilyQuirks(full_layers_without_rope=True),
+    "exaone_moe": FamilyQuirks(full_layers_without_rope=True, sigmoid=True),
+    "ernie4_5_moe": FamilyQuirks(interleaved=True, renormalize=True),
+    "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
+    "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
     "openai-gpt": FamilyQuirks(activation="gelu_tanh"),  # which it calls gelu
-    "ctrl": FamilyQuirks(activation="relu", root_scaled=True, added=spec.Sinusoidal(interleaved=False)),
-    "xglm": FamilyQuirks(added=spec.Sinusoidal(interleaved=False, offset=2), inclusive=True),
+    "ctrl": FamilyQuirks(activation="relu", scaled_embedding=True, added_position=spec.Sinusoidal(interleaved=False)),
+    "xglm": FamilyQuirks(added_position=spec.Sinusoidal(interleaved=False, offset=2), inclusive_waves=True),
     "biogpt": FamilyQuirks(eps=1e-5),
-    "gpt_neo": FamilyQuirks(unscaled=True),
-    "roformer": FamilyQuirks(interleaved=True, turned=True, computed=r".*\.embed_positions\.weight"),
+    "gpt_neo": FamilyQuirks(unscaled_scores=True),
+    "roformer": FamilyQuirks(interleaved=True, rope=True, computed=r".*\.embed_positions\.weight"),
     "nemotron": FamilyQuirks(norm=spec.LayerNorm(unit_offset=True)),
     "olmo": FamilyQuirks(norm=spec.LayerNorm(weight=False, bias=False), eps=1e-5),
     "nanochat": FamilyQuirks(norm=spec.RMSNorm(weight=False), embedding_norm=True, qk_norm=True, reversed=True),
-    "gpt_neox_japanese": FamilyQuirks(renamed=((r"(.*)\.dense_bias", r"\1.dense.bias"),)),
-    "bigbird_pegasus": FamilyQuirks(renamed=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
+    "gpt_neox_japanese": FamilyQuirks(renames=((r"(.*)\.dense_bias", r"\1.dense.bias"),)),
+    "bigbird_pegasus": FamilyQuirks(renames=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
 }
 
-# Parts that are missing here, by what shows that a model needs them: a tensor's name, a key, or the family.
+# Parts that Archetype lacks, by what shows that a model needs them: a tensor's name, a key, or the family.
 MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.(A_log|conv1d|time_mix\w*|linear_attn|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
      "a recurrent or state-space mixer of another kind than Mamba"),
@@ -142,7 +144,7 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*norm\w*\.W_(down|up)\..*", "norms with projections of their own"),
     (r".*\.(lambda_\w+)", "differential attention"),
     (r".*\.self_attn\.(gate_proj|g_proj|gate_bias|gqkv_proj)(\..*)?|.*\.gqkv_proj\..*",
-     "attention with a gate on what it found"),
+     "attention with a gate on its output"),
     (r".*\.indexer\..*", "sparse attention by a learned index"),
     (r".*\.act_fn\..*", "an activation with parameters of its own"),
     (r".*\.adapter_modules\..*", "adapters by language"),
@@ -162,7 +164,7 @@ MISSING_BY_KEY = {
 MISSING_BY_TYPE = {
     "phimoe": "routing by SparseMixer",
     "blenderbot-small": "a norm of token vectors before positions are added",
-    "hunyuan_v1_dense": "norms of queries and keys after they are turned",
+    "hunyuan_v1_dense": "norms of queries and keys after their rotation",
     "kolibri1": "a correction of a router's logits, not of its affinities",
-    "hunyuan_v1_moe": "norms of queries and keys after they are turned",
+    "hunyuan_v1_moe": "norms of queries and keys after their rotation",
 }

@@ -1,7 +1,7 @@
 """A decoder of a family that is not registered: its specification, its weight rules, and a report of what they rest on.
 
-Read by the keys of config.json, and the names and shapes of the tensors. What neither settles is assumed, and said; a
-part that is missing here is refused by its name.
+Read by the keys of config.json, and the names and shapes of the tensors. What neither settles is assumed, and the
+report says so; a part that is missing here is refused by its name.
 """
 
 import re
@@ -12,13 +12,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from archetype import spec
+from archetype.convert.infer.attention import ModelDims, read_mixer
+from archetype.convert.infer.block import read_feedforward, read_wiring
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
-from archetype.convert.infer.feedforward import read_network
-from archetype.convert.infer.mixer import ModelDims, read_mixer
-from archetype.convert.infer.quirks import CONTEXT, EMBEDDING_SCALE, HEAD_SCALE, INITIAL, NEUTRAL
-from archetype.convert.infer.rules import rules_of
-from archetype.convert.infer.tensors import GroupedTensors, sort
-from archetype.convert.infer.wiring import read_wiring
+from archetype.convert.infer.quirks import CONTEXT, EMBEDDING_SCALE, HEAD_SCALE, INITIAL_STD, NEUTRAL
+from archetype.convert.infer.tensors import GroupedTensors, group_tensors, inferred_rules
 from archetype.errors import CheckpointError
 from archetype.families.config import BOOKKEEPING, Config
 from archetype.families.family import Family, InferenceReport
@@ -39,25 +37,25 @@ def read_unknown(values: dict[str, Any], shapes: Shapes, place: str = "config.js
     Raises:
         CheckpointError: names the tensor or key that is not understood, or the part that is missing.
     """
-    clues = _clues(values, shapes, place)
-    clues.refuse_what_is_missing()
-    found = sort(clues)
+    info = _checkpoint_info(values, shapes, place)
+    info.check_supported()
+    tensors = group_tensors(info)
     try:
-        model, wirings = _model(clues, found)
+        model, wirings = _model(info, tensors)
     except ValidationError as error:
         raise explain(error).at(place) from None
     return Family(
-        clues.type,
+        info.type,
         {},
         Format(
-            model_type=clues.type,
-            architecture=clues.type,
-            keys=InferredKeys(clues.type, model),
-            rules=partial(rules_of, clues, found, wirings),
+            model_type=info.type,
+            architecture=info.type,
+            keys=InferredKeys(info.type, model),
+            rules=partial(inferred_rules, info, tensors, wirings),
             prefix="",
-            ignored=tuple(re.escape(name) for name in found.left_out),
+            ignored=tuple(re.escape(name) for name in tensors.left_out),
         ),
-        _reading(clues, found),
+        _report(info, tensors),
     )
 
 
@@ -78,7 +76,7 @@ class InferredKeys:
         raise CheckpointError(self.model_type, "is read, and cannot be written", "export it as a known family")
 
 
-def _clues(values: dict[str, Any], shapes: Shapes, place: str) -> CheckpointInfo:
+def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str) -> CheckpointInfo:
     """Of a model that also sees or hears, the part that reads text."""
     text = values.get("text_config")
     if isinstance(text, dict):
@@ -90,117 +88,117 @@ def _clues(values: dict[str, Any], shapes: Shapes, place: str) -> CheckpointInfo
     return CheckpointInfo(Config(values, place), shapes, model_type)
 
 
-def _model(clues: CheckpointInfo, found: GroupedTensors) -> tuple[spec.Decoder, list[dict[str, str]]]:
+def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[spec.Decoder, list[dict[str, str]]]:
     """The specification, and each layer's norms."""
-    frame, config = found.frame, clues.config
-    vocab_size, d_model = clues.sides(frame["embedding.token.weight"])
-    around = ModelDims(d_model, _context(clues, found), found.transposed)
-    final = "final_norm.weight" in frame
-    wirings = [read_wiring(clues, layer, final) for layer in found.layers]
-    scale = _residual_scale(clues, len(found.layers))
+    outer, config = tensors.outer, info.config
+    vocab_size, d_model = info.sides(outer["embedding.token.weight"])
+    dims = ModelDims(d_model, _context(info, tensors), tensors.transposed)
+    final = "final_norm.weight" in outer
+    wirings = [read_wiring(info, layer, final) for layer in tensors.layers]
+    scale = _residual_scale(info, len(tensors.layers))
     blocks = tuple(
         spec.Block(
             wiring=wiring,
-            mixer=read_mixer(clues, layer, around),
-            feedforward=read_network(clues, layer, found.transposed),
+            mixer=read_mixer(info, layer, dims),
+            feedforward=read_feedforward(info, layer, tensors.transposed),
             residual_scale=scale,
         )
-        for layer, (wiring, _) in zip(found.layers, wirings, strict=True)
+        for layer, (wiring, _) in zip(tensors.layers, wirings, strict=True)
     )
     weightless = not any(norms for _, norms in wirings)
-    made = spec.Decoder(
+    model = spec.Decoder(
         vocab_size=vocab_size,
-        context_length=around.context_length,
+        context_length=dims.context_length,
         d_model=d_model,
-        embedding=_embedding(clues, found, around),
+        embedding=_embedding(info, tensors, dims),
         layers=blocks,
-        final_norm=_norm(clues, found, "final_norm", assumed=weightless),
+        final_norm=_norm(info, tensors, "final_norm", assumed=weightless),
         head=spec.LanguageModelHead(
-            tied=_tied(clues, found),
-            bias="lm_head.bias" in frame,
-            scale=_head_scale(clues, d_model),
+            tied=_tied(info, tensors),
+            bias="lm_head.bias" in outer,
+            scale=_head_scale(info, d_model),
             softcap=config.optional_positive("final_logit_softcapping"),
-            transform=_transform(clues, found),
+            transform=_transform(info, tensors),
         ),
-        initialization=spec.NormalInitialization(std=clues.positive(INITIAL, 0.02)),
+        initialization=spec.NormalInitialization(std=info.positive(INITIAL_STD, 0.02)),
     )
-    return made, [norms for _, norms in wirings]
+    return model, [norms for _, norms in wirings]
 
 
-def _norm(clues: CheckpointInfo, found: GroupedTensors, ours: str, assumed: bool = False) -> spec.Norm:
-    """A norm around the layers: none where no tensor is one, except where the layers' own have no weights either."""
-    if f"{ours}.weight" not in found.frame:
-        return clues.norm(bias=False, weight=False) if assumed else spec.NoNorm()
-    return clues.norm(bias=f"{ours}.bias" in found.frame)
+def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bool = False) -> spec.Norm:
+    """A norm dims the layers: none where no tensor is one, except where the layers' own have no weights either."""
+    if f"{param}.weight" not in tensors.outer:
+        return info.norm(bias=False, weight=False) if assumed else spec.NoNorm()
+    return info.norm(bias=f"{param}.bias" in tensors.outer)
 
 
-def _context(clues: CheckpointInfo, found: GroupedTensors) -> int:
-    rows, given = _rows(clues, found, "embedding.position"), clues.size(CONTEXT)
-    if rows is not None and clues.habit.after_padding:
-        return rows - clues.config.count("pad_token_id", 1) - 1
+def _context(info: CheckpointInfo, tensors: GroupedTensors) -> int:
+    rows, given = _rows(info, tensors, "embedding.position"), info.size(CONTEXT)
+    if rows is not None and info.quirks.positions_after_padding:
+        return rows - info.config.count("pad_token_id", 1) - 1
     if given is None and rows is None:
-        clues.assume("context_length", USUAL_CONTEXT, "no key names it")
+        info.assume("context_length", USUAL_CONTEXT, "no key names it")
     return min(given or rows or USUAL_CONTEXT, rows or given or USUAL_CONTEXT)
 
 
-def _rows(clues: CheckpointInfo, found: GroupedTensors, table: str) -> int | None:
-    name = found.frame.get(f"{table}.weight")
-    return None if name is None else clues.sides(name)[0]
+def _rows(info: CheckpointInfo, tensors: GroupedTensors, table: str) -> int | None:
+    name = tensors.outer.get(f"{table}.weight")
+    return None if name is None else info.sides(name)[0]
 
 
-def _embedding(clues: CheckpointInfo, found: GroupedTensors, around: ModelDims) -> spec.Embedding:
-    scale = clues.positive(EMBEDDING_SCALE, 1.0)
-    if clues.habit.root_scaled or clues.config.get("scale_embedding"):
-        scale = around.d_model**0.5
+def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> spec.Embedding:
+    scale = info.positive(EMBEDDING_SCALE, 1.0)
+    if info.quirks.scaled_embedding or info.config.get("scale_embedding"):
+        scale = dims.d_model**0.5
     return spec.Embedding(
-        position=_added(clues, found, around),
+        position=_added(info, tensors, dims),
         scale=scale,
-        num_token_types=_rows(clues, found, "embedding.token_type") or 0,
-        norm=_norm(clues, found, "embedding.norm", assumed=clues.habit.embedding_norm),
+        num_token_types=_rows(info, tensors, "embedding.token_type") or 0,
+        norm=_norm(info, tensors, "embedding.norm", assumed=info.quirks.embedding_norm),
     )
 
 
-def _added(clues: CheckpointInfo, found: GroupedTensors, around: ModelDims) -> spec.EmbeddingPosition:
-    rows = _rows(clues, found, "embedding.position")
+def _added(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> spec.EmbeddingPosition:
+    rows = _rows(info, tensors, "embedding.position")
     if rows is not None:
-        return spec.Learned(offset=rows - around.context_length)
-    added = clues.habit.added
-    if added is not None and clues.habit.inclusive:
-        half = max(around.d_model // 2, 2)
+        return spec.Learned(offset=rows - dims.context_length)
+    added = info.quirks.added_position
+    if added is not None and info.quirks.inclusive_waves:
+        half = max(dims.d_model // 2, 2)
         return added.replace(theta=added.theta ** (half / (half - 1)))
     return added or spec.NoPosition()
 
 
-def _tied(clues: CheckpointInfo, found: GroupedTensors) -> bool:
+def _tied(info: CheckpointInfo, tensors: GroupedTensors) -> bool:
     """As the tensors show; a file without a table of the head may still say that it has one, and then lacks it."""
-    return "lm_head.weight" not in found.frame and clues.config.get("tie_word_embeddings", True) is not False
+    return "lm_head.weight" not in tensors.outer and info.config.get("tie_word_embeddings", True) is not False
 
 
-def _transform(clues: CheckpointInfo, found: GroupedTensors) -> spec.HeadTransform | None:
+def _transform(info: CheckpointInfo, tensors: GroupedTensors) -> spec.HeadTransform | None:
     """BERT's layer before the logits, whose activation RoBERTa fixes."""
-    name = found.frame.get("lm_head.dense.weight")
+    name = tensors.outer.get("lm_head.dense.weight")
     if name is None:
         return None
-    activation = "gelu" if name.startswith("lm_head.") else clues.activation(gated=False)
-    return spec.HeadTransform(activation=activation, norm=_norm(clues, found, "lm_head.norm"))
+    activation = "gelu" if name.startswith("lm_head.") else info.activation(gated=False)
+    return spec.HeadTransform(activation=activation, norm=_norm(info, tensors, "lm_head.norm"))
 
 
-def _head_scale(clues: CheckpointInfo, d_model: int) -> float:
-    if clues.config.get("logits_scaling") is not None:
-        return 1.0 / clues.config.positive("logits_scaling")
-    if clues.config.get("dim_model_base") is not None:
-        return clues.config.positive("dim_model_base") / d_model
-    return clues.positive(HEAD_SCALE, 1.0)
+def _head_scale(info: CheckpointInfo, d_model: int) -> float:
+    if info.config.get("logits_scaling") is not None:
+        return 1.0 / info.config.positive("logits_scaling")
+    if info.config.get("dim_model_base") is not None:
+        return info.config.positive("dim_model_base") / d_model
+    return info.positive(HEAD_SCALE, 1.0)
 
 
-def _residual_scale(clues: CheckpointInfo, num_layers: int) -> float:
-    if clues.config.get("scale_depth") is not None:
-        return float(clues.config.positive("scale_depth") / num_layers**0.5)
-    return clues.positive(("residual_multiplier",), 1.0)
+def _residual_scale(info: CheckpointInfo, num_layers: int) -> float:
+    if info.config.get("scale_depth") is not None:
+        return float(info.config.positive("scale_depth") / num_layers**0.5)
+    return info.positive(("residual_multiplier",), 1.0)
 
 
-def _reading(clues: CheckpointInfo, found: GroupedTensors) -> InferenceReport:
-    config = clues.config
+def _report(info: CheckpointInfo, tensors: GroupedTensors) -> InferenceReport:
+    config = info.config
     neutral = re.compile("|".join(f"(?:{pattern})" for pattern in NEUTRAL))
     unknown = [
         f"{key}={repr(value)[:60]}"
@@ -208,5 +206,5 @@ def _reading(clues: CheckpointInfo, found: GroupedTensors) -> InferenceReport:
         if key not in config.used | BOOKKEEPING and value is not None and not neutral.fullmatch(key)
     ]
     recognized = sorted(key for key in config.used if config.values.get(key) is not None)
-    placed = len(clues.shapes) - len(found.left_out)
-    return InferenceReport(tuple(recognized), placed, tuple(clues.assumed), tuple(unknown), tuple(found.left_out))
+    placed = len(info.shapes) - len(tensors.left_out)
+    return InferenceReport(tuple(recognized), placed, tuple(info.assumed), tuple(unknown), tuple(tensors.left_out))

@@ -1,28 +1,40 @@
-"""The tensors of a file, sorted: what lies around the layers, and each layer's mixer, network and norms."""
+"""The tensors of a file, grouped by what they are, and the weight rules of the specification that follows."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from archetype import spec
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
-from archetype.convert.infer.names import EXPERTS, FRAME, LEFT_OUT, MASK, MIXER, NETWORKS, SPARSE, read_name
+from archetype.convert.infer.names import EXPERTS, LEFT_OUT, MASK, MIXER, NETWORKS, OUTER, SPARSE, read_name
 from archetype.errors import CheckpointError
+from archetype.families.rules import Rule, rule
 
-Named = dict[str, str]  # our name with its kind (weight, bias), and the file's
+Names = dict[str, str]  # the name of a parameter with its kind (weight, bias) -> the file's name
+
+# The name of tensors in which queries, keys and values lie head by head.
+HEAD_BY_HEAD = "query_key_value"
 
 
 @dataclass
 class Layer:
-    """One layer's tensors by our names below `mixer` and `feedforward`; norms by the file's names below the layer.
+    """One layer's tensors.
 
-    `experts` holds what belongs to a single expert: ours, its number, and the file's name.
+    Attributes:
+        number: of the layer.
+        prefix: of the file's names.
+        sparse: whether it has experts.
+        mixer: by our names below `mixer`.
+        network: by our names below `feedforward`.
+        norms: by the file's names below the layer.
+        experts: what belongs to a single expert: our name, the expert's number, and the file's name.
     """
 
     number: int
     prefix: str
     sparse: bool
-    mixer: Named = field(default_factory=dict)
-    network: Named = field(default_factory=dict)
-    norms: Named = field(default_factory=dict)
+    mixer: Names = field(default_factory=dict)
+    network: Names = field(default_factory=dict)
+    norms: Names = field(default_factory=dict)
     experts: list[tuple[str, int, str]] = field(default_factory=list)
 
 
@@ -31,56 +43,57 @@ class GroupedTensors:
     """A file's tensors.
 
     Attributes:
-        frame: around the layers, by our names.
+        outer: outside the layers, by our names.
+        layers: in their order.
         left_out: those that a decoder of text has no use for.
         transposed: matrices are kept as (inputs, outputs).
     """
 
-    frame: Named
+    outer: Names
     layers: list[Layer]
     left_out: list[str]
     transposed: bool
 
 
-def sort(clues: CheckpointInfo) -> GroupedTensors:
-    """All tensors by what they are.
+def group_tensors(info: CheckpointInfo) -> GroupedTensors:
+    """Group all tensors by what they are.
 
     Raises:
         CheckpointError: names one that is not understood, and the part that it belongs to where its name shows it.
     """
-    left_out = [name for name in clues.shapes if _has_no_use(clues, name)]
-    kept = [name for name in clues.shapes if name not in set(left_out)]
-    prefix, numbers = _repeated(clues, kept)
-    below = re.compile(rf"{re.escape(prefix)}\.(\d+)\.(.+)")
+    left_out = [name for name in info.shapes if _has_no_use(info, name)]
+    used = [name for name in info.shapes if name not in set(left_out)]
+    prefix, numbers = _numbered_layers(info, used)
+    in_layer = re.compile(rf"{re.escape(prefix)}\.(\d+)\.(.+)")
     layers = {number: Layer(number, f"{prefix}.{number}", False) for number in numbers}
     outside = []
-    for name in kept:
-        if (found := below.fullmatch(name)) is None:
+    for name in used:
+        if (match := in_layer.fullmatch(name)) is None:
             outside.append(name)
-        elif SPARSE.fullmatch(found[2]):
-            layers[int(found[1])].sparse = True
-    for name in kept:
-        if found := below.fullmatch(name):
-            _into_layer(clues, layers[int(found[1])], found[2], name)
+        elif SPARSE.fullmatch(match[2]):
+            layers[int(match[1])].sparse = True
+    for name in used:
+        if match := in_layer.fullmatch(name):
+            _add_to_layer(info, layers[int(match[1])], match[2], name)
     ordered = [layers[number] for number in numbers]
-    return GroupedTensors(_frame(clues, outside), ordered, left_out, _transposed(clues.shapes, ordered[0]))
+    return GroupedTensors(_outer(info, outside), ordered, left_out, _transposed(info.shapes, ordered[0]))
 
 
-def _has_no_use(clues: CheckpointInfo, name: str) -> bool:
+def _has_no_use(info: CheckpointInfo, name: str) -> bool:
     if MASK.fullmatch(name):
-        return len(clues.shapes[name]) in (0, 4)
-    computed = clues.habit.computed
+        return len(info.shapes[name]) in (0, 4)
+    computed = info.quirks.computed
     return LEFT_OUT.fullmatch(name) is not None or (computed is not None and re.fullmatch(computed, name) is not None)
 
 
-def _repeated(clues: CheckpointInfo, names: list[str]) -> tuple[str, list[int]]:
+def _numbered_layers(info: CheckpointInfo, names: list[str]) -> tuple[str, list[int]]:
     """The prefix of the numbered layers, the largest group of tensors with one, and their numbers."""
     groups: dict[str, list[int]] = {}
     for name in names:
-        if found := re.fullmatch(r"(.*?)\.(\d+)\..+", name):
-            groups.setdefault(found[1], []).append(int(found[2]))
+        if match := re.fullmatch(r"(.*?)\.(\d+)\..+", name):
+            groups.setdefault(match[1], []).append(int(match[2]))
     if not groups:
-        raise CheckpointError(clues.config.place, "no tensor is of a numbered layer", "is this a decoder?")
+        raise CheckpointError(info.config.place, "no tensor is of a numbered layer", "is this a decoder?")
     prefix = max(groups, key=lambda group: len(groups[group]))
     numbers = sorted(set(groups[prefix]))
     if numbers != list(range(len(numbers))):
@@ -89,19 +102,20 @@ def _repeated(clues: CheckpointInfo, names: list[str]) -> tuple[str, list[int]]:
     return prefix, numbers
 
 
-def _frame(clues: CheckpointInfo, names: list[str]) -> Named:
-    found: Named = {}
+def _outer(info: CheckpointInfo, names: list[str]) -> Names:
+    """The tensors outside the layers."""
+    outer: Names = {}
     for name in names:
-        path, _, kind = _renamed(clues, name).rpartition(".")
-        ours = next((read for tail in _tails(path) if (read := read_name(FRAME, tail))), None)
-        if kind not in ("weight", "bias") or ours is None:
-            raise clues.strange(name)
-        kept = found.setdefault(f"{ours[0]}.{kind}", name)
-        if kept != name:
-            raise CheckpointError(name, f"seems to be the same as {kept}", f"the {clues.type} family is not known")
-    if "embedding.token.weight" not in found:
-        raise CheckpointError(clues.config.place, "no tensor is a table of tokens", "is this a decoder?")
-    return found
+        path, _, kind = _rename(info, name).rpartition(".")
+        match = next((read for tail in _tails(path) if (read := read_name(OUTER, tail))), None)
+        if kind not in ("weight", "bias") or match is None:
+            raise info.no_place(name)
+        other = outer.setdefault(f"{match[0]}.{kind}", name)
+        if other != name:
+            raise CheckpointError(name, f"seems to be the same as {other}", f"the {info.type} family is not known")
+    if "embedding.token.weight" not in outer:
+        raise CheckpointError(info.config.place, "no tensor is a table of tokens", "is this a decoder?")
+    return outer
 
 
 def _tails(path: str) -> list[str]:
@@ -110,48 +124,121 @@ def _tails(path: str) -> list[str]:
     return [".".join(parts[start:]) for start in range(len(parts))]
 
 
-def _into_layer(clues: CheckpointInfo, layer: Layer, inner: str, name: str) -> None:
-    """Put one tensor where it belongs."""
-    path, _, kind = _renamed(clues, inner).rpartition(".")
-    if layer.sparse and (bare := read_name(EXPERTS, _renamed(clues, inner))) and bare[0] == "correction":
-        _once(clues, layer.network, "correction", name)
+def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str) -> None:
+    """Put one tensor where it belongs; `inner` is its name below the layer."""
+    path, _, kind = _rename(info, inner).rpartition(".")
+    if layer.sparse and (match := read_name(EXPERTS, _rename(info, inner))) and match[0] == "correction":
+        _add_once(info, layer.network, "correction", name)
         return
     if kind not in ("weight", "bias"):
-        raise clues.strange(name)
-    if layer.sparse and (found := read_name(EXPERTS, path)):
-        ours, expert = found
+        raise info.no_place(name)
+    if layer.sparse and (match := read_name(EXPERTS, path)):
+        param, expert = match
         if expert is not None:
-            layer.experts.append((f"{ours}.{kind}", expert, name))
+            layer.experts.append((f"{param}.{kind}", expert, name))
         else:
-            _once(clues, layer.network, f"{ours}.{kind}", name)
-    elif found := read_name(MIXER, path):
-        _once(clues, layer.mixer, f"{found[0]}.{kind}", name)
-    elif found := read_name(NETWORKS, path):
-        _once(clues, layer.network, f"{found[0]}.{kind}", name)
-    elif len(clues.shapes[name]) == 1:
+            _add_once(info, layer.network, f"{param}.{kind}", name)
+    elif match := read_name(MIXER, path):
+        _add_once(info, layer.mixer, f"{match[0]}.{kind}", name)
+    elif match := read_name(NETWORKS, path):
+        _add_once(info, layer.network, f"{match[0]}.{kind}", name)
+    elif len(info.shapes[name]) == 1:
         layer.norms[f"{path}.{kind}"] = name
     else:
-        raise clues.strange(name)
+        raise info.no_place(name)
 
 
-def _once(clues: CheckpointInfo, named: Named, ours: str, name: str) -> None:
-    if ours in named:
-        raise clues.strange(name)
-    named[ours] = name
+def _add_once(info: CheckpointInfo, names: Names, param: str, name: str) -> None:
+    if param in names:
+        raise info.no_place(name)
+    names[param] = name
 
 
-def _renamed(clues: CheckpointInfo, name: str) -> str:
-    for pattern, replaced in clues.habit.renamed:
-        name = re.sub(rf"^{pattern}$", replaced, name)
+def _rename(info: CheckpointInfo, name: str) -> str:
+    for pattern, replacement in info.quirks.renames:
+        name = re.sub(rf"^{pattern}$", replacement, name)
     return name
 
 
 def _transposed(shapes: Shapes, layer: Layer) -> bool:
     """Whether matrices are kept as (inputs, outputs), which shows where a bias is beside one that is not square."""
-    for named in (layer.network, layer.mixer):
-        for ours, name in named.items():
-            bias = named.get(ours.removesuffix("weight") + "bias") if ours.endswith("weight") else None
+    for names in (layer.network, layer.mixer):
+        for param, name in names.items():
+            bias = names.get(param.removesuffix("weight") + "bias") if param.endswith("weight") else None
             shape = shapes[name]
             if bias is not None and len(shape) == 2 and shape[0] != shape[1]:
                 return shapes[bias] == (shape[1],)
     return False
+
+
+def inferred_rules(
+    info: CheckpointInfo, tensors: GroupedTensors, norms: list[Names], model: spec.ModelSpec
+) -> tuple[Rule, ...]:
+    """The weight rules of a file, for a specification that the user may have changed.
+
+    Args:
+        info: of the checkpoint.
+        tensors: all of the file's.
+        norms: of each layer, by our names.
+        model: the specification.
+
+    Raises:
+        CheckpointError: the specification has another number of layers.
+    """
+    if not isinstance(model, spec.Decoder) or model.num_layers != len(tensors.layers):
+        cause = f"the file has {len(tensors.layers)} layers"
+        raise CheckpointError("num_layers", cause, "leave it as it is; a trained model has all its layers")
+    rules = [rule(name, param) for param, name in tensors.outer.items()]
+    for layer, names, block in zip(tensors.layers, norms, model.layers, strict=True):
+        rules += [rule(name, f"blocks.{layer.number}.{param}") for param, name in names.items()]
+        rules += _mixer_rules(info, layer, block, tensors.transposed)
+        rules += _feedforward_rules(info, layer, tensors.transposed)
+    return tuple(rules)
+
+
+def _mixer_rules(info: CheckpointInfo, layer: Layer, block: spec.Block, transposed: bool) -> list[Rule]:
+    rules, below = [], f"blocks.{layer.number}.mixer"
+    for param, name in layer.mixer.items():
+        path, kind = param.rsplit(".", 1)
+        matrix = transposed and len(info.shapes[name]) == 2
+        if path == "qkv":
+            order, heads = _fused_order(info, name, block)
+            rules.append(rule(name, *(f"{below}.{part}.{kind}" for part in order), transposed=matrix, heads=heads))
+        else:
+            rules.append(rule(name, f"{below}.{param}", transposed=matrix))
+    return rules
+
+
+def _fused_order(info: CheckpointInfo, name: str, block: spec.Block) -> tuple[str, int]:
+    """The order of queries, keys and values in one tensor, and how many times they follow each other."""
+    if info.quirks.fused_order is not None:
+        return info.quirks.fused_order
+    mixer = block.mixer
+    if HEAD_BY_HEAD in name and isinstance(mixer, spec.Attention):
+        return "qkv", mixer.num_kv_heads or mixer.num_heads
+    return "qkv", 1
+
+
+def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> list[Rule]:
+    below = f"blocks.{layer.number}.feedforward"
+    rules = [
+        replace(rule(name, f"{below}.{param.removesuffix('.weight')}"), expert=number)
+        for param, number, name in layer.experts
+    ]
+    for param, name in layer.network.items():
+        path, kind = param.rsplit(".", 1) if "." in param else (param, "")
+        shape = info.shapes[name]
+        if param == "correction":
+            rules.append(rule(name, f"{below}.correction", shape=shape))
+        elif path == "experts.gate_up":  # of each expert, its gate before its up
+            params = (f"{below}.experts.{part}" for part in ("gate", "up"))
+            rules.append(rule(name, *params, heads=shape[0], shape=shape))
+        elif path == "experts.down":
+            rules.append(rule(name, f"{below}.experts.down"))
+        elif path.endswith("gate_up"):
+            parent = path.removesuffix("gate_up")
+            params = (f"{below}.{parent}{part}.{kind}" for part in ("gate", "up"))
+            rules.append(rule(name, *params, transposed=transposed and len(shape) == 2))
+        else:
+            rules.append(rule(name, f"{below}.{param}", transposed=transposed and len(shape) == 2))
+    return rules

@@ -254,10 +254,10 @@ def test_every_flag_that_is_none_is_named(folder: Path, name: str) -> None:
         ("llama", "hidden_act", "mish", "there is no activation 'mish'; known are "),
         ("llama", "rope_parameters", [1], "[1] is not a mapping; fix the file"),
         ("llama", "rope_parameters", {"rope_type": "linear"}, "factor: is missing; add it"),
-        ("llama", "rope_parameters", {"rope_type": "linear", "factor": -1}, "factor: -1.0 is not above 0; mend"),
+        ("llama", "rope_parameters", {"rope_type": "linear", "factor": -1}, "factor: -1.0 is not above 0; fix"),
         ("llama", "rope_parameters", {"rope_type": "su"}, "rope_type: there is no scaling 'su'; known are"),
         ("llama", "rope_parameters", {"rope_theta": 1e4, "beta": 1}, "beta: is not understood for this family"),
-        ("llama", "original_max_position_embeddings", "x", "'x' is not a positive whole number; mend"),
+        ("llama", "original_max_position_embeddings", "x", "'x' is not a positive whole number; fix"),
         ("gpt2", "add_cross_attention", True, "True is not supported (cross-attention); only False is"),
     ],
 )

@@ -181,7 +181,7 @@ def test_what_is_refused_names_the_part_that_is_missing(folder: Path, tensor: st
 def test_what_is_no_decoder_is_not_read_as_one(folder: Path, name: str) -> None:
     """The same tensors would make a decoder, in which no token sees a later one."""
     assert refusal(renamed(folder, "mystery", architectures=[name])) == (
-        f"architectures: {name!r} is no decoder of text with its head; other models need a family of their own"
+        f"architectures: {name!r} is not a decoder of text with its head; other models need a family of their own"
     )
 
 

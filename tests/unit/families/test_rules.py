@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from archetype.convert.apply import exported, exported_bytes, fill, shapes
+from archetype.convert.apply import export_sizes, export_tensors, load_tensors, shapes_of
 from archetype.errors import CheckpointError
 from archetype.families import FAMILIES, preset, published
 from archetype.families.rules import Rule, check_all_used, for_model, rule
@@ -19,7 +19,7 @@ def parameters(model: Model) -> dict[str, torch.Tensor]:
 
 
 def rules_of(model: Model, family: str) -> list[Rule]:
-    return for_model(FAMILIES[family].format.rules_for(model.spec), model.spec.num_layers, shapes(model))
+    return for_model(FAMILIES[family].format.rules_for(model.spec), model.spec.num_layers, shapes_of(model))
 
 
 def shortened(model: ModelSpec) -> ModelSpec:
@@ -37,24 +37,24 @@ def test_every_parameter_of_a_preset_has_one_place_of_the_right_size(family: str
     spec = preset(name)
     model = build_on_meta(shortened(spec))
     rules = rules_of(model, family)
-    assert sorted({ours for r in rules for ours in r.ours}) == sorted(parameters(model))
-    written = dict(exported(model, rules))
-    assert {name: tensor.nbytes for name, tensor in written.items()} == exported_bytes(model, rules)
+    assert sorted({name for r in rules for name in r.params}) == sorted(parameters(model))
+    written = dict(export_tensors(model, rules))
+    assert {name: tensor.nbytes for name, tensor in written.items()} == export_sizes(model, rules)
     assert sum(t.numel() for t in written.values()) == sum(p.numel() for p in model.parameters())
 
 
 def test_rules_read_both_ways_are_inverse(models: dict[str, Model], name: str, tmp_path: Path) -> None:
     model = models[name]
     rules = rules_of(model, name.split()[0])
-    save(tmp_path / "file", dict(exported(model, rules)))
+    save(tmp_path / "file", dict(export_tensors(model, rules)))
     read = build_on_meta(model.spec)
-    fill(read, Tensors.single(tmp_path / "file"), rules)
+    load_tensors(read, Tensors.single(tmp_path / "file"), rules)
     assert all(torch.equal(parameters(read)[key], value) for key, value in parameters(model).items())
 
 
 def test_gpt2_keeps_its_matrices_as_inputs_by_outputs_and_q_k_v_as_one(models: dict[str, Model]) -> None:
     model = models["gpt2"]
-    written = dict(exported(model, rules_of(model, "gpt2")))
+    written = dict(export_tensors(model, rules_of(model, "gpt2")))
     mixer = model.blocks[1].mixer
     assert torch.equal(written["transformer.h.1.attn.c_attn.weight"][:, 8:16], mixer.k.weight.t())
     assert torch.equal(written["transformer.h.1.attn.c_attn.bias"][16:], mixer.v.bias)
@@ -62,14 +62,14 @@ def test_gpt2_keeps_its_matrices_as_inputs_by_outputs_and_q_k_v_as_one(models: d
 
 
 def test_layers_are_filled_in_on_both_sides() -> None:
-    assert rule("h.{i}.w", "blocks.{i}.a", "blocks.{i}.b", transposed=True).at(3) == Rule(
+    assert rule("h.{i}.w", "blocks.{i}.a", "blocks.{i}.b", transposed=True).for_layer(3) == Rule(
         "h.3.w", ("blocks.3.a", "blocks.3.b"), True
     )
 
 
 def test_a_stack_of_experts_has_a_tensor_for_each_in_the_file() -> None:
     rules = for_model([rule("h.{i}.{e}.w", "blocks.{i}.up")], 2, {"blocks.0.up": (2, 3, 4), "blocks.1.up": (1, 3, 4)})
-    assert [(r.theirs, r.ours, r.expert) for r in rules] == [
+    assert [(r.hf, r.params, r.expert) for r in rules] == [
         ("h.0.0.w", ("blocks.0.up",), 0),
         ("h.0.1.w", ("blocks.0.up",), 1),
         ("h.1.0.w", ("blocks.1.up",), 0),
@@ -77,7 +77,7 @@ def test_a_stack_of_experts_has_a_tensor_for_each_in_the_file() -> None:
 
 
 def test_what_the_model_lacks_is_left_out() -> None:
-    assert [r.theirs for r in for_model([rule("a", "x"), rule("b", "y")], 0, {"y": (1,)})] == ["b"]
+    assert [r.hf for r in for_model([rule("a", "x"), rule("b", "y")], 0, {"y": (1,)})] == ["b"]
 
 
 def test_a_parameter_without_a_rule_is_refused() -> None:

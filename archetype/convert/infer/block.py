@@ -1,0 +1,154 @@
+"""A layer's feed-forward part, by the shapes of its tensors, and its wiring, by the names of its norms."""
+
+from typing import Any
+
+from archetype import spec
+from archetype.convert.infer.checkpoint_info import CheckpointInfo
+from archetype.convert.infer.names import AFTER_ATTENTION, AFTER_NETWORK, BEFORE_NETWORK, FIRST, SECOND
+from archetype.convert.infer.quirks import EXPERTS_PER_TOKEN, NORMS_FIRST, PARALLEL, ROUTER_SCALE
+from archetype.convert.infer.tensors import Layer, Names
+from archetype.errors import CheckpointError
+
+
+def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool) -> spec.FeedForward:
+    """The feed-forward part of a layer."""
+    if layer.sparse:
+        return _experts(info, layer)
+    names = layer.network
+    if "down.weight" not in names:
+        raise info.missing(layer.prefix, "a layer without a feed-forward part that is known")
+    gated = "gate.weight" in names or "gate_up.weight" in names
+    width = info.sides(names["down.weight"])[0 if transposed else 1]
+    kind = spec.GatedMLP if gated else spec.MLP
+    return kind(d_ff=width, activation=info.activation(gated), bias="down.bias" in names)
+
+
+def _experts(info: CheckpointInfo, layer: Layer) -> spec.MixtureOfExperts:
+    names = layer.network
+    if "router.weight" not in names:
+        raise info.missing(layer.prefix, "experts without a router that is known")
+    num_experts, width = info.sides(names["router.weight"])[0], _expert_width(info, layer)
+    if tensor := next((name for _, expert, name in layer.experts if expert >= num_experts), None):
+        raise CheckpointError(tensor, f"belongs to an expert beyond the router's {num_experts}", "fix the file")
+    activation = info.activation(gated=True)
+    shared = None
+    if "shared.down.weight" in names:
+        shared = spec.GatedMLP(d_ff=info.sides(names["shared.down.weight"])[1], activation=activation)
+    return spec.MixtureOfExperts(
+        num_experts=num_experts,
+        experts_per_token=_experts_per_token(info),
+        expert=spec.GatedMLP(d_ff=width, activation=activation),
+        shared=shared,
+        shared_gate="shared_gate.weight" in names,
+        router=_router(info, expert_bias="correction" in names),
+        groups=_groups(info, num_experts, expert_bias="correction" in names),
+    )
+
+
+def _expert_width(info: CheckpointInfo, layer: Layer) -> int:
+    """F of each expert, in one tensor of all or in a tensor for each."""
+    stacked = layer.network.get("experts.down.weight")
+    if stacked is not None and len(info.shapes[stacked]) == 3:
+        return info.shapes[stacked][2]
+    single = next((name for param, _, name in layer.experts if param == "experts.down.weight"), None)
+    if single is None:
+        raise info.missing(layer.prefix, "experts of a form that is not known")
+    return info.sides(single)[1]
+
+
+def _experts_per_token(info: CheckpointInfo) -> int:
+    number = info.size(EXPERTS_PER_TOKEN)
+    if number is None:
+        info.assume("layers[*].feedforward.experts_per_token", 2, "no key names it")
+    return number or 2
+
+
+def _router(info: CheckpointInfo, expert_bias: bool) -> spec.Router:
+    """Sigmoids where a key or the family says so; with a bias and without a key, as DeepSeek-V3 has them."""
+    scoring, renormalize = info.config.get("scoring_func"), info.config.get("norm_topk_prob")
+    sigmoid = scoring == "sigmoid" if scoring else info.quirks.sigmoid or (expert_bias and not info.quirks.renormalize)
+    if renormalize is None and not info.quirks.renormalize:
+        info.assume("layers[*].feedforward.router.renormalize", False, "no key names it")
+    kind = spec.SigmoidRouter if sigmoid else spec.SoftmaxRouter
+    return kind(
+        renormalize=bool(info.quirks.renormalize if renormalize is None else renormalize),
+        scale=info.positive(ROUTER_SCALE, 1.0),
+        expert_bias=expert_bias,
+    )
+
+
+def _groups(info: CheckpointInfo, num_experts: int, expert_bias: bool) -> spec.ExpertGroups | None:
+    num_groups, per_token = info.size(("n_group",)), info.size(("topk_group",))
+    if num_groups is None or per_token is None or num_groups == 1:
+        return None
+    if expert_bias:
+        top_k = min(2, num_experts // num_groups)
+        return spec.ExpertGroups(num_groups=num_groups, groups_per_token=per_token, top_k_in_group=top_k)
+    if info.config.get("topk_method") == "greedy":
+        return None
+    return spec.ExpertGroups(num_groups=num_groups, groups_per_token=per_token)
+
+
+def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple[spec.Wiring, Names]:
+    """How norms and residuals go around a layer's contents, and the norms' tensors by our names.
+
+    Args:
+        info: of the checkpoint.
+        layer: its tensors.
+        ends_in_norm: whether the last layer is followed by a norm.
+    """
+    paths = {name.rpartition(".")[0] for name in layer.norms}
+    if not paths:
+        return _wiring_without_weights(info), {}
+    kind, places = _wiring(info, paths, ends_in_norm)
+    if left := sorted(paths - set(places.values())):
+        raise info.no_place(f"{layer.prefix}.{left[0]}.weight")
+    if None in places.values() or len(set(places.values())) < len(places):
+        raise info.missing(layer.prefix, f"a wiring with norms only at {', '.join(sorted(paths))}")
+    names = {
+        f"{param}.{suffix}": layer.norms[f"{path}.{suffix}"]
+        for param, path in places.items()
+        for suffix in ("weight", "bias")
+        if f"{path}.{suffix}" in layer.norms
+    }
+    norm = info.norm(bias="mixer_norm.bias" in names)
+    if kind is spec.ParallelResidual:
+        return spec.ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in places), names
+    wiring: spec.Wiring = kind(norm=norm)
+    return wiring, names
+
+
+def _wiring_without_weights(info: CheckpointInfo) -> spec.Wiring:
+    """A layer whose norms have nothing to store."""
+    if info.quirks.norm is None:
+        info.assume("layers[*].wiring", "pre_norm with norms without weights", "no tensor is a norm")
+    return spec.PreNorm(norm=info.norm(bias=False, weight=False))
+
+
+def _wiring(info: CheckpointInfo, paths: set[str], ends_in_norm: bool) -> tuple[type[Any], dict[str, str | None]]:
+    """The kind of wiring, and the file's norm at each of its places."""
+
+    def one(names: tuple[str, ...]) -> str | None:
+        return next((name for name in names if name in paths), None)
+
+    before, after = one(BEFORE_NETWORK), one(AFTER_NETWORK)
+    first, second = one(FIRST), one(SECOND)
+    if after and first:
+        return spec.SandwichNorm, {
+            "mixer_norm": first,
+            "mixer_post_norm": one(AFTER_ATTENTION),
+            "feedforward_norm": before or one(("post_attention_layernorm",)),
+            "feedforward_post_norm": after,
+        }
+    if first and before and not second:
+        return spec.PreNorm, {"mixer_norm": first, "feedforward_norm": before}
+    if after:
+        return spec.OutputNorm, {"mixer_norm": one(AFTER_ATTENTION), "feedforward_norm": after}
+    if second is None:
+        return spec.ParallelResidual, {"mixer_norm": first}
+    both: dict[str, str | None] = {"mixer_norm": first, "feedforward_norm": second}
+    if info.first(PARALLEL):
+        return spec.ParallelResidual, both
+    norms_first = info.first(NORMS_FIRST)
+    pre_norm = ends_in_norm if norms_first is None else bool(norms_first)
+    return spec.PreNorm if pre_norm else spec.PostNorm, both
