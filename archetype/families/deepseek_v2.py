@@ -105,7 +105,7 @@ def deepseek_v2(
 
 
 def latent_scale(head_dim: int, scaling: spec.RotaryScaling) -> float | None:
-    """What scores are multiplied by: yarn's factor is applied to query and key, also to what is not turned."""
+    """What scores are multiplied by: the factor of YaRN falls on all of query and key, rotated or not."""
     if not isinstance(scaling, spec.YarnScaling) or scaling.mscale_all_dim is None:
         return None
     factor = 0.1 * scaling.mscale_all_dim * log(scaling.factor) + 1.0

@@ -24,13 +24,13 @@ class Preset:
 
 @dataclass(frozen=True)
 class InferenceReport:
-    """What the reading of a family that is not registered rests on.
+    """What the inference of a family that is not registered rests on.
 
     Attributes:
         recognized: keys of config.json that were used.
         tensors: how many have a place.
         assumed: what neither keys nor tensors say, as path=value and why.
-        unknown: keys that nobody understood, with their values.
+        unknown: keys that are not understood, with their values.
         left_out: tensors that a decoder of text has no use for.
     """
 
@@ -41,25 +41,25 @@ class InferenceReport:
     left_out: tuple[str, ...]
 
     def summary(self, name: str) -> str:
-        """The whole in one line."""
-        said = f"{name} is no family known here; read by {len(self.recognized)} keys and {self.tensors} tensors"
+        """The report in one line."""
+        text = f"{name} is not a registered family; read by {len(self.recognized)} keys and {self.tensors} tensors"
         for words, items in (("assumed", self.assumed), ("keys not understood", self.unknown)):
             more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
-            said += f"; {words}: {', '.join(items[:SHOWN])}{more}" if items else ""
+            text += f"; {words}: {', '.join(items[:SHOWN])}{more}" if items else ""
         if self.left_out:
-            said += f"; {len(self.left_out)} tensors left out, such as {self.left_out[0]}"
+            text += f"; {len(self.left_out)} tensors left out, such as {self.left_out[0]}"
         open_ends = self.assumed or self.unknown
-        return one_line(f"{said}; settle with --set PATH=VALUE what is not so" if open_ends else said)
+        return one_line(f"{text}; correct what is wrong with --set PATH=VALUE" if open_ends else text)
 
     def table(self, name: str) -> str:
-        """The whole, a line for each item."""
+        """The report, a line for each item."""
         rows = [("recognized", key) for key in self.recognized]
         rows += [("recognized", f"{self.tensors} tensors have a place")]
         rows += [("assumed", item) for item in self.assumed]
         rows += [("not understood", item) for item in self.unknown]
         rows += [("left out", item) for item in self.left_out]
         lines = (f"  {kind:<14}  {one_line(item)}" for kind, item in rows)
-        return "\n".join([f"{one_line(name)} is no family known here", *lines])
+        return "\n".join([f"{one_line(name)} is not a registered family", *lines])
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Family:
         name: our name.
         presets: sizes by name.
         published: how its weights are published; None where they are not, or not in a way that Archetype knows.
-        reading: what the reading rests on, where the family is one model's that was read by what its files show.
+        reading: what the inference rests on, where the family is one model's that was inferred from its files.
     """
 
     name: str

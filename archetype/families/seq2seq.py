@@ -17,7 +17,7 @@ def seq2seq(
 ) -> spec.EncoderDecoder:
     """LSTMs on both sides, the decoder's starting from the last states of the encoder's.
 
-    With `attention` the encoder reads in both directions, and the decoder's last layer looks at all that it found,
+    With `attention` the encoder reads in both directions, and the decoder's last layer attends to all of its output,
     by additive scores.
     """
     plain, last = spec.Plain(), spec.Attention(num_heads=1, score="additive") if attention else None

@@ -62,7 +62,7 @@ def vit(
 
 
 def _check_side(config: Config, name: str, default: int) -> int:
-    """The side of a square, which may be given as height and width."""
+    """The side of a square, which a file may have as height and width."""
     match config.get(name):
         case [int(height), int(width)] if height == width:
             return Config({name: height}, config.place).size(name)

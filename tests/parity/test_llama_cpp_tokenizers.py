@@ -12,7 +12,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from archetype import spec
 from archetype.convert.gguf import file as gguf
-from archetype.convert.gguf.vocabulary_sentencepiece import CHARSMAP, NORMALIZER, section
+from archetype.convert.gguf.vocabulary import CHARSMAP, NORMALIZER, section
 from archetype.families.bert import bert
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel

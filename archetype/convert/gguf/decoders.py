@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from archetype import spec
-from archetype.convert.gguf.architecture import Keys, refuse_activations, sizes, unknown
+from archetype.convert.gguf.keys import Keys, check_activations, sizes, unsupported
 from archetype.families.keys import expect_kind
 from archetype.families.rules import linear_rules, rule
 
@@ -23,9 +23,9 @@ def decoder_keys(
     def keys(model: spec.ModelSpec) -> Keys:
         decoder = expect_kind(spec.Decoder, model, "kind")
         if tied and not decoder.head.tied:
-            raise unknown("head.tied", "a head of its own here")
+            raise unsupported("head.tied", "a head of its own here")
         if activation is not None:
-            refuse_activations(decoder.layers, (activation,))
+            check_activations(decoder.layers, (activation,))
         return {**sizes(decoder, decoder.num_layers), **own(decoder)}
 
     return keys
@@ -65,7 +65,7 @@ def _scaling(scaling: spec.RotaryScaling) -> Keys:
         case spec.LinearScaling():
             return {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
         case _:
-            raise unknown("layers[0].mixer.position.scaling", f"{scaling.kind} scaling as transformers computes it")
+            raise unsupported("layers[0].mixer.position.scaling", f"{scaling.kind} scaling as transformers computes it")
 
 
 def frequency_factors(model: spec.ModelSpec) -> list[float] | None:
@@ -88,7 +88,7 @@ def frequency_factors(model: spec.ModelSpec) -> list[float] | None:
 
 
 def llama(decoder: spec.Decoder) -> Keys:
-    """Windows are not known here: texts are kept as short as the narrowest, where all of a text is seen."""
+    """llama.cpp has no windows here: the context is as short as the narrowest, where all of a text is seen."""
     keys = attention(decoder)
     mixers = [block.mixer for block in decoder.layers if isinstance(block.mixer, spec.Attention)]
     widths = [mixer.pattern.size for mixer in mixers if isinstance(mixer.pattern, spec.Window)]
@@ -102,13 +102,13 @@ def qwen2(decoder: spec.Decoder) -> Keys:
     keys = llama(decoder)
     mixer = expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
     if mixer.sizes(decoder.d_model).head_dim * mixer.num_heads != decoder.d_model:
-        raise unknown("layers[0].mixer.head_dim", "heads that are not d_model / num_heads wide in qwen2")
+        raise unsupported("layers[0].mixer.head_dim", "heads that are not d_model / num_heads wide in qwen2")
     return keys
 
 
 def gemma(decoder: spec.Decoder) -> Keys:
     if expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer").bias.o:
-        raise unknown("layers[*].mixer.bias", "a bias behind the heads in gemma")
+        raise unsupported("layers[*].mixer.bias", "a bias behind the heads in gemma")
     return attention(decoder)
 
 
@@ -117,14 +117,14 @@ def gemma2(decoder: spec.Decoder) -> Keys:
     mixers = [expect_kind(spec.Attention, block.mixer, "layers[*].mixer") for block in decoder.layers]
     windows = [isinstance(mixer.pattern, spec.Window) for mixer in mixers]
     if windows != [index % 2 == 0 for index in range(len(mixers))]:
-        raise unknown("layers[*].mixer.pattern", "another order of windows than every other layer in gemma2")
+        raise unsupported("layers[*].mixer.pattern", "another order of windows than every other layer in gemma2")
     heads = mixers[0].sizes(decoder.d_model)
     # llama.cpp decides by the number of layers that a model is the one of 27B
     width = decoder.d_model // heads.num_heads if decoder.num_layers == 46 else heads.head_dim
     if mixers[0].scale is not None and not math.isclose(mixers[0].scale, width**-0.5):
-        raise unknown("layers[*].mixer.scale", f"another scale than {width} ** -0.5 in gemma2")
+        raise unsupported("layers[*].mixer.scale", f"another scale than {width} ** -0.5 in gemma2")
     if mixers[0].softcap is None or decoder.head.softcap is None:
-        raise unknown("layers[*].mixer.softcap", "gemma2 without soft caps")
+        raise unsupported("layers[*].mixer.softcap", "gemma2 without soft caps")
     assert isinstance(mixers[0].pattern, spec.Window)
     return gemma(decoder) | {
         "attention.sliding_window": mixers[0].pattern.size,
@@ -136,20 +136,20 @@ def gemma2(decoder: spec.Decoder) -> Keys:
 def unscaled(decoder: spec.Decoder) -> Keys:
     mixer = expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
     if mixer.scale is not None:
-        raise unknown("layers[*].mixer.scale", "scores that are scaled otherwise than by the heads' width")
+        raise unsupported("layers[*].mixer.scale", "scores that are scaled otherwise than by the heads' width")
     return attention(decoder)
 
 
 def mamba(decoder: spec.Decoder) -> Keys:
     mixer = expect_kind(spec.Mamba, decoder.layers[0].mixer, "layers[0].mixer")
     norm = expect_kind(spec.RMSNorm, decoder.final_norm, "final_norm")
-    for name, given, needed in (
+    for name, value, needed in (
         ("expand", mixer.expand, 2),
         ("bias", mixer.bias, False),
         ("conv_bias", mixer.conv_bias, True),
     ):
-        if given != needed:
-            raise unknown(f"layers[0].mixer.{name}", f"{given!r} here, only {needed!r}")
+        if value != needed:
+            raise unsupported(f"layers[0].mixer.{name}", f"{value!r} here, only {needed!r}")
     return {
         "feed_forward_length": 0,
         "attention.head_count": 0,

@@ -1,8 +1,8 @@
 """DeepSeek-V2 in GGUF: latent attention as llama.cpp computes it, on the latents themselves."""
 
 from archetype import spec
-from archetype.convert.gguf.architecture import Keys, unknown
 from archetype.convert.gguf.decoders import BLOCK, FRAME, LAYER, NETWORK, NORMS
+from archetype.convert.gguf.keys import Keys, unsupported
 from archetype.families.keys import expect_kind
 from archetype.families.rules import linear_rules, rule
 
@@ -17,13 +17,13 @@ def keys(decoder: spec.Decoder) -> Keys:
     norm = expect_kind(spec.RMSNorm, decoder.final_norm, "final_norm")
     inner = expect_kind(spec.RMSNorm, mixer.norm, "layers[0].mixer.norm")
     if inner.eps != norm.eps:
-        raise unknown("layers[*].mixer.norm.eps", f"{inner.eps} beside {norm.eps} of the other norms")
+        raise unsupported("layers[*].mixer.norm.eps", f"{inner.eps} beside {norm.eps} of the other norms")
     if mixer.bias:
-        raise unknown("layers[*].mixer.bias", "biases in deepseek2")
+        raise unsupported("layers[*].mixer.bias", "biases in deepseek2")
     lite = decoder.num_layers in LITE or (decoder.num_layers, decoder.vocab_size) == OTHER_LITE
     if isinstance(mixer.query, spec.LowRankQuery) and lite:
         cause = f"queries through a narrow vector in deepseek2 of {decoder.num_layers} layers"
-        raise unknown("layers[*].mixer.query", cause)
+        raise unsupported("layers[*].mixer.query", cause)
     rank, rope = mixer.kv_lora_rank, mixer.qk_rope_head_dim
     return {
         "attention.head_count": mixer.num_heads,
@@ -49,10 +49,10 @@ def _experts(decoder: spec.Decoder) -> Keys:
     shared = expect_kind(spec.GatedMLP, experts.shared or spec.NoFeedForward(), f"{place}.shared")
     width = experts.expert.width(decoder.d_model)
     if shared.bias:
-        raise unknown("layers[*].feedforward.bias", "biases in deepseek2")
+        raise unsupported("layers[*].feedforward.bias", "biases in deepseek2")
     if experts.groups is not None and experts.groups.groups_per_token < experts.groups.num_groups:
         # llama.cpp has the groups of DeepSeek-V3, which it compares by the sum of each one's best two experts
-        raise unknown(f"{place}.groups", "groups of experts that are chosen by the best of each")
+        raise unsupported(f"{place}.groups", "groups of experts that are chosen by the best of each")
     return {
         "leading_dense_block_count": len(plain),
         "feed_forward_length": plain[0].width(decoder.d_model) if plain else width,
@@ -74,9 +74,9 @@ def _scaling(scaling: spec.RotaryScaling) -> Keys:
             return {}
         case spec.YarnScaling(mscale=float(mscale), mscale_all_dim=float(every)) if mscale == every:
             if scaling.attention_factor is not None:
-                raise unknown(f"{place}.attention_factor", "it in deepseek2")
+                raise unsupported(f"{place}.attention_factor", "it in deepseek2")
             if not scaling.truncate:
-                raise unknown(f"{place}.truncate", "a ramp that begins between two pairs")
+                raise unsupported(f"{place}.truncate", "a ramp that begins between two pairs")
             return {
                 "rope.scaling.type": "yarn",
                 "rope.scaling.factor": scaling.factor,
@@ -87,9 +87,9 @@ def _scaling(scaling: spec.RotaryScaling) -> Keys:
                 "rope.scaling.yarn_log_multiplier": 0.1 * every,
             }
         case spec.YarnScaling():
-            raise unknown(f"{place}.mscale", "yarn in deepseek2 unless mscale and mscale_all_dim are the same")
+            raise unsupported(f"{place}.mscale", "yarn in deepseek2 unless mscale and mscale_all_dim are the same")
         case _:
-            raise unknown(place, f"{scaling.kind} scaling in deepseek2")
+            raise unsupported(place, f"{scaling.kind} scaling in deepseek2")
 
 
 RULES = (

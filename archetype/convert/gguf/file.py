@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from archetype import spec
-from archetype.convert.gguf.registry import Value, gguf_of
+from archetype.convert.gguf.architectures import Value, gguf_of
 from archetype.convert.gguf.tensors import gguf_tensors
+from archetype.convert.gguf.vocabulary import vocabulary
 from archetype.errors import CheckpointError, DataError
 from archetype.families import Family
 from archetype.models import Model
@@ -104,31 +105,29 @@ def _put_tensor(writer: Any, library: Any, name: str, tensor: Tensor) -> None:
 
 
 def _put_vocabulary(writer: Any, tokenizer: Tokenizer | None, vocab_size: int, ends: bool) -> None:
-    from archetype.convert.gguf.tokenizer import vocabulary
-
     if tokenizer is None:
         writer.add_tokenizer_model("no_vocab")
         return
-    made = vocabulary(tokenizer, vocab_size)
-    writer.add_tokenizer_model(made.model)
-    if made.pre is not None:
-        writer.add_tokenizer_pre(made.pre)
-    writer.add_token_list(made.tokens)
-    writer.add_token_types(made.types)
-    if made.scores is not None:
-        writer.add_token_scores(made.scores)
-    if made.merges is not None:
-        writer.add_token_merges(made.merges)
-    if made.charsmap:
-        writer.add_precompiled_charsmap(made.charsmap)
-    ids = {"bos": tokenizer.bos, "eos": tokenizer.eos[0] if tokenizer.eos else None} | made.special
+    vocab = vocabulary(tokenizer, vocab_size)
+    writer.add_tokenizer_model(vocab.model)
+    if vocab.pre is not None:
+        writer.add_tokenizer_pre(vocab.pre)
+    writer.add_token_list(vocab.tokens)
+    writer.add_token_types(vocab.types)
+    if vocab.scores is not None:
+        writer.add_token_scores(vocab.scores)
+    if vocab.merges is not None:
+        writer.add_token_merges(vocab.merges)
+    if vocab.charsmap:
+        writer.add_precompiled_charsmap(vocab.charsmap)
+    ids = {"bos": tokenizer.bos, "eos": tokenizer.eos[0] if tokenizer.eos else None} | vocab.special
     for role, id in ids.items():
         if id is not None:
             writer.add_uint32(f"{PREFIX}.{role}_token_id", id)
     flags = {
-        "add_bos_token": tokenizer.adds_bos or "bos" in made.special,
+        "add_bos_token": tokenizer.adds_bos or "bos" in vocab.special,
         "add_eos_token": ends and bool(tokenizer.eos),
-    } | made.flags
+    } | vocab.flags
     for name, value in flags.items():
         writer.add_bool(f"{PREFIX}.{name}", value)
 

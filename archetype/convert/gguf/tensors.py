@@ -7,7 +7,7 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.convert.apply import export_tensors, shapes_of
-from archetype.convert.gguf.registry import Gguf, frequency_factors
+from archetype.convert.gguf.architectures import Gguf, frequency_factors
 from archetype.families.rules import for_model
 from archetype.models import Model
 
@@ -20,14 +20,14 @@ POOLER = "cls."
 
 
 def gguf_tensors(model: Model, target: Gguf) -> dict[str, Tensor]:
-    """The file's tensors by name."""
+    """The tensors of the file, by name."""
     dtype = next(model.parameters()).dtype
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, tensor in _stored(model, target):
         exact = tensor.dim() == 1 or name.endswith(EXACT) or not name.endswith(".weight")
-        found[name] = tensor.detach().to(torch.float32 if exact else dtype).contiguous()
+        tensors[name] = tensor.detach().to(torch.float32 if exact else dtype).contiguous()
     factors = frequency_factors(model.spec)
-    return found if factors is None else found | {"rope_freqs.weight": torch.tensor(factors)}
+    return tensors if factors is None else tensors | {"rope_freqs.weight": torch.tensor(factors)}
 
 
 def _stored(model: Model, target: Gguf) -> Iterator[tuple[str, Tensor]]:
@@ -37,7 +37,7 @@ def _stored(model: Model, target: Gguf) -> Iterator[tuple[str, Tensor]]:
         place = name.rpartition(".")[0]
         kind = name.split(".")[2] if name.startswith("blk.") else ""
         if kind in heads:
-            yield name, _paired(tensor, heads[kind])
+            yield name, _interleave(tensor, heads[kind])
         elif kind == "attn_kv_b":
             yield from _absorbed(model, place, tensor)
         elif kind == "ssm_a":
@@ -58,8 +58,8 @@ def _head_counts(model: Model) -> dict[str, int]:
     return {"attn_q": sizes.num_heads, "attn_k": sizes.num_kv_heads}
 
 
-def _paired(tensor: Tensor, heads: int) -> Tensor:
-    """Rows in the order in which the features that are turned together are neighbours."""
+def _interleave(tensor: Tensor, heads: int) -> Tensor:
+    """Rows in the order in which the features that rotate together are neighbours."""
     pairs: Tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2)
     return pairs.reshape(tensor.shape)
 

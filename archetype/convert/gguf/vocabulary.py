@@ -1,12 +1,19 @@
-"""A vocabulary as GGUF keeps it."""
+"""A tokenizer's vocabulary as GGUF keeps it: byte-level BPE, SentencePiece, Unigram and WordPiece."""
 
+import json
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from archetype.errors import DataError
+from archetype.tokenizers.bytes import ByteTokenizer
+from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
+from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
+from archetype.tokenizers.tokenizer import Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-NOTHING = -10_000.0  # score of what no text is to be cut into
+NEVER = -10_000.0  # score of a token that no text is to be cut into
 
 
 @dataclass(frozen=True)
@@ -45,3 +52,253 @@ def padded(tokens: Mapping[int, str], types: Mapping[int, int], vocab_size: int)
     """Tokens and types of all ids; those without a token stand for nothing."""
     ids = range(vocab_size)
     return [tokens.get(id, f"[PAD{id}]") for id in ids], [types.get(id, UNUSED) for id in ids]
+
+
+def _add_tokens(definition: Any, tokens: dict[int, str], types: dict[int, int]) -> None:
+    """Put the added tokens of a tokenizer.json beside those of its model."""
+    for added in definition.get("added_tokens") or []:
+        tokens[added["id"]] = added["content"]
+        types[added["id"]] = CONTROL if added.get("special") else USER_DEFINED
+
+
+def _unknown_cut(definition: Any) -> DataError:
+    cut = json.dumps(definition.get("pre_tokenizer"))[:120]
+    return no_form(f"llama.cpp does not know how its file cuts texts: {cut}")
+
+
+def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
+    """The vocabulary of a model with `vocab_size` ids; those beyond the tokenizer's stand for nothing.
+
+    Raises:
+        DataError: llama.cpp would cut texts otherwise than this tokenizer.
+    """
+    match tokenizer:
+        case ByteTokenizer():
+            return single_bytes(vocab_size)
+        case SentencePieceTokenizer():
+            return sentencepiece(tokenizer, vocab_size)
+        case HuggingFaceTokenizer(kind="byte_bpe"):
+            return byte_level(tokenizer, vocab_size)
+        case HuggingFaceTokenizer(kind="unigram"):
+            return unigram(tokenizer, vocab_size)
+        case HuggingFaceTokenizer(kind="wordpiece"):
+            return wordpiece(tokenizer, vocab_size)
+        case _:
+            raise no_form(f"a tokenizer of kind {tokenizer.kind} has no form in GGUF")
+
+
+# How text is cut before pairs are merged, by the published pattern, and what llama.cpp calls it.
+WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
+REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+CUTS = {rf"{WORDS}|\p{{N}}{{1,3}}|{REST}": "llama-bpe", rf"{WORDS}|\p{{N}}|{REST}": "qwen2"}
+
+
+def single_bytes(vocab_size: int) -> Vocabulary:
+    """The 256 bytes."""
+    tokens = {byte: character for character, byte in byte_of_character().items()}
+    # llama.cpp wants a pair to merge; of this one it finds no token, and goes back to the bytes
+    return Vocabulary("gpt2", "gpt-2", *padded(tokens, dict.fromkeys(tokens, NORMAL), vocab_size), merges=["Ā Ā"])
+
+
+def byte_level(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
+    """A tokenizer.json of byte-level BPE."""
+    definition = tokenizer.definition
+    if definition.get("normalizer") is not None:
+        raise no_form("its file changes texts before they are cut, which GGUF cannot say")
+    tokens = {id: piece for piece, id in definition["model"]["vocab"].items()}
+    types = dict.fromkeys(tokens, NORMAL)
+    _add_tokens(definition, tokens, types)
+    merges = [f"{first} {second}" for first, second in tokenizer.merges] or ["Ā Ā"]
+    return Vocabulary("gpt2", _pre_tokenizer(definition), *padded(tokens, types, vocab_size), merges=merges)
+
+
+def _pre_tokenizer(definition: Any) -> str:
+    """What llama.cpp calls the way in which a tokenizer.json cuts texts."""
+    match definition.get("pre_tokenizer"):
+        case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
+            return "gpt-2"
+        case {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": str(pattern)}},
+                {"type": "ByteLevel", "use_regex": False},
+            ],
+        } if pattern in CUTS:
+            return CUTS[pattern]  # fmt: skip
+        case _:
+            raise _unknown_cut(definition)
+
+
+# Of SentencePiece's file (sentencepiece_model.proto): the trainer's and the normalizer's settings, and fields of these.
+TRAINER, NORMALIZER = 2, 3
+MODEL_TYPE, UNIGRAM, BPE = 3, 1, 2
+CHARSMAP, ADDS_PREFIX, JOINS_SPACES, SPACE_BEHIND = 2, 3, 4, 24
+
+
+def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabulary:
+    """BPE or Unigram."""
+    processor = tokenizer.processor
+    trainer, normalizer = (section(tokenizer.contents, number) for number in (TRAINER, NORMALIZER))
+    kind = trainer.get(MODEL_TYPE, UNIGRAM)
+    if kind not in (UNIGRAM, BPE) or trainer.get(SPACE_BEHIND):
+        raise no_form("of SentencePiece's models only BPE and Unigram, with spaces before words, have one in GGUF")
+    tokens, types, scores = {}, {}, {}
+    for id in range(tokenizer.vocab_size):
+        tokens[id], scores[id] = processor.id_to_piece(id), processor.get_score(id)
+        kinds = ((processor.is_unknown, UNKNOWN), (processor.is_control, CONTROL), (processor.is_unused, UNUSED),
+                 (processor.is_byte, BYTE))  # fmt: skip
+        types[id] = next((kind for asked, kind in kinds if asked(id)), NORMAL)
+    padding = NEVER if kind == UNIGRAM else 0.0
+    all_scores = [scores.get(id, padding) for id in range(vocab_size)]
+    if kind == BPE:
+        return Vocabulary("llama", "default", *padded(tokens, types, vocab_size), scores=all_scores)
+    charsmap = normalizer.get(CHARSMAP, b"")
+    return Vocabulary(
+        "t5",
+        "default",
+        *padded(tokens, types, vocab_size),
+        scores=all_scores,
+        special={"unknown": processor.unk_id()},
+        flags={
+            "add_space_prefix": bool(normalizer.get(ADDS_PREFIX, True)),
+            "remove_extra_whitespaces": bool(normalizer.get(JOINS_SPACES, True)),
+        },
+        charsmap=charsmap if isinstance(charsmap, bytes) else b"",
+    )
+
+
+def section(data: bytes, number: int) -> dict[int, int | bytes]:
+    """A message within a message; of a field that occurs twice, the last."""
+    message = next((value for field, value in _fields(data) if field == number and isinstance(value, bytes)), b"")
+    return dict(_fields(message))
+
+
+def _fields(data: bytes) -> list[tuple[int, int | bytes]]:
+    """The fields of a protocol buffer's message: whole numbers, and bytes for what has a length."""
+    fields: list[tuple[int, int | bytes]] = []
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at, value, shift = at + 1, value | (byte & 0x7F) << shift, shift + 7
+            if byte < 0x80:
+                return value
+
+    while at < len(data):
+        key = number()
+        match key & 7:
+            case 0:
+                fields.append((key >> 3, number()))
+            case 2:
+                size = number()
+                fields.append((key >> 3, data[at : at + size]))
+                at += size
+            case 1 | 5 as wire:
+                at += 8 if wire == 1 else 4
+            case _:
+                break
+    return fields
+
+
+def unigram(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
+    """Where the file joins spaces and puts one before the first word, as SentencePiece does."""
+    definition = tokenizer.definition
+    model = definition["model"]
+    if model.get("unk_id") is None or model.get("byte_fallback"):
+        raise no_form("llama.cpp knows no Unigram without a token for what is unknown, or with bytes for it")
+    charsmap, joins = _unigram_normalizer(definition.get("normalizer"))
+    if not _cuts_words(definition.get("pre_tokenizer"), joins):
+        raise _unknown_cut(definition)
+    tokens = {id: piece for id, (piece, _) in enumerate(model["vocab"])}
+    types = dict.fromkeys(tokens, NORMAL)
+    scores = {id: float(score) for id, (_, score) in enumerate(model["vocab"])}
+    _add_tokens(definition, tokens, types)
+    types[model["unk_id"]] = UNKNOWN
+    return Vocabulary(
+        "t5",
+        "default",
+        *padded(tokens, types, vocab_size),
+        scores=[scores.get(id, NEVER) for id in range(vocab_size)],
+        special={"unknown": model["unk_id"]},
+        flags={"add_space_prefix": True, "remove_extra_whitespaces": True},
+        charsmap=charsmap,
+    )
+
+
+def _unigram_normalizer(normalizer: Any) -> tuple[bytes, bool]:
+    """SentencePiece's own rules, and whether spaces are joined behind them."""
+    match normalizer:
+        case {"type": "Precompiled", "precompiled_charsmap": str(charsmap)}:
+            return b64decode(charsmap), False
+        case {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Precompiled", "precompiled_charsmap": str(charsmap)},
+                {"type": "Strip", "strip_right": True},
+                {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " " | "▁"},
+            ],
+        }:
+            return b64decode(charsmap), True
+        case _:
+            raise no_form("llama.cpp does not know how its file changes texts before they are cut")
+
+
+def _cuts_words(pre_tokenizer: Any, joined: bool) -> bool:
+    """Whether every word begins with one space, the first too."""
+    match pre_tokenizer:
+        case {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, one]}:
+            return _begins_words(one)
+        case one:
+            return joined and _begins_words(one)
+
+
+def _begins_words(step: Any) -> bool:
+    match step:
+        case {"type": "Metaspace", "replacement": "▁", "prepend_scheme": str(scheme)}:
+            return scheme == "always"
+        case {"type": "Metaspace", "replacement": "▁"}:
+            return step.get("add_prefix_space", True) is True
+        case _:
+            return False
+
+
+SPACE = "▁"
+CONTINUES = "##"
+ROLES = {"[PAD]": "padding", "[MASK]": "mask"}
+
+
+def wordpiece(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
+    """Here what begins a word is marked, not what continues one.
+
+    llama.cpp cuts words of more than 100 characters too, which the file calls unknown.
+    """
+    definition = tokenizer.definition
+    model = definition["model"]
+    ends = tokenizer.add_special_tokens([])
+    if model.get("continuing_subword_prefix") != CONTINUES or len(ends) != 2:
+        raise no_form(f"llama.cpp knows only WordPiece with {CONTINUES}, and one token on each side of a text")
+    if (definition.get("pre_tokenizer") or {}).get("type") != "BertPreTokenizer":
+        raise _unknown_cut(definition)
+    flags = _wordpiece_normalizer(definition.get("normalizer"))
+    tokens = {id: _marked(piece) for piece, id in model["vocab"].items()}
+    types = dict.fromkeys(tokens, NORMAL)
+    _add_tokens(definition, tokens, types)
+    special = {role: tokenizer.special_tokens[name] for name, role in ROLES.items() if name in tokenizer.special_tokens}
+    special |= {"unknown": model["vocab"][model["unk_token"]], "bos": ends[0], "seperator": ends[1]}
+    return Vocabulary("bert", "default", *padded(tokens, types, vocab_size), special=special, flags=flags)
+
+
+def _marked(piece: str) -> str:
+    return piece.removeprefix(CONTINUES) if piece.startswith(CONTINUES) else SPACE + piece
+
+
+def _wordpiece_normalizer(normalizer: Any) -> dict[str, bool]:
+    match normalizer:
+        case {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "lowercase": bool(lower)}:
+            accents = normalizer.get("strip_accents")
+            return {"normalizer.lowercase": lower, "normalizer.strip_accents": lower if accents is None else accents}
+        case _:
+            raise no_form("llama.cpp does not know how its file changes texts before they are cut")

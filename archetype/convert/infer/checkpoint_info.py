@@ -82,16 +82,16 @@ class CheckpointInfo:
         return CheckpointError(tensor, "belongs to a part that is missing here", f"the {self.type} family is not known")
 
     def first(self, keys: tuple[str, ...], default: Any = None) -> Any:
-        """The value of the first of these keys that is given."""
+        """The value of the first of these keys that the file has."""
         return next((value for key in keys if (value := self.config.get(key)) is not None), default)
 
     def positive(self, keys: tuple[str, ...], default: float) -> float:
-        """A number above 0, by the first of these keys that is given."""
+        """A number above 0, by the first of these keys that the file has."""
         key = next((key for key in keys if self.config.get(key) is not None), None)
         return default if key is None else self.config.positive(key)
 
     def size(self, keys: tuple[str, ...]) -> int | None:
-        """A size, by the first of these keys that is given; None where none is."""
+        """A size, by the first of these keys that the file has; None where it has none."""
         key = next((key for key in keys if self.config.get(key) is not None), None)
         return None if key is None else self.config.size(key)
 

@@ -133,12 +133,12 @@ def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bo
 
 
 def _context(info: CheckpointInfo, tensors: GroupedTensors) -> int:
-    rows, given = _rows(info, tensors, "embedding.position"), info.size(CONTEXT)
+    rows, length = _rows(info, tensors, "embedding.position"), info.size(CONTEXT)
     if rows is not None and info.quirks.positions_after_padding:
         return rows - info.config.count("pad_token_id", 1) - 1
-    if given is None and rows is None:
+    if length is None and rows is None:
         info.assume("context_length", USUAL_CONTEXT, "no key names it")
-    return min(given or rows or USUAL_CONTEXT, rows or given or USUAL_CONTEXT)
+    return min(length or rows or USUAL_CONTEXT, rows or length or USUAL_CONTEXT)
 
 
 def _rows(info: CheckpointInfo, tensors: GroupedTensors, table: str) -> int | None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from archetype import spec
 from archetype.convert.gguf import file as ours
-from archetype.convert.gguf.registry import GGUF, frequency_factors
+from archetype.convert.gguf.architectures import GGUF, frequency_factors
 from archetype.errors import ArchetypeError, CheckpointError
 from archetype.families.gemma import gemma
 from archetype.families.gemma2 import gemma2

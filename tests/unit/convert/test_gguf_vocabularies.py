@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from archetype.convert.gguf.tokenizer import vocabulary
-from archetype.convert.gguf.vocabulary import CONTROL, NORMAL, NOTHING, UNKNOWN, UNUSED
+from archetype.convert.gguf.vocabulary import CONTROL, NORMAL, NOTHING, UNKNOWN, UNUSED, vocabulary
 from archetype.errors import DataError
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer

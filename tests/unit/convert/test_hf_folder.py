@@ -1,6 +1,7 @@
 """Hugging Face folders: what is exported is what is loaded, and nothing is misread or half-written."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from archetype.language_model import LanguageModel
 from archetype.loading import export, load
 from archetype.models import Model, build
 from archetype.tokenizers import train_tokenizer
+from tests.helpers.cases import case
 from tests.unit.convert.test_apply import equal
 
 KNOWN = ", ".join(sorted(published()))
@@ -117,7 +119,7 @@ def test_what_a_format_cannot_express_is_named_before_anything_is_written(tmp_pa
 
 def test_an_unknown_family_is_refused(models: dict[str, Model], tmp_path: Path) -> None:
     with pytest.raises(
-        CheckpointError, match=f"family: 'rnn' has no format known here; use one of {', '.join(published())}"
+        CheckpointError, match=f"family: 'rnn' is not a published format; use one of {', '.join(published())}"
     ):
         export(language_model(models["gpt2"]), tmp_path / "out", family="rnn")
 
@@ -134,11 +136,14 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["window_size", "rope_theta_base", "quantization_config", "__class__"])
-def test_a_key_that_the_family_does_not_know_is_named(folder: Path, key: str) -> None:
-    file = configured(folder, **{key: 1})
-    expected = f"{file}: {key}: is not understood for this family; remove it if it changes no number"
-    assert refusal(folder) == expected
+def test_a_key_that_the_family_does_not_know_is_named(folder: Path) -> None:
+    before = (folder / "config.json").read_text()
+    for key in ("window_size", "rope_theta_base", "quantization_config", "__class__"):
+        with case(key):
+            configured(folder, before)
+            file = configured(folder, **{key: 1})
+            expected = f"{file}: {key}: is not understood for this family; remove it if it changes no number"
+            assert refusal(folder) == expected
 
 
 def test_the_keys_of_another_family_are_not_understood(folder: Path, name: str) -> None:
@@ -283,26 +288,31 @@ def test_more_layers_than_tensors_are_refused_before_they_are_made(
     assert refusal(folder).startswith(f"{file}: describes 10000 layers, and there are only 21 tensors; does it")
 
 
-@pytest.mark.parametrize("value", [None, 7, ["llama"], {}])
-def test_a_family_that_is_none_is_named(folder: Path, value: Any) -> None:
-    file = configured(folder, model_type=value)
-    assert refusal(folder) == f"{file}: model_type: {value!r} names no family; registered are {KNOWN}"
+def test_a_family_that_is_none_is_named(folder: Path) -> None:
+    for value in (None, 7, ["llama"], {}):
+        with case(value):
+            file = configured(folder, model_type=value)
+            assert refusal(folder) == f"{file}: model_type: {value!r} names no family; registered are {KNOWN}"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", "[" * 100_000, '{"a":' * 100_000, "1" * 5000])
-def test_a_damaged_configuration_is_named(folder: Path, text: str) -> None:
-    file = configured(folder, text)
-    assert refusal(folder).startswith(f"{file}:")
+def test_a_damaged_configuration_is_named(folder: Path) -> None:
+    for text in ("", "{", "[]", "7", "null", "[" * 100_000, '{"a":' * 100_000, "1" * 5000):
+        with case(text[:20]):
+            file = configured(folder, text)
+            assert refusal(folder).startswith(f"{file}:")
 
 
-@pytest.mark.parametrize("key", ["bos_token_id", "eos_token_id"])
-@pytest.mark.parametrize("value", ["x", 1.5, {}, [[1]]])
-def test_an_id_that_is_none_is_refused(models: dict[str, Model], tmp_path: Path, key: str, value: Any) -> None:
+def test_an_id_that_is_none_is_refused(models: dict[str, Model], tmp_path: Path) -> None:
     tokenizer = train_tokenizer("characters", "hello", None)
     export(LanguageModel(models["gpt2"].spec, models["gpt2"], tokenizer), tmp_path / "out")
     (tmp_path / "out" / "generation_config.json").unlink()
-    configured(tmp_path / "out", **{key: value})
-    assert refusal(tmp_path / "out") == f"{tmp_path / 'out' / 'config.json'}: {key}: {value!r} is no id; mend the file"
+    before = (tmp_path / "out" / "config.json").read_text()
+    for key, value in product(("bos_token_id", "eos_token_id"), ("x", 1.5, {}, [[1]])):
+        with case(key, value):
+            configured(tmp_path / "out", before)
+            configured(tmp_path / "out", **{key: value})
+            expected = f"{tmp_path / 'out' / 'config.json'}: {key}: {value!r} is no id; mend the file"
+            assert refusal(tmp_path / "out") == expected
 
 
 def test_a_place_that_is_no_model_is_named(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_the_reading_says_what_it_rests_on(folder: Path) -> None:
     with pytest.warns(UnknownFamily) as told:
         open_spec(folder)
     (line,) = [str(one.message) for one in told]
-    assert line.startswith(f"{folder}: mystery is no family known here; read by ") and "\n" not in line
+    assert line.startswith(f"{folder}: mystery is not a registered family; read by ") and "\n" not in line
     assert INTERLEAVED in line and "keys not understood: depth_of_thought=7" in line and "--set" in line
 
 
@@ -166,7 +166,7 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
     [
         ("model.layers.0.mixer.A_log", "a recurrent or state-space mixer of another kind than Mamba"),
         ("model.layers.0.self_attn.sinks", "attention with sinks"),
-        ("model.layers.0.self_attn.gate_proj.weight", "attention with a gate on what it found"),
+        ("model.layers.0.self_attn.gate_proj.weight", "attention with a gate on its output"),
         ("model.layers.0.self_attn.lambda_q1", "differential attention"),
         ("model.layers.0.mlp.act_fn.beta", "an activation with parameters of its own"),
         ("model.layers.0.mlp.ffn_sub_norm.weight", "a norm at a place where no wiring here has one"),

@@ -12,6 +12,7 @@ from archetype.families import FAMILIES
 from archetype.families.format import TRAINING_ONLY
 from archetype.families.keys import ConfigTable, Key
 from archetype.models import build_on_meta
+from tests.helpers.cases import case
 from tests.helpers.published_configs import GPT2, LLAMA_2_7B, LLAMA_32_1B, PUBLISHED
 from tests.unit.cost.test_parameters import PUBLISHED as PUBLISHED_COUNTS
 from tests.unit.families.test_published_counts import COUNTS
@@ -29,18 +30,20 @@ def of_architecture(differences: list[tuple[str, Any, Any]]) -> list[tuple[str, 
     return [change for change in differences if not set(change[0].split(".")) & set(TRAINING_ONLY)]
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_configuration_is_the_preset_of_its_name(name: str) -> None:
-    assert of_architecture(spec.differences(read(PUBLISHED[name]), families.preset(name))) == []
+def test_a_published_configuration_is_the_preset_of_its_name() -> None:
+    for name in PUBLISHED:
+        with case(name):
+            assert of_architecture(spec.differences(read(PUBLISHED[name]), families.preset(name))) == []
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_configuration_makes_as_many_parameters_as_are_published(name: str) -> None:
+def test_a_published_configuration_makes_as_many_parameters_as_are_published() -> None:
     """On the meta device, where numbers take no room."""
-    totals = [(changes, total) for counted, changes, total, _ in COUNTS if counted == name]
-    for changes, total in totals or [([], PUBLISHED_COUNTS[name][0])]:
-        found = spec.assign(read(PUBLISHED[name]), changes)
-        assert sum(parameter.numel() for parameter in build_on_meta(found).parameters()) == total
+    for name in PUBLISHED:
+        with case(name):
+            totals = [(changes, total) for counted, changes, total, _ in COUNTS if counted == name]
+            for changes, total in totals or [([], PUBLISHED_COUNTS[name][0])]:
+                found = spec.assign(read(PUBLISHED[name]), changes)
+                assert sum(parameter.numel() for parameter in build_on_meta(found).parameters()) == total
 
 
 def test_every_family_with_a_format_has_a_published_configuration() -> None:
@@ -52,63 +55,66 @@ def test_a_published_configuration_keeps_its_dropout() -> None:
     assert (found.embedding.dropout, found.layers[0].dropout, found.layers[0].mixer.dropout) == (0.1, 0.1, 0.1)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_what_is_written_reads_back_the_same(name: str) -> None:
-    preset = families.preset(name)
-    family = families.family_for(preset)
-    assert family is families.presets()[name][0]
-    config = family.format.config_for(preset)
-    assert config["model_type"] == family.name
-    # how training begins is no more than a hint, for which some formats have no word
-    assert read(config).replace(name=name, initialization=preset.initialization) == preset
+def test_what_is_written_reads_back_the_same() -> None:
+    for name in PRESETS:
+        with case(name):
+            preset = families.preset(name)
+            family = families.family_for(preset)
+            assert family is families.presets()[name][0]
+            config = family.format.config_for(preset)
+            assert config["model_type"] == family.name
+            # how training begins is no more than a hint, for which some formats have no word
+            assert read(config).replace(name=name, initialization=preset.initialization) == preset
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_an_unknown_key_is_refused_by_name(name: str) -> None:
-    with pytest.raises(CheckpointError) as caught:
-        read(PUBLISHED[name] | {"num_experts": 4})
-    message = "config.json: num_experts: is not understood for this family; remove it if it changes no number"
-    assert str(caught.value) == message
+def test_an_unknown_key_is_refused_by_name() -> None:
+    for name in PUBLISHED:
+        with case(name):
+            with pytest.raises(CheckpointError) as caught:
+                read(PUBLISHED[name] | {"num_experts": 4})
+            message = "config.json: num_experts: is not understood for this family; remove it if it changes no number"
+            assert str(caught.value) == message
 
 
-@pytest.mark.parametrize(
-    ("config", "change", "message"),
-    [
-        (GPT2, {"scale_attn_by_inverse_layer_idx": True},
-         "config.json: scale_attn_by_inverse_layer_idx: True is not supported (attention scaled by layer); "
-         "only False is"),
-        (GPT2, {"add_cross_attention": True},
-         "config.json: add_cross_attention: True is not supported (cross-attention); only False is"),
-        (GPT2, {"activation_function": "mish"}, "config.json: activation_function: there is no activation 'mish'; "
-         "known are relu, gelu, gelu_new, gelu_pytorch_tanh, silu, swish, tanh, sigmoid, relu2, quick_gelu"),
-        (GPT2, {"n_embd": "768"}, "config.json: n_embd: '768' is not a positive whole number; fix the file"),
-        (GPT2, {"n_layer": 0}, "config.json: n_layer: 0 is not a positive whole number; fix the file"),
-        (LLAMA_2_7B, {"attention_bias": "no"},
-         "config.json: attention_bias: 'no' is neither true nor false; fix the file"),
-        (LLAMA_2_7B, {"rope_scaling": [1]}, "config.json: rope_scaling: [1] is not a mapping; fix the file"),
-        (LLAMA_2_7B, {"rope_scaling": {"type": "linear"}},
-         "config.json: rope_scaling: factor: is missing; add it"),
-        (LLAMA_2_7B, {"rope_scaling": {"type": "longrope", "factor": 2.0}},
-         "config.json: rope_scaling: rope_type: there is no scaling 'longrope'; "
-         "known are linear, dynamic, yarn, llama3"),
-        (LLAMA_2_7B, {"rope_scaling": {"type": "linear", "factor": 2.0, "factr": 1}},
-         "config.json: rope_scaling: factr: is not understood for this family; remove it if it changes no number"),
-        (LLAMA_2_7B, {"partial_rotary_factor": 0.5},
-         "config.json: partial_rotary_factor: this format turns whole heads; remove it"),
-        (LLAMA_2_7B, {"num_key_value_heads": 5},
-         "config.json: num_kv_heads: 5 does not divide num_heads 32; use 1, 2, 4, 8, 16 or 32"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_named(config: dict[str, Any], change: dict[str, Any], message: str) -> None:
-    with pytest.raises((CheckpointError, SpecError)) as caught:
-        read(config | change)
-    assert str(caught.value) == message
+WRONG = [
+    (GPT2, {"scale_attn_by_inverse_layer_idx": True},
+     "config.json: scale_attn_by_inverse_layer_idx: True is not supported (attention scaled by layer); "
+     "only False is"),
+    (GPT2, {"add_cross_attention": True},
+     "config.json: add_cross_attention: True is not supported (cross-attention); only False is"),
+    (GPT2, {"activation_function": "mish"}, "config.json: activation_function: there is no activation 'mish'; "
+     "known are relu, gelu, gelu_new, gelu_pytorch_tanh, silu, swish, tanh, sigmoid, relu2, quick_gelu"),
+    (GPT2, {"n_embd": "768"}, "config.json: n_embd: '768' is not a positive whole number; fix the file"),
+    (GPT2, {"n_layer": 0}, "config.json: n_layer: 0 is not a positive whole number; fix the file"),
+    (LLAMA_2_7B, {"attention_bias": "no"},
+     "config.json: attention_bias: 'no' is neither true nor false; fix the file"),
+    (LLAMA_2_7B, {"rope_scaling": [1]}, "config.json: rope_scaling: [1] is not a mapping; fix the file"),
+    (LLAMA_2_7B, {"rope_scaling": {"type": "linear"}},
+     "config.json: rope_scaling: factor: is missing; add it"),
+    (LLAMA_2_7B, {"rope_scaling": {"type": "longrope", "factor": 2.0}},
+     "config.json: rope_scaling: rope_type: there is no scaling 'longrope'; "
+     "known are linear, dynamic, yarn, llama3"),
+    (LLAMA_2_7B, {"rope_scaling": {"type": "linear", "factor": 2.0, "factr": 1}},
+     "config.json: rope_scaling: factr: is not understood for this family; remove it if it changes no number"),
+    (LLAMA_2_7B, {"partial_rotary_factor": 0.5},
+     "config.json: partial_rotary_factor: this format turns whole heads; remove it"),
+    (LLAMA_2_7B, {"num_key_value_heads": 5},
+     "config.json: num_kv_heads: 5 does not divide num_heads 32; use 1, 2, 4, 8, 16 or 32"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size"])
-def test_a_huge_size_is_refused_before_anything_is_made(key: str) -> None:
-    with pytest.raises((CheckpointError, SpecError), match="is too large"):
-        read(LLAMA_2_7B | {key: 10**12})
+def test_what_is_wrong_is_named() -> None:
+    for config, change, message in WRONG:
+        with case(config, change):
+            with pytest.raises((CheckpointError, SpecError)) as caught:
+                read(config | change)
+            assert str(caught.value) == message
+
+
+def test_a_huge_size_is_refused_before_anything_is_made() -> None:
+    for key in ("hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size"):
+        with case(key), pytest.raises((CheckpointError, SpecError), match="is too large"):
+            read(LLAMA_2_7B | {key: 10**12})
 
 
 KNOWN = (
@@ -117,12 +123,13 @@ KNOWN = (
 )
 
 
-@pytest.mark.parametrize("model_type", [None, 3, ["gpt2"]])
-def test_a_file_that_names_no_family_is_refused(model_type: Any) -> None:
-    with pytest.raises(CheckpointError) as caught:
-        read(GPT2 | {"model_type": model_type})
-    expected = f"config.json: model_type: {model_type!r} names no family; registered are {KNOWN}"
-    assert str(caught.value) == expected
+def test_a_file_that_names_no_family_is_refused() -> None:
+    for model_type in (None, 3, ["gpt2"]):
+        with case(model_type):
+            with pytest.raises(CheckpointError) as caught:
+                read(GPT2 | {"model_type": model_type})
+            expected = f"config.json: model_type: {model_type!r} names no family; registered are {KNOWN}"
+            assert str(caught.value) == expected
 
 
 INEXPRESSIBLE = [
@@ -146,12 +153,13 @@ INEXPRESSIBLE = [
 ]
 
 
-@pytest.mark.parametrize(("name", "family", "change", "place"), INEXPRESSIBLE)
-def test_what_a_format_cannot_say_is_refused_by_field(name: str, family: str, change: str, place: str) -> None:
-    changed = spec.assign(families.preset(name), [change])
-    with pytest.raises(CheckpointError) as caught:
-        FAMILIES[family].format.config_for(changed)
-    assert caught.value.place == place
+def test_what_a_format_cannot_say_is_refused_by_field() -> None:
+    for name, family, change, place in INEXPRESSIBLE:
+        with case(name, family):
+            changed = spec.assign(families.preset(name), [change])
+            with pytest.raises(CheckpointError) as caught:
+                FAMILIES[family].format.config_for(changed)
+            assert caught.value.place == place
 
 
 # Of each kind of model and of part that no format has: where gpt2 says so, and where llama does.
@@ -165,20 +173,21 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("name", FOREIGN)
-def test_what_no_format_has_is_refused_in_one_line_that_says_why_for_each(name: str) -> None:
-    model = families.preset(name)
-    with pytest.raises(CheckpointError) as caught:
-        families.family_for(model)
-    start = f"{name}: no family can express it; "
-    assert str(caught.value).startswith(start)
-    reasons = dict(reason.split(": ", 1) for reason in str(caught.value).removeprefix(start).split("; "))
-    assert list(reasons) == list(families.published())
-    places = dict(zip(("gpt2", "llama"), FOREIGN[name], strict=True))
-    assert {family: reasons[family].startswith(f"{place} ") for family, place in places.items()} == {
-        "gpt2": True,
-        "llama": True,
-    }, reasons
+def test_what_no_format_has_is_refused_in_one_line_that_says_why_for_each() -> None:
+    for name in FOREIGN:
+        with case(name):
+            model = families.preset(name)
+            with pytest.raises(CheckpointError) as caught:
+                families.family_for(model)
+            start = f"{name}: no family can express it; "
+            assert str(caught.value).startswith(start)
+            reasons = dict(reason.split(": ", 1) for reason in str(caught.value).removeprefix(start).split("; "))
+            assert list(reasons) == list(families.published())
+            places = dict(zip(("gpt2", "llama"), FOREIGN[name], strict=True))
+            assert {family: reasons[family].startswith(f"{place} ") for family, place in places.items()} == {
+                "gpt2": True,
+                "llama": True,
+            }, reasons
 
 
 def test_a_refusal_names_the_kind_that_could_be_written() -> None:

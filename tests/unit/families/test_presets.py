@@ -4,10 +4,9 @@ import subprocess
 import sys
 from math import isclose, log
 
-import pytest
-
 from archetype import families, spec
 from archetype.families.index import count_presets, preset_facts
+from tests.helpers.cases import case
 
 PRESETS = sorted(families.presets())
 
@@ -33,10 +32,11 @@ def kinds(part: object) -> set[str]:
             return set()
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_bears_its_name_and_names_its_source(name: str) -> None:
-    assert families.preset(name).name == name
-    assert len(families.presets()[name][1].source) > 10
+def test_a_preset_bears_its_name_and_names_its_source() -> None:
+    for name in PRESETS:
+        with case(name):
+            assert families.preset(name).name == name
+            assert len(families.presets()[name][1].source) > 10
 
 
 def test_the_listed_facts_are_those_of_the_presets() -> None:
@@ -62,24 +62,32 @@ def test_every_system_has_a_tiny_preset_and_no_other_is_tiny() -> None:
     assert {name for name in PRESETS if name.endswith("-tiny")} == set(TINY)
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_a_tiny_preset_reads_bytes_or_digits_in_two_layers_a_side(name: str) -> None:
-    tiny = families.preset(name)
-    if isinstance(tiny, spec.VisionEncoder):
-        assert (tiny.image_size, tiny.num_channels, tiny.head) == (8, 1, spec.ClassificationHead(num_classes=10))
-    else:
-        assert 256 <= tiny.vocab_size <= 263  # the bytes, and the ids that its objective needs beside them
-    assert all(len(stack.layers) == 2 for stack in tiny.stacks)
+def test_a_tiny_preset_reads_bytes_or_digits_in_two_layers_a_side() -> None:
+    for name in TINY:
+        with case(name):
+            tiny = families.preset(name)
+            if isinstance(tiny, spec.VisionEncoder):
+                assert (tiny.image_size, tiny.num_channels, tiny.head) == (
+                    8,
+                    1,
+                    spec.ClassificationHead(num_classes=10),
+                )
+            else:
+                assert 256 <= tiny.vocab_size <= 263  # the bytes, and the ids that its objective needs beside them
+            assert all(len(stack.layers) == 2 for stack in tiny.stacks)
 
 
-@pytest.mark.parametrize("name", [name for name in families.FAMILIES if name != "marian"])  # a Transformer's is tiny
-def test_a_tiny_preset_has_every_kind_of_part_of_its_family(name: str) -> None:
-    presets = families.FAMILIES[name].presets
-    tiny = set().union(*(kinds(families.preset(n).dump(full=True)) for n in presets if n.endswith("-tiny")))
-    published = set().union(*(kinds(families.preset(n).dump(full=True)) for n in presets if not n.endswith("-tiny")))
-    # texts of 128 bytes need no stretched positions; where a family has two designs, the tiny one is of the first
-    absent = {"deepseek_v2": {"yarn", "direct"}, "llama": {"llama3"}, "t5": {"gated"}}
-    assert published - tiny == absent.get(name, set())
+def test_a_tiny_preset_has_every_kind_of_part_of_its_family() -> None:
+    for name in [name for name in families.FAMILIES if name != "marian"]:
+        with case(name):
+            presets = families.FAMILIES[name].presets
+            tiny = set().union(*(kinds(families.preset(n).dump(full=True)) for n in presets if n.endswith("-tiny")))
+            published = set().union(
+                *(kinds(families.preset(n).dump(full=True)) for n in presets if not n.endswith("-tiny"))
+            )
+            # texts of 128 bytes need no stretched positions; where a family has two designs, the tiny one is of the first
+            absent = {"deepseek_v2": {"yarn", "direct"}, "llama": {"llama3"}, "t5": {"gated"}}
+            assert published - tiny == absent.get(name, set())
 
 
 def decoder(name: str) -> spec.Decoder:
@@ -106,18 +114,20 @@ def test_gemma2_alternates_windows_and_full_layers_and_caps_both_scores() -> Non
     assert (attention("gemma2-27b").scale, attention("gemma2-9b").scale) == (1 / 12, None)  # None: 1 / sqrt(256)
 
 
-@pytest.mark.parametrize(("name", "scale"), [("gemma-2b", 2048), ("gemma-7b", 3072), ("gemma2-9b", 3584)])
-def test_gemma_scales_embeddings_by_the_root_of_the_width(name: str, scale: int) -> None:
-    assert isclose(decoder(name).embedding.scale ** 2, scale)
+def test_gemma_scales_embeddings_by_the_root_of_the_width() -> None:
+    for name, scale in (("gemma-2b", 2048), ("gemma-7b", 3072), ("gemma2-9b", 3584)):
+        with case(name, scale):
+            assert isclose(decoder(name).embedding.scale ** 2, scale)
 
 
-@pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v2-lite"])
-def test_deepseek_v2_applies_the_factor_of_yarn_to_scores_and_not_to_the_rotation(name: str) -> None:
-    mixer = decoder(name).layers[0].mixer
-    assert isinstance(mixer, spec.LatentAttention) and mixer.scale is not None
-    assert isclose(mixer.scale, (0.1 * 0.707 * log(40) + 1) ** 2 / 192**0.5)
-    scaling = mixer.position.scaling
-    assert isinstance(scaling, spec.YarnScaling) and scaling.mscale == scaling.mscale_all_dim
+def test_deepseek_v2_applies_the_factor_of_yarn_to_scores_and_not_to_the_rotation() -> None:
+    for name in ("deepseek-v2", "deepseek-v2-lite"):
+        with case(name):
+            mixer = decoder(name).layers[0].mixer
+            assert isinstance(mixer, spec.LatentAttention) and mixer.scale is not None
+            assert isclose(mixer.scale, (0.1 * 0.707 * log(40) + 1) ** 2 / 192**0.5)
+            scaling = mixer.position.scaling
+            assert isinstance(scaling, spec.YarnScaling) and scaling.mscale == scaling.mscale_all_dim
 
 
 def test_deepseek_v2_starts_with_a_dense_layer() -> None:

@@ -12,6 +12,7 @@ from archetype.families.rules import Rule, check_all_used, for_model, rule
 from archetype.io.tensors import Tensors, save
 from archetype.models import Model, build_on_meta
 from archetype.spec import EncoderDecoder, ModelSpec
+from tests.helpers.cases import case
 
 
 def parameters(model: Model) -> dict[str, torch.Tensor]:
@@ -30,17 +31,16 @@ def shortened(model: ModelSpec) -> ModelSpec:
     return model.replace(layers=model.layers[:2])  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("family", "name"), [(family, name) for family in published() for name in published()[family].presets]
-)
-def test_every_parameter_of_a_preset_has_one_place_of_the_right_size(family: str, name: str) -> None:
-    spec = preset(name)
-    model = build_on_meta(shortened(spec))
-    rules = rules_of(model, family)
-    assert sorted({name for r in rules for name in r.params}) == sorted(parameters(model))
-    written = dict(export_tensors(model, rules))
-    assert {name: tensor.nbytes for name, tensor in written.items()} == export_sizes(model, rules)
-    assert sum(t.numel() for t in written.values()) == sum(p.numel() for p in model.parameters())
+def test_every_parameter_of_a_preset_has_one_place_of_the_right_size() -> None:
+    for family, name in [(family, name) for family in published() for name in published()[family].presets]:
+        with case(family, name):
+            spec = preset(name)
+            model = build_on_meta(shortened(spec))
+            rules = rules_of(model, family)
+            assert sorted({name for r in rules for name in r.params}) == sorted(parameters(model))
+            written = dict(export_tensors(model, rules))
+            assert {name: tensor.nbytes for name, tensor in written.items()} == export_sizes(model, rules)
+            assert sum(t.numel() for t in written.values()) == sum(p.numel() for p in model.parameters())
 
 
 def test_rules_read_both_ways_are_inverse(models: dict[str, Model], name: str, tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ The names are those of llama.cpp's src/llama-arch.cpp. What llama.cpp computes o
 refused by name, as everywhere.
 """
 
-from archetype.convert.gguf import bert, decoders, deepseek2, t5
-from archetype.convert.gguf.architecture import Gguf, Value
+from archetype.convert.gguf import decoders, deepseek2, encoders
 from archetype.convert.gguf.decoders import decoder_keys, frequency_factors
+from archetype.convert.gguf.keys import Gguf, Value
 from archetype.errors import CheckpointError
 
 __all__ = ["GGUF", "Gguf", "Value", "frequency_factors", "gguf_of"]
@@ -27,8 +27,8 @@ GGUF: dict[str, Gguf] = {
         "mpt", decoder_keys(decoders.unscaled, "gelu"), decoders.FUSED, fixed={"attention.max_alibi_bias": 8.0}
     ),
     "mamba": Gguf("mamba", decoder_keys(decoders.mamba, None), decoders.STATES),
-    "bert": Gguf("bert", bert.keys, bert.RULES, fixed=bert.FIXED),
-    "t5": Gguf("t5", t5.keys, t5.RULES),
+    "bert": Gguf("bert", encoders.bert_keys, encoders.BERT_RULES, fixed=encoders.BERT_FIXED),
+    "t5": Gguf("t5", encoders.t5_keys, encoders.T5_RULES),
 }
 
 

@@ -1,4 +1,4 @@
-"""How a family stands in GGUF, the format of llama.cpp, and how what it does not compute is refused."""
+"""What GGUF, the format of llama.cpp, asks of every architecture, and errors for what llama.cpp does not compute."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class Gguf:
         return {**self.keys(model), **self.fixed}
 
 
-def unknown(place: str, what: str, remedy: str = "export with --format hf") -> CheckpointError:
+def unsupported(place: str, what: str, remedy: str = "export with --format hf") -> CheckpointError:
     """The error for a field that llama.cpp does not compute."""
     return CheckpointError(place, f"llama.cpp does not know {what}", remedy)
 
@@ -55,7 +55,7 @@ def sizes(model: spec.Decoder | spec.Encoder | spec.EncoderDecoder, num_blocks: 
     }
 
 
-def refuse_activations(
+def check_activations(
     layers: Iterable[spec.Block], known: tuple[spec.Activation, ...], place: str = "layers[{i}]"
 ) -> None:
     """Refuse feed-forward parts with an activation that is none of the known ones."""
@@ -65,4 +65,4 @@ def refuse_activations(
         if isinstance(network, spec.MLP | spec.GatedMLP) and network.activation not in known:
             names = " or ".join(map(repr, known))
             field = f"{place.replace('{i}', str(index))}.feedforward.activation"
-            raise unknown(field, f"{network.activation!r} here, only {names}")
+            raise unsupported(field, f"{network.activation!r} here, only {names}")
