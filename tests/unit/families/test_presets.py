@@ -85,7 +85,7 @@ def test_a_tiny_preset_has_every_kind_of_part_of_its_family() -> None:
             published = set().union(
                 *(kinds(families.preset(n).dump(full=True)) for n in presets if not n.endswith("-tiny"))
             )
-            # texts of 128 bytes need no stretched positions; where a family has two designs, the tiny one is of the first
+            # texts of 128 bytes need no stretched positions; of a family with two designs, the tiny one is the first
             absent = {"deepseek_v2": {"yarn", "direct"}, "llama": {"llama3"}, "t5": {"gated"}}
             assert published - tiny == absent.get(name, set())
 

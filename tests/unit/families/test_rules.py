@@ -32,7 +32,7 @@ def shortened(model: ModelSpec) -> ModelSpec:
 
 
 def test_every_parameter_of_a_preset_has_one_place_of_the_right_size() -> None:
-    for family, name in [(family, name) for family in published() for name in published()[family].presets]:
+    for family, name in [(known, name) for known in published() for name in published()[known].presets]:
         with case(family, name):
             spec = preset(name)
             model = build_on_meta(shortened(spec))
