@@ -164,8 +164,8 @@ def _pair_modules(family: Family, model: Model, reference: nn.Module) -> tuple[l
 def _cut_elsewhere(model: ModelSpec) -> list[str]:
     """Modules that end before or after a scale or a soft cap where transformers' do not: their outputs differ."""
     scaled = getattr(getattr(model, "embedding", None), "scale", 1.0) != 1.0
-    capped = getattr(getattr(model, "head", None), "softcap", None) is not None
-    return ["embedding.token"] * scaled + ["lm_head"] * capped
+    has_softcap = getattr(getattr(model, "head", None), "softcap", None) is not None
+    return ["embedding.token"] * scaled + ["lm_head"] * has_softcap
 
 
 class _ModulesByWeight:

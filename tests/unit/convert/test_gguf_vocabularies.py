@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from archetype.convert.gguf.vocabulary import CONTROL, NORMAL, NOTHING, UNKNOWN, UNUSED, vocabulary
+from archetype.convert.gguf.vocabulary import CONTROL, NEVER, NORMAL, UNKNOWN, UNUSED, vocabulary
 from archetype.errors import DataError
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
@@ -32,7 +32,7 @@ def test_unigram_keeps_its_scores_and_rules(make: Any) -> None:
     made = vocabulary(tokenizer, 200)
     assert made.model == "t5" and made.scores is not None and made.charsmap
     assert made.types[:3] == [CONTROL, CONTROL, UNKNOWN] and made.types[199] == UNUSED
-    assert made.scores[199] == NOTHING and -20 < made.scores[tokenizer.encode("the")[0]] < 0
+    assert made.scores[199] == NEVER and -20 < made.scores[tokenizer.encode("the")[0]] < 0
     assert made.special == {"unknown": 2}
     assert made.flags == {"add_space_prefix": True, "remove_extra_whitespaces": True}
 
