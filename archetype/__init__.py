@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from archetype.api import build, cost_report, export, load, load_spec
+    from archetype.extension import register
     from archetype.language_model import LanguageModel
 
 __version__ = "0.1.0"
-__all__ = ["LanguageModel", "__version__", "build", "cost_report", "export", "load", "load_spec"]
+__all__ = ["LanguageModel", "__version__", "build", "cost_report", "export", "load", "load_spec", "register"]
 
 if not TYPE_CHECKING:  # a type checker would take any name for an attribute otherwise
 
@@ -24,8 +25,8 @@ if not TYPE_CHECKING:  # a type checker would take any name for an attribute oth
 
         if name not in __all__:
             raise AttributeError(f"module 'archetype' has no attribute {name!r}")
-        module = {"LanguageModel": "archetype.language_model"}.get(name, "archetype.api")
-        return getattr(import_module(module), name)
+        modules = {"LanguageModel": "archetype.language_model", "register": "archetype.extension"}
+        return getattr(import_module(modules.get(name, "archetype.api")), name)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

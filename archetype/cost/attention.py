@@ -38,6 +38,8 @@ class AttentionCost(MixerCost):
         v, o = linear(d, self.kv_features, bias.v), linear(self.q_features, d, bias.o)
         q_norm, k_norm = self._qk_norms()
         counts = {"q": q, "k": k, "v": v, "o": o, "q_norm": q_norm.parameters(), "k_norm": k_norm.parameters()}
+        if own := self.position.mixer_parameters(self.sizes):
+            counts["score_bias"] = own
         if part.score == "additive":
             counts["score"] = self.q_features
         if isinstance(part.pattern, spec.GlobalWindow) and part.pattern.global_projections:

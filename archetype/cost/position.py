@@ -19,6 +19,10 @@ class PositionCost(PartCost):
         """Parameters of what is added to embeddings."""
         return ZERO
 
+    def mixer_parameters(self, sizes: spec.AttentionSizes) -> Formula:
+        """Parameters of what attention itself adds to its scores or rotates by."""
+        return ZERO
+
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
         """Bytes saved once for all layers of a stack, by what is shared."""
         return {}

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from archetype import spec
+from archetype.errors import SpecError
 from archetype.nn.cache import CrossKVCache, KVCache, LayerState, RingKVCache
 from archetype.nn.context import EncoderOutput, ForwardContext
 from archetype.nn.pattern import Bias, Tiles, attend_piece, gather_tiles, scatter_tiles, tiles
@@ -86,11 +87,11 @@ class Attention(MultiHeadProjection):
             if isinstance(module, Rotation):
                 self.rotary = module
             else:
-                assert isinstance(module, ScoreBias), "a position of mixers is a Rotation or a ScoreBias"
-                self.score_bias = module
-        # words, for a compiler looks no object of ours up in a table; what BigBird draws differs from layer to layer
-        self.pairs_key = (spec.fingerprint(pattern), layer if isinstance(pattern, spec.BigBird) else 0)
-        self.bias_key = (self.pairs_key, spec.fingerprint(position), self.sizes.num_heads)
+                self.score_bias = _score_bias(module)
+        # words, for a compiler looks no object of ours up in a table
+        self.pairs_key = (spec.fingerprint(pattern), layer if pattern_rule(pattern).depends_on_layer else 0)
+        own = layer if self.score_bias is not None and any(True for _ in self.score_bias.parameters()) else None
+        self.bias_key = (self.pairs_key, spec.fingerprint(position), self.sizes.num_heads, own)
         self.q_global = self.k_global = self.v_global = None
         if isinstance(pattern, spec.GlobalWindow) and pattern.global_projections:
             self.q_global, self.k_global, self.v_global = (
@@ -179,6 +180,13 @@ class Attention(MultiHeadProjection):
             scores = bias(context.shared_positions[:, :g], context.shared_positions)
             mask = scores if mask is None else scores.masked_fill(~mask, -math.inf)
         return torch.cat((attend(q[:, :, :g], k, v, self.score_function, mask), y[:, :, g:]), dim=2)
+
+
+def _score_bias(module: nn.Module) -> ScoreBias:
+    if isinstance(module, ScoreBias):
+        return module
+    cause = f"{type(module).__name__} is neither a Rotation nor a ScoreBias"
+    raise SpecError("position", cause, "derive the module from one of them (archetype.nn.position)")
 
 
 class CrossAttention(MultiHeadProjection):

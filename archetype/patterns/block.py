@@ -84,6 +84,8 @@ class FixedRule(PatternRule[spec.Fixed]):
 class BigBirdRule(PatternRule[spec.BigBird]):
     """Neighbouring, global and random blocks."""
 
+    depends_on_layer = True  # the random blocks are drawn for each
+
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
         """Whether the query's row of blocks has the key's block."""
         rows = self.rows(context)

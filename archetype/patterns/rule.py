@@ -10,7 +10,7 @@ piece may be empty.
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from archetype import spec
 from archetype.errors import SpecError
@@ -55,6 +55,8 @@ class PatternRule(Generic[P]):
     Args:
         pattern: the specification that the rule belongs to.
     """
+
+    depends_on_layer: ClassVar[bool] = False
 
     def __init__(self, pattern: P) -> None:
         self.spec = pattern
@@ -108,7 +110,7 @@ def pattern_rule(pattern: spec.Pattern) -> PatternRule[Any]:
     Raises:
         SpecError: its kind has none.
     """
-    rule = RULES.get(type(pattern))
+    rule = next((RULES[cls] for cls in type(pattern).__mro__ if cls in RULES), None)
     if rule is None:
         cause = f"{type(pattern).__name__} has no rule of which positions see each other"
         raise SpecError("pattern", cause, "give one: archetype.register(..., rule=...)")

@@ -12,7 +12,8 @@ from archetype.io.tensors import Tensors, save
 from archetype.io.weight_files import SINGLE
 from archetype.models import Model, build_on_meta
 from archetype.runs.checkpoints import latest
-from archetype.spec import ModelSpec, read, to_yaml
+from archetype.runs.extensions import check_extensions, write_extensions
+from archetype.spec import ModelSpec, Spec, read, to_yaml
 
 
 class Run:
@@ -45,12 +46,18 @@ class Run:
 
 
 def read_run_spec(run: Run) -> ModelSpec:
-    """The specification of a run."""
+    """The specification of a run.
+
+    Raises:
+        CheckpointError: it names parts of an extension that is not loaded.
+    """
+    check_extensions(run.folder)
     return read(run.spec_file)
 
 
-def write_run_spec(run: Run, spec: ModelSpec) -> None:
-    """Write the specification of a run."""
+def write_run_spec(run: Run, spec: ModelSpec, *settings: Spec) -> None:
+    """Write the specification of a run, and which extensions it and the further `settings` need."""
+    write_extensions(run.folder, [spec, *settings])
     atomic.write_bytes(run.spec_file, to_yaml(spec).encode())
 
 

@@ -51,7 +51,7 @@ def start(folder: Path, recipe: Recipe, device: torch.device, text: str | None =
     model = build(spec, recipe.seed, device)
     with atomic.new_folder(folder) as temporary:
         run = Run(temporary)
-        write_run_spec(run, spec)
+        write_run_spec(run, spec, recipe)
         atomic.write_bytes(run.recipe_file, to_yaml(recipe).encode())
         if tokenizer is not None:
             run.tokenizer_folder.mkdir()
@@ -74,7 +74,7 @@ def resume(folder: Path, device: torch.device) -> TrainState:
     run = Run(folder)
     if not run.exists:
         raise CheckpointError(str(folder), "is not a run directory", "give the folder that `archetype train` made")
-    recipe, spec = read_recipe(run.recipe_file), read_run_spec(run)
+    spec, recipe = read_run_spec(run), read_recipe(run.recipe_file)  # says first which extension is missing
     tokenizer = open_tokenizer(run.tokenizer_folder) if run.tokenizer_folder.is_dir() else None
     objective = build_objective(recipe, spec, tokenizer, recipe.data.read_texts(folder))
     checkpoint = checkpoints.latest(run.checkpoints)

@@ -1,0 +1,108 @@
+"""Parts from outside: registered in a program or a notebook, or loaded from a file that the user names."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from archetype.errors import ArchetypeError, SpecError
+from archetype.spec.part import Part, part
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from archetype.cost.registry import PartCost
+    from archetype.patterns import PatternRule
+    from archetype.tokenizers import Tokenizer
+
+T = TypeVar("T", bound="type[Part] | type[Tokenizer]")
+
+
+def register(
+    kind: T,
+    *,
+    module: type[nn.Module] | None = None,
+    cost: type[PartCost] | None = None,
+    rule: type[PatternRule[Any]] | None = None,
+) -> T:
+    """Add a kind of part, so that specifications and recipes can name it and every verb takes it.
+
+    Args:
+        kind: a subclass of a role of `archetype.spec` (Mixer, FeedForward, Norm, EmbeddingPosition, MixerPosition,
+            Wiring, Pattern), of `archetype.train` (ObjectiveConfig, Optimizer, Schedule, Data), or of
+            `archetype.tokenizers.Tokenizer`; its `kind` is its name in files.
+        module: what computes a part of a specification; `archetype/nn/registry.py` says how each role's is made.
+        cost: what counts it; absent, its module is counted on the meta device.
+        rule: of a pattern, which positions see each other.
+
+    Returns:
+        The class, so that `register` also serves as a class decorator where nothing else is given.
+
+    Raises:
+        SpecError: another class has that kind, or a module or rule is missing.
+    """
+    if not issubclass(kind, Part):
+        from archetype.tokenizers import register_tokenizer
+
+        return register_tokenizer(kind)
+    from archetype import spec
+
+    if issubclass(kind, spec.Pattern):
+        if rule is None:
+            raise SpecError(kind.__name__, "a pattern needs a rule", "register(..., rule=RULE)")
+        from archetype.patterns import rule_for
+
+        rule_for(kind)(rule)
+    elif kind.__module__ != "archetype" and issubclass(kind, _computed_roles()):
+        if module is None:
+            raise SpecError(kind.__name__, "a part of a specification needs a module", "register(..., module=MODULE)")
+        from archetype.nn.registry import module_for
+
+        module_for(kind)(module)
+    if cost is not None:
+        from archetype.cost.registry import cost_of
+
+        cost_of(kind)(cost)
+    else:
+        from archetype import measured_cost  # noqa: F401  # counts what declares no cost
+
+    part(kind)
+    return kind
+
+
+def load_extension(file: Path) -> None:
+    """Run a Python file that registers parts.
+
+    Args:
+        file: as the user named it; no folder and no recipe ever leads here.
+
+    Raises:
+        ArchetypeError: there is no such file, or it fails; the line that failed is named.
+    """
+    name = f"archetype_extension_{file.stem}"
+    if not file.is_file():
+        raise SpecError(str(file), "there is no such file", "give the path of a Python file to --extension")
+    module_spec = importlib.util.spec_from_file_location(name, file)
+    if module_spec is None or module_spec.loader is None:
+        raise SpecError(str(file), "is not a Python file", "give a file that ends in .py")
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module
+    try:
+        module_spec.loader.exec_module(module)
+    except ArchetypeError as error:
+        raise error.at(str(file)) from None
+    except Exception as error:
+        trace, line = error.__traceback__, 0
+        while trace is not None:
+            line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == str(file) else line
+            trace = trace.tb_next
+        line = error.lineno or line if isinstance(error, SyntaxError) else line
+        raise SpecError(f"{file}:{line}", f"{type(error).__name__}: {error}", "fix the extension") from error
+
+
+def _computed_roles() -> tuple[type[Part], ...]:
+    from archetype import spec
+
+    return (spec.Mixer, spec.FeedForward, spec.Norm, spec.EmbeddingPosition, spec.MixerPosition, spec.Wiring)

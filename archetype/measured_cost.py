@@ -1,0 +1,206 @@
+"""What a part costs that declares no cost: counted on its module, built and run on the meta device."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from archetype import spec
+from archetype.cost.formula import ZERO, Counts, Formula, constant
+from archetype.cost.pattern import PatternCost
+from archetype.cost.position import PositionCost
+from archetype.cost.registry import (
+    Complexity,
+    FeedForwardCost,
+    MixerCost,
+    NormCost,
+    PartCost,
+    WiringCost,
+    set_fallback,
+)
+from archetype.cost.work import TrainingWork, Work
+from archetype.errors import SpecError
+from archetype.nn.context import ForwardContext
+from archetype.nn.registry import build_feedforward, build_mixer, build_norm, build_position, module_class
+
+META = torch.device("meta")
+UNKNOWN = Complexity("measured", "measured", "measured")
+
+
+class MeasuredMixerCost(MixerCost):
+    """A mixer, by its projections and by the products of one pass."""
+
+    complexity = UNKNOWN
+
+    def __init__(self, part: spec.Mixer, d: Formula) -> None:
+        super().__init__(part, d)
+        self.module = _on_meta(lambda: build_mixer(part, d.value, True, 0))
+
+    def parameters(self) -> Counts:
+        """Parameters, by the module's children."""
+        return _parameters(self.module)
+
+    def flops(self, work: Work) -> Counts:
+        """The products of one pass together."""
+        rows, queries = work.rows.value, work.queries.value
+        x = torch.empty(rows, queries, self.d.value, device=META)
+        if work.phase != "decode":
+            return {"products": _flops(lambda: self.module(x, ForwardContext.of(x), None), self.part)}
+        cache = self.module.new_state(rows, work.length.value, x.dtype, META)  # type: ignore[operator]
+        lengths = torch.zeros(rows, dtype=torch.long, device=META)
+        return {"products": _flops(lambda: self.module(x, ForwardContext.of(x, lengths), cache), self.part)}
+
+    def state(self, length: int) -> int:
+        """Numbers in the state of one row."""
+        cache = self.module.new_state(1, length, torch.float32, META)  # type: ignore[operator]
+        return int(cache.nbytes) // torch.float32.itemsize
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of what autograd saves in one pass."""
+        x = torch.empty(work.rows, work.length, self.d.value, device=META)
+        return _saved(lambda: self.module(x, ForwardContext.of(x), None), self.module, work)
+
+
+class MeasuredFeedForwardCost(FeedForwardCost):
+    """A feed-forward part, by its projections and by the products of one pass."""
+
+    def __init__(self, part: spec.FeedForward, d: Formula) -> None:
+        super().__init__(part, d)
+        self.module = _on_meta(lambda: build_feedforward(part, d.value))
+
+    def parameters(self) -> Counts:
+        """Parameters, by the module's children."""
+        return _parameters(self.module)
+
+    def flops(self, tokens: Formula) -> Counts:
+        """The products of one pass together."""
+        x = torch.empty(1, tokens.value, self.d.value, device=META)
+        return {"products": _flops(lambda: self.module(x, ForwardContext.of(x)), self.part)}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of what autograd saves in one pass."""
+        x = torch.empty(work.rows, work.length, self.d.value, device=META)
+        return _saved(lambda: self.module(x, ForwardContext.of(x)), self.module, work)
+
+
+class MeasuredNormCost(NormCost):
+    """A norm, by its parameters and by what one pass saves."""
+
+    def __init__(self, part: spec.Norm, d: Formula) -> None:
+        super().__init__(part, d)
+        self.module = _on_meta(lambda: build_norm(part, d.value))
+
+    def parameters(self) -> Formula:
+        """All parameters."""
+        return _total(self.module)
+
+    def saved_activations(self, vectors: int) -> int:
+        """Bytes of what autograd saves in one pass."""
+        x = torch.empty(1, vectors, self.d.value, device=META)
+        work = TrainingWork(1, vectors, False, "float32")
+        return _saved(lambda: self.module(x, ForwardContext.of(x)), self.module, work)
+
+
+class MeasuredPositionCost(PositionCost):
+    """Positions, by their parameters."""
+
+    def parameters(self, context_length: int) -> Formula:
+        """All parameters of what is added to embeddings."""
+        if not isinstance(self.part, spec.EmbeddingPosition):
+            return ZERO
+        return _total(_on_meta(lambda: build_position(self.part, context_length, self.d.value)))
+
+    def mixer_parameters(self, sizes: spec.AttentionSizes) -> Formula:
+        """All parameters of what attention itself adds to its scores or rotates by."""
+        return _total(_on_meta(lambda: module_class(self.part)(self.part, sizes)))
+
+
+class MeasuredWiringCost(WiringCost):
+    """A wiring, by the norms that its module has for each content."""
+
+    def _norms(self) -> list[NormCost]:
+        norm = getattr(self.part, "norm", None)
+        names = getattr(module_class(self.part), "norms", ())
+        return [] if norm is None else [NormCost.of(norm, self.d)] * len(names)
+
+    def parameters(self, content: str) -> tuple[Formula, Formula]:
+        """Of the first norm, and of all further ones."""
+        counts = [norm.parameters() for norm in self._norms()]
+        first, further = counts[:1], counts[1:]
+        return (first[0] if first else ZERO), sum(further, ZERO)
+
+    def saved_activations(self, contents: int, work: TrainingWork) -> int:
+        """Bytes saved by all norms."""
+        return contents * sum(norm.saved_activations(work.tokens) for norm in self._norms())
+
+
+def measured(part: spec.Spec, d: Formula) -> PartCost | None:
+    """The cost of a part for which no class is registered; None for what is not a part of a layer."""
+    match part:
+        case spec.Mixer():
+            return MeasuredMixerCost(part, d)
+        case spec.FeedForward():
+            return MeasuredFeedForwardCost(part, d)
+        case spec.Norm():
+            return MeasuredNormCost(part, d)
+        case spec.Wiring():
+            return MeasuredWiringCost(part, d)
+        case spec.Pattern():
+            return PatternCost(part, d)
+        case spec.EmbeddingPosition() | spec.MixerPosition():
+            return MeasuredPositionCost(part, d)
+        case _:
+            return None
+
+
+set_fallback(measured)
+
+
+def _on_meta(build: Callable[[], nn.Module | None]) -> nn.Module:
+    with META:
+        module = build()
+    assert module is not None
+    return module
+
+
+def _parameters(module: nn.Module) -> Counts:
+    counts = {name: _total(child) for name, child in module.named_children()}
+    return counts | {name: constant(p.numel()) for name, p in module.named_parameters(recurse=False)}
+
+
+def _total(module: nn.Module) -> Formula:
+    return constant(sum(parameter.numel() for parameter in module.parameters()))
+
+
+def _flops(run: Callable[[], Any], part: spec.Spec) -> Formula:
+    counter = FlopCounterMode(display=False)
+    try:
+        with torch.no_grad(), counter:
+            run()
+    except (RuntimeError, NotImplementedError) as error:
+        cause = f"cannot be counted on the meta device: {str(error).partition(chr(10))[0]}"
+        raise SpecError(type(part).__name__, cause, "register a cost: archetype.register(..., cost=COST)") from None
+    return constant(counter.get_total_flops())
+
+
+def _saved(run: Callable[[], Any], module: nn.Module, work: TrainingWork) -> int:
+    """Bytes of the tensors that autograd saves, each storage once, parameters left out."""
+    own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
+    saved: dict[int, Tensor] = {}
+
+    def save(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()._cdata
+        if storage not in own:
+            saved.setdefault(storage, copy.copy(tensor))
+        return tensor
+
+    enabled = work.compute_dtype == "bfloat16"
+    with (
+        torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=enabled),
+    ):
+        run()
+    return sum(tensor.numel() * tensor.itemsize for tensor in saved.values())

@@ -1,0 +1,92 @@
+"""Which extensions a run directory needs: the files whose parts it names, by name and hash. None is ever loaded here."""
+
+import hashlib
+import inspect
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from archetype.errors import CheckpointError
+from archetype.io import atomic
+from archetype.spec.base import Spec
+from archetype.spec.part import Part
+
+FILE = "extensions.json"
+PACKAGE = "archetype."
+
+
+class Extension(BaseModel, frozen=True):
+    """A file with parts from outside.
+
+    Attributes:
+        name: of the file.
+        sha256: of its contents; empty where the parts were defined without a file.
+        kinds: the parts that are used of it, as role.kind.
+    """
+
+    name: str
+    sha256: str
+    kinds: tuple[str, ...]
+
+
+def extensions_of(specs: Iterable[Spec | None]) -> list[Extension]:
+    """The extensions whose parts some specifications use."""
+    kinds: dict[str, set[str]] = {}
+    for cls in {type(part) for spec in specs for part in _parts(spec)}:
+        if not cls.__module__.startswith(PACKAGE):
+            names = (f"{role.__name__}.{cls.model_fields['kind'].default}" for role in cls.roles())
+            kinds.setdefault(cls.__module__, set()).update(names)
+    return [Extension(**_source(module), kinds=tuple(sorted(names))) for module, names in sorted(kinds.items())]
+
+
+def write_extensions(folder: Path, specs: Iterable[Spec | None]) -> None:
+    """Record the extensions that a run directory needs, where it needs any."""
+    if extensions := extensions_of(specs):
+        data = [extension.model_dump() for extension in extensions]
+        atomic.write_bytes(folder / FILE, (json.dumps(data, indent=2) + "\n").encode())
+
+
+def check_extensions(folder: Path) -> None:
+    """Check that every part which a folder records as coming from outside is registered.
+
+    Raises:
+        CheckpointError: names the extension that is missing; nothing of it is ever loaded by itself.
+    """
+    file = folder / FILE
+    if not file.is_file():
+        return
+    try:
+        extensions = TypeAdapter(list[Extension]).validate_json(file.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise CheckpointError(str(file), f"is not a list of extensions: {first['msg']}", "restore the file") from None
+    registered = {f"{role.__name__}.{kind}" for role in Part.__subclasses__() for kind in role.kinds}
+    for extension in extensions:
+        if missing := sorted(set(extension.kinds) - registered):
+            digest = f" (sha256 {extension.sha256[:12]}...)" if extension.sha256 else ""
+            cause = f"needs {', '.join(missing)} of the extension {extension.name}{digest}, which is not loaded"
+            raise CheckpointError(str(folder), cause, f"give --extension {extension.name} if you trust that file")
+
+
+def _parts(value: Any) -> Iterator[Part]:
+    if isinstance(value, Part):
+        yield value
+    if isinstance(value, Spec):
+        for name in type(value).model_fields:
+            yield from _parts(getattr(value, name))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _parts(item)
+
+
+def _source(module: str) -> dict[str, str]:
+    """Name and hash of the file that a module was loaded from."""
+    try:
+        file = Path(inspect.getsourcefile(sys.modules[module]) or "")
+        return {"name": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+    except (KeyError, TypeError, OSError):  # a notebook has no file
+        return {"name": module, "sha256": ""}

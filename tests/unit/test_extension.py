@@ -1,0 +1,251 @@
+"""Parts from outside: registered without a fork, then read, counted, built and decoded with as all others."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import archetype
+from archetype import cost, spec
+from archetype.errors import ArchetypeError, CheckpointError, SpecError
+from archetype.extension import load_extension, register
+from archetype.nn.block import PreNormBlock
+from archetype.nn.context import ForwardContext
+from archetype.nn.position import ScoreBias
+from archetype.nn.registry import MODULES
+from archetype.patterns import MaskContext, PatternRule, rule
+from archetype.runs.extensions import FILE, check_extensions, extensions_of, write_extensions
+from archetype.spec.part import Part
+from tests.helpers.passes import forward_step
+from tests.helpers.weights import distance, randomize
+
+LINEAR_ATTENTION = Path(__file__).parent.parent / "helpers" / "linear_attention.py"
+EXACT = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def registries_as_before() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    roles = {role: dict(role.kinds) for role in Part.__subclasses__()}
+    modules, rules, costs = dict(MODULES), dict(rule.RULES), dict(cost.registry._classes)
+    yield
+    for role, kinds in roles.items():
+        role.kinds = kinds
+    for registry, before in ((MODULES, modules), (rule.RULES, rules), (cost.registry._classes, costs)):
+        registry.clear()
+        registry.update(before)  # type: ignore[arg-type]
+    rule.pattern_rule.cache_clear()
+
+
+def with_mixer(**mixer: Any) -> spec.ModelSpec:
+    data = archetype.load_spec("llama-tiny").dump()
+    data["layers"][0]["block"]["mixer"] = mixer
+    return archetype.load_spec(data)
+
+
+def linear_attention() -> spec.ModelSpec:
+    load_extension(LINEAR_ATTENTION)
+    return with_mixer(kind="gated_linear_attention", num_heads=4)
+
+
+def test_a_mixer_of_a_file_is_counted_as_it_is_built() -> None:
+    model = linear_attention()
+    built, report = archetype.build(model), archetype.cost_report(model, batch=2, length=16)
+    assert report.parameters["total"] == sum(p.numel() for p in built.parameters())
+    assert report.flops["forward"] > report.flops["prefill"] > report.flops["decode"] > 0
+    assert report.state["bytes"] == built.new_state(2, 16, torch.bfloat16).nbytes
+    assert report.memory["training_peak"] > report.memory["weights"] > 0
+    assert "gated_linear_attention" in json.dumps(spec.json_schema())
+    assert spec.parse(model.dump()) == model
+
+
+def test_a_mixer_of_a_file_keeps_the_invariants() -> None:
+    model = randomize(archetype.build(linear_attention(), dtype=torch.float64)).eval()
+    tokens = torch.randint(0, 256, (2, 12), generator=torch.Generator().manual_seed(0))
+    whole, state = model(tokens).logits, model.new_state(2, 64)
+    pieces = []
+    for start, end in ((0, 5), (5, 6), (6, 12)):
+        logits, state = forward_step(model, tokens[:, start:end], state)
+        pieces.append(logits)
+    assert distance(torch.cat(pieces, 1), whole) < EXACT  # with a state as without, chunks as whole
+    padded = model(tokens, num_tokens=torch.tensor([12, 7])).logits
+    assert distance(padded[1, :7], model(tokens[1:, :7]).logits[0]) < EXACT  # a batch as single rows
+    changed = tokens.clone()
+    changed[:, 8:] += 1
+    assert distance(model(changed % 256).logits[:, :8], whole[:, :8]) < EXACT  # the future changes nothing
+
+
+class Scaled(spec.Norm):
+    kind: Literal["scaled"] = "scaled"
+
+
+class ScaledModule(nn.Module):
+    def __init__(self, norm: Scaled, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(features))
+
+    def forward(self, x: Tensor, context: ForwardContext | None = None) -> Tensor:
+        return x * self.weight
+
+
+class Squared(spec.FeedForward):
+    kind: Literal["squared"] = "squared"
+
+
+class SquaredModule(nn.Module):
+    def __init__(self, feedforward: Squared, d_model: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(d_model, d_model, bias=False)
+
+    def forward(self, x: Tensor, context: ForwardContext) -> Tensor:
+        y: Tensor = self.up(x).square()
+        return y
+
+
+class Ends(spec.Wiring):
+    kind: Literal["ends"] = "ends"
+    norm: spec.Norm = spec.RMSNorm()
+
+
+class Even(spec.Pattern):
+    kind: Literal["even"] = "even"
+
+
+class EvenRule(PatternRule[Even]):
+    def rule(self, i: Any, j: Any, context: MaskContext) -> Any:
+        return (i - j) % 2 == 0
+
+
+class Slope(spec.MixerPosition):
+    kind: Literal["slope"] = "slope"
+
+
+class SlopeModule(ScoreBias):
+    def __init__(self, position: Slope, sizes: spec.AttentionSizes) -> None:
+        super().__init__()
+        self.slopes = nn.Parameter(torch.empty(sizes.num_heads))
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return -self.slopes[:, None, None] * (queries[:, None, :, None] - keys[:, None, None, :]).abs()
+
+
+class Index(spec.EmbeddingPosition):
+    kind: Literal["index"] = "index"
+
+
+class IndexModule(nn.Module):
+    def __init__(self, position: Index, context_length: int, d_model: int) -> None:
+        super().__init__()
+        self.d_model = d_model
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return positions[..., None].expand(*positions.shape, self.d_model) / 100
+
+
+def test_every_role_is_open() -> None:
+    register(Scaled, module=ScaledModule)
+    register(Squared, module=SquaredModule)
+    register(Ends, module=PreNormBlock)
+    register(Even, rule=EvenRule)
+    register(Slope, module=SlopeModule)
+    register(Index, module=IndexModule)
+    layer = {
+        "wiring": {"kind": "ends"},
+        "mixer": {"kind": "attention", "num_heads": 2, "position": {"kind": "slope"}, "pattern": {"kind": "even"}},
+        "feedforward": {"kind": "squared"},
+    }
+    model = archetype.load_spec(
+        {"vocab_size": 32, "context_length": 24, "d_model": 8, "embedding": {"position": {"kind": "index"}}}
+        | {"layers": [{"repeat": 2, "block": layer}], "final_norm": {"kind": "scaled"}}
+    )
+    built = randomize(archetype.build(model, dtype=torch.float64)).eval()
+    report = archetype.cost_report(model, batch=1, length=10)
+    assert report.parameters["total"] == sum(p.numel() for p in built.parameters())
+    tokens = torch.arange(10)[None]
+    whole, state = built(tokens).logits, built.new_state(1, 24)
+    first, state = forward_step(built, tokens[:, :4], state)
+    rest, state = forward_step(built, tokens[:, 4:], state)
+    assert distance(torch.cat((first, rest), 1), whole) < EXACT
+    changed = built(tokens.index_fill(1, torch.tensor([8]), 31)).logits  # odd distances see nothing of each other
+    assert distance(changed[:, 9], whole[:, 9]) < EXACT < distance(changed[:, 8], whole[:, 8])
+    assert distance(built.blocks[0].mixer.score_bias.slopes, built.blocks[1].mixer.score_bias.slopes) > EXACT
+
+
+@pytest.mark.parametrize(
+    ("cause", "add"),
+    [
+        ("a part of a specification needs a module", lambda: register(Scaled)),
+        ("a pattern needs a rule", lambda: register(Even)),
+        ("kind 'rms' of Norm is taken by archetype.spec.norm.RMSNorm", lambda: register(taken(), module=ScaledModule)),
+        ("is not a part", lambda: register(nameless(), module=ScaledModule)),
+    ],
+)
+def test_what_cannot_be_registered_is_refused(cause: str, add: Any) -> None:
+    with pytest.raises(SpecError, match=cause):
+        add()
+
+
+def taken() -> type[spec.Norm]:
+    class Another(spec.Norm):
+        kind: Literal["rms"] = "rms"
+
+    return Another
+
+
+def nameless() -> type[spec.Norm]:
+    class Nameless(spec.Norm):
+        eps: float = 1.0
+
+    return Nameless
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "cause"),
+    [
+        ("import archetype\n\n1 / 0\n", 3, "ZeroDivisionError: division by zero; fix the extension"),
+        ("x = 1\nx =\n", 2, "SyntaxError: invalid syntax"),
+        ("from archetype import missing\n", 1, "ImportError: cannot import name 'missing'"),
+    ],
+)
+def test_a_file_that_fails_is_one_line_with_its_place(text: str, line: int, cause: str, tmp_path: Path) -> None:
+    file = tmp_path / "parts.py"
+    file.write_text(text)
+    with pytest.raises(ArchetypeError) as caught:
+        load_extension(file)
+    assert str(caught.value).startswith(f"{file}:{line}: {cause}")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="there is no such file"):
+        load_extension(tmp_path / "parts.py")
+
+
+def test_a_folder_says_which_extension_it_needs_and_loads_none(tmp_path: Path) -> None:
+    model = linear_attention()
+    (extension,) = extensions_of([model])
+    assert extension.name == "linear_attention.py" and extension.kinds == ("Mixer.gated_linear_attention",)
+    assert len(extension.sha256) == 64
+    write_extensions(tmp_path, [model, None])
+    check_extensions(tmp_path)
+    del spec.Mixer.kinds["gated_linear_attention"]
+    with pytest.raises(CheckpointError) as caught:
+        check_extensions(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}: needs Mixer.gated_linear_attention of the extension linear_attention.py"
+        f" (sha256 {extension.sha256[:12]}...), which is not loaded; give --extension linear_attention.py if you trust"
+        " that file"
+    )
+    assert "gated_linear_attention" not in spec.Mixer.kinds
+    (tmp_path / FILE).write_text("{}")
+    with pytest.raises(CheckpointError, match="is not a list of extensions"):
+        check_extensions(tmp_path)
+
+
+def test_a_model_without_parts_from_outside_records_nothing(tmp_path: Path) -> None:
+    write_extensions(tmp_path, [archetype.load_spec("llama-tiny")])
+    assert not (tmp_path / FILE).exists()
+    check_extensions(tmp_path)
