@@ -1,4 +1,4 @@
-"""Which extensions a run directory needs: the files whose parts it names, by name and hash. None is ever loaded here."""
+"""Which extensions a run directory needs: files whose parts it names, by name and hash. None is loaded here."""
 
 import hashlib
 import inspect

@@ -1,0 +1,1 @@
+"""Run directories: the specification, recipe, weights and metrics of one training, and its checkpoints."""
