@@ -157,6 +157,6 @@ def outcome(kind: str, folder: Path) -> LossOutput:
                 kind, "refused", str(error).removeprefix(f"{folder}/config.json: ").replace(str(folder), "")
             )
     with torch.no_grad():
-        difference = distance(model(TEXT), theirs)
+        difference = distance(model(TEXT).logits, theirs)
     status: Literal["agrees", "differs"] = "agrees" if difference < EXACT else "differs"
     return LossOutput(kind, status, f"{difference:.1e}", not any(one.category is UnknownFamily for one in told))

@@ -315,7 +315,7 @@ def test_logits_in_bfloat16(name: str, published: Publish) -> None:
     one = published(name)
     exact = one.theirs(TEXT).logits
     theirs = copy.deepcopy(one.theirs).bfloat16()(TEXT).logits
-    ours = archetype.load(one.folder, dtype="bfloat16").model(TEXT)
+    ours = archetype.load(one.folder, dtype="bfloat16").model(TEXT).logits
     assert ours.dtype == torch.bfloat16
     assert distance(ours, exact) < 2 * distance(theirs, exact)
 

@@ -220,8 +220,8 @@ def test_the_blocks_of_a_long_text(published: Publish) -> None:
         )
     found = theirs(tokens).logits
     assert theirs.bert.attention_type == "block_sparse"
-    assert distance(one.lm.model(tokens), found) < EXACT
-    assert distance(one.lm.model(tokens), short(tokens).logits) > WRONG  # the draw matters
+    assert distance(one.lm.model(tokens).logits, found) < EXACT
+    assert distance(one.lm.model(tokens).logits, short(tokens).logits) > WRONG  # the draw matters
 
 
 MISTAKES: list[tuple[str, str, Change]] = [
