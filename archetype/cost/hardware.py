@@ -46,11 +46,11 @@ def device(name: str) -> Device:
     Raises:
         SpecError: it is not known; the nearest is named.
     """
-    known = {key.lower(): found for key, found in DEVICES.items()}
-    wanted = name.lower().replace(" ", "-")
-    if wanted not in known:
-        begin = [key for key in known if key.startswith(wanted)]
-        close = begin or difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
+    known = {key.lower(): device for key, device in DEVICES.items()}
+    query = name.lower().replace(" ", "-")
+    if query not in known:
+        begin = [key for key in known if key.startswith(query)]
+        close = begin or difflib.get_close_matches(query, known, n=1, cutoff=0.5)
         remedy = f"did you mean {known[close[0]].name}?" if close else f"use here, or one of {', '.join(DEVICES)}"
         raise SpecError("device", f"{name!r} is not known", remedy)
-    return known[wanted]
+    return known[query]

@@ -77,7 +77,7 @@ class LanguageModelHeadCost(HeadCost):
         self.head, self.tied, self.features, self.vocabulary = head, head.tied, features, symbol("V", vocab_size)
         transform = head if isinstance(head, spec.MaskedLanguageModelHead) else head.transform
         self.norm = NormCost.of(transform.norm, features) if transform else None
-        self.capped = isinstance(head, spec.LanguageModelHead) and head.softcap is not None
+        self.has_softcap = isinstance(head, spec.LanguageModelHead) and head.softcap is not None
 
     def parameters(self) -> Counts:
         """The table and bias of the logits, and the layer before them with its norm."""
@@ -99,7 +99,7 @@ class LanguageModelHeadCost(HeadCost):
         saved = work.input_bytes(self.features.value)
         if self.norm is not None:
             saved = 3 * saved + self.norm.saved_activations(work.tokens)
-        return saved + (work.tokens * self.vocabulary.value * work.itemsize if self.capped else 0)
+        return saved + (work.tokens * self.vocabulary.value * work.itemsize if self.has_softcap else 0)
 
     def num_logits(self, rows: int, tokens: int) -> int:
         """Of every token."""

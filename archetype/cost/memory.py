@@ -84,12 +84,12 @@ class MemoryCost:
         work, stack_work = forward.in_training(self.compute_dtype), cost.stack_work(forward)
         logits = cost.head.num_logits(batch, work.tokens) * FLOAT32
         loss = logits + work.tokens * INT64 + FLOAT32  # log-softmax, targets, their number
-        outside, blocks, inputs, largest = cost.saved_activations(work) + loss + self.cast_weights, 0, 0, 0
+        shared, blocks, inputs, largest = cost.saved_activations(work) + loss + self.cast_weights, 0, 0, 0
         for stack in cost.stacks:
             saved = stack.saved_activations(stack_work[stack.prefix].in_training(self.compute_dtype))
-            outside, blocks, inputs = outside + saved.shared, blocks + saved.blocks, inputs + saved.block_inputs
+            shared, blocks, inputs = shared + saved.shared, blocks + saved.blocks, inputs + saved.block_inputs
             largest = max(largest, saved.largest_block)
-        return SavedActivations(outside, blocks, inputs, largest, logits)
+        return SavedActivations(shared, blocks, inputs, largest, logits)
 
 
 def compute_dtype(dtype: str) -> ComputeType:

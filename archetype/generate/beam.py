@@ -54,7 +54,7 @@ def beam_search(
 
 
 class _Search:
-    """Sources that are searched together: `beams` rows of the state for each that is not finished."""
+    """Sources that are searched together: `num_beams` rows of the state for each that is not finished."""
 
     def __init__(self, model: EncoderDecoder, sources: list[list[int]], start: int, end: int, settings: Beam) -> None:
         self.model, self.end, self.settings = model, end, settings
@@ -72,14 +72,14 @@ class _Search:
     def run(self) -> list[list[int]]:
         """The best target of each source."""
         state = self._encode_sources()
-        beams = self.settings.num_beams
-        newest = torch.full((len(self.active) * beams, 1), self.start, device=self.device)
-        scores = torch.full((len(self.active), beams), -torch.inf, device=self.device)
-        scores[:, 0] = 0.0  # at the start all beams are alike: one of them num_tokens
+        width = self.settings.num_beams
+        newest = torch.full((len(self.active) * width, 1), self.start, device=self.device)
+        scores = torch.full((len(self.active), width), -torch.inf, device=self.device)
+        scores[:, 0] = 0.0  # at the start all beams are alike: one of them counts
         for length in range(1, max(self.limits) + 1):
             output = self.model(newest, state.narrow(length), last_only=True)
             state = output.state
-            logs = output.logits[:, 0].float().log_softmax(-1).view(len(self.active), beams, -1)
+            logs = output.logits[:, 0].float().log_softmax(-1).view(len(self.active), width, -1)
             logs[..., self.suppressed] = -torch.inf
             scores, rows, newest = self._extend(scores[..., None] + logs, length)
             if not self.active:
@@ -100,8 +100,8 @@ class _Search:
 
     def _extend(self, scores: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """The best continuations of each source's beams: their scores, the rows that they continue, their tokens."""
-        beams, vocabulary = self.settings.num_beams, scores.shape[2]
-        best, places = scores.flatten(1).topk(min(2 * beams, scores[0].numel()))
+        width, vocabulary = self.settings.num_beams, scores.shape[2]
+        best, places = scores.flatten(1).topk(min(2 * width, scores[0].numel()))
         stay: list[int] = []
         beam_scores: list[list[float]] = []
         rows: list[int] = []
@@ -114,7 +114,7 @@ class _Search:
             targets = self.targets[source]
             self.targets[source] = [[*targets[beam], token] for _, beam, token in chosen]
             beam_scores.append([score for score, _, _ in chosen])
-            rows += [place * beams + beam for _, beam, _ in chosen]
+            rows += [place * width + beam for _, beam, _ in chosen]
             tokens += [token for _, _, token in chosen]
         self.active = stay
         newest = torch.tensor(tokens, device=self.device)[:, None]
@@ -124,17 +124,17 @@ class _Search:
         self, source: int, scores: list[float], places: list[int], vocabulary: int, length: int
     ) -> list[tuple[float, int, int]]:
         """The (score, beam, token) that go on; those that end, if they are among the best, are finished."""
-        beams = self.settings.num_beams
+        width = self.settings.num_beams
         going: list[tuple[float, int, int]] = []
         for rank, (score, place) in enumerate(zip(scores, places, strict=True)):
             beam, token = divmod(place, vocabulary)
             if token != self.end:
                 going.append((score, beam, token))
-            elif rank < beams and score > -torch.inf:
+            elif rank < width and score > -torch.inf:
                 self.finished[source].append((self.settings.score(score, length), self.targets[source][beam]))
-        while len(going) < beams:  # a vocabulary smaller than the beam
+        while len(going) < width:  # a vocabulary smaller than the beam
             going.append((-torch.inf, going[0][1], going[0][2]) if going else (-torch.inf, 0, self.end))
-        return going[:beams]
+        return going[:width]
 
     def _is_finished(self, source: int, going: list[tuple[float, int, int]], length: int) -> bool:
         """Whether there are enough targets and none that goes on looks better, or the length is reached."""

@@ -51,13 +51,13 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
     if not isinstance(data, dict):
         raise CheckpointError(str(file), "does not hold a JSON object", "mend or remove it")
     names = ("max_new_tokens", "repetition_penalty", "temperature", "top_k", "top_p", "min_p")
-    given = {name: data[name] for name in names if data.get(name) is not None}
-    if given.get("top_k") == 0:
-        del given["top_k"]  # the library's way to say that it is off
+    values = {name: data[name] for name in names if data.get(name) is not None}
+    if values.get("top_k") == 0:
+        del values["top_k"]  # the library's way to say that it is off
     if not isinstance(data.get("do_sample") or False, bool):
         raise CheckpointError(f"{file}: do_sample", f"{data['do_sample']!r} is neither true nor false", "mend the file")
     try:
-        sampling = Sampling.parse(given)
+        sampling = Sampling.parse(values)
         if not data.get("do_sample"):
             sampling = sampling.replace(temperature=0.0)
         return sampling, {name: value for name, value in data.items() if name not in names}

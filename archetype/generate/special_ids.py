@@ -12,12 +12,12 @@ SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_
 
 def special_ids(config: dict[str, Any], place: Path) -> dict[str, Any]:
     """The ids of special tokens in one of a model's files: a text may end with one of several."""
-    found = {name: config[name] for name in SPECIAL if name in config}
-    for name, value in found.items():
+    special = {name: config[name] for name in SPECIAL if name in config}
+    for name, value in special.items():
         values = value if isinstance(value, list) and name == "eos_token_id" else [value]
         if not all(id is None or (isinstance(id, int) and not isinstance(id, bool)) for id in values):
             raise CheckpointError(f"{place}: {name}", f"{value!r} is no id", "mend the file")
-    return found | _never(config, place)
+    return special | _never(config, place)
 
 
 def _never(config: dict[str, Any], place: Path) -> dict[str, Any]:

@@ -112,13 +112,13 @@ class RingKVCache(KVCache):
         if keys.shape[2] == 1:  # the place that is overwritten has left the window: nothing to join
             self._write(keys, values, starts, ends)
             return self.keys, self.values, self._positions(ends)
-        seen = (
+        visible = (
             torch.cat((self.keys, keys.to(self.keys.dtype)), dim=2),
             torch.cat((self.values, values.to(self.values.dtype)), dim=2),
             torch.cat((self._positions(starts), context.positions), dim=1),
         )
         self._write(keys, values, starts, ends)
-        return seen
+        return visible
 
     def narrow(self, slots: int) -> "RingKVCache":
         """Itself: where a position stands depends on the whole size."""

@@ -139,8 +139,8 @@ class Experts(nn.Module):
         sizes = torch.bincount(choices, minlength=self.num_experts).tolist()
         sorted_tokens = x.index_select(0, order // chosen.shape[1]).split(sizes)
         stacks = zip(*map(self._unstacked, self.projections), strict=True)
-        found = [self._expert(rows, *one) for rows, one in zip(sorted_tokens, stacks, strict=True) if len(rows)]
-        y = torch.cat(found).index_select(0, order.argsort()).view(*chosen.shape, -1)
+        outputs = [self._expert(rows, *one) for rows, one in zip(sorted_tokens, stacks, strict=True) if len(rows)]
+        y = torch.cat(outputs).index_select(0, order.argsort()).view(*chosen.shape, -1)
         return (y * weights[..., None]).sum(1).to(y.dtype)
 
     def _unstacked(self, name: str) -> list[Projection]:

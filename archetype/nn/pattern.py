@@ -41,8 +41,8 @@ def _indices(pattern: spec.Pattern, context: MaskContext, piece: Piece, device: 
     queries, keys = torch.full((count, most_queries), -1), torch.full((count, most_keys), -1)
     for index, tile in enumerate(piece.tiles):
         queries[index, : len(tile.queries)] = _ranged(tile.queries)
-        seen = torch.cat([_ranged(part) for part in tile.keys])
-        keys[index, : len(seen)] = seen
+        positions = torch.cat([_ranged(part) for part in tile.keys])
+        keys[index, : len(positions)] = positions
     i, j = queries[:, :, None], keys[:, None, :]
     allowed = (i >= 0) & (j >= 0)
     i, j = i.clamp(min=0), j.clamp(min=0)

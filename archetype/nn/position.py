@@ -173,8 +173,8 @@ def _llama3(plain: Float[Tensor, "1 R2"], scaling: spec.Llama3Scaling) -> Float[
     """Long wavelengths divided by factor, short ones kept, between them blended (Llama 3.1's reference code)."""
     turns = scaling.original_context_length * plain / (2 * math.pi)  # in the trained context
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-    kept = ((turns - low) / (high - low)).clamp(0, 1)
-    return plain / scaling.factor * (1 - kept) + plain * kept
+    unscaled = ((turns - low) / (high - low)).clamp(0, 1)
+    return plain / scaling.factor * (1 - unscaled) + plain * unscaled
 
 
 @module_for(spec.Alibi)

@@ -71,15 +71,15 @@ class _Scan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, y_grad: Tensor, h_grad: Tensor) -> tuple[Tensor, ...]:
         delta, v, b, c, a, *starts = ctx.saved_tensors
-        a_grad, found = torch.zeros_like(a), []
+        a_grad, pieces = torch.zeros_like(a), []
         blocks = list(zip(starts, _blocks(delta, v, b, c, y_grad), strict=True))
         with torch.autocast(a.device.type, enabled=False):  # as forward, wherever this is called
             for start, block in reversed(blocks):
                 *gradients, a_part, h_grad = _block_gradients(a, start, h_grad, *block)
-                found.append(gradients)
+                pieces.append(gradients)
                 a_grad += a_part
-        joined = (torch.cat(parts[::-1], 1) for parts in zip(*found, strict=True))
-        return (*joined, a_grad, h_grad)
+        whole = (torch.cat(parts[::-1], 1) for parts in zip(*pieces, strict=True))
+        return (*whole, a_grad, h_grad)
 
 
 def _blocks(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:

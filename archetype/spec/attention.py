@@ -87,8 +87,8 @@ class Attention(Mixer):
     @model_validator(mode="after")
     def _choices_agree(self) -> "Attention":
         if self.score == "additive":
-            for name, given in (("scale", self.scale), ("softcap", self.softcap)):
-                if given is not None:
+            for name, value in (("scale", self.scale), ("softcap", self.softcap)):
+                if value is not None:
                     invalid(name, "an additive score is bounded and has none", f"leave {name} out, or use score dot")
             if isinstance(self.position, Rotary):
                 cause = "turning queries and keys means something in their product only"

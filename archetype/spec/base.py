@@ -159,8 +159,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def _in_words(detail: ErrorDetails) -> tuple[str, str]:
-    given = detail["input"]
-    shown = repr(given) if isinstance(given, str | int | float | bool | None) else f"a {type(given).__name__}"
+    value = detail["input"]
+    shown = repr(value) if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
     context = detail.get("ctx", {})
     match detail["type"]:
         case "invalid":
@@ -174,7 +174,7 @@ def _in_words(detail: ErrorDetails) -> tuple[str, str]:
             return f"there is no kind {context['tag']!r}", nearest(str(context["tag"]), valid)
         case "literal_error":
             valid = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-            return f"{shown} is not a choice", nearest(str(given), valid)
+            return f"{shown} is not a choice", nearest(str(value), valid)
         case "greater_than":
             return f"{shown} is too small", f"use more than {context['gt']}"
         case "greater_than_equal":

@@ -69,16 +69,16 @@ def runs(layers: Sequence[Block]) -> list[tuple[int, tuple[Block, ...]]]:
     """The stack read from left to right as (times, group): at each place the group that repeats furthest."""
     distinct: dict[Block, int] = {}
     codes = [distinct.setdefault(block, len(distinct)) for block in layers]
-    found: list[tuple[int, tuple[Block, ...]]] = []
+    groups: list[tuple[int, tuple[Block, ...]]] = []
     start = 0
     while start < len(codes):
         sizes = range(1, min(MAX_GROUP, (len(codes) - start) // 2) + 1)
         candidates = [(_times(codes, start, size), size) for size in sizes]
         repeating = [(times * size, -size) for times, size in candidates if times > 1]
         covered, negative_size = max(repeating, default=(1, -1))
-        found.append((covered // -negative_size, tuple(layers[start : start - negative_size])))
+        groups.append((covered // -negative_size, tuple(layers[start : start - negative_size])))
         start += covered
-    return found
+    return groups
 
 
 def _times(codes: Sequence[int], start: int, size: int) -> int:

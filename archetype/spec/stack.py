@@ -81,8 +81,8 @@ def _again(place: str, error: PydanticCustomError) -> None:
 
 def _relative_biases(layers: Sequence[Block]) -> list[tuple[RelativeBias, int]]:
     """Every distinct table of position biases that the layers ask for."""
-    found: dict[tuple[RelativeBias, int], None] = {}
+    biases: dict[tuple[RelativeBias, int], None] = {}
     for block in layers:
         if isinstance(block.mixer, Attention) and isinstance(block.mixer.position, RelativeBias):
-            found[block.mixer.position, block.mixer.num_heads] = None
-    return list(found)
+            biases[block.mixer.position, block.mixer.num_heads] = None
+    return list(biases)

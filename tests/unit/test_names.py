@@ -63,38 +63,6 @@ RENAMED_IN = {
 # What a name should not be called where it can be called what it holds.
 VAGUE = {"found", "made", "given", "kept", "wanted"}
 
-# What is still to be done, folder by folder.
-PENDING: dict[str, set[str]] = {
-    "cli": {"Session", "alike", "found", "given", "made", "pickled", "wanted"},
-    "convert": {"NOTHING", "fill", "found", "given", "kept", "made", "pickled", "teach", "wanted"},
-    "cost": {"capped", "found", "outside", "wanted"},
-    "data": {"found", "kept"},
-    "families": {"at", "found", "given", "kept", "made", "of", "ours", "theirs", "wanted"},
-    "generate": {"beams", "found", "given", "kept", "longer", "never"},
-    "io": {"found", "pickled", "wanted"},
-    "models": {"advanced", "draw", "given", "last", "read", "teach", "wanted"},
-    "nn": {
-        "_remember",
-        "_turned",
-        "_whole",
-        "advanced",
-        "balance",
-        "bytes",
-        "capped",
-        "draw",
-        "found",
-        "given",
-        "joined",
-        "kept",
-        "remembered",
-        "reset_buffers",
-        "seen",
-        "worth",
-    },
-    "spec": {"fits", "found", "given", "stands", "summary"},
-    "tokenizers": {"found"},
-}
-
 
 @cache
 def tree(path: str) -> ast.Module:
@@ -130,7 +98,7 @@ def old_names(path: str) -> set[str]:
 
 def test_no_name_that_was_given_up_is_in_the_package() -> None:
     assert len(FILES) > 100
-    old = {path: old_names(path) - PENDING.get(path.split("/")[0], set()) for path in FILES}
+    old = {path: old_names(path) for path in FILES}
     assert {path: names for path, names in old.items() if names} == {}
 
 

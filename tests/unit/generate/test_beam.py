@@ -46,7 +46,7 @@ def built(name: str, vocab_size: int = 5, seed: int | None = None) -> EncoderDec
 
 @pytest.fixture(params=SEEDS)
 def model(request: pytest.FixtureRequest) -> EncoderDecoder:
-    return built(request.param).logits
+    return built(request.param)
 
 
 SOURCES = [[1, 2, 3, END], [4, END], [3, 3, 1, 4, 2, 1, 4, END], [2, 1, END], [1, END]]
@@ -118,7 +118,7 @@ def test_what_is_never_written_is_not_found(model: EncoderDecoder, beams: int) -
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["transformer", "lstm with attention"])
 def test_with_enough_beams_nothing_better_exists(name: str, seed: int, length_penalty: float) -> None:
-    model = built(name, vocab_size=4, seed=seed).logits
+    model = built(name, vocab_size=4, seed=seed)
     settings = {"num_beams": 64, "length_penalty": length_penalty, "max_extra_tokens": 2}
     sources = [[1, END], [3, END], [2, END]]
     found = search(model, sources, **settings)
@@ -130,7 +130,7 @@ def test_the_penalty_of_a_length_changes_what_is_found() -> None:
 
     def found(penalty: float) -> list[Tokens]:
         settings = {"num_beams": 64, "length_penalty": penalty, "max_extra_tokens": 2}
-        models = [built(name, 4, seed).logits for seed in range(3) for name in ("transformer", "lstm with attention")]
+        models = [built(name, 4, seed) for seed in range(3) for name in ("transformer", "lstm with attention")]
         return [target for model in models for target in search(model, [[1, END], [3, END]], **settings)]
 
     assert sum(map(len, found(3.0))) > sum(map(len, found(0.0))) > 0
@@ -168,7 +168,7 @@ def without_end(model: EncoderDecoder) -> EncoderDecoder:
 
 @pytest.mark.parametrize("beams", [1, 4])
 def test_a_target_without_end_is_cut_off(beams: int) -> None:
-    model = without_end(randomize(build(built("lstm").logits.spec)))  # type: ignore[arg-type]
+    model = without_end(randomize(build(built("lstm").spec)))  # type: ignore[arg-type]
     sources = [[1, END], [1, 2, 3, 4, END]]
     assert [len(target) for target in search(model, sources, num_beams=beams, max_extra_tokens=3)] == [5, 8]
     assert [len(target) for target in search(model, sources, num_beams=beams, max_extra_tokens=50)] == [
@@ -180,7 +180,7 @@ def test_a_target_without_end_is_cut_off(beams: int) -> None:
 
 @pytest.mark.parametrize("vocab_size", [2, 3])
 def test_more_beams_than_tokens_are_no_trouble(vocab_size: int) -> None:
-    model = built("transformer", vocab_size).logits
+    model = built("transformer", vocab_size)
     settings = {"num_beams": 9, "max_extra_tokens": 2}
     sources = [[1, END], [1, 1, END], [END]]
     limits = [4, 5, 3]
@@ -225,7 +225,7 @@ def test_the_search_is_as_one_without_states(model: EncoderDecoder, beams: int, 
 
 
 def test_no_sources_give_no_targets() -> None:
-    assert search(built("lstm").logits, []) == []
+    assert search(built("lstm"), []) == []
 
 
 @pytest.mark.parametrize(
