@@ -27,7 +27,7 @@ from archetype.nn.context import ForwardContext
 from archetype.nn.registry import build_feedforward, build_mixer, build_norm, build_position, module_class
 
 META = torch.device("meta")
-UNKNOWN = Complexity("measured", "measured", "measured")
+UNKNOWN = Complexity("not declared", "not declared", "not declared")
 
 
 class MeasuredMixerCost(MixerCost):

@@ -4,6 +4,7 @@ import os
 import sys
 import warnings
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -89,6 +90,15 @@ def _show_log(value: bool) -> None:
         logging.getLogger("archetype").setLevel(logging.INFO)
 
 
+def _load_extensions(files: list[Path] | None) -> None:
+    from archetype.extension import load_extension
+
+    for file in files or []:
+        load_extension(file)
+
+
+EXTENSION = typer.Option("--extension", callback=_load_extensions, is_eager=True, expose_value=False, metavar="FILE.py",
+                         help="Run a Python file of yours that registers parts; may be repeated.")  # fmt: skip
 VERBOSE = typer.Option("--verbose", callback=_show_log, expose_value=False, help="Print what is done on stderr.")
 VERSION = typer.Option("--version", callback=_show_version, is_eager=True, expose_value=False,
                        help="Print the versions of archetype, torch and Python.")  # fmt: skip
@@ -110,7 +120,9 @@ def options(version: Annotated[bool, VERSION] = False, verbose: Annotated[bool, 
 def _common_options() -> list[Any]:
     """Options that stand after every verb."""
 
-    def common(verbose: Annotated[bool, VERBOSE] = False) -> None:
+    def common(
+        extension: Annotated[list[Path] | None, EXTENSION] = None, verbose: Annotated[bool, VERBOSE] = False
+    ) -> None:
         pass
 
     single = typer.Typer(add_completion=False)

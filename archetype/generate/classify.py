@@ -13,7 +13,7 @@ BATCH_SIZE = 256  # pictures that go through the model together
 
 
 @torch.inference_mode()
-def classify_pictures(model: VisionEncoder, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B Y"]:
+def classify_pictures(model: VisionEncoder, images: Float[Tensor, "B channels height width"]) -> Float[Tensor, "B Y"]:
     """The probability of each class, for each picture.
 
     Raises:

@@ -55,7 +55,7 @@ class Classifier(nn.Linear):
         super().__init__(d_model, head.num_classes)
         self.dropout = head.dropout
 
-    def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B classes"]:
+    def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B Y"]:
         """The logits of each row."""
         return super().forward(nn.functional.dropout(x, self.dropout, self.training))
 

@@ -44,8 +44,8 @@ class PatchState(LayerState):
 class PartialPatch(LayerState):
     """The patch that each row is in: its bytes, of which those not yet written are arbitrary, and its context."""
 
-    tokens: Int[Tensor, "B p"]
-    context: Float[Tensor, "B G"]
+    tokens: Int[Tensor, "B J"]
+    context: Float[Tensor, "B U"]
 
     def update(self, tokens: Tensor, context: Tensor) -> None:
         """Go on to the patch that each row is in now."""
@@ -67,7 +67,7 @@ class WithStartToken(nn.Module):
 
 
 class GlobalEmbedding(WithStartToken):
-    """Of each byte its vector plus its position's; a patch has those of its p bytes side by side, G features."""
+    """Of each byte its vector plus its position's; a patch has those of its J bytes side by side, U features."""
 
     def __init__(self, model: specs.MegaByte) -> None:
         super().__init__(model, model.global_model.d_model)
@@ -75,7 +75,7 @@ class GlobalEmbedding(WithStartToken):
         self.token = table(model.vocab_size, share)
         self.position = Learned(specs.Learned(), model.context_length, share)
 
-    def forward(self, text: Int[Tensor, "B K p"], first: Int[Tensor, "b 1"]) -> Float[Tensor, "B K G"]:
+    def forward(self, text: Int[Tensor, "B M J"], first: Int[Tensor, "b 1"]) -> Float[Tensor, "B M U"]:
         """The vectors of patches, the first of which is number `first` of its row."""
         places = torch.arange(text.shape[1] * text.shape[2], device=text.device)
         positions = self.position(first * text.shape[2] + places).unflatten(1, text.shape[1:])
@@ -90,7 +90,7 @@ class LocalEmbedding(WithStartToken):
         super().__init__(model, model.local_model.d_model)
         self.token = table(model.vocab_size, model.local_model.d_model)
 
-    def forward(self, text: Int[Tensor, "B K p"]) -> Float[Tensor, "B K p D"]:
+    def forward(self, text: Int[Tensor, "B M J"]) -> Float[Tensor, "B M J D"]:
         """What each patch knows of the byte before each of its own."""
         start = self.start.expand(*text.shape[:2], 1, -1)
         return torch.cat((start, self.token(text[..., :-1])), dim=2)
@@ -131,8 +131,8 @@ class MegaByte(CausalModel):
         """Logits of the byte after each position, (B, T, V), and the state after these bytes; see `CausalModel`."""
         _check_length(self.spec, tokens.shape[1])
         context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)
-        text = self._patches(tokens, context, state)  # (B, K, p)
-        contexts = self._contexts(text, context, state)  # (B, K, G)
+        text = self._patches(tokens, context, state)  # (B, M, J)
+        contexts = self._contexts(text, context, state)  # (B, M, U)
         first = context.shared_positions[:, :1] // self.spec.patch_size  # the number of the first patch of `text`
         newest = context.ends[:, None] // self.spec.patch_size
         rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
@@ -148,7 +148,7 @@ class MegaByte(CausalModel):
 
     def _patches(
         self, tokens: Int[Tensor, "B T"], context: ForwardContext, state: State | None
-    ) -> Int[Tensor, "B K p"]:
+    ) -> Int[Tensor, "B M J"]:
         """The new bytes in their patches: the first holds what its row already had of it, the last has a free place.
 
         Each row's bytes move by what it had, so that all rows' patches begin at the same place.
@@ -164,8 +164,8 @@ class MegaByte(CausalModel):
         return torch.cat((_partial(state).tokens, tokens), dim=1).gather(1, source).view(-1, count, size)
 
     def _contexts(
-        self, text: Int[Tensor, "B K p"], context: ForwardContext, state: State | None
-    ) -> Float[Tensor, "B K G"]:
+        self, text: Int[Tensor, "B M J"], context: ForwardContext, state: State | None
+    ) -> Float[Tensor, "B M U"]:
         """The global model's context of each patch; its caches then hold all patches that are complete."""
         size = self.spec.patch_size
         first = context.shared_positions[:, :1] // size
@@ -175,15 +175,15 @@ class MegaByte(CausalModel):
             num_patches = None if context.num_tokens is None else context.num_tokens // size + 1
             return self._globally(x, _beside(context, x, num_tokens=num_patches))
         complete = context.ends // size - first[:, 0]
-        # decoding completes a patch once in p steps: asking is cheaper than a step of the global model for nothing
+        # decoding completes a patch once in J steps: asking is cheaper than a step of the global model for nothing
         if bool((complete > 0).any()):
             layers = [layer.layer for layer in state.layers if isinstance(layer, PatchState)]
             x = self._globally(x, _beside(context, x, first[:, 0] + 1, complete), layers)
         return torch.cat((_partial(state).context[:, None].to(x.dtype), x), dim=1)
 
     def _globally(
-        self, x: Float[Tensor, "B K G"], context: ForwardContext, layers: list[LayerState] | None = None
-    ) -> Float[Tensor, "B K G"]:
+        self, x: Float[Tensor, "B M U"], context: ForwardContext, layers: list[LayerState] | None = None
+    ) -> Float[Tensor, "B M U"]:
         """The global model's output after each patch."""
         state = None if layers is None else State(context.positions[:, 0], layers, x.shape[1])
         y: Tensor = self.global_model.final_norm(self.global_model.run(x, context, state), context)
@@ -191,11 +191,11 @@ class MegaByte(CausalModel):
 
     def _locally(
         self,
-        text: Int[Tensor, "B K p"],
-        contexts: Float[Tensor, "B K G"],
+        text: Int[Tensor, "B M J"],
+        contexts: Float[Tensor, "B M U"],
         first: Int[Tensor, "b 1"],
         context: ForwardContext,
-    ) -> Float[Tensor, "B N D"]:
+    ) -> Float[Tensor, "B S D"]:
         """What the local model gives for each byte, before it is seen; every patch is a text of its own."""
         size = self.spec.patch_size
         x = self.local_embedding(text) + self.projection(contexts.unflatten(2, (size, -1)))

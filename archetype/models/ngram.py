@@ -20,7 +20,7 @@ from archetype.nn.context import ForwardContext, last_tokens
 class NGramState(LayerState):
     """The n - 1 newest tokens, the newest last; those before a text's start are arbitrary."""
 
-    tokens: Int[Tensor, "B n_minus_1"]
+    tokens: Int[Tensor, "B newest"]
 
 
 class NGram(CausalModel):
@@ -65,7 +65,7 @@ class NGram(CausalModel):
         newest.tokens = text.gather(1, ends[:, None] + torch.arange(self.spec.n - 1, device=text.device))
         return Output(logits, state.advance(context.ends))
 
-    def windows(self, text: Int[Tensor, "B N"], context: ForwardContext) -> Float[Tensor, "B T nD"]:
+    def windows(self, text: Int[Tensor, "B S"], context: ForwardContext) -> Float[Tensor, "B T nD"]:
         """For each position its vector and those of the n - 1 before it, the oldest first; zeros before the start."""
         offsets = torch.arange(text.shape[1], device=text.device) - (self.spec.n - 1)
         exists = context.shared_positions[:, :1] + offsets >= 0

@@ -27,7 +27,7 @@ class PatchEmbedding(nn.Module):
         self.norm = build_norm(embedding.norm, d_model)
         self.dropout = nn.Dropout(embedding.dropout)
 
-    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T D"]:
+    def forward(self, images: Float[Tensor, "B channels height width"]) -> Float[Tensor, "B T D"]:
         """The vectors of the class token, where there is one, and of the patches row by row."""
         dtype = self.patch.weight.dtype  # what is summed keeps the weights' type under autocast
         x = self.patch(patches(images.to(dtype), self.spec.patch_size)).to(dtype)
@@ -45,8 +45,8 @@ class PatchEmbedding(nn.Module):
         return True
 
 
-def patches(images: Float[Tensor, "B C H W"], size: int) -> Float[Tensor, "B T F"]:
-    """Squares of size x size, row by row; the numbers of each by channel, row and column, F = C * size * size."""
+def patches(images: Float[Tensor, "B channels height width"], size: int) -> Float[Tensor, "B T pixels"]:
+    """Squares of size x size, row by row; pixels = channels * size * size, by channel, row and column."""
     grid: Tensor = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))
     return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
@@ -76,7 +76,7 @@ class VisionEncoder(Stack):
         x = hidden[:, 0] if self.spec.class_token else hidden.mean(dim=1)
         return x if self.pooler is None else self.pooler(x)
 
-    def forward(self, images: Float[Tensor, "B C H W"]) -> Output:
+    def forward(self, images: Float[Tensor, "B channels height width"]) -> Output:
         """The hidden vectors of the class token, where there is one, and of the patches; the head's logits (B, Y).
 
         Args:
@@ -93,7 +93,7 @@ class VisionEncoder(Stack):
         return Output(logits, aux_loss=context.aux_loss, hidden=x)
 
 
-def check_image_size(encoder: spec.VisionEncoder, images: Float[Tensor, "B C H W"]) -> None:
+def check_image_size(encoder: spec.VisionEncoder, images: Float[Tensor, "B channels height width"]) -> None:
     """Raise where the pictures are not what the model's positions and patches are for."""
     expected = encoder.num_channels, encoder.image_size, encoder.image_size
     if images.shape[1:] != expected:

@@ -25,7 +25,7 @@ EMPTY_SLOT = 2**40  # the position of a place that holds nothing: later than eve
 class LayerState:
     """Base of all layer states: a dataclass of tensors with the batch first, or of further states."""
 
-    def select(self, rows: Int[Tensor, "N"]) -> "LayerState":
+    def select(self, rows: Int[Tensor, "rows"]) -> "LayerState":
         """A copy of some rows, in that order."""
         copies = {
             name: value.select(rows) if isinstance(value, LayerState) else value.index_select(0, rows)
@@ -33,7 +33,7 @@ class LayerState:
         }
         return replace(self, **copies)
 
-    def insert(self, rows: Int[Tensor, "N"], other: "LayerState") -> None:
+    def insert(self, rows: Int[Tensor, "rows"], other: "LayerState") -> None:
         """Put the N rows of `other`, whose buffers may be shorter, in place of these rows."""
         for name, value in self._values():
             source = getattr(other, name)
@@ -172,11 +172,11 @@ class State:
     capacity: int  # the longest row that fits
     whole: "State | None" = None  # of which this is a narrow view
 
-    def select(self, rows: Int[Tensor, "N"]) -> "State":
+    def select(self, rows: Int[Tensor, "rows"]) -> "State":
         """A copy of some rows: those that stay when others leave, or one row several times over."""
         return State(self.lengths[rows], [layer.select(rows) for layer in self.layers], self.capacity)
 
-    def insert(self, rows: Int[Tensor, "N"], other: "State") -> None:
+    def insert(self, rows: Int[Tensor, "rows"], other: "State") -> None:
         """Let the rows of `other` join in place of these rows. `other` must not be longer than this state."""
         self.lengths[rows] = other.lengths
         for layer, source in zip(self.layers, other.layers, strict=True):

@@ -18,8 +18,8 @@ from archetype.nn.selective_scan import scan
 class MambaState(LayerState):
     """The newest W = conv_kernel - 1 inputs of the convolution, and the numbers that decay."""
 
-    conv: Float[Tensor, "B E W"]
-    hidden: Float[Tensor, "B E Z"]
+    conv: Float[Tensor, "B I W"]
+    hidden: Float[Tensor, "B I Z"]
 
 
 class StepProjection(nn.Linear):
@@ -103,8 +103,8 @@ class Mamba(nn.Module):
         return z
 
     def convolve(
-        self, u: Float[Tensor, "B E T"], context: ForwardContext, conv: Float[Tensor, "B E W"]
-    ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B E W"]]:
+        self, u: Float[Tensor, "B I T"], context: ForwardContext, conv: Float[Tensor, "B I W"]
+    ) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I W"]]:
         """Each position with the W before it; and the newest W inputs of each row that are no padding."""
         inputs = torch.cat((conv.to(u.dtype), u), dim=2)
         y = nn.functional.silu(self.conv(inputs)).transpose(1, 2)
@@ -114,8 +114,8 @@ class Mamba(nn.Module):
         return y, inputs.gather(2, places[:, None].expand(conv.shape))
 
     def selective_scan(
-        self, u: Float[Tensor, "B T E"], context: ForwardContext, hidden: Float[Tensor, "B E Z"]
-    ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B E Z"]]:
+        self, u: Float[Tensor, "B T I"], context: ForwardContext, hidden: Float[Tensor, "B I Z"]
+    ) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I Z"]]:
         """What the state shows at each position, with the input itself; a step of zero leaves the state as it is."""
         exact = torch.promote_types(u.dtype, torch.float32)
         low_rank, *selected = self.x_proj(u).split(self.sizes, dim=-1)

@@ -18,11 +18,11 @@ Bias = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Tiles:
-    """A piece of a pattern as indices: g tiles of a queries and b keys."""
+    """A piece of a pattern as indices: g tiles of a queries and c keys."""
 
     queries: Int[Tensor, "g a"]
-    keys: Int[Tensor, "g b"]
-    allowed: Bool[Tensor, "g a b"]
+    keys: Int[Tensor, "g c"]
+    allowed: Bool[Tensor, "g a c"]
     place: Int[Tensor, "T"]  # of each query among the g a; of one that has none, any
     absent: Bool[Tensor, "T"] | None  # queries that have none
 
@@ -72,11 +72,11 @@ def gather_tiles(
         _gather(x, positions).transpose(1, 2).flatten(0, 1)
         for x, positions in ((q, piece.queries), (k, piece.keys), (v, piece.keys))
     )
-    mask = piece.allowed[None, :, None]  # (1, g, 1, a, b)
+    mask = piece.allowed[None, :, None]  # (1, g, 1, a, c)
     if valid is not None:
         mask = mask & valid[:, piece.keys][:, :, None, None]
     if bias is not None:
-        mask = bias(piece.queries, piece.keys).masked_fill(~mask, -math.inf)  # (1 or B, g, H, a, b)
+        mask = bias(piece.queries, piece.keys).masked_fill(~mask, -math.inf)  # (1 or B, g, H, a, c)
     return queries, keys, values, mask.expand(q.shape[0], -1, -1, -1, -1).flatten(0, 1)
 
 
@@ -94,13 +94,13 @@ def attend_piece(
     batch, heads, shared = q.shape[0], q.shape[1], k.shape[1]
     count, rows = piece.queries.shape
     grouped = _gather(q, piece.queries).unflatten(1, (shared, -1)).transpose(2, 3)  # (B, K, g, G, a, P)
-    keys, values = _gather(k, piece.keys), _gather(v, piece.keys)  # (B, K, g, b, P)
+    keys, values = _gather(k, piece.keys), _gather(v, piece.keys)  # (B, K, g, c, P)
     scores = at_least_float32(grouped.flatten(3, 4) @ keys.transpose(3, 4)) * score.scale
-    scores = score.apply_softcap(scores).unflatten(3, (-1, rows))  # (B, K, g, G, a, b)
+    scores = score.apply_softcap(scores).unflatten(3, (-1, rows))  # (B, K, g, G, a, c)
     if bias is not None:
-        added = bias(piece.queries, piece.keys)  # (g, H, a, b)
+        added = bias(piece.queries, piece.keys)  # (g, H, a, c)
         scores = scores + added.unflatten(1, (shared, -1)).permute(1, 0, 2, 3, 4)
-    allowed = piece.allowed[:, None]  # (g, 1, a, b)
+    allowed = piece.allowed[:, None]  # (g, 1, a, c)
     if valid is not None:
         allowed = allowed & valid[:, piece.keys][:, None, :, None, None]
     scores = scores.masked_fill(~allowed, MASKED)

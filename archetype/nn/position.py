@@ -126,7 +126,7 @@ def rotary_frequencies(
             assert_never(position.scaling)
 
 
-def _frequencies(theta: float, dim: int, device: torch.device) -> Float[Tensor, "half"]:
+def _frequencies(theta: float, dim: int, device: torch.device) -> Float[Tensor, "R2"]:
     """theta^(-2p/dim) for each of the dim/2 pairs."""
     exponents = torch.arange(0, dim, 2, device=device, dtype=torch.int64).float() / dim
     return 1.0 / theta**exponents

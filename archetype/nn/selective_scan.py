@@ -1,13 +1,13 @@
 """The recurrence of a selective state space, position by position (Gu 2023, section 3.2).
 
-Each of E channels holds Z numbers that decay and are written to: h_t = exp(delta_t a) h_(t-1) + v_t b_t, and are read
-by y_t = h_t c_t. All states of a text, (B, T, E, Z), are too many to keep and too many to move often. So the text is
+Each of I channels holds Z numbers that decay and are written to: h_t = exp(delta_t a) h_(t-1) + v_t b_t, and are read
+by y_t = h_t c_t. All states of a text, (B, T, I, Z), are too many to keep and too many to move often. So the text is
 cut into blocks of about sqrt(T) positions: a block's decays and inputs are computed at once, then one multiply-add for
 each position turns the inputs into states in place. What is kept for the gradient is the state before each block, and
 the backward pass computes one block's states anew at a time; memory beyond inputs and outputs grows with sqrt(T).
 
 Since a < 0 <= delta no exponent is positive and nothing is divided: no decay is too fast. Inside, channels come last,
-(B, L, Z, E), so that all products run along contiguous memory.
+(B, T, Z, I), so that all products run along contiguous memory.
 """
 
 import math
@@ -21,13 +21,13 @@ from torch.autograd.function import once_differentiable
 
 
 def scan(
-    delta: Float[Tensor, "B T E"],
-    v: Float[Tensor, "B T E"],
+    delta: Float[Tensor, "B T I"],
+    v: Float[Tensor, "B T I"],
     b: Float[Tensor, "B T Z"],
     c: Float[Tensor, "B T Z"],
-    a: Float[Tensor, "E Z"],
-    h: Float[Tensor, "B E Z"],
-) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B E Z"]]:
+    a: Float[Tensor, "I Z"],
+    h: Float[Tensor, "B I Z"],
+) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I Z"]]:
     """What is read at every position, and the state after the last, from the state `h` before the first."""
     with torch.autocast(delta.device.type, enabled=False):  # sums over thousands of positions keep all their bits
         if delta.shape[1] == 1:
@@ -38,13 +38,13 @@ def scan(
 
 
 def step(
-    delta: Float[Tensor, "B E"],
-    v: Float[Tensor, "B E"],
+    delta: Float[Tensor, "B I"],
+    v: Float[Tensor, "B I"],
     b: Float[Tensor, "B Z"],
     c: Float[Tensor, "B Z"],
-    a: Float[Tensor, "E Z"],
-    h: Float[Tensor, "B E Z"],
-) -> tuple[Float[Tensor, "B E"], Float[Tensor, "B E Z"]]:
+    a: Float[Tensor, "I Z"],
+    h: Float[Tensor, "B I Z"],
+) -> tuple[Float[Tensor, "B I"], Float[Tensor, "B I Z"]]:
     """One position: what is read, and the state after it."""
     h = torch.exp(delta[..., None] * a) * h + v[..., None] * b[:, None]
     return (h @ c[..., None]).squeeze(-1), h
@@ -55,7 +55,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, delta: Tensor, v: Tensor, b: Tensor, c: Tensor, a: Float[Tensor, "Z E"], h: Float[Tensor, "B Z E"]
+        ctx: Any, delta: Tensor, v: Tensor, b: Tensor, c: Tensor, a: Float[Tensor, "Z I"], h: Float[Tensor, "B Z I"]
     ) -> tuple[Tensor, Tensor]:
         starts, read = [], []
         for block in _blocks(delta, v, b, c):
@@ -89,12 +89,12 @@ def _blocks(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
 
 
 def _states(
-    a: Float[Tensor, "Z E"],
-    h: Float[Tensor, "B Z E"],
-    delta: Float[Tensor, "B L E"],
-    v: Float[Tensor, "B L E"],
-    b: Float[Tensor, "B L Z"],
-) -> tuple[Float[Tensor, "B L Z E"], Float[Tensor, "B L Z E"]]:
+    a: Float[Tensor, "Z I"],
+    h: Float[Tensor, "B Z I"],
+    delta: Float[Tensor, "B T I"],
+    v: Float[Tensor, "B T I"],
+    b: Float[Tensor, "B T Z"],
+) -> tuple[Float[Tensor, "B T Z I"], Float[Tensor, "B T Z I"]]:
     """A block's decays, and the state after each of its positions."""
     decays = torch.exp(delta[:, :, None] * a)
     states = v[:, :, None] * b[..., None]
@@ -104,14 +104,14 @@ def _states(
 
 
 def _block_gradients(
-    a: Float[Tensor, "Z E"],
-    h: Float[Tensor, "B Z E"],
-    h_grad: Float[Tensor, "B Z E"],
-    delta: Float[Tensor, "B L E"],
-    v: Float[Tensor, "B L E"],
-    b: Float[Tensor, "B L Z"],
-    c: Float[Tensor, "B L Z"],
-    y_grad: Float[Tensor, "B L E"],
+    a: Float[Tensor, "Z I"],
+    h: Float[Tensor, "B Z I"],
+    h_grad: Float[Tensor, "B Z I"],
+    delta: Float[Tensor, "B T I"],
+    v: Float[Tensor, "B T I"],
+    b: Float[Tensor, "B T Z"],
+    c: Float[Tensor, "B T Z"],
+    y_grad: Float[Tensor, "B T I"],
 ) -> tuple[Tensor, ...]:
     """Gradients of delta, v, b, c, a and the state before the block, from that of what was read and the state after."""
     decays, states = _states(a, h, delta, v, b)

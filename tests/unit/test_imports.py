@@ -1,4 +1,4 @@
-"""The house has storeys: imports point down, and what only reads specifications never loads torch."""
+"""Layers: imports point one way, without circles, and what only reads specifications never loads torch."""
 
 import ast
 import subprocess
@@ -16,41 +16,18 @@ MODULES = {
     ".".join(("archetype", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): file
     for file in sorted(PACKAGE.rglob("*.py"))
 }
-# A room may import rooms of lower storeys, and no other of its own.
-STOREYS = (
-    ("errors",),
-    ("spec",),
-    ("cost", "parts", "checkpoint.rules", "checkpoint.durable", "checkpoint.files", "checkpoint.hub"),
-    ("families",),
-    ("model",),
-    ("data",),
-    ("checkpoint",),
-    ("generate", "train"),
-    ("language_model",),
-    ("folders",),
-    ("faces", "parity"),
-    ("cli",),
-)
-STOREY = {room: storey for storey, rooms in enumerate(STOREYS) for room in rooms}
-# Where that is not narrow enough.
-ONLY = {
-    "spec": {"errors"},
-    "cost": {"errors", "spec"},
-    "parts": {"errors", "spec"},
-    "checkpoint.rules": {"errors"},
-    "checkpoint.durable": {"errors"},
-    "checkpoint.files": {"errors"},
-    "checkpoint.hub": {"errors"},
-    "families": {"errors", "spec", "checkpoint.rules", "checkpoint.files", "checkpoint.hub"},
-}
-WITHOUT_TORCH = ("errors", "spec", "cost", "families", "checkpoint.rules", "checkpoint.files", "checkpoint.hub")
+# Each may import what stands before it, and nothing else but itself.
+LAYERS = (
+    "errors", "shapes", "io", "spec", "patterns", "nn", "models", "cost", "families", "tokenizers", "convert", "runs",
+    "data", "train", "generate", "language_model", "measured_cost", "extension", "loading", "api", "cli",
+)  # fmt: skip
+WITHOUT_TORCH = ("errors", "shapes", "spec", "patterns", "cost", "families")
+ROOTS = ("archetype", "archetype.__main__")  # the front doors, which import on demand
 
 
-def room(module: str) -> str:
-    """archetype.nn.norm -> parts; the package itself is the empty room, above all others."""
-    parts = module.split(".")[1:]
-    narrow = ".".join(parts[:2])
-    return narrow if narrow in STOREY else "".join(parts[:1])
+def layer(module: str) -> str:
+    """archetype.nn.norm -> nn"""
+    return "".join(module.split(".")[1:2])
 
 
 @cache
@@ -80,49 +57,45 @@ def reached(module: str) -> set[str]:
 
 
 def uses(module: str, name: str) -> bool:
-    return any(f"{found}.".startswith(f"{name}.") for found in reached(module))
+    return any(f"{other}.".startswith(f"{name}.") for other in reached(module))
 
 
-def rooms_imported(module: str) -> set[str]:
+def layers_imported(module: str) -> set[str]:
     """Anyone may ask the package for its version."""
-    return {room(name) for name in reached(module) if name.startswith("archetype.")} - {"__version__"}
+    return {layer(name) for name in reached(module) if name.startswith("archetype.")} - {"__version__"}
 
 
 def test_the_walk_sees_every_way_to_import() -> None:
     names = set(imported("archetype.nn.attention"))
-    assert {"archetype.spec", "archetype.nn.masks", "torch", "jaxtyping.Float"} < names
-    assert {"spec", "cost", "errors", "model", "parts"} == rooms_imported("archetype.models.build")
-    assert "archetype.api" in set(imported("archetype"))
+    assert {"archetype.spec", "archetype.nn.scores.ScoreFunction", "torch", "jaxtyping.Float"} < names
+    assert {"spec", "errors", "models", "nn"} == layers_imported("archetype.models.build")
+    assert "archetype.api.load" in set(imported("archetype"))
     assert uses("archetype.nn.norm", "torch")
     assert not uses("archetype.spec.norm", "torch")
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name != "archetype"])
-def test_imports_point_down(module: str) -> None:
-    here = room(module)
-    assert here in STOREY, f"give the room of {module} a storey"
-    allowed = ONLY.get(here, {other for other in STOREY if STOREY[other] < STOREY[here]})
-    assert rooms_imported(module) - {here} <= allowed
+def test_every_module_has_a_layer() -> None:
+    assert {layer(module) for module in MODULES if module not in ROOTS} == set(LAYERS)
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if room(name) in WITHOUT_TORCH])
-def test_what_reads_specifications_knows_no_torch(module: str) -> None:
-    assert not uses(module, "torch")
+def test_imports_point_one_way() -> None:
+    offenders = {
+        module: sorted(above)
+        for module in MODULES
+        if module not in ROOTS
+        if (above := layers_imported(module) - set(LAYERS[: LAYERS.index(layer(module)) + 1]))
+    }
+    assert offenders == {}
 
 
-@pytest.mark.parametrize("module", list(MODULES))
-def test_only_one_module_knows_that_there_are_other_processes(module: str) -> None:
-    assert module == "archetype.train.parallel" or not uses(module, "torch.distributed")
-
-
-@pytest.mark.parametrize("module", list(MODULES))
-def test_the_reference_library_is_used_only_to_compare_with(module: str) -> None:
-    assert module == "archetype.convert.parity" or not uses(module, "transformers")
-
-
-@pytest.mark.parametrize("module", list(MODULES))
-def test_nothing_imports_the_command_line(module: str) -> None:
-    assert room(module) == "cli" or "cli" not in rooms_imported(module)
+@pytest.mark.parametrize("name", ["torch", "torch.distributed", "transformers"])
+def test_only_those_who_need_it_import(name: str) -> None:
+    allowed = {
+        "torch": lambda module: layer(module) not in WITHOUT_TORCH,
+        "torch.distributed": lambda module: module == "archetype.train.parallel",
+        "transformers": lambda module: module == "archetype.convert.parity",
+    }[name]
+    assert [module for module in MODULES if uses(module, name) and not allowed(module)] == []
 
 
 def loaded_after(program: str) -> set[str]:
