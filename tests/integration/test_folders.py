@@ -33,7 +33,7 @@ def test_both_libraries_agree(archetype: Command, exported: Path) -> None:
 
 def test_a_run_directory_has_no_other_reading(archetype: Command, run_directory: Path) -> None:
     message = refused(archetype, "parity", run_directory)
-    assert message == f"{run_directory}: is no Hugging Face folder; export it first"
+    assert message == f"{run_directory}: is not a Hugging Face folder; export it first"
 
 
 def test_a_model_that_was_made_to_answer_does(archetype: Command, exported: Path, tmp_path: Path) -> None:

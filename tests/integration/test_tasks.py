@@ -145,7 +145,7 @@ def test_data_that_do_not_fit_are_one_line_and_leave_nothing(archetype: Command,
     )
     for old, new in (("--length", "--sequence-length"), ("--warmup", "--warmup-steps")):
         message = refused(archetype, "train", "--text", folder / "a.txt", old, "8", *to)
-        assert message == f"{old}: is now called {new}; write {new}"
+        assert message == f"{old} is now {new}. See `archetype --help`."
     message = refused(archetype, "train", *pairs, folder / "b.txt", "--text", folder / "a.txt", *to)
     assert message.startswith("data.text: is not a known key; ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.npz", "short.txt"]

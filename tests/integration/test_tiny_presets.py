@@ -134,7 +134,7 @@ def test_a_pairs_logits_are_the_same_with_a_state_in_chunks_and_in_a_batch(name:
     model, source, target, counts = drawn(name), tokens(3, 60), tokens(3, 70, 1), torch.tensor([60, 3, 33])
     logits = taught(model, source, target, counts)
     found, _ = pairs_of.in_chunks(model, target, model.new_state(source, counts), [20, 21, 50])
-    assert distance(found, taught) < EXACT
+    assert distance(found, logits) < EXACT
     for row, count in enumerate(counts.tolist()):
         assert distance(logits[row], taught(model, source[row : row + 1, :count], target[row : row + 1])[0]) < EXACT
     changed = torch.cat((target[:, :30], (target[:, 30:] + 1) % 256), 1)
