@@ -33,7 +33,7 @@ def scan(
         if delta.shape[1] == 1:
             y, h = step(delta[:, 0], v[:, 0], b[:, 0], c[:, 0], a, h)
             return y[:, None], h
-        y, last = _Scan.apply(delta, v, b, c, a.T.contiguous(), h.transpose(1, 2).contiguous())  # type: ignore[no-untyped-call]
+        y, last, _ = _Scan.apply(delta, v, b, c, a.T.contiguous(), h.transpose(1, 2).contiguous())  # type: ignore[no-untyped-call]
         return y, last.transpose(1, 2).contiguous()
 
 
@@ -55,8 +55,9 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, delta: Tensor, v: Tensor, b: Tensor, c: Tensor, a: Float[Tensor, "Z I"], h: Float[Tensor, "B Z I"]
-    ) -> tuple[Tensor, Tensor]:
+        delta: Tensor, v: Tensor, b: Tensor, c: Tensor, a: Float[Tensor, "Z I"], h: Float[Tensor, "B Z I"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What is read, the state after the last position, and the state before each block."""
         starts, read = [], []
         for block in _blocks(delta, v, b, c):
             starts.append(h)
@@ -64,15 +65,21 @@ class _Scan(torch.autograd.Function):
             _, states = _states(a, h, *written)
             read.append((shown[:, :, None] @ states).squeeze(2))
             h = states[:, -1].clone()  # no view: the block's memory is free again
-        ctx.save_for_backward(delta, v, b, c, a, *starts)
-        return torch.cat(read, 1), h
+        return torch.cat(read, 1), h, torch.stack(starts)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep what the backward pass needs; apart from `forward`, as `torch.func.grad` asks."""
+        *without_state, _ = inputs
+        ctx.mark_non_differentiable(output[2])
+        ctx.save_for_backward(*without_state, output[2])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, y_grad: Tensor, h_grad: Tensor) -> tuple[Tensor, ...]:
-        delta, v, b, c, a, *starts = ctx.saved_tensors
+    def backward(ctx: Any, y_grad: Tensor, h_grad: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+        delta, v, b, c, a, starts = ctx.saved_tensors
         a_grad, pieces = torch.zeros_like(a), []
-        blocks = list(zip(starts, _blocks(delta, v, b, c, y_grad), strict=True))
+        blocks = list(zip(starts.unbind(0), _blocks(delta, v, b, c, y_grad), strict=True))
         with torch.autocast(a.device.type, enabled=False):  # as forward, wherever this is called
             for start, block in reversed(blocks):
                 *gradients, a_part, h_grad = _block_gradients(a, start, h_grad, *block)
