@@ -205,7 +205,7 @@ class StopStringFilter:
         return self._release(len(self.held) - longest)
 
     def finish(self) -> str:
-        """What was held back, now that the text has ended."""
+        """The text that was held back, at the end."""
         return "" if self.stopped else self._release(len(self.held))
 
     def _release(self, count: int) -> str:

@@ -47,15 +47,15 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
     try:
         data = json.loads(file.read_bytes())
     except (ValueError, RecursionError, OSError) as error:
-        raise CheckpointError(str(file), f"cannot be read as JSON: {error}", "mend or remove it") from None
+        raise CheckpointError(str(file), f"cannot be read as JSON: {error}", "fix or remove it") from None
     if not isinstance(data, dict):
-        raise CheckpointError(str(file), "does not hold a JSON object", "mend or remove it")
+        raise CheckpointError(str(file), "does not hold a JSON object", "fix or remove it")
     names = ("max_new_tokens", "repetition_penalty", "temperature", "top_k", "top_p", "min_p")
     values = {name: data[name] for name in names if data.get(name) is not None}
     if values.get("top_k") == 0:
         del values["top_k"]  # the library's way to say that it is off
     if not isinstance(data.get("do_sample") or False, bool):
-        raise CheckpointError(f"{file}: do_sample", f"{data['do_sample']!r} is neither true nor false", "mend the file")
+        raise CheckpointError(f"{file}: do_sample", f"{data['do_sample']!r} is neither true nor false", "fix the file")
     try:
         sampling = Sampling.parse(values)
         if not data.get("do_sample"):
@@ -66,7 +66,7 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
 
 
 def generation_config(sampling: Sampling) -> dict[str, Any]:
-    """What generation_config.json says of these settings."""
+    """These settings as the contents of generation_config.json."""
     values: dict[str, Any] = {"do_sample": not sampling.greedy}
     for name in ("repetition_penalty", "temperature", "top_k", "top_p", "min_p"):
         value = getattr(sampling, name)

@@ -16,7 +16,7 @@ def special_ids(config: dict[str, Any], place: Path) -> dict[str, Any]:
     for name, value in special.items():
         values = value if isinstance(value, list) and name == "eos_token_id" else [value]
         if not all(id is None or (isinstance(id, int) and not isinstance(id, bool)) for id in values):
-            raise CheckpointError(f"{place}: {name}", f"{value!r} is no id", "mend the file")
+            raise CheckpointError(f"{place}: {name}", f"{value!r} is not a token id", "fix the file")
     return special | _never(config, place)
 
 
@@ -26,7 +26,7 @@ def _never(config: dict[str, Any], place: Path) -> dict[str, Any]:
         return {}
     listed = isinstance(value, list) and all(isinstance(one, list) for one in value)
     if not listed or not all(type(id) is int and id >= 0 for one in value for id in one):
-        raise CheckpointError(f"{place}: {NEVER}", f"{value!r:.80} is no list of lists of ids", "mend the file")
+        raise CheckpointError(f"{place}: {NEVER}", f"{value!r:.80} is not a list of lists of token ids", "fix the file")
     return {NEVER: value}
 
 

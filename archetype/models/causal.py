@@ -16,7 +16,7 @@ class CausalModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of its weights."""
         return next(self.parameters()).device
 
     @property

@@ -32,7 +32,7 @@ class Encoder(Stack):
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of its weights."""
         return self.embedding.token.weight.device
 
     def pooled(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:

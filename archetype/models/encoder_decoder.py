@@ -31,7 +31,7 @@ class EncoderDecoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of its weights."""
         return self.embedding.token.weight.device
 
     def encode(

@@ -91,7 +91,7 @@ class LocalEmbedding(WithStartToken):
         self.token = table(model.vocab_size, model.local_model.d_model)
 
     def forward(self, text: Int[Tensor, "B M J"]) -> Float[Tensor, "B M J D"]:
-        """What each patch knows of the byte before each of its own."""
+        """The vectors of the bytes before each byte of each patch."""
         start = self.start.expand(*text.shape[:2], 1, -1)
         return torch.cat((start, self.token(text[..., :-1])), dim=2)
 
@@ -196,7 +196,7 @@ class MegaByte(CausalModel):
         first: Int[Tensor, "b 1"],
         context: ForwardContext,
     ) -> Float[Tensor, "B S D"]:
-        """What the local model gives for each byte, before it is seen; every patch is a text of its own."""
+        """The local model's output for each byte, computed from those before it; every patch is a text of its own."""
         size = self.spec.patch_size
         x = self.local_embedding(text) + self.projection(contexts.unflatten(2, (size, -1)))
         starts = (first + torch.arange(text.shape[1], device=text.device)) * size

@@ -68,7 +68,7 @@ class VisionEncoder(Stack):
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of its weights."""
         return self.embedding.patch.weight.device
 
     def pooled(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:

@@ -45,7 +45,7 @@ class MultiHeadProjection(nn.Module):
 
     @property
     def score_function(self) -> ScoreFunction:
-        """How a query and a key make a score; dropout only while training."""
+        """The score of a query and a key; dropout only while training."""
         scale = self.spec.scale or 1 / math.sqrt(self.sizes.head_dim)
         return ScoreFunction(scale, self.spec.softcap, self.score, self.spec.dropout if self.training else 0.0)
 
@@ -150,7 +150,7 @@ class Attention(MultiHeadProjection):
         return masked
 
     def bias(self, context: ForwardContext) -> nn.Module | None:
-        """What is added to the scores of each pair: the stack's table, or this mixer's own."""
+        """The position bias of scores: the stack's table, or this mixer's own."""
         return context.position_bias if isinstance(self.spec.position, spec.RelativeBias) else self.score_bias
 
     def apply_rope(self, x: Heads, positions: Tensor, context: ForwardContext) -> Heads:

@@ -51,7 +51,7 @@ class Block(nn.Module):
         return cache, self.cross.project(context.encoder_output)
 
     def branch(self, y: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """What a content gives, as it is added to the residual stream."""
+        """A content's output as it is added to the residual stream: dropped out and scaled."""
         z: Tensor = self.dropout(y)
         return z if self.residual_scale == 1.0 else z * self.residual_scale
 

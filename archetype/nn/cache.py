@@ -81,7 +81,7 @@ class KVCache(LayerState):
     def append(
         self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], context: ForwardContext
     ) -> tuple[Float[Tensor, "B K S P"], Float[Tensor, "B K S Q"], Int[Tensor, "b S"]]:
-        """Write the context's positions; return all that may be looked at, and the position of each."""
+        """Write the new positions; return all keys and values, and the position of each."""
         rows = torch.arange(keys.shape[0], device=keys.device)[:, None]
         slots = self.keys.shape[2]
         for buffer, new in ((self.keys, keys), (self.values, values)):
@@ -107,7 +107,7 @@ class RingKVCache(KVCache):
     def append(
         self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], context: ForwardContext
     ) -> tuple[Float[Tensor, "B K S P"], Float[Tensor, "B K S Q"], Int[Tensor, "B S"]]:
-        """Return what was remembered and the context, with the position of each; then remember the newest."""
+        """Return what was in the window and the new positions, with the position of each; then keep the newest."""
         starts, ends = context.positions[:, 0], context.ends
         if keys.shape[2] == 1:  # the place that is overwritten has left the window: nothing to join
             self._write(keys, values, starts, ends)
@@ -144,7 +144,7 @@ class RingKVCache(KVCache):
 
 @dataclass
 class CrossKVCache(LayerState):
-    """The keys and values of a source text, which no pass changes, and how many of each row are no padding."""
+    """The keys and values of a source text, which no pass changes, and how many of each row are not padding."""
 
     keys: Float[Tensor, "B K S P"]
     values: Float[Tensor, "B K S P"]
@@ -153,7 +153,7 @@ class CrossKVCache(LayerState):
 
 @dataclass
 class DecoderBlockState(LayerState):
-    """The states of a block that also looks at a source."""
+    """The states of a block with cross-attention: the mixer's own, and the source's keys and values."""
 
     mixer: LayerState
     cross: CrossKVCache
@@ -165,7 +165,7 @@ class DecoderBlockState(LayerState):
 
 @dataclass
 class State:
-    """What a model remembers of each row: `lengths` tokens so far, and one state per layer."""
+    """The state of a batch of rows: `lengths` tokens so far, and one state per layer."""
 
     lengths: Int[Tensor, "B"]
     layers: list[LayerState]

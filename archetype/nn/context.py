@@ -21,7 +21,7 @@ class EncoderOutput:
 
 @dataclass
 class ForwardContext:
-    """What every layer of one pass shares.
+    """The positions of one pass, and what all of its layers share.
 
     `positions` counts from 0 at a row's first token ever; padding, always at a row's end, goes on counting, so that
     what it leaves in a cache lies beyond the row's length, where no mask looks and the next tokens overwrite it.
@@ -30,7 +30,7 @@ class ForwardContext:
         positions: of the new tokens.
         num_tokens: how many of each row's tokens are not padding (None: all T of every row).
         starts_at_zero: every row starts at position 0 and sees nothing but these tokens.
-        encoder_output: what cross-attention looks at, where no cache has its keys and values.
+        encoder_output: what cross-attention attends to, where no cache has its keys and values.
         position_bias: the table of relative positions that the stack's layers share.
         aux_losses: scalars that parts add to the training loss.
         shared: results that layers share, by key.

@@ -41,7 +41,7 @@ class MixtureOfExperts(nn.Module):
         return True
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
-        """What the experts make of each token; while training, the balance loss goes to `context.aux_losses`."""
+        """Mix the outputs of each token's experts; while training, the balance loss goes to `context.aux_losses`."""
         tokens = x.flatten(0, -2)
         affinities = self._affinities(tokens)
         weights, chosen = self._choose(affinities)
@@ -52,7 +52,7 @@ class MixtureOfExperts(nn.Module):
         return y if self.shared is None else y + self._shared(x, context)
 
     def _shared(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
-        """What the expert that all tokens have says."""
+        """The output of the expert that all tokens share."""
         assert self.shared is not None
         y: Tensor = self.shared(x, context)
         return y if self.shared_gate is None else y * self.shared_gate(x).sigmoid()
@@ -83,7 +83,7 @@ class MixtureOfExperts(nn.Module):
 
 
 def group_limited_mask(scores: Float[Tensor, "N E"], groups: spec.ExpertGroups) -> Bool[Tensor, "N E"]:
-    """Whether each expert's group is among those whose best experts are the token's best."""
+    """True for the experts of a token's best groups, by the sum of each group's best scores."""
     grouped = scores.unflatten(-1, (groups.num_groups, -1))
     best = grouped.topk(groups.top_k_in_group).values.sum(-1).topk(groups.groups_per_token).indices
     allowed = torch.zeros(grouped.shape[:-1], dtype=torch.bool, device=scores.device).scatter(-1, best, True)

@@ -105,7 +105,7 @@ class Mamba(nn.Module):
     def convolve(
         self, u: Float[Tensor, "B I T"], context: ForwardContext, conv: Float[Tensor, "B I W"]
     ) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I W"]]:
-        """Each position with the W before it; and the newest W inputs of each row that are no padding."""
+        """Each position with the W before it; and the newest W inputs of each row that are not padding."""
         inputs = torch.cat((conv.to(u.dtype), u), dim=2)
         y = nn.functional.silu(self.conv(inputs)).transpose(1, 2)
         if context.num_tokens is None:
@@ -116,7 +116,7 @@ class Mamba(nn.Module):
     def selective_scan(
         self, u: Float[Tensor, "B T I"], context: ForwardContext, hidden: Float[Tensor, "B I Z"]
     ) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I Z"]]:
-        """What the state shows at each position, with the input itself; a step of zero leaves the state as it is."""
+        """Read the state at each position and add D u; a step of zero leaves the state as it is."""
         exact = torch.promote_types(u.dtype, torch.float32)
         low_rank, *selected = self.x_proj(u).split(self.sizes, dim=-1)
         b, c = (vectors.to(exact) for vectors in selected)

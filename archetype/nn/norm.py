@@ -1,6 +1,6 @@
 """Normalization of the last axis, with its statistics in float32.
 
-All norms are called alike, with the vectors and the context, which only a norm over positions looks at.
+All norms are called with the vectors and the context, which only a norm over positions reads.
 """
 
 import torch
@@ -58,7 +58,7 @@ class RMSNorm(nn.Module):
 
 @module_for(spec.BatchNorm)
 class BatchNorm(nn.Module):
-    """Each feature by its mean and variance over the positions of a batch that are no padding (Ioffe 2015)."""
+    """Each feature by its mean and variance over the positions of a batch that are not padding (Ioffe 2015)."""
 
     running_mean: Tensor
     running_var: Tensor

@@ -1,4 +1,4 @@
-"""Recurrent mixers: one vector of constant size remembers a text, by torch's kernels."""
+"""Recurrent mixers: a state of constant size, computed by torch's kernels."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ class RNNState(LayerState):
 
     @property
     def vectors(self) -> tuple[Tensor, ...]:
-        """What the kernel goes on from."""
+        """The tensors that torch's kernel starts from."""
         return (self.hidden,)
 
     def update(self, *vectors: Tensor) -> None:
@@ -40,7 +40,7 @@ class LSTMState(RNNState):
 
     @property
     def vectors(self) -> tuple[Tensor, ...]:
-        """What the kernel goes on from."""
+        """The tensors that torch's kernel starts from."""
         return self.hidden, self.cell
 
     def update(self, *vectors: Tensor) -> None:
@@ -72,8 +72,8 @@ class _GRU(_Uniform, nn.GRU): ...
 class Recurrent(nn.Module):
     """An RNN, LSTM or GRU over the positions (Elman 1990; Hochreiter 1997; Cho 2014).
 
-    Two directions have D / 2 features each; the backward one starts at each row's last token that is no padding, and
-    what it finds at a position holds for the context alone: later spans change nothing of it.
+    Two directions have D / 2 features each; the backward one starts at each row's last token that is not padding, and
+    what it gives at a position depends on the tokens of this pass alone: later ones change nothing of it.
     """
 
     def __init__(

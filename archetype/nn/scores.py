@@ -14,7 +14,7 @@ MASKED = -1e30  # instead of minus infinity where all keys of a query may be mas
 
 @dataclass(frozen=True)
 class ScoreFunction:
-    """How a query and a key make a score. `additive`, (H, P), makes it w^T tanh(q + k)."""
+    """The score of a query and a key. `additive`, (H, P), makes it w^T tanh(q + k)."""
 
     scale: float
     softcap: float | None = None
@@ -23,7 +23,7 @@ class ScoreFunction:
 
     @property
     def is_scaled_product(self) -> bool:
-        """Whether it is nothing but a scaled product, for which torch has a kernel."""
+        """Whether scores are nothing but scaled products, for which torch has a kernel."""
         return self.softcap is None and self.additive is None
 
     def scores(self, q: Float[Tensor, "B H T P"], k: Float[Tensor, "B K S P"]) -> Float[Tensor, "B H T S"]:
@@ -63,5 +63,5 @@ def allowed_pairs(
 
 
 def present_keys(num_tokens: Int[Tensor, "B"], keys: Int[Tensor, "S"]) -> Bool[Tensor, "B 1 1 S"]:
-    """True where a key is no padding, of rows that start at position 0."""
+    """True where a key is not padding, of rows that start at position 0."""
     return (keys < num_tokens[:, None])[:, None, None]

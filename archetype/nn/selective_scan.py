@@ -28,7 +28,7 @@ def scan(
     a: Float[Tensor, "I Z"],
     h: Float[Tensor, "B I Z"],
 ) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I Z"]]:
-    """What is read at every position, and the state after the last, from the state `h` before the first."""
+    """The outputs y at every position, and the state after the last, from the state `h` before the first."""
     with torch.autocast(delta.device.type, enabled=False):  # sums over thousands of positions keep all their bits
         if delta.shape[1] == 1:
             y, h = step(delta[:, 0], v[:, 0], b[:, 0], c[:, 0], a, h)

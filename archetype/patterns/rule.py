@@ -21,7 +21,7 @@ RULES: dict[type[spec.Pattern], type["PatternRule[Any]"]] = {}
 
 
 class MaskContext(NamedTuple):
-    """What a rule depends on beside the pair."""
+    """The text and the layer that a rule is asked for."""
 
     causal: bool  # no query sees a later key
     length: int  # of the text, in tokens

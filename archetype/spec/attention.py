@@ -111,7 +111,7 @@ class Attention(Mixer):
             invalid("position.dim", f"{self.position.dim} is more than head_dim {head_dim}", f"use at most {head_dim}")
 
     def check(self, width: int, causal: bool) -> None:
-        """Heads divide the width, and a decoder looks at nothing ahead."""
+        """Heads divide the width, and a decoder attends to nothing ahead."""
         if self.head_dim is None:
             if width % self.num_heads:
                 cause = f"{self.num_heads} does not divide d_model {width}"

@@ -132,7 +132,7 @@ def explain(error: ValidationError) -> SpecError:
 
 
 def _keys(detail: ErrorDetails) -> list[str | int]:
-    """Where it is. Tags of unions stand in pydantic's location too, but are no keys of the file."""
+    """The keys of the file that lead to an error; pydantic's location also has tags of unions."""
     return [step for step in detail["loc"] if isinstance(step, int) or step in Spec.field_names]
 
 

@@ -63,7 +63,7 @@ class ParallelResidual(Wiring):
 class Plain(Wiring):
     """F(x) for each content in turn: no residual and no norm, for recurrent stacks.
 
-    What a cross-attention finds is added to the vector that asked for it (Luong 2015, equation 5).
+    The result of cross-attention is added to its query's vector (Luong 2015, equation 5).
     """
 
     kind: Literal["plain"] = "plain"
@@ -73,7 +73,7 @@ AnyWiring = Annotated[Wiring, ByKind(Wiring)]
 
 
 class Block(Spec):
-    """One layer. `cross_attention` looks at an encoder's output.
+    """One layer. `cross_attention` attends to an encoder's output.
 
     What each content gives is dropped out, and multiplied by `residual_scale` (Granite), before it is added.
     """

@@ -79,7 +79,7 @@ def _stack_at(spec: Spec, keys: Sequence[str | int]) -> tuple[Block, ...] | None
 
 
 def _uneven(spec: Spec, prefix: str = "") -> Iterator[str]:
-    """Where a stack stands whose layers are not all alike."""
+    """The prefixes of stacks whose layers are not all equal."""
     for name in type(spec).model_fields:
         match getattr(spec, name):
             case Stack() as stack:

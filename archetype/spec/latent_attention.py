@@ -72,7 +72,7 @@ class LatentAttention(Mixer):
         return AttentionSizes(self.num_heads, self.num_heads, self.head_dim, self.qk_rope_head_dim)
 
     def absorbs(self, queries: int, keys: int) -> bool:
-        """Whether it is cheaper to look at the latents themselves than to expand them to keys and values.
+        """Whether it is cheaper to attend to the latents themselves than to expand them to keys and values.
 
         Both are counted for one row. Plain: expand every latent, then the usual products. Absorbed: the expansion
         joins the query and the result, and the products run over C + R and C features.

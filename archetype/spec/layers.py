@@ -82,7 +82,7 @@ def runs(layers: Sequence[Block]) -> list[tuple[int, tuple[Block, ...]]]:
 
 
 def _times(codes: Sequence[int], start: int, size: int) -> int:
-    """How often the `size` layers at `start` stand there in a row."""
+    """The number of times that the `size` layers at `start` repeat in a row."""
     end = start + size
     while end < len(codes) and codes[end] == codes[end - size]:
         end += 1

@@ -20,7 +20,7 @@ SCHEMA_VERSION = 1
 
 
 class _Model(Spec):
-    """What all models have, and what can be asked of each."""
+    """Fields and questions that all models share."""
 
     version: Literal[1] = 1
     name: str = ""
@@ -51,7 +51,7 @@ class _Model(Spec):
 
     @property
     def follows_length(self) -> bool:
-        """Whether positions are turned otherwise in a longer text, so that a text must be read whole."""
+        """Whether rotations depend on the length of the text, so that a text must be read whole."""
         return any(
             isinstance(block.mixer, Attention) and block.mixer.keys_follow_length
             for stack in self.stacks

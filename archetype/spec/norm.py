@@ -13,7 +13,7 @@ Scaled = TypeVar("Scaled", "LayerNorm", "RMSNorm")
 class Norm(Part):
     """Base of all norms."""
 
-    per_vector: ClassVar[bool] = True  # whether it looks at one vector alone, and so may stand inside a mixer
+    per_vector: ClassVar[bool] = True  # whether it reads one vector alone, and so may stand inside a mixer
 
 
 @part

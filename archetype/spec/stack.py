@@ -74,7 +74,7 @@ def _within(place: str, block: Block, stack: StackView) -> None:
 
 
 def _again(place: str, error: PydanticCustomError) -> None:
-    """The same error, told from further outside."""
+    """Raise the same error with the place of the part that contains its own."""
     inner = error.context or {}
     invalid(f"{place}.{inner['place']}", str(inner["cause"]), str(inner["remedy"]))
 

@@ -1,9 +1,8 @@
 """Every class that a file can name has a module, a cost, a state, and a strategy that draws it."""
 
-import sys
 from collections.abc import Iterator
 from itertools import product
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import pytest
 import torch
@@ -13,8 +12,8 @@ from pydantic.fields import FieldInfo
 from archetype import cost, spec
 from archetype.cost.memory import MemoryCost
 from archetype.models import EncoderDecoder, build
-from archetype.nn import build as parts
 from archetype.nn.norm import NoNorm
+from archetype.nn.registry import MODULES
 from tests.helpers.strategies import (
     CONTEXT,
     decoders,
@@ -47,6 +46,9 @@ def nameable() -> set[type[spec.Spec]]:
 def _classes(annotation: Any) -> Iterator[type[spec.Spec]]:
     """The classes within an annotation, however it wraps them."""
     if isinstance(annotation, FieldInfo):
+        for metadata in annotation.metadata:
+            if isinstance(metadata, spec.ByKind):
+                yield from metadata.kinds().values()
         annotation = annotation.annotation
     if isinstance(annotation, type) and issubclass(annotation, spec.Spec):
         yield annotation
@@ -144,16 +146,18 @@ def test_every_exported_kind_can_stand_in_a_file() -> None:
 # The test of the test: classes that nobody knows.
 
 
-class UnknownNorm(spec.Spec):
+class UnknownNorm(spec.Norm):
     kind: Literal["unknown"] = "unknown"
 
 
-class UnknownMixer(spec.Spec):
+class UnknownMixer(spec.Mixer):
     kind: Literal["unknown"] = "unknown"
 
-    def fits(self, d_model: int) -> None: ...
 
-    def stands(self, causal: bool) -> None: ...
+@pytest.fixture
+def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the fallback that counts the parts of extensions."""
+    monkeypatch.setattr("archetype.cost.registry._fallback", None)
 
 
 def decoder_of(block: spec.Block) -> spec.Decoder:
@@ -167,18 +171,23 @@ def with_unknown_norm() -> spec.Decoder:
 
 def with_unknown_mixer() -> spec.Decoder:
     block = spec.Block.model_construct(
-        wiring=spec.Plain(), mixer=UnknownMixer(), cross=None, feedforward=spec.NoFeedForward(), dropout=0.0
+        wiring=spec.Plain(),
+        mixer=UnknownMixer(),
+        cross_attention=None,
+        feedforward=spec.NoFeedForward(),
+        dropout=0.0,
+        residual_scale=1.0,
     )
     return decoder_of(block)
 
 
-def test_a_class_in_a_union_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    field = spec.PreNorm.model_fields["norm"]
+def test_a_class_of_an_open_set_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert UnknownNorm not in nameable()
-    monkeypatch.setattr(field, "annotation", Annotated[field.annotation | UnknownNorm, "norm"])
+    monkeypatch.setitem(spec.Norm.kinds, "unknown", UnknownNorm)
     assert UnknownNorm in nameable()
 
 
+@pytest.mark.usefixtures("nothing_is_measured")
 def test_a_class_that_nobody_knows_lacks_all(drawn: dict[type[spec.Spec], spec.ModelSpec]) -> None:
     assert lacks(drawn.get(UnknownNorm)) == ["strategy"]
     assert lacks(with_unknown_norm()) == ["module", "parameters", "cost", "state"]
@@ -186,17 +195,10 @@ def test_a_class_that_nobody_knows_lacks_all(drawn: dict[type[spec.Spec], spec.M
     assert lacks(decoder_of(spec.Block(wiring=spec.Plain(), mixer=spec.GRU()))) == []
 
 
+@pytest.mark.usefixtures("nothing_is_measured")
 def test_a_module_alone_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """The norm is built; nobody counts it."""
-    known = parts.build_norm
-
-    def build_norm(norm: Any, d_model: int) -> Any:
-        return NoNorm(spec.NoNorm(), d_model) if isinstance(norm, UnknownNorm) else known(norm, d_model)
-
-    monkeypatch.setattr(parts, "build_norm", build_norm)
-    # whether a model fits into memory is counted before it is built
-    assert lacks(with_unknown_norm()) == ["module", "parameters", "cost", "state"]
-    monkeypatch.setattr(sys.modules[build.__module__], "check_fits_memory", lambda model, bytes_each: None)
+    monkeypatch.setitem(MODULES, UnknownNorm, NoNorm)
     assert lacks(with_unknown_norm()) == ["parameters", "cost", "state"]
 
 

@@ -311,7 +311,7 @@ def test_an_id_that_is_none_is_refused(models: dict[str, Model], tmp_path: Path)
         with case(key, value):
             configured(tmp_path / "out", before)
             configured(tmp_path / "out", **{key: value})
-            expected = f"{tmp_path / 'out' / 'config.json'}: {key}: {value!r} is no id; mend the file"
+            expected = f"{tmp_path / 'out' / 'config.json'}: {key}: {value!r} is not a token id; fix the file"
             assert refusal(tmp_path / "out") == expected
 
 

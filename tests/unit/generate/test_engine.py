@@ -41,7 +41,7 @@ def built(name: str) -> Model:
 
 @pytest.fixture(params=SPECS)
 def model(request: pytest.FixtureRequest) -> Model:
-    return built(request.param).logits
+    return built(request.param)
 
 
 @torch.no_grad()
@@ -165,7 +165,7 @@ def test_the_prompts_are_left_as_they_were(model: Model) -> None:
     ],
 )
 def test_a_prompt_that_cannot_be_read_is_named(prompt: Tokens, what: str) -> None:
-    model = built("learned positions").logits
+    model = built("learned positions")
     for prompts, place in (([prompt], "prompt"), ([[1], prompt], "prompt 2")):
         with pytest.raises(SpecError) as caught:
             Engine(model, prompts, GREEDY)
