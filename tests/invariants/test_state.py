@@ -15,6 +15,7 @@ from archetype.models import CausalModel, Decoder
 from archetype.nn.cache import State
 from tests.helpers import causal as writing
 from tests.helpers.combinations import EXACT, GRID, combined, hybrid, model_of, padded, rows_of, text
+from tests.helpers.passes import forward_step
 from tests.helpers.strategies import CONTEXT, VOCABULARY, causal_models
 from tests.helpers.weights import distance
 
@@ -322,11 +323,11 @@ for name in {names}:
 
     step = torch.compile(model, fullgraph=True, dynamic=False, backend=backend)
     tokens = torch.arange(12).view(2, 6) * 7
-    _, state = model(tokens, model.new_state(2, 16), num_tokens=torch.tensor([6, 4]))
+    _, state = forward_step(model, tokens, model.new_state(2, 16), num_tokens=torch.tensor([6, 4]))
     twin = state.select(torch.tensor([0, 1]))
     for token in range(8):
-        found, state = forward_step(torch.full((2, 1), token), state)
-        expected, twin = model(torch.full((2, 1), token), twin)
+        found, state = forward_step(step, torch.full((2, 1), token), state)
+        expected, twin = forward_step(model, torch.full((2, 1), token), twin)
         torch.testing.assert_close(found, expected)
     print(name, len(graphs))
 """
