@@ -59,8 +59,8 @@ def row(name: str) -> str:
     """One line of the table."""
     with tempfile.TemporaryDirectory() as place:
         one, theirs, ours = FAMILIES[name](name, Path(place))
-        half = Published(one.folder, copy.deepcopy(one.theirs).bfloat16(), archetype.load(one.folder, torch.bfloat16))
-        exact = theirs(one, one.theirs)
+        half = Published(one.folder, copy.deepcopy(one.hf).bfloat16(), archetype.load(one.folder, torch.bfloat16))
+        exact = theirs(one, one.hf)
         float32 = distance(ours(one, one.lm.model), exact)
         rounded_theirs, rounded_ours = theirs(half, half.theirs), ours(half, half.lm.model)
         values = (float32, distance(rounded_theirs, exact), distance(rounded_ours, exact),

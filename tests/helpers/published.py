@@ -21,10 +21,10 @@ VOCABULARY, CONTEXT = 61, 32
 
 @dataclass(frozen=True)
 class Published:
-    """The folder, and both readings of it."""
+    """The folder, and the models that transformers and Archetype read from it."""
 
     folder: Path
-    theirs: nn.Module
+    hf: nn.Module
     lm: LanguageModel
 
 
@@ -37,22 +37,20 @@ def text(length: int, vocab_size: int = VOCABULARY, first: int = 0) -> Tensor:
     return torch.randint(first, vocab_size, (2, length), generator=torch.Generator().manual_seed(length))
 
 
-def same_gradients(
-    one: Published, theirs: Callable[[Any], Tensor], ours: Callable[[Any], Tensor], folder: Path
-) -> None:
+def same_gradients(one: Published, hf: Callable[[Any], Tensor], ours: Callable[[Any], Tensor], folder: Path) -> None:
     """Each library writes its gradients as it writes weights, so that the files can be compared."""
-    their_model = copy.deepcopy(one.hf).requires_grad_(True)
+    hf_model = copy.deepcopy(one.hf).requires_grad_(True)
     our_model = copy.deepcopy(one.lm.model).requires_grad_(True)
-    theirs(their_model).square().mean().backward()
+    hf(hf_model).square().mean().backward()
     ours(our_model).square().mean().backward()
     with torch.no_grad():
-        for parameter in (*their_model.parameters(), *our_model.parameters()):
+        for parameter in (*hf_model.parameters(), *our_model.parameters()):
             parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
-    their_model.save_pretrained(folder)  # type: ignore[operator]
+    hf_model.save_pretrained(folder)  # type: ignore[operator]
     expected = load_file(folder / "model.safetensors")
     assert one.lm.family is not None
     rules = for_model(one.lm.family.format.rules_for(our_model.spec), our_model.spec.num_layers, shapes_of(our_model))
-    buffers = dict(their_model.named_buffers())
+    buffers = dict(hf_model.named_buffers())
     # a bias of keys moves all scores of a query alike, so that its gradient is nothing but the others' rounding
     rounding = 1e-3 * max(gradient.abs().max().item() for gradient in expected.values())
     for key, gradient in export_tensors(our_model, rules):

@@ -16,5 +16,5 @@ def c() -> Any:
     silent = llama_cpp.llama_log_callback(lambda level, text, user: None)
     llama_cpp.llama_log_set(silent, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
-    llama_cpp.kept = silent
+    llama_cpp.silent = silent  # called as long as the library is in use
     return llama_cpp

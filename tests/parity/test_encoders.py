@@ -14,9 +14,11 @@ from transformers import BertConfig, BigBirdConfig, LongformerConfig, PreTrained
 from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention
 
 import archetype
+from archetype.models.output import Output
 from archetype.patterns.block import BigBirdRule
 from archetype.patterns.rule import MaskContext
 from archetype.spec.pattern import BigBird
+from tests.helpers.passes import logits_or_hidden
 from tests.helpers.published import (
     EXACT,
     VOCABULARY,
@@ -92,16 +94,16 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Publish:
     @cache
     def publish(name: str) -> Published:
         folder = tmp_path_factory.mktemp("published")
-        made, config = CONFIGS[name]
-        randomize(getattr(transformers, made)(config())).save_pretrained(folder)  # type: ignore[operator]
-        return Published(folder, reference(made, folder), archetype.load(folder))
+        architecture, config = CONFIGS[name]
+        randomize(getattr(transformers, architecture)(config())).save_pretrained(folder)  # type: ignore[operator]
+        return Published(folder, reference(architecture, folder), archetype.load(folder))
 
     return publish
 
 
-def reference(made: str, folder: Path) -> nn.Module:
-    found: nn.Module = getattr(transformers, made).from_pretrained(folder).eval().requires_grad_(False)
-    return found
+def reference(architecture: str, folder: Path) -> nn.Module:
+    model: nn.Module = getattr(transformers, architecture).from_pretrained(folder).eval().requires_grad_(False)
+    return model
 
 
 TEXT, COUNTS = text(24, first=2), torch.tensor([24, 17])
@@ -109,71 +111,78 @@ TYPES = text(24, vocab_size=2)
 PICTURES = torch.randn(3, 3, 12, 12, generator=torch.Generator().manual_seed(0))
 
 
-def given(one: Published) -> dict[str, Tensor]:
+def hf_inputs(one: Published) -> dict[str, Tensor]:
     """What transformers is called with."""
-    if "vit" in one.theirs.config.model_type:
+    if "vit" in one.hf.config.model_type:
         return {"pixel_values": PICTURES}
     places = torch.arange(TEXT.shape[1])
-    whole: dict[str, Tensor] = {"input_ids": TEXT, "attention_mask": (places < COUNTS[:, None]).long()}
-    if one.theirs.config.type_vocab_size > 1:
-        whole["token_type_ids"] = TYPES
-    if one.theirs.config.model_type == "longformer":
-        whole["global_attention_mask"] = (places == 0).long().expand_as(TEXT)
-    return whole
+    inputs: dict[str, Tensor] = {"input_ids": TEXT, "attention_mask": (places < COUNTS[:, None]).long()}
+    if one.hf.config.type_vocab_size > 1:
+        inputs["token_type_ids"] = TYPES
+    if one.hf.config.model_type == "longformer":
+        inputs["global_attention_mask"] = (places == 0).long().expand_as(TEXT)
+    return inputs
 
 
-def answer(one: Published, model: Any, found: Any = None) -> Tensor:
-    """What transformers gives, without what stands at padding."""
-    found = model(**given(one)) if found is None else found
-    name = next(key for key in ("logits", "prediction_logits", "last_hidden_state") if key in found)
-    return whole(found[name])
+def hf_output(one: Published, model: Any) -> Tensor:
+    """What transformers computes, without padding."""
+    output = model(**hf_inputs(one))
+    name = next(key for key in ("logits", "prediction_logits", "last_hidden_state") if key in output)
+    return without_padding(output[name])
 
 
-def whole(x: Tensor) -> Tensor:
-    """Without what stands at padding, where there are positions of texts."""
+def without_padding(x: Tensor) -> Tensor:
+    """The vectors at tokens, of all rows one after the other; what has no positions stays as it is."""
     return torch.cat([row[:count] for row, count in zip(x, COUNTS, strict=True)]) if x.dim() == 3 and len(x) == 2 else x
 
 
+def output(one: Published, model: Any) -> Output:
+    """What Archetype computes."""
+    result: Output = (
+        model(PICTURES)
+        if "vit" in one.hf.config.model_type
+        else model(TEXT, COUNTS, hf_inputs(one).get("token_type_ids"))
+    )
+    return result
+
+
 def ours(one: Published, model: Any) -> Tensor:
-    """What Archetype gives."""
-    asked = given(one)
-    if "pixel_values" in asked:
-        found: Tensor = model(PICTURES)
-        return found
-    return whole(model(TEXT, COUNTS, asked.get("token_type_ids")))
+    """Logits or hidden vectors, without padding."""
+    return without_padding(logits_or_hidden(output(one, model)))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_answers(name: str, published: Publish) -> None:
     one = published(name)
-    assert distance(ours(one, one.lm.model), answer(one, one.theirs)) < EXACT
+    assert distance(ours(one, one.lm.model), hf_output(one, one.hf)) < EXACT
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if "bare" in name])
 def test_the_vector_of_the_whole(name: str, published: Publish) -> None:
     one = published(name)
-    model, asked = one.lm.model, given(one)
-    vectors = model(PICTURES) if name == "vit bare" else model(TEXT, COUNTS, asked.get("token_type_ids"))
-    assert distance(model.pooled(vectors), one.theirs(**asked).pooler_output) < EXACT
+    model = one.lm.model
+    assert distance(model.pooled(output(one, model).hidden), one.hf(**hf_inputs(one)).pooler_output) < EXACT
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_every_layer_gives(name: str, published: Publish) -> None:
-    one, found = published(name), []
-    hooks = [block.register_forward_hook(lambda part, given, result: found.append(result[0])) for block in
-             one.lm.model.blocks]  # fmt: skip
+    one, outputs = published(name), []
+    hooks = [
+        block.register_forward_hook(lambda module, arguments, result: outputs.append(result))
+        for block in one.lm.model.blocks
+    ]
     ours(one, one.lm.model)
     for hook in hooks:
         hook.remove()
-    states = one.theirs(**given(one), output_hidden_states=True).hidden_states
-    for layer, theirs in zip(found, states[1:], strict=True):
-        assert distance(whole(layer), whole(theirs[:, : layer.shape[1]])) < EXACT
+    expected = one.hf(**hf_inputs(one), output_hidden_states=True).hidden_states
+    for x, theirs in zip(outputs, expected[1:], strict=True):
+        assert distance(without_padding(x), without_padding(theirs[:, : x.shape[1]])) < EXACT
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "bert pretraining"])
 def test_gradients(name: str, published: Publish, tmp_path: Path) -> None:
     one = published(name)
-    same_gradients(one, lambda model: answer(one, model), lambda model: ours(one, model), tmp_path)
+    same_gradients(one, lambda model: hf_output(one, model), lambda model: ours(one, model), tmp_path)
 
 
 # Of two biases of the logits one is used, of two tasks of the first training one is read, and some build a pooler that
@@ -195,9 +204,9 @@ def test_what_is_exported_is_what_was_loaded(name: str, published: Publish, tmp_
     one = published(name)
     archetype.export(one.lm, tmp_path / "exported")
     same_tensors(one.folder, tmp_path / "exported", LEFT_OUT.get(name, ()))
-    made = "BertForMaskedLM" if name == "bert pretraining" else CONFIGS[name][0]
-    again = reference(made, tmp_path / "exported")
-    assert distance(answer(one, again), answer(one, one.theirs)) < EXACT
+    architecture = "BertForMaskedLM" if name == "bert pretraining" else CONFIGS[name][0]
+    again = reference(architecture, tmp_path / "exported")
+    assert distance(hf_output(one, again), hf_output(one, one.hf)) < EXACT
     assert archetype.load(tmp_path / "exported").spec == one.lm.spec
 
 
@@ -218,10 +227,10 @@ def test_the_blocks_of_a_long_text(published: Publish) -> None:
         part._bigbird_block_rand_mask_with_head = lambda *sizes, drawn=drawn, num_heads, **plan: (
             [torch.tensor(drawn).numpy()] * num_heads
         )
-    found = theirs(tokens).logits
+    expected, logits = theirs(tokens).logits, one.lm.model(tokens).logits
     assert theirs.bert.attention_type == "block_sparse"
-    assert distance(one.lm.model(tokens).logits, found) < EXACT
-    assert distance(one.lm.model(tokens).logits, short(tokens).logits) > WRONG  # the draw matters
+    assert distance(logits, expected) < EXACT
+    assert distance(logits, short(tokens).logits) > WRONG  # the draw matters
 
 
 MISTAKES: list[tuple[str, str, Change]] = [
@@ -246,4 +255,4 @@ def test_a_mistake_shows(name: str, mistake: str, make: Change, published: Publi
     one = published(name)
     model = copy.deepcopy(one.lm.model)
     make(model)
-    assert distance(ours(one, model), answer(one, one.theirs)) > WRONG
+    assert distance(ours(one, model), hf_output(one, one.hf)) > WRONG

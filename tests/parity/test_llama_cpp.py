@@ -26,6 +26,7 @@ from archetype.language_model import LanguageModel
 from archetype.loading import export
 from archetype.models import build
 from archetype.tokenizers import train_tokenizer
+from tests.helpers.passes import forward_step
 from tests.helpers.weights import distance, randomize
 
 COMMON: dict[str, Any] = dict(num_layers=2, d_model=64, vocab_size=300, context_length=64)
@@ -87,11 +88,11 @@ def opened(c: Any, model: spec.ModelSpec, family: str, folder: Path, **settings:
     export(LanguageModel(ours.spec, ours, tokenizer), folder, family, format="gguf")
     theirs = c.llama_model_load_from_file(str(folder / gguf.FILE).encode(), c.llama_model_default_params())
     assert theirs
-    wanted = c.llama_context_default_params()
-    wanted.n_ctx, wanted.n_threads, wanted.n_threads_batch = 64, 1, 1
+    parameters = c.llama_context_default_params()
+    parameters.n_ctx, parameters.n_threads, parameters.n_threads_batch = 64, 1, 1
     for key, value in settings.items():
-        setattr(wanted, key, value)
-    return ours, tokenizer, theirs, c.llama_init_from_model(theirs, wanted)
+        setattr(parameters, key, value)
+    return ours, tokenizer, theirs, c.llama_init_from_model(theirs, parameters)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -104,31 +105,31 @@ def test_logits_and_greedy_tokens(c: Any, name: str, tmp_path: Path) -> None:
 
     tokens = torch.randint(0, 300, (1, 14), generator=torch.Generator().manual_seed(1))
     state = ours.new_state(1)  # type: ignore[union-attr, operator]
-    expected, state = ours(tokens, state)
-    found = logits(c, context, tokens[0].tolist(), 0, 300)
+    step_logits, state = forward_step(ours, tokens, state)
+    theirs = logits(c, context, tokens[0].tolist(), 0, 300)
     for step in range(12):
-        wanted = expected[0, -1].detach()
-        assert distance(torch.from_numpy(found), wanted) < TOLERANCE, step
-        best = int(wanted.argmax())
-        margin = wanted.topk(2).values.diff().abs().item() / wanted.abs().max().item()
-        assert int(found.argmax()) == best or margin < TOLERANCE, step
-        expected, state = ours(torch.tensor([[best]]), state)
-        found = logits(c, context, [best], 14 + step, 300)
+        expected = step_logits[0, -1].detach()
+        assert distance(torch.from_numpy(theirs), expected) < TOLERANCE, step
+        best = int(expected.argmax())
+        margin = expected.topk(2).values.diff().abs().item() / expected.abs().max().item()
+        assert int(theirs.argmax()) == best or margin < TOLERANCE, step
+        step_logits, state = forward_step(ours, torch.tensor([[best]]), state)
+        theirs = logits(c, context, [best], 14 + step, 300)
     c.llama_free(context)
     c.llama_model_free(model)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 def test_vectors_of_texts(c: Any, activation: spec.Activation, tmp_path: Path) -> None:
-    made = bert(**COMMON, num_heads=4, head=spec.NoHead(), pooler=True, activation=activation)
-    ours, _, model, context = opened(c, made, "bert", tmp_path / "out", embeddings=True)
+    encoder = bert(**COMMON, num_heads=4, head=spec.NoHead(), pooler=True, activation=activation)
+    ours, _, model, context = opened(c, encoder, "bert", tmp_path / "out", embeddings=True)
     assert c.llama_pooling_type(context) == c.LLAMA_POOLING_TYPE_MEAN
     tokens = torch.randint(0, 300, (1, 21), generator=torch.Generator().manual_seed(1))
     run(c, c.llama_decode, context, tokens[0].tolist(), every=True)
-    found = torch.from_numpy(np.ctypeslib.as_array(c.llama_get_embeddings_seq(context, 0), shape=(64,)).copy())
-    wanted = ours.vectors(tokens)[0].detach()  # type: ignore[operator]
-    assert distance(found, wanted.mean(0)) < TOLERANCE
-    assert distance(found, wanted[0]) > TOLERANCE  # the control: another way to make one vector of them
+    theirs = torch.from_numpy(np.ctypeslib.as_array(c.llama_get_embeddings_seq(context, 0), shape=(64,)).copy())
+    hidden = ours(tokens).hidden[0].detach()
+    assert distance(theirs, hidden.mean(0)) < TOLERANCE
+    assert distance(theirs, hidden[0]) > TOLERANCE  # the control: another way to make one vector of them
     c.llama_free(context)
     c.llama_model_free(model)
 
@@ -151,12 +152,12 @@ def test_logits_and_greedy_tokens_of_targets(c: Any, name: str, tmp_path: Path) 
     run(c, c.llama_encode, context, source[0].tolist(), every=True)
     state = ours.new_state(source)
     for step in range(12):
-        found = logits(c, context, [token], step, 300)
-        expected, state = ours(torch.tensor([[token]]), state)
-        wanted = expected[0, -1].detach()
-        assert distance(torch.from_numpy(found), wanted) < TOLERANCE, step
-        token = int(wanted.argmax())
-        margin = wanted.topk(2).values.diff().abs().item() / wanted.abs().max().item()
-        assert int(found.argmax()) == token or margin < TOLERANCE, step
+        theirs = logits(c, context, [token], step, 300)
+        step_logits, state = forward_step(ours, torch.tensor([[token]]), state)
+        expected = step_logits[0, -1].detach()
+        assert distance(torch.from_numpy(theirs), expected) < TOLERANCE, step
+        token = int(expected.argmax())
+        margin = expected.topk(2).values.diff().abs().item() / expected.abs().max().item()
+        assert int(theirs.argmax()) == token or margin < TOLERANCE, step
     c.llama_free(context)
     c.llama_model_free(model)

@@ -99,9 +99,9 @@ MAKERS: dict[str, tuple[Any, spec.ModelSpec]] = {
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_ids(c: Any, name: str, tmp_path: Path) -> None:
-    make, made = MAKERS[name]
+    make, model_spec = MAKERS[name]
     tokenizer: Tokenizer = make()
-    export(LanguageModel(made, build(made), tokenizer), tmp_path / "out", format="gguf")
+    export(LanguageModel(model_spec, build(model_spec), tokenizer), tmp_path / "out", format="gguf")
     settings = c.llama_model_default_params()
     settings.vocab_only = True
     model = c.llama_model_load_from_file(str(tmp_path / "out" / gguf.FILE).encode(), settings)
@@ -112,6 +112,8 @@ def test_ids(c: Any, name: str, tmp_path: Path) -> None:
             count = c.llama_tokenize(vocabulary, text.encode(), len(text.encode()), ids, 200, whole, False)
             expected = tokenizer.encode(text)
             if whole:
-                expected = tokenizer.add_special_tokens(expected) if made is ENCODER else [*expected, tokenizer.eos[0]]
+                expected = (
+                    tokenizer.add_special_tokens(expected) if model_spec is ENCODER else [*expected, tokenizer.eos[0]]
+                )
             assert ids[:count] == expected, (text, whole)
     c.llama_model_free(model)

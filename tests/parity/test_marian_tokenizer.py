@@ -69,31 +69,31 @@ def model(text: str, vocab_size: int, kind: str) -> bytes:
 
 def table(*models: bytes, without: str = "") -> dict[str, int]:
     """Ids in the order of Marian's own files: the ends first, padding last."""
-    found = dict.fromkeys(("</s>", "<unk>"))
+    pieces = dict.fromkeys(("</s>", "<unk>"))
     for data in models:
         processor = sentencepiece.SentencePieceProcessor(model_proto=data)
-        found |= dict.fromkeys(processor.id_to_piece(id) for id in range(processor.vocab_size()))
-    found.pop(without, None)
-    return {piece: id for id, piece in enumerate([*found, *CODES, "<pad>"])}
+        pieces |= dict.fromkeys(processor.id_to_piece(id) for id in range(processor.vocab_size()))
+    pieces.pop(without, None)
+    return {piece: id for id, piece in enumerate([*pieces, *CODES, "<pad>"])}
 
 
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, target = model(ENGLISH, 90, request.param), model(GERMAN, 80, request.param)
-    made = tmp_path_factory.mktemp("marian")
-    (made / "source.spm").write_bytes(source)
-    (made / "target.spm").write_bytes(target)
-    (made / "vocab.json").write_text(json.dumps(table(source, target, without="y"), indent=2))
+    path = tmp_path_factory.mktemp("marian")
+    (path / "source.spm").write_bytes(source)
+    (path / "target.spm").write_bytes(target)
+    (path / "vocab.json").write_text(json.dumps(table(source, target, without="y"), indent=2))
     settings = {"source_lang": "en", "target_lang": "de", "model_max_length": 512, "sp_model_kwargs": {}}
-    (made / "tokenizer_config.json").write_text(json.dumps(settings))
-    return made
+    (path / "tokenizer_config.json").write_text(json.dumps(settings))
+    return path
 
 
 @pytest.fixture(scope="module")
 def ours(folder: Path) -> MarianTokenizer:
-    found = open_tokenizer(folder)
-    assert isinstance(found, MarianTokenizer)
-    return found
+    tokenizer = open_tokenizer(folder)
+    assert isinstance(tokenizer, MarianTokenizer)
+    return tokenizer
 
 
 def reference(folder: Path) -> Any:
@@ -198,12 +198,12 @@ def test_translations_and_what_is_exported(folder: Path, theirs: Any, tmp_path: 
     model.save_pretrained(published)
     theirs.save_pretrained(published)
     archetype.export(archetype.load(published), exported)
-    for made in (published, exported):
-        lm, model = archetype.load(made), transformers.MarianMTModel.from_pretrained(made)
+    for path in (published, exported):
+        lm, model = archetype.load(path), transformers.MarianMTModel.from_pretrained(path)
         for text in ("The cat sleeps.", ">>deu<< Who has taken the bread?"):
-            given = reference(made)(text, return_tensors="pt")
-            most = given.input_ids.shape[1] + 20
-            written = model.generate(**given, max_new_tokens=most, num_beams=1, do_sample=False)[0]
+            inputs = reference(path)(text, return_tensors="pt")
+            most = inputs.input_ids.shape[1] + 20
+            written = model.generate(**inputs, max_new_tokens=most, num_beams=1, do_sample=False)[0]
             expected = theirs.decode(written, skip_special_tokens=True, use_source_tokenizer=False)
-            assert expected and lm.translate(text, beams=1, longer=20) == expected
-            assert lm.translate(text, beams=1, longer=20, never=()) != expected  # the control
+            assert expected and lm.translate(text, num_beams=1, max_extra_tokens=20) == expected
+            assert lm.translate(text, num_beams=1, max_extra_tokens=20, suppress_tokens=()) != expected  # the control

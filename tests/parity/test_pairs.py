@@ -82,9 +82,9 @@ def written(name: str, folder: Path) -> Published:
         model.lm_head.weight = nn.Parameter(model.lm_head.weight.clone())
         model.all_tied_weights_keys.pop("lm_head.weight")
         model.config.tie_word_embeddings = False
-    kept = {key: tensor.clone() for key, tensor in model.state_dict().items() if "embed_positions" in key}
+    positions = {key: tensor.clone() for key, tensor in model.state_dict().items() if "embed_positions" in key}
     randomize(model)
-    model.load_state_dict(kept, strict=False)  # positions are computed, whatever a file has
+    model.load_state_dict(positions, strict=False)  # positions are computed, whatever a file has
     model.save_pretrained(folder)
     return Published(folder, reference(folder, config.model_type), archetype.load(folder))
 
@@ -94,8 +94,8 @@ def kind(model_type: str) -> Any:
 
 
 def reference(folder: Path, model_type: str) -> nn.Module:
-    found: nn.Module = kind(model_type).from_pretrained(folder).eval().requires_grad_(False)
-    return found
+    model: nn.Module = kind(model_type).from_pretrained(folder).eval().requires_grad_(False)
+    return model
 
 
 SOURCE, COUNTS, TARGET = text(19, first=2), torch.tensor([19, 11]), text(14, vocab_size=47, first=2)
@@ -107,20 +107,19 @@ def theirs(model: Any) -> Any:
 
 
 def ours(model: Any) -> Tensor:
-    found: Tensor = taught(model, SOURCE, TARGET, COUNTS)
-    return found
+    return taught(model, SOURCE, TARGET, COUNTS)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits(name: str, published: Publish) -> None:
     one = published(name)
-    assert distance(ours(one.lm.model), theirs(one.theirs).logits) < EXACT
+    assert distance(ours(one.lm.model), theirs(one.hf).logits) < EXACT
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits_with_a_state(name: str, published: Publish) -> None:
     one = published(name)
-    expected = theirs(one.theirs).logits
+    expected = theirs(one.hf).logits
     state = one.lm.model.new_state(SOURCE, COUNTS)
     for start, end in ((0, 7), (7, 8), (8, 9), (9, 14)):
         logits, state = forward_step(one.lm.model, TARGET[:, start:end], state)
@@ -130,21 +129,21 @@ def test_logits_with_a_state(name: str, published: Publish) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_every_layer_gives(name: str, published: Publish) -> None:
     one = published(name)
-    found: dict[str, list[Tensor]] = {"encoder": [], "decoder": []}
+    outputs: dict[str, list[Tensor]] = {"encoder": [], "decoder": []}
     hooks = [
-        block.register_forward_hook(lambda part, given, result, side=side: found[side].append(result[0]))
-        for side in found for block in getattr(one.lm.model, side).blocks
+        block.register_forward_hook(lambda module, arguments, result, side=side: outputs[side].append(result))
+        for side in outputs for block in getattr(one.lm.model, side).blocks
     ]  # fmt: skip
     ours(one.lm.model)
     for hook in hooks:
         hook.remove()
-    expected = theirs(one.theirs)
+    expected = theirs(one.hf)
     # the last of T5's states is after the final norm
     last = -1 if name.startswith("t5") else None
-    for layer, state in zip(found["encoder"][:last], expected.encoder_hidden_states[1:][:last], strict=True):
+    for layer, state in zip(outputs["encoder"][:last], expected.encoder_hidden_states[1:][:last], strict=True):
         for row, count in enumerate(COUNTS):
             assert distance(layer[row, :count], state[row, :count]) < EXACT
-    for layer, state in zip(found["decoder"][:last], expected.decoder_hidden_states[1:][:last], strict=True):
+    for layer, state in zip(outputs["decoder"][:last], expected.decoder_hidden_states[1:][:last], strict=True):
         assert distance(layer, state) < EXACT
 
 
@@ -159,7 +158,7 @@ def test_what_is_exported_is_what_was_loaded(name: str, published: Publish, tmp_
     archetype.export(one.lm, tmp_path / "exported")
     same_tensors(one.folder, tmp_path / "exported")
     again = reference(tmp_path / "exported", name.split()[0])
-    assert distance(theirs(again).logits, theirs(one.theirs).logits) < EXACT
+    assert distance(theirs(again).logits, theirs(one.hf).logits) < EXACT
     assert archetype.load(tmp_path / "exported").spec == one.lm.spec
 
 
@@ -167,8 +166,8 @@ def test_what_is_exported_is_what_was_loaded(name: str, published: Publish, tmp_
 def test_greedy_texts(name: str, published: Publish) -> None:
     """Written token by token with a state, by both."""
     one = published(name)
-    start = one.theirs.config.decoder_start_token_id
-    expected = one.theirs.generate(
+    start = one.hf.config.decoder_start_token_id
+    expected = one.hf.generate(
         input_ids=SOURCE, attention_mask=MASK, max_new_tokens=12, do_sample=False, num_beams=1, eos_token_id=None,
         forced_eos_token_id=None, use_cache=False,  # its cache has as many layers as the encoder
     )  # fmt: skip
@@ -203,4 +202,4 @@ def test_a_mistake_shows(name: str, mistake: str, make: Change, published: Publi
     one = published(name)
     model = copy.deepcopy(one.lm.model)
     make(model)
-    assert distance(ours(model), theirs(one.theirs).logits) > WRONG
+    assert distance(ours(model), theirs(one.hf).logits) > WRONG

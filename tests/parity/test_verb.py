@@ -34,10 +34,10 @@ CASES: dict[str, tuple[str, Callable[[], Any]]] = {
 
 
 def written(name: str, folder: Path) -> Path:
-    made, config = CASES[name]
-    model = getattr(transformers, made)(config())
-    kept = {key: tensor.clone() for key, tensor in model.state_dict().items() if "embed_positions" in key}
-    randomize(model).load_state_dict(kept, strict=False)
+    architecture, config = CASES[name]
+    model = getattr(transformers, architecture)(config())
+    positions = {key: tensor.clone() for key, tensor in model.state_dict().items() if "embed_positions" in key}
+    randomize(model).load_state_dict(positions, strict=False)
     model.save_pretrained(folder)  # type: ignore[operator]
     return folder
 
@@ -56,12 +56,12 @@ def spoil_models(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], None]) 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_weights_agree_in_every_module(name: str, tmp_path: Path) -> None:
-    found = parity.compare(written(name, tmp_path))
-    assert found.agrees and found.first is None
-    assert found.kl is not None and found.kl < 1e-9 and found.top1 == 1.0
+    comparison = parity.compare(written(name, tmp_path))
+    assert comparison.agrees and comparison.first is None
+    assert comparison.kl is not None and comparison.kl < 1e-9 and comparison.top1 == 1.0
     if name != "vit":  # whose modules have other names than its files
-        assert len(found.modules) >= 8
-        assert len({module.module for module in found.modules}) == len(found.modules)
+        assert len(comparison.modules) >= 8
+        assert len({module.module for module in comparison.modules}) == len(comparison.modules)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_the_first_module_that_diverges_is_named(
     name: str, spoil: Callable[[Any], None], first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil_models(monkeypatch, spoil)
-    found = parity.compare(written(name, tmp_path))
-    assert not found.agrees
-    assert found.first is not None and found.first.module == first
+    comparison = parity.compare(written(name, tmp_path))
+    assert not comparison.agrees
+    assert comparison.first is not None and comparison.first.module == first
 
 
 def test_a_difference_is_shown_and_the_status_says_so(
@@ -98,11 +98,11 @@ def test_a_difference_is_shown_and_the_status_says_so(
 
 
 def test_bfloat16_is_compared_in_its_own_type(tmp_path: Path) -> None:
-    found = parity.compare(written("llama", tmp_path), "bfloat16")
-    assert found.dtype == "bfloat16" and found.tolerance == 0.05
-    assert 1e-4 < found.difference < 0.05
+    comparison = parity.compare(written("llama", tmp_path), "bfloat16")
+    assert comparison.dtype == "bfloat16" and comparison.tolerance == 0.05
+    assert 1e-4 < comparison.difference < 0.05
 
 
 def test_a_text_needs_a_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(archetype.errors.DataError, match="tokenizer: the model's folder has none"):
+    with pytest.raises(archetype.errors.DataError, match="tokenizer: the model's folder holds none; leave --text out"):
         parity.compare(written("llama", tmp_path), text="a")
