@@ -48,8 +48,8 @@ def main() -> None:
         line = f"{name:<10}"
         for length in lengths:
             taken = seconds[name, length]
-            wanted, computed = flops(name, length)
-            line += f"{1e3 * taken:>12.0f} ms{wanted / taken / limit:>8.0%}{computed / wanted:>8.2f} x"
+            allowed, computed = flops(name, length)
+            line += f"{1e3 * taken:>12.0f} ms{allowed / taken / limit:>8.0%}{computed / allowed:>8.2f} x"
         ratio = seconds[name, lengths[1]] / seconds[name, lengths[0]]
         print(f"{line}{ratio:>8.2f}" + (f"  (target: at most {most})" if most else ""))
     print(f"limit: {limit / 1e9:.0f} GFLOP/s of a square matrix product in float32")
@@ -71,24 +71,24 @@ def step(name: str, length: int) -> Callable[[], None]:
 
 def flops(name: str, length: int) -> tuple[int, int]:
     """Of the allowed pairs, and of those that tiles compute; both with the four projections, times three to train."""
-    pattern, setting = PATTERNS[name][0](length), MaskContext(causal=True, length=length)
+    pattern, context = PATTERNS[name][0](length), MaskContext(causal=True, length=length)
     projections = 4 * 2 * length * D_MODEL**2
-    pairs = (pattern_rule(pattern).pairs(setting), pattern_rule(pattern).num_computed_pairs(setting))
-    wanted, computed = (3 * (projections + 4 * count * D_MODEL) for count in pairs)
-    return wanted, computed
+    pairs = (pattern_rule(pattern).pairs(context), pattern_rule(pattern).num_computed_pairs(context))
+    allowed, computed = (3 * (projections + 4 * count * D_MODEL) for count in pairs)
+    return allowed, computed
 
 
 def taking_turns(steps: dict[Case, Callable[[], None]], rounds: int = 9) -> dict[Case, float]:
     """Median seconds of each, all of them once in every round."""
-    found: dict[Case, list[float]] = {case: [] for case in steps}
+    seconds: dict[Case, list[float]] = {case: [] for case in steps}
     for take in steps.values():
         take()
     for _ in range(rounds):
         for case, take in steps.items():
             started = time.perf_counter()
             take()
-            found[case].append(time.perf_counter() - started)
-    return {case: statistics.median(times) for case, times in found.items()}
+            seconds[case].append(time.perf_counter() - started)
+    return {case: statistics.median(times) for case, times in seconds.items()}
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ def main() -> None:
     def transformers_tokens(count: int) -> list[int]:
         ids = torch.tensor([prompt])
         options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "pad_token_id": 0}
-        made = theirs.generate(ids, attention_mask=torch.ones_like(ids), eos_token_id=None, **options)
-        return made[0, PROMPT:].tolist()
+        texts = theirs.generate(ids, attention_mask=torch.ones_like(ids), eos_token_id=None, **options)
+        return texts[0, PROMPT:].tolist()
 
     print(heading(f"python -m benchmarks.decode --shape {chosen.shape} --dtype {chosen.dtype}", "transformers"))
     agree = archetype_tokens(NEW) == transformers_tokens(NEW)
@@ -53,7 +53,7 @@ def main() -> None:
 
 def paired(candidates: dict[str, Callable[[int], list[int]]], rounds: int = 5) -> dict[str, tuple[float, float]]:
     """Medians of (prefill seconds, decoded tokens a second), the candidates taking turns."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
     for _ in range(rounds):
         for name, generate in candidates.items():
             started = time.perf_counter()
@@ -61,10 +61,10 @@ def paired(candidates: dict[str, Callable[[int], list[int]]], rounds: int = 5) -
             first = time.perf_counter() - started
             started = time.perf_counter()
             generate(NEW + 1)
-            found[name].append((first, NEW / (time.perf_counter() - started - first)))
+            times[name].append((first, NEW / (time.perf_counter() - started - first)))
     return {
         name: (statistics.median(p for p, _ in pairs), statistics.median(r for _, r in pairs))
-        for name, pairs in found.items()
+        for name, pairs in times.items()
     }
 
 

@@ -63,7 +63,7 @@ class EqualShares(nn.Module):
         for name, shape in shapes.items():
             self.register_parameter(name, nn.Parameter(0.05 * torch.randn(number, *shape)))
 
-    def forward(self, x: Tensor, span: ForwardContext) -> Tensor:
+    def forward(self, x: Tensor, context: ForwardContext) -> Tensor:
         """The three products of all experts, each as one."""
         rows = x.expand(CHOSEN, -1, -1).reshape(self.gate.shape[0], -1, D_MODEL)
         hidden = nn.functional.silu(rows @ self.gate) * (rows @ self.up)
@@ -83,15 +83,15 @@ def step(part: nn.Module, x: Tensor) -> Callable[[], None]:
 
 def paired(steps: dict[tuple[str, int], Callable[[], None]], rounds: int) -> dict[tuple[str, int], float]:
     """Median seconds of each, taking turns."""
-    found: dict[tuple[str, int], list[float]] = {key: [] for key in steps}
+    seconds: dict[tuple[str, int], list[float]] = {key: [] for key in steps}
     for take in steps.values():
         take()
     for _ in range(rounds):
         for key, take in steps.items():
             started = time.perf_counter()
             take()
-            found[key].append(time.perf_counter() - started)
-    return {key: statistics.median(times) for key, times in found.items()}
+            seconds[key].append(time.perf_counter() - started)
+    return {key: statistics.median(times) for key, times in seconds.items()}
 
 
 if __name__ == "__main__":

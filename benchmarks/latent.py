@@ -59,15 +59,15 @@ def paired(parts: dict[str, LatentAttention], length: int, rounds: int) -> dict[
         torch.manual_seed(1)
         state.keys.normal_()
         state.values.normal_()
-    found: dict[str, list[float]] = {name: [] for name in parts}
+    seconds: dict[str, list[float]] = {name: [] for name in parts}
     results = [part(token, ForwardContext.of(token, lengths), states[name]) for name, part in parts.items()]
     torch.testing.assert_close(*results, rtol=1e-3, atol=1e-4)
     for _ in range(rounds):
         for name, part in parts.items():
             started = time.perf_counter()
             part(token, ForwardContext.of(token, lengths), states[name])
-            found[name].append(time.perf_counter() - started)
-    return {name: statistics.median(times) for name, times in found.items()}
+            seconds[name].append(time.perf_counter() - started)
+    return {name: statistics.median(times) for name, times in seconds.items()}
 
 
 if __name__ == "__main__":

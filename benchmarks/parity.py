@@ -27,15 +27,15 @@ def decoder(name: str, folder: Path) -> tuple[Published, Answers, Answers]:
     """A decoder of the parity tests."""
     test_decoders.written(test_decoders.CONFIGS[name](), folder)
     one = Published(folder, test_decoders.reference(folder), archetype.load(folder))
-    return one, lambda _, model: model(test_decoders.TEXT).logits, lambda _, model: model(test_decoders.TEXT)
+    return one, lambda _, model: model(test_decoders.TEXT).logits, lambda _, model: model(test_decoders.TEXT).logits
 
 
 def encoder(name: str, folder: Path) -> tuple[Published, Answers, Answers]:
     """An encoder of texts or pictures."""
-    made, config = test_encoders.CONFIGS[name]
-    randomize(getattr(transformers, made)(config())).save_pretrained(folder)  # type: ignore[operator]
-    one = Published(folder, test_encoders.reference(made, folder), archetype.load(folder))
-    return one, test_encoders.answer, test_encoders.ours
+    architecture, config = test_encoders.CONFIGS[name]
+    randomize(getattr(transformers, architecture)(config())).save_pretrained(folder)  # type: ignore[operator]
+    one = Published(folder, test_encoders.reference(architecture, folder), archetype.load(folder))
+    return one, test_encoders.hf_output, test_encoders.ours
 
 
 def pair(name: str, folder: Path) -> tuple[Published, Answers, Answers]:
@@ -62,7 +62,7 @@ def row(name: str) -> str:
         half = Published(one.folder, copy.deepcopy(one.hf).bfloat16(), archetype.load(one.folder, torch.bfloat16))
         exact = theirs(one, one.hf)
         float32 = distance(ours(one, one.lm.model), exact)
-        rounded_theirs, rounded_ours = theirs(half, half.theirs), ours(half, half.lm.model)
+        rounded_theirs, rounded_ours = theirs(half, half.hf), ours(half, half.lm.model)
         values = (float32, distance(rounded_theirs, exact), distance(rounded_ours, exact),
                   distance(rounded_ours, rounded_theirs))  # fmt: skip
     return f"| {name} | " + " | ".join(f"{value:.1e}" for value in values) + " |"

@@ -8,11 +8,11 @@ import statistics
 import time
 
 import torch
-from archetype.nn.build import build_mixer
 
 from archetype import spec
 from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import initialize
+from archetype.nn.registry import build_mixer
 from benchmarks.machine import heading
 
 ROUNDS = 5
@@ -47,16 +47,16 @@ def measured(mixer: spec.Mixer, d_model: int, batch: int, lengths: tuple[int, in
     """Median seconds at both lengths, taking turns."""
     module = build_mixer(mixer, d_model, causal=True, layer=0)
     initialize(module, spec.NormalInitialization(), 1, seed=0)
-    found: tuple[list[float], list[float]] = ([], [])
+    seconds: tuple[list[float], list[float]] = ([], [])
     for turn in range(ROUNDS + 1):
-        for times, length in zip(found, lengths, strict=True):
+        for times, length in zip(seconds, lengths, strict=True):
             x = torch.randn(batch, length, d_model, requires_grad=True)
             started = time.perf_counter()
             y = module(x, ForwardContext.of(x))
             y.sum().backward()
             if turn:  # the first warms up
                 times.append(time.perf_counter() - started)
-    return statistics.median(found[0]), statistics.median(found[1])
+    return statistics.median(seconds[0]), statistics.median(seconds[1])
 
 
 if __name__ == "__main__":

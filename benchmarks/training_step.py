@@ -61,15 +61,15 @@ def main() -> None:
 
 def paired(steps: dict[str, Callable[[], None]], rounds: int = 8) -> dict[str, float]:
     """Median seconds of each, taking turns."""
-    found: dict[str, list[float]] = {name: [] for name in steps}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
     for take in steps.values():
         take()
     for _ in range(rounds):
         for name, take in steps.items():
             started = time.perf_counter()
             take()
-            found[name].append(time.perf_counter() - started)
-    return {name: statistics.median(times) for name, times in found.items()}
+            seconds[name].append(time.perf_counter() - started)
+    return {name: statistics.median(times) for name, times in seconds.items()}
 
 
 if __name__ == "__main__":

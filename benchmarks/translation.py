@@ -27,12 +27,12 @@ def main() -> None:
     lm = archetype.load(chosen.run)
     name = f"python -m benchmarks.translation {chosen.run} {chosen.source.name} {chosen.target.name}"
     print(heading(name, "sacrebleu"))
-    for beams in (1, 5):
+    for num_beams in (1, 5):
         started = time.perf_counter()
-        found = lm.translate(sources, beams=beams, length_penalty=chosen.length_penalty)
+        translations = lm.translate(sources, num_beams=num_beams, length_penalty=chosen.length_penalty)
         seconds = time.perf_counter() - started
-        bleu = sacrebleu.corpus_bleu(found, [references], lowercase=True)
-        print(f"beam {beams}: {bleu.score:5.2f} BLEU  {len(sources) / seconds:5.1f} texts/s  {bleu}")
+        bleu = sacrebleu.corpus_bleu(translations, [references], lowercase=True)
+        print(f"beam {num_beams}: {bleu.score:5.2f} BLEU  {len(sources) / seconds:5.1f} texts/s  {bleu}")
 
 
 if __name__ == "__main__":

@@ -72,20 +72,20 @@ SPECIAL: dict[str, dict[str, Any]] = {
 
 def small_config(kind: str) -> PreTrainedConfig:
     """A configuration of a few thousand parameters; what has no name above stays as it is by default."""
-    made = CONFIG_MAPPING[kind]
-    found: PreTrainedConfig = made(**_sized(made(), SPECIAL.get(kind, {})))
-    return found
+    config_class = CONFIG_MAPPING[kind]
+    config: PreTrainedConfig = config_class(**_sized(config_class(), SPECIAL.get(kind, {})))
+    return config
 
 
 def _sized(default: PreTrainedConfig, special: dict[str, Any]) -> dict[str, Any]:
-    given = {key: value for key, value in SIZES.items() if _settable(default, key)} | {"is_decoder": True}
+    sizes = {key: value for key, value in SIZES.items() if _settable(default, key)} | {"is_decoder": True}
     for name in default.sub_configs:
         if isinstance(inner := getattr(default, name, None), PreTrainedConfig):
-            given[name] = inner.to_dict() | _sized(inner, {})
+            sizes[name] = inner.to_dict() | _sized(inner, {})
     types = getattr(default, "layer_types", None)
     if types and _settable(default, "layer_types"):
-        given["layer_types"] = [types[0], types[-1]]
-    return {key: value for key, value in (given | special).items() if value is not None}
+        sizes["layer_types"] = [types[0], types[-1]]
+    return {key: value for key, value in (sizes | special).items() if value is not None}
 
 
 def _settable(config: PreTrainedConfig, key: str) -> bool:
@@ -93,8 +93,8 @@ def _settable(config: PreTrainedConfig, key: str) -> bool:
         present = hasattr(config, key)
     except ValueError:
         return False  # it differs from layer to layer
-    kept = getattr(type(config), key, None)
-    return present and not (isinstance(kept, property) and kept.fset is None)
+    attribute = getattr(type(config), key, None)
+    return present and not (isinstance(attribute, property) and attribute.fset is None)
 
 
 def write_small(kind: str, folder: Path) -> Tensor:
@@ -125,7 +125,7 @@ def _drawn(model: PreTrainedModel) -> PreTrainedModel:
 
 
 @dataclass(frozen=True)
-class LossOutput:
+class Outcome:
     """What became of one type.
 
     Attributes:
@@ -140,23 +140,21 @@ class LossOutput:
     registered: bool = False
 
 
-def outcome(kind: str, folder: Path) -> LossOutput:
+def outcome(kind: str, folder: Path) -> Outcome:
     """Make a small model of a type in a folder, and read it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the libraries, on configurations that nobody uses
             theirs = write_small(kind, folder)
     except Exception as error:  # whatever a type's code raises on sizes that it was not written for
-        return LossOutput(kind, "not made", f"{type(error).__name__}: {' '.join(str(error).split())[:100]}")
+        return Outcome(kind, "not made", f"{type(error).__name__}: {' '.join(str(error).split())[:100]}")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
             model = archetype.load(folder).model
         except ArchetypeError as error:
-            return LossOutput(
-                kind, "refused", str(error).removeprefix(f"{folder}/config.json: ").replace(str(folder), "")
-            )
+            return Outcome(kind, "refused", str(error).removeprefix(f"{folder}/config.json: ").replace(str(folder), ""))
     with torch.no_grad():
         difference = distance(model(TEXT).logits, theirs)
     status: Literal["agrees", "differs"] = "agrees" if difference < EXACT else "differs"
-    return LossOutput(kind, status, f"{difference:.1e}", not any(one.category is UnknownFamily for one in told))
+    return Outcome(kind, status, f"{difference:.1e}", not any(one.category is UnknownFamily for one in told))

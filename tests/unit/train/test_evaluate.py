@@ -35,7 +35,7 @@ def test_is_the_mean_over_every_window_and_counts_bytes(state: TrainState) -> No
     losses, right = [], 0
     for i in range((len(tokens) - 1) // 16):
         row = tokens[i * 16 : i * 16 + 17]
-        logits = state.model(row[None, :-1])[0]
+        logits = state.model(row[None, :-1]).logits[0]
         losses.append(cross_entropy(logits, row[1:]).item())
         right += int((logits.argmax(-1) == row[1:]).sum())
     assert evaluation is not None
