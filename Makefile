@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # without compiled modules every process that the tests start compiles torch again
 
-.PHONY: demo test pytest soak zoo lint clean
+.PHONY: demo test pytest soak zoo lint docs clean
 
 demo: .venv/installed
 	$(BIN)/archetype demo
@@ -37,5 +37,12 @@ INSTALL = $(BIN)/pip install --quiet --quiet --no-compile --constraint constrain
 	$(INSTALL) '.[test]'
 	touch .venv/installed $@
 
+docs: .venv/installed-for-docs  # the site, in site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+.venv/installed-for-docs: .venv/installed
+	$(INSTALL) '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

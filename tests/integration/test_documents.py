@@ -7,64 +7,93 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from archetype.io.yaml import yaml_value
 from archetype.spec import parse, to_yaml
 from tests.helpers import forked
 
 ROOT = Path(__file__).parent.parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUNNABLE = {"sh", "python", "console"}
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 
 
-def blocks(document: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", document.read_text(), re.DOTALL)
+def blocks(document: Path) -> list[tuple[str, str, str]]:
+    """Language, title and text of each block of a document, in order."""
+    return BLOCK.findall(document.read_text())
 
 
-def test_the_examples_of_the_readme_run_in_order(tmp_path: Path) -> None:
-    """In one shell each; its `archetype` and `python` are forked from a process that has loaded torch."""
-    environment = {"PATH": f"{forked.programs()}:{os.environ['PATH']}", "PYTHONWARNINGS": "error"}
-    examples = re.findall(r"```(sh|python)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert {language for language, _ in examples} == {"sh", "python"} and len(examples) >= 7
-    for language, text in examples:
-        if language == "sh":
+def files_of(document: Path) -> dict[str, str]:
+    """The files that a document has its reader write: blocks with a file's name as title, joined."""
+    files: dict[str, str] = {}
+    for _, title, text in blocks(document):
+        if title and "/" not in title:
+            files[title] = f"{files[title]}\n\n{text}" if title in files else text
+    return files
+
+
+def run_block(language: str, text: str, folder: Path, environment: dict[str, str]) -> None:
+    """Run a block; what is shown of a mistake (`console`) is what is printed."""
+    match language:
+        case "sh":
             shell = ["bash", "-e", "-o", "pipefail", "-c", text]
-            done = subprocess.run(shell, cwd=tmp_path, env=os.environ | environment, capture_output=True)
-        else:
-            done = forked.run(["python", "-c", text], environment, cwd=tmp_path)
-        assert done.returncode == 0, (text, done.stdout.decode(), done.stderr.decode())
-    (specification,) = blocks(ROOT / "README.md", "yaml")
-    assert (tmp_path / "mine.yaml").read_text() == specification
-    assert to_yaml(parse(yaml_value(specification, "README.md"))) == specification
+            done = subprocess.run(shell, cwd=folder, env=os.environ | environment, capture_output=True)
+        case "python":
+            done = forked.run(["python", "-c", text], environment, cwd=folder)
+        case _:
+            command, _, output = text.partition("\n")
+            done = forked.run(shlex.split(command.removeprefix("$ ")), environment, cwd=folder)
+            assert (done.stdout + done.stderr).decode() == output
+            assert done.returncode == 2
+            return
+    assert done.returncode == 0, (text, done.stdout.decode(), done.stderr.decode())
 
 
-def test_what_the_readme_shows_of_a_mistake_is_what_is_said() -> None:
-    mistakes = blocks(ROOT / "README.md", "console")
-    assert mistakes
-    for text in mistakes:
-        command, _, output = text.partition("\n")
-        assert command.startswith("$ archetype ")
-        done = forked.run(shlex.split(command.removeprefix("$ ")))
-        assert (done.stdout + done.stderr).decode() == output
-        assert done.returncode == 2
+@pytest.mark.parametrize("document", GUIDES, ids=lambda document: document.stem)
+def test_a_document_runs_in_order(document: Path, tmp_path: Path) -> None:
+    """Its files are written, its blocks run; `archetype` and `python` are forked from a process that has loaded torch."""
+    runnable = [(language, text) for language, title, text in blocks(document) if not title and language in RUNNABLE]
+    environment = {"PATH": f"{forked.programs()}:{os.environ['PATH']}", "PYTHONWARNINGS": "error"}
+    for name, text in files_of(document).items():
+        (tmp_path / name).write_text(text)
+    for language, text in runnable:
+        run_block(language, text, tmp_path, environment)
+    for language, title, text in blocks(document):
+        if language == "yaml" and not title:  # what a command before it has written
+            assert text in [file.read_text() for file in tmp_path.glob("*.yaml")]
+            assert to_yaml(parse(yaml_value(text, document.name))) == text
+
+
+def test_documents_have_blocks_of_every_language() -> None:
+    languages = {language for document in GUIDES for language, title, _ in blocks(document) if not title}
+    assert {*RUNNABLE, "yaml"} <= languages
+    assert len([document for document in GUIDES if blocks(document)]) >= 7
 
 
 def test_code_that_the_guides_quote_stands_in_the_file_that_is_named() -> None:
-    guide = (ROOT / "docs" / "adding_a_part.md").read_text()
-    quotes = re.findall(r'```python title="(archetype/[^"]+)"\n(.*?)```', guide, re.DOTALL)
-    assert quotes
+    quotes = [(title, text) for document in GUIDES for _, title, text in blocks(document) if "/" in title]
+    assert len(quotes) >= 3
     for file, text in quotes:
-        for definition in text.strip().split("\n\n\n"):
-            assert definition.strip() in (ROOT / file).read_text(), definition
+        for passage in text.strip().split("\n\n"):
+            assert passage.strip() in (ROOT / file).read_text(), passage
 
 
 def test_python_of_the_documents_passes_a_strict_type_checker(tmp_path: Path) -> None:
-    files = []
-    for document in DOCUMENTS:
-        if code := blocks(document, "python"):
-            files.append(tmp_path / f"{document.stem.lower()}_blocks.py")
-            files[-1].write_text("\n".join(code))
-    assert files
+    """Each document in a folder of its own, with the files that it has its reader write."""
+    for document in GUIDES:
+        sources = {name: text for name, text in files_of(document).items() if name.endswith(".py")}
+        if code := [text for language, title, text in blocks(document) if language == "python" and not title]:
+            sources[f"{document.stem.lower()}_blocks.py"] = "\n".join(code)
+        for name, text in sources.items():
+            (tmp_path / name).write_text(text)
+    files = sorted(tmp_path.glob("*.py"))
+    assert len(files) >= 5
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", ROOT / "pyproject.toml", *files]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    environment = os.environ | {"MYPYPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
