@@ -54,7 +54,7 @@ def run_block(language: str, text: str, folder: Path, environment: dict[str, str
 
 @pytest.mark.parametrize("document", GUIDES, ids=lambda document: document.stem)
 def test_a_document_runs_in_order(document: Path, tmp_path: Path) -> None:
-    """Its files are written, its blocks run; `archetype` and `python` are forked from a process that has loaded torch."""
+    """Its files are written, its blocks run; `archetype` and `python` are forked from a process with torch."""
     runnable = [(language, text) for language, title, text in blocks(document) if not title and language in RUNNABLE]
     environment = {"PATH": f"{forked.programs()}:{os.environ['PATH']}", "PYTHONWARNINGS": "error"}
     for name, text in files_of(document).items():
