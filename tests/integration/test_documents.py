@@ -12,6 +12,7 @@ import pytest
 from archetype.io.yaml import yaml_value
 from archetype.spec import parse, to_yaml
 from tests.helpers import forked
+from tests.unit.test_names import RENAMED
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -108,3 +109,15 @@ def test_links_and_named_files_exist() -> None:
         number += len(paths)
     assert missing == []
     assert number > 20
+
+
+def test_documents_use_the_names_as_they_are() -> None:
+    """No code in them has a name that was given up; the changelog alone says what each was."""
+    old = {}
+    for document in DOCUMENTS:
+        if document.name != "CHANGELOG.md":
+            spans = re.findall(r"`([^`\n]+)`", document.read_text())
+            code = " ".join([*spans, *(text for *_, text in blocks(document))])
+            old[document.name] = RENAMED.keys() & set(re.findall(r"\w+", code))
+    assert len(old) >= 10
+    assert {name: names for name, names in old.items() if names} == {}
