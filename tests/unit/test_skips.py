@@ -10,6 +10,10 @@ SKIPS = {
     ("conftest.py", "needs ../shared/data (real weights and texts, kept beside the checkout)"),
     ("unit/train/test_allocation.py", "needs glibc, the C library that can be told so"),
     ("parity/conftest.py", "needs llama-cpp-python (compiles for ten minutes; pip install llama-cpp-python)"),
+    (
+        "unit/cost/test_activations.py",
+        "needs a processor with bfloat16 instructions: what oneDNN's LSTM saves is counted",
+    ),
     ("unit/convert/test_apply.py", "needs /proc/self/maps, which says where a file is mapped"),
 }
 

@@ -57,7 +57,7 @@ def defined(pattern: spec.Pattern, i: int, j: int, setting: MaskContext) -> bool
             near = defined(spec.Window(size=size), i, j, setting)
             return near or i in range(tokens) or j in range(tokens)
         case spec.BigBird(block=block):
-            return j // block in pattern.rows(setting)[i // block]
+            return j // block in pattern_rule(pattern).rows(setting)[i // block]
         case _:
             assert_never(pattern)
 
@@ -166,7 +166,7 @@ def test_sparse_patterns_compute_a_small_part_of_a_long_text(causal: bool) -> No
 def rows(pattern: spec.BigBird, count: int, layer: int = 0) -> list[set[int]]:
     """Of each block of queries, the blocks of keys, in a text of `count` blocks whose last is not full."""
     length = count * pattern.block - min(1, pattern.block - 1)
-    return list(map(set, pattern.rows(MaskContext(False, length, layer))))
+    return list(map(set, pattern_rule(pattern).rows(MaskContext(False, length, layer))))
 
 
 @given(st.integers(1, 20), st.sampled_from([1, 3, 5]), st.integers(1, 6), st.integers(1, 5), st.integers(0, 3))
@@ -205,4 +205,4 @@ def test_random_blocks_follow_the_seed_the_layer_and_the_number_of_blocks() -> N
 def test_random_blocks_stay_what_they_are() -> None:
     """Weights were trained with them: another draw would be another model."""
     pattern = spec.BigBird(block=1, random_blocks=3, seed=7)
-    assert pattern.rows(MaskContext(False, 20, layer=2))[9] == (0, 1, 5, 8, 9, 10, 16, 19)
+    assert pattern_rule(pattern).rows(MaskContext(False, 20, layer=2))[9] == (0, 1, 5, 8, 9, 10, 16, 19)
