@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, TypeVar, overload
 
 from torch import Tensor
@@ -91,7 +92,7 @@ class LanguageModel:
             prompt: a text.
             sampling: fields of `Sampling`.
         """
-        return (piece for _, piece in self.stream_all([prompt], **sampling))
+        return map(itemgetter(1), self.stream_all([prompt], **sampling))
 
     def stream_all(self, prompts: list[str], **sampling: Any) -> Iterator[tuple[int, str]]:
         """Continue several prompts at once.
@@ -125,7 +126,7 @@ class LanguageModel:
             cause = "the folder has none: this model continues texts and was not made to answer"
             raise DataError("chat template", cause, "generate without chat")
         ids = tokenizer.encode_with_special_tokens(self.template.render(messages))
-        return (piece for _, piece in generate.stream_ids(model, tokenizer, [ids], self.settings(**sampling)))
+        return map(itemgetter(1), generate.stream_ids(model, tokenizer, [ids], self.settings(**sampling)))
 
     @overload
     def translate(self, text: str, **beam: Any) -> str: ...
