@@ -8,7 +8,6 @@ from typing import Any, TypeVar, overload
 from torch import Tensor
 
 from archetype import generate
-from archetype.cost.table import Table
 from archetype.errors import DataError, SpecError
 from archetype.families import Family
 from archetype.generate import Beam, Pooling, Prediction
@@ -16,6 +15,7 @@ from archetype.generate.settings import Sampling
 from archetype.generate.special_ids import never_written
 from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram, VisionEncoder
 from archetype.spec import ModelSpec
+from archetype.table import Table
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate, Message
 

@@ -27,6 +27,7 @@ from archetype.tokenizers.chat_template import FILE as CHAT_TEMPLATE
 from archetype.tokenizers.chat_template import read_template
 
 log = logging.getLogger(__name__)
+log.addHandler(logging.NullHandler())  # silent unless the program configures logging
 
 
 def load(

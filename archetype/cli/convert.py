@@ -76,7 +76,7 @@ def parity(
 
 
 def _print_parity(result: "Parity") -> None:
-    from archetype.cost.table import Table
+    from archetype.table import Table
 
     rows = []
     for module in result.modules:

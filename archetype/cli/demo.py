@@ -65,7 +65,7 @@ def demo(
 
 def _print_cost(out: "Console", report: "CostReport") -> None:
     """Print the sums and the largest modules."""
-    from archetype.cost.table import Table, quantity, size
+    from archetype.table import Table, quantity, size
 
     flops, memory, total = report.flops["train"], report.memory["training_peak"], report.parameters["total"]
     out.print(

@@ -48,7 +48,7 @@ def embed(
         rows = zip(texts, vectors.tolist(), strict=True)
         print_json({"vectors": [{"text": text, "vector": vector} for text, vector in rows]})
         return
-    from archetype.cost.table import Table
+    from archetype.table import Table
 
     numbered = [f"{number} {text}" for number, text in enumerate(texts, start=1)]
     similarities = (vectors @ vectors.T).tolist()

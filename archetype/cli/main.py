@@ -91,9 +91,9 @@ def _show_log(value: bool) -> None:
 
 
 def _load_extensions(files: list[Path] | None) -> None:
-    from archetype.extension import load_extension
-
     for file in files or []:
+        from archetype.extension import load_extension
+
         load_extension(file)
 
 

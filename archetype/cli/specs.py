@@ -17,7 +17,7 @@ def list_(as_json: Json = False) -> None:
     if as_json:
         print_json({"presets": rows})
         return
-    from archetype.cost.table import Table
+    from archetype.table import Table
 
     cells = [[row["name"], row["family"], row["kind"], row["source"], f"{row['parameters']:,}"] for row in rows]
     print(Table(("preset", "family", "kind", "source", "parameters"), cells, text_columns=4))

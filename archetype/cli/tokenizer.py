@@ -152,7 +152,7 @@ def _named(ids: list[int], token: "Callable[[int], str]") -> str:
 
 
 def _print_merges(rows: list[dict[str, Any]]) -> None:
-    from archetype.cost.table import Table
+    from archetype.table import Table
 
     cells = []
     for number, row in enumerate(rows, start=1):

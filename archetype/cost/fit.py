@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from archetype.cost.report import CostReport
-from archetype.cost.table import Table
 from archetype.errors import SpecError
+from archetype.table import Table
 
 UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 UNLIMITED = 2**31  # rows or tokens: more is as good as without a limit

@@ -12,9 +12,9 @@ from archetype.cost.memory import MemoryCost
 from archetype.cost.model import model_cost
 from archetype.cost.registry import Complexity
 from archetype.cost.rows import COLUMNS, Column, Row, column_total, module_rows, num_parameters
-from archetype.cost.table import Table, quantity, size
 from archetype.cost.work import PHASES, AttentionPairs
 from archetype.errors import SpecError
+from archetype.table import Table, quantity, size
 
 CONVENTIONS = {
     "flops": "two for each multiply-add of a matrix product; elementwise work and look-ups are left out",

@@ -11,8 +11,8 @@ from archetype.cost.dtypes import bytes_of
 from archetype.cost.hardware import Device
 from archetype.cost.memory import compute_dtype
 from archetype.cost.report import CostReport
-from archetype.cost.table import Table
 from archetype.cost.work import FLOAT32
+from archetype.table import Table
 
 ADAMW_PASSES = 7  # reads weight, gradient and two moments; writes weight and two moments
 

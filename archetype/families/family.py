@@ -9,6 +9,7 @@ from typing import Any
 from archetype.errors import CheckpointError, one_line
 from archetype.families.format import Format
 from archetype.spec import Decoder, ModelSpec
+from archetype.table import Table
 
 SHOWN = 6  # items of a list, in one line
 TINY = "for tests and first trials: bytes as tokens"
@@ -53,13 +54,19 @@ class InferenceReport:
 
     def table(self, name: str) -> str:
         """The report, a line for each item."""
+        lines = (f"  {kind:<14}  {one_line(item)}" for kind, item in self._rows())
+        return "\n".join([f"{one_line(name)} is not a registered family", *lines])
+
+    def _repr_html_(self) -> str:
+        """The report as a notebook shows it."""
+        return Table(("how", "what"), self._rows(), text_columns=2).html()
+
+    def _rows(self) -> list[tuple[str, str]]:
         rows = [("recognized", key) for key in self.recognized]
         rows += [("recognized", f"{self.tensors} tensors have a place")]
         rows += [("assumed", item) for item in self.assumed]
         rows += [("not understood", item) for item in self.unknown]
-        rows += [("left out", item) for item in self.left_out]
-        lines = (f"  {kind:<14}  {one_line(item)}" for kind, item in rows)
-        return "\n".join([f"{one_line(name)} is not a registered family", *lines])
+        return rows + [("left out", item) for item in self.left_out]
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ MODULES = {
 }
 # Each may import what stands before it, and nothing else but itself.
 LAYERS = (
-    "errors", "shapes", "io", "spec", "patterns", "nn", "models", "cost", "families", "tokenizers", "convert", "runs",
-    "data", "train", "generate", "language_model", "measured_cost", "extension", "loading", "api", "cli",
+    "errors", "shapes", "table", "io", "spec", "patterns", "nn", "models", "cost", "families", "tokenizers", "convert",
+    "runs", "data", "train", "generate", "language_model", "measured_cost", "extension", "loading", "api", "cli",
 )  # fmt: skip
-WITHOUT_TORCH = ("errors", "shapes", "spec", "patterns", "cost", "families")
+CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
+WITHOUT_TORCH = ("errors", "shapes", "table", "spec", "patterns", "cost", "families")
 ROOTS = ("archetype", "archetype.__main__")  # the front doors, which import on demand
 
 
@@ -115,3 +116,10 @@ def test_specifications_and_costs_never_load_torch() -> None:
     assert "archetype.cost.mamba" in loaded
     assert not {"torch", "numpy", "transformers"} & loaded
     assert "torch" in loaded_after("import archetype.models")
+
+
+def test_the_list_of_presets_and_the_help_load_no_specifications() -> None:
+    for arguments in (["list"], ["--help"]):
+        loaded = loaded_after(f"import sys; sys.argv[1:] = {arguments}\nfrom archetype.cli.main import main\n" + CALL)
+        assert "archetype.cli.main" in loaded
+        assert not {"archetype.spec", "pydantic", "rich", "jsonschema", "numpy"} & loaded

@@ -17,6 +17,7 @@ from archetype.convert.infer.quirks import MISSING_BY_TYPE, QUIRKS
 from archetype.convert.source import open_spec, read_hf_spec
 from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
 from archetype.families import published
+from archetype.families.family import InferenceReport
 from archetype.language_model import LanguageModel
 from archetype.models import build
 from tests.helpers.weights import randomize
@@ -95,6 +96,13 @@ def test_the_reading_says_what_it_rests_on(folder: Path) -> None:
     (line,) = [str(one.message) for one in told]
     assert line.startswith(f"{folder}: mystery is not a registered family; read by ") and "\n" not in line
     assert INTERLEAVED in line and "keys not understood: depth_of_thought=7" in line and "--set" in line
+
+
+def test_a_notebook_shows_the_report_as_a_table() -> None:
+    report = InferenceReport(("hidden_size",), 3, ("norm=<b>",), (), ("a.b & c",))
+    html = report._repr_html_()
+    assert html.startswith("<table>") and html.count("<tr>") == 1 + 4
+    assert "norm=&lt;b&gt;" in html and "a.b &amp; c" in html and "<b>" not in html
 
 
 def test_values_out_of_a_file_cannot_steer_the_terminal(folder: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from archetype import families, spec
 from archetype.cost import cost_report
-from archetype.cost.table import Table, quantity, size
+from archetype.table import Table, quantity, size
 
 TABLE = Table(["module", "", "FLOPs"], [["a", "b c d e f", "1"], ["longer <b>", "g & h", "10"]], text_columns=2)
 
