@@ -122,4 +122,4 @@ def test_the_list_of_presets_and_the_help_load_no_specifications() -> None:
     for arguments in (["list"], ["--help"]):
         loaded = loaded_after(f"import sys; sys.argv[1:] = {arguments}\nfrom archetype.cli.main import main\n" + CALL)
         assert "archetype.cli.main" in loaded
-        assert not {"archetype.spec", "pydantic", "rich", "jsonschema", "numpy"} & loaded
+        assert not {"archetype.spec", "archetype.cost", "rich", "jsonschema", "numpy"} & loaded
