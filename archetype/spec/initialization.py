@@ -1,4 +1,4 @@
-"""Named schemes of random initial weights; `parts/initialize.py` draws them."""
+"""Named schemes of random initial weights; `nn/initialization.py` draws them."""
 
 from typing import Annotated, Literal
 
