@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from archetype.errors import CheckpointError, SpecError
+from archetype.families.t5 import t5
+from archetype.models import build
 from archetype.runs import checkpoints
+from archetype.runs.directory import Run, read_run_model, write_run_spec, write_weights
 from archetype.train import metrics
 from archetype.train.datasets import TextData
 from archetype.train.loop import run
@@ -107,3 +110,18 @@ def test_a_checkpoint_without_what_later_ones_say_is_refused_in_words(recipe: Re
     checkpoints.write(state.run.checkpoints, 1, state.model.state_dict(), {}, {"versions": {}})
     with pytest.raises(CheckpointError, match="the architecture is not the one that this run began with"):
         resume(tmp_path / "run", CPU)
+
+
+def test_weights_of_an_earlier_encoder_decoder_are_read_once_its_keys_are_edited(tmp_path: Path) -> None:
+    run, sizes = Run(tmp_path), {"num_layers": 1, "d_model": 8, "num_heads": 2, "head_dim": 4, "d_ff": 8}
+    model = build(t5(**sizes, vocab_size=13, context_length=16), seed=0)
+    assert "decoder.blocks.0.cross.q.weight" in model.state_dict()  # a name in files, which stays
+    write_run_spec(run, model.spec)
+    write_weights(run, model)
+    edited = run.spec_file.read_text()
+    run.spec_file.write_text(edited.replace("cross_attention:", "cross:"))
+    with pytest.raises(SpecError, match=r"spec\.yaml: decoder\.layers\[0\]\.cross: is now called cross_attention"):
+        read_run_model(run)
+    run.spec_file.write_text(edited)
+    weights = read_run_model(run).state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
