@@ -33,5 +33,6 @@ def test_slopes_are_those_of_bloom(num_heads: int) -> None:
     mask = torch.ones(1, 9)
     theirs = build_alibi_tensor(mask, num_heads, torch.float32).view(num_heads, 9)
     torch.testing.assert_close(theirs[:, 1], torch.tensor(alibi_slopes(num_heads)), rtol=1e-6, atol=0)
-    ours = Alibi(num_heads)(torch.tensor([[8]]), torch.arange(9)[None])[0, :, 0]
+    bias = Alibi(spec.Alibi(), spec.Attention(num_heads=num_heads).sizes(num_heads))
+    ours = bias(torch.tensor([[8]]), torch.arange(9)[None])[0, :, 0]
     torch.testing.assert_close(ours - ours[:, :1], theirs - theirs[:, :1], rtol=1e-5, atol=1e-6)
