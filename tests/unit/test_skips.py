@@ -12,7 +12,7 @@ SKIPS = {
     ("parity/conftest.py", "needs llama-cpp-python (compiles for ten minutes; pip install llama-cpp-python)"),
     (
         "unit/cost/test_activations.py",
-        "needs a processor with bfloat16 instructions: what oneDNN's LSTM saves is counted",
+        "needs bfloat16 instructions: what oneDNN's LSTM saves is counted",
     ),
     ("unit/convert/test_apply.py", "needs /proc/self/maps, which says where a file is mapped"),
 }

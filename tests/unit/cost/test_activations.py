@@ -79,7 +79,7 @@ def test_every_part_saves_about_what_is_counted(name: str, compute_dtype: Comput
     """Within a twentieth in float32; in bfloat16 a kernel for CPU may save some of it in float32."""
     has_lstm = any(isinstance(block.mixer, spec.LSTM) for block in DECODERS[name].layers)
     if has_lstm and compute_dtype == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        pytest.skip("needs a processor with bfloat16 instructions: what oneDNN's LSTM saves is counted")
+        pytest.skip("needs bfloat16 instructions: what oneDNN's LSTM saves is counted")
     tolerance = 0.05 if compute_dtype == "float32" else 0.2
     saved = saved_by_autograd(DECODERS[name], compute_dtype)
     assert counted(DECODERS[name], compute_dtype) == pytest.approx(saved, rel=tolerance)
