@@ -4,7 +4,7 @@ from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
-from archetype.families.keys import ConfigTable, Expected, Key, Section, ignored
+from archetype.families.keys import ConfigTable, Converted, Expected, Key, Section, ignored
 from archetype.families.rules import rule
 from archetype.families.standard_block import standard_block
 
@@ -58,7 +58,8 @@ ATTENTION_KEYS = (
     Expected("attn_uses_sequence_id", False, "several texts in a row"),
     Expected("alibi", True, "other positions than ALiBi"),
     Expected("alibi_bias_max", 8, "other slopes"),
-    Key("attn_pdrop", "attention_dropout", 0.0),
+    # read and never written: transformers declares it a whole number and refuses any other
+    Converted(lambda config, values: {"attention_dropout": config.rate("attn_pdrop", 0.0)}, lambda model: {}),
     Key("softmax_scale", "scale", check=Config.optional_positive),
 )
 KEYS = ConfigTable(mpt, (

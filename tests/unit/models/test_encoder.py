@@ -66,7 +66,7 @@ def test_a_class_follows_from_the_first_token(pooler: bool) -> None:
 
 def test_without_a_head_it_gives_vectors() -> None:
     model = encoder(head=spec.NoHead())
-    output = model(TOKENS).logits
+    output = model(TOKENS)
     assert output.logits is None and output.hidden.shape == (*TOKENS.shape, model.spec.d_model)
 
 

@@ -167,13 +167,13 @@ def test_losses_of_both_stacks_are_given_and_padding_adds_nothing() -> None:
     )
     built = writing.drawn(model).train()
     tokens = writing.text(2, 15, VOCABULARY)
-    alone = built(tokens[:, :9]).logits.aux_loss
-    padded = built(tokens, num_tokens=torch.tensor([9, 9])).logits.aux_loss
+    alone = built(tokens[:, :9]).aux_loss
+    padded = built(tokens, num_tokens=torch.tensor([9, 9])).aux_loss
     torch.testing.assert_close(alone, padded)
     for side in ("global_model", "local_model"):  # each stack adds its part
         silent = getattr(model, side).replace(layers=(block(),))
         other = writing.drawn(model.replace(**{side: silent})).train()
-        assert 0 < other(tokens[:, :9]).logits.aux_loss < alone
+        assert 0 < other(tokens[:, :9]).aux_loss < alone
 
 
 def test_autocast_changes_little() -> None:
