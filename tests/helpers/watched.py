@@ -73,6 +73,7 @@ def judge(watch: Watch, folder: Path, arguments: list[str]) -> dict[str, Any]:
 def run(cases: dict[str, tuple[str, list[str]]]) -> dict[str, dict[str, Any]]:
     """All of them, after one sound folder, so that everything is imported that reading one imports."""
     watch = Watch()
+    sys.dont_write_bytecode = True  # a module that is imported for the first time would be renamed into its cache
     sys.addaudithook(watch)
     return {name: judge(watch, Path(folder), arguments) for name, (folder, arguments) in cases.items()}
 
