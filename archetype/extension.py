@@ -49,15 +49,17 @@ def register(
         return register_tokenizer(kind)
     from archetype import spec
 
-    if issubclass(kind, spec.Pattern):
-        if rule is None:
-            raise SpecError(kind.__name__, "a pattern needs a rule", "register(..., rule=RULE)")
+    is_pattern, is_computed = issubclass(kind, spec.Pattern), issubclass(kind, _computed_roles())
+    if is_pattern and rule is None:
+        raise SpecError(kind.__name__, "a pattern needs a rule", "register(..., rule=RULE)")
+    if is_computed and module is None:
+        raise SpecError(kind.__name__, "a part of a specification needs a module", "register(..., module=MODULE)")
+    part(kind)  # refuses before anything else is registered
+    if rule is not None and issubclass(kind, spec.Pattern):
         from archetype.patterns import rule_for
 
         rule_for(kind)(rule)
-    elif kind.__module__ != "archetype" and issubclass(kind, _computed_roles()):
-        if module is None:
-            raise SpecError(kind.__name__, "a part of a specification needs a module", "register(..., module=MODULE)")
+    if module is not None:
         from archetype.nn.registry import module_for
 
         module_for(kind)(module)
@@ -65,10 +67,8 @@ def register(
         from archetype.cost.registry import cost_of
 
         cost_of(kind)(cost)
-    else:
+    elif is_pattern or is_computed:
         from archetype import measured_cost  # noqa: F401  # counts what declares no cost
-
-    part(kind)
     return kind
 
 
