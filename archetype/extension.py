@@ -54,19 +54,19 @@ def register(
         raise SpecError(kind.__name__, "a pattern needs a rule", "register(..., rule=RULE)")
     if is_computed and module is None:
         raise SpecError(kind.__name__, "a part of a specification needs a module", "register(..., module=MODULE)")
-    part(kind)  # refuses before anything else is registered
-    if rule is not None and issubclass(kind, spec.Pattern):
+    cls: Any = part(kind)  # refuses before anything else is registered
+    if rule is not None and is_pattern:
         from archetype.patterns import rule_for
 
-        rule_for(kind)(rule)
+        rule_for(cls)(rule)
     if module is not None:
         from archetype.nn.registry import module_for
 
-        module_for(kind)(module)
+        module_for(cls)(module)
     if cost is not None:
         from archetype.cost.registry import cost_of
 
-        cost_of(kind)(cost)
+        cost_of(cls)(cost)
     elif is_pattern or is_computed:
         from archetype import measured_cost  # noqa: F401  # counts what declares no cost
     return kind
