@@ -31,7 +31,7 @@ def register(
 
     Args:
         kind: a subclass of a role of `archetype.spec` (Mixer, FeedForward, Norm, EmbeddingPosition, MixerPosition,
-            Wiring, Pattern), of `archetype.train` (ObjectiveConfig, Optimizer, Schedule, Data), or of
+            Wiring, Pattern), of `archetype.training` (ObjectiveConfig, Optimizer, Schedule, Data), or of
             `archetype.tokenizers.Tokenizer`; its `kind` is its name in files.
         module: what computes a part of a specification; `archetype/nn/registry.py` says how each role's is made.
         cost: what counts it; absent, its module is counted on the meta device.

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 
 from archetype.cost import cost_report
-from archetype.train.objectives.base import cross_entropy_loss
-from archetype.train.optimizers import AdamW
+from archetype.training.objectives.base import cross_entropy_loss
+from archetype.training.optimizers import AdamW
 from benchmarks.machine import heading, matmul_flops
 from benchmarks.peer import both
 

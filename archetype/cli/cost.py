@@ -56,7 +56,7 @@ def _device(name: str | None) -> "Device | None":
         return None
     if name == "here":
         with console(stderr=True).status("measuring this machine"):
-            from archetype.train.peaks import measured_device
+            from archetype.training.peaks import measured_device
 
             return measured_device()
     from archetype.cost.hardware import device

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from archetype.cost import CostReport
     from archetype.spec import Decoder
-    from archetype.train.recipe import Recipe
+    from archetype.training.recipe import Recipe
 
 VOCABULARY = 2048
 BATCH_SIZE, LENGTH = 8, 128
@@ -38,7 +38,7 @@ def demo(
         from archetype.data.library_text import library_text
         from archetype.io.atomic import check_absent
         from archetype.io.text import read_text
-        from archetype.train.setup import start
+        from archetype.training.setup import start
 
     folder = to or _free_folder(Path("runs/demo"))
     check_absent(folder)
@@ -92,12 +92,12 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
     import torch
 
     from archetype.nn.device import resolve_dtype
-    from archetype.train.allocation import keep_freed_memory
-    from archetype.train.datasets import TextData
-    from archetype.train.optimizers import AdamW
-    from archetype.train.recipe import Recipe
-    from archetype.train.schedules import Cosine
-    from archetype.train.throughput import seconds_per_step
+    from archetype.training.allocation import keep_freed_memory
+    from archetype.training.datasets import TextData
+    from archetype.training.optimizers import AdamW
+    from archetype.training.recipe import Recipe
+    from archetype.training.schedules import Cosine
+    from archetype.training.throughput import seconds_per_step
 
     keep_freed_memory()  # as while training, so that what is measured is what will be
     dtype = resolve_dtype("auto", torch.device("cpu"))

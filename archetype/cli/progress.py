@@ -7,18 +7,18 @@ import typer
 from archetype.cli.output import console
 
 if TYPE_CHECKING:
-    from archetype.train.metrics import Interrupted
-    from archetype.train.state import TrainState
+    from archetype.training.metrics import Interrupted
+    from archetype.training.state import TrainState
 
 
 def run_with_progress(state: "TrainState", curve_height: int = 12) -> "Interrupted | None":
     """Train to the end with a live line, then draw the loss curve, `curve_height` lines high; 1 is a line of bars."""
     from archetype.cli.progress_line import ProgressLine
     from archetype.cost import total_parameters
-    from archetype.train.allocation import keep_freed_memory
-    from archetype.train.loop import run
-    from archetype.train.metrics import read
-    from archetype.train.plot import draw_in_terminal
+    from archetype.training.allocation import keep_freed_memory
+    from archetype.training.loop import run
+    from archetype.training.metrics import read
+    from archetype.training.plot import draw_in_terminal
 
     keep_freed_memory()
     err = console(stderr=True)
@@ -38,7 +38,7 @@ def run_with_progress(state: "TrainState", curve_height: int = 12) -> "Interrupt
 
 def loss_bars(metrics: list[dict[str, Any]], width: int = 60) -> str:
     """The training loss by step as one line of bars."""
-    from archetype.train.plot import curves
+    from archetype.training.plot import curves
 
     (_, losses), _ = curves(metrics)
     if not losses:

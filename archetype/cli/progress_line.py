@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from archetype.train.metrics import Evaluated, Event, Interrupted, Saved, Step
+from archetype.training.metrics import Evaluated, Event, Interrupted, Saved, Step
 
 SECONDS_BETWEEN_LINES = 30.0
 

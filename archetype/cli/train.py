@@ -10,7 +10,7 @@ from archetype.cli.output import print_json
 from archetype.cli.progress import raise_if_interrupted, run_with_progress
 
 if TYPE_CHECKING:
-    from archetype.train.recipe import Recipe
+    from archetype.training.recipe import Recipe
 
 
 def train(
@@ -47,7 +47,7 @@ def train(
     """Train a model on text, pairs of texts or images; writes a run directory."""
     from archetype.errors import SpecError
     from archetype.nn.device import resolve_device
-    from archetype.train import setup
+    from archetype.training import setup
 
     flags: dict[tuple[str, ...], Any] = {
         ("spec",): spec,
@@ -77,7 +77,7 @@ def train(
         state = setup.start(to, chosen, resolve_device(device))
     interrupted = run_with_progress(state)
     if as_json:
-        from archetype.train.metrics import read
+        from archetype.training.metrics import read
 
         measured = read(state.run.metrics_file)
         print_json({"run": str(state.run.folder), "step": state.step, "last": measured[-1] if measured else None})
@@ -89,7 +89,7 @@ def _recipe(file: Path | None, flags: dict[tuple[str, ...], Any], assignments: l
     from archetype.errors import ArchetypeError
     from archetype.io.yaml import read_mapping
     from archetype.spec.edit import put
-    from archetype.train.recipe import Recipe
+    from archetype.training.recipe import Recipe
 
     data: dict[str, Any] = read_mapping(file) if file else {}
     for path, value in flags.items():

@@ -10,10 +10,10 @@ import torch
 
 from archetype.io.text import read_text
 from archetype.loading import load
-from archetype.train.loop import run
-from archetype.train.metrics import Evaluated, Event
-from archetype.train.recipe import Recipe, read_recipe
-from archetype.train.setup import start
+from archetype.training.loop import run
+from archetype.training.metrics import Evaluated, Event
+from archetype.training.recipe import Recipe, read_recipe
+from archetype.training.setup import start
 
 RECIPES = Path(__file__).parent.parent.parent / "recipes"
 

@@ -10,13 +10,13 @@ from sklearn.datasets import load_digits
 
 from archetype.families.transformer import transformer
 from archetype.loading import load
-from archetype.train.datasets import PairData
-from archetype.train.loop import run
-from archetype.train.metrics import Evaluated, Event
-from archetype.train.optimizers import AdamW
-from archetype.train.recipe import Recipe, read_recipe
-from archetype.train.schedules import Cosine
-from archetype.train.setup import start
+from archetype.training.datasets import PairData
+from archetype.training.loop import run
+from archetype.training.metrics import Evaluated, Event
+from archetype.training.optimizers import AdamW
+from archetype.training.recipe import Recipe, read_recipe
+from archetype.training.schedules import Cosine
+from archetype.training.setup import start
 
 CPU = torch.device("cpu")
 RECIPES = Path(__file__).parent.parent.parent / "recipes"

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from archetype.cost import total_parameters
-from archetype.train.loop import train
-from archetype.train.metrics import Evaluated, Event
-from archetype.train.recipe import Recipe, read_recipe
-from archetype.train.setup import start
-from archetype.train.stop_signal import StopSignal
+from archetype.training.loop import train
+from archetype.training.metrics import Evaluated, Event
+from archetype.training.recipe import Recipe, read_recipe
+from archetype.training.setup import start
+from archetype.training.stop_signal import StopSignal
 
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "tinyshakespeare.yaml"
 

@@ -24,7 +24,7 @@ from typing import IO, Any
 ROOT = Path(__file__).parent.parent.parent
 LOADED = (
     "archetype.cli.main", "archetype.cli.progress", "archetype.loading", "archetype.convert.parity",
-    "archetype.train.loop", "archetype.train.setup", "matplotlib.figure", "torch", "torch._dynamo", "torch._refs",
+    "archetype.training.loop", "archetype.training.setup", "matplotlib.figure", "torch", "torch._dynamo", "torch._refs",
 )  # fmt: skip
 PROGRAM = """#!{python} -IS
 import os, sys

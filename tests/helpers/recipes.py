@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from archetype.train.datasets import ImageData, PairData, TextData
-from archetype.train.objectives import MaskedToken, NextToken, SpanCorruption
-from archetype.train.recipe import Recipe
-from archetype.train.schedules import Cosine
+from archetype.training.datasets import ImageData, PairData, TextData
+from archetype.training.objectives import MaskedToken, NextToken, SpanCorruption
+from archetype.training.recipe import Recipe
+from archetype.training.schedules import Cosine
 
 WORDS = ["the", "model", "reads", "a", "token", "and", "says", "what", "comes", "next", "for", "it", "has", "seen"]
 RMS, LAYER, BATCH = ({"kind": kind} for kind in ("rms", "layer", "batch"))

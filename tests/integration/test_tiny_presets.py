@@ -19,14 +19,14 @@ from archetype.generate import Beam
 from archetype.language_model import LanguageModel
 from archetype.models import CausalModel, Encoder, EncoderDecoder, Model, VisionEncoder, build
 from archetype.runs.directory import Run
-from archetype.train.datasets import Data, ImageData, PairData, TextData
-from archetype.train.loop import take_step
-from archetype.train.objectives import SpanCorruption
-from archetype.train.optimizers import AdamW
-from archetype.train.recipe import Recipe
-from archetype.train.schedules import Cosine
-from archetype.train.setup import build_objective, build_tokenizer, resolve_spec
-from archetype.train.state import TrainState
+from archetype.training.datasets import Data, ImageData, PairData, TextData
+from archetype.training.loop import take_step
+from archetype.training.objectives import SpanCorruption
+from archetype.training.optimizers import AdamW
+from archetype.training.recipe import Recipe
+from archetype.training.schedules import Cosine
+from archetype.training.setup import build_objective, build_tokenizer, resolve_spec
+from archetype.training.state import TrainState
 from tests.helpers import causal as writing
 from tests.helpers.combinations import EXACT, padded
 from tests.helpers.passes import taught

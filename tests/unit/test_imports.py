@@ -19,7 +19,7 @@ MODULES = {
 # Each may import what stands before it, and nothing else but itself.
 LAYERS = (
     "errors", "shapes", "table", "io", "spec", "patterns", "nn", "models", "cost", "families", "tokenizers", "convert",
-    "runs", "data", "train", "generate", "language_model", "measured_cost", "extension", "loading", "api", "cli",
+    "runs", "data", "training", "generate", "language_model", "measured_cost", "extension", "loading", "api", "cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
 WITHOUT_TORCH = ("errors", "shapes", "table", "spec", "patterns", "cost", "families")
@@ -93,7 +93,7 @@ def test_imports_point_one_way() -> None:
 def test_only_those_who_need_it_import(name: str) -> None:
     allowed = {
         "torch": lambda module: layer(module) not in WITHOUT_TORCH,
-        "torch.distributed": lambda module: module == "archetype.train.parallel",
+        "torch.distributed": lambda module: module == "archetype.training.parallel",
         "transformers": lambda module: module == "archetype.convert.parity",
     }[name]
     assert [module for module in MODULES if uses(module, name) and not allowed(module)] == []

@@ -32,7 +32,7 @@ RENAMED = {
 
 # The same for words that have a good meaning elsewhere: nothing that a file below defines is called so.
 RENAMED_IN = {
-    "train/recipe.py": {
+    "training/recipe.py": {
         "share": "mask_probability or noise_density", "warmup": "warmup_steps", "final": "min_lr_ratio",
         "clip": "max_grad_norm", "smoothing": "label_smoothing", "length": "sequence_length",
         "validation": "validation_fraction",
@@ -57,7 +57,7 @@ RENAMED_IN = {
     "cost/formula.py": {"over": "__truediv__"},
     "families/rules.py": {"theirs": "hf", "ours": "param", "at": "for_layer", "of": "for_expert"},
     "convert/apply.py": {"fill": "load_tensors"},
-    "train/": {"facts": "provenance", "scored": "cross_entropy_loss"},
+    "training/": {"facts": "provenance", "scored": "cross_entropy_loss"},
 }  # fmt: skip
 
 # What a name should not be called where it can be called what it holds.

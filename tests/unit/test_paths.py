@@ -68,7 +68,7 @@ def test_from_generate_to_the_softmax(run: Path, stack: list[str], monkeypatch: 
 
 
 def test_from_train_to_backward(tmp_path: Path, stack: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a step enters and leaves before `backward` is counted in tests/unit/train/test_path_of_a_step.py."""
+    """What a step enters and leaves before `backward` is counted in tests/unit/training/test_path_of_a_step.py."""
     text = tmp_path / "text.txt"
     text.write_text("a text of some words that is long enough for a row\n" * 40)
     options = ["--tokenizer", "bytes", "--steps", "1", "--batch-size", "1", "--sequence-length", "8", "--device", "cpu"]
@@ -79,6 +79,6 @@ def test_from_train_to_backward(tmp_path: Path, stack: list[str], monkeypatch: p
     with pytest.raises(Reached):
         main()
     assert stack == [
-        "cli/main.py:main", "cli/train.py:train", "cli/progress.py:run_with_progress", "train/loop.py:run",
-        "train/loop.py:train", "train/loop.py:take_step",
+        "cli/main.py:main", "cli/train.py:train", "cli/progress.py:run_with_progress", "training/loop.py:run",
+        "training/loop.py:train", "training/loop.py:take_step",
     ]  # fmt: skip

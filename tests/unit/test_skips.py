@@ -8,7 +8,7 @@ TESTS = Path(__file__).parent.parent
 CALLS = {f"pytest.{name}" for name in ("skip", "importorskip", "xfail", "mark.skip", "mark.skipif", "mark.xfail")}
 SKIPS = {
     ("conftest.py", "needs ../shared/data (real weights and texts, kept beside the checkout)"),
-    ("unit/train/test_allocation.py", "needs glibc, the C library that can be told so"),
+    ("unit/training/test_allocation.py", "needs glibc, the C library that can be told so"),
     ("parity/conftest.py", "needs llama-cpp-python (compiles for ten minutes; pip install llama-cpp-python)"),
     (
         "unit/cost/test_activations.py",

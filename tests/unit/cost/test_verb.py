@@ -66,7 +66,7 @@ def test_times_are_predicted_for_a_device() -> None:
 
 
 def test_this_machine_is_measured_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from archetype.train import peaks
+    from archetype.training import peaks
 
     monkeypatch.setattr(peaks, "SIDE", 64)
     monkeypatch.setattr(peaks, "COPY_BYTES", 2**16)

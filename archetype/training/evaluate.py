@@ -1,0 +1,64 @@
+"""The loss on held-out examples."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from archetype.models import Model
+from archetype.training.objectives.base import Objective
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The held-out loss in nats, the fraction of predictions that were right, and how many there were.
+
+    `bits_per_byte` of text, where every token was predicted.
+    """
+
+    loss: float
+    accuracy: float
+    count: int
+    bits_per_byte: float | None = None
+
+
+@torch.inference_mode()
+def evaluate(
+    model: Model,
+    objective: Objective,
+    dtype: str,
+    num_batches: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Evaluation | None:
+    """The mean loss over the held-out examples.
+
+    Args:
+        model: is left in the mode that it was in.
+        objective: has the examples and the loss.
+        dtype: float32, or bfloat16 by autocast.
+        num_batches: how many to take, spread over all (absent: all).
+        stop: asked before each batch.
+
+    Returns:
+        None where it was stopped.
+    """
+    total = objective.num_validation_batches
+    taken = total if num_batches is None else min(total, num_batches)
+    was_training = model.training
+    model.eval()
+    nats, count, correct = 0.0, 0, 0
+    try:
+        for number in range(taken):
+            if stop():
+                return None
+            batch = tuple(tensor.to(model.device) for tensor in objective.validation_batch(number * total // taken))
+            with torch.autocast(model.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+                output = objective.compute_loss(model, batch)
+            nats += float(output.loss) * output.num_targets
+            count += output.num_targets
+            correct += output.num_correct or 0
+    finally:
+        model.train(was_training)
+    bits = nats / count / math.log(2) / objective.bytes_per_unit if objective.bytes_per_unit else None
+    return Evaluation(nats / count, correct / count, count, bits)

@@ -1,0 +1,136 @@
+"""What every objective has: settings that a recipe names by `kind`, examples, and a loss."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from archetype.spec import ModelSpec
+from archetype.spec.part import Part
+from archetype.tokenizers import Tokenizer
+from archetype.training.datasets import Data
+
+Batch = tuple[Tensor, ...]
+IGNORED = -100  # a target that is not predicted
+
+
+@dataclass(frozen=True)
+class LossOutput:
+    """The loss of a batch.
+
+    Attributes:
+        loss: the mean over all targets in nats, with what parts of the model add.
+        num_targets: how many predictions the mean is over.
+        num_correct: how many of them were right; None while training, where it is not counted.
+    """
+
+    loss: Tensor
+    num_targets: int
+    num_correct: int | None
+
+
+def cross_entropy_loss(
+    logits: Tensor, targets: Tensor, label_smoothing: float = 0.0, aux_loss: Tensor | None = None
+) -> LossOutput:
+    """The cross-entropy, in float32, of targets that are not `IGNORED`.
+
+    Args:
+        logits: (..., V).
+        targets: (...), ids or IGNORED.
+        label_smoothing: the probability that is spread over all V ids (Szegedy 2015, section 7).
+        aux_loss: a scalar that parts of the model add, such as a balance of experts.
+    """
+    logits, targets = logits.flatten(0, -2).float(), targets.flatten()
+    loss = cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=label_smoothing)
+    if aux_loss is not None:
+        loss = loss + aux_loss
+    is_target = targets != IGNORED
+    num_correct = None if logits.requires_grad else int(((logits.argmax(-1) == targets) & is_target).sum())
+    return LossOutput(loss, int(is_target.sum()), num_correct)
+
+
+class Objective(ABC):
+    """The examples of a run and the loss of a model on them.
+
+    Attributes:
+        unit: what is predicted: token or image.
+        description: how much there is to learn from, as it is shown to people.
+        fingerprint: a hash of the examples, to tell on resuming whether they are still the same.
+        num_validation_batches: how many batches the held-out examples make.
+        label_smoothing: of the cross-entropy while training.
+        bytes_per_unit: UTF-8 bytes of held-out text for each prediction, where the loss can be given in bits per byte.
+    """
+
+    unit: ClassVar[str] = "token"
+    description: str
+    fingerprint: str
+    num_validation_batches: int
+    label_smoothing: float = 0.0
+    bytes_per_unit: float | None = None
+
+    @abstractmethod
+    def batch(self, step: int) -> Batch:
+        """The examples of a step; a function of the step alone, so that a resumed run sees the same ones."""
+
+    @abstractmethod
+    def validation_batch(self, index: int) -> Batch:
+        """The held-out examples of a batch, always in the same order."""
+
+    @abstractmethod
+    def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """The arguments of the model's `forward`, and the id to predict at each of its logits, or IGNORED."""
+
+    def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
+        """One forward pass and its loss; labels are smoothed while the model is training."""
+        inputs, targets = self.inputs_and_targets(batch)
+        output = model(**inputs)
+        smoothing = self.label_smoothing if model.training else 0.0
+        return cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss)
+
+
+@dataclass(frozen=True)
+class ObjectiveInputs:
+    """What an objective is built from.
+
+    Attributes:
+        texts: the texts of `data` by the field that names them.
+        sequence_length: tokens of a row, or the most that a row may have.
+    """
+
+    spec: ModelSpec
+    data: Data
+    texts: dict[str, str]
+    tokenizer: Tokenizer | None
+    batch_size: int
+    sequence_length: int
+    seed: int
+
+    @property
+    def text_tokenizer(self) -> Tokenizer:
+        """The tokenizer, which all data have but images."""
+        assert self.tokenizer is not None
+        return self.tokenizer
+
+
+class ObjectiveConfig(Part):
+    """Base of all objectives as a recipe names them."""
+
+    kind: str
+
+    @abstractmethod
+    def suits(self, spec: ModelSpec, data: Data) -> bool:
+        """Whether a model of this specification can learn this from data of this kind."""
+
+    def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
+        """How many ids the vocabulary must have: the tokenizer's, and those that the objective adds."""
+        return tokenizer.vocab_size
+
+    @abstractmethod
+    def build(self, inputs: ObjectiveInputs) -> Objective:
+        """The examples and the loss.
+
+        Raises:
+            DataError: there is too little to learn from.
+        """

@@ -1,0 +1,89 @@
+"""Image classification."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from archetype import spec as specs
+from archetype.data.images import ImageBatches, Images, read_images
+from archetype.errors import DataError, SpecError
+from archetype.spec.base import Probability
+from archetype.spec.part import part
+from archetype.training.datasets import Data, ImageData
+from archetype.training.objectives.base import Batch, Objective, ObjectiveConfig, ObjectiveInputs
+
+
+@part
+class ImageClass(ObjectiveConfig):
+    """Cross-entropy of an image's class."""
+
+    renamed: ClassVar[dict[str, str]] = {"smoothing": "label_smoothing"}
+    kind: Literal["image_class"] = "image_class"
+    label_smoothing: Probability = 0.0
+
+    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+        """A vision encoder with a head for classes, and images."""
+        has_head = isinstance(spec, specs.VisionEncoder) and isinstance(spec.head, specs.ClassificationHead)
+        return has_head and isinstance(data, ImageData)
+
+    def build(self, inputs: ObjectiveInputs) -> "ImageClassObjective":
+        """The examples and the loss.
+
+        Raises:
+            DataError: the images are not of the size, or have more classes, than the model takes.
+        """
+        assert isinstance(inputs.data, ImageData) and isinstance(inputs.spec, specs.VisionEncoder)
+        images = _images(inputs.data.file, inputs.spec)
+        training, validation = images.split(inputs.data.validation_fraction, inputs.seed)
+        return ImageClassObjective(training, validation, inputs.batch_size, inputs.seed, self)
+
+
+class ImageClassObjective(Objective):
+    """Images and the class of each."""
+
+    unit = "image"
+
+    def __init__(self, training: Images, validation: Images, batch_size: int, seed: int, config: ImageClass) -> None:
+        self.validation = validation
+        self.batches = ImageBatches(training, batch_size, seed)
+        self.label_smoothing = config.label_smoothing
+        self.fingerprint = f"{training.fingerprint}{validation.fingerprint}"
+        self.description = f"{len(training):,} images"
+        self.num_validation_batches = -(-len(validation) // self.batches.batch_size)
+
+    def batch(self, step: int) -> Batch:
+        """Images (B, C, H, W) and their classes (B,)."""
+        return _tensors(self.batches.batch(step))
+
+    def validation_batch(self, index: int) -> Batch:
+        """Images that are held out, in order."""
+        places = np.arange(len(self.validation))[index * self.batches.batch_size :][: self.batches.batch_size]
+        return _tensors(self.validation.select(places))
+
+    def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """The images, and their classes."""
+        images, labels = batch
+        return {"images": images}, labels
+
+
+def _images(file: str, spec: specs.VisionEncoder) -> Images:
+    """The images of a file, of the size and the classes that the model is for."""
+    if not file:
+        raise SpecError("data.file", "no file is given", "name one with --images, or in the recipe")
+    images = read_images(Path(file))
+    shape, expected = images.images.shape[1:], (spec.num_channels, spec.image_size, spec.image_size)
+    if shape != expected:
+        actual, taken = (" x ".join(map(str, sizes)) for sizes in (shape, expected))
+        raise DataError(file, f"its images are {actual} and the model takes {taken}", "change either")
+    assert isinstance(spec.head, specs.ClassificationHead)
+    if images.labels.max() >= spec.head.num_classes:
+        cause = f"holds class {images.labels.max()} and the model's {spec.head.num_classes} classes count from 0"
+        raise DataError(file, cause, "change either")
+    return images
+
+
+def _tensors(images: Images) -> Batch:
+    return torch.from_numpy(images.images), torch.from_numpy(images.labels)

@@ -1,0 +1,83 @@
+"""Masked language modelling, the objective of BERT."""
+
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from archetype import spec as specs
+from archetype.data.batches import Tokens
+from archetype.data.corpus import Corpus
+from archetype.spec.part import part
+from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.special_tokens import mask_id
+from archetype.training.datasets import Data, TextData
+from archetype.training.objectives.base import IGNORED, Batch, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.text import TextObjective, corpus_of
+
+
+@part
+class MaskedToken(ObjectiveConfig):
+    """Cross-entropy of masked tokens (Devlin 2018, section 3.1).
+
+    `mask_probability` of all tokens are chosen; of these, 8 in 10 become the mask, 1 any token, and 1 stays as it is.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {"share": "mask_probability"}
+    kind: Literal["masked_token"] = "masked_token"
+    mask_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
+
+    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+        """An encoder with a head for masked tokens, and text."""
+        has_head = isinstance(spec, specs.Encoder) and isinstance(spec.head, specs.MaskedLanguageModelHead)
+        return has_head and isinstance(data, TextData)
+
+    def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
+        """The tokenizer's ids, and the mask where it has none."""
+        return max(tokenizer.vocab_size, mask_id(tokenizer) + 1)
+
+    def build(self, inputs: ObjectiveInputs) -> "MaskedTokenObjective":
+        """The examples and the loss."""
+        sizes = (inputs.batch_size, inputs.sequence_length, inputs.seed)
+        tokenizer = inputs.text_tokenizer
+        return MaskedTokenObjective(corpus_of(inputs), *sizes, self, mask_id(tokenizer), tokenizer.vocab_size)
+
+
+class MaskedTokenObjective(TextObjective):
+    """Windows of text in which tokens are masked.
+
+    Args:
+        mask_id: the token that stands for a masked one.
+        vocab_size: the tokenizer's; any of its ids may stand for a masked token.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        batch_size: int,
+        sequence_length: int,
+        seed: int,
+        config: MaskedToken,
+        mask_id: int,
+        vocab_size: int,
+    ) -> None:
+        super().__init__(corpus, batch_size, sequence_length, seed)
+        self.config, self.mask_id, self.vocab_size = config, mask_id, vocab_size
+
+    def examples(self, windows: Tokens, step: int) -> Batch:
+        """(B, T) with tokens masked, and (B, T) with what they were; all others are ignored."""
+        generator, tokens = self.generator(step), windows[:, :-1]
+        order = generator.random(tokens.shape).argsort(axis=1)
+        chosen = order < max(1, round(self.config.mask_probability * tokens.shape[1]))
+        draw = generator.random(tokens.shape)
+        masked = np.where(chosen & (draw < 0.8), self.mask_id, tokens)
+        masked = np.where(chosen & (draw >= 0.9), generator.integers(self.vocab_size, size=tokens.shape), masked)
+        targets = np.where(chosen, tokens, IGNORED)
+        return torch.from_numpy(masked).long(), torch.from_numpy(targets).long()
+
+    def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """The masked tokens, and what they were."""
+        masked, targets = batch
+        return {"tokens": masked}, targets

@@ -1,0 +1,87 @@
+"""Sequence to sequence: a target text, given its source."""
+
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from archetype import spec as specs
+from archetype.data.pairs import PairBatches, Pairs, Rows, tokenized
+from archetype.errors import SpecError
+from archetype.spec.base import Probability
+from archetype.spec.part import part
+from archetype.training.datasets import Data, PairData
+from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
+
+
+@part
+class SequenceToSequence(ObjectiveConfig):
+    """Cross-entropy of each token of a target, given its source and the tokens before (Sutskever 2014).
+
+    `label_smoothing` is spread over the whole vocabulary (Szegedy 2015; Vaswani 2017).
+    """
+
+    renamed: ClassVar[dict[str, str]] = {"smoothing": "label_smoothing"}
+    kind: Literal["sequence_to_sequence"] = "sequence_to_sequence"
+    label_smoothing: Probability = 0.1
+
+    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+        """An encoder-decoder, and pairs of texts."""
+        return isinstance(spec, specs.EncoderDecoder) and isinstance(data, PairData)
+
+    def build(self, inputs: ObjectiveInputs) -> "SequenceToSequenceObjective":
+        """The examples and the loss; pairs with a side that is too long are left out."""
+        assert isinstance(inputs.data, PairData)
+        sources, targets, cut = inputs.data.lines(inputs.texts)
+        training, validation = (
+            tokenized(sources[part], targets[part], inputs.text_tokenizer, inputs.sequence_length)
+            for part in (slice(cut), slice(cut, None))
+        )
+        if not len(training) or not len(validation):
+            cause = f"{len(training)} pairs to learn from and {len(validation)} held out fit into "
+            remedy = "give more pairs, or a longer sequence_length"
+            raise SpecError("data", f"{cause}{inputs.sequence_length} tokens", remedy)
+        return SequenceToSequenceObjective(training, validation, inputs.batch_size, inputs.seed, self)
+
+
+class SequenceToSequenceObjective(Objective):
+    """Pairs of texts of similar length, padded at their ends."""
+
+    def __init__(
+        self, training: Pairs, validation: Pairs, batch_size: int, seed: int, config: SequenceToSequence
+    ) -> None:
+        self.validation = validation
+        self.batches = PairBatches(training, batch_size, seed)
+        self.label_smoothing = config.label_smoothing
+        self.fingerprint = f"{training.fingerprint}{validation.fingerprint}"
+        self.description = f"{len(training):,} pairs of texts"
+        self.num_validation_batches = -(-len(validation) // self.batches.batch_size)
+
+    def batch(self, step: int) -> Batch:
+        """Sources and targets, each with the number of tokens of every row."""
+        return _tensors(*self.batches.batch(step))
+
+    def validation_batch(self, index: int) -> Batch:
+        """Pairs that are held out, in order."""
+        places = np.arange(len(self.validation))[index * self.batches.batch_size :][: self.batches.batch_size]
+        return _tensors(*self.validation.rows(places))
+
+    def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """Source and target without its last token, and the target's tokens after the first, without padding."""
+        source, source_num_tokens, target, num_tokens = batch
+        inputs = {
+            "source": source, "source_num_tokens": source_num_tokens, "target": target[:, :-1],
+            "num_tokens": num_tokens - 1,
+        }  # fmt: skip
+        targets = target[:, 1:]
+        is_padding = torch.arange(targets.shape[1], device=targets.device) >= inputs["num_tokens"][:, None]
+        return inputs, targets.masked_fill(is_padding, IGNORED)
+
+
+def _tensors(source: Rows, target: Rows) -> Batch:
+    return tuple(
+        tensor
+        for rows in (source, target)
+        for tensor in (torch.from_numpy(rows.tokens).long(), torch.from_numpy(rows.num_tokens))
+    )

@@ -1,0 +1,106 @@
+"""Span corruption, the objective of T5."""
+
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from archetype import spec as specs
+from archetype.data.batches import Tokens
+from archetype.data.corpus import Corpus
+from archetype.errors import DataError
+from archetype.spec.part import part
+from archetype.tokenizers import Tokenizer
+from archetype.training.datasets import Data, TextData
+from archetype.training.objectives.base import Batch, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.text import TextObjective, corpus_of
+
+
+@part
+class SpanCorruption(ObjectiveConfig):
+    """A text with spans cut out is the source, the spans are the target (Raffel 2019, section 3.1.4).
+
+    `noise_density` of all tokens are cut out, in spans of `mean_span_length` tokens on average.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {"share": "noise_density", "mean_span": "mean_span_length"}
+    kind: Literal["span_corruption"] = "span_corruption"
+    noise_density: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    mean_span_length: Annotated[float, Field(ge=1, le=1000)] = 3.0
+
+    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+        """An encoder-decoder, and text."""
+        return isinstance(spec, specs.EncoderDecoder) and isinstance(data, TextData)
+
+    def num_noise_tokens_and_spans(self, sequence_length: int) -> tuple[int, int]:
+        """How many tokens of a row are cut out, and in how many spans."""
+        cut = min(max(1, round(sequence_length * self.noise_density)), sequence_length - 1)
+        return cut, min(max(1, round(cut / self.mean_span_length)), cut, sequence_length - cut)
+
+    def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
+        """The tokenizer's ids, a sentinel for each span, and one for the end."""
+        return tokenizer.vocab_size + self.num_noise_tokens_and_spans(sequence_length)[1] + 1
+
+    def build(self, inputs: ObjectiveInputs) -> "SpanCorruptionObjective":
+        """The examples and the loss; sentinels are the last ids of the vocabulary."""
+        assert isinstance(inputs.spec, specs.EncoderDecoder)
+        sizes = (inputs.batch_size, inputs.sequence_length, inputs.seed)
+        return SpanCorruptionObjective(corpus_of(inputs), *sizes, self, inputs.spec.vocab_size - 1)
+
+
+class SpanCorruptionObjective(TextObjective):
+    """Windows of text with spans cut out.
+
+    Args:
+        first_sentinel: the id of the first span's sentinel; those of later spans count down from it.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        batch_size: int,
+        sequence_length: int,
+        seed: int,
+        config: SpanCorruption,
+        first_sentinel: int,
+    ) -> None:
+        super().__init__(corpus, batch_size, sequence_length, seed)
+        self.config, self.first_sentinel = config, first_sentinel
+        if min(sequence_length, self.validation_windows.shape[1] - 1) < 2:
+            cause = "a window of one token has no span to cut out"
+            raise DataError("text", cause, "give a longer text or sequence_length")
+
+    def examples(self, windows: Tokens, step: int) -> Batch:
+        """Sources (B, S) and targets (B, T + 1): all rows have the same number of spans and of tokens in them.
+
+        A target is each sentinel with its span, and one more sentinel at the end.
+        """
+        generator = self.generator(step)
+        rows = [self._cut_spans(window[:-1], generator) for window in windows]
+        source, target = (np.stack(side) for side in zip(*rows, strict=True))
+        return torch.from_numpy(source).long(), torch.from_numpy(target).long()
+
+    def _cut_spans(self, tokens: Tokens, generator: np.random.Generator) -> tuple[Tokens, Tokens]:
+        num_cut, num_spans = self.config.num_noise_tokens_and_spans(len(tokens))
+        spans = _random_partition(num_cut, num_spans, generator)
+        gaps = _random_partition(len(tokens) - num_cut, num_spans, generator)
+        sentinels = np.arange(self.first_sentinel, self.first_sentinel - num_spans - 1, -1, dtype=tokens.dtype)
+        # gap, span, gap, span, ...
+        pieces = np.split(tokens, np.cumsum(np.stack((gaps, spans), axis=1).ravel())[:-1])
+        source = [part for n in range(num_spans) for part in (pieces[2 * n], sentinels[n : n + 1])]
+        target = [part for n in range(num_spans) for part in (sentinels[n : n + 1], pieces[2 * n + 1])]
+        return np.concatenate(source), np.concatenate([*target, sentinels[-1:]])
+
+    def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """Source and target without its last token, and the target's tokens after the first sentinel."""
+        source, target = batch
+        return {"source": source, "target": target[:, :-1]}, target[:, 1:]
+
+
+def _random_partition(total: int, parts: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """`total` as a sum of `parts` whole numbers of at least 1, all such sums equally likely."""
+    cuts = np.sort(generator.choice(total - 1, parts - 1, replace=False)) + 1 if parts > 1 else np.array([], dtype=int)
+    return np.diff(np.concatenate(([0], cuts, [total])))

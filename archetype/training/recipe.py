@@ -1,0 +1,60 @@
+"""How a model is trained, written down: the file that `archetype train --recipe` reads and every run keeps."""
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from archetype.errors import SpecError
+from archetype.io.yaml import read_mapping
+from archetype.spec.base import Length, Positive, Size, Spec
+from archetype.spec.part import ByKind
+from archetype.training.datasets import Data, TextData
+from archetype.training.objectives import ObjectiveConfig
+from archetype.training.optimizers import AdamW, Optimizer
+from archetype.training.schedules import Cosine, Schedule
+
+
+def _default_kind(kind: str) -> BeforeValidator:
+    """A mapping without a `kind` is read as this one."""
+    return BeforeValidator(lambda value: {"kind": kind} | value if isinstance(value, dict) else value)
+
+
+class Recipe(Spec):
+    """Everything that a run depends on beside the data themselves.
+
+    `spec` is a preset's name, a file, or a specification written in place, which may leave `vocab_size` to the
+    tokenizer. `objective` may be left out: it is then the first that suits the model and the data. `sequence_length`
+    is tokens of each row (absent: the model's context); of pairs, the most that either side may have. `dtype` auto is
+    bfloat16 where the machine computes in it, else float32; weights and moments are float32 always.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {"length": "sequence_length", "clip": "max_grad_norm"}
+    version: Literal[1] = 1
+    spec: str | dict[str, Any] = "llama-tiny"
+    data: Annotated[Data, ByKind(Data), _default_kind("corpus")] = TextData()
+    objective: Annotated[ObjectiveConfig, ByKind(ObjectiveConfig)] | None = None
+    batch_size: Size = 16
+    sequence_length: Length | None = None
+    steps: Length = 1000
+    optimizer: Annotated[Optimizer, ByKind(Optimizer), _default_kind("adamw")] = AdamW()
+    schedule: Annotated[Schedule, ByKind(Schedule), _default_kind("cosine")] = Cosine()
+    max_grad_norm: Positive = 1.0
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
+    evaluate_every: Length = 250
+    evaluate_batches: Length = 20
+    checkpoint_every: Length = 500
+
+
+def read_recipe(file: Path) -> Recipe:
+    """The recipe in a YAML or JSON file.
+
+    Raises:
+        SpecError: names the file, the first field that is wrong, why, and what would be right.
+    """
+    data = read_mapping(file)
+    try:
+        return Recipe.parse(data)
+    except SpecError as error:
+        raise error.at(str(file)) from None

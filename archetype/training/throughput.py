@@ -1,0 +1,41 @@
+"""How fast this machine trains a model, measured."""
+
+import statistics
+import time
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from archetype.data.corpus import Corpus
+from archetype.models import build
+from archetype.runs.directory import Run
+from archetype.spec import Decoder
+from archetype.training.loop import take_step
+from archetype.training.objectives.next_token import NextTokenObjective
+from archetype.training.recipe import Recipe
+from archetype.training.state import TrainState
+
+NUM_STEPS = 6  # the first of them warms up
+
+
+def seconds_per_step(
+    spec: Decoder, batch_size: int, sequence_length: int, dtype: Literal["float32", "bfloat16"]
+) -> float:
+    """The median time of a training step, on a model that is thrown away.
+
+    Args:
+        spec: the model.
+        batch_size: rows of a step.
+        sequence_length: tokens of a row.
+        dtype: float32, or bfloat16 by autocast.
+    """
+    tokens = np.random.default_rng(0).integers(spec.vocab_size, size=batch_size * sequence_length * 4, dtype=np.int32)
+    objective = NextTokenObjective(Corpus(tokens, tokens, len(tokens), ""), batch_size, sequence_length, seed=0)
+    state = TrainState.build(Run(Path()), Recipe(dtype=dtype), None, objective, build(spec))
+    times = []
+    for _ in range(NUM_STEPS):
+        started = time.perf_counter()
+        take_step(state)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[1:])

@@ -1,0 +1,30 @@
+"""Metrics lines."""
+
+from pathlib import Path
+
+from archetype.training import metrics
+from archetype.training.evaluate import Evaluation
+from archetype.training.metrics import Evaluated, Saved, Step
+
+
+def test_a_line_for_what_was_measured_and_none_for_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    for event in (Step(1, 2.5, 1e-3, 0.5, 100.0), Saved(1), Evaluated(1, Evaluation(2.4, 0.25, 64, 3.4))):
+        metrics.append(file, event)
+    first, second = metrics.read(file)
+    assert first["loss"] == 2.5 and first["learning_rate"] == 1e-3 and first["per_second"] == 100.0
+    assert second == {
+        "step": 1, "validation_loss": 2.4, "validation_accuracy": 0.25, "validation_count": 64,
+        "validation_bits_per_byte": 3.4,
+    }  # fmt: skip
+
+
+def test_a_line_cut_short_by_a_crash_is_left_out_and_rewound(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    for step in (1, 2, 3):
+        metrics.append(file, Step(step, 1.0, 1.0, 1.0, 1.0))
+    file.write_text(file.read_text() + '{"step": 4, "lo')
+    assert [values["step"] for values in metrics.read(file)] == [1, 2, 3]
+    metrics.rewind(file, 2)
+    assert [values["step"] for values in metrics.read(file)] == [1, 2]
+    assert file.read_text().endswith("}\n")

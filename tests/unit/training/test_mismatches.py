@@ -1,0 +1,190 @@
+"""Models, data and objectives that do not belong together: said in words, before anything is written."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from archetype import spec as specs
+from archetype.errors import ArchetypeError
+from archetype.training.datasets import ImageData, PairData, TextData
+from archetype.training.objectives.masked_token import MaskedTokenObjective
+from archetype.training.objectives.span_corruption import SpanCorruptionObjective
+from archetype.training.recipe import Recipe
+from archetype.training.setup import resolve_objective, resume, start
+from tests.helpers.recipes import ENCODER, decoder, megabyte, recipes, transformer_pair, vision
+from tests.unit.training.test_resume import steps
+
+CPU = torch.device("cpu")
+NEXT, MASKED, SPANS, PAIRS, CLASS = (
+    {"kind": kind} for kind in ("next_token", "masked_token", "span_corruption", "sequence_to_sequence", "image_class")
+)
+WITH_CLASSES = ENCODER | {"head": {"kind": "classification", "num_classes": 2}}
+
+
+def refusal(recipe: Recipe, folder: Path) -> str:
+    before = sorted(folder.iterdir())
+    with pytest.raises(ArchetypeError) as caught:
+        start(folder / "run", recipe, CPU)
+    assert sorted(folder.iterdir()) == before
+    return str(caught.value).replace(str(folder), "")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> dict[str, Recipe]:
+    return recipes(tmp_path)
+
+
+HEADS = {"encoder": "masked_language_model", "vision_encoder": "classification"}
+
+
+def mismatch(objective: str, model: str, data: str, remedy: str, head: str = "") -> str:
+    head = head or HEADS.get(model, "language_model")
+    return f"objective: {objective} a model of kind {model} with head {head} and data of kind {data}; use {remedy}"
+
+
+MISMATCHES = [
+    ("ngram", decoder(), MASKED, mismatch("masked_token does not suit", "decoder", "corpus", "next_token")),
+    ("ngram", decoder(), SPANS, mismatch("span_corruption does not suit", "decoder", "corpus", "next_token")),
+    ("ngram", decoder(), CLASS, mismatch("image_class does not suit", "decoder", "corpus", "next_token")),
+    ("ngram", ENCODER, NEXT, mismatch("next_token does not suit", "encoder", "corpus", "masked_token")),
+    ("ngram", WITH_CLASSES, None,
+     mismatch("no objective suits", "encoder", "corpus", "another head", "classification")),
+    ("ngram", transformer_pair(), NEXT,
+     mismatch("next_token does not suit", "encoder_decoder", "corpus", "span_corruption")),
+    ("ngram", transformer_pair(), PAIRS,
+     mismatch("sequence_to_sequence does not suit", "encoder_decoder", "corpus", "span_corruption")),
+    ("ngram", megabyte(), MASKED, mismatch("masked_token does not suit", "megabyte", "corpus", "next_token")),
+    ("pairs", decoder(), None, mismatch("no objective suits", "decoder", "pairs", "data of kind corpus")),
+    ("pairs", decoder(), PAIRS,
+     mismatch("sequence_to_sequence does not suit", "decoder", "pairs", "data of kind corpus")),
+    ("pairs", ENCODER, None, mismatch("no objective suits", "encoder", "pairs", "data of kind corpus")),
+    ("pairs", transformer_pair(), SPANS,
+     mismatch("span_corruption does not suit", "encoder_decoder", "pairs", "sequence_to_sequence")),
+    ("images", decoder() | {"vocab_size": 9}, None,
+     mismatch("no objective suits", "decoder", "images", "data of kind corpus")),
+    ("images", vision() | {"head": {"kind": "none"}}, None,
+     mismatch("no objective suits", "vision_encoder", "images", "another head", "none")),
+    ("images", vision(), NEXT, mismatch("next_token does not suit", "vision_encoder", "images", "image_class")),
+    *((data, vision(), None, mismatch("no objective suits", "vision_encoder", kind, "data of kind images"))
+      for data, kind in (("ngram", "corpus"), ("pairs", "pairs"))),
+]  # fmt: skip
+
+
+def test_what_does_not_fit_together_is_named(made: dict[str, Recipe], tmp_path: Path) -> None:
+    for data, spec, objective, message in MISMATCHES:
+        assert refusal(made[data].replace(spec=spec, objective=objective), tmp_path) == message
+
+
+def test_the_objective_follows_model_and_data() -> None:
+    for spec, data, kind in (
+        (decoder(), TextData(), "next_token"),
+        (megabyte(), TextData(), "next_token"),
+        (ENCODER, TextData(), "masked_token"),
+        (transformer_pair(), TextData(), "span_corruption"),
+        (transformer_pair(), PairData(), "sequence_to_sequence"),
+        (vision(), ImageData(), "image_class"),
+    ):
+        sizes = {} if isinstance(data, ImageData) else {"vocab_size": 9}
+        assert resolve_objective(Recipe(data=data), specs.parse(spec | sizes)).kind == kind
+
+
+@pytest.mark.parametrize("name", ["encoder", "spans"])
+def test_a_vocabulary_left_to_the_tokenizer_has_room_for_what_the_objective_adds(
+    made: dict[str, Recipe], tmp_path: Path, name: str
+) -> None:
+    state = start(tmp_path / "large enough", made[name], CPU)
+    objective, size = state.objective, state.model.spec.vocab_size  # type: ignore[union-attr]
+    if isinstance(objective, MaskedTokenObjective):
+        assert (objective.mask_id, objective.vocab_size, size) == (256, 256, 257)
+    else:
+        assert isinstance(objective, SpanCorruptionObjective)
+        _, spans = objective.config.num_noise_tokens_and_spans(16)
+        assert (objective.first_sentinel, size) == (256 + spans, 256 + spans + 1)
+        target = objective.batch(0)[1]
+        assert target[target > 127].min() == 256  # the last sentinel follows the last byte
+    small = made[name].replace(spec=made[name].spec | {"vocab_size": size - 1})  # type: ignore[operator]
+    cause = f"vocab_size: {size - 1} is too small for the {size} tokens of the tokenizer and the objective"
+    remedy = "raise it, leave it out of the recipe's spec, or use a smaller tokenizer"
+    assert refusal(small, tmp_path) == f"{cause}; {remedy}"
+
+
+def test_a_source_vocabulary_that_is_too_small_is_named(made: dict[str, Recipe], tmp_path: Path) -> None:
+    spec = made["recurrent pairs"].spec | {"source_vocab_size": 20}  # type: ignore[operator]
+    message = refusal(made["recurrent pairs"].replace(spec=spec), tmp_path)
+    assert message.startswith("source_vocab_size: 20 is too small for the ")
+
+
+def test_pictures_that_the_model_does_not_take_are_named(made: dict[str, Recipe], tmp_path: Path) -> None:
+    images, file = made["images"], "/images.npz"
+    larger = images.replace(spec=vision() | {"image_size": 12, "num_channels": 3})
+    message = refusal(larger, tmp_path)
+    assert message == f"{file}: its images are 1 x 8 x 8 and the model takes 3 x 12 x 12; change either"
+    fewer = images.replace(spec=vision() | {"head": {"kind": "classification", "num_classes": 2}})
+    assert refusal(fewer, tmp_path) == f"{file}: holds class 2 and the model's 2 classes count from 0; change either"
+    assert refusal(images.replace(data=ImageData()), tmp_path) == (
+        "data.file: no file is given; name one with --images, or in the recipe"
+    )
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_side_that_is_missing_is_named(made: dict[str, Recipe], tmp_path: Path, side: str) -> None:
+    recipe = made["pairs"].replace(data=made["pairs"].data.replace(**{side: ()}))
+    assert refusal(recipe, tmp_path) == f"data.{side}: no {side} is given; name a file with --{side}, or in the recipe"
+
+
+def test_pairs_that_all_are_too_long_are_told(made: dict[str, Recipe], tmp_path: Path) -> None:
+    assert refusal(made["pairs"].replace(sequence_length=1), tmp_path) == (
+        "data: 0 pairs to learn from and 0 held out fit into 1 tokens; give more pairs, or a longer sequence_length"
+    )
+
+
+def test_pairs_need_a_tokenizer_that_ends_texts(made: dict[str, Recipe], tmp_path: Path) -> None:
+    recipe = made["pairs"].replace(data=made["pairs"].data.replace(tokenizer="characters", vocab_size=None))
+    assert refusal(recipe, tmp_path) == (
+        "tokenizer: a tokenizer of kind characters has no token that ends a text; use byte_bpe"
+    )
+
+
+def test_files_of_pairs_do_not_run_into_each_other(made: dict[str, Recipe], tmp_path: Path) -> None:
+    """Two files without a line end at their ends are as one file."""
+    halves: dict[str, list[str]] = {}
+    for side in ("source", "target"):
+        lines = (tmp_path / f"{side}.txt").read_text().splitlines()
+        for number, part in enumerate((lines[:15], lines[15:])):
+            file = tmp_path / f"{side}-{number}.txt"
+            file.write_text("\n".join(part))
+            halves.setdefault(side, []).append(str(file))
+    one = start(tmp_path / "one", made["pairs"], CPU)
+    two = start(tmp_path / "two", made["pairs"].replace(data=made["pairs"].data.replace(**halves)), CPU)
+    assert two.objective.fingerprint == one.objective.fingerprint
+
+
+def test_no_held_out_line_trains_the_tokenizer(made: dict[str, Recipe], tmp_path: Path) -> None:
+    """The last tenth of the lines is longer than all others, and is held out none the less."""
+    for side in ("source", "target"):
+        file = tmp_path / f"{side}.txt"
+        lines = file.read_text().splitlines()
+        file.write_text("\n".join([*lines[:36], "z", *["zebra " * 90] * 3]))
+    tokenizer = start(tmp_path / "run", made["pairs"], CPU).tokenizer
+    assert tokenizer is not None
+    assert len(tokenizer.encode("zebra")) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [("pairs", "source.txt, /target.txt"), ("images", "images.npz"), ("encoder", "text.txt")],
+)
+def test_other_data_are_refused_on_resuming(made: dict[str, Recipe], tmp_path: Path, name: str, files: str) -> None:
+    steps(start(tmp_path / "run", made[name], CPU), 4)
+    file = tmp_path / files.partition(",")[0]
+    if name == "images":
+        with np.load(file) as arrays:
+            np.savez(file, images=arrays["images"] + 1, labels=arrays["labels"])
+    else:
+        file.write_text(file.read_text().replace("token", "taken"))
+    with pytest.raises(ArchetypeError) as caught:
+        resume(tmp_path / "run", CPU)
+    message = str(caught.value).replace(str(tmp_path), "")
+    assert message == f"/{files}: the data are not those that this run began with; restore them, or start a new run"

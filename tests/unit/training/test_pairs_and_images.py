@@ -1,0 +1,134 @@
+"""Learning from pairs, and from images: what is in the loss, and what is not."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from archetype.data.images import Images
+from archetype.data.pairs import Pairs
+from archetype.families.seq2seq import seq2seq
+from archetype.families.transformer import transformer
+from archetype.families.vit import vit
+from archetype.models import EncoderDecoder, build
+from archetype.training.evaluate import evaluate
+from archetype.training.objectives.image_class import ImageClass, ImageClassObjective
+from archetype.training.objectives.sequence_to_sequence import SequenceToSequence, SequenceToSequenceObjective
+from tests.helpers.passes import taught
+from tests.helpers.weights import randomize
+from tests.unit.training.test_text_objectives import held_out
+
+VOCABULARY = 11
+SPECS = {
+    "transformer": transformer(num_layers=1, d_model=8, num_heads=2, d_ff=12, vocab_size=VOCABULARY, context_length=16),
+    "lstm with attention": seq2seq(num_layers=1, d_model=8, vocab_size=VOCABULARY, context_length=16, attention=True),
+}
+
+
+def pair_objective(smoothing: float = 0.0, batch_size: int = 4) -> SequenceToSequenceObjective:
+    drawn = np.random.default_rng(0)
+
+    def text(low: int) -> np.ndarray:
+        return drawn.integers(VOCABULARY, size=drawn.integers(low, 9)).astype(np.int32)
+
+    def some(count: int) -> Pairs:
+        return Pairs([text(1) for _ in range(count)], [text(2) for _ in range(count)])
+
+    return SequenceToSequenceObjective(some(24), some(10), batch_size, 0, SequenceToSequence(label_smoothing=smoothing))
+
+
+@pytest.fixture(params=SPECS)
+def model(request: pytest.FixtureRequest) -> EncoderDecoder:
+    made = randomize(build(SPECS[request.param]))
+    assert isinstance(made, EncoderDecoder)
+    return made
+
+
+def losses_alone(model: EncoderDecoder, pairs: Pairs) -> list[torch.Tensor]:
+    """Of each pair, without any padding, the losses of its tokens."""
+    found = []
+    for source, target in zip(pairs.sources, pairs.targets, strict=True):
+        tokens = torch.from_numpy(target).long()[None]
+        logits = taught(model, torch.from_numpy(source).long()[None], tokens[:, :-1])
+        found.append(cross_entropy(logits[0], tokens[0, 1:], reduction="none"))
+    return found
+
+
+@torch.no_grad()
+def test_the_loss_of_a_padded_batch_is_the_mean_over_the_tokens_of_each_pair_alone(model: EncoderDecoder) -> None:
+    examples = pair_objective()
+    for batch, first in zip(held_out(examples), range(0, 10, 4), strict=True):
+        chosen = slice(first, first + 4)
+        alone = torch.cat(losses_alone(model, Pairs(*(side[chosen] for side in sides(examples)))))
+        assert len({int(count) for count in batch[3]}) > 1, "nothing is padded"
+        found = examples.compute_loss(model, batch)
+        assert found.loss.item() == pytest.approx(alone.mean().item(), rel=1e-5)
+        assert found.num_targets == len(alone)
+    every = torch.cat(losses_alone(model, examples.validation))
+    measured = evaluate(model, examples, "float32")
+    assert measured is not None
+    assert measured.loss == pytest.approx(every.mean().item(), rel=1e-5)
+    assert measured.count == len(every)
+    assert measured.bits_per_byte is None
+
+
+def sides(examples: SequenceToSequenceObjective) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    return examples.validation.sources, examples.validation.targets
+
+
+@torch.no_grad()
+def test_what_stands_in_the_padding_changes_nothing(model: EncoderDecoder) -> None:
+    examples = pair_objective()
+    source, source_counts, target, num_tokens = held_out(examples)[0]
+    expected = examples.compute_loss(model, (source, source_counts, target, num_tokens))
+    for tokens, real in ((source, source_counts), (target, num_tokens)):
+        tokens[torch.arange(tokens.shape[1]) >= real[:, None]] = VOCABULARY - 1
+    found = examples.compute_loss(model, (source, source_counts, target, num_tokens))
+    torch.testing.assert_close(found.loss, expected.loss, rtol=1e-5, atol=0)
+    assert (found.num_targets, found.num_correct) == (expected.num_targets, expected.num_correct)
+
+
+@torch.no_grad()
+def test_labels_are_smoothed_in_training_only(model: EncoderDecoder) -> None:
+    """Szegedy 2015, equation 9: a share of the target is the mean over the vocabulary."""
+    batch = held_out(pair_objective())[0]
+    sharp, smooth = pair_objective(0.0), pair_objective(0.3)
+    assert torch.equal(sharp.compute_loss(model, batch).loss, smooth.compute_loss(model, batch).loss)
+    model.train()
+    source, source_counts, target, num_tokens = batch
+    logs = taught(model, source, target[:, :-1], source_counts, num_tokens - 1).log_softmax(-1)
+    real = torch.arange(logs.shape[1]) < (num_tokens - 1)[:, None]
+    uniform = -logs.mean(-1)[real].mean()
+    expected = 0.7 * sharp.compute_loss(model, batch).loss + 0.3 * uniform
+    torch.testing.assert_close(smooth.compute_loss(model, batch).loss, expected)
+    assert abs(expected - sharp.compute_loss(model, batch).loss) > 1e-3
+
+
+def image_objective(smoothing: float = 0.0) -> ImageClassObjective:
+    drawn = np.random.default_rng(0)
+
+    def some(count: int) -> Images:
+        pixels = drawn.random((count, 1, 4, 4), dtype=np.float32)
+        return Images(pixels, drawn.integers(3, size=count))
+
+    return ImageClassObjective(some(20), some(10), 4, 0, ImageClass(label_smoothing=smoothing))
+
+
+@torch.no_grad()
+def test_the_loss_of_images_is_that_of_their_classes() -> None:
+    sizes = dict(num_layers=1, d_model=8, num_heads=2, patch_size=2, image_size=4, num_channels=1, num_classes=3)
+    model = randomize(build(vit(**sizes)))  # type: ignore[arg-type]
+    examples = image_objective()
+    logits = model(torch.from_numpy(examples.validation.images)).logits
+    labels = torch.from_numpy(examples.validation.labels)
+    found = evaluate(model, examples, "float32")
+    assert found is not None
+    assert found.loss == pytest.approx(cross_entropy(logits, labels).item(), rel=1e-5)
+    assert found.accuracy == pytest.approx((logits.argmax(-1) == labels).float().mean().item())
+    assert found.count == 10
+    batch = examples.batch(0)
+    sharp, smooth = (image_objective(share).compute_loss(model, batch).loss for share in (0.0, 0.3))
+    assert torch.equal(sharp, smooth)
+    model.train()
+    sharp, smooth = (image_objective(share).compute_loss(model, batch).loss for share in (0.0, 0.3))
+    assert abs(sharp - smooth) > 1e-3

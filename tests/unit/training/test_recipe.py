@@ -1,0 +1,110 @@
+"""Recipes as files, and what is wrong with them in words."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from archetype.errors import ArchetypeError
+from archetype.nn.device import resolve_dtype
+from archetype.spec import to_yaml
+from archetype.training.datasets import TextData
+from archetype.training.objectives import NextToken
+from archetype.training.optimizers import AdamW
+from archetype.training.recipe import Recipe, read_recipe
+from archetype.training.schedules import Cosine
+from archetype.training.setup import start
+
+CPU = torch.device("cpu")
+
+
+def test_a_file_and_back(tmp_path: Path, recipe: Recipe) -> None:
+    (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
+    assert read_recipe(tmp_path / "recipe.yaml") == recipe
+
+
+def test_a_run_keeps_the_recipe_it_was_made_with(tmp_path: Path, recipe: Recipe) -> None:
+    start(tmp_path / "run", recipe, CPU)
+    kept = read_recipe(tmp_path / "run" / "recipe.yaml")
+    assert kept == recipe.replace(dtype=resolve_dtype("auto", CPU), objective=NextToken())
+    assert kept.dtype in ("float32", "bfloat16")
+
+
+def of_kind(kind: str, **fields: object) -> dict[str, object]:
+    return {"kind": kind} | fields
+
+
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"steps": 0}, "steps: 0 is too small; use more than 0"),
+    ({"stepz": 5}, "stepz: is not a known key; did you mean steps?"),
+    ({"optimizer": of_kind("adamw", learning_rate=-1)}, "optimizer.learning_rate: -1 is too small; use more than 0.0"),
+    ({"optimizer": of_kind("adamv")}, "optimizer: there is no kind 'adamv'; did you mean adamw?"),
+    ({"schedule": of_kind("cosin")}, "schedule: there is no kind 'cosin'; did you mean cosine?"),
+    ({"data": {"validation_fraction": 1.5}}, "data.validation_fraction: 1.5 is too large; use less than 0.9"),
+    ({"data": of_kind("image")}, "data: there is no kind 'image'; did you mean images?"),
+    ({"data": "text.txt"}, "data: 'text.txt' is not a mapping; write it as {key: value, ...}"),
+    ({"objective": of_kind("next_tokn")}, "objective: there is no kind 'next_tokn'; did you mean next_token?"),
+    ({"dtype": "bfloat61"}, "dtype: 'bfloat61' is not a choice; did you mean bfloat16?"),
+]  # fmt: skip
+RENAMED: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"length": 8}, "", "length", "sequence_length"),
+    ({"clip": 1.0}, "", "clip", "max_grad_norm"),
+    ({"schedule": of_kind("cosine", warmup=3)}, "schedule.", "warmup", "warmup_steps"),
+    ({"schedule": of_kind("cosine", final=0.1)}, "schedule.", "final", "min_lr_ratio"),
+    *(({"data": {"kind": kind, "validation": 0.1}}, "data.", "validation", "validation_fraction")
+      for kind in ("corpus", "pairs", "images")),
+    ({"objective": of_kind("masked_token", share=0.1)}, "objective.", "share", "mask_probability"),
+    ({"objective": of_kind("span_corruption", share=0.1)}, "objective.", "share", "noise_density"),
+    ({"objective": of_kind("span_corruption", mean_span=3)}, "objective.", "mean_span", "mean_span_length"),
+    ({"objective": of_kind("sequence_to_sequence", smoothing=0)}, "objective.", "smoothing", "label_smoothing"),
+    ({"objective": of_kind("image_class", smoothing=0)}, "objective.", "smoothing", "label_smoothing"),
+]  # fmt: skip
+
+
+def test_what_a_recipe_cannot_say_is_refused_with_place_cause_and_remedy() -> None:
+    renamed = [(data, f"{place}{old}: is now called {new}; write {new}") for data, place, old, new in RENAMED]
+    for data, message in (*REFUSALS, *renamed):
+        with pytest.raises(ArchetypeError) as caught:
+            Recipe.parse(data)
+        assert str(caught.value) == message
+
+
+def test_where_there_was_one_kind_only_it_may_be_left_out() -> None:
+    read = Recipe.parse({"optimizer": {"eps": 1e-6}, "schedule": {"warmup_steps": 5}, "data": {"text": ["a"]}})
+    assert (read.optimizer, read.schedule) == (AdamW(eps=1e-6), Cosine(warmup_steps=5))
+    assert read.data == TextData(text=("a",))
+
+
+def test_the_schema_has_every_kind() -> None:
+    kinds = set(re.findall(r'"kind": {"const": "(\w+)"', json.dumps(Recipe.model_json_schema())))
+    assert kinds == {
+        "corpus", "pairs", "images", "next_token", "masked_token", "span_corruption", "sequence_to_sequence",
+        "image_class", "adamw", "cosine",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sequence_length": 99}, "sequence_length: 99 is more than the model's context of 16; use a shorter one"),
+        ({"spec": "llama-huge"}, "llama-huge: there is no preset, file or folder of this name"),
+        (
+            {"spec": {"vocab_size": 99}},
+            "vocab_size: 99 is too small for the 256 tokens of the tokenizer and the objective",
+        ),
+        ({"data": {"text": ()}}, "data.text: no text is given; name a file with --text"),
+    ],
+)
+def test_a_recipe_that_cannot_run_leaves_nothing(
+    tmp_path: Path, recipe: Recipe, fields: dict[str, object], message: str
+) -> None:
+    data = recipe.dump(full=True)
+    for key, value in fields.items():
+        data[key] = data[key] | value if isinstance(value, dict) and isinstance(data[key], dict) else value
+    with pytest.raises(ArchetypeError) as caught:
+        start(tmp_path / "run", Recipe.parse(data), CPU)
+    assert message in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
