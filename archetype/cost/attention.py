@@ -42,6 +42,10 @@ class AttentionCost(MixerCost):
             counts["score_bias"] = own
         if part.score == "additive":
             counts["score"] = self.q_features
+        if part.sinks:
+            counts["sinks"] = self.heads
+        if part.gate is not None:
+            counts["gate"] = linear(d, self._gates(part.gate))
         if isinstance(part.pattern, spec.GlobalWindow) and part.pattern.global_projections:
             counts |= {"q_global": q, "k_global": k, "v_global": v}
         return counts
@@ -56,7 +60,12 @@ class AttentionCost(MixerCost):
             if work.attention == "computed":  # rows of global queries are computed twice, and the second result counts
                 global_tokens = symbol("g", min(pattern.num_global_tokens, work.length.value))
                 pairs = pairs + 2 * work.rows * self.q_features * global_tokens * work.length
-        return counts | {"scores": pairs, "mixture": pairs, "o": tokens * self.q_features}
+        counts |= {"scores": pairs, "mixture": pairs, "o": tokens * self.q_features}
+        return counts | ({} if self.part.gate is None else {"gate": tokens * self._gates(self.part.gate)})
+
+    def _gates(self, gate: spec.OutputGate) -> Formula:
+        """Numbers that multiply a token's heads."""
+        return self.q_features if gate.per == "feature" else self.heads
 
     def state(self, length: int) -> int:
         """Keys and values of the positions that are remembered."""
@@ -65,13 +74,15 @@ class AttentionCost(MixerCost):
     def saved_activations(self, work: TrainingWork) -> int:
         """Inputs, norms, angles, and what the products over pairs save."""
         heads, kv_heads, head_dim, rotary_dim = self.sizes
-        saved = work.input_bytes(self.d.value, projections=3)
+        saved = work.input_bytes(self.d.value, projections=3 if self.part.gate is None else 4)
         for norm, features in zip(self._qk_norms(), (heads * head_dim, kv_heads * head_dim), strict=True):
             saved += norm.saved_activations(work.tokens * features // norm.d.value)
         if self.part.clip_qkv is not None:
             saved += work.tokens * (heads + 2 * kv_heads) * head_dim * work.itemsize
         if work.compute_dtype == "bfloat16":
             saved += self.position.layer_activations(heads, rotary_dim, work)
+        if self.part.gate is not None:  # the numbers, and the heads that they multiply
+            saved += work.tokens * (self._gates(self.part.gate).value + heads * head_dim) * work.itemsize
         shapes = self.pattern.tile_shapes(work)
         return saved + (self._tiled_attention(work, shapes) if shapes else self._dense_attention(work, work.length))
 
@@ -94,11 +105,13 @@ class AttentionCost(MixerCost):
         part, tokens, itemsize = self.part, work.tokens, work.itemsize
         q, kv = tokens * self.q_features.value, work.rows * keys * self.kv_features.value
         pairs = tokens * part.num_heads * keys
-        if part.score == "additive" or part.softcap is not None:
+        if part.score == "additive" or part.softcap is not None or part.sinks:
             if part.score == "additive":  # the sums under tanh twice, once laid out for the product with w
                 scores = 2 * pairs * self.sizes.head_dim * itemsize
             else:
-                scores = pairs * FLOAT32 + (q + kv) * itemsize
+                scores = pairs * FLOAT32 * (part.softcap is not None) + (q + kv) * itemsize
+            if part.sinks:  # their own weights
+                scores += tokens * part.num_heads * FLOAT32
             # before softmax, where scores are held within what it takes, and behind it
             weights = pairs * FLOAT32 * (4 if part.dropout else 2) + (2 * pairs if itemsize == 2 else 0)
             return scores + weights + (kv + q) * itemsize + (work.length * keys if work.causal else 0)

@@ -3,7 +3,7 @@
 from archetype import spec
 from archetype.cost.feedforward import MLPCost
 from archetype.cost.formula import Counts, Formula, prefixed, symbol
-from archetype.cost.registry import FeedForwardCost, cost_of
+from archetype.cost.registry import FeedForwardCost, cost_of, linear
 from archetype.cost.work import FLOAT32, TrainingWork
 
 
@@ -29,7 +29,7 @@ class MixtureOfExpertsCost(FeedForwardCost):
         return self._parameters(self.experts_per_token)
 
     def _parameters(self, experts: Formula) -> Counts:
-        counts = {"router": self.num_experts * self.d}
+        counts = {"router": linear(self.d, self.num_experts, self.part.router.bias)}
         counts |= {f"experts.{name}": experts * count for name, count in self.expert.tensors().items()}
         if self.shared is not None:
             counts |= prefixed("shared.", self.shared.parameters())

@@ -45,7 +45,8 @@ class MLPCost(FeedForwardCost):
         number = work.tokens if tokens is None else tokens
         activation = self.part.activation
         swish = isinstance(activation, spec.Swish)  # a product of its input and a sigmoid
-        vectors = self.saved_inner + (activation not in SAVES_OUTPUT) + swish
+        clamped = 2 * (isinstance(self.part, spec.GatedMLP) and self.part.limit is not None)
+        vectors = self.saved_inner + (activation not in SAVES_OUTPUT) + swish + clamped
         inputs = work.input_bytes(self.d.value, len(self.inputs), number)
         return inputs + number * self.inner.value * vectors * work.itemsize
 

@@ -36,6 +36,16 @@ class MultiHeadProjection(nn.Module):
         self.q_norm, self.k_norm = self._norm(queries), self._norm(keys)
         heads = self.sizes.num_heads, self.sizes.head_dim
         self.score = nn.Parameter(torch.empty(heads)) if attention.score == "additive" else None
+        self.sinks = nn.Parameter(torch.empty(heads[0])) if attention.sinks else None
+        self.gate: nn.Linear | None = None
+        if attention.gate is not None:
+            self.gate = nn.Linear(d_model, queries if attention.gate.per == "feature" else heads[0], bias=False)
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """Sinks start as a score of zero."""
+        if name == "sinks":
+            tensor.zero_()
+        return name == "sinks"
 
     def _norm(self, features: int) -> nn.Module | None:
         """The norm of queries or keys: over each head, or over all `features` together."""
@@ -47,7 +57,8 @@ class MultiHeadProjection(nn.Module):
     def score_function(self) -> ScoreFunction:
         """The score of a query and a key; dropout only while training."""
         scale = self.spec.scale or 1 / math.sqrt(self.sizes.head_dim)
-        return ScoreFunction(scale, self.spec.softcap, self.score, self.spec.dropout if self.training else 0.0)
+        dropout = self.spec.dropout if self.training else 0.0
+        return ScoreFunction(scale, self.spec.softcap, self.score, dropout, self.sinks)
 
     def queries(self, x: Float[Tensor, "B T D"]) -> Heads:
         """Project to query heads (B, H, T, P)."""
@@ -59,12 +70,21 @@ class MultiHeadProjection(nn.Module):
 
     def split_heads_and_norm(self, x: Float[Tensor, "B T HP"], norm: nn.Module | None = None) -> Heads:
         """Split a projection into heads, normalize and clip it."""
+        norm = None if self.spec.qk_norm_after_rope else norm
         if norm is not None and self.spec.qk_norm_over == "all":
             x, norm = norm(x), None
         y = x.view(*x.shape[:2], -1, self.sizes.head_dim).transpose(1, 2)  # (B, H, T, P)
         y = y if norm is None else norm(y)
         bound = self.spec.clip_qkv
         return y if bound is None else y.clamp(-bound, bound)
+
+    def apply_gate(self, y: Heads, x: Float[Tensor, "B T D"]) -> Heads:
+        """Multiply the heads by activation(x Wg), where attention has a gate."""
+        if self.gate is None or self.spec.gate is None:
+            return y
+        activation = torch.sigmoid if self.spec.gate.activation == "sigmoid" else nn.functional.softplus
+        gate: Tensor = activation(self.gate(x)).unflatten(-1, (self.sizes.num_heads, -1)).transpose(1, 2)
+        return y * gate  # (B, H, T, P or 1)
 
     def merge_heads(self, y: Heads) -> Float[Tensor, "B T D"]:
         """Concatenate the heads and project them back to the model's width."""
@@ -109,15 +129,15 @@ class Attention(MultiHeadProjection):
         self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
     ) -> Float[Tensor, "B T D"]:
         """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
-        q = self.apply_rope(self.queries(x), context.positions, context)  # (B, H, T, P)
+        q = self.apply_rope(self.queries(x), context.positions, context, self.q_norm)  # (B, H, T, P)
         k, v = self.keys_and_values(x)  # (B, K, T, P) each
         if cache is None:
-            y = self.full_sequence(q, self.apply_rope(k, context.positions, context), v, context)
+            y = self.full_sequence(q, self.apply_rope(k, context.positions, context, self.k_norm), v, context)
             y = y if self.q_global is None else self.attend_globally(y, x, context)
         else:
             k, v, positions = self.update_cache(k, v, context, cache)  # (B, K, S, P) twice, (b, S)
             y = attend(q, k, v, self.score_function, self.mask(context, positions))
-        return self.merge_heads(y)
+        return self.merge_heads(self.apply_gate(y, x))
 
     def full_sequence(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext) -> Heads:
         """Attend within texts that are complete: by tiles where they have fewer pairs than all."""
@@ -153,9 +173,10 @@ class Attention(MultiHeadProjection):
         """The position bias of scores: the stack's table, or this mixer's own."""
         return context.position_bias if isinstance(self.spec.position, spec.RelativeBias) else self.score_bias
 
-    def apply_rope(self, x: Heads, positions: Tensor, context: ForwardContext) -> Heads:
-        """Rotate queries or keys that stand at `positions`, where positions are rotary."""
-        return x if self.rotary is None else self.rotary(x, positions, context)
+    def apply_rope(self, x: Heads, positions: Tensor, context: ForwardContext, norm: nn.Module | None) -> Heads:
+        """Rotate queries or keys that stand at `positions`, where positions are rotary; perhaps normalize them then."""
+        y = x if self.rotary is None else self.rotary(x, positions, context)
+        return norm(y) if norm is not None and self.spec.qk_norm_after_rope else y
 
     def update_cache(
         self, k: KeyHeads, v: KeyHeads, context: ForwardContext, cache: LayerState
@@ -164,16 +185,18 @@ class Attention(MultiHeadProjection):
         assert isinstance(cache, KVCache)
         if self.spec.keys_follow_length:
             k, v, positions = cache.append(k, v, context)
-            return self.apply_rope(k, positions, context), v, positions
-        return cache.append(self.apply_rope(k, context.positions, context), v, context)
+            return self.apply_rope(k, positions, context, self.k_norm), v, positions
+        return cache.append(self.apply_rope(k, context.positions, context, self.k_norm), v, context)
 
     def attend_globally(self, y: Heads, x: Float[Tensor, "B T D"], context: ForwardContext) -> Heads:
         """Replace the global tokens' results: they attend to all by projections of their own (Beltagy 2020, 3.1)."""
         assert isinstance(self.spec.pattern, spec.GlobalWindow)
         assert self.q_global is not None and self.k_global is not None and self.v_global is not None
         g = min(self.spec.pattern.num_global_tokens, x.shape[1])
-        q = self.apply_rope(self.split_heads_and_norm(self.q_global(x), self.q_norm), context.positions, context)
-        k = self.apply_rope(self.split_heads_and_norm(self.k_global(x), self.k_norm), context.positions, context)
+        q, k = (
+            self.apply_rope(self.split_heads_and_norm(projected, norm), context.positions, context, norm)
+            for projected, norm in ((self.q_global(x), self.q_norm), (self.k_global(x), self.k_norm))
+        )
         v = self.split_heads_and_norm(self.v_global(x))
         mask = None if context.num_tokens is None else present_keys(context.num_tokens, context.positions[0])
         if (bias := self.bias(context)) is not None:
@@ -206,7 +229,8 @@ class CrossAttention(MultiHeadProjection):
         """Let each position of the target attend to the source."""
         keys = torch.arange(source.keys.shape[2], device=x.device)
         present = context.cached("source", lambda: present_keys(source.num_tokens, keys))
-        return self.merge_heads(attend(self.queries(x), source.keys, source.values, self.score_function, present))
+        y = attend(self.queries(x), source.keys, source.values, self.score_function, present)
+        return self.merge_heads(self.apply_gate(y, x))
 
 
 def attend(
@@ -239,7 +263,7 @@ def attend(
     if mask is not None:
         masked = scores.masked_fill(~mask, MASKED) if mask.dtype == torch.bool else scores + mask
         scores = masked.clamp(min=MASKED)
-    weights = nn.functional.dropout(scores.softmax(-1), score.dropout).to(q.dtype)
+    weights = nn.functional.dropout(score.softmax(scores), score.dropout).to(q.dtype)
     return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*q.shape[:3], v.shape[3])
 
 
@@ -261,5 +285,5 @@ def attend_tiles(
         queries, keys, values, mask = gather_tiles(q, k, v, pieces[0], bias, valid)
         return scatter_tiles(attend(queries, keys, values, score, mask), pieces[0], batch=q.shape[0])
     mixtures, sums = zip(*(attend_piece(q, k, v, score, piece, bias, valid) for piece in pieces), strict=True)
-    shares = torch.stack(sums).softmax(0).to(q.dtype)  # (pieces, B, H, T)
+    shares = score.softmax(torch.stack(sums, dim=-1)).movedim(-1, 0).to(q.dtype)  # (pieces, B, H, T)
     return (shares[..., None] * torch.stack(mixtures)).sum(0)

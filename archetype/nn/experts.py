@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.nn.activation import activation
 from archetype.nn.context import ForwardContext
-from archetype.nn.feedforward import MLP, GatedMLP
+from archetype.nn.feedforward import MLP, GatedMLP, gated_product
 from archetype.nn.registry import module_for
 
 Projection = tuple[Tensor, Tensor | None]  # weight and bias of one expert
@@ -28,7 +28,7 @@ class MixtureOfExperts(nn.Module):
     def __init__(self, feedforward: spec.MixtureOfExperts, d_model: int) -> None:
         super().__init__()
         self.spec = feedforward
-        self.router = nn.Linear(d_model, feedforward.num_experts, bias=False)
+        self.router = nn.Linear(d_model, feedforward.num_experts, bias=feedforward.router.bias)
         self.experts = Experts(feedforward.expert, feedforward.num_experts, d_model)
         self.shared = _dense(feedforward.shared, d_model) if feedforward.shared is not None else None
         self.shared_gate = nn.Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
@@ -61,7 +61,8 @@ class MixtureOfExperts(nn.Module):
         """In float32 at least: rounding the logits of near experts would choose another one."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
-            logits = nn.functional.linear(x.to(dtype), self.router.weight.to(dtype))
+            bias = None if self.router.bias is None else self.router.bias.to(dtype)
+            logits = nn.functional.linear(x.to(dtype), self.router.weight.to(dtype), bias)
         match self.spec.router:
             case spec.SoftmaxRouter():
                 return logits.softmax(-1)
@@ -118,8 +119,10 @@ class Experts(nn.Module):
         match expert:
             case spec.MLP():
                 self.projections: tuple[str, ...] = ("up", "down")
+                self.activation = activation(expert.activation)
             case spec.GatedMLP():
                 self.projections = ("gate", "up", "down")
+                self.product = gated_product(expert)
             case _:
                 assert_never(expert)
         for name in self.projections:
@@ -128,7 +131,6 @@ class Experts(nn.Module):
             bias = nn.Parameter(torch.empty(num_experts, shape[0])) if expert.bias else None
             self.register_parameter(f"{name}_bias", bias)
         self.num_experts = num_experts
-        self.activation = activation(expert.activation)
 
     def forward(
         self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"], weights: Float[Tensor, "N k"]
@@ -155,7 +157,7 @@ class Experts(nn.Module):
     def _expert(self, x: Float[Tensor, "n D"], *projections: Projection) -> Float[Tensor, "n D"]:
         *gate, up, down = projections
         hidden = nn.functional.linear(x, *up)
-        hidden = self.activation(nn.functional.linear(x, *gate[0])) * hidden if gate else self.activation(hidden)
+        hidden = self.product(nn.functional.linear(x, *gate[0]), hidden) if gate else self.activation(hidden)
         return nn.functional.linear(hidden, *down)
 
 

@@ -1,5 +1,7 @@
 """The part of a block that works on each position alone: called with the vectors and the ForwardContext."""
 
+from collections.abc import Callable
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -35,8 +37,20 @@ class GatedMLP(nn.Module):
         self.gate = nn.Linear(d_model, d_ff, bias=feedforward.bias)
         self.up = nn.Linear(d_model, d_ff, bias=feedforward.bias)
         self.down = nn.Linear(d_ff, d_model, bias=feedforward.bias)
-        self.activation = activation(feedforward.activation)
+        self.product = gated_product(feedforward)
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
-        y: Tensor = self.down(self.activation(self.gate(x)) * self.up(x))
+        y: Tensor = self.down(self.product(self.gate(x), self.up(x)))
         return y
+
+
+def gated_product(feedforward: spec.GatedMLP) -> Callable[[Tensor, Tensor], Tensor]:
+    """f(gate) * up: with a limit both are clamped before, with a unit offset it is f(gate) * (1 + up) (gpt-oss)."""
+    f, limit = activation(feedforward.activation), feedforward.limit
+
+    def product(gate: Tensor, up: Tensor) -> Tensor:
+        if limit is not None:
+            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        return f(gate) * (1 + up if feedforward.unit_offset else up)
+
+    return product

@@ -14,17 +14,21 @@ MASKED = -1e30  # instead of minus infinity where all keys of a query may be mas
 
 @dataclass(frozen=True)
 class ScoreFunction:
-    """The score of a query and a key. `additive`, (H, P), makes it w^T tanh(q + k)."""
+    """The score of a query and a key, and the softmax over keys.
+
+    `additive`, (H, P), makes a score w^T tanh(q + k); `sinks`, (H,), are logits that take a share of the weights.
+    """
 
     scale: float
     softcap: float | None = None
     additive: Tensor | None = None
     dropout: float = 0.0
+    sinks: Tensor | None = None
 
     @property
     def is_scaled_product(self) -> bool:
         """Whether scores are nothing but scaled products, for which torch has a kernel."""
-        return self.softcap is None and self.additive is None
+        return self.softcap is None and self.additive is None and self.sinks is None
 
     def scores(self, q: Float[Tensor, "B H T P"], k: Float[Tensor, "B K S P"]) -> Float[Tensor, "B H T S"]:
         """All scores, in float32 at least. The G heads that share a key are rows of one product: no key is copied."""
@@ -35,6 +39,13 @@ class ScoreFunction:
         grouped = q.reshape(*k.shape[:2], -1, q.shape[3])  # (B, K, G T, P)
         scores = at_least_float32(grouped @ k.transpose(2, 3)) * self.scale
         return self.apply_softcap(scores.view(*q.shape[:3], k.shape[2]))
+
+    def softmax(self, scores: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H T S"]:
+        """The weights of the keys: what the sinks leave of one (Xiao 2023; gpt-oss)."""
+        if self.sinks is None:
+            return scores.softmax(-1)
+        sinks = self.sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+        return torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
 
     def apply_softcap(self, scores: Tensor) -> Tensor:
         """Bent to c tanh(s / c) (Gemma 2)."""

@@ -4,6 +4,7 @@ from archetype.spec.activation import Activation, Swish
 from archetype.spec.attention import (
     Attention,
     AttentionSizes,
+    OutputGate,
     ProjectionBiases,
 )
 from archetype.spec.base import Spec, fingerprint
@@ -137,6 +138,7 @@ __all__ = [
     "NoScaling",
     "Norm",
     "NormalInitialization",
+    "OutputGate",
     "OutputNorm",
     "PairEmbedding",
     "ParallelResidual",

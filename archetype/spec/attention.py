@@ -37,6 +37,16 @@ Biases = Annotated[
 ]
 
 
+class OutputGate(Spec):
+    """What attention's result is multiplied by before the last projection: activation(x Wg) (Qiu 2025).
+
+    Every feature has a number of its own, or all features of a head share one.
+    """
+
+    per: Literal["feature", "head"] = "feature"
+    activation: Literal["sigmoid", "softplus"] = "sigmoid"
+
+
 class AttentionSizes(NamedTuple):
     """The sizes of one attention, with all defaults filled in."""
 
@@ -53,9 +63,10 @@ class Attention(Mixer):
     K = H is multi-head (Vaswani 2017), K = 1 multi-query (Shazeer 2019), between them grouped-query attention
     (Ainslie 2023): query head h reads key/value head floor(h K / H). Absent: `num_kv_heads` is `num_heads`,
     `head_dim` is d_model / num_heads, `scale` is 1 / sqrt(head_dim). `softcap` bends a score s to c tanh(s / c)
-    (Gemma 2). `qk_norm` normalizes queries and keys before they are turned, each head's or all heads' together
-    (Henry 2020; OLMo 2). `clip_qkv` bounds queries, keys and values to -c ... c (MPT). An `additive` score is
-    w^T tanh(q + k) (Bahdanau 2014). `dropout` falls on the weights.
+    (Gemma 2). `qk_norm` normalizes queries and keys before they are rotated, or after it with `qk_norm_after_rope`
+    (Hunyuan), each head's or all heads' together (Henry 2020; OLMo 2). `clip_qkv` bounds queries, keys and values to
+    -c ... c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`, a learned logit of each head
+    stands beside the scores in the softmax, and its weight goes to no value (gpt-oss). `dropout` falls on the weights.
     """
 
     renamed: ClassVar[dict[str, str]] = {"clip": "clip_qkv"}
@@ -70,6 +81,9 @@ class Attention(Mixer):
     clip_qkv: Positive | None = None
     qk_norm: VectorNorm = NoNorm()
     qk_norm_over: Literal["head", "all"] = "head"
+    qk_norm_after_rope: Flag = False
+    sinks: Flag = False
+    gate: OutputGate | None = None
     position: AnyMixerPosition = NoPosition()
     pattern: AnyPattern = Full()
     dropout: Probability = 0.0
@@ -95,6 +109,11 @@ class Attention(Mixer):
                 invalid("position", cause, "use relative_bias or alibi, or score dot")
             if not isinstance(self.pattern, Full):
                 invalid("pattern", "additive scores are computed in full", "use pattern full, or score dot")
+        if self.qk_norm_after_rope and (
+            not isinstance(self.position, Rotary) or isinstance(self.qk_norm, NoNorm) or self.qk_norm_over == "all"
+        ):
+            cause = "needs rotary positions and a qk_norm of each head"
+            invalid("qk_norm_after_rope", cause, "leave it out, or give both")
         if isinstance(self.position, Alibi) and isinstance(self.pattern, GlobalWindow | BigBird):
             cause = "alibi fades distant tokens, and global tokens are there to be seen from far"
             invalid("position", cause, "use learned positions in the embedding, or pattern window")

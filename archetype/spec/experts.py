@@ -14,6 +14,7 @@ class SoftmaxRouter(Spec):
 
     `renormalize` makes the chosen weights sum to one; then they are multiplied by `scale`. An `expert_bias` for each
     expert is added where experts are chosen and nowhere else (DeepSeek-AI 2024b, equation 16); training leaves it.
+    A `bias` of the logits is an ordinary one (gpt-oss).
     """
 
     renamed: ClassVar[dict[str, str]] = {"correction": "expert_bias"}
@@ -21,6 +22,7 @@ class SoftmaxRouter(Spec):
     renormalize: Flag = False
     scale: Positive = 1.0
     expert_bias: Flag = False
+    bias: Flag = False
 
 
 class SigmoidRouter(Spec):
@@ -31,6 +33,7 @@ class SigmoidRouter(Spec):
     renormalize: Flag = False
     scale: Positive = 1.0
     expert_bias: Flag = False
+    bias: Flag = False
 
 
 Router = Annotated[SoftmaxRouter | SigmoidRouter, Field(discriminator="kind")]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from archetype.spec.activation import Activation
-from archetype.spec.base import Flag, Size, Spec, WideSize
+from archetype.spec.base import Flag, Positive, Size, Spec, WideSize
 from archetype.spec.part import ByKind, Part, part
 
 
@@ -48,10 +48,13 @@ class MLP(_Projected):
 class GatedMLP(_Projected):
     """down(activation(gate(x)) * up(x)) (Shazeer 2020).
 
-    Activation sigmoid is GLU, relu ReGLU, gelu GeGLU, silu SwiGLU.
+    Activation sigmoid is GLU, relu ReGLU, gelu GeGLU, silu SwiGLU. A `limit` l holds gate(x) below l and up(x) within
+    -l ... l; `unit_offset` multiplies by 1 + up(x) (gpt-oss has both).
     """
 
     kind: Literal["gated"] = "gated"
+    limit: Positive | None = None
+    unit_offset: Flag = False
 
 
 Expert = Annotated[MLP | GatedMLP, Field(discriminator="kind")]

@@ -49,6 +49,9 @@ SCORES: dict[str, dict[str, Any]] = {
     "dot": {},
     "capped": {"softcap": 1.5, "scale": 0.7},
     "normed": {"qk_norm": spec.RMSNorm()},
+    "sinks": {"sinks": True},
+    "gated": {"gate": spec.OutputGate(), "sinks": True, "softcap": 2.0},
+    "gated-heads": {"gate": spec.OutputGate(per="head", activation="softplus")},
     "additive": {"score": "additive"},
 }
 LATENT = spec.LatentAttention(num_heads=2, kv_lora_rank=3, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=5)

@@ -91,6 +91,11 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "relative bias": attending(position=RELATIVE),
     "additive": attending(score="additive"),
     "softcap": attending(softcap=5.0),
+    "sinks": attending(sinks=True),
+    "sinks, tiles": attending(sinks=True, pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
+    "gate": attending(gate={}, position={"kind": "rotary"}),
+    "gate by head": attending(gate={"per": "head", "activation": "softplus"}, softcap=5.0),
+    "qk norm after rope": attending(qk_norm={"kind": "rms"}, qk_norm_after_rope=True, position={"kind": "rotary"}),
     "qk norm": attending(qk_norm={"kind": "layer"}),
     "window": attending(pattern={"kind": "window", "size": 5}),
     "strided": attending(pattern={"kind": "strided", "stride": 4}),
@@ -105,9 +110,17 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "hybrid": decoder(block(mixer={"kind": "mamba"}), block(), block(mixer={"kind": "mamba"}), block()),
     "plain": decoder({"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm"}}),
     "no feed-forward": decoder(block(feedforward={"kind": "none"})),
+    "clamped": decoder(
+        block(feedforward=GATED | {"activation": {"kind": "swish", "beta": 1.7}, "limit": 0.5, "unit_offset": True})
+    ),
     "mlp": decoder(block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "relu", "bias": True})),
     "experts": decoder(block(feedforward=experts())),
     "biased experts, shared": decoder(block(feedforward=experts(expert=GATED | {"bias": True}, shared=GATED))),
+    "clamped experts": decoder(
+        block(
+            feedforward=experts(router={"kind": "softmax", "bias": True}, expert=GATED | {"limit": 0.5, "bias": True})
+        )
+    ),
     "plain experts": decoder(
         block(), block(feedforward=experts(expert={"kind": "mlp", "d_ff": 9, "activation": "relu"}))
     ),

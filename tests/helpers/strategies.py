@@ -67,17 +67,17 @@ def experts(wild: bool = False) -> SearchStrategy[spec.Expert]:
     """Every feed-forward part that may be one of many."""
     rule = st.builds(spec.EightThirds, multiple_of=counts(1, 16, wild))
     widths = st.one_of(counts(1, 24, wild), rule)
-    return st.one_of(
-        st.builds(part, d_ff=widths, activation=activations(wild), bias=st.booleans())
-        for part in (spec.MLP, spec.GatedMLP)
-    )
+    common = {"d_ff": widths, "activation": activations(wild), "bias": st.booleans()}
+    limit = st.none() | positive(0.1, 4.0, wild)
+    gated = st.builds(spec.GatedMLP, limit=limit, unit_offset=st.booleans(), **common)
+    return st.builds(spec.MLP, **common) | gated
 
 
 def routers(wild: bool = False) -> SearchStrategy[spec.Router]:
     """Every way to weigh experts."""
     scale = positive(0.25, 2.0, wild)
     return st.one_of(
-        st.builds(part, renormalize=st.booleans(), scale=scale, expert_bias=st.booleans())
+        st.builds(part, renormalize=st.booleans(), scale=scale, expert_bias=st.booleans(), bias=st.booleans())
         for part in (spec.SoftmaxRouter, spec.SigmoidRouter)
     )
 
@@ -206,6 +206,12 @@ def biases() -> SearchStrategy[spec.ProjectionBiases]:
     return st.builds(spec.ProjectionBiases, **dict.fromkeys("qkvo", st.booleans()))
 
 
+def output_gates() -> SearchStrategy[spec.OutputGate]:
+    """Every gate on attention's result."""
+    per, activation = st.sampled_from(["feature", "head"]), st.sampled_from(["sigmoid", "softplus"])
+    return st.builds(spec.OutputGate, per=per, activation=activation)
+
+
 @st.composite
 def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = False) -> spec.Attention:
     """Attention that fits a place; to a source, without positions and patterns."""
@@ -227,6 +233,8 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
     position = draw(st.one_of(positions))
     if isinstance(position, spec.RelativeBias) and place.relative is not None:
         num_heads, head_dim = place.relative[1], size
+    norm, over = draw(vector_norms(wild)), draw(st.sampled_from(["head", "all"]))
+    turns = isinstance(position, spec.Rotary) and over == "head" and not isinstance(norm, spec.NoNorm)
     follows = isinstance(position, spec.Rotary) and isinstance(position.scaling, spec.DynamicScaling)
     if isinstance(pattern, spec.GlobalWindow) and follows:
         pattern = pattern.replace(global_projections=False)
@@ -239,8 +247,11 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         scale=draw(st.none() | positive(0.1, 1.5, wild)) if score == "dot" else None,
         softcap=draw(st.none() | positive(0.5, 8.0, wild)) if score == "dot" else None,
         clip_qkv=draw(st.none() | positive(0.1, 2.0, wild)),
-        qk_norm=draw(vector_norms(wild)),
-        qk_norm_over=draw(st.sampled_from(["head", "all"])),
+        qk_norm=norm,
+        qk_norm_over=over,
+        qk_norm_after_rope=turns and draw(st.booleans()),
+        sinks=draw(st.booleans()),
+        gate=draw(st.none() | output_gates()),
         position=position,
         pattern=pattern,
         dropout=draw(probabilities()),

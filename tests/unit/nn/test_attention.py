@@ -82,8 +82,13 @@ def reference(part: Attention, x: Tensor, scale: float | None = None, num_tokens
                         score -= 2 ** (-8 * (head + 1) / heads) * abs(i - j)
                     scores.append(score)
                 weights = [math.exp(score - max(scores)) for score in scores]
+                total = sum(weights) + (0 if part.sinks is None else math.exp(float(part.sinks[head]) - max(scores)))
                 for j, weight in zip(seen, weights, strict=True):
-                    mixed[row, i, own] += weight / sum(weights) * v[row, j, shared]
+                    mixed[row, i, own] += weight / total * v[row, j, shared]
+    if part.gate is not None:
+        gate = project(part.gate, x)
+        gate = 1 / (1 + (-gate).exp()) if chosen.gate.activation == "sigmoid" else (1 + gate.exp()).log()
+        mixed = mixed * gate.repeat_interleave(heads * size // gate.shape[-1], dim=-1)
     return project(part.o, mixed)
 
 
@@ -114,7 +119,18 @@ CHOICES: dict[str, dict[str, Any]] = {
     "qk_norm": {"qk_norm": spec.RMSNorm(eps=0.1)},
     "alibi": {"position": spec.Alibi()},
     "additive alibi": {"score": "additive", "position": spec.Alibi()},
-    "everything": {"softcap": 0.5, "qk_norm": spec.RMSNorm(), "position": spec.Alibi(), "pattern": spec.Window(size=5)},
+    "sinks": {"sinks": True},
+    "sinks of joined pieces": {"sinks": True, "pattern": spec.Fixed(stride=3, num_summary=1)},
+    "gate": {"gate": spec.OutputGate()},
+    "gate of heads": {"gate": spec.OutputGate(per="head", activation="softplus")},
+    "everything": {
+        "softcap": 0.5,
+        "qk_norm": spec.RMSNorm(),
+        "position": spec.Alibi(),
+        "pattern": spec.Window(size=5),
+        "sinks": True,
+        "gate": spec.OutputGate(),
+    },
 }
 
 
@@ -149,6 +165,17 @@ def test_heads_are_normalized_before_they_are_turned() -> None:
     assert distance(run(part), part.merge_heads(weights @ part.keys_and_values(X)[1])) < 1e-6
 
 
+def test_heads_are_normalized_after_they_are_turned_where_the_specification_says_so() -> None:
+    part = build(qk_norm=spec.RMSNorm(), qk_norm_after_rope=True, position=spec.Rotary())
+    at = torch.arange(T).expand(B, -1)
+    context = ForwardContext(at, None, starts_at_zero=True)
+    q, k = ((project(X).unflatten(-1, (4, 6)).transpose(1, 2)) for project in (part.q, part.k))
+    turned = (Rotary(spec.Rotary(), part.sizes)(x, at, context) for x in (q, k))
+    q, k = (norm(x) for norm, x in zip((part.q_norm, part.k_norm), turned, strict=True))
+    weights = (q @ k.transpose(2, 3) / math.sqrt(6)).masked_fill(~torch.ones(T, T).tril().bool(), -math.inf).softmax(-1)
+    assert distance(run(part), part.merge_heads(weights @ part.keys_and_values(X)[1])) < 1e-6
+
+
 def test_names_of_parameters() -> None:
     def names(**fields: Any) -> set[str]:
         return {name for name, _ in build(causal=False, **fields).named_parameters()}
@@ -156,6 +183,7 @@ def test_names_of_parameters() -> None:
     weights = {f"{name}.weight" for name in "qkvo"}
     assert names() == names(position=spec.Rotary()) == names(position=spec.Alibi(), softcap=1.0) == weights
     assert names(score="additive") == weights | {"score"}
+    assert names(sinks=True, gate=spec.OutputGate()) == weights | {"sinks", "gate.weight"}
     assert names(qk_norm=spec.RMSNorm()) == weights | {"q_norm.weight", "k_norm.weight"}
     pattern = spec.GlobalWindow(size=4, global_projections=True)
     own = {f"{name}_global.{kind}" for name in "qkv" for kind in ("weight", "bias")}
@@ -332,6 +360,12 @@ STATEFUL: dict[str, dict[str, Any]] = {
     "fixed": {"pattern": PATTERNS["fixed"], "qk_norm": spec.RMSNorm()},
     "global": {"pattern": PATTERNS["global"]},
     "additive": {"score": "additive", "position": spec.Alibi()},
+    "sinks": {"sinks": True, "pattern": spec.Window(size=6), "gate": spec.OutputGate()},
+    "norm after rope": {
+        "qk_norm": spec.RMSNorm(),
+        "qk_norm_after_rope": True,
+        "position": spec.Rotary(scaling=spec.DynamicScaling(factor=2.0, original_context_length=100)),
+    },
 }
 stateful = pytest.mark.parametrize("choice", STATEFUL)
 

@@ -66,7 +66,10 @@ def reference(part: CrossAttention, num_tokens: list[int]) -> Tensor:
                         scores.append(part.score[head].double() @ torch.tanh(query + key))
                     else:
                         scores.append(query @ key * (part.spec.scale or 1 / math.sqrt(size)))
-                mixed[row, i, own] = torch.stack(scores).softmax(0) @ v[row, :count, shared]
+                sinks = [] if part.sinks is None else [part.sinks[head].double()]
+                mixed[row, i, own] = torch.stack(scores + sinks).softmax(0)[:count] @ v[row, :count, shared]
+    if part.gate is not None:
+        mixed = mixed * torch.sigmoid(linear(part.gate, x))
     return linear(part.o, mixed)
 
 
@@ -76,6 +79,8 @@ CHOICES: dict[str, dict[str, Any]] = {
     "scale": {"scale": 0.9, "head_dim": 5},
     "additive": {"score": "additive"},
     "qk_norm": {"qk_norm": spec.RMSNorm(eps=0.1)},
+    "sinks": {"sinks": True},
+    "gate": {"gate": spec.OutputGate(), "sinks": True},
     "additive qk_norm": {"score": "additive", "qk_norm": spec.RMSNorm()},
 }
 choices = pytest.mark.parametrize("choice", CHOICES)

@@ -35,6 +35,13 @@ def test_a_gated_mlp_activates_the_gate_and_not_what_it_gates(bias: bool) -> Non
     assert distance(part(X, CONTEXT), affine(part.down, gate / (1 + (-up).exp()))) > 1e-2
 
 
+def test_a_limit_clamps_both_and_an_offset_adds_one_to_what_is_gated() -> None:
+    chosen = spec.GatedMLP(d_ff=10, activation=spec.Swish(beta=1.702), limit=0.3, unit_offset=True)
+    part = randomize(build_feedforward(chosen, 6))
+    gate, up = affine(part.gate, X.double()).clamp(max=0.3), affine(part.up, X.double()).clamp(-0.3, 0.3)
+    assert distance(part(X, CONTEXT), affine(part.down, gate * torch.sigmoid(1.702 * gate) * (1 + up))) < 1e-6
+
+
 @pytest.mark.parametrize(
     ("d_model", "multiple_of", "width"),
     [
