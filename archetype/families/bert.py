@@ -1,18 +1,19 @@
 """BERT (Devlin 2018), and what models that follow it change; as transformers' `bert` writes it."""
 
+from typing import Any
+
 from archetype import spec
 from archetype.families.classes import read_classes, write_classes
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Row, Values, expect_kind, ignored
-from archetype.families.rules import Rule, linear_rules, rule
+from archetype.families.rules import Rule, rule, weight_rules
 from archetype.families.standard_block import standard_block
 
 
 def bert(
     *,
-    name: str = "",
     num_layers: int,
     d_model: int,
     num_heads: int,
@@ -28,36 +29,37 @@ def bert(
     qkv_bias: bool = True,
     embedding_scale: float = 1.0,
     head: spec.EncoderHead | None = None,
-    pooler: bool = False,
     tied: bool = True,
     dropout: float = 0.0,
     attention_dropout: float | None = None,
     std: float = 0.02,
+    **model: Any,
 ) -> spec.Encoder:
-    """An encoder of BERT's design, by default with the head that names hidden tokens; `patterns` go by layer."""
+    """An encoder of BERT's design, by default with the head that names hidden tokens; `patterns` go by layer.
+
+    `model` are further fields of `spec.Encoder`.
+    """
     norm = spec.LayerNorm(eps=eps)
     block = standard_block(
         wiring=spec.PostNorm(norm=norm),
         num_heads=num_heads,
         d_ff=d_ff or 4 * d_model,
         activation=activation,
+        qkv_bias=qkv_bias,
         attention_dropout=dropout if attention_dropout is None else attention_dropout,
         dropout=dropout,
     )
-    biases = spec.ProjectionBiases(q=qkv_bias, k=qkv_bias, v=qkv_bias, o=True)
-    blocks = (block.replace(mixer=block.mixer.replace(pattern=pattern, bias=biases)) for pattern in patterns)
     return spec.Encoder(
-        name=name,
         vocab_size=vocab_size,
         context_length=context_length,
         d_model=d_model,
         embedding=spec.Embedding(
             position=position, scale=embedding_scale, num_token_types=num_token_types, norm=norm, dropout=dropout
         ),
-        layers=spec.cycle(num_layers, *blocks),
-        pooler=pooler,
+        layers=spec.cycle(num_layers, *(block.replace(mixer=block.mixer.replace(pattern=one)) for one in patterns)),
         head=head or spec.MaskedLanguageModelHead(activation=head_activation or activation, norm=norm, tied=tied),
         initialization=spec.NormalInitialization(std=std),
+        **model,
     )
 
 
@@ -91,7 +93,7 @@ DESIGN: tuple[Row, ...] = (
     Key("intermediate_size", "d_ff", 3072),
     Key("vocab_size", "vocab_size", 30_522),
     Key("max_position_embeddings", "context_length", 512),
-    Key("type_vocab_size", "num_token_types", 2, path="embedding.num_token_types"),
+    Key("type_vocab_size", "num_token_types", 2),
     Key("hidden_act", "activation", "gelu"),
     Key("layer_norm_eps", "eps", 1e-12, path="block.wiring.norm.eps"),
     Key("tie_word_embeddings", "tied", True),
@@ -119,49 +121,34 @@ def architecture(prefix: str, model: spec.ModelSpec) -> str:
             return f"{prefix}Model"
 
 
-def body_rules(prefix: str) -> tuple[Rule, ...]:
-    """Embeddings and layers, which all formats of BERT's kind name alike below `prefix`."""
-    tables = (
-        ("word_embeddings", "token"),
-        ("position_embeddings", "position"),
-        ("token_type_embeddings", "token_type"),
-    )
-    projections = (("query", "q"), ("key", "k"), ("value", "v"))
-    parts = (
-        ("attention.output.dense", "mixer.o"),
-        ("attention.output.LayerNorm", "mixer_norm"),
-        ("intermediate.dense", "feedforward.up"),
-        ("output.dense", "feedforward.down"),
-        ("output.LayerNorm", "feedforward_norm"),
-    )
-    layer = f"{prefix}encoder.layer.{{i}}."
-    return (
-        *(rule(f"{prefix}embeddings.{hf}.weight", f"embedding.{param}.weight") for hf, param in tables),
-        *linear_rules(f"{prefix}embeddings.", "embedding.", [("LayerNorm", "norm")]),
-        *linear_rules(f"{layer}attention.self.", "blocks.{i}.mixer.", projections),
-        *linear_rules(layer, "blocks.{i}.", parts),
-    )
+# Embeddings and layers, which all formats of BERT's kind name alike below their own prefix.
+BODY = """
+    bert.embeddings.{word,position,token_type}_embeddings   embedding.{token,position,token_type}
+    bert.embeddings.LayerNorm                               embedding.norm
+    bert.encoder.layer.{i}.attention.self.{query,key,value}   blocks.{i}.mixer.{q,k,v}
+    bert.encoder.layer.{i}.attention.output.dense           blocks.{i}.mixer.o
+    bert.encoder.layer.{i}.attention.output.LayerNorm       blocks.{i}.mixer_norm
+    bert.encoder.layer.{i}.intermediate.dense               blocks.{i}.feedforward.up
+    bert.encoder.layer.{i}.output.dense                     blocks.{i}.feedforward.down
+    bert.encoder.layer.{i}.output.LayerNorm                 blocks.{i}.feedforward_norm
+"""
+
+
+def masked_rules(model: spec.ModelSpec, prefix: str = "cls.predictions.") -> tuple[Rule, ...]:
+    """The table of the head for masked tokens, and its bias: beside it where it is the embedding's, else with it."""
+    head = expect_kind(spec.Encoder, model, "kind").head
+    tied = not isinstance(head, spec.MaskedLanguageModelHead) or head.tied
+    bias = rule(f"{prefix}bias" if tied else f"{prefix}decoder.bias", "lm_head.bias")
+    return rule(f"{prefix}decoder.weight", "lm_head.weight"), bias
 
 
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
-    """The bias of the logits lies beside their table where it is the embedding's, and with it where it is not."""
-    head = expect_kind(spec.Encoder, model, "kind").head
-    tied = not isinstance(head, spec.MaskedLanguageModelHead) or head.tied
-    return (
-        *body_rules("bert."),
-        *linear_rules("bert.", "", [("pooler.dense", "pooler")]),
-        *masked_rules("cls.predictions.", tied),
-        *linear_rules("", "", [("classifier", "classifier")]),
-    )
-
-
-def masked_rules(prefix: str, tied: bool) -> tuple[Rule, ...]:
-    """The head that names hidden tokens."""
-    return (
-        *linear_rules(prefix, "lm_head.", [("transform.dense", "dense"), ("transform.LayerNorm", "norm")]),
-        rule(f"{prefix}decoder.weight", "lm_head.weight"),
-        rule(f"{prefix}bias" if tied else f"{prefix}decoder.bias", "lm_head.bias"),
-    )
+    """Of a model with any of the heads."""
+    return weight_rules(f"""{BODY}
+        bert.pooler.dense                                   pooler
+        cls.predictions.transform.{{dense,LayerNorm}}       lm_head.{{dense,norm}}
+        classifier                                          classifier
+    """) + masked_rules(model)
 
 
 COPIES = {"cls.predictions.decoder.weight": "embedding.token.weight", "cls.predictions.decoder.bias": "lm_head.bias"}

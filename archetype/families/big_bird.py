@@ -3,12 +3,12 @@
 from typing import Any
 
 from archetype import spec
-from archetype.families.bert import COPIES, DESIGN, PARTS, architecture, bert, body_rules, masked_rules
+from archetype.families.bert import BODY, COPIES, DESIGN, LEFT_OUT, PARTS, architecture, bert, masked_rules
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Key, Values, expect_kind, with_defaults
-from archetype.families.rules import Rule, linear_rules
+from archetype.families.rules import Rule, weight_rules
 
 
 def bigbird(
@@ -64,15 +64,12 @@ KEYS = ConfigTable(bigbird, (
 
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     """As BERT's, but for the pooler; a head for classes has it within."""
-    head = expect_kind(spec.Encoder, model, "kind").head
-    classes = isinstance(head, spec.ClassificationHead)
-    tied = not isinstance(head, spec.MaskedLanguageModelHead) or head.tied
-    return (
-        *body_rules("bert."),
-        *linear_rules("", "", [("classifier.dense" if classes else "bert.pooler", "pooler")]),
-        *linear_rules("", "", [("classifier.out_proj", "classifier")]),
-        *masked_rules("cls.predictions.", tied),
-    )
+    classes = isinstance(expect_kind(spec.Encoder, model, "kind").head, spec.ClassificationHead)
+    return weight_rules(f"""{BODY}
+        {"classifier.dense" if classes else "bert.pooler"}   pooler
+        classifier.out_proj                                  classifier
+        cls.predictions.transform.{{dense,LayerNorm}}        lm_head.{{dense,norm}}
+    """) + masked_rules(model)
 
 
 TINY = spec.BigBird(block=8, random_blocks=1, dense_up_to_blocks=7)
@@ -82,9 +79,5 @@ FAMILY = Family("big_bird", {
         "bigbird-large": dict(num_layers=24, d_model=1024, num_heads=16),
     }),
     **tiny(bigbird, {"bigbird-tiny": dict(num_layers=2, num_heads=4, pattern=TINY, vocab_size=257)}),
-}, Format("big_bird", lambda model: architecture("BigBird", model), KEYS, rules, "bert.", (
-    r"(bert\.)?embeddings\.(position_ids|token_type_ids)",
-    r"cls\.seq_relationship\..*",
-    r"(bert\.)?pooler\..*",
-    r"cls\.predictions\.bias",
-), COPIES))  # fmt: skip
+}, Format("big_bird", lambda model: architecture("BigBird", model), KEYS, rules, "bert.",
+    (*LEFT_OUT, r"(bert\.)?embeddings\.token_type_ids"), COPIES))  # fmt: skip

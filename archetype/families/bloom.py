@@ -1,48 +1,26 @@
 """BLOOM (BigScience 2022): ALiBi, and a norm after the embedding; as transformers' `bloom` writes it."""
 
+from typing import Any
+
 from archetype import spec
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Expected, Key, expect_kind, ignored
-from archetype.families.rules import Rule, linear_rules, rule
-from archetype.families.standard_block import standard_block
+from archetype.families.rules import Rule, weight_rules
+from archetype.families.standard_block import standard_decoder
 
 
-def bloom(
-    *,
-    name: str = "",
-    num_layers: int,
-    d_model: int,
-    num_heads: int,
-    vocab_size: int = 250_880,
-    context_length: int = 2048,
-    eps: float = 1e-5,
-    dropout: float = 0.0,
-    attention_dropout: float = 0.0,
-    tied: bool = True,
-    std: float = 0.02,
-) -> spec.Decoder:
-    """A decoder of BLOOM's design."""
+def bloom(*, vocab_size: int = 250_880, context_length: int = 2048, eps: float = 1e-5, **design: Any) -> spec.Decoder:
+    """A decoder of BLOOM's design; `design` is as in `standard_decoder`."""
     norm = spec.LayerNorm(eps=eps)
-    block = standard_block(
-        wiring=spec.PreNorm(norm=norm),
-        num_heads=num_heads,
-        d_ff=4 * d_model,
-        activation="gelu_tanh",
-        position=spec.Alibi(),
-        attention_dropout=attention_dropout,
-        dropout=dropout,
-    )
-    return spec.Decoder(
-        name=name,
+    return standard_decoder(
+        norm=norm,
         vocab_size=vocab_size,
         context_length=context_length,
-        d_model=d_model,
-        embedding=spec.Embedding(norm=norm),
-        layers=spec.repeat(num_layers, block),
-        final_norm=norm,
-        head=spec.LanguageModelHead(tied=tied),
-        initialization=spec.NormalInitialization(std=std),
+        activation="gelu_tanh",
+        position=spec.Alibi(),
+        model={"embedding": spec.Embedding(norm=norm)},
+        **design,
     )
 
 
@@ -67,26 +45,18 @@ KEYS = ConfigTable(bloom, (
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     """Queries, keys and values lie in one matrix, head by head."""
     mixer = expect_kind(spec.Attention, expect_kind(spec.Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
-    block, layer = "transformer.h.{i}", "blocks.{i}"
-    pairs = (
-        ("transformer.word_embeddings_layernorm", "embedding.norm"),
-        (f"{block}.input_layernorm", f"{layer}.mixer_norm"),
-        (f"{block}.self_attention.dense", f"{layer}.mixer.o"),
-        (f"{block}.post_attention_layernorm", f"{layer}.feedforward_norm"),
-        (f"{block}.mlp.dense_h_to_4h", f"{layer}.feedforward.up"),
-        (f"{block}.mlp.dense_4h_to_h", f"{layer}.feedforward.down"),
-        ("transformer.ln_f", "final_norm"),
-    )
-    fused = f"{block}.self_attention.query_key_value"
-    return (
-        rule("transformer.word_embeddings.weight", "embedding.token.weight"),
-        *linear_rules("", "", pairs),
-        *(
-            rule(f"{fused}.{kind}", *(f"{layer}.mixer.{name}.{kind}" for name in "qkv"), heads=mixer.num_heads)
-            for kind in ("weight", "bias")
-        ),
-        rule("lm_head.weight", "lm_head.weight"),
-    )
+    return weight_rules("""
+        transformer.word_embeddings                   embedding.token
+        transformer.word_embeddings_layernorm         embedding.norm
+        transformer.h.{i}.input_layernorm             blocks.{i}.mixer_norm
+        transformer.h.{i}.self_attention.dense        blocks.{i}.mixer.o
+        transformer.h.{i}.post_attention_layernorm    blocks.{i}.feedforward_norm
+        transformer.h.{i}.mlp.dense_{h_to_4h,4h_to_h}   blocks.{i}.feedforward.{up,down}
+        transformer.ln_f                              final_norm
+        lm_head                                       lm_head
+    """) + weight_rules(
+        "transformer.h.{i}.self_attention.query_key_value blocks.{i}.mixer.{q,k,v}", heads=mixer.num_heads
+    )  # fmt: skip
 
 
 FAMILY = Family("bloom", {

@@ -7,20 +7,11 @@ from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
-from archetype.families.keys import (
-    ConfigTable,
-    Converted,
-    Expected,
-    Key,
-    Values,
-    check_width,
-    expect_kind,
-    ignored,
-    width,
-)
-from archetype.families.llama import BLOCK, GATED, INV_FREQ, LAYER, PRE_NORMS
+from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, expect_kind, ignored, width
+from archetype.families.llama import FRAME, GATED_MLP, INV_FREQ, PRE_NORMS
 from archetype.families.rope import read_rotary, write_rotary
-from archetype.families.rules import linear_rules, rule
+from archetype.families.rules import weight_rules
+from archetype.families.standard_block import decoder
 
 # 4,096 tokens stretched to 40 times as many (section 3.1.4)
 LONG = spec.Rotary(
@@ -31,10 +22,8 @@ LONG = spec.Rotary(
 
 def deepseek_v2(
     *,
-    name: str = "",
     num_layers: int,
     d_model: int,
-    num_heads: int,
     d_ff: int,
     num_experts: int,
     experts_per_token: int,
@@ -43,44 +32,37 @@ def deepseek_v2(
     num_dense_layers: int = 1,
     groups: spec.ExpertGroups | None = None,
     router_scale: float = 1.0,
+    balance_loss: float = 0.001,
     q_lora_rank: int | None = None,
-    kv_lora_rank: int = 512,
     qk_nope_head_dim: int = 128,
     qk_rope_head_dim: int = 64,
-    v_head_dim: int = 128,
     position: spec.Rotary = LONG,
-    vocab_size: int = 102_400,
-    context_length: int = 163_840,
     activation: spec.Activation = "silu",
     eps: float = 1e-6,
     attention_bias: bool = False,
     mlp_bias: bool = False,
     attention_dropout: float = 0.0,
-    balance_loss: float = 0.001,
     tied: bool = False,
     std: float = 0.02,
+    name: str = "",
+    vocab_size: int = 102_400,
+    context_length: int = 163_840,
+    **mixer: Any,
 ) -> spec.Decoder:
     """A decoder of DeepSeek-V2's design: `num_dense_layers` with a plain `d_ff`, then layers with experts.
 
-    Queries go through a vector of `q_lora_rank` features, or directly where it is None. The shared experts, which every
-    token has, are one that is as wide as all of them.
+    Queries go through a vector of `q_lora_rank` features, or directly where it is None; `mixer` are further fields of
+    `spec.LatentAttention`. The shared experts, which every token has, are one that is as wide as all of them.
     """
-    norm = spec.RMSNorm(eps=eps)
-    dense = spec.Block(
-        wiring=spec.PreNorm(norm=norm),
-        mixer=spec.LatentAttention(
-            num_heads=num_heads,
-            query=spec.DirectQuery() if q_lora_rank is None else spec.LowRankQuery(rank=q_lora_rank),
-            kv_lora_rank=kv_lora_rank,
-            qk_nope_head_dim=qk_nope_head_dim,
-            qk_rope_head_dim=qk_rope_head_dim,
-            v_head_dim=v_head_dim,
-            position=position,
-            bias=attention_bias,
-            scale=latent_scale(qk_nope_head_dim + qk_rope_head_dim, position.scaling),
-            dropout=attention_dropout,
-        ),
-        feedforward=spec.GatedMLP(d_ff=d_ff, activation=activation, bias=mlp_bias),
+    attention = spec.LatentAttention(
+        query=spec.DirectQuery() if q_lora_rank is None else spec.LowRankQuery(rank=q_lora_rank),
+        qk_nope_head_dim=qk_nope_head_dim,
+        qk_rope_head_dim=qk_rope_head_dim,
+        position=position,
+        bias=attention_bias,
+        scale=latent_scale(qk_nope_head_dim + qk_rope_head_dim, position.scaling),
+        dropout=attention_dropout,
+        **({"kv_lora_rank": 512, "v_head_dim": 128} | mixer),
     )
     experts = spec.MixtureOfExperts(
         num_experts=num_experts,
@@ -91,17 +73,12 @@ def deepseek_v2(
         groups=groups,
         balance_loss=balance_loss,
     )
-    sparse = dense.replace(feedforward=experts)
-    return spec.Decoder(
-        name=name,
-        vocab_size=vocab_size,
-        context_length=context_length,
-        d_model=d_model,
-        layers=tuple(dense if layer < num_dense_layers else sparse for layer in range(num_layers)),
-        final_norm=norm,
-        head=spec.LanguageModelHead(tied=tied),
-        initialization=spec.NormalInitialization(std=std),
-    )
+    norm = spec.RMSNorm(eps=eps)
+    sparse = spec.Block(wiring=spec.PreNorm(norm=norm), mixer=attention, feedforward=experts)
+    dense = sparse.replace(feedforward=spec.GatedMLP(d_ff=d_ff, activation=activation, bias=mlp_bias))
+    blocks = tuple(dense if layer < num_dense_layers else sparse for layer in range(num_layers))
+    sizes: dict[str, Any] = dict(name=name, d_model=d_model, vocab_size=vocab_size, context_length=context_length)
+    return decoder(blocks, num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes)
 
 
 def latent_scale(head_dim: int, scaling: spec.RotaryScaling) -> float | None:
@@ -169,9 +146,9 @@ KEYS = ConfigTable(deepseek_v2, (
     Key("hidden_size", "d_model", 4096),
     Key("num_attention_heads", "num_heads", 32),
     Key("intermediate_size", "d_ff", 11_008, path=_dense_width),
-    Key("n_routed_experts", "num_experts", 64, path="last.feedforward.num_experts"),
-    Key("num_experts_per_tok", "experts_per_token", path="last.feedforward.experts_per_token"),
-    Key("moe_intermediate_size", "expert_d_ff", 1407, check=check_width, path=_EXPERT_WIDTH),
+    Key("n_routed_experts", "num_experts", 64),
+    Key("num_experts_per_tok", "experts_per_token"),
+    Key("moe_intermediate_size", "expert_d_ff", 1407),
     Key("n_shared_experts", "num_shared_experts", 2, path=lambda model: _SHARED_WIDTH(model) // _EXPERT_WIDTH(model)),
     Key("first_k_dense_replace", "num_dense_layers", 0, check=Config.count,
         path=lambda model: len(_dense_layers(model))),
@@ -188,7 +165,7 @@ KEYS = ConfigTable(deepseek_v2, (
     Key("attention_bias", "attention_bias", False, path="block.mixer.bias"),
     Key("mlp_bias", "mlp_bias", False, path="last.feedforward.shared.bias"),
     Key("attention_dropout", "attention_dropout", 0.0),
-    Key("aux_loss_alpha", "balance_loss", 0.001, check=Config.number, path="last.feedforward.balance_loss"),
+    Key("aux_loss_alpha", "balance_loss", 0.001),
     Key("tie_word_embeddings", "tied", False),
     Key("initializer_range", "std", 0.02),
 ), parts={
@@ -200,30 +177,14 @@ KEYS = ConfigTable(deepseek_v2, (
 })  # fmt: skip
 
 
-RULES = (
-    rule("model.embed_tokens.weight", "embedding.token.weight"),
-    *PRE_NORMS,
-    *linear_rules(
-        f"{BLOCK}.self_attn.",
-        f"{LAYER}.mixer.",
-        (
-            ("q_proj", "q"),
-            ("q_a_proj", "q_down"),
-            ("q_b_proj", "q_up"),
-            ("kv_a_proj_with_mqa", "kv_down"),
-            ("kv_b_proj", "kv_up"),
-            ("o_proj", "o"),
-        ),
-    ),
-    rule(f"{BLOCK}.self_attn.q_a_layernorm.weight", f"{LAYER}.mixer.q_norm.weight"),
-    rule(f"{BLOCK}.self_attn.kv_a_layernorm.weight", f"{LAYER}.mixer.kv_norm.weight"),
-    *linear_rules(f"{BLOCK}.mlp.", f"{LAYER}.feedforward.", GATED),
-    *linear_rules(f"{BLOCK}.mlp.shared_experts.", f"{LAYER}.feedforward.shared.", GATED),
-    rule(f"{BLOCK}.mlp.gate.weight", f"{LAYER}.feedforward.router.weight"),
-    *(rule(f"{BLOCK}.mlp.experts.{{e}}.{hf}.weight", f"{LAYER}.feedforward.experts.{param}") for hf, param in GATED),
-    rule("model.norm.weight", "final_norm.weight"),
-    rule("lm_head.weight", "lm_head.weight"),
-)
+RULES = (*FRAME, *PRE_NORMS, *GATED_MLP, *weight_rules("""
+    model.layers.{i}.self_attn.q_{a,b}_proj                     blocks.{i}.mixer.q_{down,up}
+    model.layers.{i}.self_attn.{kv_a_proj_with_mqa,kv_b_proj}   blocks.{i}.mixer.kv_{down,up}
+    model.layers.{i}.self_attn.{q,kv}_a_layernorm               blocks.{i}.mixer.{q,kv}_norm
+    model.layers.{i}.mlp.shared_experts.{gate,up,down}_proj     blocks.{i}.feedforward.shared.{gate,up,down}
+    model.layers.{i}.mlp.gate                                   blocks.{i}.feedforward.router
+    model.layers.{i}.mlp.experts.{e}.{gate,up,down}_proj.weight   = blocks.{i}.feedforward.experts.{gate,up,down}
+"""))  # fmt: skip
 
 FAMILY = Family("deepseek_v2", {
     **presets("DeepSeek-AI 2024, section 3.1.2; deepseek-ai/DeepSeek-V2 config.json", deepseek_v2, {

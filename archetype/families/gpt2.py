@@ -1,58 +1,35 @@
 """GPT-2 (Radford 2019), as transformers' `gpt2` writes it."""
 
+from typing import Any
+
 from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Expected, Key, ignored
-from archetype.families.rules import rule
-from archetype.families.standard_block import standard_block
+from archetype.families.rules import weight_rules
+from archetype.families.standard_block import standard_decoder
 
 
 def gpt2(
     *,
-    name: str = "",
-    num_layers: int,
-    d_model: int,
-    num_heads: int,
+    eps: float = 1e-5,
     vocab_size: int = 50_257,
     context_length: int = 1024,
-    d_ff: int | None = None,
     activation: spec.Activation = "gelu_tanh",
-    eps: float = 1e-5,
-    scale: float | None = None,
-    patterns: tuple[spec.Pattern, ...] = (spec.Full(),),
-    tied: bool = True,
     embedding_dropout: float = 0.0,
-    attention_dropout: float = 0.0,
-    residual_dropout: float = 0.0,
     std: float = 0.02,
+    **design: Any,
 ) -> spec.Decoder:
-    """A decoder of GPT-2's design; `patterns` are those of its layers in turn."""
-    norm = spec.LayerNorm(eps=eps)
-    blocks = (
-        standard_block(
-            wiring=spec.PreNorm(norm=norm),
-            num_heads=num_heads,
-            d_ff=d_ff or 4 * d_model,
-            activation=activation,
-            scale=scale,
-            pattern=pattern,
-            attention_dropout=attention_dropout,
-            dropout=residual_dropout,
-        )
-        for pattern in patterns
-    )
-    return spec.Decoder(
-        name=name,
+    """A decoder of GPT-2's design; `design` is as in `standard_decoder`."""
+    embedding = spec.Embedding(position=spec.Learned(), dropout=embedding_dropout)
+    return standard_decoder(
+        norm=spec.LayerNorm(eps=eps),
         vocab_size=vocab_size,
         context_length=context_length,
-        d_model=d_model,
-        embedding=spec.Embedding(position=spec.Learned(), dropout=embedding_dropout),
-        layers=spec.cycle(num_layers, *blocks),
-        final_norm=norm,
-        head=spec.LanguageModelHead(tied=tied),
-        initialization=spec.GPT2Initialization(std=std),
+        activation=activation,
+        model={"embedding": embedding, "initialization": spec.GPT2Initialization(std=std)},
+        **design,
     )
 
 
@@ -75,7 +52,7 @@ KEYS = ConfigTable(gpt2, (
     Key("tie_word_embeddings", "tied", True),
     Key("embd_pdrop", "embedding_dropout", 0.1, check=Config.rate, path="embedding.dropout"),
     Key("attn_pdrop", "attention_dropout", 0.1),
-    Key("resid_pdrop", "residual_dropout", 0.1, check=Config.rate, path="block.dropout"),
+    Key("resid_pdrop", "dropout", 0.1),
     Key("initializer_range", "std", 0.02),
 ), parts={
     "block.wiring": spec.PreNorm,
@@ -85,36 +62,20 @@ KEYS = ConfigTable(gpt2, (
 })  # fmt: skip
 
 
-# OpenAI's own code kept a matrix as (inputs, outputs), and q, k and v as one.
 RULES = (
-    rule("transformer.wte.weight", "embedding.token.weight"),
-    rule("transformer.wpe.weight", "embedding.position.weight"),
-    *(
-        rule(f"transformer.h.{{i}}.{hf}.{kind}", f"blocks.{{i}}.{param}.{kind}")
-        for hf, param in (("ln_1", "mixer_norm"), ("ln_2", "feedforward_norm"))
-        for kind in ("weight", "bias")
-    ),
-    *(
-        rule(
-            f"transformer.h.{{i}}.attn.c_attn.{kind}",
-            *(f"blocks.{{i}}.mixer.{projection}.{kind}" for projection in "qkv"),
-            transposed=kind == "weight",
-        )
-        for kind in ("weight", "bias")
-    ),
-    *(
-        rule(f"transformer.h.{{i}}.{hf}.{kind}", f"blocks.{{i}}.{param}.{kind}", transposed=kind == "weight")
-        for hf, param in (
-            ("attn.c_proj", "mixer.o"),
-            ("mlp.c_fc", "feedforward.up"),
-            ("mlp.c_proj", "feedforward.down"),
-        )
-        for kind in ("weight", "bias")
-    ),
-    rule("transformer.ln_f.weight", "final_norm.weight"),
-    rule("transformer.ln_f.bias", "final_norm.bias"),
-    rule("lm_head.weight", "lm_head.weight"),
-)
+    *weight_rules("""
+        transformer.{wte,wpe}              embedding.{token,position}
+        transformer.h.{i}.{ln_1,ln_2}      blocks.{i}.{mixer_norm,feedforward_norm}
+        transformer.ln_f                   final_norm
+        lm_head                            lm_head
+    """),
+    # OpenAI's own code kept a matrix as (inputs, outputs), and q, k and v as one
+    *weight_rules("""
+        transformer.h.{i}.attn.c_attn      blocks.{i}.mixer.{q,k,v}
+        transformer.h.{i}.attn.c_proj      blocks.{i}.mixer.o
+        transformer.h.{i}.mlp.{c_fc,c_proj}   blocks.{i}.feedforward.{up,down}
+    """, transposed=True),
+)  # fmt: skip
 
 PRESETS = {
     **presets("Radford 2019, table 2; openai-community/gpt2* config.json", gpt2, {

@@ -1,5 +1,7 @@
 """GPT-3 (Brown 2020): GPT-2 with locally banded attention in every other layer."""
 
+from typing import Any
+
 from archetype import spec
 from archetype.families.family import Family, presets, tiny
 from archetype.families.gpt2 import gpt2
@@ -7,26 +9,9 @@ from archetype.families.gpt2 import gpt2
 BAND = 128
 
 
-def gpt3(
-    *,
-    name: str = "",
-    num_layers: int,
-    d_model: int,
-    num_heads: int,
-    band: int = BAND,
-    vocab_size: int = 50_257,
-    context_length: int = 2048,
-) -> spec.Decoder:
+def gpt3(*, band: int = BAND, context_length: int = 2048, **design: Any) -> spec.Decoder:
     """A decoder of GPT-3's design: dense layers, and between them those that see the newest `band` tokens."""
-    return gpt2(
-        name=name,
-        num_layers=num_layers,
-        d_model=d_model,
-        num_heads=num_heads,
-        vocab_size=vocab_size,
-        context_length=context_length,
-        patterns=(spec.Full(), spec.Window(size=band)),
-    )
+    return gpt2(patterns=(spec.Full(), spec.Window(size=band)), context_length=context_length, **design)
 
 
 _SOURCE = (

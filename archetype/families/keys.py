@@ -76,7 +76,16 @@ ARGUMENTS = {
     "qkv_bias": Argument(Config.flag, "block.mixer.bias.q"),
     "dropout": Argument(Config.rate, "block.dropout"),
     "attention_dropout": Argument(Config.rate, "block.mixer.dropout"),
+    "num_token_types": Argument(Config.size, "embedding.num_token_types"),
     "std": Argument(Config.positive, "initialization.std"),
+    "num_experts": Argument(Config.size, "last.feedforward.num_experts"),
+    "experts_per_token": Argument(Config.size, "last.feedforward.experts_per_token"),
+    "expert_d_ff": Argument(check_width, width("last.feedforward.expert")),
+    "balance_loss": Argument(Config.number, "last.feedforward.balance_loss"),
+    "attention_softcap": Argument(Config.optional_positive, "block.mixer.softcap"),
+    "softcap": Argument(Config.optional_positive, "head.softcap"),
+    "decoder_d_ff": Argument(check_width, width("decoder.block.feedforward")),
+    "num_decoder_layers": Argument(check_num_layers, lambda model: len(model.decoder.layers)),
 }
 
 

@@ -11,13 +11,12 @@ from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Key, Row, Values, expect_kind, ignored, width, with_defaults
 from archetype.families.rope import read_rotary, write_rotary
-from archetype.families.rules import linear_rules, rule
-from archetype.families.standard_block import ALL_BIASES
+from archetype.families.rules import weight_rules
+from archetype.families.standard_block import ALL_BIASES, decoder
 
 
 def llama(
     *,
-    name: str = "",
     num_layers: int,
     d_model: int,
     num_heads: int,
@@ -26,18 +25,31 @@ def llama(
     head_dim: int | None = None,
     vocab_size: int = 32_000,
     context_length: int = 4096,
-    position: spec.Rotary = spec.Rotary(),
     patterns: tuple[spec.Pattern, ...] = (spec.Full(),),
     activation: spec.Activation = "silu",
     eps: float = 1e-5,
+    unit_offset: bool = False,
+    sandwich: bool = False,
     attention_bias: bool | spec.ProjectionBiases = False,
     mlp_bias: bool = False,
     attention_dropout: float = 0.0,
+    attention: dict[str, Any] | None = None,
+    position: spec.Rotary = spec.Rotary(),
     tied: bool = False,
     std: float = 0.02,
+    **model: Any,
 ) -> spec.Decoder:
-    """A decoder of Llama's design; `patterns` are those of its layers in turn."""
-    norm = spec.RMSNorm(eps=eps)
+    """A decoder of Llama's design, and what those that follow it change.
+
+    Args:
+        num_layers: how many; the other sizes are as in `spec.Attention`, `spec.GatedMLP` and `spec.Decoder`.
+        patterns: of the layers in turn.
+        unit_offset: the weights of norms are learned around one.
+        sandwich: norms stand on both sides of attention and feed-forward parts.
+        attention: further fields of `spec.Attention`.
+        model: further fields of `spec.Decoder`, and the `softcap` of its head.
+    """
+    norm = spec.RMSNorm(eps=eps, unit_offset=unit_offset)
     if isinstance(attention_bias, bool):
         attention_bias = ALL_BIASES if attention_bias else spec.ProjectionBiases()
     mixer = spec.Attention(
@@ -47,23 +59,14 @@ def llama(
         bias=attention_bias,
         position=position,
         dropout=attention_dropout,
+        **(attention or {}),
     )
-    block = spec.Block(
-        wiring=spec.PreNorm(norm=norm),
-        mixer=mixer,
-        feedforward=spec.GatedMLP(d_ff=d_ff, activation=activation, bias=mlp_bias),
-    )
-    blocks = (block.replace(mixer=mixer.replace(pattern=pattern)) for pattern in patterns)
-    return spec.Decoder(
-        name=name,
-        vocab_size=vocab_size,
-        context_length=context_length,
-        d_model=d_model,
-        layers=spec.cycle(num_layers, *blocks),
-        final_norm=norm,
-        head=spec.LanguageModelHead(tied=tied),
-        initialization=spec.NormalInitialization(std=std),
-    )
+    wiring: spec.Wiring = spec.SandwichNorm(norm=norm) if sandwich else spec.PreNorm(norm=norm)
+    feedforward = spec.GatedMLP(d_ff=d_ff, activation=activation, bias=mlp_bias)
+    block = spec.Block(wiring=wiring, mixer=mixer, feedforward=feedforward)
+    blocks = tuple(block.replace(mixer=mixer.replace(pattern=pattern)) for pattern in patterns)
+    sizes: dict[str, Any] = dict(d_model=d_model, vocab_size=vocab_size, context_length=context_length)
+    return decoder(blocks, num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes, **model)
 
 
 def rotary_keys(theta: float) -> Converted:
@@ -126,29 +129,21 @@ KEYS = ConfigTable(llama, (
 ), parts=PARTS)  # fmt: skip
 
 
-ATTENTION = (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("o_proj", "o"))
-GATED = (("gate_proj", "gate"), ("up_proj", "up"), ("down_proj", "down"))
-BLOCK, LAYER = "model.layers.{i}", "blocks.{i}"
 # What lies around the feed-forward parts is alike in all formats of this kind.
-FRAME = (
-    rule("model.embed_tokens.weight", "embedding.token.weight"),
-    *linear_rules(f"{BLOCK}.self_attn.", f"{LAYER}.mixer.", ATTENTION),
-    rule("model.norm.weight", "final_norm.weight"),
-    rule("lm_head.weight", "lm_head.weight"),
-)
-PRE_NORMS = (
-    rule(f"{BLOCK}.input_layernorm.weight", f"{LAYER}.mixer_norm.weight"),
-    rule(f"{BLOCK}.post_attention_layernorm.weight", f"{LAYER}.feedforward_norm.weight"),
-)
-RULES = (*FRAME, *PRE_NORMS, *linear_rules(f"{BLOCK}.mlp.", f"{LAYER}.feedforward.", GATED))
-
-
-def _long_context(factor: float) -> spec.Rotary:
-    """The rotary positions of Llama 3.1 and later."""
-    scaling = spec.Llama3Scaling(
-        factor=factor, low_frequency_factor=1.0, high_frequency_factor=4.0, original_context_length=8192
-    )
-    return spec.Rotary(theta=500_000.0, scaling=scaling)
+FRAME = weight_rules("""
+    model.embed_tokens                          embedding.token
+    model.layers.{i}.self_attn.{q,k,v,o}_proj   blocks.{i}.mixer.{q,k,v,o}
+    model.norm                                  final_norm
+    lm_head                                     lm_head
+""")
+PRE_NORMS = weight_rules("""
+    model.layers.{i}.input_layernorm            blocks.{i}.mixer_norm
+    model.layers.{i}.post_attention_layernorm   blocks.{i}.feedforward_norm
+""")
+GATED_MLP = weight_rules("""
+    model.layers.{i}.mlp.{gate,up,down}_proj    blocks.{i}.feedforward.{gate,up,down}
+""")
+RULES = (*FRAME, *PRE_NORMS, *GATED_MLP)
 
 
 def _llama3(**sizes: Any) -> spec.Decoder:
@@ -157,7 +152,9 @@ def _llama3(**sizes: Any) -> spec.Decoder:
 
 
 def _llama31(factor: float, **sizes: Any) -> spec.Decoder:
-    return _llama3(context_length=131_072, position=_long_context(factor), **sizes)
+    bands = {"low_frequency_factor": 1.0, "high_frequency_factor": 4.0, "original_context_length": 8192}
+    position = spec.Rotary(theta=500_000.0, scaling=spec.Llama3Scaling(factor=factor, **bands))
+    return _llama3(context_length=131_072, position=position, **sizes)
 
 
 PRESETS = {

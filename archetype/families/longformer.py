@@ -3,15 +3,14 @@
 from typing import Any
 
 from archetype import spec
-from archetype.families.bert import DESIGN, PARTS, architecture, bert, body_rules
+from archetype.families.bert import BODY, DESIGN, PARTS, architecture, bert, masked_rules
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Values, expect_kind, ignored
-from archetype.families.rules import Rule, linear_rules, rule
+from archetype.families.rules import Rule, weight_rules
 from archetype.spec.base import MAX_SIZE
 
-GLOBAL = (("query_global", "q_global"), ("key_global", "k_global"), ("value_global", "v_global"))
 PADDING = 1  # RoBERTa's id of padding: positions are counted from the next number on
 
 
@@ -89,18 +88,13 @@ KEYS = ConfigTable(longformer, (
 
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     """As BERT's; a head for classes has the pooler within."""
-    head = expect_kind(spec.Encoder, model, "kind").head
-    classes = isinstance(head, spec.ClassificationHead)
-    tied = not isinstance(head, spec.MaskedLanguageModelHead) or head.tied
-    return (
-        *body_rules("longformer."),
-        *linear_rules("longformer.encoder.layer.{i}.attention.self.", "blocks.{i}.mixer.", GLOBAL),
-        *linear_rules("", "", [("classifier.dense" if classes else "longformer.pooler.dense", "pooler")]),
-        *linear_rules("", "", [("classifier.out_proj", "classifier")]),
-        *linear_rules("lm_head.", "lm_head.", [("dense", "dense"), ("layer_norm", "norm")]),
-        rule("lm_head.decoder.weight", "lm_head.weight"),
-        rule("lm_head.bias" if tied else "lm_head.decoder.bias", "lm_head.bias"),
-    )
+    classes = isinstance(expect_kind(spec.Encoder, model, "kind").head, spec.ClassificationHead)
+    return weight_rules(f"""{BODY.replace("bert.", "longformer.")}
+        longformer.encoder.layer.{{i}}.attention.self.{{query,key,value}}_global   blocks.{{i}}.mixer.{{q,k,v}}_global
+        {"classifier.dense" if classes else "longformer.pooler.dense"}   pooler
+        classifier.out_proj                 classifier
+        lm_head.{{dense,layer_norm}}        lm_head.{{dense,norm}}
+    """) + masked_rules(model, "lm_head.")
 
 
 FAMILY = Family("longformer", {

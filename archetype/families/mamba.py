@@ -8,21 +8,22 @@ from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Expected, Key, Values, ignored
-from archetype.families.rules import linear_rules, rule
+from archetype.families.rules import weight_rules
+from archetype.families.standard_block import decoder
 
 TRAINED = 2048  # tokens: a published configuration has no word for it
 
 
 def mamba(
     *,
-    name: str = "",
     num_layers: int,
-    d_model: int,
-    vocab_size: int = 50_280,
-    context_length: int = TRAINED,
     eps: float = 1e-5,
     tied: bool = True,
     std: float = 0.02,
+    name: str = "",
+    d_model: int,
+    vocab_size: int = 50_280,
+    context_length: int = TRAINED,
     **mixer: Any,
 ) -> spec.Decoder:
     """State spaces alone, without feed-forward parts; `mixer` is as in `spec.Mamba`.
@@ -30,16 +31,9 @@ def mamba(
     `context_length` is the length in training, and no bound.
     """
     norm = spec.RMSNorm(eps=eps)
-    return spec.Decoder(
-        name=name,
-        vocab_size=vocab_size,
-        context_length=context_length,
-        d_model=d_model,
-        layers=spec.repeat(num_layers, spec.Block(wiring=spec.PreNorm(norm=norm), mixer=spec.Mamba(**mixer))),
-        final_norm=norm,
-        head=spec.LanguageModelHead(tied=tied),
-        initialization=spec.NormalInitialization(std=std),
-    )
+    block = spec.Block(wiring=spec.PreNorm(norm=norm), mixer=spec.Mamba(**mixer))
+    sizes: dict[str, Any] = dict(name=name, d_model=d_model, vocab_size=vocab_size, context_length=context_length)
+    return decoder((block,), num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes)
 
 
 def _unless_automatic(rank: int | None, values: Values) -> int | None:
@@ -79,25 +73,15 @@ KEYS = ConfigTable(mamba, (
 ), parts={"block.mixer": spec.Mamba, "final_norm": spec.RMSNorm})  # fmt: skip
 
 
-BLOCK, LAYER = "backbone.layers.{i}", "blocks.{i}"
-RULES = (
-    rule("backbone.embeddings.weight", "embedding.token.weight"),
-    rule(f"{BLOCK}.norm.weight", f"{LAYER}.mixer_norm.weight"),
-    *(rule(f"{BLOCK}.mixer.{name}", f"{LAYER}.mixer.{name}") for name in ("A_log", "D")),
-    *linear_rules(
-        f"{BLOCK}.mixer.",
-        f"{LAYER}.mixer.",
-        (
-            ("in_proj", "in_proj"),
-            ("conv1d", "conv"),
-            ("x_proj", "x_proj"),
-            ("dt_proj", "dt_proj"),
-            ("out_proj", "out_proj"),
-        ),
-    ),
-    rule("backbone.norm_f.weight", "final_norm.weight"),
-    rule("lm_head.weight", "lm_head.weight"),
-)
+RULES = weight_rules("""
+    backbone.embeddings                         embedding.token
+    backbone.layers.{i}.norm                    blocks.{i}.mixer_norm
+    backbone.layers.{i}.mixer.{A_log,D}       = blocks.{i}.mixer.{A_log,D}
+    backbone.layers.{i}.mixer.conv1d            blocks.{i}.mixer.conv
+    backbone.layers.{i}.mixer.{in,x,dt,out}_proj   blocks.{i}.mixer.{in,x,dt,out}_proj
+    backbone.norm_f                             final_norm
+    lm_head                                     lm_head
+""")
 
 FAMILY = Family("mamba", {
     **presets("Gu 2023, table 12; state-spaces/mamba-*-hf config.json", mamba, {

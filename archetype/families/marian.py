@@ -1,31 +1,18 @@
 """Marian (Junczys-Dowmunt 2018): the original Transformer of OPUS-MT; as transformers' `marian` writes it."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets
 from archetype.families.format import Format
-from archetype.families.keys import (
-    ConfigTable,
-    Converted,
-    Expected,
-    Key,
-    Values,
-    check_num_layers,
-    check_width,
-    expect_kind,
-    ignored,
-    width,
-)
-from archetype.families.rules import Rule, linear_rules, rule
+from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, check_width, expect_kind, ignored
+from archetype.families.rules import Rule, rule, weight_rules
 from archetype.families.standard_block import standard_block
 
 
 def marian(
     *,
-    name: str = "",
     num_layers: int,
     num_decoder_layers: int | None = None,
     d_model: int,
@@ -33,15 +20,13 @@ def marian(
     num_decoder_heads: int | None = None,
     d_ff: int,
     decoder_d_ff: int | None = None,
-    vocab_size: int = 58_101,
-    source_vocab_size: int | None = None,
     shared: bool = True,
     scaled: bool = True,
-    context_length: int = 512,
     activation: spec.Activation = "silu",
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
     std: float = 0.02,
+    **sizes: Any,
 ) -> spec.EncoderDecoder:
     """`num_layers` on each side, if the decoder has no other, and the same for heads and widths; biases everywhere."""
 
@@ -59,10 +44,6 @@ def marian(
     target = block(num_decoder_heads or num_heads, decoder_d_ff or d_ff)
     target = target.replace(cross_attention=target.mixer)
     return spec.EncoderDecoder(
-        name=name,
-        vocab_size=vocab_size,
-        source_vocab_size=source_vocab_size,
-        context_length=context_length,
         d_model=d_model,
         embedding=spec.PairEmbedding(
             shared=shared,
@@ -74,6 +55,7 @@ def marian(
         decoder=spec.Stack(layers=spec.repeat(num_decoder_layers or num_layers, target)),
         head=spec.LanguageModelHead(tied=True, bias=True),
         initialization=spec.NormalInitialization(std=std),
+        **({"vocab_size": 58_101, "context_length": 512} | sizes),
     )
 
 
@@ -108,11 +90,10 @@ KEYS = ConfigTable(marian, (
     Key("encoder_layers", "num_layers", 12, path=lambda model: len(model.encoder.layers)),
     Key("encoder_attention_heads", "num_heads", 16),
     Key("encoder_ffn_dim", "d_ff", 4096),
-    Key("decoder_layers", "num_decoder_layers", 12, check=check_num_layers,
-        path=lambda model: len(model.decoder.layers)),
+    Key("decoder_layers", "num_decoder_layers", 12),
     Key("d_model", "d_model", 1024),
     Key("decoder_attention_heads", "num_decoder_heads", 16, path="decoder.block.mixer.num_heads"),
-    Key("decoder_ffn_dim", "decoder_d_ff", 4096, check=check_width, path=width("decoder.block.feedforward")),
+    Key("decoder_ffn_dim", "decoder_d_ff", 4096),
     Key("scale_embedding", "scaled", False, check=Config.flag, path="embedding.scale",
         encode=lambda scale: scale != 1.0),
     Key("max_position_embeddings", "context_length", 1024),
@@ -131,24 +112,19 @@ KEYS = ConfigTable(marian, (
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     """Two tables of vectors, or one for both sides."""
     pair = expect_kind(spec.EncoderDecoder, model, "kind")
-    attention = (("self_attn", "mixer"), ("encoder_attn", "cross"))
     return (
         rule("model.shared.weight" if pair.embedding.shared else TARGET, "embedding.token.weight"),
         rule(SOURCE, "source_embedding.token.weight"),
-        *_stack_rules("encoder", attention[:1]),
-        *_stack_rules("decoder", attention),
+        *weight_rules("""
+            model.{encoder,decoder}.layers.{i}.self_attn.{q,k,v,out}_proj   {encoder,decoder}.blocks.{i}.mixer.{q,k,v,o}
+            model.{encoder,decoder}.layers.{i}.self_attn_layer_norm   {encoder,decoder}.blocks.{i}.mixer_norm
+            model.decoder.layers.{i}.encoder_attn.{q,k,v,out}_proj    decoder.blocks.{i}.cross.{q,k,v,o}
+            model.decoder.layers.{i}.encoder_attn_layer_norm          decoder.blocks.{i}.cross_norm
+            model.{encoder,decoder}.layers.{i}.{fc1,fc2}   {encoder,decoder}.blocks.{i}.feedforward.{up,down}
+            model.{encoder,decoder}.layers.{i}.final_layer_norm       {encoder,decoder}.blocks.{i}.feedforward_norm
+        """),
         rule("final_logits_bias", "lm_head.bias", shape=(1, pair.vocab_size)),
     )
-
-
-def _stack_rules(stack: str, attention: tuple[tuple[str, str], ...]) -> Iterator[Rule]:
-    layer, param = f"model.{stack}.layers.{{i}}.", f"{stack}.blocks.{{i}}."
-    for hf, part in attention:
-        projections = (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("out_proj", "o"))
-        yield from linear_rules(f"{layer}{hf}.", f"{param}{part}.", projections)
-        yield from linear_rules(layer, param, [(f"{hf}_layer_norm", f"{part}_norm")])
-    network = (("fc1", "feedforward.up"), ("fc2", "feedforward.down"), ("final_layer_norm", "feedforward_norm"))
-    yield from linear_rules(layer, param, network)
 
 
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"

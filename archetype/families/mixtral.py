@@ -7,9 +7,9 @@ from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Expected, Key, ignored
-from archetype.families.llama import BLOCK, FRAME, INV_FREQ, LAYER, PARTS, PRE_NORMS, design_keys
+from archetype.families.llama import FRAME, INV_FREQ, PARTS, PRE_NORMS, design_keys
 from archetype.families.mistral import mistral, window_size
-from archetype.families.rules import rule
+from archetype.families.rules import weight_rules
 
 
 def mixtral(
@@ -37,34 +37,22 @@ def mixtral(
 
 
 KEYS = ConfigTable(mixtral, (
-    *design_keys(
-        theta=1_000_000.0,
-        feedforward="block.feedforward.expert",
-        num_key_value_heads=8,
-        intermediate_size=14_336,
-        max_position_embeddings=131_072,
-        rms_norm_eps=1e-5,
-    ),
+    *design_keys(theta=1_000_000.0, feedforward="block.feedforward.expert", num_key_value_heads=8,
+        intermediate_size=14_336, max_position_embeddings=131_072, rms_norm_eps=1e-5),
     ignored("output_router_logits"),  # what training returns, not what it computes
     Expected("router_jitter_noise", 0.0, "noise on the router's input"),
-    Key("num_local_experts", "num_experts", 8, path="block.feedforward.num_experts"),
-    Key("num_experts_per_tok", "experts_per_token", 2, path="block.feedforward.experts_per_token"),
-    Key("router_aux_loss_coef", "balance_loss", 0.001, check=Config.number, path="block.feedforward.balance_loss"),
+    Key("num_local_experts", "num_experts", 8),
+    Key("num_experts_per_tok", "experts_per_token", 2),
+    Key("router_aux_loss_coef", "balance_loss", 0.001),
     Key("hidden_act", "activation", "silu", path="block.feedforward.expert.activation"),
     Key("sliding_window", "window", check=Config.optional_size, path=window_size),
 ), parts=PARTS | {"block.feedforward": spec.MixtureOfExperts, "block.feedforward.expert": spec.GatedMLP})  # fmt: skip
 
 
-EXPERTS = f"{BLOCK}.block_sparse_moe"
-RULES = (
-    *FRAME,
-    *PRE_NORMS,
-    rule(f"{EXPERTS}.gate.weight", f"{LAYER}.feedforward.router.weight"),
-    *(
-        rule(f"{EXPERTS}.experts.{{e}}.{hf}.weight", f"{LAYER}.feedforward.experts.{param}")
-        for hf, param in (("w1", "gate"), ("w3", "up"), ("w2", "down"))
-    ),
-)
+RULES = (*FRAME, *PRE_NORMS, *weight_rules("""
+    model.layers.{i}.block_sparse_moe.gate                              blocks.{i}.feedforward.router
+    model.layers.{i}.block_sparse_moe.experts.{e}.{w1,w3,w2}.weight   = blocks.{i}.feedforward.experts.{gate,up,down}
+"""))  # fmt: skip
 
 FAMILY = Family("mixtral", {
     **presets("Jiang 2024, table 1; mistralai/Mixtral-8x7B-v0.1 config.json", mixtral,

@@ -1,52 +1,21 @@
 """MPT (MosaicML 2023): ALiBi, and no bias anywhere; as transformers' `mpt` writes it."""
 
+from typing import Any
+
 from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Section, ignored
-from archetype.families.rules import rule
-from archetype.families.standard_block import standard_block
+from archetype.families.rules import weight_rules
+from archetype.families.standard_block import standard_decoder
 
 
-def mpt(
-    *,
-    name: str = "",
-    num_layers: int,
-    d_model: int,
-    num_heads: int,
-    vocab_size: int = 50_432,
-    context_length: int = 2048,
-    eps: float = 1e-5,
-    scale: float | None = None,
-    attention_dropout: float = 0.0,
-    dropout: float = 0.0,
-    tied: bool = True,
-    std: float = 0.02,
-) -> spec.Decoder:
-    """A decoder of MPT's design."""
+def mpt(*, vocab_size: int = 50_432, context_length: int = 2048, eps: float = 1e-5, **design: Any) -> spec.Decoder:
+    """A decoder of MPT's design; `design` is as in `standard_decoder`."""
+    sizes: dict[str, Any] = dict(vocab_size=vocab_size, context_length=context_length)
     norm = spec.LayerNorm(eps=eps, bias=False)
-    block = standard_block(
-        wiring=spec.PreNorm(norm=norm),
-        num_heads=num_heads,
-        d_ff=4 * d_model,
-        activation="gelu",
-        bias=False,
-        scale=scale,
-        position=spec.Alibi(),
-        attention_dropout=attention_dropout,
-        dropout=dropout,
-    )
-    return spec.Decoder(
-        name=name,
-        vocab_size=vocab_size,
-        context_length=context_length,
-        d_model=d_model,
-        layers=spec.repeat(num_layers, block),
-        final_norm=norm,
-        head=spec.LanguageModelHead(tied=tied),
-        initialization=spec.NormalInitialization(std=std),
-    )
+    return standard_decoder(norm=norm, bias=False, activation="gelu", position=spec.Alibi(), **sizes, **design)
 
 
 ATTENTION_KEYS = (
@@ -82,18 +51,15 @@ KEYS = ConfigTable(mpt, (
 ), parts={"block.mixer": spec.Attention, "final_norm": spec.LayerNorm})  # fmt: skip
 
 
-BLOCK, LAYER = "transformer.blocks.{i}", "blocks.{i}"
-RULES = (
-    rule("transformer.wte.weight", "embedding.token.weight"),
-    rule(f"{BLOCK}.norm_1.weight", f"{LAYER}.mixer_norm.weight"),
-    rule(f"{BLOCK}.attn.Wqkv.weight", *(f"{LAYER}.mixer.{projection}.weight" for projection in "qkv")),
-    rule(f"{BLOCK}.attn.out_proj.weight", f"{LAYER}.mixer.o.weight"),
-    rule(f"{BLOCK}.norm_2.weight", f"{LAYER}.feedforward_norm.weight"),
-    rule(f"{BLOCK}.ffn.up_proj.weight", f"{LAYER}.feedforward.up.weight"),
-    rule(f"{BLOCK}.ffn.down_proj.weight", f"{LAYER}.feedforward.down.weight"),
-    rule("transformer.norm_f.weight", "final_norm.weight"),
-    rule("lm_head.weight", "lm_head.weight"),
-)
+RULES = weight_rules("""
+    transformer.wte                           embedding.token
+    transformer.blocks.{i}.{norm_1,norm_2}    blocks.{i}.{mixer_norm,feedforward_norm}
+    transformer.blocks.{i}.attn.Wqkv          blocks.{i}.mixer.{q,k,v}
+    transformer.blocks.{i}.attn.out_proj      blocks.{i}.mixer.o
+    transformer.blocks.{i}.ffn.{up,down}_proj   blocks.{i}.feedforward.{up,down}
+    transformer.norm_f                        final_norm
+    lm_head                                   lm_head
+""")
 
 FAMILY = Family("mpt", {
     **presets("MosaicML 2023; mosaicml/mpt-7b config.json", mpt,

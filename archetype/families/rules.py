@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from archetype.errors import CheckpointError
 
+ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")  # such as {q,k,v}
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -47,11 +49,40 @@ def rule(hf: str, *params: str, transposed: bool = False, heads: int = 1, shape:
     return Rule(hf, params, transposed, heads=heads, shape=shape)
 
 
-def linear_rules(hf: str, param: str, pairs: Iterable[tuple[str, str]]) -> Iterator[Rule]:
-    """Weights and biases of linear layers and norms, by their names below two prefixes."""
-    for hf_name, name in pairs:
-        for kind in ("weight", "bias"):
-            yield rule(f"{hf}{hf_name}.{kind}", f"{param}{name}.{kind}")
+def weight_rules(table: str, transposed: bool = False, heads: int = 1) -> tuple[Rule, ...]:
+    """The rules of a table, with what a file calls a part on each line, and the name of the part here.
+
+    A line stands for a weight and a bias, which fall away where the model has none; after `=` stands a tensor without
+    such a suffix. Alternatives in braces go together on both sides; those on the right alone lie in one tensor:
+
+        model.layers.{i}.self_attn.{q,k,v,o}_proj   blocks.{i}.mixer.{q,k,v,o}
+        transformer.h.{i}.attn.c_attn               blocks.{i}.mixer.{q,k,v}
+        backbone.layers.{i}.mixer.{A_log,D}       = blocks.{i}.mixer.{A_log,D}
+
+    Args:
+        table: the lines.
+        transposed: the file keeps these matrices as (inputs, outputs).
+        heads: of all that lie in one tensor, as in `Rule`.
+    """
+    rules = []
+    for hf, *equals, param in filter(None, map(str.split, table.splitlines())):
+        for suffix in ("",) if equals else (".weight", ".bias"):
+            turned = transposed and suffix == ".weight"
+            rules += [
+                Rule(name, params, turned, heads=heads) for name, params in _alternatives(hf + suffix, param + suffix)
+            ]
+    return tuple(rules)
+
+
+def _alternatives(hf: str, param: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The names of a line, of all its alternatives."""
+    left, right = ALTERNATIVES.search(hf), ALTERNATIVES.search(param)
+    params = [param] if right is None else [param.replace(right[0], name, 1) for name in right[1].split(",")]
+    if left is None:
+        yield hf, tuple(params)
+    else:
+        for name, one in zip(left[1].split(","), params, strict=True):
+            yield from _alternatives(hf.replace(left[0], name, 1), one)
 
 
 def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple[int, ...]]) -> list[Rule]:

@@ -1,31 +1,15 @@
 """The Sparse Transformer (Child 2019): GPT-2 with attention to about sqrt(n) tokens."""
 
+from typing import Any
+
 from archetype import spec
 from archetype.families.family import Family, tiny
 from archetype.families.gpt2 import gpt2
 
 
-def sparse_transformer(
-    *,
-    name: str = "",
-    num_layers: int,
-    d_model: int,
-    num_heads: int,
-    pattern: spec.Strided | spec.Fixed,
-    vocab_size: int,
-    context_length: int,
-) -> spec.Decoder:
+def sparse_transformer(*, pattern: spec.Strided | spec.Fixed, **design: Any) -> spec.Decoder:
     """A decoder whose heads see both parts of a pattern at once (section 5.2, merged heads)."""
-    return gpt2(
-        name=name,
-        num_layers=num_layers,
-        d_model=d_model,
-        num_heads=num_heads,
-        vocab_size=vocab_size,
-        context_length=context_length,
-        patterns=(pattern,),
-        tied=False,
-    )
+    return gpt2(patterns=(pattern,), tied=False, **design)
 
 
 FAMILY = Family("sparse_transformer", tiny(sparse_transformer, {

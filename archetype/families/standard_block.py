@@ -1,4 +1,6 @@
-"""The block that most families share: attention and a plain feed-forward part."""
+"""What many families share: a block of attention and a plain feed-forward part, and decoders of such blocks."""
+
+from typing import Any
 
 from archetype import spec
 from archetype.spec.attention import ProjectionBiases
@@ -13,20 +15,80 @@ def standard_block(
     d_ff: int,
     activation: spec.Activation,
     bias: bool = True,
-    scale: float | None = None,
-    position: spec.MixerPosition = spec.NoPosition(),
-    pattern: spec.Pattern = spec.Full(),
-    attention_dropout: float = 0.0,
+    qkv_bias: bool | None = None,
     dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    **mixer: Any,
 ) -> spec.Block:
-    """Multi-head attention and an MLP (Vaswani 2017); `bias` gives one to every projection or to none."""
-    mixer = spec.Attention(
-        num_heads=num_heads,
-        bias=ALL_BIASES if bias else ProjectionBiases(),
-        scale=scale,
-        position=position,
-        pattern=pattern,
-        dropout=attention_dropout,
-    )
+    """Multi-head attention and an MLP (Vaswani 2017).
+
+    Args:
+        wiring: where norms and residuals go.
+        num_heads: of attention.
+        d_ff: inner width of the MLP.
+        activation: of the MLP.
+        bias: gives one to every projection, or to none.
+        qkv_bias: whether queries, keys and values have one (absent: as the others).
+        dropout: of what both parts add.
+        attention_dropout: of the weights of attention.
+        mixer: further fields of `spec.Attention`.
+    """
+    qkv = bias if qkv_bias is None else qkv_bias
+    biases = ProjectionBiases(q=qkv, k=qkv, v=qkv, o=bias)
+    attention = spec.Attention(num_heads=num_heads, bias=biases, dropout=attention_dropout, **mixer)
     feedforward = spec.MLP(d_ff=d_ff, activation=activation, bias=bias)
-    return spec.Block(wiring=wiring, mixer=mixer, feedforward=feedforward, dropout=dropout)
+    return spec.Block(wiring=wiring, mixer=attention, feedforward=feedforward, dropout=dropout)
+
+
+def decoder(
+    blocks: tuple[spec.Block, ...],
+    *,
+    num_layers: int,
+    norm: spec.Norm,
+    tied: bool,
+    std: float,
+    softcap: float | None = None,
+    **model: Any,
+) -> spec.Decoder:
+    """A decoder of blocks that take turns, with a norm behind them; `model` are further fields of `spec.Decoder`."""
+    defaults = {"initialization": spec.NormalInitialization(std=std)}
+    head = spec.LanguageModelHead(tied=tied, softcap=softcap)
+    layers = spec.cycle(num_layers, *blocks)
+    return spec.Decoder(layers=layers, final_norm=norm, head=head, **(defaults | model))
+
+
+def standard_decoder(
+    *,
+    norm: spec.LayerNorm,
+    d_model: int,
+    num_layers: int,
+    d_ff: int | None = None,
+    patterns: tuple[spec.Pattern, ...] = (spec.Full(),),
+    tied: bool = True,
+    std: float = 0.02,
+    model: dict[str, Any] | None = None,
+    name: str = "",
+    vocab_size: int,
+    context_length: int,
+    **block: Any,
+) -> spec.Decoder:
+    """A decoder of pre-norm standard blocks.
+
+    Args:
+        norm: of every part, and behind the last layer.
+        d_model: width.
+        num_layers: how many.
+        d_ff: inner width (absent: four times the width).
+        patterns: of the layers in turn.
+        tied: whether the head reads the table of the embedding.
+        std: of initial weights.
+        model: further fields of `spec.Decoder`.
+        name: of the model.
+        vocab_size: ids.
+        context_length: in tokens.
+        block: as in `standard_block`.
+    """
+    wiring, width = spec.PreNorm(norm=norm), d_ff or 4 * d_model
+    blocks = tuple(standard_block(wiring=wiring, d_ff=width, pattern=pattern, **block) for pattern in patterns)
+    sizes: dict[str, Any] = dict(name=name, vocab_size=vocab_size, context_length=context_length, d_model=d_model)
+    return decoder(blocks, num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes, **(model or {}))

@@ -1,6 +1,5 @@
 """T5 (Raffel 2019) and T5 v1.1 (Shazeer 2020), as transformers' `t5` writes them."""
 
-from collections.abc import Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -9,20 +8,17 @@ from archetype import spec
 from archetype.families.config import Config, activation_name
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
-from archetype.families.keys import ConfigTable, Converted, Key, Values, check_num_layers, expect_kind, ignored
-from archetype.families.rules import Rule, rule
+from archetype.families.keys import ConfigTable, Converted, Key, Values, expect_kind, ignored
+from archetype.families.rules import Rule, weight_rules
 
 
 def t5(
     *,
-    name: str = "",
     num_layers: int,
     d_model: int,
     num_heads: int,
     d_ff: int,
     head_dim: int = 64,
-    vocab_size: int = 32_128,
-    context_length: int = 512,
     num_decoder_layers: int | None = None,
     gated: bool = False,
     activation: spec.Activation | None = None,
@@ -33,6 +29,7 @@ def t5(
     max_distance: int = 128,
     dropout: float = 0.0,
     std: float = 0.02,
+    **sizes: Any,
 ) -> spec.EncoderDecoder:
     """`num_layers` on each side, if the decoder has no other; scores are not divided by the root of the head's width.
 
@@ -50,15 +47,13 @@ def t5(
     )
     target = spec.repeat(num_decoder_layers or num_layers, source.replace(cross_attention=cross))
     return spec.EncoderDecoder(
-        name=name,
-        vocab_size=vocab_size,
-        context_length=context_length,
         d_model=d_model,
         embedding=spec.PairEmbedding(dropout=dropout),
         encoder=spec.Stack(layers=spec.repeat(num_layers, source), final_norm=norm),
         decoder=spec.Stack(layers=target, final_norm=norm),
         head=spec.LanguageModelHead(tied=tied, scale=d_model**-0.5 if (tied if scaled is None else scaled) else 1.0),
         initialization=spec.NormalInitialization(std=std),
+        **({"vocab_size": 32_128, "context_length": 512} | sizes),
     )
 
 
@@ -84,8 +79,7 @@ KEYS = ConfigTable(t5, (
     Key("tie_word_embeddings", "tied", True),
     Key("num_layers", "num_layers", 6, path=lambda model: len(model.encoder.layers)),
     Converted(_read_feedforward, _write_feedforward),
-    Key("num_decoder_layers", "num_decoder_layers", itemgetter("num_layers"), check=check_num_layers,
-        path=lambda model: len(model.decoder.layers)),
+    Key("num_decoder_layers", "num_decoder_layers", itemgetter("num_layers")),
     Key("d_model", "d_model", 512),
     Key("num_heads", "num_heads", 8),
     Key("d_ff", "d_ff", 2048),
@@ -108,31 +102,24 @@ KEYS = ConfigTable(t5, (
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     """Each part of a block is a layer of its own there, and the first block of a stack keeps the bias for all."""
     layers = expect_kind(spec.EncoderDecoder, model, "kind").encoder.layers
-    gated = isinstance(layers[0].feedforward, spec.GatedMLP)
-    networks = (("wi_0", "gate"), ("wi_1", "up"), ("wo", "down")) if gated else (("wi", "up"), ("wo", "down"))
-    attention = (("SelfAttention", "mixer"), ("EncDecAttention", "cross"))
-    stacks = (("encoder", attention[:1]), ("decoder", attention))
-    return (
-        rule("shared.weight", "embedding.token.weight"),
-        *(r for stack, parts in stacks for r in _stack_rules(stack, parts, networks)),
-        rule("lm_head.weight", "lm_head.weight"),
+    # of gate, up and down; a network without a gate has no line for it
+    network = "{wi_0,wi_1,wo}" if isinstance(layers[0].feedforward, spec.GatedMLP) else "{,wi,wo}"
+    return weight_rules(
+        """
+        shared                                             embedding.token
+        {encoder,decoder}.block.0.layer.0.SelfAttention.relative_attention_bias   {encoder,decoder}.position_bias
+        {encoder,decoder}.block.{i}.layer.0.SelfAttention.{q,k,v,o}   {encoder,decoder}.blocks.{i}.mixer.{q,k,v,o}
+        {encoder,decoder}.block.{i}.layer.0.layer_norm     {encoder,decoder}.blocks.{i}.mixer_norm
+        decoder.block.{i}.layer.1.EncDecAttention.{q,k,v,o}   decoder.blocks.{i}.cross.{q,k,v,o}
+        decoder.block.{i}.layer.1.layer_norm               decoder.blocks.{i}.cross_norm
+        encoder.block.{i}.layer.1.DenseReluDense.NETWORK   encoder.blocks.{i}.feedforward.{gate,up,down}
+        decoder.block.{i}.layer.2.DenseReluDense.NETWORK   decoder.blocks.{i}.feedforward.{gate,up,down}
+        encoder.block.{i}.layer.1.layer_norm               encoder.blocks.{i}.feedforward_norm
+        decoder.block.{i}.layer.2.layer_norm               decoder.blocks.{i}.feedforward_norm
+        {encoder,decoder}.final_layer_norm                 {encoder,decoder}.final_norm
+        lm_head                                            lm_head
+    """.replace("NETWORK", network)
     )
-
-
-def _stack_rules(
-    stack: str, attention: tuple[tuple[str, str], ...], networks: tuple[tuple[str, str], ...]
-) -> Iterator[Rule]:
-    block, param = f"{stack}.block.{{i}}.layer", f"{stack}.blocks.{{i}}"
-    first = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    yield rule(first, f"{stack}.position_bias.weight")
-    for place, (hf, part) in enumerate(attention):
-        for projection in "qkvo":
-            yield rule(f"{block}.{place}.{hf}.{projection}.weight", f"{param}.{part}.{projection}.weight")
-        yield rule(f"{block}.{place}.layer_norm.weight", f"{param}.{part}_norm.weight")
-    for hf, matrix in networks:
-        yield rule(f"{block}.{len(attention)}.DenseReluDense.{hf}.weight", f"{param}.feedforward.{matrix}.weight")
-    yield rule(f"{block}.{len(attention)}.layer_norm.weight", f"{param}.feedforward_norm.weight")
-    yield rule(f"{stack}.final_layer_norm.weight", f"{stack}.final_norm.weight")
 
 
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")

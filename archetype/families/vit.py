@@ -1,6 +1,7 @@
 """The Vision Transformer (Dosovitskiy 2020), as transformers' `vit` writes it."""
 
 from operator import itemgetter
+from typing import Any
 
 from archetype import spec
 from archetype.families.classes import read_classes, write_classes
@@ -8,21 +9,18 @@ from archetype.families.config import Config
 from archetype.families.family import Family, presets
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, expect_kind, ignored
-from archetype.families.rules import Rule, linear_rules, rule
+from archetype.families.rules import Rule, rule, weight_rules
 from archetype.families.standard_block import standard_block
 
 
 def vit(
     *,
-    name: str = "",
     num_layers: int,
     d_model: int,
     num_heads: int,
-    patch_size: int,
     image_size: int = 224,
     num_channels: int = 3,
     num_classes: int | None = 1000,
-    pooler: bool = False,
     d_ff: int | None = None,
     activation: spec.Activation = "gelu",
     eps: float = 1e-12,
@@ -30,10 +28,12 @@ def vit(
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
     std: float = 0.02,
+    **model: Any,
 ) -> spec.VisionEncoder:
     """An encoder of patches, without a head where there are no `num_classes`.
 
-    The eps is that of the published configurations (the authors' code has 1e-6).
+    The eps is that of the published configurations (the authors' code has 1e-6); `model` are further fields of
+    `spec.VisionEncoder`.
     """
     norm = spec.LayerNorm(eps=eps)
     block = standard_block(
@@ -41,23 +41,20 @@ def vit(
         num_heads=num_heads,
         d_ff=d_ff or 4 * d_model,
         activation=activation,
+        qkv_bias=qkv_bias,
         attention_dropout=attention_dropout,
         dropout=dropout,
     )
-    biases = spec.ProjectionBiases(q=qkv_bias, k=qkv_bias, v=qkv_bias, o=True)
-    block = block.replace(mixer=block.mixer.replace(bias=biases))
     return spec.VisionEncoder(
-        name=name,
         image_size=image_size,
-        patch_size=patch_size,
         num_channels=num_channels,
         d_model=d_model,
         embedding=spec.Embedding(position=spec.Learned(), dropout=dropout),
         layers=spec.repeat(num_layers, block),
         final_norm=norm,
-        pooler=pooler,
         head=spec.NoHead() if num_classes is None else spec.ClassificationHead(num_classes=num_classes),
         initialization=spec.NormalInitialization(std=std),
+        **model,
     )
 
 
@@ -114,29 +111,21 @@ def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
     """Patches are projected by a convolution, whose kernel is a matrix of the same numbers."""
     encoder = expect_kind(spec.VisionEncoder, model, "kind")
     kernel = (encoder.d_model, encoder.num_channels, encoder.patch_size, encoder.patch_size)
-    patch = "vit.embeddings.patch_embeddings.projection"
-    pairs = (
-        ("attention.attention.query", "mixer.q"),
-        ("attention.attention.key", "mixer.k"),
-        ("attention.attention.value", "mixer.v"),
-        ("attention.output.dense", "mixer.o"),
-        ("layernorm_before", "mixer_norm"),
-        ("intermediate.dense", "feedforward.up"),
-        ("output.dense", "feedforward.down"),
-        ("layernorm_after", "feedforward_norm"),
-    )
+    positions = (1, encoder.context_length, encoder.d_model)
     return (
         rule("vit.embeddings.cls_token", "embedding.class_token", shape=(1, 1, encoder.d_model)),
-        rule(f"{patch}.weight", "embedding.patch.weight", shape=kernel),
-        rule(f"{patch}.bias", "embedding.patch.bias"),
-        rule(
-            "vit.embeddings.position_embeddings",
-            "embedding.position.weight",
-            shape=(1, encoder.context_length, encoder.d_model),
-        ),
-        *linear_rules("vit.encoder.layer.{i}.", "blocks.{i}.", pairs),
-        *linear_rules("vit.", "", [("layernorm", "final_norm"), ("pooler.dense", "pooler")]),
-        *linear_rules("", "", [("classifier", "classifier")]),
+        rule("vit.embeddings.patch_embeddings.projection.weight", "embedding.patch.weight", shape=kernel),
+        rule("vit.embeddings.patch_embeddings.projection.bias", "embedding.patch.bias"),
+        rule("vit.embeddings.position_embeddings", "embedding.position.weight", shape=positions),
+        *weight_rules("""
+            vit.encoder.layer.{i}.attention.attention.{query,key,value}   blocks.{i}.mixer.{q,k,v}
+            vit.encoder.layer.{i}.attention.output.dense      blocks.{i}.mixer.o
+            vit.encoder.layer.{i}.layernorm_{before,after}    blocks.{i}.{mixer_norm,feedforward_norm}
+            vit.encoder.layer.{i}.{intermediate,output}.dense   blocks.{i}.feedforward.{up,down}
+            vit.layernorm                                     final_norm
+            vit.pooler.dense                                  pooler
+            classifier                                        classifier
+        """),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from archetype import spec
 from archetype.convert.gguf.keys import Keys, check_activations, sizes, unsupported
 from archetype.families.keys import expect_kind
-from archetype.families.rules import linear_rules, rule
+from archetype.families.rules import weight_rules
 
 
 def decoder_keys(
@@ -161,48 +161,34 @@ def mamba(decoder: spec.Decoder) -> Keys:
     }
 
 
-ALIBI: Keys = {"attention.max_alibi_bias": 8.0}
-BLOCK, LAYER = "blk.{i}.", "blocks.{i}."
-FRAME = (
-    rule("token_embd.weight", "embedding.token.weight"),
-    rule("position_embd.weight", "embedding.position.weight"),
-    *linear_rules("", "", [("token_embd_norm", "embedding.norm"), ("output_norm", "final_norm")]),
-    rule("output.weight", "lm_head.weight"),
-)
-NORMS = tuple(
-    linear_rules(
-        BLOCK,
-        LAYER,
-        [
-            ("attn_norm", "mixer_norm"),
-            ("ffn_norm", "feedforward_norm"),
-            ("post_attention_norm", "mixer_post_norm"),
-            ("post_ffw_norm", "feedforward_post_norm"),
-        ],
-    )
-)
-NETWORK = [("ffn_gate", "feedforward.gate"), ("ffn_up", "feedforward.up"), ("ffn_down", "feedforward.down")]
-COMMON = (*FRAME, *NORMS, *linear_rules(BLOCK, LAYER, [*NETWORK, ("attn_output", "mixer.o")]))
-APART = (*COMMON, *linear_rules(BLOCK, LAYER, [(f"attn_{name}", f"mixer.{name}") for name in "qkv"]))
-FUSED = (
-    *COMMON,
-    *(
-        rule(f"{BLOCK}attn_qkv.{kind}", *(f"{LAYER}mixer.{name}.{kind}" for name in "qkv"))
-        for kind in ("weight", "bias")
-    ),
-)
-EXPERTS = (
-    *APART,
-    rule(f"{BLOCK}ffn_gate_inp.weight", f"{LAYER}feedforward.router.weight"),
-    *(rule(f"{BLOCK}ffn_{name}_exps.weight", f"{LAYER}feedforward.experts.{name}") for name in ("gate", "up", "down")),
-)
-STATES = (
-    *FRAME,
-    rule(f"{BLOCK}attn_norm.weight", f"{LAYER}mixer_norm.weight"),
-    *(rule(f"{BLOCK}ssm_{hf}", f"{LAYER}mixer.{param}") for hf, param in (("a", "A_log"), ("d", "D"))),
-    *linear_rules(
-        f"{BLOCK}ssm_",
-        f"{LAYER}mixer.",
-        [("in", "in_proj"), ("conv1d", "conv"), ("x", "x_proj"), ("dt", "dt_proj"), ("out", "out_proj")],
-    ),
-)
+OUTER = """
+    token_embd                       embedding.token
+    position_embd                    embedding.position
+    token_embd_norm                  embedding.norm
+    output_norm                      final_norm
+    output                           lm_head
+"""
+NORMS = """
+    blk.{i}.attn_norm                blocks.{i}.mixer_norm
+    blk.{i}.post_attention_norm      blocks.{i}.mixer_post_norm
+    blk.{i}.ffn_norm                 blocks.{i}.feedforward_norm
+    blk.{i}.post_ffw_norm            blocks.{i}.feedforward_post_norm
+"""
+ATTENTION = "blk.{i}.attn_{q,k,v,output}      blocks.{i}.mixer.{q,k,v,o}"
+NETWORK = "blk.{i}.ffn_{gate,up,down}        blocks.{i}.feedforward.{gate,up,down}"
+SPARSE = """
+    blk.{i}.ffn_gate_inp             blocks.{i}.feedforward.router
+    blk.{i}.ffn_{gate,up,down}_exps.weight   = blocks.{i}.feedforward.experts.{gate,up,down}
+"""
+APART = weight_rules(f"{OUTER}{NORMS}{ATTENTION}\n{NETWORK}")
+EXPERTS = APART + weight_rules(SPARSE)
+FUSED = weight_rules(f"""{OUTER}{NORMS}{NETWORK}
+    blk.{{i}}.attn_qkv               blocks.{{i}}.mixer.{{q,k,v}}
+    blk.{{i}}.attn_output            blocks.{{i}}.mixer.o
+""")
+STATES = weight_rules(f"""{OUTER}
+    blk.{{i}}.attn_norm              blocks.{{i}}.mixer_norm
+    blk.{{i}}.ssm_{{a,d}}          = blocks.{{i}}.mixer.{{A_log,D}}
+    blk.{{i}}.ssm_conv1d             blocks.{{i}}.mixer.conv
+    blk.{{i}}.ssm_{{in,x,dt,out}}    blocks.{{i}}.mixer.{{in,x,dt,out}}_proj
+""")

@@ -1,10 +1,10 @@
 """DeepSeek-V2 in GGUF: latent attention as llama.cpp computes it, on the latents themselves."""
 
 from archetype import spec
-from archetype.convert.gguf.decoders import BLOCK, FRAME, LAYER, NETWORK, NORMS
+from archetype.convert.gguf.decoders import NETWORK, NORMS, OUTER, SPARSE
 from archetype.convert.gguf.keys import Keys, unsupported
 from archetype.families.keys import expect_kind
-from archetype.families.rules import linear_rules, rule
+from archetype.families.rules import weight_rules
 
 # Numbers of layers, and of tokens, by which llama.cpp tells the models whose queries go through no narrow vector.
 LITE, OTHER_LITE = (26, 27), (48, 128_256)
@@ -92,25 +92,9 @@ def _scaling(scaling: spec.RotaryScaling) -> Keys:
             raise unsupported(place, f"{scaling.kind} scaling in deepseek2")
 
 
-RULES = (
-    *FRAME,
-    *NORMS,
-    *linear_rules(
-        BLOCK,
-        LAYER,
-        [
-            *NETWORK,
-            ("attn_q", "mixer.q"),
-            ("attn_q_a", "mixer.q_down"),
-            ("attn_q_a_norm", "mixer.q_norm"),
-            ("attn_q_b", "mixer.q_up"),
-            ("attn_kv_a_mqa", "mixer.kv_down"),
-            ("attn_kv_a_norm", "mixer.kv_norm"),
-            ("attn_kv_b", "mixer.kv_up"),
-            ("attn_output", "mixer.o"),
-            ("ffn_gate_inp", "feedforward.router"),
-            *((f"ffn_{name}_shexp", f"feedforward.shared.{name}") for name in ("gate", "up", "down")),
-        ],
-    ),
-    *(rule(f"{BLOCK}ffn_{name}_exps.weight", f"{LAYER}feedforward.experts.{name}") for name in ("gate", "up", "down")),
-)
+RULES = weight_rules(f"""{OUTER}{NORMS}{NETWORK}{SPARSE}
+    blk.{{i}}.attn_{{q,output}}                  blocks.{{i}}.mixer.{{q,o}}
+    blk.{{i}}.attn_q_{{a,a_norm,b}}              blocks.{{i}}.mixer.{{q_down,q_norm,q_up}}
+    blk.{{i}}.attn_kv_{{a_mqa,a_norm,b}}         blocks.{{i}}.mixer.{{kv_down,kv_norm,kv_up}}
+    blk.{{i}}.ffn_{{gate,up,down}}_shexp         blocks.{{i}}.feedforward.shared.{{gate,up,down}}
+""")

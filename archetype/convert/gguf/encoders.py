@@ -4,10 +4,10 @@ llama.cpp knows BERT where it makes vectors of texts, without a head for masked 
 """
 
 from archetype import spec
-from archetype.convert.gguf.decoders import BLOCK, LAYER, NETWORK
+from archetype.convert.gguf.decoders import ATTENTION
 from archetype.convert.gguf.keys import Keys, Value, check_activations, sizes, unsupported
 from archetype.families.keys import expect_kind
-from archetype.families.rules import linear_rules, rule
+from archetype.families.rules import weight_rules
 
 MEAN = 1  # of its ways from the tokens' vectors to a text's; a pooler, which only a first token needs, is left out
 BERT_FIXED: dict[str, Value] = {"attention.causal": False, "pooling_type": MEAN}
@@ -34,24 +34,16 @@ def bert_keys(model: spec.ModelSpec) -> Keys:
     }
 
 
-BERT_RULES = (
-    rule("token_embd.weight", "embedding.token.weight"),
-    rule("position_embd.weight", "embedding.position.weight"),
-    rule("token_types.weight", "embedding.token_type.weight"),
-    *linear_rules("", "", [("token_embd_norm", "embedding.norm"), ("cls", "pooler")]),
-    *linear_rules(
-        BLOCK,
-        LAYER,
-        [
-            *((f"attn_{name}", f"mixer.{name}") for name in "qkv"),
-            ("attn_output", "mixer.o"),
-            ("attn_output_norm", "mixer_norm"),
-            ("ffn_up", "feedforward.up"),
-            ("ffn_down", "feedforward.down"),
-            ("layer_output_norm", "feedforward_norm"),
-        ],
-    ),
-)
+BERT_RULES = weight_rules(f"""{ATTENTION}
+    token_embd                       embedding.token
+    position_embd                    embedding.position
+    token_types                      embedding.token_type
+    token_embd_norm                  embedding.norm
+    blk.{{i}}.attn_output_norm       blocks.{{i}}.mixer_norm
+    blk.{{i}}.ffn_{{up,down}}        blocks.{{i}}.feedforward.{{up,down}}
+    blk.{{i}}.layer_output_norm      blocks.{{i}}.feedforward_norm
+    cls                              pooler
+""")
 
 
 FARTHEST = 128  # distance that its buckets tell apart, whatever a file says
@@ -91,27 +83,15 @@ def t5_keys(model: spec.ModelSpec) -> Keys:
     }
 
 
-T5_RULES = (
-    rule("token_embd.weight", "embedding.token.weight"),
-    rule("output.weight", "lm_head.weight"),
-    *(
-        stack_rule
-        for hf, param in (("enc", "encoder"), ("dec", "decoder"))
-        for stack_rule in (
-            rule(f"{hf}.blk.0.attn_rel_b.weight", f"{param}.position_bias.weight"),
-            rule(f"{hf}.output_norm.weight", f"{param}.final_norm.weight"),
-            *linear_rules(
-                f"{hf}.blk.{{i}}.",
-                f"{param}.blocks.{{i}}.",
-                [
-                    *NETWORK,
-                    *((f"attn_{name}", f"mixer.{name}") for name in "qkvo"),
-                    *((f"cross_attn_{name}", f"cross.{name}") for name in "qkvo"),
-                    ("attn_norm", "mixer_norm"),
-                    ("cross_attn_norm", "cross_norm"),
-                    ("ffn_norm", "feedforward_norm"),
-                ],
-            ),
-        )
-    ),
-)
+T5_RULES = weight_rules("""
+    token_embd                                   embedding.token
+    {enc,dec}.blk.0.attn_rel_b                   {encoder,decoder}.position_bias
+    {enc,dec}.blk.{i}.attn_norm                  {encoder,decoder}.blocks.{i}.mixer_norm
+    {enc,dec}.blk.{i}.attn_{q,k,v,o}             {encoder,decoder}.blocks.{i}.mixer.{q,k,v,o}
+    {enc,dec}.blk.{i}.cross_attn_norm            {encoder,decoder}.blocks.{i}.cross_norm
+    {enc,dec}.blk.{i}.cross_attn_{q,k,v,o}       {encoder,decoder}.blocks.{i}.cross.{q,k,v,o}
+    {enc,dec}.blk.{i}.ffn_norm                   {encoder,decoder}.blocks.{i}.feedforward_norm
+    {enc,dec}.blk.{i}.ffn_{gate,up,down}         {encoder,decoder}.blocks.{i}.feedforward.{gate,up,down}
+    {enc,dec}.output_norm                        {encoder,decoder}.final_norm
+    output                                       lm_head
+""")
