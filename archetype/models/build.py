@@ -1,7 +1,8 @@
 """Specification to model, on any device."""
 
 import os
-from typing import assert_never
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,26 +18,16 @@ from archetype.models.vision import VisionEncoder
 from archetype.nn.initialization import initialize
 
 Model = Decoder | NGram | MegaByte | Encoder | EncoderDecoder | VisionEncoder
+MODULES: dict[type[spec.ModelSpec], Callable[[Any], Model]] = {
+    spec.Decoder: Decoder, spec.NGram: NGram, spec.MegaByte: MegaByte,
+    spec.Encoder: Encoder, spec.EncoderDecoder: EncoderDecoder, spec.VisionEncoder: VisionEncoder,
+}  # fmt: skip
 
 
 def build_on_meta(model: spec.ModelSpec) -> Model:
     """The model without storage: every tensor on the meta device."""
     with torch.device("meta"):
-        match model:
-            case spec.Decoder():
-                return Decoder(model)
-            case spec.Encoder():
-                return Encoder(model)
-            case spec.EncoderDecoder():
-                return EncoderDecoder(model)
-            case spec.NGram():
-                return NGram(model)
-            case spec.MegaByte():
-                return MegaByte(model)
-            case spec.VisionEncoder():
-                return VisionEncoder(model)
-            case _:
-                assert_never(model)
+        return MODULES[type(model)](model)
 
 
 def build(

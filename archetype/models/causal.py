@@ -1,28 +1,17 @@
 """What all models have in common that predict the next token."""
 
 import torch
-from jaxtyping import Int
-from torch import Tensor, nn
 
 from archetype import spec as specs
-from archetype.models.output import Output
+from archetype.models.output import BaseModel, Output
 from archetype.nn.cache import LayerState, State
+from archetype.nn.context import Lengths, Tokens
 
 
-class CausalModel(nn.Module):
+class CausalModel(BaseModel):
     """Base of models that give logits of the next token, with or without a state of what came before."""
 
     spec: specs.CausalSpec
-
-    @property
-    def device(self) -> torch.device:
-        """The device of its weights."""
-        return next(self.parameters()).device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of its weights."""
-        return next(self.parameters()).dtype
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
         """The state of each layer before a text."""
@@ -41,11 +30,7 @@ class CausalModel(nn.Module):
         return State(torch.zeros(batch, dtype=torch.long, device=self.device), layers, capacity)
 
     def forward(
-        self,
-        tokens: Int[Tensor, "B T"],
-        state: State | None = None,
-        num_tokens: Int[Tensor, "B"] | None = None,
-        last_only: bool = False,
+        self, tokens: Tokens, state: State | None = None, num_tokens: Lengths | None = None, last_only: bool = False
     ) -> Output:
         """Logits of the token after each position, (B, T, V), and the state after these tokens.
 

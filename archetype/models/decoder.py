@@ -1,8 +1,5 @@
 """The decoder: embedding, blocks, a norm, and logits of the next token."""
 
-from jaxtyping import Int
-from torch import Tensor
-
 from archetype import spec as specs
 from archetype.models.causal import CausalModel
 from archetype.models.embedding import Embedding, check_positions_fit
@@ -10,7 +7,7 @@ from archetype.models.heads import LanguageModelHead
 from archetype.models.output import Output
 from archetype.models.stack import Stack
 from archetype.nn.cache import State
-from archetype.nn.context import ForwardContext, last_tokens
+from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
 
 
 class Decoder(Stack, CausalModel):
@@ -25,11 +22,7 @@ class Decoder(Stack, CausalModel):
         self.lm_head = LanguageModelHead(decoder.head, decoder.vocab_size, decoder.d_model)
 
     def forward(
-        self,
-        tokens: Int[Tensor, "B T"],
-        state: State | None = None,
-        num_tokens: Int[Tensor, "B"] | None = None,
-        last_only: bool = False,
+        self, tokens: Tokens, state: State | None = None, num_tokens: Lengths | None = None, last_only: bool = False
     ) -> Output:
         """Logits of the token after each position, (B, T, V), and the state after these tokens; see `CausalModel`."""
         check_positions_fit(self.spec, tokens.shape[1])

@@ -1,12 +1,11 @@
 """Tokens to vectors."""
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from archetype import spec
 from archetype.errors import SpecError
-from archetype.nn.context import ForwardContext
+from archetype.nn.context import ForwardContext, Tokens, Vectors
 from archetype.nn.registry import build_norm, build_position
 
 
@@ -22,9 +21,7 @@ class Embedding(nn.Module):
         self.scale = embedding.scale
         self.dropout = nn.Dropout(embedding.dropout)
 
-    def forward(
-        self, tokens: Int[Tensor, "B T"], context: ForwardContext, types: Int[Tensor, "B T"] | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, tokens: Tokens, context: ForwardContext, types: Tokens | None = None) -> Vectors:
         """The vectors; `types` says which part of the input each token belongs to (absent: all to the first)."""
         x: Tensor = self.token(tokens)
         if self.scale != 1.0:
@@ -41,8 +38,11 @@ def table(rows: int, width: int) -> nn.Embedding:
     return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
 
 
-def check_positions_fit(model: spec.Decoder | spec.Encoder | spec.EncoderDecoder, length: int) -> None:
+def check_positions_fit(model: spec.ModelSpec, length: int) -> None:
     """Raise where a text is longer than the positions that were learned."""
-    if isinstance(model.embedding.position, spec.Learned) and length > model.context_length:
+    learned = isinstance(model, spec.MegaByte) or (
+        not isinstance(model, spec.NGram) and isinstance(model.embedding.position, spec.Learned)
+    )
+    if learned and length > model.context_length:
         cause = f"{length} are more than the {model.context_length} positions that were learned"
         raise SpecError("tokens", cause, "give fewer at once")

@@ -1,18 +1,17 @@
 """The encoder: every position attends to every other."""
 
-import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from archetype import spec
 from archetype.models.embedding import Embedding, check_positions_fit
 from archetype.models.heads import Classifier, MaskedLanguageModelHead, Pooler
-from archetype.models.output import Output
+from archetype.models.output import BaseModel, Output
 from archetype.models.stack import Stack
-from archetype.nn.context import ForwardContext
+from archetype.nn.context import ForwardContext, Lengths, Tokens, Vectors
 
 
-class Encoder(Stack):
+class Encoder(Stack, BaseModel):
     """A stack of blocks over a whole text (Devlin 2018)."""
 
     def __init__(self, encoder: spec.Encoder) -> None:
@@ -22,30 +21,17 @@ class Encoder(Stack):
         self.pooler = Pooler(encoder.d_model) if encoder.pooler else None
         self.lm_head: MaskedLanguageModelHead | None = None
         self.classifier: Classifier | None = None
-        match encoder.head:
-            case spec.MaskedLanguageModelHead() as head:
-                self.lm_head = MaskedLanguageModelHead(head, encoder.vocab_size, encoder.d_model)
-            case spec.ClassificationHead() as head:
-                self.classifier = Classifier(head, encoder.d_model)
-            case spec.NoHead():
-                pass
+        if isinstance(encoder.head, spec.MaskedLanguageModelHead):
+            self.lm_head = MaskedLanguageModelHead(encoder.head, encoder.vocab_size, encoder.d_model)
+        elif isinstance(encoder.head, spec.ClassificationHead):
+            self.classifier = Classifier(encoder.head, encoder.d_model)
 
-    @property
-    def device(self) -> torch.device:
-        """The device of its weights."""
-        return self.embedding.token.weight.device
-
-    def pooled(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
+    def pooled(self, hidden: Vectors) -> Float[Tensor, "B D"]:
         """The vector of each text: its first token's, through the pooler where there is one."""
         first = hidden[:, 0]
         return first if self.pooler is None else self.pooler(first)
 
-    def forward(
-        self,
-        tokens: Int[Tensor, "B T"],
-        num_tokens: Int[Tensor, "B"] | None = None,
-        token_types: Int[Tensor, "B T"] | None = None,
-    ) -> Output:
+    def forward(self, tokens: Tokens, num_tokens: Lengths | None = None, token_types: Tokens | None = None) -> Output:
         """The hidden vectors of all tokens, and the head's logits: (B, T, V) of tokens, or (B, Y) of classes.
 
         Args:

@@ -2,19 +2,19 @@
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from archetype import spec
 from archetype.models.embedding import Embedding, check_positions_fit
 from archetype.models.heads import LanguageModelHead
-from archetype.models.output import Output
+from archetype.models.output import BaseModel, Output
 from archetype.models.stack import Stack
 from archetype.nn.block import Block
 from archetype.nn.cache import DecoderBlockState, State
-from archetype.nn.context import EncoderOutput, ForwardContext, last_tokens
+from archetype.nn.context import EncoderOutput, ForwardContext, Lengths, Tokens, last_tokens
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(BaseModel):
     """Sutskever 2014 with a bridge of states, Bahdanau 2014 with attention, Vaswani 2017 with nothing else."""
 
     def __init__(self, model: spec.EncoderDecoder) -> None:
@@ -28,11 +28,6 @@ class EncoderDecoder(nn.Module):
         encoder, decoder = model.stacks
         self.encoder, self.decoder = Stack(encoder), Stack(decoder)
         self.lm_head = LanguageModelHead(model.head, model.vocab_size, model.d_model)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of its weights."""
-        return self.embedding.token.weight.device
 
     def encode(
         self, source: Int[Tensor, "B S"], context: ForwardContext
@@ -55,7 +50,7 @@ class EncoderDecoder(nn.Module):
     def new_state(
         self,
         source: Int[Tensor, "B S"],
-        num_tokens: Int[Tensor, "B"] | None = None,
+        num_tokens: Lengths | None = None,
         capacity: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> State:
@@ -69,7 +64,7 @@ class EncoderDecoder(nn.Module):
         """
         capacity = min(capacity or self.spec.context_length, self.spec.context_length)
         vectors, bridge = self.encode(source, ForwardContext.of(source, num_tokens=num_tokens))
-        rows, dtype = source.shape[0], dtype or self.embedding.token.weight.dtype
+        rows, dtype = source.shape[0], dtype or self.dtype
         layers = self.decoder.new_layers(rows, capacity, dtype, self.device)
         layers = layers if bridge is None else [layer.to(dtype) for layer in bridge.layers]
         for index, block in enumerate(self.decoder.blocks):
@@ -81,13 +76,13 @@ class EncoderDecoder(nn.Module):
 
     def forward(
         self,
-        target: Int[Tensor, "B T"],
+        target: Tokens,
         state: State | None = None,
-        num_tokens: Int[Tensor, "B"] | None = None,
+        num_tokens: Lengths | None = None,
         last_only: bool = False,
         *,
         source: Int[Tensor, "B S"] | None = None,
-        source_num_tokens: Int[Tensor, "B"] | None = None,
+        source_num_tokens: Lengths | None = None,
     ) -> Output:
         """Logits of the target's token after each position, (B, T, V).
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.nn.activation import activation
+from archetype.nn.context import Vectors
 from archetype.nn.registry import build_norm
 
 
@@ -23,7 +24,7 @@ class LanguageModelHead(nn.Module):
         self.weight = None if head.tied else nn.Parameter(torch.empty(vocab_size, d_model))
         self.bias = nn.Parameter(torch.empty(vocab_size)) if head.bias else None
 
-    def forward(self, x: Float[Tensor, "B T D"], embedding: Float[Tensor, "V D"]) -> Float[Tensor, "B T V"]:
+    def forward(self, x: Vectors, embedding: Float[Tensor, "V D"]) -> Float[Tensor, "B T V"]:
         if self.dense is not None and self.norm is not None:
             x = self.norm(self.activation(self.dense(x)))
         x = x if self.spec.scale == 1.0 else x * self.spec.scale
@@ -32,20 +33,13 @@ class LanguageModelHead(nn.Module):
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
-class MaskedLanguageModelHead(nn.Module):
+class MaskedLanguageModelHead(LanguageModelHead):
     """Logits of hidden tokens: f(dense(x)), its norm, then the vocabulary (Devlin 2018)."""
 
     def __init__(self, head: spec.MaskedLanguageModelHead, vocab_size: int, d_model: int) -> None:
-        super().__init__()
-        self.dense = nn.Linear(d_model, d_model)
-        self.activation = activation(head.activation)
-        self.norm = build_norm(head.norm, d_model)
-        self.weight = None if head.tied else nn.Parameter(torch.empty(vocab_size, d_model))
-        self.bias = nn.Parameter(torch.empty(vocab_size)) if head.bias else None
-
-    def forward(self, x: Float[Tensor, "B T D"], embedding: Float[Tensor, "V D"]) -> Float[Tensor, "B T V"]:
-        x = self.norm(self.activation(self.dense(x)))
-        return nn.functional.linear(x, embedding if self.weight is None else self.weight, self.bias)
+        transform = spec.HeadTransform(activation=head.activation, norm=head.norm)
+        equal = spec.LanguageModelHead(tied=head.tied, bias=head.bias, transform=transform)
+        super().__init__(equal, vocab_size, d_model)
 
 
 class Classifier(nn.Linear):

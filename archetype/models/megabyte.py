@@ -13,14 +13,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from archetype import spec as specs
-from archetype.errors import SpecError
 from archetype.models.causal import CausalModel
-from archetype.models.embedding import table
+from archetype.models.embedding import check_positions_fit, table
 from archetype.models.heads import LanguageModelHead
 from archetype.models.output import Output
 from archetype.models.stack import Stack
 from archetype.nn.cache import LayerState, State
-from archetype.nn.context import ForwardContext
+from archetype.nn.context import ForwardContext, Lengths, Tokens
 from archetype.nn.initialization import init_weight
 from archetype.nn.position import Learned
 
@@ -122,14 +121,10 @@ class MegaByte(CausalModel):
         return [*(PatchState(layer, size) for layer in layers), partial]
 
     def forward(
-        self,
-        tokens: Int[Tensor, "B T"],
-        state: State | None = None,
-        num_tokens: Int[Tensor, "B"] | None = None,
-        last_only: bool = False,
+        self, tokens: Tokens, state: State | None = None, num_tokens: Lengths | None = None, last_only: bool = False
     ) -> Output:
         """Logits of the byte after each position, (B, T, V), and the state after these bytes; see `CausalModel`."""
-        _check_length(self.spec, tokens.shape[1])
+        check_positions_fit(self.spec, tokens.shape[1])
         context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)
         text = self._patches(tokens, context, state)  # (B, M, J)
         contexts = self._contexts(text, context, state)  # (B, M, U)
@@ -146,9 +141,7 @@ class MegaByte(CausalModel):
         logits = self.lm_head(x, self.local_embedding.token.weight)  # (B, t, V)
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss)
 
-    def _patches(
-        self, tokens: Int[Tensor, "B T"], context: ForwardContext, state: State | None
-    ) -> Int[Tensor, "B M J"]:
+    def _patches(self, tokens: Tokens, context: ForwardContext, state: State | None) -> Int[Tensor, "B M J"]:
         """The new bytes in their patches: the first holds what its row already had of it, the last has a free place.
 
         Each row's bytes move by what it had, so that all rows' patches begin at the same place.
@@ -200,9 +193,7 @@ class MegaByte(CausalModel):
         size = self.spec.patch_size
         x = self.local_embedding(text) + self.projection(contexts.unflatten(2, (size, -1)))
         starts = (first + torch.arange(text.shape[1], device=text.device)) * size
-        num_tokens = (context.ends[:, None] + 1 - starts).clamp(
-            0, size
-        )  # the byte after each row's last is answered too
+        num_tokens = (context.ends[:, None] + 1 - starts).clamp(0, size)  # with the byte after each row's last
         x = x.flatten(0, 1)
         inner = _beside(context, x, num_tokens=num_tokens.flatten())
         y: Tensor = self.local_model.final_norm(self.local_model.run(x, inner), inner)
@@ -220,9 +211,3 @@ def _beside(
 ) -> ForwardContext:
     """The context of what another stack reads in the same pass; both add to the same losses."""
     return replace(ForwardContext.of(x, lengths, num_tokens), aux_losses=context.aux_losses)
-
-
-def _check_length(model: specs.MegaByte, length: int) -> None:
-    if length > model.context_length:
-        cause = f"{length} are more than the {model.context_length} positions that were learned"
-        raise SpecError("tokens", cause, "give fewer at once")

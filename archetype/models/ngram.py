@@ -13,7 +13,7 @@ from archetype.models.heads import LanguageModelHead
 from archetype.models.output import Output
 from archetype.nn.activation import activation
 from archetype.nn.cache import LayerState, State
-from archetype.nn.context import ForwardContext, last_tokens
+from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
 
 
 @dataclass
@@ -42,11 +42,7 @@ class NGram(CausalModel):
         return [NGramState(torch.zeros(batch, self.spec.n - 1, dtype=torch.long, device=device))]
 
     def forward(
-        self,
-        tokens: Int[Tensor, "B T"],
-        state: State | None = None,
-        num_tokens: Int[Tensor, "B"] | None = None,
-        last_only: bool = False,
+        self, tokens: Tokens, state: State | None = None, num_tokens: Lengths | None = None, last_only: bool = False
     ) -> Output:
         """Logits of the token after each position, (B, T, V), and the state after these tokens; see `CausalModel`."""
         context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)

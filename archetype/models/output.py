@@ -1,11 +1,13 @@
-"""What a forward pass of any model returns."""
+"""What all models have in common: where their weights are, and what a forward pass returns."""
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from archetype.nn.cache import State
+from archetype.nn.context import Vectors
 
 
 @dataclass
@@ -22,4 +24,18 @@ class Output:
     logits: Tensor | None
     state: State | None = None
     aux_loss: Float[Tensor, ""] | None = None
-    hidden: Float[Tensor, "B T D"] | None = None
+    hidden: Vectors | None = None
+
+
+class BaseModel(nn.Module):
+    """Base of all models."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its weights."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its weights."""
+        return next(self.parameters()).dtype

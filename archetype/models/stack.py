@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from archetype import spec
 from archetype.nn.cache import LayerState, State
-from archetype.nn.context import ForwardContext
+from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.position import RelativeBias
 from archetype.nn.registry import build_block, build_norm
 
@@ -34,9 +33,7 @@ class Stack(nn.Module):
         """Each block with its cache, where there is a state."""
         return zip(self.blocks, state.layers if state else [None] * len(self.blocks), strict=True)
 
-    def run(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, state: State | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def run(self, x: Vectors, context: ForwardContext, state: State | None = None) -> Vectors:
         """The vectors after all layers, before the final norm; the state's layers go on in place."""
         context.position_bias = self.position_bias
         for block, cache in self.layers(state):

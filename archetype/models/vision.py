@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.errors import SpecError
 from archetype.models.heads import Classifier, Pooler
-from archetype.models.output import Output
+from archetype.models.output import BaseModel, Output
 from archetype.models.stack import Stack
-from archetype.nn.context import ForwardContext
+from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.initialization import init_weight
 from archetype.nn.registry import build_norm, build_position
 
@@ -27,7 +27,7 @@ class PatchEmbedding(nn.Module):
         self.norm = build_norm(embedding.norm, d_model)
         self.dropout = nn.Dropout(embedding.dropout)
 
-    def forward(self, images: Float[Tensor, "B channels height width"]) -> Float[Tensor, "B T D"]:
+    def forward(self, images: Float[Tensor, "B channels height width"]) -> Vectors:
         """The vectors of the class token, where there is one, and of the patches row by row."""
         dtype = self.patch.weight.dtype  # what is summed keeps the weights' type under autocast
         x = self.patch(patches(images.to(dtype), self.spec.patch_size)).to(dtype)
@@ -51,7 +51,7 @@ def patches(images: Float[Tensor, "B channels height width"], size: int) -> Floa
     return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
-class VisionEncoder(Stack):
+class VisionEncoder(Stack, BaseModel):
     """A stack of blocks that sees all patches of a picture at once (Dosovitskiy 2020)."""
 
     def __init__(self, encoder: spec.VisionEncoder) -> None:
@@ -59,19 +59,10 @@ class VisionEncoder(Stack):
         self.spec = encoder
         self.embedding = PatchEmbedding(encoder)
         self.pooler = Pooler(encoder.d_model) if encoder.pooler else None
-        self.classifier: Classifier | None = None
-        match encoder.head:
-            case spec.ClassificationHead() as head:
-                self.classifier = Classifier(head, encoder.d_model)
-            case spec.NoHead():
-                pass
+        head = encoder.head
+        self.classifier = None if isinstance(head, spec.NoHead) else Classifier(head, encoder.d_model)
 
-    @property
-    def device(self) -> torch.device:
-        """The device of its weights."""
-        return self.embedding.patch.weight.device
-
-    def pooled(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
+    def pooled(self, hidden: Vectors) -> Float[Tensor, "B D"]:
         """The vector of each image: the class token's, or the patches' mean; through the pooler where there is one."""
         x = hidden[:, 0] if self.spec.class_token else hidden.mean(dim=1)
         return x if self.pooler is None else self.pooler(x)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import assert_never
 
 from torch import Tensor, nn, sigmoid, tanh
 
@@ -11,25 +10,7 @@ from archetype import spec
 
 def activation(choice: spec.Activation) -> Callable[[Tensor], Tensor]:
     """The elementwise function that a specification names."""
-    match choice:
-        case "relu":
-            return nn.functional.relu
-        case "gelu":  # x Phi(x), exact (Hendrycks 2016)
-            return nn.functional.gelu
-        case "gelu_tanh":  # the tanh approximation, as GPT-2 has it
-            return partial(nn.functional.gelu, approximate="tanh")
-        case "silu":
-            return nn.functional.silu
-        case "tanh":
-            return tanh
-        case "sigmoid":
-            return sigmoid
-        case "relu2":  # max(x, 0)^2 (So 2021)
-            return _squared
-        case spec.Swish(beta=beta):
-            return partial(_swish, beta)
-        case _:
-            assert_never(choice)
+    return partial(_swish, choice.beta) if isinstance(choice, spec.Swish) else FUNCTIONS[choice]
 
 
 def _squared(x: Tensor) -> Tensor:
@@ -38,3 +19,14 @@ def _squared(x: Tensor) -> Tensor:
 
 def _swish(beta: float, x: Tensor) -> Tensor:
     return x * sigmoid(beta * x)
+
+
+FUNCTIONS: dict[spec.ActivationName, Callable[[Tensor], Tensor]] = {
+    "relu": nn.functional.relu,
+    "gelu": nn.functional.gelu,  # x Phi(x), exact (Hendrycks 2016)
+    "gelu_tanh": partial(nn.functional.gelu, approximate="tanh"),  # as GPT-2 has it
+    "silu": nn.functional.silu,
+    "tanh": tanh,
+    "sigmoid": sigmoid,
+    "relu2": _squared,  # max(x, 0)^2 (So 2021)
+}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.errors import SpecError
 from archetype.nn.cache import CrossKVCache, KVCache, LayerState, RingKVCache
-from archetype.nn.context import EncoderOutput, ForwardContext
+from archetype.nn.context import EncoderOutput, ForwardContext, Vectors
 from archetype.nn.pattern import Bias, Tiles, attend_piece, gather_tiles, scatter_tiles, tiles
 from archetype.nn.position import Rotation, ScoreBias
 from archetype.nn.registry import build_norm, module_class, module_for
@@ -60,7 +60,7 @@ class MultiHeadProjection(nn.Module):
         dropout = self.spec.dropout if self.training else 0.0
         return ScoreFunction(scale, self.spec.softcap, self.score, dropout, self.sinks)
 
-    def queries(self, x: Float[Tensor, "B T D"]) -> Heads:
+    def queries(self, x: Vectors) -> Heads:
         """Project to query heads (B, H, T, P)."""
         return self.split_heads_and_norm(self.q(x), self.q_norm)
 
@@ -78,7 +78,7 @@ class MultiHeadProjection(nn.Module):
         bound = self.spec.clip_qkv
         return y if bound is None else y.clamp(-bound, bound)
 
-    def apply_gate(self, y: Heads, x: Float[Tensor, "B T D"]) -> Heads:
+    def apply_gate(self, y: Heads, x: Vectors) -> Heads:
         """Multiply the heads by activation(x Wg), where attention has a gate."""
         if self.gate is None or self.spec.gate is None:
             return y
@@ -86,7 +86,7 @@ class MultiHeadProjection(nn.Module):
         gate: Tensor = activation(self.gate(x)).unflatten(-1, (self.sizes.num_heads, -1)).transpose(1, 2)
         return y * gate  # (B, H, T, P or 1)
 
-    def merge_heads(self, y: Heads) -> Float[Tensor, "B T D"]:
+    def merge_heads(self, y: Heads) -> Vectors:
         """Concatenate the heads and project them back to the model's width."""
         z: Tensor = self.o(y.transpose(1, 2).flatten(2))
         return z
@@ -125,9 +125,7 @@ class Attention(MultiHeadProjection):
         kind = RingKVCache if slots < capacity else KVCache
         return kind.empty(batch, self.sizes.num_kv_heads, slots, (self.sizes.head_dim,) * 2, dtype, device)
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
         q = self.apply_rope(self.queries(x), context.positions, context, self.q_norm)  # (B, H, T, P)
         k, v = self.keys_and_values(x)  # (B, K, T, P) each
@@ -188,7 +186,7 @@ class Attention(MultiHeadProjection):
             return self.apply_rope(k, positions, context, self.k_norm), v, positions
         return cache.append(self.apply_rope(k, context.positions, context, self.k_norm), v, context)
 
-    def attend_globally(self, y: Heads, x: Float[Tensor, "B T D"], context: ForwardContext) -> Heads:
+    def attend_globally(self, y: Heads, x: Vectors, context: ForwardContext) -> Heads:
         """Replace the global tokens' results: they attend to all by projections of their own (Beltagy 2020, 3.1)."""
         assert isinstance(self.spec.pattern, spec.GlobalWindow)
         assert self.q_global is not None and self.k_global is not None and self.v_global is not None
@@ -223,9 +221,7 @@ class CrossAttention(MultiHeadProjection):
             num_tokens = torch.full((rows,), length, device=encoder_output.vectors.device)
         return CrossKVCache(*self.keys_and_values(encoder_output.vectors), num_tokens)
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, source: CrossKVCache
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Vectors, context: ForwardContext, source: CrossKVCache) -> Vectors:
         """Let each position of the target attend to the source."""
         keys = torch.arange(source.keys.shape[2], device=x.device)
         present = context.cached("source", lambda: present_keys(source.num_tokens, keys))

@@ -2,13 +2,12 @@
 
 from typing import ClassVar
 
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype import spec
 from archetype.nn.attention import CrossAttention
 from archetype.nn.cache import CrossKVCache, DecoderBlockState, LayerState
-from archetype.nn.context import ForwardContext
+from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.registry import build_feedforward, build_mixer, build_norm, module_for
 
 
@@ -50,7 +49,7 @@ class Block(nn.Module):
         assert context.encoder_output is not None, "cross-attention needs an encoder's output"
         return cache, self.cross.project(context.encoder_output)
 
-    def branch(self, y: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+    def branch(self, y: Vectors) -> Vectors:
         """A content's output as it is added to the residual stream: dropped out and scaled."""
         z: Tensor = self.dropout(y)
         return z if self.residual_scale == 1.0 else z * self.residual_scale
@@ -60,9 +59,7 @@ class Block(nn.Module):
 class PreNormBlock(Block):
     """x + F(norm(x)) (Xiong 2020)."""
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         cache, source = self.caches(context, cache)
         x = x + self.branch(self.mixer(self.mixer_norm(x, context), context, cache))
         if self.cross is not None:
@@ -76,9 +73,7 @@ class PreNormBlock(Block):
 class PostNormBlock(Block):
     """norm(x + F(x)) (Vaswani 2017)."""
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         cache, source = self.caches(context, cache)
         x = self.mixer_norm(x + self.branch(self.mixer(x, context, cache)), context)
         if self.cross is not None:
@@ -97,9 +92,7 @@ class SandwichBlock(Block):
     cross_post_norm: nn.Module
     feedforward_post_norm: nn.Module
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         cache, source = self.caches(context, cache)
         y = self.mixer(self.mixer_norm(x, context), context, cache)
         x = x + self.branch(self.mixer_post_norm(y, context))
@@ -116,9 +109,7 @@ class SandwichBlock(Block):
 class OutputNormBlock(Block):
     """x + norm(F(x)) (Liu 2021; OLMo 2)."""
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         cache, source = self.caches(context, cache)
         x = x + self.branch(self.mixer_norm(self.mixer(x, context, cache), context))
         if self.cross is not None:
@@ -138,9 +129,7 @@ class ParallelBlock(Block):
         if self.shared_norm:
             del self.feedforward_norm
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         assert self.feedforward is not None
         mixer_input = self.mixer_norm(x, context)
         feedforward_input = mixer_input if self.shared_norm else self.feedforward_norm(x, context)
@@ -154,9 +143,7 @@ class PlainBlock(Block):
 
     norms = ()
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         cache, source = self.caches(context, cache)
         x = self.branch(self.mixer(x, context, cache))
         if self.cross is not None:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from archetype.nn.context import ForwardContext
+from archetype.nn.context import ForwardContext, Lengths
 
 S = TypeVar("S", bound="LayerState")
 EMPTY_SLOT = 2**40  # the position of a place that holds nothing: later than every query
@@ -86,9 +86,7 @@ class KVCache(LayerState):
         slots = self.keys.shape[2]
         for buffer, new in ((self.keys, keys), (self.values, values)):
             written, places = new.transpose(1, 2).to(buffer.dtype), context.positions
-            if (
-                context.num_tokens is not None
-            ):  # padding may stand beyond the buffer: it leaves an earlier place as it is
+            if context.num_tokens is not None:  # padding beyond the buffer leaves an earlier place as it is
                 inside = (places < slots)[:, :, None, None]
                 places = places % slots
                 written = torch.where(inside, written, buffer[rows, :, places])
@@ -124,17 +122,17 @@ class RingKVCache(KVCache):
         """Itself: where a position stands depends on the whole size."""
         return self
 
-    def _newest(self, ends: Int[Tensor, "B"]) -> Int[Tensor, "B W"]:
+    def _newest(self, ends: Lengths) -> Int[Tensor, "B W"]:
         """Of each place, the newest position before `ends` that belongs there; negative where there is none."""
         size = self.keys.shape[2]
         places = torch.arange(size, device=ends.device)
         return ends[:, None] - 1 - (ends[:, None] - 1 - places) % size
 
-    def _positions(self, ends: Int[Tensor, "B"]) -> Int[Tensor, "B W"]:
+    def _positions(self, ends: Lengths) -> Int[Tensor, "B W"]:
         newest = self._newest(ends)
         return torch.where(newest < 0, EMPTY_SLOT, newest)
 
-    def _write(self, keys: Tensor, values: Tensor, starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:
+    def _write(self, keys: Tensor, values: Tensor, starts: Lengths, ends: Lengths) -> None:
         step = self._newest(ends) - starts[:, None]  # which of the new ones belongs into each place; negative: none
         for buffer, new in ((self.keys, keys), (self.values, values)):
             index = step.clamp(min=0)[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3])
@@ -148,7 +146,7 @@ class CrossKVCache(LayerState):
 
     keys: Float[Tensor, "B K S P"]
     values: Float[Tensor, "B K S P"]
-    num_tokens: Int[Tensor, "B"]
+    num_tokens: Lengths
 
 
 @dataclass
@@ -167,7 +165,7 @@ class DecoderBlockState(LayerState):
 class State:
     """The state of a batch of rows: `lengths` tokens so far, and one state per layer."""
 
-    lengths: Int[Tensor, "B"]
+    lengths: Lengths
     layers: list[LayerState]
     capacity: int  # the longest row that fits
     whole: "State | None" = None  # of which this is a narrow view
@@ -187,7 +185,7 @@ class State:
         layers = [layer.narrow(slots) for layer in self.layers]
         return State(self.lengths, layers, min(slots, self.capacity), whole=self.whole or self)
 
-    def advance(self, lengths: Int[Tensor, "B"]) -> "State":
+    def advance(self, lengths: Lengths) -> "State":
         """The state after a pass, whole also where the pass had a narrow view of it; its layers are up to date."""
         state = self.whole or self
         return State(lengths, state.layers, state.capacity)

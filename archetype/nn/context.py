@@ -9,6 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 T = TypeVar("T")
+Vectors = Float[Tensor, "B T D"]  # of each position
+Tokens = Int[Tensor, "B T"]
+Lengths = Int[Tensor, "B"]  # or any number of each row
 
 
 @dataclass
@@ -16,7 +19,7 @@ class EncoderOutput:
     """An encoder's vectors, and how many of each row are not padding (None: all)."""
 
     vectors: Float[Tensor, "B S D"]
-    num_tokens: Int[Tensor, "B"] | None
+    num_tokens: Lengths | None
 
 
 @dataclass
@@ -37,7 +40,7 @@ class ForwardContext:
     """
 
     positions: Int[Tensor, "B T"]
-    num_tokens: Int[Tensor, "B"] | None
+    num_tokens: Lengths | None
     starts_at_zero: bool
     encoder_output: EncoderOutput | None = None
     position_bias: nn.Module | None = None
@@ -45,12 +48,7 @@ class ForwardContext:
     shared: dict[Hashable, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        tokens: Tensor,
-        lengths: Int[Tensor, "B"] | None = None,
-        num_tokens: Int[Tensor, "B"] | None = None,
-    ) -> "ForwardContext":
+    def of(cls, tokens: Tensor, lengths: Lengths | None = None, num_tokens: Lengths | None = None) -> "ForwardContext":
         """The context of `tokens`, (B, T) or (B, T, D), after `lengths` earlier ones (None: they are the first)."""
         steps = torch.arange(tokens.shape[1], device=tokens.device)
         if lengths is None:
@@ -58,7 +56,7 @@ class ForwardContext:
         return cls(lengths[:, None] + steps, num_tokens, starts_at_zero=False)
 
     @property
-    def ends(self) -> Int[Tensor, "B"]:
+    def ends(self) -> Lengths:
         """Each row's length after these tokens."""
         first = self.positions[:, 0]
         return first + (self.positions.shape[1] if self.num_tokens is None else self.num_tokens)
@@ -81,14 +79,18 @@ class ForwardContext:
         return torch.stack(self.aux_losses).sum() if self.aux_losses else None
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """The result of `compute`, shared by all who ask under the same key during this pass."""
+        """The result of `compute`, shared by all who ask under the same key during this pass.
+
+        So is what a recurrent cache held before the pass: activation checkpointing computes a block a second time, and
+        must not start from what the first left there.
+        """
         if key not in self.shared:
             self.shared[key] = compute()
         result: T = self.shared[key]
         return result
 
 
-def last_tokens(x: Float[Tensor, "B T D"], context: ForwardContext) -> Float[Tensor, "B 1 D"]:
+def last_tokens(x: Vectors, context: ForwardContext) -> Float[Tensor, "B 1 D"]:
     """The vector of each row's last token that is not padding."""
     if context.num_tokens is None:
         return x[:, -1:]

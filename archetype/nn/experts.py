@@ -1,7 +1,6 @@
 """Mixture of experts: each token is sent to a few of many feed-forward networks."""
 
 import math
-from typing import assert_never
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,8 +9,8 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.nn.activation import activation
 from archetype.nn.context import ForwardContext
-from archetype.nn.feedforward import MLP, GatedMLP, gated_product
-from archetype.nn.registry import module_for
+from archetype.nn.feedforward import gated_product
+from archetype.nn.registry import build_feedforward, module_for
 
 Projection = tuple[Tensor, Tensor | None]  # weight and bias of one expert
 
@@ -30,7 +29,7 @@ class MixtureOfExperts(nn.Module):
         self.spec = feedforward
         self.router = nn.Linear(d_model, feedforward.num_experts, bias=feedforward.router.bias)
         self.experts = Experts(feedforward.expert, feedforward.num_experts, d_model)
-        self.shared = _dense(feedforward.shared, d_model) if feedforward.shared is not None else None
+        self.shared = None if feedforward.shared is None else build_feedforward(feedforward.shared, d_model)
         self.shared_gate = nn.Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
         correction = torch.empty(feedforward.num_experts) if feedforward.router.expert_bias else None
         self.register_buffer("correction", correction)
@@ -63,13 +62,7 @@ class MixtureOfExperts(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             bias = None if self.router.bias is None else self.router.bias.to(dtype)
             logits = nn.functional.linear(x.to(dtype), self.router.weight.to(dtype), bias)
-        match self.spec.router:
-            case spec.SoftmaxRouter():
-                return logits.softmax(-1)
-            case spec.SigmoidRouter():
-                return logits.sigmoid()
-            case _:
-                assert_never(self.spec.router)
+        return logits.softmax(-1) if isinstance(self.spec.router, spec.SoftmaxRouter) else logits.sigmoid()
 
     def _choose(self, affinities: Float[Tensor, "N E"]) -> tuple[Float[Tensor, "N k"], Int[Tensor, "N k"]]:
         """The weights of each token's experts, and which they are."""
@@ -116,15 +109,11 @@ class Experts(nn.Module):
     def __init__(self, expert: spec.Expert, num_experts: int, d_model: int) -> None:
         super().__init__()
         d_ff = expert.width(d_model)
-        match expert:
-            case spec.MLP():
-                self.projections: tuple[str, ...] = ("up", "down")
-                self.activation = activation(expert.activation)
-            case spec.GatedMLP():
-                self.projections = ("gate", "up", "down")
-                self.product = gated_product(expert)
-            case _:
-                assert_never(expert)
+        self.projections: tuple[str, ...]
+        if isinstance(expert, spec.GatedMLP):
+            self.projections, self.product = ("gate", "up", "down"), gated_product(expert)
+        else:
+            self.projections, self.activation = ("up", "down"), activation(expert.activation)
         for name in self.projections:
             shape = (d_model, d_ff) if name == "down" else (d_ff, d_model)
             self.register_parameter(name, nn.Parameter(torch.empty(num_experts, *shape)))
@@ -159,13 +148,3 @@ class Experts(nn.Module):
         hidden = nn.functional.linear(x, *up)
         hidden = self.product(nn.functional.linear(x, *gate[0]), hidden) if gate else self.activation(hidden)
         return nn.functional.linear(hidden, *down)
-
-
-def _dense(expert: spec.Expert, d_model: int) -> nn.Module:
-    match expert:
-        case spec.MLP():
-            return MLP(expert, d_model)
-        case spec.GatedMLP():
-            return GatedMLP(expert, d_model)
-        case _:
-            assert_never(expert)

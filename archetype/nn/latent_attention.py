@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.nn.attention import attend
 from archetype.nn.cache import KVCache, LayerState
-from archetype.nn.context import ForwardContext
+from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.position import Rotary
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.scores import MASKED, ScoreFunction, causal_pairs, present_keys
@@ -54,9 +54,7 @@ class LatentAttention(nn.Module):
         sizes = self.spec.kv_lora_rank, self.spec.qk_rope_head_dim
         return KVCache.empty(batch, 1, capacity, sizes, dtype, device)
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
         queries, latents = self._queries(x, context), self._latents(x, context)
         if cache is None:
@@ -72,14 +70,14 @@ class LatentAttention(nn.Module):
         z: Tensor = self.o(y.transpose(1, 2).flatten(2))
         return z
 
-    def _queries(self, x: Float[Tensor, "B T D"], context: ForwardContext) -> Queries:
+    def _queries(self, x: Vectors, context: ForwardContext) -> Queries:
         direct = isinstance(self.spec.query, spec.DirectQuery)
         q = self.q(x) if direct else self.q_up(self.q_norm(self.q_down(x)))
         heads = q.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
         plain, turned = heads.split((self.spec.qk_nope_head_dim, self.spec.qk_rope_head_dim), dim=-1)
         return plain, self.rotary(turned, context.positions, context)
 
-    def _latents(self, x: Float[Tensor, "B T D"], context: ForwardContext) -> Latents:
+    def _latents(self, x: Vectors, context: ForwardContext) -> Latents:
         """Latents after their norm and keys after their rotation, as one head."""
         latent, key = self.kv_down(x)[:, None].split((self.spec.kv_lora_rank, self.spec.qk_rope_head_dim), dim=-1)
         return self.kv_norm(latent), self.rotary(key, context.positions, context)

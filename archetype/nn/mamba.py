@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.nn.cache import LayerState
-from archetype.nn.context import ForwardContext
+from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.registry import module_for
 from archetype.nn.selective_scan import scan
 
@@ -62,7 +62,7 @@ class Mamba(nn.Module):
     def __init__(self, mixer: spec.Mamba, d_model: int, causal: bool = True, layer: int = 0) -> None:
         super().__init__()
         inner = mixer.expand * d_model
-        self.spec = mixer
+        self.spec, self.layer = mixer, layer
         self.sizes = (mixer.rank(d_model), mixer.state_size, mixer.state_size)
         self.in_proj = nn.Linear(d_model, 2 * inner, bias=mixer.bias)
         self.conv = Convolution(inner, inner, mixer.conv_kernel, groups=inner, bias=mixer.conv_bias)
@@ -89,15 +89,14 @@ class Mamba(nn.Module):
         )
         return MambaState(conv, hidden)
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         """Read the new positions after those that the cache has read. Padding is not read."""
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, MambaState)
         u, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, T, I) each
-        u, conv = self.convolve(u.transpose(1, 2), context, state.conv)
-        y, hidden = self.selective_scan(u, context, state.hidden)
+        conv, hidden = context.cached(("mamba", self.layer), lambda: (state.conv, state.hidden))
+        u, conv = self.convolve(u.transpose(1, 2), context, conv)
+        y, hidden = self.selective_scan(u, context, hidden)
         z: Tensor = self.out_proj((y * nn.functional.silu(gate)).to(x.dtype))
         state.conv, state.hidden = conv.to(state.conv.dtype), hidden.to(state.hidden.dtype)
         return z

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from archetype import spec
-from archetype.nn.context import ForwardContext
+from archetype.nn.context import ForwardContext, Lengths, Vectors
 from archetype.nn.registry import module_for
 
 
@@ -21,7 +21,7 @@ class Learned(nn.Module):
         self.offset = position.offset
         self.weight = nn.Parameter(torch.empty(position.offset + context_length, d_model))
 
-    def forward(self, positions: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    def forward(self, positions: Int[Tensor, "B T"]) -> Vectors:
         rows = positions + self.offset
         # only padding can stand beyond the table: a state's capacity is at most the context length
         return nn.functional.embedding(rows.clamp(max=self.weight.shape[0] - 1), self.weight)
@@ -41,7 +41,7 @@ class Sinusoidal(nn.Module):
         self.offset = position.offset
         self.d_model = d_model
 
-    def forward(self, positions: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    def forward(self, positions: Int[Tensor, "B T"]) -> Vectors:
         places = positions[..., None] + self.offset
         angles = places * _frequencies(self.theta, self.d_model, positions.device)
         waves = torch.stack((angles.sin(), angles.cos()), dim=-1 if self.interleaved else -2)
@@ -103,9 +103,7 @@ class Rotary(Rotation):
         return angles.cos() * factor, angles.sin() * factor
 
 
-def rotary_frequencies(
-    position: spec.Rotary, rotary_dim: int, ends: Int[Tensor, "B"]
-) -> tuple[Float[Tensor, "b R2"], float]:
+def rotary_frequencies(position: spec.Rotary, rotary_dim: int, ends: Lengths) -> tuple[Float[Tensor, "b R2"], float]:
     """Angle per position of every pair, after scaling, and the factor on cos and sin.
 
     Only dynamic scaling has a row for each request, whose length so far `ends` gives.
@@ -132,7 +130,7 @@ def _frequencies(theta: float, dim: int, device: torch.device) -> Float[Tensor, 
     return 1.0 / theta**exponents
 
 
-def _dynamic(theta: float, dim: int, scaling: spec.DynamicScaling, ends: Int[Tensor, "B"]) -> Float[Tensor, "B R2"]:
+def _dynamic(theta: float, dim: int, scaling: spec.DynamicScaling, ends: Lengths) -> Float[Tensor, "B R2"]:
     """NTK-aware: theta (factor n / n0 - (factor - 1))^(R / (R - 2)) for a request of n tokens, n >= n0."""
     length = ends.clamp(min=scaling.original_context_length).float()[:, None]
     growth = scaling.factor * length / scaling.original_context_length - (scaling.factor - 1)

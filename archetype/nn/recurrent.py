@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from archetype import spec
 from archetype.nn.cache import LayerState
-from archetype.nn.context import ForwardContext
+from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.registry import module_for
 
 
@@ -25,11 +25,12 @@ class RNNState(LayerState):
     @property
     def vectors(self) -> tuple[Tensor, ...]:
         """The tensors that torch's kernel starts from."""
-        return (self.hidden,)
+        return tuple(vectors for _, vectors in self._values())
 
     def update(self, *vectors: Tensor) -> None:
         """Take over the kernel's last vectors."""
-        (self.hidden,) = vectors
+        for (name, _), new in zip(self._values(), vectors, strict=True):
+            setattr(self, name, new)
 
 
 @dataclass
@@ -37,15 +38,6 @@ class LSTMState(RNNState):
     """The last output, and what the gates let stay."""
 
     cell: Float[Tensor, "B D"]
-
-    @property
-    def vectors(self) -> tuple[Tensor, ...]:
-        """The tensors that torch's kernel starts from."""
-        return self.hidden, self.cell
-
-    def update(self, *vectors: Tensor) -> None:
-        """Take over the kernel's last vectors."""
-        self.hidden, self.cell = vectors
 
 
 class _Uniform:
@@ -80,7 +72,7 @@ class Recurrent(nn.Module):
         self, mixer: spec.RNN | spec.LSTM | spec.GRU, d_model: int, causal: bool = True, layer: int = 0
     ) -> None:
         super().__init__()
-        self.directions = 2 if mixer.bidirectional else 1
+        self.layer, self.directions = layer, 2 if mixer.bidirectional else 1
         self.d_model = d_model
         self.cell = _cell(mixer, d_model, d_model // self.directions)
 
@@ -90,18 +82,17 @@ class Recurrent(nn.Module):
         vectors = 2 if kind is LSTMState else 1
         return kind(*(torch.zeros(batch, self.d_model, dtype=dtype, device=device) for _ in range(vectors)))
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], context: ForwardContext, cache: LayerState | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         """Read the new positions after those that the cache has read. Padding is not read."""
         if cache is None:
             return self._run_cell(x, context, None)[0]
         assert isinstance(cache, RNNState)
-        y, last = self._run_cell(x, context, self._split(cache.vectors, x.dtype))
+        before = context.cached(("recurrent", self.layer), lambda: cache.vectors)
+        y, last = self._run_cell(x, context, self._split(before, x.dtype))
         new = [vectors.transpose(0, 1).flatten(1).to(cache.hidden.dtype) for vectors in last]
         if context.num_tokens is not None:  # a row without tokens stays as it was
             has_tokens = (context.num_tokens > 0)[:, None]
-            new = [torch.where(has_tokens, now, old) for now, old in zip(new, cache.vectors, strict=True)]
+            new = [torch.where(has_tokens, now, old) for now, old in zip(new, before, strict=True)]
         cache.update(*new)
         return y
 
@@ -112,7 +103,7 @@ class Recurrent(nn.Module):
 
     def _run_cell(
         self, x: Tensor, context: ForwardContext, first: tuple[Tensor, ...] | None
-    ) -> tuple[Float[Tensor, "B T D"], tuple[Tensor, ...]]:
+    ) -> tuple[Vectors, tuple[Tensor, ...]]:
         """The kernel's output, and where it stood after each row's last token."""
         start = first if first is None or isinstance(self.cell, nn.LSTM) else first[0]
         # padding stands at the end: it matters to who starts there or stops before it, where there is more than a token
@@ -144,13 +135,7 @@ def _kernels(x: Tensor) -> Iterator[None]:
 
 
 def _cell(mixer: spec.RNN | spec.LSTM | spec.GRU, inputs: int, hidden: int) -> nn.RNNBase:
-    both = mixer.bidirectional
-    match mixer:
-        case spec.RNN(activation=name):
-            return _RNN(inputs, hidden, nonlinearity=name, batch_first=True, bidirectional=both)
-        case spec.LSTM():
-            return _LSTM(inputs, hidden, batch_first=True, bidirectional=both)
-        case spec.GRU():
-            return _GRU(inputs, hidden, batch_first=True, bidirectional=both)
-        case _:
-            assert_never(mixer)
+    options: dict[str, Any] = {"batch_first": True, "bidirectional": mixer.bidirectional}
+    if isinstance(mixer, spec.RNN):
+        return _RNN(inputs, hidden, nonlinearity=mixer.activation, **options)
+    return (_LSTM if isinstance(mixer, spec.LSTM) else _GRU)(inputs, hidden, **options)

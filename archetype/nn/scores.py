@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from archetype import spec
+from archetype.nn.context import Lengths
 from archetype.patterns import MaskContext, pattern_rule
 
 MASKED = -1e30  # instead of minus infinity where all keys of a query may be masked: infinity less infinity is no number
@@ -73,6 +74,6 @@ def allowed_pairs(
     return pairs
 
 
-def present_keys(num_tokens: Int[Tensor, "B"], keys: Int[Tensor, "S"]) -> Bool[Tensor, "B 1 1 S"]:
+def present_keys(num_tokens: Lengths, keys: Int[Tensor, "S"]) -> Bool[Tensor, "B 1 1 S"]:
     """True where a key is not padding, of rows that start at position 0."""
     return (keys < num_tokens[:, None])[:, None, None]

@@ -25,11 +25,6 @@ class FullRule(PatternRule[spec.Full]):
         """Every pair."""
         return (i == i) & (j == j)
 
-    def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
-        """One tile."""
-        everything = range(context.length)
-        return (Piece((Tile(everything, (everything,)),), every_pair),)
-
     def pairs(self, context: MaskContext) -> int:
         """The square, or its causal half with the diagonal."""
         n = context.length

@@ -1,187 +1,24 @@
 """WHAT an architecture is: frozen, closed data. Nothing here computes, and nothing imports torch."""
 
-from archetype.spec.activation import Activation, Swish
-from archetype.spec.attention import (
-    Attention,
-    AttentionSizes,
-    OutputGate,
-    ProjectionBiases,
-)
-from archetype.spec.base import Spec, fingerprint
-from archetype.spec.block import (
-    Block,
-    OutputNorm,
-    ParallelResidual,
-    Plain,
-    PostNorm,
-    PreNorm,
-    SandwichNorm,
-    Wiring,
-)
-from archetype.spec.edit import assign, differences
-from archetype.spec.embedding import Embedding, PairEmbedding
-from archetype.spec.experts import ExpertGroups, MixtureOfExperts, Router, SigmoidRouter, SoftmaxRouter
-from archetype.spec.feedforward import (
-    MLP,
-    EightThirds,
-    Expert,
-    FeedForward,
-    GatedMLP,
-    NoFeedForward,
-)
-from archetype.spec.head import (
-    ClassificationHead,
-    EncoderHead,
-    HeadTransform,
-    LanguageModelHead,
-    MaskedLanguageModelHead,
-    NoHead,
-    VisionHead,
-)
-from archetype.spec.initialization import (
-    GPT2Initialization,
-    Initialization,
-    NormalInitialization,
-    XavierInitialization,
-)
-from archetype.spec.latent_attention import DirectQuery, LatentAttention, LowRankQuery, Query
-from archetype.spec.layers import cycle, repeat, runs
-from archetype.spec.mamba import Mamba
-from archetype.spec.mixer import Mixer
-from archetype.spec.model import (
-    CausalSpec,
-    Decoder,
-    Encoder,
-    EncoderDecoder,
-    MegaByte,
-    ModelSpec,
-    NGram,
-    StateBridge,
-    VisionEncoder,
-)
-from archetype.spec.norm import BatchNorm, LayerNorm, NoNorm, Norm, RMSNorm, VectorNorm
-from archetype.spec.part import ByKind, Part, part
-from archetype.spec.pattern import BigBird, Fixed, Full, GlobalWindow, Pattern, Strided, Window
-from archetype.spec.position import (
-    Alibi,
-    DynamicScaling,
-    EmbeddingPosition,
-    Learned,
-    LinearScaling,
-    Llama3Scaling,
-    MixerPosition,
-    NoPosition,
-    NoScaling,
-    RelativeBias,
-    Rotary,
-    RotaryScaling,
-    Sinusoidal,
-    YarnScaling,
-)
-from archetype.spec.recurrent import GRU, LSTM, RNN
-from archetype.spec.serialize import json_schema, parse, read, to_json, to_yaml
-from archetype.spec.stack import SizedStack, Stack, StackView
-
-__all__ = [
-    "GRU",
-    "LSTM",
-    "MLP",
-    "RNN",
-    "Activation",
-    "Alibi",
-    "Attention",
-    "AttentionSizes",
-    "BatchNorm",
-    "BigBird",
-    "Block",
-    "ByKind",
-    "CausalSpec",
-    "ClassificationHead",
-    "Decoder",
-    "DirectQuery",
-    "DynamicScaling",
-    "EightThirds",
-    "Embedding",
-    "EmbeddingPosition",
-    "Encoder",
-    "EncoderDecoder",
-    "EncoderHead",
-    "Expert",
-    "ExpertGroups",
-    "FeedForward",
-    "Fixed",
-    "Full",
-    "GPT2Initialization",
-    "GatedMLP",
-    "GlobalWindow",
-    "HeadTransform",
-    "Initialization",
-    "LanguageModelHead",
-    "LatentAttention",
-    "LayerNorm",
-    "Learned",
-    "LinearScaling",
-    "Llama3Scaling",
-    "LowRankQuery",
-    "Mamba",
-    "MaskedLanguageModelHead",
-    "MegaByte",
-    "Mixer",
-    "MixerPosition",
-    "MixtureOfExperts",
-    "ModelSpec",
-    "NGram",
-    "NoFeedForward",
-    "NoHead",
-    "NoNorm",
-    "NoPosition",
-    "NoScaling",
-    "Norm",
-    "NormalInitialization",
-    "OutputGate",
-    "OutputNorm",
-    "PairEmbedding",
-    "ParallelResidual",
-    "Part",
-    "Pattern",
-    "Plain",
-    "PostNorm",
-    "PreNorm",
-    "ProjectionBiases",
-    "Query",
-    "RMSNorm",
-    "RelativeBias",
-    "Rotary",
-    "RotaryScaling",
-    "Router",
-    "SandwichNorm",
-    "SigmoidRouter",
-    "Sinusoidal",
-    "SizedStack",
-    "SoftmaxRouter",
-    "Spec",
-    "Stack",
-    "StackView",
-    "StateBridge",
-    "Strided",
-    "Swish",
-    "VectorNorm",
-    "VisionEncoder",
-    "VisionHead",
-    "Window",
-    "Wiring",
-    "XavierInitialization",
-    "YarnScaling",
-    "assign",
-    "cycle",
-    "differences",
-    "fingerprint",
-    "json_schema",
-    "parse",
-    "part",
-    "read",
-    "repeat",
-    "runs",
-    "to_json",
-    "to_yaml",
-]
+from archetype.spec.activation import *
+from archetype.spec.attention import *
+from archetype.spec.base import *
+from archetype.spec.block import *
+from archetype.spec.edit import *
+from archetype.spec.embedding import *
+from archetype.spec.experts import *
+from archetype.spec.feedforward import *
+from archetype.spec.head import *
+from archetype.spec.initialization import *
+from archetype.spec.latent_attention import *
+from archetype.spec.layers import *
+from archetype.spec.mamba import *
+from archetype.spec.mixer import *
+from archetype.spec.model import *
+from archetype.spec.norm import *
+from archetype.spec.part import *
+from archetype.spec.pattern import *
+from archetype.spec.position import *
+from archetype.spec.recurrent import *
+from archetype.spec.serialize import *
+from archetype.spec.stack import *

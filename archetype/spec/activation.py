@@ -4,6 +4,8 @@ from typing import Literal
 
 from archetype.spec.base import Positive, Spec
 
+__all__ = ["Activation", "ActivationName", "Swish"]
+
 ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu2"]
 
 

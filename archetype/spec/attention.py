@@ -11,6 +11,8 @@ from archetype.spec.part import part
 from archetype.spec.pattern import AnyPattern, BigBird, Full, GlobalWindow
 from archetype.spec.position import Alibi, AnyMixerPosition, NoPosition, Rotary
 
+__all__ = ["Attention", "AttentionSizes", "OutputGate", "ProjectionBiases"]
+
 
 class ProjectionBiases(Spec):
     """Which of the four projections add a bias."""

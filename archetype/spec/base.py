@@ -20,6 +20,8 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from archetype.errors import SpecError
 
+__all__ = ["Spec", "fingerprint"]
+
 # Bounds far above any real model: a slip of the keyboard is refused before anything is allocated.
 MAX_SIZE = 2**20
 MAX_WIDE = 2**24  # of a vocabulary or an inner layer
@@ -158,44 +160,38 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"use one of {', '.join(valid)}"
 
 
+WHOLE, FINITE = ("{} is not a whole number", "give a whole number"), ("{} is not a finite number", "give a number")
+BOOLEAN = ("{} is neither true nor false", "use true or false")
+MAPPING = ("{} is not a mapping", "write it as {{key: value, ...}}")
+LIST = ("{} is not a list", "write it as [item, ...]")
+WORDS = {  # pydantic's types of errors: cause and remedy
+    "missing": ("is missing", "give it a value"),
+    "union_tag_not_found": ("its kind is missing", "start it with kind: NAME"),
+    "greater_than": ("{} is too small", "use more than {gt}"),
+    "greater_than_equal": ("{} is too small", "use at least {ge}"),
+    "less_than": ("{} is too large", "use less than {lt}"),
+    "less_than_equal": ("{} is too large", "use at most {le}"),
+    "string_type": ("{} is not text", "give text"),
+    "too_short": ("is empty", "give it at least one item"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), WHOLE),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), FINITE),
+    **dict.fromkeys(("bool_type", "bool_parsing"), BOOLEAN),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), MAPPING),
+    **dict.fromkeys(("tuple_type", "list_type"), LIST),
+}
+
+
 def _in_words(detail: ErrorDetails) -> tuple[str, str]:
     value = detail["input"]
     shown = repr(value) if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
     context = detail.get("ctx", {})
-    match detail["type"]:
-        case "invalid":
-            return str(context["cause"]), str(context["remedy"])
-        case "missing":
-            return "is missing", "give it a value"
-        case "union_tag_not_found":
-            return "its kind is missing", "start it with kind: NAME"
-        case "union_tag_invalid":
-            valid = str(context["expected_tags"]).replace("'", "").split(", ")
-            return f"there is no kind {context['tag']!r}", nearest(str(context["tag"]), valid)
-        case "literal_error":
-            valid = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-            return f"{shown} is not a choice", nearest(str(value), valid)
-        case "greater_than":
-            return f"{shown} is too small", f"use more than {context['gt']}"
-        case "greater_than_equal":
-            return f"{shown} is too small", f"use at least {context['ge']}"
-        case "less_than":
-            return f"{shown} is too large", f"use less than {context['lt']}"
-        case "less_than_equal":
-            return f"{shown} is too large", f"use at most {context['le']}"
-        case "int_type" | "int_parsing" | "int_from_float":
-            return f"{shown} is not a whole number", "give a whole number"
-        case "float_type" | "float_parsing" | "finite_number":
-            return f"{shown} is not a finite number", "give a number"
-        case "bool_type" | "bool_parsing":
-            return f"{shown} is neither true nor false", "use true or false"
-        case "string_type":
-            return f"{shown} is not text", "give text"
-        case "model_type" | "model_attributes_type" | "dict_type":
-            return f"{shown} is not a mapping", "write it as {key: value, ...}"
-        case "tuple_type" | "list_type":
-            return f"{shown} is not a list", "write it as [item, ...]"
-        case "too_short":
-            return "is empty", "give it at least one item"
-        case _:
-            return f"{shown}: {detail['msg']}", ""
+    if detail["type"] == "invalid":
+        return str(context["cause"]), str(context["remedy"])
+    if detail["type"] in ("union_tag_invalid", "literal_error"):
+        tag, valid = context.get("tag", value), str(context.get("expected_tags", context.get("expected")))
+        cause = f"there is no kind {tag!r}" if "tag" in context else f"{shown} is not a choice"
+        return cause, nearest(str(tag), valid.replace("'", "").replace(" or ", ", ").split(", "))
+    if detail["type"] not in WORDS:
+        return f"{shown}: {detail['msg']}", ""
+    cause, remedy = WORDS[detail["type"]]
+    return cause.format(shown), remedy.format(**context)

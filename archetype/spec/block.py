@@ -13,6 +13,8 @@ from archetype.spec.part import ByKind, Part, part
 from archetype.spec.pattern import Full
 from archetype.spec.position import NoPosition
 
+__all__ = ["Block", "OutputNorm", "ParallelResidual", "Plain", "PostNorm", "PreNorm", "SandwichNorm", "Wiring"]
+
 
 class Wiring(Part):
     """Base of all wirings."""

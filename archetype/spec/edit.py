@@ -14,6 +14,8 @@ from archetype.spec.model import ModelSpec
 from archetype.spec.serialize import parse
 from archetype.spec.stack import Stack
 
+__all__ = ["assign", "differences"]
+
 Change = tuple[str, Any, Any]
 ABSENT = "(absent)"
 

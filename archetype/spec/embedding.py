@@ -8,6 +8,8 @@ from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Spec
 from archetype.spec.norm import AnyNorm, NoNorm
 from archetype.spec.position import AnyEmbeddingPosition, NoPosition
 
+__all__ = ["Embedding", "PairEmbedding"]
+
 
 class Embedding(Spec):
     """Token vectors times `scale`, plus positions and one of `num_token_types` vectors, then a norm and dropout.

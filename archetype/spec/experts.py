@@ -8,9 +8,11 @@ from archetype.spec.base import Flag, NotNegative, Positive, Size, Spec, invalid
 from archetype.spec.feedforward import Expert, FeedForward
 from archetype.spec.part import part
 
+__all__ = ["ExpertGroups", "MixtureOfExperts", "Router", "SigmoidRouter", "SoftmaxRouter"]
 
-class SoftmaxRouter(Spec):
-    """A token's affinities are the softmax of its logits over all experts; the largest are its weights.
+
+class _Router(Spec):
+    """A token's experts are those with the largest affinities, which are their weights.
 
     `renormalize` makes the chosen weights sum to one; then they are multiplied by `scale`. An `expert_bias` for each
     expert is added where experts are chosen and nowhere else (DeepSeek-AI 2024b, equation 16); training leaves it.
@@ -18,22 +20,22 @@ class SoftmaxRouter(Spec):
     """
 
     renamed: ClassVar[dict[str, str]] = {"correction": "expert_bias"}
-    kind: Literal["softmax"] = "softmax"
     renormalize: Flag = False
     scale: Positive = 1.0
     expert_bias: Flag = False
     bias: Flag = False
 
 
-class SigmoidRouter(Spec):
+class SoftmaxRouter(_Router):
+    """A token's affinities are the softmax of its logits over all experts (Shazeer 2017)."""
+
+    kind: Literal["softmax"] = "softmax"
+
+
+class SigmoidRouter(_Router):
     """A token's affinity to each expert is the sigmoid of its logit (DeepSeek-AI 2024b, equation 15)."""
 
-    renamed: ClassVar[dict[str, str]] = {"correction": "expert_bias"}
     kind: Literal["sigmoid"] = "sigmoid"
-    renormalize: Flag = False
-    scale: Positive = 1.0
-    expert_bias: Flag = False
-    bias: Flag = False
 
 
 Router = Annotated[SoftmaxRouter | SigmoidRouter, Field(discriminator="kind")]

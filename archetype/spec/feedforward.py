@@ -8,6 +8,8 @@ from archetype.spec.activation import Activation
 from archetype.spec.base import Flag, Positive, Size, Spec, WideSize
 from archetype.spec.part import ByKind, Part, part
 
+__all__ = ["MLP", "EightThirds", "Expert", "FeedForward", "GatedMLP", "NoFeedForward"]
+
 
 class FeedForward(Part):
     """Base of all feed-forward parts."""

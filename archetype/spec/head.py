@@ -8,6 +8,11 @@ from archetype.spec.activation import Activation
 from archetype.spec.base import Flag, Positive, Probability, Size, Spec
 from archetype.spec.norm import AnyNorm, NoNorm
 
+__all__ = [
+    "ClassificationHead", "EncoderHead", "HeadTransform", "LanguageModelHead", "MaskedLanguageModelHead", "NoHead",
+    "VisionHead",
+]  # fmt: skip
+
 
 class HeadTransform(Spec):
     """A layer as wide as the model and its norm, before the logits (BERT as a decoder)."""

@@ -6,6 +6,8 @@ from pydantic import Field
 
 from archetype.spec.base import Positive, Spec
 
+__all__ = ["GPT2Initialization", "Initialization", "NormalInitialization", "XavierInitialization"]
+
 
 class NormalInitialization(Spec):
     """All weights N(0, std), biases 0, norms 1 (the published Llama and BERT code)."""

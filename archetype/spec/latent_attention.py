@@ -11,6 +11,8 @@ from archetype.spec.norm import RMSNorm, VectorNorm
 from archetype.spec.part import part
 from archetype.spec.position import Rotary
 
+__all__ = ["DirectQuery", "LatentAttention", "LowRankQuery", "Query"]
+
 
 class DirectQuery(Spec):
     """Queries by one projection."""

@@ -8,6 +8,8 @@ from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo
 from archetype.spec.base import FULL, Size, Spec, invalid
 from archetype.spec.block import Block
 
+__all__ = ["cycle", "repeat", "runs"]
+
 MAX_LAYERS = 10_000
 MAX_GROUP = 64  # the longest pattern of layers that a file writes as one group
 

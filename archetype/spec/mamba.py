@@ -8,6 +8,8 @@ from archetype.spec.base import Flag, Positive, Size, invalid
 from archetype.spec.mixer import Mixer
 from archetype.spec.part import part
 
+__all__ = ["Mamba"]
+
 
 @part
 class Mamba(Mixer):

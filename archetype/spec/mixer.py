@@ -4,6 +4,8 @@ from typing import Annotated
 
 from archetype.spec.part import ByKind, Part
 
+__all__ = ["Mixer"]
+
 
 class Mixer(Part):
     """Base of all mixers."""

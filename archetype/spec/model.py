@@ -16,6 +16,11 @@ from archetype.spec.position import Learned, Sinusoidal
 from archetype.spec.recurrent import GRU, LSTM, RNN
 from archetype.spec.stack import SizedStack, Stack, StackView, check
 
+__all__ = [
+    "CausalSpec", "Decoder", "Encoder", "EncoderDecoder", "MegaByte", "ModelSpec", "NGram", "StateBridge",
+    "VisionEncoder",
+]  # fmt: skip
+
 SCHEMA_VERSION = 1
 
 
@@ -37,6 +42,9 @@ class _Model(Spec):
     def _stacks_hold(self) -> "_Model":
         for stack in self.stacks:
             check(stack)
+        embedding, width = getattr(self, "embedding", None), getattr(self, "d_model", 0)
+        if isinstance(embedding, Embedding) and isinstance(embedding.position, Sinusoidal) and width % 2:
+            invalid("d_model", f"{width} features cannot be paired for sinusoidal positions", "use an even number")
         return self
 
     @property
@@ -77,11 +85,6 @@ class Decoder(_Model):
         """The one stack."""
         return (StackView("", self.layers, self.final_norm, self.d_model, causal=True),)
 
-    @model_validator(mode="after")
-    def _positions_fit(self) -> "Decoder":
-        _sinusoids_fit(self.embedding, self.d_model)
-        return self
-
 
 class Encoder(_Model):
     """A stack in which every position sees every other; it understands a text that is whole (Devlin 2018).
@@ -104,11 +107,6 @@ class Encoder(_Model):
     def stacks(self) -> tuple[StackView, ...]:
         """The one stack."""
         return (StackView("", self.layers, self.final_norm, self.d_model, causal=False),)
-
-    @model_validator(mode="after")
-    def _positions_fit(self) -> "Encoder":
-        _sinusoids_fit(self.embedding, self.d_model)
-        return self
 
 
 class StateBridge(Spec):
@@ -147,16 +145,11 @@ class EncoderDecoder(_Model):
 
     @model_validator(mode="after")
     def _source_is_seen(self) -> "EncoderDecoder":
-        _sinusoids_fit(self.embedding, self.d_model)
         if self.source_vocab_size is not None and self.embedding.shared:
             invalid("source_vocab_size", "a shared table has one vocabulary", "leave it out, or use shared: false")
         if self.state_bridge is None and all(block.cross_attention is None for block in self.decoder.layers):
-            cause = "no block of the decoder sees the source"
-            invalid(
-                "decoder.layers",
-                cause,
-                "give a block cross_attention, or state_bridge: {kind: state} to recurrent stacks",
-            )
+            remedy = "give a block cross_attention, or state_bridge: {kind: state} to recurrent stacks"
+            invalid("decoder.layers", "no block of the decoder sees the source", remedy)
         if self.state_bridge is not None:
             ours = [type(block.mixer) for block in self.encoder.layers]
             theirs = [type(block.mixer) for block in self.decoder.layers]
@@ -267,13 +260,7 @@ class VisionEncoder(_Model):
             invalid("patch_size", cause, "use a divisor")
         if self.embedding.num_token_types:
             invalid("embedding.num_token_types", "patches of a picture are all of one type", "leave it out")
-        _sinusoids_fit(self.embedding, self.d_model)
         return self
-
-
-def _sinusoids_fit(embedding: Embedding, d_model: int) -> None:
-    if isinstance(embedding.position, Sinusoidal) and d_model % 2:
-        invalid("d_model", f"{d_model} features cannot be paired for sinusoidal positions", "use an even number")
 
 
 # Models that write text, token by token.

@@ -7,6 +7,8 @@ from pydantic import model_validator
 from archetype.spec.base import Flag, Positive, Probability, invalid
 from archetype.spec.part import ByKind, Part, part
 
+__all__ = ["BatchNorm", "LayerNorm", "NoNorm", "Norm", "RMSNorm", "VectorNorm"]
+
 Scaled = TypeVar("Scaled", "LayerNorm", "RMSNorm")
 
 

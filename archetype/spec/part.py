@@ -10,6 +10,8 @@ from pydantic_core import CoreSchema, core_schema
 from archetype.errors import SpecError
 from archetype.spec.base import Spec, invalid, nearest
 
+__all__ = ["ByKind", "Part", "part"]
+
 P = TypeVar("P", bound=type["Part"])
 
 # Each of these names is a file in spec (fields), in nn (module) and in cost (counts). A new part is one more name.

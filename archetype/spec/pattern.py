@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from archetype.spec.base import MAX_SIZE, Flag, Size, invalid
 from archetype.spec.part import ByKind, Part, part
 
+__all__ = ["BigBird", "Fixed", "Full", "GlobalWindow", "Pattern", "Strided", "Window"]
+
 
 class Pattern(Part):
     """Base of all patterns."""
@@ -50,9 +52,8 @@ class Fixed(Pattern):
     @model_validator(mode="after")
     def _summary_is_part(self) -> "Fixed":
         if self.num_summary > self.stride:
-            invalid(
-                "num_summary", f"{self.num_summary} is more than stride {self.stride}", f"use at most {self.stride}"
-            )
+            cause = f"{self.num_summary} is more than stride {self.stride}"
+            invalid("num_summary", cause, f"use at most {self.stride}")
         return self
 
 

@@ -7,6 +7,11 @@ from pydantic import Field, model_validator
 from archetype.spec.base import MAX_SIZE, Flag, Length, Positive, Size, Spec, invalid
 from archetype.spec.part import ByKind, Part, part
 
+__all__ = [
+    "Alibi", "DynamicScaling", "EmbeddingPosition", "Learned", "LinearScaling", "Llama3Scaling", "MixerPosition",
+    "NoPosition", "NoScaling", "RelativeBias", "Rotary", "RotaryScaling", "Sinusoidal", "YarnScaling",
+]  # fmt: skip
+
 
 class EmbeddingPosition(Part):
     """Base of positions that are added to the tokens' vectors."""

@@ -6,6 +6,8 @@ from archetype.spec.base import Flag, invalid
 from archetype.spec.mixer import Mixer
 from archetype.spec.part import part
 
+__all__ = ["GRU", "LSTM", "RNN"]
+
 
 class _Recurrent(Mixer):
     """`bidirectional`: half of the features read the text from its end (Schuster 1997); for encoders only."""

@@ -11,6 +11,8 @@ from archetype.io.yaml import mapping_to_yaml, read_mapping
 from archetype.spec.base import Spec, nearest
 from archetype.spec.model import MODELS, ModelSpec
 
+__all__ = ["json_schema", "parse", "read", "to_json", "to_yaml"]
+
 
 def read(file: Path) -> ModelSpec:
     """The specification in a .yaml, .yml or .json file."""

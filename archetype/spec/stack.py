@@ -12,6 +12,8 @@ from archetype.spec.layers import Layers
 from archetype.spec.norm import AnyNorm, NoNorm
 from archetype.spec.position import RelativeBias
 
+__all__ = ["SizedStack", "Stack", "StackView"]
+
 
 class Stack(Spec):
     """One side of a model that has two."""
@@ -45,38 +47,22 @@ class StackView(NamedTuple):
 def check(stack: StackView) -> None:
     """Check, inside a validator, what must hold between the layers, the width and the direction of a stack."""
     for index, block in enumerate(stack.layers):
-        place = f"{stack.prefix}layers[{index}]"
-        _within(f"{place}.mixer", block, stack)
-        if block.cross_attention is not None:
-            if not stack.crosses:
-                invalid(
-                    f"{place}.cross_attention",
-                    "there is no encoder to look at",
-                    "leave it out, or use kind encoder_decoder",
-                )
+        place, attention = f"{stack.prefix}layers[{index}]", block.cross_attention
+        if attention is not None and not stack.crosses:
+            remedy = "leave it out, or use kind encoder_decoder"
+            invalid(f"{place}.cross_attention", "there is no encoder to look at", remedy)
+        parts = {"mixer": block.mixer} | ({} if attention is None else {"cross_attention": attention})
+        for name, part in parts.items():
             try:
-                block.cross_attention.check(stack.d_model, causal=False)
-            except PydanticCustomError as error:
-                _again(f"{place}.cross_attention", error)
+                part.check(stack.d_model, stack.causal and name == "mixer")
+            except PydanticCustomError as error:  # the same, with the place of the part that contains its own
+                inner = error.context or {}
+                invalid(f"{place}.{name}.{inner['place']}", str(inner["cause"]), str(inner["remedy"]))
     tables = _relative_biases(stack.layers)
     if len(tables) > 1:
         (first, heads), (other, other_heads) = tables[:2]
         cause = f"one table serves all layers, and {first.dump()} for {heads} heads differs from "
         invalid(f"{stack.prefix}layers", cause + f"{other.dump()} for {other_heads}", "make them equal")
-
-
-def _within(place: str, block: Block, stack: StackView) -> None:
-    mixer = block.mixer
-    try:
-        mixer.check(stack.d_model, stack.causal)
-    except PydanticCustomError as error:
-        _again(place, error)
-
-
-def _again(place: str, error: PydanticCustomError) -> None:
-    """Raise the same error with the place of the part that contains its own."""
-    inner = error.context or {}
-    invalid(f"{place}.{inner['place']}", str(inner["cause"]), str(inner["remedy"]))
 
 
 def _relative_biases(layers: Sequence[Block]) -> list[tuple[RelativeBias, int]]:

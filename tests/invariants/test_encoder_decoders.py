@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from archetype import spec
+from archetype import families, spec
 from archetype.models import EncoderDecoder, build
 from archetype.nn.cache import State
 from tests.helpers.combinations import EXACT, combined, hybrid, padded, rows_of, text
@@ -16,6 +16,7 @@ from tests.helpers.passes import forward_step, taught
 from tests.helpers.strategies import CONTEXT, VOCABULARY, encoder_decoders
 from tests.helpers.weights import distance, randomize
 
+TINY = sorted(name for name in families.presets() if name.endswith("-tiny"))
 EXAMPLES = settings(max_examples=15)
 CUTS = st.sets(st.integers(1, CONTEXT - 1), max_size=4).map(sorted)
 LENGTHS = st.lists(st.tuples(st.integers(1, CONTEXT), st.integers(1, CONTEXT - 1)), min_size=2, max_size=4)
@@ -75,6 +76,20 @@ def test_with_state_as_taught_through_layers_of_every_kind(cuts: list[int]) -> N
     num_tokens = torch.tensor([11, 1, 6])
     found, _ = in_chunks(model, target, model.new_state(given_source, num_tokens), cuts)
     assert distance(found, taught(model, given_source, target, num_tokens)) < EXACT
+
+
+@pytest.mark.parametrize("name", [name for name in TINY if families.preset(name).kind == "encoder_decoder"])
+def test_small_presets_past_their_windows(name: str) -> None:
+    """With a state in chunks as taught, and each pair as alone; in float32."""
+    model = build(families.preset(name))
+    randomize(model)
+    model.requires_grad_(False)
+    sources, target, counts = text(3, 60, 0, 256), text(3, 70, 1, 256), torch.tensor([60, 3, 33])
+    logits = taught(model, sources, target, counts)
+    found, _ = in_chunks(model, target, model.new_state(sources, counts), [20, 21, 50])
+    assert distance(found, logits) < EXACT
+    for row, count in enumerate(counts.tolist()):
+        assert distance(logits[row], taught(model, sources[row : row + 1, :count], target[row : row + 1])[0]) < EXACT
 
 
 @given(encoder_decoders(), st.integers(1, CONTEXT), st.integers(1, CONTEXT), CUTS)

@@ -1,4 +1,8 @@
-"""With a state as without, in chunks as whole, in a batch as alone: the same logits."""
+"""With a state as without, in chunks as whole, in a batch as alone: the same logits.
+
+The one place where this is proven, for all parts: drawn models, the grid of all pairs of parts, and every small preset
+past its windows. Targets with their sources stand beside it in test_encoder_decoders.py.
+"""
 
 import subprocess
 import sys
@@ -25,6 +29,10 @@ CUTS = st.sets(st.integers(1, CONTEXT - 1), max_size=4).map(sorted)
 LENGTHS = st.lists(st.integers(1, CONTEXT), min_size=2, max_size=4)
 
 
+TINY = sorted(
+    name for name in families.presets()
+    if name.endswith("-tiny") and isinstance(families.preset(name), spec.CausalSpec)
+)  # fmt: skip
 FULL = combined({"position": "rotary"})
 WINDOWED = combined({"position": "rotary", "pattern": "window"})
 # Beside the grid: all kinds of layers in one stack, and what writes without being a decoder.
@@ -76,6 +84,17 @@ def test_with_state_as_without(drawn: spec.CausalSpec) -> None:
 @pytest.mark.parametrize("drawn", OTHERS)
 def test_rows_join_and_leave(drawn: spec.CausalSpec) -> None:
     writing.rows_join_and_leave(model_of(drawn), 11)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in TINY if families.preset(name).kind in ("decoder", "ngram", "megabyte")]
+)
+def test_small_presets_past_their_windows(name: str) -> None:
+    """In chunks and narrow views, in padded rows that rest, and among rows that join and leave; in float32."""
+    model = writing.drawn(families.preset(name))
+    writing.chunks_as_whole(model, text(2, 100, vocabulary=256), [40, 41, 42, 75])
+    writing.batch_as_single(model, [70, 1, 40], 36)
+    writing.rows_join_and_leave(model, 50)
 
 
 @given(causal_models(), st.integers(1, CONTEXT), CUTS)
