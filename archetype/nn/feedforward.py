@@ -1,6 +1,7 @@
 """The part of a block that works on each position alone: called with the vectors and the ForwardContext."""
 
 from collections.abc import Callable
+from functools import partial
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -46,11 +47,10 @@ class GatedMLP(nn.Module):
 
 def gated_product(feedforward: spec.GatedMLP) -> Callable[[Tensor, Tensor], Tensor]:
     """f(gate) * up: with a limit both are clamped before, with a unit offset it is f(gate) * (1 + up) (gpt-oss)."""
-    f, limit = activation(feedforward.activation), feedforward.limit
+    return partial(_gated, activation(feedforward.activation), feedforward.limit, feedforward.unit_offset)
 
-    def product(gate: Tensor, up: Tensor) -> Tensor:
-        if limit is not None:
-            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-        return f(gate) * (1 + up if feedforward.unit_offset else up)
 
-    return product
+def _gated(f: Callable[[Tensor], Tensor], limit: float | None, unit_offset: bool, gate: Tensor, up: Tensor) -> Tensor:
+    if limit is not None:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return f(gate) * (1 + up if unit_offset else up)
