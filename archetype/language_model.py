@@ -11,8 +11,7 @@ from archetype import generate
 from archetype.errors import DataError, SpecError
 from archetype.families import Family
 from archetype.generate import Beam, Pooling, Prediction
-from archetype.generate.settings import Sampling
-from archetype.generate.special_ids import never_written
+from archetype.generate.settings import Sampling, never_written
 from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram, VisionEncoder
 from archetype.spec import ModelSpec
 from archetype.table import Table
@@ -126,7 +125,7 @@ class LanguageModel:
             cause = "the folder has none: this model continues texts and was not made to answer"
             raise DataError("chat template", cause, "generate without chat")
         ids = tokenizer.encode_with_special_tokens(self.template.render(messages))
-        return map(itemgetter(1), generate.stream_ids(model, tokenizer, [ids], self.settings(**sampling)))
+        return map(itemgetter(1), generate.stream(model, tokenizer, [ids], self.settings(**sampling)))
 
     @overload
     def translate(self, text: str, **beam: Any) -> str: ...

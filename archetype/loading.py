@@ -13,8 +13,13 @@ from archetype.convert.model_card import MODEL_CARD, model_card
 from archetype.errors import CheckpointError, DataError, SpecError
 from archetype.families import Family, family_for, published
 from archetype.families.classes import read_labels
-from archetype.generate.settings import GENERATION_CONFIG, Sampling, generation_config, read_generation_config
-from archetype.generate.special_ids import special_ids
+from archetype.generate.settings import (
+    GENERATION_CONFIG,
+    Sampling,
+    generation_config,
+    read_generation_config,
+    special_ids,
+)
 from archetype.io import atomic, hub
 from archetype.io.tensors import SHARD_BYTES
 from archetype.io.yaml import read_mapping

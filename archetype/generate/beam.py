@@ -1,4 +1,4 @@
-"""Beam search: the likeliest target of each source, found among the best few at every length."""
+"""Beam search: the likeliest target of each source, found among the best few at every length; and translation by it."""
 
 from typing import Annotated
 
@@ -6,9 +6,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from archetype.data.pairs import end_of_text
+from archetype.errors import DataError
 from archetype.models import EncoderDecoder
 from archetype.nn.cache import State
 from archetype.spec.base import Size, Spec
+from archetype.tokenizers import Tokenizer
 
 BATCH_SIZE = 64  # sources that are searched at once
 
@@ -51,6 +54,34 @@ def beam_search(
         search = _Search(model, [sources[index] for index in group], start, end, settings)
         targets |= dict(zip(group, search.run(), strict=True))
     return [targets[index] for index in range(len(sources))]
+
+
+def translate(
+    model: EncoderDecoder, tokenizer: Tokenizer, texts: list[str], settings: Beam, start: int | None = None
+) -> list[str]:
+    """The target of each source text; of an empty one, nothing.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: the model's own.
+        texts: the sources.
+        settings: of the search.
+        start: the token that every target starts with (absent: the one that ends it).
+
+    Raises:
+        DataError: a text is longer than the model's context.
+    """
+    end = end_of_text(tokenizer)
+    sources = [[*tokenizer.encode(text), end] for text in texts]
+    for number, source in enumerate(sources):
+        if len(source) > model.spec.context_length:
+            cause = f"has {len(source)} tokens and the model's context holds {model.spec.context_length}"
+            raise DataError(f"text {number + 1}", cause, "cut it into sentences")
+    places = [index for index, text in enumerate(texts) if text.strip()]
+    start = end if start is None else start
+    outputs = beam_search(model, [sources[index] for index in places], start, end, settings) if places else []
+    targets = dict(zip(places, map(tokenizer.decode, outputs), strict=True))
+    return [targets.get(index, "") for index in range(len(texts))]
 
 
 class _Search:

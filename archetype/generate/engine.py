@@ -1,16 +1,17 @@
 """The engine: prompts in, tokens or text out, one step for all rows at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from archetype.errors import DataError, SpecError
+from archetype.errors import SpecError
 from archetype.generate.sample import Sampler
 from archetype.generate.settings import Sampling
 from archetype.models import CausalModel
 from archetype.nn.cache import State
 from archetype.tokenizers import TextStream, Tokenizer
+from archetype.tokenizers.tokenizer import check_utf8
 
 PREFILL_CHUNK = 512
 
@@ -68,11 +69,9 @@ class Engine:
     @torch.inference_mode()
     def _without_finished(self, state: State) -> State:
         stay = [place for place, row in enumerate(self.active) if self.left[row] > 0]
-        if len(stay) == len(self.active) or not stay:
-            self.active = [self.active[place] for place in stay]
-            return state
+        all_stay = len(stay) == len(self.active)
         self.active = [self.active[place] for place in stay]
-        return state.select(torch.tensor(stay, device=self.device))
+        return state if all_stay or not stay else state.select(torch.tensor(stay, device=self.device))
 
     @torch.inference_mode()
     def _evict_oldest(self, state: State) -> State:
@@ -131,22 +130,22 @@ def prefill(model: CausalModel, texts: list[list[int]], state: State) -> tuple[T
 
 
 def stream(
-    model: CausalModel, tokenizer: Tokenizer, prompts: list[str], sampling: Sampling
+    model: CausalModel, tokenizer: Tokenizer, prompts: Sequence[str | list[int]], sampling: Sampling
 ) -> Iterator[tuple[int, str]]:
     """(number of the prompt, next piece of its continuation), as soon as it is certain.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: the model's own.
+        prompts: texts, or the ids of texts.
+        sampling: how tokens are chosen, and when a text ends.
 
     Raises:
         SpecError: a prompt is empty or too long; raised at once, before the first piece is asked for.
     """
-    return stream_ids(model, tokenizer, [prompt_ids(tokenizer, prompt) for prompt in prompts], sampling)
-
-
-def stream_ids(
-    model: CausalModel, tokenizer: Tokenizer, prompts: list[list[int]], sampling: Sampling
-) -> Iterator[tuple[int, str]]:
-    """The same for prompts that are encoded already."""
-    engine = Engine(model, prompts, sampling, tokenizer.eos)
-    return _pieces(engine, [tokenizer.stream() for _ in prompts], [StopStringFilter(sampling.stop) for _ in prompts])
+    ids = [prompt_ids(tokenizer, prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+    engine = Engine(model, ids, sampling, tokenizer.eos)
+    return _pieces(engine, [tokenizer.stream() for _ in ids], [StopStringFilter(sampling.stop) for _ in ids])
 
 
 def _pieces(engine: Engine, texts: list[TextStream], filters: list["StopStringFilter"]) -> Iterator[tuple[int, str]]:
@@ -170,11 +169,7 @@ def generate(model: CausalModel, tokenizer: Tokenizer, prompts: list[str], sampl
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
     """A prompt as ids, with the token that starts a text where the tokenizer is used so, or the prompt is empty."""
-    try:
-        prompt.encode()
-    except UnicodeEncodeError as error:
-        raise DataError("prompt", f"is not valid Unicode at character {error.start}", "fix it") from None
-    ids = tokenizer.encode(prompt)
+    ids = tokenizer.encode(check_utf8(prompt))
     if tokenizer.bos is not None and (tokenizer.adds_bos or not ids):
         return [tokenizer.bos, *ids]
     return ids

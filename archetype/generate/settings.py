@@ -1,15 +1,18 @@
-"""How the next token is chosen, and when to stop."""
+"""How the next token is chosen, and when to stop; and the ids of special tokens in a model's files."""
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from archetype.errors import ArchetypeError, CheckpointError
+from archetype.io.files import read_json
 from archetype.spec.base import Flag, Positive, Probability, Spec
 
 GENERATION_CONFIG = "generation_config.json"
+NEVER = "bad_words_ids"  # in the files of translators, a list of the sequences of tokens that are never written
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
 
 class Sampling(Spec):
@@ -44,12 +47,7 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
     file = folder / GENERATION_CONFIG
     if not file.is_file():
         return Sampling(temperature=0.0), {}
-    try:
-        data = json.loads(file.read_bytes())
-    except (ValueError, RecursionError, OSError) as error:
-        raise CheckpointError(str(file), f"cannot be read as JSON: {error}", "fix or remove it") from None
-    if not isinstance(data, dict):
-        raise CheckpointError(str(file), "does not hold a JSON object", "fix or remove it")
+    data = read_json(file, error=CheckpointError)
     names = ("max_new_tokens", "repetition_penalty", "temperature", "top_k", "top_p", "min_p")
     values = {name: data[name] for name in names if data.get(name) is not None}
     if values.get("top_k") == 0:
@@ -73,3 +71,28 @@ def generation_config(sampling: Sampling) -> dict[str, Any]:
         if value != Sampling.model_fields[name].default and not (name == "temperature" and sampling.greedy):
             values[name] = value
     return values
+
+
+def special_ids(config: dict[str, Any], place: Path) -> dict[str, Any]:
+    """The ids of special tokens in one of a model's files: a text may end with one of several."""
+    special = {name: config[name] for name in SPECIAL if name in config}
+    for name, value in special.items():
+        values = value if isinstance(value, list) and name == "eos_token_id" else [value]
+        if not all(id is None or (isinstance(id, int) and not isinstance(id, bool)) for id in values):
+            raise CheckpointError(f"{place}: {name}", f"{value!r} is not a token id", "fix the file")
+    return special | _never(config, place)
+
+
+def _never(config: dict[str, Any], place: Path) -> dict[str, Any]:
+    """Sequences of tokens that are never written, where the file names some."""
+    if (value := config.get(NEVER)) is None:
+        return {}
+    listed = isinstance(value, list) and all(isinstance(one, list) for one in value)
+    if not listed or not all(type(id) is int and id >= 0 for one in value for id in one):
+        raise CheckpointError(f"{place}: {NEVER}", f"{value!r:.80} is not a list of lists of token ids", "fix the file")
+    return {NEVER: value}
+
+
+def never_written(special: Mapping[str, Any]) -> tuple[int, ...]:
+    """The single tokens that are never written."""
+    return tuple(ids[0] for ids in special.get(NEVER) or () if len(ids) == 1)

@@ -17,18 +17,14 @@ from typing import Any
 from archetype.errors import ArchetypeError, CheckpointError
 
 WINDOWS = os.name == "nt"
-REMEDIES = {
-    errno.ENOSPC: "free some space or choose another folder",
-    errno.EDQUOT: "free some space or choose another folder",
-    errno.EACCES: "choose a folder that you may write to",
-    errno.EPERM: "choose a folder that you may write to",
-    errno.EROFS: "choose a folder that is not read-only",
-}
+REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space or choose another folder")
+REMEDIES |= dict.fromkeys((errno.EACCES, errno.EPERM), "choose a folder that you may write to")
+REMEDIES[errno.EROFS] = "choose a folder that is not read-only"
 
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Replace a file's contents."""
-    write_with(path, lambda temporary: _write(temporary, data))
+    write_with(path, lambda temporary: temporary.write_bytes(data))
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
@@ -36,7 +32,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     write_bytes(path, (json.dumps(data, indent=2) + "\n").encode())
 
 
-def write_with(path: Path, write: Callable[[Path], None]) -> None:
+def write_with(path: Path, write: Callable[[Path], object]) -> None:
     """Replace a file by the one that `write` makes.
 
     Args:
@@ -117,11 +113,6 @@ def _system_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         remedy = REMEDIES.get(error.errno or 0, "check the path")
         raise CheckpointError(str(path), f"cannot be written: {error.strerror or error}", remedy) from None
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
 
 
 def _sync(path: Path) -> None:

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from archetype.io import atomic
 from archetype.io import weight_files as files
 
 SHARD_BYTES = 5 * 10**9
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
 class Tensors:
@@ -113,20 +115,7 @@ def save(path: Path, tensors: dict[str, Tensor]) -> None:
     atomic.write_with(path, write)
 
 
-def shards(sizes: dict[str, int], limit: int = SHARD_BYTES) -> list[list[str]]:
-    """Tensor names in groups of at most `limit` bytes, in order; a larger tensor stands alone."""
-    groups: list[list[str]] = [[]]
-    filled = 0
-    for name, size in sizes.items():
-        if groups[-1] and filled + size > limit:
-            groups.append([])
-            filled = 0
-        groups[-1].append(name)
-        filled += size
-    return groups
-
-
-class _Pickle:
+class _Pickle(dict[str, Tensor]):
     """A pickle of tensors, with the methods of an open safetensors file."""
 
     def __init__(self, file: Path) -> None:
@@ -138,41 +127,23 @@ class _Pickle:
             raise CheckpointError(str(file), f"is not a pickle of tensors alone: {cause}", remedy) from None
         if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
             raise CheckpointError(str(file), "does not hold tensors by name", "look for safetensors")
-        self._tensors: dict[str, Tensor] = tensors
-
-    def keys(self) -> list[str]:
-        """All names."""
-        return list(self._tensors)
-
-    def get_slice(self, name: str) -> "_Slice":
-        """A tensor, for its shape."""
-        return _Slice(self._tensors[name])
+        super().__init__(tensors)
 
     def get_tensor(self, name: str) -> Tensor:
         """A tensor."""
-        return self._tensors[name].detach()
+        return self[name].detach()
 
-
-class _Slice:
-    """The part of a safetensors slice that is used here."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-    def get_shape(self) -> list[int]:
-        """Of the tensor."""
-        return list(self.tensor.shape)
+    def get_slice(self, name: str) -> SimpleNamespace:
+        """The part of a safetensors slice that is used here."""
+        return SimpleNamespace(get_shape=lambda: list(self[name].shape))
 
 
 def _open(file: Path) -> Any:
     return _Pickle(file) if file.suffix == ".bin" else files.opened(file, "pt")
 
 
-def dtype_of(name: str | None) -> torch.dtype | None:
-    """The torch type of a name such as bfloat16."""
-    if name is None:
-        return None
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
-    if name not in known:
-        raise CheckpointError("dtype", f"{name!r} is not known", f"use one of {', '.join(known)}")
-    return known[name]
+def dtype_of(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    """The torch type of a name such as bfloat16; a type itself, and None, stay."""
+    if isinstance(dtype, str) and dtype not in DTYPES:
+        raise CheckpointError("dtype", f"{dtype!r} is not known", f"use one of {', '.join(DTYPES)}")
+    return DTYPES[dtype] if isinstance(dtype, str) else dtype

@@ -1,10 +1,15 @@
 """Text files, read whole; errors name the byte and the line."""
 
 import gzip
+import io
 import zlib
 from pathlib import Path
 
 from archetype.errors import DataError
+from archetype.io.files import MAX_TEXT_BYTES, read_bytes
+
+MAX_RATIO = 64  # of a packed text's size to that of its file; a long text packs to a fifth, and zeros to a thousandth
+PIECE = 2**20  # bytes unpacked at a time
 
 
 def read_text(path: Path) -> str:
@@ -13,19 +18,10 @@ def read_text(path: Path) -> str:
     Line endings are kept; a byte-order mark at the start is removed.
 
     Raises:
-        DataError: the file is missing, cannot be read, is empty, or is not UTF-8 (with the byte and the line).
+        DataError: the file is missing, cannot be read, is empty, too large, or not UTF-8 (with the byte and the line).
     """
-    try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except FileNotFoundError:
-        raise DataError(str(path), "there is no such file", "check the path") from None
-    except IsADirectoryError:
-        raise DataError(str(path), "is a folder, not a text file", "name the files in it") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise DataError(str(path), "is not a whole gzip file", "download it again") from None
-    except OSError as error:
-        raise DataError(str(path), f"cannot be read: {error.strerror}", "check the path and its permissions") from None
-    text = decode_text(data, str(path))
+    data = read_bytes(path, MAX_TEXT_BYTES)
+    text = decode_text(_unpacked(data, path) if path.suffix == ".gz" else data, str(path))
     if not text:
         raise DataError(str(path), "is empty", "choose a file that holds text")
     return text
@@ -39,3 +35,18 @@ def decode_text(data: bytes, place: str) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         cause = f"is not UTF-8 at byte {error.start} (line {line})"
         raise DataError(place, cause, "save it as UTF-8, with iconv for example") from None
+
+
+def _unpacked(data: bytes, path: Path) -> bytes:
+    """The contents of a gzip file, unless they are out of all proportion to it."""
+    limit = min(MAX_TEXT_BYTES, MAX_RATIO * (len(data) + PIECE))
+    text = bytearray()
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            while piece := file.read(PIECE):
+                text += piece
+                if len(text) > limit:
+                    raise DataError(str(path), f"unpacks to more than {limit >> 20:,} MiB", "unpack it, and look at it")
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise DataError(str(path), "is not a whole gzip file", "download it again") from None
+    return bytes(text)

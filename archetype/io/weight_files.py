@@ -3,11 +3,11 @@
 The files are safetensors; pickles of older checkpoints are looked for on request.
 """
 
-import json
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from archetype.errors import CheckpointError
+from archetype.io.files import MAX_INDEX_BYTES, read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -45,7 +45,17 @@ def is_index(file: Path) -> bool:
 
 def listed(index: Path) -> dict[str, Path]:
     """The file of each tensor that an index lists, which must be in its own folder."""
-    return {name: _shard(index, name, shard) for name, shard in _weight_map(index).items()}
+    weight_map = read_json(index, MAX_INDEX_BYTES, CheckpointError).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise CheckpointError(str(index), "its weight_map is not a mapping of names", "download it again")
+    files = {path.name for path in index.parent.iterdir() if path.is_file()}
+    for name, shard in weight_map.items():
+        place = f"{index}: weight_map: {name}"
+        if shard in ("", "..") or PurePosixPath(shard).name != shard or "\\" in shard:
+            raise CheckpointError(place, f"{shard!r} points outside the model's folder", "do not trust this checkpoint")
+        if shard not in files:
+            raise CheckpointError(place, f"{shard!r} is missing", "download it")
+    return {name: index.parent / shard for name, shard in weight_map.items()}
 
 
 def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -64,24 +74,3 @@ def opened(file: Path, framework: str) -> Any:
     except (SafetensorError, OSError) as error:
         cause = " ".join(str(error).split())
         raise CheckpointError(str(file), f"is not a whole safetensors file: {cause}", "download it again") from None
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    try:
-        weight_map = json.loads(index.read_bytes())["weight_map"]
-    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
-        raise CheckpointError(str(index), f"is not an index of weights: {error}", "download it again") from None
-    if not isinstance(weight_map, dict) or not all(isinstance(n, str) for pair in weight_map.items() for n in pair):
-        raise CheckpointError(str(index), "its weight_map is not a mapping of names", "download it again")
-    return weight_map
-
-
-def _shard(index: Path, name: str, shard: str) -> Path:
-    parts = PurePosixPath(shard).parts
-    if len(parts) != 1 or parts[0] in ("..", "/") or "\\" in shard:
-        cause = f"{shard!r} points outside the model's folder"
-        raise CheckpointError(f"{index}: weight_map: {name}", cause, "do not trust this checkpoint")
-    file = index.parent / shard
-    if not file.is_file():
-        raise CheckpointError(f"{index}: weight_map: {name}", f"{shard!r} is missing", "download it")
-    return file

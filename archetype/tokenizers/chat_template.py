@@ -1,20 +1,20 @@
 """Chat templates: messages to the text that a model was trained to answer.
 
-A template comes with a model's weights and is not trusted. It runs in Jinja's immutable sandbox, with its work counted:
-whatever a template does, it does by an expression of Jinja, and each of those that can take long or make something is
-compiled to a call of `Sandbox`, which adds up the bytes that were made and looks at the clock. What could make much out
-of little in one step, out of reach of that count, is checked before it runs. So the limits hold in any thread and on
-any system, and need neither a trace function nor a process of its own.
+A template comes with a model's weights and is not trusted. It runs in Jinja's immutable sandbox, whose every step (a
+call, a filter, an operator, a loop's next item, a piece of output) goes through `_step` or `_count`. The
+first bounds what a step can make by what goes into it: no builtin of Python or Jinja that is left makes more, or works
+longer, than the product of its two largest arguments. The second takes what came out from a budget, item by item, and
+looks at the clock. So the limits hold in any thread and on any system, for whatever filters and methods there are.
 """
 
 import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from datetime import datetime
-from functools import wraps
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -27,25 +27,21 @@ from jinja2.visitor import NodeTransformer
 from pydantic import BaseModel, BeforeValidator, Field
 
 from archetype.errors import DataError
-from archetype.tokenizers.files import read_bytes, validated
+from archetype.io.files import read_bytes
+from archetype.io.text import decode_text
+from archetype.tokenizers.files import validated
 from archetype.tokenizers.special_tokens import content, read_config
 
 FILE = "chat_template.jinja"
 MAX_SOURCE = 2**16  # characters; the longest published templates have some 20,000
-MAX_SECONDS = 2.0
-# that a template may make while it runs, beside 16 times its messages; a single step may need some twenty times as many
-MAX_BYTES = 2**24
-MAX_NUMBER = 100_000  # that it may multiply by, or give to a function or filter
-MAX_PRODUCT = 2**26  # characters compared, or made, by one step whose work is a product of two lengths
-# Methods and filters of texts: those that none needs and that make large texts of small ones, or take long; those whose
-# work is the product of two lengths; and those that make a list of a text's characters.
-REFUSED = {"decode", "encode", "expandtabs", "format", "format_map", "striptags", "translate"}
-PRODUCTS = {"indent", "join", "lstrip", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip", "trim"}
-LISTS = {"batch", "groupby", "join", "list", "map", "reject", "select", "slice", "sort", "unique"}
-REMOVED_FILTERS = {"format", "pprint", "striptags", "sum", "urlize", "wordwrap", "xmlattr"}
+MAX_SECONDS = 1.0  # of this thread's processor time
+MAX_BYTES = 2**21  # that a template may make, beside 16 times its messages
+MAX_WORK = 2**24  # product of the sizes of a step's two largest arguments, beside 64 times the messages
+MAX_NUMBER = 100_000  # that it may multiply by, or give to a method or filter
+# What a text says, and not its size, decides what these make or how long they take.
+REFUSED_METHODS = {"decode", "encode", "format", "format_map", "striptags", "translate"}
+REFUSED_FILTERS = {"format", "pprint", "striptags", "sum", "urlize", "wordwrap"}
 
-# of Python, in a template's expressions
-ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError)
 Message = Mapping[str, str]  # its role (system, user, assistant) and its content
 
 
@@ -71,13 +67,13 @@ class ChatTemplate:
             if len(self.source) > MAX_SOURCE:
                 raise TemplateError(f"has {len(self.source):,} characters, more than {MAX_SOURCE:,}")
             size = sum(sys.getsizeof(text) for message in messages for text in message.values())
-            template = Sandbox(MAX_BYTES + 16 * size).from_string(self.source)
+            template = Sandbox(size).from_string(self.source)
             return template.render(
                 messages=messages, add_generation_prompt=True, tools=None, documents=None, **self.tokens
             )
         except TemplateError as error:
             raise DataError("chat template", _line(error), "fix the template or the messages") from None
-        except ERRORS as error:
+        except Exception as error:  # whatever Python says of an expression or of the compiled template
             raise DataError("chat template", f"fails with {_line(error)}", "fix the template") from None
 
 
@@ -85,7 +81,8 @@ def _default_template(value: object) -> object:
     """Of several templates by name, the default."""
     if not isinstance(value, list):
         return value
-    return {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}.get("default")
+    named = (item for item in value if isinstance(item, dict) and item.get("name") == "default")
+    return next(named, {}).get("template")
 
 
 class TemplateConfig(BaseModel):
@@ -102,10 +99,7 @@ def read_template(folder: Path) -> ChatTemplate | None:
     """
     config = read_config(folder)
     if (folder / FILE).is_file():
-        try:
-            source: str | None = read_bytes(folder / FILE).decode()
-        except UnicodeDecodeError as error:
-            raise DataError(str(folder / FILE), f"is not UTF-8 at byte {error.start}", "download it again") from None
+        source: str | None = decode_text(read_bytes(folder / FILE), str(folder / FILE))
     else:
         source = validated(TemplateConfig, config, str(folder)).chat_template
     if source is None:
@@ -115,27 +109,27 @@ def read_template(folder: Path) -> ChatTemplate | None:
 
 
 class _Counted(NodeTransformer):
-    """Puts a call of the sandbox around every expression that can take long or make something.
+    """Puts a call of the sandbox around every expression that makes something, and around the items of every loop.
 
     Calls, operators, attributes and filters go through the sandbox anyway.
     """
 
-    def _made(self, node: nodes.Expr) -> nodes.Node:
+    def _count(self, node: nodes.Expr) -> nodes.Node:
         self.generic_visit(node)
-        return _filter("made", node)
+        return _filter("_count", node)
 
-    visit_List = visit_Dict = visit_Compare = visit_Test = _made
+    visit_List = visit_Dict = visit_Compare = visit_Test = _count
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-        return self._made(node) if node.ctx == "load" else node
+        return self._count(node) if node.ctx == "load" else node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        return _filter("concatenated", nodes.List(node.nodes, lineno=node.lineno))
+        return _filter("_concatenate", nodes.List(node.nodes, lineno=node.lineno))
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
-        node.iter = _filter("counted", node.iter)
+        node.iter = _filter("_items", node.iter)
         return node
 
 
@@ -163,12 +157,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
     """Jinja's immutable sandbox with limits on time and memory, for one rendering.
 
     Args:
-        max_bytes: that the template may make.
+        size: bytes of the messages.
     """
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -176,13 +170,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
             extensions=["jinja2.ext.loopcontrols", _Generation],
             finalize=pass_context(lambda context, value: self._text(value)),
         )
-        self._deadline = time.monotonic() + MAX_SECONDS
-        self._bytes_left = max_bytes
-        self.concat = self._join  # type: ignore[method-assign]
-        self.filters["tojson"] = self._to_json
-        filters = {name: filter for name, filter in self.filters.items() if name not in REMOVED_FILTERS}
-        self.filters = {name: self._checked(name, filter) for name, filter in filters.items()}
-        self.filters |= {"made": self._made, "concatenated": self._join, "counted": self._counted}
+        self._deadline = time.thread_time() + MAX_SECONDS
+        self._largest = self._bytes_left = MAX_BYTES + 16 * size
+        self._max_work = MAX_WORK + 64 * size
+        self.concat = self._concatenate  # type: ignore[method-assign]
+        filters = self.filters | {"tojson": self._to_json}
+        self.filters = {name: self._bounded(f) for name, f in filters.items() if name not in REFUSED_FILTERS}
+        for name in ("default", "d"):  # returns one of its arguments, however long they are
+            self.filters[name] = filters[name]
+        self.filters |= {"_count": self._count, "_concatenate": self._concatenate, "_items": self._items}
         del self.globals["lipsum"]
         self.globals |= {"namespace": _Namespace, "raise_exception": _raise, "strftime_now": _strftime_now}
 
@@ -192,73 +188,77 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return template  # type: ignore[no-any-return]
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **options: Any) -> Any:
-        name = getattr(__obj, "__name__", "")
-        if name in REFUSED:
-            raise SecurityError(f"{name} is not allowed")
-        __self._check(name, getattr(__obj, "__self__", None), *args, *options.values())
-        return __self._made(super().call(__context, __obj, *args, **options))
+        if getattr(__obj, "__name__", "") in REFUSED_METHODS:
+            raise SecurityError(f"{__obj.__name__} is not allowed")
+        call = partial(super().call, __context, __obj, *args, **options)
+        subject = getattr(__obj, "__self__", None)
+        is_method = isinstance(subject, Collection | int | float)  # and not a macro, whose own steps are counted
+        return __self._step(call, subject, *args, *options.values()) if is_method else __self._count(call())
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        sequence = next((side for side in (left, right) if isinstance(side, Sized)), None)
-        if operator == "+" and sequence is not None:
-            self._check_size(sys.getsizeof(left) + sys.getsizeof(right))
-        elif operator != "+":
-            if operator == "**" or (isinstance(left, str | bytes) and operator == "%"):
-                raise SecurityError(f"{operator} is not allowed")
-            numbers = [side for side in (left, right) if isinstance(side, int | float)]
-            if any(abs(number) > MAX_NUMBER for number in numbers):
-                raise SecurityError(f"{operator} of large numbers is not allowed")
-            if sequence is not None:
-                self._check_size(sys.getsizeof(sequence) * int(max(numbers, default=1)))
-        return self._made(super().call_binop(context, operator, left, right))
+        if operator == "**" or (operator == "%" and isinstance(left, str | bytes)):
+            raise SecurityError(f"{operator} is not allowed")
+        apply = partial(super().call_binop, context, operator, left, right)
+        return self._count(apply()) if operator == "+" else self._step(apply, left, right)  # a sum is no product
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         item = super().getitem(obj, argument)
-        return self._made(item) if isinstance(argument, slice) else item
+        return self._count(item) if isinstance(argument, slice) else item
+
+    def _bounded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A filter, each of whose uses is a step; what Jinja itself passes to it is no argument."""
+        skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+        def bounded(*args: Any, **options: Any) -> Any:
+            return self._step(partial(function, *args, **options), *args[skipped:], *options.values())
+
+        return update_wrapper(bounded, function)
+
+    def _step(self, work: Callable[[], Any], *args: Any) -> Any:
+        """Do what cannot make more than the product of its two largest arguments, and count what it made."""
+        numbers = [abs(value) for value in args if isinstance(value, int | float)]
+        if any(number > MAX_NUMBER for number in numbers):
+            raise SecurityError("a number this large is not allowed")
+        sizes = sorted([1, 1, *numbers, *(len(value) for value in args if isinstance(value, Sized))])
+        if sizes[-1] * sizes[-2] > self._max_work:
+            raise SecurityError("arguments this long are not allowed together")
+        return self._count(work())
 
     def _charge(self, size: int) -> None:
-        """Count bytes that are made, and look at the clock."""
-        self._check_size(size)
+        """Take bytes from the budget, and look at the clock."""
         self._bytes_left -= size
-        if time.monotonic() > self._deadline:
+        if self._bytes_left < 0:
+            raise TemplateRuntimeError(f"makes more than {self._largest >> 20} MiB")
+        if time.thread_time() > self._deadline:
             raise TemplateRuntimeError(f"takes longer than {MAX_SECONDS:g} s")
 
-    def _check_size(self, size: int) -> None:
-        """Refuse to make more bytes than are left."""
-        if size > self._bytes_left:
-            raise TemplateRuntimeError(f"makes more than {MAX_BYTES >> 20} MiB")
-
-    def _made(self, value: Any) -> Any:
+    def _count(self, value: Any) -> Any:
         """Count a value, and refuse one that would be large if it were written out, its parts each time they occur."""
+        if isinstance(value, Iterator):
+            value = list(self._items(value))
         self._charge(sys.getsizeof(value))
         size, parts = 0, [value]
         while parts:
             part = parts.pop()
             size += sys.getsizeof(part)
-            if size > MAX_BYTES:
-                raise TemplateRuntimeError(f"makes a value of more than {MAX_BYTES >> 20} MiB")
-            if not len(parts) % 1024:
-                self._charge(0)  # looks at the clock
+            if size > self._largest:
+                raise TemplateRuntimeError(f"makes a value of more than {self._largest >> 20} MiB")
             if isinstance(part, dict):
                 parts += [*part, *part.values()]
             elif isinstance(part, list | tuple | set | frozenset):
                 parts += part
         return value
 
-    def _counted(self, items: Iterable[Any]) -> Iterator[Any]:
-        """The items of a loop."""
+    def _items(self, items: Iterable[Any]) -> Iterator[Any]:
+        """The items of a loop or an iterator."""
         for item in items:
             self._charge(16)
             yield item
 
     def _text(self, value: Any) -> str:
-        if isinstance(value, str):
-            return value
-        text = str(value)
-        self._charge(sys.getsizeof(text))
-        return text
+        return value if isinstance(value, str) else self._count(str(value))  # type: ignore[no-any-return]
 
-    def _join(self, values: Iterable[Any]) -> str:
+    def _concatenate(self, values: Iterable[Any]) -> str:
         texts = []
         for text in map(self._text, values):
             self._charge(sys.getsizeof(text))
@@ -267,35 +267,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _to_json(self, value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
         """JSON without the escapes for web pages that Jinja's own filter adds."""
-        return self._join(json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent).iterencode(value))
-
-    def _checked(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A filter, checked before and counted after."""
-        skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
-
-        @wraps(function)
-        def checked(*args: Any, **options: Any) -> Any:
-            self._check(name, *args[skipped:], *options.values())
-            return self._made(function(*args, **options))
-
-        return checked
-
-    def _check(self, name: str, subject: Any, *args: Any) -> None:
-        """Refuse arguments of a method or filter that would make much out of little, or take long."""
-        if any(isinstance(value, int) and abs(value) > MAX_NUMBER for value in (subject, *args)):
-            raise SecurityError("a number this large is not allowed")
-        if name in LISTS and any(isinstance(text, str | bytes) and len(text) > MAX_NUMBER for text in (subject, *args)):
-            raise SecurityError(f"{name} of a long text is not allowed")
-        if name in PRODUCTS:
-            lengths = [_length(value) for value in args if not isinstance(value, int | None)]
-            lengths += [value for value in args if isinstance(value, int) and name == "indent"]
-            if _length(subject) * max(lengths, default=0) > MAX_PRODUCT:
-                raise SecurityError(f"{name} with arguments this long is not allowed")
-
-
-def _length(value: object) -> int:
-    """The length of a text or collection; of what comes item by item, the most that there can be."""
-    return len(value) if isinstance(value, Sized) else MAX_BYTES // 8
+        return self._concatenate(json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent).iterencode(value))
 
 
 def _raise(message: str) -> NoReturn:
@@ -309,4 +281,4 @@ def _strftime_now(format: str) -> str:
 
 
 def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(str(error)[:1000].split())[:200] or type(error).__name__

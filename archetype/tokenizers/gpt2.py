@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from archetype.errors import DataError
-from archetype.tokenizers.files import DAMAGED, library_errors, read_bytes, read_json
+from archetype.io.files import DAMAGED, read_bytes, read_json
+from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
 from archetype.tokenizers.special_tokens import KNOWN_EOS, content, read_config
 

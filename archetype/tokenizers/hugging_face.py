@@ -10,8 +10,9 @@ from typing import Any
 
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes
+from archetype.io.files import DAMAGED, json_object, read_bytes
 from archetype.tokenizers import special_tokens
-from archetype.tokenizers.files import DAMAGED, json_object, library_errors, read_bytes
+from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.stream import TextStream
 from archetype.tokenizers.tokenizer import Tokenizer, check_utf8, readable
 

@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from archetype.errors import DataError
 from archetype.io.atomic import write_json
-from archetype.tokenizers.files import Flag, TokenId, read_json, validated
+from archetype.io.files import read_json
+from archetype.tokenizers.files import Flag, TokenId, validated
 from archetype.tokenizers.tokenizer import Tokenizer
 
 FILE = "archetype_tokenizer.json"

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes
+from archetype.io.files import DAMAGED, json_object, read_bytes
 from archetype.tokenizers import special_tokens
-from archetype.tokenizers.files import DAMAGED, json_object, library_errors, read_bytes
+from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.sentencepiece import processor_of
 from archetype.tokenizers.stream import TextStream
 from archetype.tokenizers.tokenizer import SPACE, Tokenizer, check_utf8, readable

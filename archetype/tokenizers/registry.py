@@ -4,7 +4,7 @@ A kind is one file with one subclass of `Tokenizer`. Those of this package are l
 given to `archetype.register`, or to `register_tokenizer` here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -45,15 +45,22 @@ def trainable_kinds() -> tuple[str, ...]:
     return tuple(kind for kind, cls in _classes().items() if cls.train.__func__ is not Tokenizer.train.__func__)  # type: ignore[attr-defined]
 
 
-def tokenizer_class(kind: object) -> type[Tokenizer]:
+def tokenizer_class(kind: object, kinds: Collection[str] | None = None) -> type[Tokenizer]:
     """The class of a kind, as a file or a caller names it.
+
+    Args:
+        kind: its name.
+        kinds: those that are allowed (absent: all).
 
     Raises:
         DataError: there is none; lists those that can be trained.
     """
-    if isinstance(kind, str) and kind in _classes():
-        return _classes()[kind]
-    raise DataError("kind", f"{kind!r} is not a kind of tokenizer", f"use one of {', '.join(trainable_kinds())}")
+    classes = _classes()
+    if isinstance(kind, str) and kind in (classes if kinds is None else kinds):
+        return classes[kind]
+    trained = " that can be trained" if kinds is not None else ""
+    cause = f"{kind!r:.80} is not a kind of tokenizer{trained}"
+    raise DataError("kind", cause, f"use one of {', '.join(trainable_kinds())}")
 
 
 def train_tokenizer(
@@ -72,10 +79,7 @@ def train_tokenizer(
     Raises:
         DataError: there is no text, or the kind cannot have that many ids.
     """
-    if kind not in trainable_kinds():
-        cause = f"there is no kind {kind!r} of tokenizer that can be trained"
-        raise DataError("kind", cause, f"use one of {', '.join(trainable_kinds())}")
-    cls = tokenizer_class(kind)
+    cls = tokenizer_class(kind, trainable_kinds())
     if vocab_size is not None and vocab_size < 1:
         raise DataError("vocab_size", f"{vocab_size} is too small", "use at least 1")
     if lowercase and not cls.can_lowercase:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes
+from archetype.io.files import DAMAGED, read_bytes
 from archetype.tokenizers import special_tokens
-from archetype.tokenizers.files import DAMAGED, library_errors, read_bytes
+from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.tiktoken import TiktokenTokenizer, is_ranks
 from archetype.tokenizers.tokenizer import Tokenizer, check_utf8, readable
 

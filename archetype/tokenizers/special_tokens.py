@@ -8,7 +8,8 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from archetype.errors import DataError
 from archetype.io.atomic import write_json
-from archetype.tokenizers.files import Flag, read_json, validated
+from archetype.io.files import read_json
+from archetype.tokenizers.files import Flag, validated
 from archetype.tokenizers.tokenizer import Tokenizer
 
 CONFIG = "tokenizer_config.json"

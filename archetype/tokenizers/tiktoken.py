@@ -11,8 +11,9 @@ from pydantic import BaseModel, Field
 
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes, write_json
+from archetype.io.files import DAMAGED, read_bytes, read_json
 from archetype.tokenizers import special_tokens
-from archetype.tokenizers.files import DAMAGED, Flag, Vocabulary, library_errors, read_bytes, read_json, validated
+from archetype.tokenizers.files import Flag, Vocabulary, library_errors, validated
 from archetype.tokenizers.tokenizer import Tokenizer, check_utf8, readable
 
 if TYPE_CHECKING:

@@ -86,12 +86,12 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / GENERATION_CONFIG).write_text(text)
     with pytest.raises(CheckpointError) as caught:
         read_generation_config(tmp_path)
-    assert caught.value.place == str(tmp_path / GENERATION_CONFIG)
+    assert caught.value.place.startswith(str(tmp_path / GENERATION_CONFIG))
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("seed", -1), ("seed", 2**63), ("stop", "text"), ("stop", [""]), ("stop", [1]), ("ignore_eos", 1)],
+    [("seed", -1), ("seed", 2**63), ("stop", [""]), ("stop", [1]), ("ignore_eos", 1)],
 )
 def test_what_only_a_caller_can_say_is_checked_too(key: str, value: Any) -> None:
     with pytest.raises(SpecError) as caught:

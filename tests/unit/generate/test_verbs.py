@@ -87,7 +87,10 @@ def test_a_tokenizers_own_mask_is_used() -> None:
     ("text", "message"),
     [
         ("the cat", "text: has no [MASK]; write [MASK] for each token that is to be guessed"),
-        ("[MASK]" + "a" * 24, "text: has 25 tokens and the model's context holds 24; shorten it"),
+        (
+            "[MASK]" + "a" * 24,
+            "text: has 25 tokens and the model's context holds 1 to 24; give some text, or shorten it",
+        ),
     ],
 )
 def test_a_text_that_cannot_be_filled_is_told(text: str, message: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from archetype.errors import CheckpointError
-from archetype.io.tensors import Tensors, dtype_of, save, shards
+from archetype.io.tensors import Tensors, dtype_of, save
 from archetype.io.weight_files import INDEX, SINGLE
 
 A, B = torch.arange(6.0).view(2, 3), torch.arange(4.0) + 10
@@ -189,7 +189,7 @@ def test_a_tensor_that_the_index_lacks_is_named(sharded: Path) -> None:
 )  # fmt: skip
 def test_a_damaged_index_is_named(sharded: Path, text: bytes) -> None:
     (sharded / INDEX).write_bytes(text)
-    assert refusal(sharded).startswith(f"{sharded / INDEX}: ")
+    assert refusal(sharded).startswith(f"{sharded / INDEX}:")
 
 
 def test_names_out_of_a_file_cannot_steer_the_terminal(sharded: Path) -> None:
@@ -239,17 +239,6 @@ def test_quantized_tensors_are_refused_by_name(tmp_path: Path, kind: str) -> Non
     message = refusal(tmp_path)
     assert message.startswith("w: ")
     assert message.endswith("quantized checkpoints are not read")
-
-
-@given(st.dictionaries(st.text(max_size=3), st.integers(0, 20), max_size=12), st.integers(1, 30))
-def test_shards_are_in_order_within_the_limit_and_no_more_than_needed(sizes: dict[str, int], limit: int) -> None:
-    groups = shards(sizes, limit)
-    filled = [sum(sizes[name] for name in group) for group in groups]
-    assert [name for group in groups for name in group] == list(sizes)
-    assert all(group for group in groups) or not sizes
-    assert all(total <= limit or len(group) == 1 for total, group in zip(filled, groups, strict=True))
-    following = [sizes[group[0]] for group in groups[1:]]
-    assert all(total + first > limit for total, first in zip(filled, following, strict=False))
 
 
 def test_types_are_known_by_name() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from archetype import families, spec
 from archetype.errors import SpecError
-from archetype.io import yaml
+from archetype.io import files, yaml
 from tests.helpers.strategies import models
 
 PRESETS = sorted(families.presets())
@@ -89,7 +89,7 @@ def test_biases_that_agree_are_one_word() -> None:
         ("a.yaml", b"a: !!python/object:os.system {}", "{file}:1:4: is not YAML: could not determine a constructor for "
          "the tag 'tag:yaml.org,2002:python/object:os.system'; fix that line"),
         ("a.json", b"[" * 100_000, "{file}: is not JSON: maximum recursion depth exceeded while decoding a JSON array "
-         "from a unicode string; check the file"),
+         "from a unicode string; is it the right file?"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -103,12 +103,12 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path, name: str
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         spec.read(tmp_path / "absent.yaml")
-    assert str(caught.value) == f"{tmp_path / 'absent.yaml'}: cannot be read: No such file or directory; check the path"
+    assert str(caught.value) == f"{tmp_path / 'absent.yaml'}: there is no such file; check the path"
 
 
 def test_a_file_of_another_kind_is_refused_before_it_is_read(tmp_path: Path) -> None:
     file = tmp_path / "weights.yaml"
-    file.write_bytes(b" " * (yaml.MAX_FILE_BYTES + 1))
+    file.write_bytes(b" " * (files.MAX_CONFIG_BYTES + 1))
     with pytest.raises(SpecError, match="is larger than 4 MiB; is it the right file"):
         spec.read(file)
 

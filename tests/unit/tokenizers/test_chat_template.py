@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +11,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from archetype.errors import DataError
 from archetype.tokenizers import chat_template, train_tokenizer
-from archetype.tokenizers.chat_template import FILE, MAX_SECONDS, ChatTemplate, Message, read_template
+from archetype.tokenizers.chat_template import FILE, ChatTemplate, Message, read_template
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 TALK: list[Message] = [
@@ -74,6 +73,18 @@ WRONG = {
     "endless nesting": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
 }
 HOSTILE = {
+    "few long slices": "{{ messages | slice(1000000000) | list | length }}",
+    "many slices": "{{ messages | slice(99999, 'x') | list | length }}",
+    "a long batch": "{{ messages | batch(1000000000, 'x') | list }}",
+    "batches of a number that is not whole": "{{ messages | batch(1000000000.0, 'x') | list }}",
+    "a break outside a loop": "{% break %}",
+    "too many blocks": "{% for a in [1] %}" * 30 + "{% endfor %}" * 30,
+    "replacing in half a limit": "{% set s = 'a' * 65536 %}{{ s.replace('a', s) }}",
+    "joining in half a limit": "{% set s = 'a' * 65536 %}{{ s.join(s) }}{{ s | join(s) }}",
+    "a long error": "{{ raise_exception('a' * 99999) }}",
+    "a long name": "{{ missing" + "g" * 60_000 + "() }}",
+    "words": "{% set s = 'ab ' * 99999 %}{{ (s * 40).split() | length }}",
+    "joined by name": "{% set s = 'a' * 65536 %}{{ s | replace(old='a', new=s) }}",
     "classes": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "globals": "{{ raise_exception.__globals__['os'] }}",
     "the environment": "{{ self._TemplateReference__context.environment }}",
@@ -145,18 +156,17 @@ def test_a_wrong_template_is_one_line(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_template_is_refused_in_time_and_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some would run for hours, or fill any memory."""
+def test_a_hostile_template_is_refused_within_its_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some would run for hours, or fill any memory; tests/hostile holds their time against a process's limits."""
     if "loop" in name or "macros" in name:  # these are ended by the clock
         monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.3)
     tracemalloc.start()
-    start = time.monotonic()
     try:
-        assert refusal(HOSTILE[name]).startswith("chat template: ")
-        assert tracemalloc.get_traced_memory()[1] < 2**28
+        message = refusal(HOSTILE[name])
+        assert message.startswith("chat template: ") and len(message) <= 300
+        assert tracemalloc.get_traced_memory()[1] < 2**27
     finally:
         tracemalloc.stop()
-    assert time.monotonic() - start < 20 * MAX_SECONDS  # under a tracer, on a machine that may be busy
 
 
 @pytest.mark.parametrize("name", ["loops", "macros that call two"])

@@ -123,7 +123,7 @@ def test_vocab_and_merges_of_another_class_are_refused(tmp_path: Path) -> None:
 def test_vocab_without_merges_is_refused(tmp_path: Path) -> None:
     gpt2(tmp_path)
     (tmp_path / "merges.txt").unlink()
-    assert "merges.txt: cannot be read" in refusal(tmp_path)
+    assert "merges.txt: there is no such file" in refusal(tmp_path)
 
 
 def test_vocab_and_merges_that_do_not_fit_are_refused(tmp_path: Path) -> None:

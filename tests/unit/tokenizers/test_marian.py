@@ -43,7 +43,7 @@ def test_it_comes_before_a_tokenizer_json(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["target.spm", "vocab.json"])
 def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
-    assert f"{folder / name}: cannot be read" in refusal(folder)
+    assert f"{folder / name}: there is no such file" in refusal(folder)
 
 
 @pytest.mark.parametrize("name", ["source.spm", "target.spm"])
@@ -91,7 +91,7 @@ def test_lists_that_are_none_change_nothing(folder: Path, value: Any) -> None:
 
 def test_two_tables_that_end_texts_differently_are_refused(folder: Path) -> None:
     change(folder, "tokenizer_config.json", separate_vocabs=True)
-    assert "target_vocab.json: cannot be read" in refusal(folder)
+    assert "target_vocab.json: there is no such file" in refusal(folder)
     (folder / "target_vocab.json").write_text('{"</s>": 1, "<unk>": 0}')
     assert "target_vocab.json: has another id for '</s>' than vocab.json" in refusal(folder)
 

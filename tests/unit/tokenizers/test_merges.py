@@ -115,7 +115,7 @@ def test_an_unknown_character_shows_in_bpe_on_characters() -> None:
             "wordpiece",
             TEXT,
             300,
-            "kind: there is no kind 'wordpiece' of tokenizer that can be trained; use one of bytes",
+            "kind: 'wordpiece' is not a kind of tokenizer that can be trained; use one of bytes",
         ),
     ],
 )

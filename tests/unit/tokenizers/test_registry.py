@@ -132,7 +132,7 @@ def test_a_class_without_a_kind_is_refused() -> None:
 
 
 def test_a_kind_that_is_only_opened_cannot_be_trained() -> None:
-    with pytest.raises(DataError, match="there is no kind 'sentencepiece' of tokenizer that can be trained"):
+    with pytest.raises(DataError, match="'sentencepiece' is not a kind of tokenizer that can be trained"):
         train_tokenizer("sentencepiece", "text", 100)
     assert issubclass(registry.tokenizer_class("sentencepiece"), Tokenizer)
 

@@ -1,0 +1,150 @@
+"""What encoders answer: the masked tokens of a text, a vector for each text, and the class of a text or picture."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from archetype.errors import DataError, SpecError
+from archetype.models import Decoder, Encoder, VisionEncoder
+from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.special_tokens import mask_id
+
+BATCH_SIZE = 256  # pictures that go through the model together
+MASK = "[MASK]"
+Pooling = Literal["mean", "first", "last"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A token for one masked place, and its probability."""
+
+    token: str
+    probability: float
+
+
+@torch.inference_mode()
+def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[list[Prediction]]:
+    """The likeliest tokens for every [MASK] of a text, in order.
+
+    Raises:
+        DataError: the text has no [MASK], or is longer than the model's context; or `top` is below 1.
+        SpecError: the model's head does not name tokens, or its vocabulary has no mask.
+    """
+    if model.lm_head is None:
+        cause = f"a head of kind {model.spec.head.kind} does not name tokens"
+        raise SpecError("head", cause, "use a model with head masked_language_model")
+    if top < 1:
+        raise DataError("top", f"{top} is below 1", "ask for at least one prediction")
+    if MASK not in text:
+        raise DataError("text", f"has no {MASK}", f"write {MASK} for each token that is to be guessed")
+    mask = mask_id(tokenizer)
+    if mask >= model.spec.vocab_size:
+        cause = f"{model.spec.vocab_size} ids hold no mask beside the tokenizer's {tokenizer.vocab_size}"
+        raise SpecError("vocab_size", cause, "use a model that was trained on masked tokens")
+    tokens, _ = _padded(model, [tokenizer.add_special_tokens(_with_masks(tokenizer, text, mask))])
+    logits = model(tokens).logits[0, tokens[0] == mask].float()
+    best = logits[:, : tokenizer.vocab_size].softmax(-1).topk(min(top, tokenizer.vocab_size))  # ids beyond have no text
+    return [
+        [Prediction(tokenizer.token(id), probability) for probability, id in zip(probabilities, ids, strict=True)]
+        for probabilities, ids in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    ]
+
+
+@torch.inference_mode()
+def embed(
+    model: Encoder | Decoder,
+    tokenizer: Tokenizer,
+    texts: list[str],
+    pooling: Pooling | None = None,
+    normalized: bool = True,
+) -> Float[Tensor, "B D"]:
+    """A vector for each text: the mean of its tokens' vectors, its first token's through the pooler, or its last's.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: the model's own.
+        texts: none of them empty.
+        pooling: mean, first or last; absent, mean for an encoder, and last for a decoder, whose last token alone has
+            seen the whole text.
+        normalized: whether every vector has length 1, so that a product of two is the cosine of their angle.
+
+    Raises:
+        SpecError: first, for a decoder.
+        DataError: a text is empty, or longer than the model's context.
+    """
+    tokens, num_tokens = _encoded(model, tokenizer, texts)
+    if isinstance(model, Decoder):
+        vectors, pooling = model(tokens, num_tokens=num_tokens).hidden, pooling or "last"
+    else:
+        vectors, pooling = model(tokens, num_tokens).hidden, pooling or "mean"
+    if pooling == "mean":
+        is_token = torch.arange(tokens.shape[1], device=model.device) < num_tokens[:, None]
+        pooled = (vectors * is_token[..., None]).sum(1) / num_tokens[:, None]
+    elif pooling == "last":
+        pooled = vectors[torch.arange(len(texts)), num_tokens - 1]
+    elif isinstance(model, Encoder):
+        pooled = model.pooled(vectors)
+    else:
+        raise SpecError("pooling", "a decoder's first token has seen no other", "use last or mean")
+    return torch.nn.functional.normalize(pooled.float(), dim=-1) if normalized else pooled.float()
+
+
+@torch.inference_mode()
+def classify_pictures(model: VisionEncoder, images: Float[Tensor, "B channels height width"]) -> Float[Tensor, "B Y"]:
+    """The probability of each class, for each picture.
+
+    Raises:
+        SpecError: the model has no classes, or takes pictures of another size.
+    """
+    _check_has_classes(model)
+    logits = [model(part.to(model.device)).logits.float() for part in images.split(BATCH_SIZE)]
+    return torch.cat(logits).softmax(-1)
+
+
+@torch.inference_mode()
+def classify_texts(model: Encoder, tokenizer: Tokenizer, texts: list[str]) -> Float[Tensor, "B Y"]:
+    """The probability of each class, for each text.
+
+    Raises:
+        SpecError: the model has no classes.
+        DataError: a text is empty, or longer than the model's context.
+    """
+    _check_has_classes(model)
+    logits: Tensor = model(*_encoded(model, tokenizer, texts)).logits
+    return logits.float().softmax(-1)
+
+
+def _check_has_classes(model: Encoder | VisionEncoder) -> None:
+    if model.classifier is None:
+        cause = f"a head of kind {model.spec.head.kind} names no class"
+        raise SpecError("head", cause, "use a model with head classification")
+
+
+def _encoded(
+    model: Encoder | Decoder, tokenizer: Tokenizer, texts: list[str]
+) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B"]]:
+    """Whole texts as tokens, padded at the end, and how many tokens each has."""
+    return _padded(model, [tokenizer.add_special_tokens(tokenizer.encode(text)) for text in texts])
+
+
+def _padded(model: Encoder | Decoder, rows: list[list[int]]) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B"]]:
+    if not rows:
+        raise DataError("texts", "there are none", "give at least one")
+    for number, ids in enumerate(rows, start=1):
+        if not 0 < len(ids) <= model.spec.context_length:
+            cause = f"has {len(ids)} tokens and the model's context holds 1 to {model.spec.context_length}"
+            raise DataError(f"text {number}" if len(rows) > 1 else "text", cause, "give some text, or shorten it")
+    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in rows], batch_first=True)
+    return padded.to(model.device), torch.tensor([len(ids) for ids in rows], device=model.device)
+
+
+def _with_masks(tokenizer: Tokenizer, text: str, mask: int) -> list[int]:
+    """The ids of a text with masks, read by the tokenizer itself where it knows a mask."""
+    name = next((name for name, id in tokenizer.special_tokens.items() if id == mask), None)
+    if name is not None and tokenizer.encodes_special_tokens:
+        return tokenizer.encode(text.replace(MASK, name))
+    first, *rest = [tokenizer.encode(part) for part in text.split(MASK)]
+    return [*first, *(id for part in rest for id in (mask, *part))]

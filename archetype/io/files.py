@@ -1,0 +1,89 @@
+"""Files that are read whole: regular ones of a stated size at most, and JSON that cannot fill the memory.
+
+A device, a pipe or a file of the kernel has no size; it is refused without a byte being read.
+"""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from archetype.errors import ArchetypeError, DataError
+
+MAX_CONFIG_BYTES = 2**22  # of specifications, recipes and configurations
+MAX_FILE_BYTES = 2**26  # of all others; the largest published tokenizers have some 34 MB
+MAX_INDEX_BYTES = 2**25  # of an index of weights; that of 91,991 tensors (DeepSeek V3) has 9 MB
+MAX_TEXT_BYTES = 2**30
+MAX_JSON_ITEMS = 2**22  # counted by their brackets, commas and colons: each may take some 64 bytes of memory
+DAMAGED = "is it the whole file? fetch or save it again"
+
+
+def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeError] = DataError) -> bytes:
+    """The contents of a regular file.
+
+    Args:
+        path: of the file.
+        limit: the bytes that it may have.
+        error: the class of the errors.
+
+    Raises:
+        ArchetypeError: it cannot be read, is not a regular file, or is too large.
+    """
+    try:
+        with open(path, "rb", opener=_open) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise error(str(path), "is not a regular file", "copy what it holds to a file")
+            if status.st_size > limit:
+                raise error(str(path), f"is larger than {limit >> 20:,} MiB", "is it the right file?")
+            return file.read(status.st_size)
+    except FileNotFoundError:
+        raise error(str(path), "there is no such file", "check the path") from None
+    except IsADirectoryError:
+        raise error(str(path), "is a folder, not a file", "name a file in it") from None
+    except (OSError, ValueError) as problem:  # a path may hold a NUL
+        cause = f"cannot be read: {getattr(problem, 'strerror', None) or problem}"
+        raise error(str(path), cause, "check the path and its permissions") from None
+
+
+def _open(path: str, flags: int) -> int:
+    """A descriptor; a pipe that nobody writes to is not waited for."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def json_value(data: bytes, place: str, error: type[ArchetypeError] = DataError, remedy: str = DAMAGED) -> Any:
+    """Bytes as any JSON value.
+
+    Args:
+        data: in UTF-8, with or without a byte-order mark.
+        place: names their origin in errors.
+        error: the class of the errors.
+        remedy: what to do about a damaged file.
+
+    Raises:
+        ArchetypeError: names the line and column of what is not JSON, or counts more items than can be read.
+    """
+    if sum(data.count(mark) for mark in b"[{,:") > MAX_JSON_ITEMS:
+        raise error(place, f"holds more than {MAX_JSON_ITEMS:,} items", "is it the right file?")
+    try:
+        return json.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as problem:
+        raise error(place, f"is not UTF-8 at byte {problem.start}", remedy) from None
+    except json.JSONDecodeError as problem:
+        raise error(f"{place}:{problem.lineno}:{problem.colno}", f"is not JSON: {problem.msg}", remedy) from None
+    except (ValueError, RecursionError) as problem:
+        raise error(place, f"is not JSON: {problem}", "is it the right file?") from None
+
+
+def json_object(data: bytes, place: str, error: type[ArchetypeError] = DataError) -> dict[str, Any]:
+    """Bytes as a JSON object; arguments and errors as for `json_value`."""
+    value = json_value(data, place, error)
+    if not isinstance(value, dict):
+        raise error(place, "does not hold a JSON object", DAMAGED)
+    return value
+
+
+def read_json(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeError] = DataError) -> dict[str, Any]:
+    """The JSON object in a file; arguments and errors as for `read_bytes` and `json_value`."""
+    return json_object(read_bytes(path, limit, error), str(path), error)
