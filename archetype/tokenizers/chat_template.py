@@ -256,7 +256,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             yield item
 
     def _text(self, value: Any) -> str:
-        return value if isinstance(value, str) else self._count(str(value))  # type: ignore[no-any-return]
+        return value if isinstance(value, str) else self._count(str(value))
 
     def _concatenate(self, values: Iterable[Any]) -> str:
         texts = []
