@@ -40,9 +40,11 @@ class LanguageModel:
         tokenizer: None where the folder has none; the model then takes and returns token ids only.
         sampling: the defaults of generation.
         special: ids of the tokens that start, end and pad a text, as the folder's files give them.
-        family: the published family that it was loaded from; None for a run directory.
+        family: the published family that it was loaded from; None for a model that was trained here.
         labels: the names of the classes; empty where they have numbers only.
         template: the chat template; None for a model that only continues texts.
+        left_out: weights of its folder that this model has no use for, such as those of a part that sees images; they
+            are written back with it.
     """
 
     spec: ModelSpec
@@ -53,6 +55,7 @@ class LanguageModel:
     family: Family | None = None
     labels: tuple[str, ...] = ()
     template: ChatTemplate | None = None
+    left_out: dict[str, Tensor] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<LanguageModel {', '.join(self._summary().values())}>"

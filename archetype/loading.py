@@ -21,15 +21,15 @@ from archetype.generate.settings import (
     special_ids,
 )
 from archetype.io import atomic, hub
-from archetype.io.tensors import SHARD_BYTES
+from archetype.io.tensors import SHARD_BYTES, Tensors, save
 from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
 from archetype.models import CausalModel, EncoderDecoder
 from archetype.nn.device import resolve_device
 from archetype.runs.directory import Run, read_run_model, write_run_spec, write_weights
+from archetype.runs.origin import read_origin, write_origin
 from archetype.tokenizers import Tokenizer, open_tokenizer
-from archetype.tokenizers.chat_template import FILE as CHAT_TEMPLATE
-from archetype.tokenizers.chat_template import read_template
+from archetype.tokenizers.chat_template import read_template, write_template
 
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())  # silent unless the program configures logging
@@ -75,15 +75,20 @@ def load(
 
 
 def save_run(lm: LanguageModel, folder: Path) -> None:
-    """Write a language model as a run directory."""
+    """Write a language model as a run directory, with all that the folder said which it was loaded from."""
     with atomic.new_folder(folder) as temporary:
         run = Run(temporary)
         write_run_spec(run, lm.spec)
         write_weights(run, lm.model)
         atomic.write_json(temporary / GENERATION_CONFIG, lm.special | generation_config(lm.sampling))
+        write_origin(temporary, lm.family, lm.labels, lm.spec)
+        if lm.left_out:
+            save(run.left_out_file, lm.left_out)
         if lm.tokenizer is not None:
             run.tokenizer_folder.mkdir()
             lm.tokenizer.save(run.tokenizer_folder)
+        if lm.template is not None:
+            write_template(lm.template, run.tokenizer_folder)
 
 
 def export(
@@ -110,36 +115,51 @@ def export(
     """
     if family is not None and family not in published():
         raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(published())}")
-    registered = lm.family is not None and lm.family.reading is None
-    chosen = published()[family] if family else lm.family if lm.family and registered else family_for(lm.spec)
+    chosen = published()[family] if family else _own_family(lm, format) or family_for(lm.spec)
     chosen.format.config_for(lm.spec)  # refuses before anything is written
+    left_out = lm.left_out if chosen is lm.family else {}
     special = _special_ids(lm)
     with atomic.new_folder(Path(folder)) as temporary:
         if format == "gguf":
             start = special.get("decoder_start_token_id")
             gguf.write_gguf(lm.model, chosen, lm.tokenizer, temporary / gguf.FILE, lm.template, start)
             return chosen
-        hf_folder.write_model(lm.model, chosen, temporary, special | _label_names(lm), shard_bytes or SHARD_BYTES)
+        config = special | _label_names(lm)
+        hf_folder.write_model(lm.model, chosen, temporary, config, shard_bytes or SHARD_BYTES, left_out)
         if isinstance(lm.model, CausalModel | EncoderDecoder):
             atomic.write_json(temporary / GENERATION_CONFIG, special | generation_config(lm.sampling))
         if lm.tokenizer is not None:
             lm.tokenizer.save(temporary)
         if lm.template is not None:
-            atomic.write_bytes(temporary / CHAT_TEMPLATE, lm.template.source.encode())
+            write_template(lm.template, temporary)
         atomic.write_bytes(temporary / MODEL_CARD, model_card(lm.spec, chosen).encode())
-        hf_folder.compare(lm.model, temporary)
+        hf_folder.compare(lm.model, chosen, temporary, left_out)
     return chosen
+
+
+def _own_family(lm: LanguageModel, format: str) -> Family | None:
+    """The family that a model was loaded from; llama.cpp knows registered ones only."""
+    inferred = lm.family is not None and lm.family.reading is not None
+    return None if inferred and format == "gguf" else lm.family
 
 
 def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> LanguageModel:
     run = Run(folder)
     model = read_run_model(run, dtype, device)
-    tokenizer = open_tokenizer(run.tokenizer_folder) if run.tokenizer_folder.is_dir() else None
+    tokenizer = _open_tokenizer(run.tokenizer_folder) if run.tokenizer_folder.is_dir() else None
     file = folder / GENERATION_CONFIG
     sampling, special = read_generation_config(folder)
     if not file.is_file():
         sampling = Sampling(temperature=0.8)
-    return LanguageModel(model.spec, model, tokenizer, sampling, special_ids(special, file))
+    special = special_ids(special, file)
+    if tokenizer is not None:
+        _set_special_ids(tokenizer, special)
+    origin = read_origin(folder)
+    tensors = Tensors.single(run.left_out_file) if run.left_out_file.is_file() else None
+    left_out = {name: tensors.mapped(name) for name in tensors.names()} if tensors else {}
+    template = read_template(run.tokenizer_folder)
+    family = origin.open_family()
+    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, origin.labels, template, left_out)
 
 
 def _load_hf(
@@ -153,7 +173,8 @@ def _load_hf(
     if tokenizer is not None:
         _set_special_ids(tokenizer, special)
     labels, template = read_labels(config), read_template(folder)
-    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template)
+    left_out = hf_folder.read_left_out(folder, family, allow_pickle)
+    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template, left_out)
 
 
 def _open_tokenizer(folder: Path) -> Tokenizer | None:

@@ -1,25 +1,28 @@
 """Hugging Face folders: config.json and safetensors, read and written."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from archetype.convert.apply import export_sizes, export_tensors, load_tensors, shapes_of
+from archetype.convert.infer.names import TABLES
 from archetype.convert.source import read_hf_spec
 from archetype.errors import CheckpointError
 from archetype.families import Family
+from archetype.families.as_read import with_dtype, with_spec
 from archetype.families.rules import Rule, for_model
 from archetype.io import atomic
 from archetype.io.tensors import SHARD_BYTES, Tensors, save
 from archetype.io.weight_files import INDEX
 from archetype.models import Model, build_on_meta
 from archetype.models.build import check_fits_memory
-from archetype.spec import assign
+from archetype.spec import ModelSpec, assign
 
 
 def read_model(
@@ -42,7 +45,26 @@ def read_model(
         CheckpointError: names the file, key or tensor that is wrong.
     """
     family, spec = read_hf_spec(folder, lambda: Tensors.open(folder, allow_pickle).shapes())
-    spec = assign(spec, list(overrides))
+    family = with_spec(family, spec := assign(spec, list(overrides)))
+    return family, _read_weights(folder, family, spec, dtype, device, allow_pickle)
+
+
+def read_left_out(folder: Path, family: Family, allow_pickle: bool = False) -> dict[str, Tensor]:
+    """The weights of a folder that an inferred model has no use for, such as those of a part that sees images."""
+    if family.reading is None or not family.reading.left_out:
+        return {}
+    tensors = Tensors.open(folder, allow_pickle)
+    return {name: tensors.mapped(name) for name in family.reading.left_out if not TABLES.fullmatch(name)}
+
+
+def _read_weights(
+    folder: Path,
+    family: Family,
+    spec: ModelSpec,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    allow_pickle: bool = False,
+) -> Model:
     tensors = Tensors.open(folder, allow_pickle)
     names = tensors.names()
     if spec.num_layers > len(names):  # refused before so many layers are made
@@ -58,11 +80,16 @@ def read_model(
         load_tensors(model, tensors, rules, (*family.format.ignored, *copies), dtype, device)
     except CheckpointError as error:
         raise error.at(str(folder)) from None
-    return family, model.eval()
+    return model.eval()
 
 
 def write_model(
-    model: Model, family: Family, folder: Path, config: dict[str, Any] | None = None, shard_bytes: int = SHARD_BYTES
+    model: Model,
+    family: Family,
+    folder: Path,
+    config: dict[str, Any] | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    left_out: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> None:
     """Write config.json and the weights into an existing folder.
 
@@ -72,36 +99,47 @@ def write_model(
         folder: exists.
         config: further keys of config.json, such as the ids that start and end a text.
         shard_bytes: the size above which the weights go into several files with an index.
+        left_out: further tensors, written as they are.
     """
     from huggingface_hub import split_state_dict_into_shards_factory
 
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    keys = family.format.config_for(model.spec) | {"dtype": dtype}
-    keys |= {key: value for key, value in (config or {}).items() if value is not None or key not in keys}
+    keys = family.format.config_for(model.spec)
+    if family.reading is not None:  # as it was read, which says all that `config` does
+        keys = with_dtype(keys, dtype)
+    else:
+        keys |= {"dtype": dtype}
+        keys |= {key: value for key, value in (config or {}).items() if value is not None or key not in keys}
     atomic.write_json(folder / "config.json", keys)
     rules = for_model(family.format.rules_for(model.spec), model.spec.num_layers, shapes_of(model))
     by_name = {rule.hf: rule for rule in rules}
     shards = split_state_dict_into_shards_factory(
-        export_sizes(model, rules),
+        export_sizes(model, rules) | {name: tensor.nbytes for name, tensor in left_out.items()},
         get_storage_size=lambda size: size,
         filename_pattern="model{suffix}.safetensors",
         max_shard_size=shard_bytes,
     )
     for file, names in shards.filename_to_tensors.items():
-        save(folder / file, dict(export_tensors(model, [by_name[name] for name in names])))
+        tensors = dict(export_tensors(model, [by_name[name] for name in names if name in by_name]))
+        save(folder / file, tensors | {name: left_out[name] for name in names if name in left_out})
     if shards.is_sharded:
         atomic.write_json(folder / INDEX, {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename})
 
 
-def compare(model: Model, folder: Path) -> None:
-    """Read a folder that was just written, and compare it with the model to the bit.
+def compare(model: Model, family: Family, folder: Path, left_out: Mapping[str, Tensor] = MappingProxyType({})) -> None:
+    """Read a folder that was just written, and compare it with what was to be written, to the bit.
 
     Raises:
         CheckpointError: names the tensor that differs.
     """
-    state = model.state_dict()
-    for name, tensor in read_model(folder)[1].state_dict().items():
-        if not torch.equal(_bits(tensor), _bits(state[name].detach().to("cpu"))):
+    registered = family.reading is None
+    state = _read_weights(folder, family, read_hf_spec(folder)[1] if registered else model.spec).state_dict()
+    expected = {name: tensor.detach().to("cpu") for name, tensor in model.state_dict().items()} | dict(left_out)
+    if left_out:
+        tensors = Tensors.open(folder)
+        state = state | {name: tensors.mapped(name) for name in left_out}
+    for name, tensor in state.items():
+        if not torch.equal(_bits(tensor), _bits(expected[name])):
             raise CheckpointError(name, "does not read back as it was written", "is the disk sound? try again")
 
 

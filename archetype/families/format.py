@@ -76,8 +76,9 @@ class Format:
             CheckpointError: names the first field that this format cannot express. Found by reading the written
                 configuration back and comparing, so what is written is never wrong.
         """
-        config: dict[str, Any] = {"architectures": [self.architecture_of(model)], "model_type": self.model_type}
-        config |= self.keys.write(model)
+        config = self.keys.write(model)
+        if "model_type" not in config:  # else they are keys as they were read
+            config = {"architectures": [self.architecture_of(model)], "model_type": self.model_type} | config
         if isinstance(model, EncoderDecoder):
             config["is_encoder_decoder"] = True
         read_back = self.spec_from(dict(config))

@@ -24,6 +24,7 @@ class Run:
         recipe_file: how it was trained.
         tokenizer_folder: the tokenizer's files.
         weights_file: the finished weights.
+        left_out_file: weights of the folder that was imported which this model has no use for.
         metrics_file: one JSON object a line.
         loss_picture: the loss curve.
         checkpoints: the folder that a resumed run starts from.
@@ -35,6 +36,7 @@ class Run:
         self.recipe_file = folder / "recipe.yaml"
         self.tokenizer_folder = folder / "tokenizer"
         self.weights_file = folder / SINGLE
+        self.left_out_file = folder / "left_out.safetensors"
         self.metrics_file = folder / "metrics.jsonl"
         self.loss_picture = folder / "loss.png"
         self.checkpoints = folder / "checkpoints"

@@ -27,6 +27,7 @@ from jinja2.visitor import NodeTransformer
 from pydantic import BaseModel, BeforeValidator, Field
 
 from archetype.errors import DataError
+from archetype.io.atomic import write_bytes
 from archetype.io.files import read_bytes
 from archetype.io.text import decode_text
 from archetype.tokenizers.files import validated
@@ -106,6 +107,12 @@ def read_template(folder: Path) -> ChatTemplate | None:
         return None
     tokens = {key: text for key, value in config.items() if key.endswith("_token") and (text := content(value))}
     return ChatTemplate(source, tokens)
+
+
+def write_template(template: ChatTemplate, folder: Path) -> None:
+    """Write a template beside a tokenizer, whose configuration has the tokens that it may name."""
+    folder.mkdir(exist_ok=True)
+    write_bytes(folder / FILE, template.source.encode())
 
 
 class _Counted(NodeTransformer):

@@ -12,6 +12,8 @@ LEFT_OUT = re.compile(
 )
 # Masks that older files keep, which have no axis or four.
 MASK = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)")
+# Of what has no use, tables of whole numbers, which every library makes for itself.
+TABLES = re.compile(rf"{MASK.pattern}|(.*\.)?position_ids")
 
 OUTER: Table = (
     (r"(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|embeddings|token_embedding|tokens_embed|"

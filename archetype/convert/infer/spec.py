@@ -5,7 +5,6 @@ report says so; a part that is missing here is refused by its name.
 """
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,9 +17,9 @@ from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
 from archetype.convert.infer.quirks import CONTEXT, EMBEDDING_SCALE, HEAD_SCALE, INITIAL_STD, NEUTRAL
 from archetype.convert.infer.tensors import GroupedTensors, group_tensors, inferred_rules
 from archetype.errors import CheckpointError
+from archetype.families.as_read import family_as_read
 from archetype.families.config import BOOKKEEPING, Config
 from archetype.families.family import Family, InferenceReport
-from archetype.families.format import Format
 from archetype.spec.base import explain
 
 USUAL_CONTEXT = 2048
@@ -44,36 +43,8 @@ def read_unknown(values: dict[str, Any], shapes: Shapes, place: str = "config.js
         model, wirings = _model(info, tensors)
     except ValidationError as error:
         raise explain(error).at(place) from None
-    return Family(
-        info.type,
-        {},
-        Format(
-            model_type=info.type,
-            architecture=info.type,
-            keys=InferredKeys(info.type, model),
-            rules=partial(inferred_rules, info, tensors, wirings),
-            prefix="",
-            ignored=tuple(re.escape(name) for name in tensors.left_out),
-        ),
-        _report(info, tensors),
-    )
-
-
-@dataclass(frozen=True)
-class InferredKeys:
-    """The specification that was read from one folder, whatever its config.json says besides."""
-
-    model_type: str
-    model: spec.Decoder
-
-    def read(self, config: Config) -> spec.Decoder:
-        """The specification."""
-        config.used |= config.values.keys()
-        return self.model
-
-    def write(self, model: spec.ModelSpec) -> dict[str, Any]:
-        """Refuse to write one."""
-        raise CheckpointError(self.model_type, "is read, and cannot be written", "export it as a known family")
+    rules = partial(inferred_rules, info, tensors, wirings)
+    return family_as_read(info.type, values, model, rules, _report(info, tensors))
 
 
 def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str) -> CheckpointInfo:

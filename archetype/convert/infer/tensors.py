@@ -1,7 +1,7 @@
 """The tensors of a file, grouped by what they are, and the weight rules of the specification that follows."""
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from archetype import spec
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
@@ -221,10 +221,12 @@ def _fused_order(info: CheckpointInfo, name: str, block: spec.Block) -> tuple[st
 
 def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> list[Rule]:
     below = f"blocks.{layer.number}.feedforward"
-    rules = [
-        replace(rule(name, f"{below}.{param.removesuffix('.weight')}"), expert=number)
+    # one rule for the tensors of all experts
+    places = {
+        re.sub(rf"\bexperts\.{number}\.", "experts.{e}.", name): f"{below}.{param.removesuffix('.weight')}"
         for param, number, name in layer.experts
-    ]
+    }
+    rules = [rule(name, param) for name, param in places.items()]
     for param, name in layer.network.items():
         path, kind = param.rsplit(".", 1) if "." in param else (param, "")
         shape = info.shapes[name]

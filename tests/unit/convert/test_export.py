@@ -9,14 +9,16 @@ import torch
 from safetensors.torch import load_file
 
 import archetype
+from archetype import spec
 from archetype.convert import hf_folder
 from archetype.errors import CheckpointError
 from archetype.io.weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE
 from archetype.language_model import LanguageModel
-from archetype.loading import export, load
-from archetype.models import Model
+from archetype.loading import export, load, save_run
+from archetype.models import Model, build
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
+from tests.helpers.cases import case
 from tests.unit.convert.test_apply import equal
 
 
@@ -70,6 +72,38 @@ def test_a_template_comes_and_goes(models: dict[str, Model], tmp_path: Path) -> 
     template = ChatTemplate("{{ messages[0].content }}", {})
     export(LanguageModel(models["llama"].spec, models["llama"], template=template), tmp_path / "out")
     assert load(tmp_path / "out").template == template
+
+
+def test_a_run_keeps_all_that_its_folder_said(models: dict[str, Model], tmp_path: Path) -> None:
+    """Family, names of classes, chat template with its tokens, and every token that ends a text."""
+    tokenizer = train_tokenizer("byte_bpe", "hello world, hello run", 300)
+    tokenizer.bos = tokenizer.eos[0]
+    end = "<|endoftext|>"
+    template = ChatTemplate("{{ bos_token }}{{ messages[0].content }}", {"bos_token": end, "eos_token": end})
+    chat = spec.assign(models["llama"].spec, [f"vocab_size={tokenizer.vocab_size}"])
+    special = {"eos_token_id": [tokenizer.eos[0], 5], "bos_token_id": tokenizer.bos, "pad_token_id": 7}
+    cases = {
+        "chat": LanguageModel(chat, build(chat), tokenizer, special=special, template=template),
+        "classes": LanguageModel(models["bert for classes"].spec, models["bert for classes"], labels=("a", "b", "c")),
+        "marian": LanguageModel(models["marian"].spec, models["marian"]),
+    }
+    for name, lm in cases.items():
+        with case(name):
+            folders = [tmp_path / name / step for step in ("folder", "run", "again")]
+            export(lm, folders[0])
+            before = load(folders[0])
+            save_run(before, folders[1])
+            after = load(folders[1])
+            export(after, folders[2])
+            assert (after.labels, after.template, after.special) == (before.labels, before.template, before.special)
+            assert after.family is not None and before.family is not None and after.family.name == before.family.name
+            files = {file.name for file in folders[0].iterdir()}
+            assert files == {file.name for file in folders[2].iterdir()}
+            for file in sorted(files):
+                assert (folders[0] / file).read_bytes() == (folders[2] / file).read_bytes(), file
+    chatting = load(tmp_path / "chat" / "run")
+    assert chatting.tokenizer is not None and chatting.tokenizer.eos == (tokenizer.eos[0], 5)
+    assert chatting.chat([{"role": "user", "content": "hello"}], max_new_tokens=3) is not None
 
 
 def test_only_what_writes_text_has_settings_for_it(models: dict[str, Model], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from archetype.errors import ArchetypeError, CheckpointError, SpecError, Unknown
 from archetype.families import published
 from archetype.families.family import InferenceReport
 from archetype.language_model import LanguageModel
+from archetype.loading import save_run
 from archetype.models import build
 from tests.helpers.weights import randomize
 
@@ -223,7 +225,7 @@ def test_a_layer_that_is_missing_and_a_head_that_is_are_named(folder: Path) -> N
 
 def test_it_is_read_from_shards_and_without_its_numbers(folder: Path, tmp_path: Path) -> None:
     found = read(folder)
-    archetype.export(found, tmp_path / "shards", shard_bytes=10_000)  # as llama, the first family that can
+    archetype.export(found, tmp_path / "shards", family="llama", shard_bytes=10_000)
     assert json.loads((tmp_path / "shards" / "config.json").read_text())["model_type"] == "llama"
     renamed(tmp_path / "shards", "mystery")
     with pytest.warns(UnknownFamily):
@@ -264,10 +266,72 @@ def test_whatever_a_file_says_is_read_or_refused_in_one_line(tmp_path: Path, fam
     assert 0 < read < len(cases)
 
 
-def test_an_unknown_family_cannot_be_written_as_itself(folder: Path) -> None:
-    found = read(folder)
-    with pytest.raises(CheckpointError, match="mystery: is read, and cannot be written"):
-        found.family.format.config_for(found.spec)
+def same_files(one: Path, other: Path) -> None:
+    assert json.loads((one / "config.json").read_text()) == json.loads((other / "config.json").read_text())
+    before, after = (load_file(folder / "model.safetensors") for folder in (one, other))
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        assert tensor.dtype == after[name].dtype and torch.equal(tensor, after[name]), name
+
+
+def through_a_run(lm: LanguageModel, folder: Path) -> LanguageModel:
+    save_run(lm, folder)
+    return archetype.load(folder)
+
+
+def test_what_was_read_is_written_back_as_it_was(folder: Path, tmp_path: Path) -> None:
+    """With what has no use here, and with a correction of what was assumed; directly and through a run directory."""
+    renamed(folder, "mystery", depth_of_thought=7, torch_dtype="float32", dtype=..., vision_config={"size": 3})
+    retensored(folder, lambda tensors: tensors.update({"vision_tower.patch.weight": torch.arange(6.0).view(2, 3)}))
+    lm = read(folder, f"{INTERLEAVED}=true")
+    archetype.export(lm, tmp_path / "direct")
+    archetype.export(through_a_run(lm, tmp_path / "run"), tmp_path / "again")
+    for name in ("direct", "again"):
+        same_files(folder, tmp_path / name)
+    half = archetype.load(tmp_path / "run", dtype="bfloat16")
+    archetype.export(half, tmp_path / "half")
+    config = json.loads((tmp_path / "half" / "config.json").read_text())
+    assert config["torch_dtype"] == "bfloat16" and "dtype" not in config
+
+
+def test_another_specification_is_not_written_under_the_keys_that_were_read(folder: Path, tmp_path: Path) -> None:
+    lm = read(folder)
+    lm.spec = lm.model.spec = spec.assign(lm.spec, ["final_norm.eps=0.5"])
+    with pytest.raises(CheckpointError, match=r"^final_norm.eps: the mystery format cannot express 0.5 here"):
+        archetype.export(lm, tmp_path / "out")
+    save_run(read(folder), tmp_path / "run")
+    file = tmp_path / "run" / "spec.yaml"
+    file.write_text(file.read_text().replace("softcap: null", "softcap: 3.0") + "\nname: other\n")
+    file.write_text(re.sub(r"context_length: \d+", "context_length: 16", file.read_text()))
+    with pytest.raises(CheckpointError, match=r"^context_length: the mystery format cannot express 16 here"):
+        archetype.export(archetype.load(tmp_path / "run"), tmp_path / "out")
+
+
+def test_llama_cpp_has_no_place_for_it_but_under_a_family_that_it_knows(folder: Path, tmp_path: Path) -> None:
+    """The design is Llama's, so that its GGUF is one of Llama."""
+    lm = read(folder)
+    if find_spec("gguf") is None:
+        pytest.skip("needs gguf")
+    archetype.export(lm, tmp_path / "out", format="gguf")
+    assert (tmp_path / "out" / "model.gguf").is_file()
+
+
+def test_a_damaged_origin_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
+    save_run(read(folder), tmp_path / "run")
+    file = tmp_path / "run" / "origin.json"
+    data = json.loads(file.read_text())
+    assert data["family"] == "mystery" and data["config"]["model_type"] == "mystery"
+    odd = ([1], "x", 7, None, {"a": 1}, [{"hf": 3}], [[]])
+    for key, value in [(key, value) for key in data for value in odd]:
+        file.write_text(json.dumps(data | {key: value}))
+        try:
+            archetype.export(archetype.load(tmp_path / "run"), tmp_path / "out" / f"{key}{odd.index(value)}")
+        except ArchetypeError as error:
+            assert "\n" not in str(error) and len(str(error)) < 400
+    for text in ("[", "[]", json.dumps(data)[:-9], '{"family": "mystery", "more": 1}'):
+        file.write_text(text)
+        with pytest.raises(ArchetypeError, match=r"origin\.json"):
+            archetype.load(tmp_path / "run")
 
 
 def test_a_name_of_the_hub_says_that_the_tensors_are_needed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,70 @@
+"""The format of one model whose family is not registered: its config.json as it was read, and its tensors' names.
+
+What was read so is written back as it was, as long as the specification is the one that was read.
+"""
+
+import copy
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from archetype.families.config import Config
+from archetype.families.family import Family, InferenceReport
+from archetype.families.format import Format
+from archetype.spec import ModelSpec
+
+DTYPE_KEYS = ("dtype", "torch_dtype")
+
+
+@dataclass(frozen=True)
+class KeysAsRead:
+    """The keys of one config.json, and the specification that they and the tensors stand for."""
+
+    values: Mapping[str, Any]
+    model: ModelSpec
+
+    def read(self, config: Config) -> ModelSpec:
+        """The specification."""
+        config.used |= config.values.keys()
+        return self.model
+
+    def write(self, model: ModelSpec) -> dict[str, Any]:
+        """The keys as they were read; `Format.config_for` refuses another specification by its first difference."""
+        return copy.deepcopy(dict(self.values))
+
+
+def family_as_read(
+    model_type: str,
+    values: Mapping[str, Any],
+    model: ModelSpec,
+    rules: Any,
+    reading: InferenceReport,
+) -> Family:
+    """A family of one model.
+
+    Args:
+        model_type: of the text model.
+        values: of config.json.
+        model: the specification that was inferred.
+        rules: weight rules, or a function of the specification.
+        reading: what the inference rests on.
+    """
+    classes = values.get("architectures")
+    architecture = str(classes[0]) if isinstance(classes, list) and classes else "AutoModelForCausalLM"
+    keys = KeysAsRead(values, model)
+    ignored = tuple(re.escape(name) for name in reading.left_out)
+    return Family(model_type, {}, Format(model_type, architecture, keys, rules, "", ignored), reading)
+
+
+def with_spec(family: Family, model: ModelSpec) -> Family:
+    """The family for a specification of which the user has corrected what was assumed; registered ones as they are."""
+    if family.published is None or not isinstance(family.format.keys, KeysAsRead):
+        return family
+    return replace(family, published=replace(family.format, keys=replace(family.format.keys, model=model)))
+
+
+def with_dtype(values: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """A config.json as read, with the type that the weights have now wherever it names one."""
+    nested = {key: with_dtype(value, dtype) for key, value in values.items() if isinstance(value, dict)}
+    return {**values, **nested, **{key: dtype for key in DTYPE_KEYS if values.get(key) is not None}}

@@ -1,0 +1,90 @@
+"""What a run directory keeps of the folder that it was imported from, beside weights, tokenizer and chat template.
+
+The family, the names of classes and, where the family is not registered, config.json as it was read, the
+specification that stood for it and the name of every tensor: all that writing it back needs, as plain JSON.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from archetype.errors import ArchetypeError, CheckpointError
+from archetype.families import FAMILIES, Family, InferenceReport
+from archetype.families.as_read import KeysAsRead, family_as_read
+from archetype.families.rules import Rule
+from archetype.io import atomic
+from archetype.io.yaml import read_mapping
+from archetype.spec import ModelSpec, parse
+
+FILE = "origin.json"
+
+
+class Origin(BaseModel):
+    """The contents of the file.
+
+    Attributes:
+        family: registered, or the `model_type` of one that is not.
+        labels: the names of the classes, in their order.
+        config: config.json of a family that is not registered.
+        spec: the specification that was read.
+        rules: the place of every tensor.
+        reading: what the inference rests on.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    family: str | None = None
+    labels: tuple[str, ...] = ()
+    config: dict[str, Any] | None = None
+    spec: dict[str, Any] | None = None
+    rules: tuple[Rule, ...] = ()
+    reading: InferenceReport | None = None
+
+    def open_family(self) -> Family | None:
+        """The family; None where the model was trained here, or the family is not known to this version."""
+        if self.family is None:
+            return None
+        if self.config is None or self.spec is None or self.reading is None:
+            return FAMILIES.get(self.family)
+        return family_as_read(self.family, self.config, parse(self.spec), self.rules, self.reading)
+
+
+def write_origin(folder: Path, family: Family | None, labels: tuple[str, ...], model: ModelSpec) -> None:
+    """Write what a run keeps of its origin, where there is anything."""
+    origin = Origin(family=family.name if family else None, labels=labels)
+    if family is not None and family.published is not None and isinstance(keys := family.format.keys, KeysAsRead):
+        origin = origin.model_copy(update={
+            "config": dict(keys.values),
+            "spec": keys.model.dump(),
+            "rules": family.format.rules_for(model),
+            "reading": family.reading,
+        })  # fmt: skip
+    if data := origin.model_dump(mode="json", exclude_defaults=True):
+        data["rules"] = [_without_defaults(rule) for rule in data.get("rules", ())]
+        atomic.write_json(folder / FILE, {key: value for key, value in data.items() if value})
+
+
+def read_origin(folder: Path) -> Origin:
+    """What a run keeps of its origin; nothing where it has none.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    file = folder / FILE
+    if not file.is_file():
+        return Origin()
+    try:
+        origin = Origin.model_validate(read_mapping(file))
+        origin.open_family()
+    except ArchetypeError as error:
+        raise error if error.place.startswith(str(file)) else error.at(str(file)) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = f"{file}: {'.'.join(map(str, first['loc']))}"
+        raise CheckpointError(place, f"is damaged: {first['msg']}", "import the folder again") from None
+    return origin
+
+
+def _without_defaults(rule: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in rule.items() if value != getattr(Rule, key, None)}
