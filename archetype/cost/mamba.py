@@ -4,7 +4,7 @@ import math
 
 from archetype import spec
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, MixerCost, cost_of, linear
+from archetype.cost.registry import Complexity, MixerCost, NormCost, cost_of, linear
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 
 
@@ -31,7 +31,12 @@ class MambaCost(MixerCost):
             "A_log": inner * self.state_size,
             "D": inner,
             "out_proj": linear(inner, d, bias),
-        }
+        } | self._norms()
+
+    def _norms(self) -> Counts:
+        """Of what delta is made of, of B and of C."""
+        sizes = {"dt_norm": self.rank, "b_norm": self.state_size, "c_norm": self.state_size}
+        return {name: NormCost.of(self.part.norm, size).parameters() for name, size in sizes.items()}
 
     def flops(self, work: Work) -> Counts:
         """Products of one pass."""
@@ -56,4 +61,6 @@ class MambaCost(MixerCost):
         steps = (6 * inner + self.rank.value + 2 * state_size) * work.itemsize + 6 * inner * FLOAT32
         states = -(-work.length // math.isqrt(work.length)) * inner * state_size * FLOAT32
         padding = (self.part.conv_kernel - 1) * inner * work.itemsize  # of the convolution
-        return work.input_bytes(self.d.value) + work.tokens * steps + work.rows * (states + padding)
+        saved = work.input_bytes(self.d.value) + work.tokens * steps + work.rows * (states + padding)
+        sizes = self.rank, self.state_size, self.state_size
+        return saved + sum(NormCost.of(self.part.norm, size).saved_activations(work.tokens) for size in sizes)

@@ -8,11 +8,13 @@ from archetype.spec.edit import *
 from archetype.spec.embedding import *
 from archetype.spec.experts import *
 from archetype.spec.feedforward import *
+from archetype.spec.gated_delta_net import *
 from archetype.spec.head import *
 from archetype.spec.initialization import *
 from archetype.spec.latent_attention import *
 from archetype.spec.layers import *
 from archetype.spec.mamba import *
+from archetype.spec.mamba2 import *
 from archetype.spec.mixer import *
 from archetype.spec.model import *
 from archetype.spec.norm import *
@@ -21,4 +23,5 @@ from archetype.spec.pattern import *
 from archetype.spec.position import *
 from archetype.spec.recurrent import *
 from archetype.spec.serialize import *
+from archetype.spec.short_convolution import *
 from archetype.spec.stack import *

@@ -6,6 +6,7 @@ from pydantic import model_validator
 
 from archetype.spec.base import Flag, Positive, Size, invalid
 from archetype.spec.mixer import Mixer
+from archetype.spec.norm import NoNorm, VectorNorm
 from archetype.spec.part import part
 
 __all__ = ["Mamba"]
@@ -16,7 +17,7 @@ class Mamba(Mixer):
     """Selective state space (Gu 2023, algorithm 2): convolution, scan, gate.
 
     E = expand * d_model channels, each with `state_size` numbers that decay by exp(delta A); delta, B and C follow the
-    token. Absent: `dt_rank` is d_model / 16, rounded up.
+    token. Absent: `dt_rank` is d_model / 16, rounded up. `norm` is of B, C and what delta is made of (Jamba).
     """
 
     kind: Literal["mamba"] = "mamba"
@@ -26,15 +27,21 @@ class Mamba(Mixer):
     dt_rank: Size | None = None
     conv_bias: Flag = True
     bias: Flag = False
+    norm: VectorNorm = NoNorm()
     dt_min: Positive = 0.001
     dt_max: Positive = 0.1
 
     @model_validator(mode="after")
     def _steps_are_ordered(self) -> "Mamba":
-        if self.dt_max < self.dt_min:
-            invalid("dt_max", f"{self.dt_max} is below dt_min {self.dt_min}", "use a larger one")
+        check_steps(self.dt_min, self.dt_max)
         return self
 
     def rank(self, d_model: int) -> int:
         """The rank of delta's projection, for a model of width `d_model`."""
         return self.dt_rank or -(-d_model // 16)
+
+
+def check_steps(dt_min: float, dt_max: float) -> None:
+    """Refuse steps whose largest is below their smallest."""
+    if dt_max < dt_min:
+        invalid("dt_max", f"{dt_max} is below dt_min {dt_min}", "use a larger one")

@@ -16,7 +16,8 @@ P = TypeVar("P", bound=type["Part"])
 
 # Each of these names is a file in spec (fields), in nn (module) and in cost (counts). A new part is one more name.
 PART_FILES = (
-    "norm", "position", "pattern", "attention", "latent_attention", "recurrent", "mamba", "feedforward", "experts",
+    "norm", "position", "pattern", "attention", "latent_attention", "recurrent", "mamba", "mamba2",
+    "gated_delta_net", "short_convolution", "feedforward", "experts",
     "block",
 )  # fmt: skip
 

@@ -299,16 +299,37 @@ def mambas(draw: DrawFn, wild: bool = False) -> spec.Mamba:
         dt_rank=draw(st.none() | counts(1, 3, wild)),
         conv_bias=draw(st.booleans()),
         bias=draw(st.booleans()),
+        norm=draw(vector_norms(wild)),
         dt_min=steps[0],
         dt_max=steps[1],
     )
 
 
+@st.composite
+def linear_mixers(draw: DrawFn, wild: bool = False) -> spec.Mamba2 | spec.GatedDeltaNet | spec.ShortConvolution:
+    """Mixers that read a text in chunks, and the short convolution."""
+    kind, groups = draw(st.sampled_from([spec.Mamba2, spec.GatedDeltaNet, spec.ShortConvolution])), counts(1, 2, wild)
+    kernel, number, chunk = draw(counts(1, 4, wild)), draw(groups), draw(counts(1, CONTEXT, wild))
+    if kind is spec.ShortConvolution:
+        return spec.ShortConvolution(conv_kernel=kernel, bias=draw(st.booleans()))
+    heads, size = number * draw(st.integers(1, 2)) if number <= 2 else number, draw(counts(2, 4, wild))
+    common = {"num_heads": heads, "head_dim": size, "conv_kernel": kernel, "chunk_size": chunk}
+    eps = draw(positive(1e-6, 1e-2, wild))
+    if kind is spec.GatedDeltaNet:
+        width, negative = draw(counts(2, 5, wild)), draw(st.booleans())
+        return spec.GatedDeltaNet(
+            num_key_heads=number, v_head_dim=width, negative_eigenvalues=negative, eps=eps, **common
+        )
+    return spec.Mamba2(
+        num_groups=number, state_size=draw(counts(2, 4, wild)), bias=draw(st.booleans()), eps=eps,
+        conv_bias=draw(st.booleans()), **common,
+    )  # fmt: skip
+
+
 def mixers(place: Place, wild: bool = False) -> SearchStrategy[spec.Mixer]:
     """Every mixer that fits a place; attention more often, for it has the most choices."""
-    return st.sampled_from([0, 0, 0, 1, 2, 3]).flatmap(
-        lambda kind: (attentions(place, wild), latent_attentions(wild), recurrences(place), mambas(wild))[kind]
-    )
+    kinds = attentions(place, wild), latent_attentions(wild), recurrences(place), mambas(wild), linear_mixers(wild)
+    return st.sampled_from([0, 0, 0, 1, 2, 3, 4, 4]).flatmap(lambda kind: kinds[kind])
 
 
 @st.composite

@@ -1,0 +1,166 @@
+"""Mixers that read in chunks: against their recurrences position by position, and against transformers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import Lfm2Config, Mamba2Config, Qwen3NextConfig
+from transformers.models.lfm2.modeling_lfm2 import Lfm2ShortConv
+from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
+from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
+
+from archetype import spec
+from archetype.nn.chunks import delta_rule_chunk, read_chunks, state_space_chunk
+from archetype.nn.context import ForwardContext
+from archetype.nn.gated_delta_net import GatedDeltaNet
+from archetype.nn.mamba2 import Mamba2
+from archetype.nn.short_convolution import ShortConvolution
+from tests.helpers.weights import distance, randomize
+
+D, EXACT = 12, 1e-11
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def inputs(length: int, heads: int, key_heads: int, delta: bool) -> list[Tensor]:
+    """The memory before, queries, keys, values, logarithms of decays, and rates where there are any."""
+    q, k = (random(2, length, key_heads, 3, seed=seed) for seed in (1, 2))
+    v, memory = random(2, length, heads, 5, seed=3), random(2, heads, 3, 5, seed=4)
+    a, b = -random(2, length, heads, seed=5).square(), random(2, length, heads, seed=6).sigmoid()
+    k = k / k.norm(dim=-1, keepdim=True)
+    return [memory, q, k, v, a, *([b] if delta else [])]
+
+
+def defined(memory: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor | None = None) -> list[Tensor]:
+    """The recurrence as it is written."""
+    q, k = (x.repeat_interleave(v.shape[2] // x.shape[2], dim=2) for x in (q, k))
+    outputs = []
+    for t in range(v.shape[1]):
+        memory = a[:, t].exp()[..., None, None] * memory
+        written = v[:, t]
+        if b is not None:
+            written = b[:, t, :, None] * (written - torch.einsum("bhpq,bhp->bhq", memory, k[:, t]))
+        memory = memory + k[:, t, :, :, None] * written[:, :, None]
+        outputs.append(torch.einsum("bhpq,bhp->bhq", memory, q[:, t]))
+    return [torch.stack(outputs, 1), memory]
+
+
+def gradients(of: Callable[..., Any], tensors: list[Tensor]) -> tuple[Tensor, ...]:
+    tensors = [tensor.clone().requires_grad_() for tensor in tensors]
+    y, memory = of(*tensors)
+    weighed = (y * random(*y.shape, seed=90)).sum() + (memory * random(*memory.shape, seed=91)).sum()
+    return torch.autograd.grad(weighed, tensors)
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_chunks_are_the_recurrence_and_so_are_their_gradients(delta: bool) -> None:
+    chunk = delta_rule_chunk if delta else state_space_chunk
+    for length in (1, 2, 7, 8, 9, 20):
+        for size in (1, 4, 64):
+            for heads, key_heads in ((4, 4), (4, 2), (3, 1)):
+                tensors = inputs(length, heads, key_heads, delta)
+
+                def chunked(memory: Tensor, *rest: Tensor, size: int = size) -> Any:
+                    return read_chunks(chunk, size, memory, *rest)
+
+                for ours, theirs in zip(chunked(*tensors), defined(*tensors), strict=True):
+                    assert distance(ours, theirs) < EXACT
+                for ours, theirs in zip(gradients(chunked, tensors), gradients(defined, tensors), strict=True):
+                    assert distance(ours, theirs) < EXACT
+
+
+def test_neither_instant_nor_endless_decay_gives_anything_but_numbers() -> None:
+    for scale in (0.0, 1e4, 1e30):
+        for delta in (False, True):
+            tensors = [tensor.float() for tensor in inputs(20, 2, 2, delta)]
+            tensors[4] = tensors[4] * scale
+            for result in read_chunks(delta_rule_chunk if delta else state_space_chunk, 8, tensors[0], *tensors[1:]):
+                assert result.isfinite().all()
+
+
+# the mixers
+
+MIXERS: dict[str, spec.Mixer] = {
+    "mamba2": spec.Mamba2(num_heads=6, head_dim=4, state_size=5, num_groups=2, chunk_size=8),
+    "mamba2 of biases": spec.Mamba2(num_heads=3, head_dim=8, state_size=5, bias=True, conv_bias=False, conv_kernel=1),
+    "delta net": spec.GatedDeltaNet(num_heads=4, num_key_heads=2, head_dim=6, v_head_dim=5, chunk_size=8),
+    "delta net of equal heads": spec.GatedDeltaNet(num_heads=2, head_dim=4, v_head_dim=4, conv_kernel=2),
+    "short convolution": spec.ShortConvolution(conv_kernel=4, bias=True),
+}
+MODULES: dict[str, Any] = {"mamba2": Mamba2, "gated_delta_net": GatedDeltaNet, "short_convolution": ShortConvolution}
+
+
+def build(name: str) -> nn.Module:
+    part: nn.Module = MODULES[MIXERS[name].kind](MIXERS[name], D)
+    return randomize(part).double()
+
+
+def their_mamba2(ours: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    mixer = ours.spec
+    config = Mamba2Config(
+        hidden_size=D, num_heads=mixer.num_heads, head_dim=mixer.head_dim, state_size=mixer.state_size, expand=2,
+        n_groups=mixer.num_groups, conv_kernel=mixer.conv_kernel, chunk_size=mixer.chunk_size, use_bias=mixer.bias,
+        use_conv_bias=mixer.conv_bias, num_hidden_layers=1,
+    )  # fmt: skip
+    return Mamba2Mixer(config, 0), {name.replace("conv.", "conv1d."): x for name, x in ours.state_dict().items()}
+
+
+def their_delta_net(ours: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Of each key head its query, its key, its values and their gates lie together there."""
+    mixer, tensors = ours.spec, ours.state_dict()
+    config = Qwen3NextConfig(
+        hidden_size=D, linear_num_value_heads=mixer.num_heads, linear_num_key_heads=mixer.key_heads,
+        linear_key_head_dim=mixer.head_dim, linear_value_head_dim=mixer.v_head_dim, rms_norm_eps=mixer.eps,
+        linear_conv_kernel_dim=mixer.conv_kernel, layer_types=["linear_attention"], num_hidden_layers=1,
+    )  # fmt: skip
+
+    def joined(*names: str) -> Tensor:
+        parts = [tensors.pop(f"{name}.weight").unflatten(0, (mixer.key_heads, -1)) for name in names]
+        return torch.cat(parts, dim=1).flatten(0, 1)
+
+    joint = {"in_proj_qkvz.weight": joined("q", "k", "v", "gate"), "in_proj_ba.weight": joined("b", "a")}
+    names = {"conv.weight": "conv1d.weight", "o.weight": "out_proj.weight"}
+    return Qwen3NextGatedDeltaNet(config, 0), joint | {names.get(name, name): x for name, x in tensors.items()}
+
+
+def their_short_convolution(ours: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    config = Lfm2Config(
+        hidden_size=D, conv_L_cache=ours.conv.kernel_size[0], conv_bias=True, layer_types=["conv"], num_hidden_layers=1
+    )
+    return Lfm2ShortConv(config, 0), ours.state_dict()
+
+
+THEIRS = {
+    "mamba2": their_mamba2, "gated_delta_net": their_delta_net, "short_convolution": their_short_convolution,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_the_same_as_transformers(name: str) -> None:
+    part = build(name).float()
+    theirs, tensors = THEIRS[MIXERS[name].kind](part)
+    theirs.load_state_dict(tensors, strict=True)
+    x = random(2, 23, D).float()
+    with torch.no_grad():
+        assert distance(part(x, ForwardContext.of(x)), theirs.eval()(x)) < 1e-5
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_in_pieces_as_at_once_and_padding_changes_nothing(name: str) -> None:
+    part, x = build(name), random(2, 17, D)
+    whole = part(x, ForwardContext.of(x))
+    for pieces in ([17], [1] * 17, [4, 13], [9, 1, 7]):
+        state, outputs, read = part.new_state(2, 17, torch.float64, x.device), [], 0
+        for piece in x.split(pieces, dim=1):
+            outputs.append(part(piece, ForwardContext.of(piece, torch.full((2,), read)), state))
+            read += piece.shape[1]
+        assert distance(torch.cat(outputs, 1), whole) < EXACT
+    state, lengths = part.new_state(2, 17, torch.float64, x.device), torch.tensor([9, 4])
+    part(x[:, :9], ForwardContext.of(x[:, :9], num_tokens=lengths), state)
+    after = torch.stack([x[0, 9:14], x[1, 4:9]])
+    y = part(after, ForwardContext.of(after, lengths), state)
+    assert distance(y, torch.stack([whole[0, 9:14], whole[1, 4:9]])) < EXACT
