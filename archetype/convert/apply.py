@@ -1,6 +1,7 @@
 """Weight rules applied: a file's tensors into a model, and a model's parameters into a file's tensors."""
 
 from collections.abc import Iterable, Iterator
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -68,8 +69,8 @@ def export_tensors(model: nn.Module, rules: list[Rule]) -> Iterator[tuple[str, T
     for rule in rules:
         params = _params(rule, state)
         tensor = params[0] if len(params) == 1 else _join(params, rule.heads)
-        tensor = tensor if rule.shape is None else tensor.reshape(rule.shape)
-        yield rule.hf, tensor.t().contiguous() if rule.transposed else tensor
+        tensor = tensor.reshape(_shape_in_file(rule, [tuple(param.shape) for param in params]))
+        yield rule.hf, tensor.transpose(-1, -2).contiguous() if rule.transposed else tensor
 
 
 def export_sizes(model: nn.Module, rules: list[Rule]) -> dict[str, int]:
@@ -92,12 +93,11 @@ def _split(
             return {rule.params[0]: mapped.view(shapes[0])}
         del mapped
     with tensors.copied(rule.hf) as tensor:
-        joined = tensor.t() if rule.transposed else tensor.view(_joint_shape(shapes))
-        sizes = [shape[0] // rule.heads for shape in shapes]
-        pieces = joined.unflatten(0, (rule.heads, -1)).split(sizes, dim=1)
+        joined = (tensor.transpose(-1, -2) if rule.transposed else tensor).reshape(rule.heads, -1)
+        pieces = joined.split([prod(shape) // rule.heads for shape in shapes], dim=1)
         return {
-            name: torch.empty(piece.shape, dtype=dtype, device=device).copy_(piece).flatten(0, 1)
-            for name, piece in zip(rule.params, pieces, strict=True)
+            name: torch.empty(piece.shape, dtype=dtype, device=device).copy_(piece).view(shape)
+            for name, piece, shape in zip(rule.params, pieces, shapes, strict=True)
         }
 
 
@@ -106,14 +106,21 @@ def _joint_shape(shapes: list[Shape]) -> Shape:
     return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
 
+def _shape_in_file(rule: Rule, shapes: list[Shape]) -> Shape:
+    """The shape of a file's tensor before it is transposed."""
+    if rule.shape is None:
+        return _joint_shape(shapes)
+    return (*rule.shape[:-2], rule.shape[-1], rule.shape[-2]) if rule.transposed else rule.shape
+
+
 def _join(tensors: list[Tensor], heads: int) -> Tensor:
-    """Concatenate along the rows, head by head."""
-    return torch.cat([tensor.unflatten(0, (heads, -1)) for tensor in tensors], dim=1).flatten(0, 1)
+    """Concatenate head by head."""
+    return torch.cat([tensor.reshape(heads, -1) for tensor in tensors], dim=1)
 
 
 def _check_shape(rule: Rule, shape: Shape, param_shapes: list[Shape]) -> None:
-    joined = _joint_shape(param_shapes)
-    needed = rule.shape or (joined[::-1] if rule.transposed else joined)
+    needed = _shape_in_file(rule, param_shapes)
+    needed = (*needed[:-2], needed[-1], needed[-2]) if rule.transposed else needed
     if shape != needed:
         cause = f"has shape {list(shape)} where the model needs {list(needed)}"
         raise CheckpointError(rule.hf, cause, "does config.json describe this checkpoint?")

@@ -94,7 +94,8 @@ def _read_position(config: Config, values: Values) -> Values:
     return {"position": position.replace(interleaved=True)}
 
 
-def _write_position(model: spec.Decoder) -> dict[str, Any]:
+def write_position(model: spec.Decoder) -> dict[str, Any]:
+    """`rope_parameters`."""
     mixer = expect_kind(spec.LatentAttention, model.layers[0].mixer, "layers[0].mixer")
     return {"rope_parameters": write_rotary(mixer.position, mixer.qk_rope_head_dim)}
 
@@ -132,16 +133,13 @@ def _dense_width(model: spec.Decoder) -> int:
 
 
 _EXPERT_WIDTH, _SHARED_WIDTH = width("last.feedforward.expert"), width("last.feedforward.shared")
-KEYS = ConfigTable(deepseek_v2, (
+# Of DeepSeek-V2 and DeepSeek-V3.
+SHARED_KEYS = (
     # they follow from other sizes, or say how to compute or to train
     ignored("head_dim", "qk_head_dim", "pretraining_tp", "output_router_logits", "seq_aux", "ep_size"),
     ignored("num_key_value_heads", path="block.mixer.num_heads"),
-    Expected("moe_layer_freq", 1, "layers without experts in between"),
-    Expected("scoring_func", "softmax", "another affinity"),
-    Expected("norm_topk_prob", False, "weights that sum to one", path=lambda model: False),
     Key("qk_rope_head_dim", "qk_rope_head_dim", 64),
     Key("max_position_embeddings", "context_length", 2048),
-    Converted(_read_position, _write_position),
     Key("num_hidden_layers", "num_layers", 32),
     Key("hidden_size", "d_model", 4096),
     Key("num_attention_heads", "num_heads", 32),
@@ -152,7 +150,6 @@ KEYS = ConfigTable(deepseek_v2, (
     Key("n_shared_experts", "num_shared_experts", 2, path=lambda model: _SHARED_WIDTH(model) // _EXPERT_WIDTH(model)),
     Key("first_k_dense_replace", "num_dense_layers", 0, check=Config.count,
         path=lambda model: len(_dense_layers(model))),
-    Converted(_read_groups, _write_groups),
     Key("routed_scaling_factor", "router_scale", 1.0, check=Config.positive, path="last.feedforward.router.scale"),
     Key("q_lora_rank", "q_lora_rank", 1536, check=Config.optional_size,
         path=lambda model: getattr(model.layers[0].mixer.query, "rank", None)),
@@ -163,18 +160,27 @@ KEYS = ConfigTable(deepseek_v2, (
     Key("hidden_act", "activation", "silu", path="last.feedforward.expert.activation"),
     Key("rms_norm_eps", "eps", 1e-6),
     Key("attention_bias", "attention_bias", False, path="block.mixer.bias"),
-    Key("mlp_bias", "mlp_bias", False, path="last.feedforward.shared.bias"),
     Key("attention_dropout", "attention_dropout", 0.0),
-    Key("aux_loss_alpha", "balance_loss", 0.001),
     Key("tie_word_embeddings", "tied", False),
     Key("initializer_range", "std", 0.02),
-), parts={
+)  # fmt: skip
+PARTS: dict[str, type[spec.Spec]] = {
     "block.mixer": spec.LatentAttention,
     "final_norm": spec.RMSNorm,
     "last.feedforward": spec.MixtureOfExperts,
     "last.feedforward.expert": spec.GatedMLP,
     "last.feedforward.shared": spec.GatedMLP,
-})  # fmt: skip
+}
+KEYS = ConfigTable(deepseek_v2, (
+    *SHARED_KEYS,
+    Expected("moe_layer_freq", 1, "layers without experts in between"),
+    Expected("scoring_func", "softmax", "another affinity"),
+    Expected("norm_topk_prob", False, "weights that sum to one", path=lambda model: False),
+    Converted(_read_position, write_position),
+    Converted(_read_groups, _write_groups),
+    Key("mlp_bias", "mlp_bias", False, path="last.feedforward.shared.bias"),
+    Key("aux_loss_alpha", "balance_loss", 0.001),
+), parts=PARTS)  # fmt: skip
 
 
 RULES = (*FRAME, *PRE_NORMS, *GATED_MLP, *weight_rules("""

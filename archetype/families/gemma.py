@@ -6,7 +6,7 @@ from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
-from archetype.families.keys import ConfigTable, Converted, Expected, Key, Row, Values
+from archetype.families.keys import ConfigTable, Converted, Key, Row, Values
 from archetype.families.llama import INV_FREQ, PARTS, RULES, design_keys, llama
 
 
@@ -31,13 +31,18 @@ def _read_activation(config: Config, values: Values) -> Values:
     return {"activation": activation}
 
 
-def gemma_keys(**defaults: Any) -> tuple[Row, ...]:
+def _read_direction(config: Config, values: Values) -> Values:
+    if config.get("use_bidirectional_attention") not in (None, False):
+        raise config.error("use_bidirectional_attention", "attends to later tokens", "only decoders are read")
+    return {}
+
+
+def gemma_keys(rotary: bool = True, **defaults: Any) -> tuple[Row, ...]:
     """The keys that every format of Gemma's kind has; `defaults` are its library's."""
+    common = {"head_dim": 256, "vocab_size": 256_000, "max_position_embeddings": 8192, "tie_word_embeddings": True}
     return (
-        *design_keys(
-            head_dim=256, vocab_size=256_000, max_position_embeddings=8192, tie_word_embeddings=True, **defaults
-        ),
-        Expected("use_bidirectional_attention", None, "attention to later tokens"),
+        *design_keys(rotary=rotary, **(common | defaults)),
+        Converted(_read_direction, lambda model: {}),
         Key("attention_bias", "attention_bias", False),
     )
 

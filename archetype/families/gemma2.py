@@ -56,7 +56,8 @@ def _write_windows(model: spec.Decoder) -> dict[str, Any]:
     return windows | {"sliding_window": windows["sliding_window"] or 4096}
 
 
-def _query_width(model: spec.Decoder) -> int:
+def query_width(model: spec.Decoder) -> int:
+    """The width whose root divides scores."""
     mixer = expect_kind(spec.Attention, model.layers[0].mixer, "layers[0].mixer")
     return mixer.sizes(model.d_model).head_dim if mixer.scale is None else round(mixer.scale**-2)
 
@@ -67,7 +68,7 @@ KEYS = ConfigTable(gemma2, (
     # hidden_activation goes before hidden_act; cache_implementation is a way to keep the state
     ignored("hidden_act", "cache_implementation"),
     Converted(_read_windows, _write_windows),
-    Key("query_pre_attn_scalar", "query_width", 256, path=_query_width),
+    Key("query_pre_attn_scalar", "query_width", 256, path=query_width),
     Key("attn_logit_softcapping", "attention_softcap", 50.0),
     Key("final_logit_softcapping", "softcap", 30.0),
     Key("hidden_activation", "activation", "gelu_pytorch_tanh"),

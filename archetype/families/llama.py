@@ -90,17 +90,19 @@ def rotary_keys(theta: float) -> Converted:
     return Converted(read, write)
 
 
-def design_keys(theta: float = 10_000.0, feedforward: str = "block.feedforward", **defaults: Any) -> tuple[Row, ...]:
+def design_keys(
+    theta: float = 10_000.0, feedforward: str = "block.feedforward", rotary: bool = True, **defaults: Any
+) -> tuple[Row, ...]:
     """The keys that every format of Llama's kind has; `theta` and `defaults` are its library's.
 
-    `feedforward` is the path of the part that has the inner width.
+    `feedforward` is the path of the part that has the inner width; without `rotary` the format says positions itself.
     """
     rows = (
         Key("hidden_size", "d_model", 4096),
         Key("num_attention_heads", "num_heads", 32),
         Key("head_dim", "head_dim", lambda values: max(1, values["d_model"] // values["num_heads"])),
         Key("max_position_embeddings", "context_length", 2048),
-        rotary_keys(theta),
+        *([rotary_keys(theta)] if rotary else []),
         Key("num_hidden_layers", "num_layers", 32),
         Key("num_key_value_heads", "num_kv_heads", itemgetter("num_heads"), null=itemgetter("num_heads")),
         Key("intermediate_size", "d_ff", 11_008, path=width(feedforward)),

@@ -1,5 +1,6 @@
 """Mamba (Gu 2023), and Mamba on bytes (Wang 2024); as transformers' `mamba` writes it."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,14 +25,15 @@ def mamba(
     d_model: int,
     vocab_size: int = 50_280,
     context_length: int = TRAINED,
+    kind: Callable[..., spec.Mixer] = spec.Mamba,
     **mixer: Any,
 ) -> spec.Decoder:
-    """State spaces alone, without feed-forward parts; `mixer` is as in `spec.Mamba`.
+    """State spaces of one kind alone, without feed-forward parts; `mixer` is as in `spec.Mamba`.
 
     `context_length` is the length in training, and no bound.
     """
     norm = spec.RMSNorm(eps=eps)
-    block = spec.Block(wiring=spec.PreNorm(norm=norm), mixer=spec.Mamba(**mixer))
+    block = spec.Block(wiring=spec.PreNorm(norm=norm), mixer=kind(**mixer))
     sizes: dict[str, Any] = dict(name=name, d_model=d_model, vocab_size=vocab_size, context_length=context_length)
     return decoder((block,), num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes)
 

@@ -40,9 +40,10 @@ def _write_windows(model: spec.Decoder) -> dict[str, Any]:
     return windows | {"use_sliding_window": windows["sliding_window"] is not None}
 
 
+WINDOWS = Converted(_read_windows, _write_windows)
 KEYS = ConfigTable(qwen2, (
     *design_keys(num_key_value_heads=32, vocab_size=151_936, intermediate_size=22_016, max_position_embeddings=32_768),
-    Converted(_read_windows, _write_windows),
+    WINDOWS,
     Key("hidden_act", "activation", "silu"),
 ), parts=PARTS)  # fmt: skip
 

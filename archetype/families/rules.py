@@ -17,7 +17,8 @@ class Rule:
     Attributes:
         hf: name of the tensor in the file; `{i}` stands for a layer's number, `{e}` for an expert's.
         params: names of the parameters of the model; `{i}` stands for a layer's number.
-        transposed: the file keeps the matrix as (inputs, outputs), where a parameter is (outputs, inputs).
+        transposed: the file keeps the matrix, or each of a stack, as (inputs, outputs), where a parameter is (outputs,
+            inputs).
         expert: whose the tensor is, where one parameter holds all experts and the file has a tensor for each.
         heads: the parameters are interleaved head by head: the first head's rows of each, then the second's.
         shape: of the tensor in the file, where it keeps a parameter's numbers in the same order and another shape.

@@ -82,7 +82,7 @@ def _decays(a: Float[Tensor, "B H T"]) -> tuple[Float[Tensor, "B H T S"], Float[
     return decays, a.cumsum(-1).exp()[..., None]
 
 
-def _repeated(x: Float[Tensor, "B K *rest"], shared: int) -> Float[Tensor, "B H *rest"]:
+def _repeated(x: Float[Tensor, "B K *dims"], shared: int) -> Float[Tensor, "B H *dims"]:
     """Each head once for every one that shares it."""
     return x if shared == 1 else x.repeat_interleave(shared, dim=1)
 

@@ -86,7 +86,7 @@ def lose(name: str) -> Change:
 
     @torch.no_grad()
     def lost(model: nn.Module) -> None:
-        model.get_parameter(name).zero_()
+        model.state_dict()[name].zero_()
 
     return lost
 

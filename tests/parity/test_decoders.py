@@ -15,16 +15,25 @@ from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
     DeepseekV2Config,
+    DeepseekV3Config,
     Gemma2Config,
+    Gemma3TextConfig,
     GemmaConfig,
     GPT2Config,
+    GptOssConfig,
     LlamaConfig,
+    Mamba2Config,
     MambaConfig,
     MistralConfig,
     MixtralConfig,
     MptConfig,
+    Olmo2Config,
+    Phi3Config,
     PreTrainedConfig,
     Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+    SmolLM3Config,
 )
 
 import archetype
@@ -89,6 +98,46 @@ def deepseek_v2(**changes: Any) -> DeepseekV2Config:
         "routed_scaling_factor": 2.5,
     }  # fmt: skip
     return DeepseekV2Config(**(SIZES | sizes | changes))
+
+
+def deepseek_v3(**changes: Any) -> DeepseekV3Config:
+    sizes: dict[str, Any] = {
+        "num_hidden_layers": 3, "num_key_value_heads": 4, "q_lora_rank": 12, "kv_lora_rank": 10, "v_head_dim": 6,
+        "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "n_routed_experts": 6, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16, "first_k_dense_replace": 1, "n_group": 3, "topk_group": 2,
+    }  # fmt: skip
+    return DeepseekV3Config(**(SIZES | sizes | changes))
+
+
+def qwen3(**changes: Any) -> Qwen3Config:
+    return Qwen3Config(**(SIZES | {"num_hidden_layers": 3, "head_dim": 12} | changes))
+
+
+def qwen3_moe(**changes: Any) -> Qwen3MoeConfig:
+    experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True}
+    return Qwen3MoeConfig(**(SIZES | {"head_dim": 12} | experts | changes))
+
+
+def gemma3(**changes: Any) -> Gemma3TextConfig:
+    sizes = {"num_hidden_layers": 3, "head_dim": 12, "sliding_window": 8, "query_pre_attn_scalar": 10}
+    return Gemma3TextConfig(**(SIZES | sizes | {"layer_types": TYPES} | changes))
+
+
+def smollm3(**changes: Any) -> SmolLM3Config:
+    return SmolLM3Config(**(SIZES | {"num_hidden_layers": 3, "no_rope_layer_interval": 2} | changes))
+
+
+def gpt_oss(**changes: Any) -> GptOssConfig:
+    sizes = {"num_hidden_layers": 3, "head_dim": 12, "num_local_experts": 4, "num_experts_per_tok": 2}
+    return GptOssConfig(**(SIZES | sizes | {"sliding_window": 8} | changes))
+
+
+def mamba2(**changes: Any) -> Mamba2Config:
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 8, "head_dim": 8,
+        "state_size": 5, "n_groups": 2, "chunk_size": 8, "pad_token_id": None,
+    }  # fmt: skip
+    return Mamba2Config(**(sizes | changes))
 
 
 def mpt(**changes: Any) -> MptConfig:
@@ -193,6 +242,45 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "mamba": mamba,
     "mamba untied biases": lambda: mamba(tie_word_embeddings=False, use_bias=True, layer_norm_epsilon=0.1),
     "mamba other sizes": lambda: mamba(expand=3, state_size=5, conv_kernel=3, time_step_rank=7, use_conv_bias=False),
+    "mamba2": mamba2,
+    "mamba2 tied biases": lambda: mamba2(tie_word_embeddings=True, use_bias=True, use_conv_bias=False, n_groups=1),
+    "qwen3": qwen3,
+    "qwen3 windows biases": lambda: qwen3(**WINDOWS, layer_types=TYPES, attention_bias=True, tie_word_embeddings=True),
+    "qwen3_moe": qwen3_moe,
+    "qwen3_moe not normalized": lambda: qwen3_moe(norm_topk_prob=False, tie_word_embeddings=True, rms_norm_eps=0.1),
+    "gemma3_text": gemma3,
+    "gemma3_text stretched": lambda: gemma3(
+        rope_parameters={"full_attention": ROPE, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}},
+        final_logit_softcapping=3.0,
+        tie_word_embeddings=False,
+    ),
+    "olmo2": lambda: Olmo2Config(**SIZES),
+    "olmo2 tied biases": lambda: Olmo2Config(**SIZES, tie_word_embeddings=True, attention_bias=True, rms_norm_eps=0.1),
+    "phi3": lambda: Phi3Config(**SIZES),
+    "phi3 windows tied": lambda: Phi3Config(**SIZES, sliding_window=8, tie_word_embeddings=True),
+    "smollm3": smollm3,
+    "smollm3 windows biases": lambda: smollm3(
+        use_sliding_window=True, sliding_window=8, attention_bias=True, mlp_bias=True, tie_word_embeddings=False
+    ),
+    "gpt_oss": gpt_oss,
+    "gpt_oss other numbers": lambda: gpt_oss(
+        swiglu_limit=0.2,
+        swiglu_alpha=1.1,
+        rope_parameters=ROPE,
+        attention_bias=False,
+        layer_types=TYPES[::-1],
+        tie_word_embeddings=True,
+    ),
+    "deepseek_v3": deepseek_v3,
+    "deepseek_v3 one group": lambda: deepseek_v3(
+        n_group=1,
+        topk_group=1,
+        norm_topk_prob=False,
+        q_lora_rank=None,
+        rope_interleave=False,
+        attention_bias=True,
+        rope_parameters=YARN | {"rope_type": "yarn", "rope_theta": 77.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+    ),
     "gpt2": gpt2_config,
     "gpt2 untied": lambda: gpt2_config(tie_word_embeddings=False),
     "gpt2 n_inner": lambda: gpt2_config(n_inner=40),
@@ -332,6 +420,11 @@ def open_windows(model: Any) -> None:
         block.mixer.spec = block.mixer.spec.replace(pattern=spec.Full())
 
 
+def equal_positions(model: Any) -> None:
+    for block in model.blocks:
+        block.mixer.rotary = model.blocks[0].mixer.rotary
+
+
 def swap_experts(name: str) -> Callable[[Any], None]:
     def swapped(model: Any) -> None:
         with torch.no_grad():
@@ -363,6 +456,19 @@ MISTAKES: list[tuple[str, str, Callable[[Any], None]]] = [
     ("deepseek_v2", "latent norm", lose("blocks.1.mixer.kv_norm.weight")),
     ("deepseek_v2", "query norm", lose("blocks.2.mixer.q_norm.weight")),
     ("deepseek_v2", "shared experts", lose("blocks.2.feedforward.shared.down.weight")),
+    ("deepseek_v3", "bias of the choice", lose("blocks.2.feedforward.correction")),
+    *((name, f"{one} norm", lose(f"blocks.1.mixer.{one}_norm.weight")) for name in ("qwen3", "olmo2") for one in "qk"),
+    ("qwen3_moe", "experts' gate", swap_experts("gate")),
+    ("gemma3_text", "windows", open_windows),
+    ("gemma3_text", "positions of windows", equal_positions),
+    ("olmo2", "norms", swap("blocks.1.mixer_norm.weight", "blocks.1.feedforward_norm.weight")),
+    ("phi3", "queries and values", swap("blocks.0.feedforward.gate.weight", "blocks.0.feedforward.up.weight")),
+    ("smollm3", "layers without positions", equal_positions),
+    ("gpt_oss", "sinks", lose("blocks.1.mixer.sinks")),
+    ("gpt_oss", "router's bias", lose("blocks.1.feedforward.router.bias")),
+    ("gpt_oss", "experts' bias", lose("blocks.1.feedforward.experts.up_bias")),
+    *(("gpt_oss", f"experts' {name}", swap_experts(name)) for name in ("gate", "up", "down")),
+    *(("mamba2", name, lose(f"blocks.1.mixer.{name}")) for name in ("D", "A_log", "dt_bias", "norm.weight")),
     ("bloom", "keys and values", swap("blocks.0.mixer.k.weight", "blocks.0.mixer.v.weight")),
     ("bloom", "embedding's norm", lose("embedding.norm.bias")),
     ("bloom", "values' bias", lose("blocks.1.mixer.v.bias")),

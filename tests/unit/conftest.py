@@ -12,17 +12,26 @@ from archetype.families.bert import bert
 from archetype.families.big_bird import bigbird
 from archetype.families.bloom import bloom
 from archetype.families.deepseek_v2 import deepseek_v2
+from archetype.families.deepseek_v3 import deepseek_v3
 from archetype.families.gemma import gemma
 from archetype.families.gemma2 import gemma2
+from archetype.families.gemma3_text import gemma3_text
 from archetype.families.gpt2 import gpt2
+from archetype.families.gpt_oss import gpt_oss
 from archetype.families.llama import llama
 from archetype.families.longformer import longformer
 from archetype.families.mamba import mamba
+from archetype.families.mamba2 import mamba2
 from archetype.families.marian import marian
 from archetype.families.mistral import mistral
 from archetype.families.mixtral import mixtral
 from archetype.families.mpt import mpt
+from archetype.families.olmo2 import olmo2
+from archetype.families.phi3 import phi3
 from archetype.families.qwen2 import qwen2
+from archetype.families.qwen3 import qwen3
+from archetype.families.qwen3_moe import qwen3_moe
+from archetype.families.smollm3 import smollm3
 from archetype.families.t5 import t5
 from archetype.families.vit import vit
 from archetype.models import Model, build
@@ -30,6 +39,7 @@ from tests.helpers.weights import randomize
 
 COMMON: dict[str, Any] = dict(num_layers=2, d_model=8, vocab_size=13, context_length=16)
 GROUPED: dict[str, Any] = COMMON | dict(num_heads=2, num_kv_heads=1, d_ff=12)
+EXPERTS: dict[str, Any] = COMMON | dict(num_heads=2, num_kv_heads=1, head_dim=6, num_experts=3, experts_per_token=2)
 SPECS = {
     "gpt2": gpt2(num_layers=2, d_model=8, num_heads=2, vocab_size=13, context_length=16),
     "gpt2 untied": gpt2(num_layers=1, d_model=8, num_heads=2, vocab_size=13, context_length=16, tied=False),
@@ -50,6 +60,22 @@ SPECS = {
     "bloom": bloom(**COMMON, num_heads=2),
     "mpt": mpt(**COMMON, num_heads=2),
     "mamba": mamba(**COMMON),
+    "mamba2": mamba2(**COMMON, num_heads=2, head_dim=8, state_size=4),
+    "qwen3": qwen3(**GROUPED, head_dim=6),
+    "qwen3_moe": qwen3_moe(**EXPERTS, expert_d_ff=6),
+    "gemma3_text": gemma3_text(
+        **GROUPED, head_dim=6, query_width=5, patterns=(spec.Window(size=4), spec.Full()),
+        local_position=spec.Rotary(theta=5.0),
+    ),
+    "olmo2": olmo2(**GROUPED),
+    "phi3": phi3(**GROUPED, window=4),
+    "smollm3": smollm3(**GROUPED, without_rope=(1,)),
+    "gpt_oss": gpt_oss(**EXPERTS, d_ff=6, window=4),
+    "deepseek_v3": deepseek_v3(
+        **COMMON, num_heads=2, d_ff=12, num_experts=4, experts_per_token=2, expert_d_ff=6, q_lora_rank=5,
+        kv_lora_rank=4, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=3, num_dense_layers=1,
+        groups=spec.ExpertGroups(num_groups=2, groups_per_token=1, top_k_in_group=2),
+    ),
     "bert": bert(**COMMON, num_heads=2),
     "bert for classes": bert(**COMMON, num_heads=2, head=spec.ClassificationHead(num_classes=3), pooler=True),
     "longformer": longformer(**COMMON, num_heads=2, windows=(4, 8)),

@@ -1,0 +1,115 @@
+"""Gemma 3's decoders (Gemma Team 2025): windows with positions of their own, and norms of queries and keys.
+
+As transformers' `gemma3_text` writes them; a model that also sees is read by what its files show.
+"""
+
+from typing import Any
+
+from archetype import spec
+from archetype.families.config import Config
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format
+from archetype.families.gemma import gemma_keys
+from archetype.families.gemma2 import RULES, gemma2, query_width
+from archetype.families.keys import ConfigTable, Converted, Key, Values, expect_kind, ignored
+from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
+from archetype.families.llama import INV_FREQ, PARTS
+from archetype.families.qwen3 import QK_NORMS
+from archetype.families.rope import read_rotary, write_rotary
+
+LOCAL = spec.Rotary(theta=10_000.0)
+
+
+def gemma3_text(
+    *,
+    window: int = 1024,
+    patterns: tuple[spec.Pattern, ...] | None = None,
+    position: spec.Rotary = spec.Rotary(theta=1_000_000.0),
+    local_position: spec.Rotary = LOCAL,
+    attention_softcap: float | None = None,
+    softcap: float | None = None,
+    eps: float = 1e-6,
+    **design: Any,
+) -> spec.Decoder:
+    """A decoder of Gemma 3's design; `design` is as in `gemma2`.
+
+    Absent, `patterns` are five layers with a `window` and one that sees everything, in turn. Layers with a window have
+    `local_position`.
+    """
+    patterns = patterns or (*[spec.Window(size=window)] * 5, spec.Full())
+    model = gemma2(
+        patterns=patterns, position=position, attention_softcap=attention_softcap, softcap=softcap, eps=eps,
+        **({"vocab_size": 262_144, "context_length": 131_072} | design),
+    )  # fmt: skip
+    norm = spec.RMSNorm(eps=eps, unit_offset=True)
+
+    def mixer(block: spec.Block) -> spec.Attention:
+        attention = expect_kind(spec.Attention, block.mixer, "mixer")
+        local = isinstance(attention.pattern, spec.Window)
+        return attention.replace(qk_norm=norm, position=local_position if local else position)
+
+    return model.replace(layers=tuple(block.replace(mixer=mixer(block)) for block in model.layers))
+
+
+def _read_layers(config: Config, values: Values) -> Values:
+    """Patterns, and the positions of both kinds of layers, in the spellings of transformers 4 and 5."""
+    size = config.optional_size("sliding_window", 4096)
+    every = config.size("sliding_window_pattern", config.size("_sliding_window_pattern", 6))
+    patterns = read_patterns(config, values["num_layers"], size, lambda i: SLIDING if (i + 1) % every else FULL)
+    sections = config.get("rope_parameters") or {}
+    if not isinstance(sections, dict) or not sections.keys() <= {FULL, SLIDING}:
+        raise config.error("rope_parameters", "does not name kinds of layers", f"use {FULL} and {SLIDING}")
+    thetas = config.positive("rope_theta", 1e6), config.positive("rope_local_base_freq", 1e4)
+    scaling = config.get("rope_scaling")
+    positions = []
+    for kind, theta, scaled in ((FULL, thetas[0], scaling), (SLIDING, thetas[1], None)):
+        reader = Config({"rope_parameters": sections.get(kind), "rope_scaling": scaled}, config.place)
+        positions.append(read_rotary(reader, values["head_dim"], values["context_length"], theta))
+    return {"patterns": patterns, "position": positions[0], "local_position": positions[1]}
+
+
+def _write_layers(model: spec.Decoder) -> dict[str, Any]:
+    windows, sections = write_patterns(model), {}
+    for block, kind in zip(model.layers, windows["layer_types"], strict=True):
+        mixer = expect_kind(spec.Attention, block.mixer, "layers[*].mixer")
+        position = expect_kind(spec.Rotary, mixer.position, "layers[*].mixer.position")
+        sections[kind] = write_rotary(position, mixer.sizes(model.d_model).head_dim)
+    return windows | {"sliding_window": windows["sliding_window"] or 4096, "rope_parameters": sections}
+
+
+KEYS = ConfigTable(gemma3_text, (
+    *gemma_keys(hidden_size=2304, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4,
+        intermediate_size=9216, rotary=False, vocab_size=262_208, max_position_embeddings=131_072),
+    ignored("cache_implementation"),  # a way to keep the state
+    Converted(_read_layers, _write_layers),
+    Key("query_pre_attn_scalar", "query_width", 256, path=query_width),
+    Key("attn_logit_softcapping", "attention_softcap"),
+    Key("final_logit_softcapping", "softcap"),
+    Key("hidden_activation", "activation", "gelu_pytorch_tanh"),
+), parts=PARTS)  # fmt: skip
+
+
+def _gemma3_sees(**sizes: Any) -> spec.Decoder:
+    """The text model of one that also sees: its longest texts are stretched, and its vocabulary has some more ids."""
+    stretched = spec.Rotary(theta=1_000_000.0, scaling=spec.LinearScaling(factor=8.0))
+    return gemma3_text(vocab_size=262_208, position=stretched, **sizes)
+
+
+FAMILY = Family("gemma3_text", {
+    **presets("Gemma Team 2025, table 1; google/gemma-3-* config.json", gemma3_text, {
+        "gemma3-270m": dict(num_layers=18, d_model=640, num_heads=4, num_kv_heads=1, d_ff=2048, window=512,
+            context_length=32_768),
+        "gemma3-1b": dict(num_layers=26, d_model=1152, num_heads=4, num_kv_heads=1, d_ff=6912, window=512,
+            context_length=32_768),
+    }),
+    **presets("Gemma Team 2025, table 1; text_config of google/gemma-3-* config.json", _gemma3_sees, {
+        "gemma3-4b": dict(num_layers=34, d_model=2560, num_heads=8, num_kv_heads=4, d_ff=10_240),
+        "gemma3-12b": dict(num_layers=48, d_model=3840, num_heads=16, num_kv_heads=8, d_ff=15_360),
+        "gemma3-27b": dict(num_layers=62, d_model=5376, num_heads=32, num_kv_heads=16, d_ff=21_504, head_dim=128,
+            query_width=168),
+    }),
+    **tiny(gemma3_text, {
+        "gemma3-tiny": dict(num_layers=2, num_heads=2, num_kv_heads=1, d_ff=256, head_dim=32, query_width=32,
+            patterns=(spec.Window(size=32), spec.Full())),
+    }),
+}, Format("gemma3_text", "Gemma3ForCausalLM", KEYS, (*RULES, *QK_NORMS), "model.", INV_FREQ))  # fmt: skip

@@ -1,0 +1,113 @@
+"""gpt-oss (OpenAI 2025): attention sinks, windows in every other layer, clamped experts.
+
+As transformers' `gpt_oss` writes it, in bfloat16 or wider; the weights were published in MXFP4.
+"""
+
+from typing import Any
+
+from archetype import spec
+from archetype.families.config import Config, quantized
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, ignored
+from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
+from archetype.families.llama import FRAME, INV_FREQ, PARTS, PRE_NORMS, design_keys, llama
+from archetype.families.rules import Rule, rule, weight_rules
+
+# 4,096 tokens stretched to 32 times as many
+LONG = spec.Rotary(theta=150_000.0, scaling=spec.YarnScaling(factor=32.0, original_context_length=4096, truncate=False))
+
+
+def gpt_oss(
+    *,
+    num_experts: int,
+    experts_per_token: int = 4,
+    d_ff: int = 2880,
+    limit: float = 7.0,
+    beta: float = 1.702,
+    window: int = 128,
+    patterns: tuple[spec.Pattern, ...] | None = None,
+    head_dim: int = 64,
+    vocab_size: int = 201_088,
+    context_length: int = 131_072,
+    position: spec.Rotary = LONG,
+    attention_bias: bool = True,
+    balance_loss: float = 0.9,
+    **design: Any,
+) -> spec.Decoder:
+    """A decoder of gpt-oss's design; `design` is as in `llama`.
+
+    Absent, `patterns` are a layer with a `window` and one that sees everything, in turn. Experts multiply the swish of
+    their gate, with `beta`, by 1 + up, both clamped by `limit`.
+    """
+    sizes: dict[str, Any] = {"head_dim": head_dim, "vocab_size": vocab_size, "context_length": context_length}
+    model = llama(
+        d_ff=d_ff, patterns=patterns or (spec.Window(size=window), spec.Full()), position=position,
+        attention_bias=attention_bias, attention={"sinks": True}, activation=spec.Swish(beta=beta), **sizes, **design,
+    )  # fmt: skip
+    experts = spec.MixtureOfExperts(
+        num_experts=num_experts,
+        experts_per_token=experts_per_token,
+        expert=spec.GatedMLP(d_ff=d_ff, activation=spec.Swish(beta=beta), bias=True, limit=limit, unit_offset=True),
+        router=spec.SoftmaxRouter(renormalize=True, bias=True),
+        balance_loss=balance_loss,
+    )
+    return model.replace(layers=tuple(block.replace(feedforward=experts) for block in model.layers))
+
+
+def _read_windows(config: Config, values: Values) -> Values:
+    size = config.optional_size("sliding_window", 128)
+    return {"patterns": read_patterns(config, values["num_layers"], size, lambda i: FULL if i % 2 else SLIDING)}
+
+
+EXPERT = "block.feedforward.expert"
+KEYS = ConfigTable(gpt_oss, (
+    Converted(quantized, lambda model: {}),
+    # how training begins and what it returns; a context before its stretching, which YaRN has too
+    ignored("initial_context_length", "output_router_logits", "experts_per_token"),
+    Expected("hidden_act", "silu", "another activation", path=lambda model: "silu"),
+    *design_keys(150_000.0, f"{EXPERT}", hidden_size=2880, num_attention_heads=64, num_key_value_heads=8, head_dim=64,
+        num_hidden_layers=36, vocab_size=201_088, max_position_embeddings=131_072, intermediate_size=2880,
+        rms_norm_eps=1e-5),
+    Converted(_read_windows, write_patterns),
+    Key("attention_bias", "attention_bias", True),
+    Key("num_local_experts", "num_experts", 128),
+    Key("num_experts_per_tok", "experts_per_token", 4),
+    Key("swiglu_alpha", "beta", 1.702, check=Config.positive, path=f"{EXPERT}.activation.beta"),
+    Key("swiglu_limit", "limit", 7.0, check=Config.positive, path=f"{EXPERT}.limit"),
+    Key("router_aux_loss_coef", "balance_loss", 0.001),
+), parts=PARTS | {"block.feedforward": spec.MixtureOfExperts, EXPERT: spec.GatedMLP})  # fmt: skip
+
+
+def _rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
+    """Experts lie in one tensor, as (inputs, outputs), and the columns of gate and up take turns."""
+    assert isinstance(model, spec.Decoder)
+    experts = model.layers[0].feedforward
+    assert isinstance(experts, spec.MixtureOfExperts)
+    number, d, f = experts.num_experts, model.d_model, experts.expert.width(model.d_model)
+    hf, param = "model.layers.{i}.mlp.experts.", "blocks.{i}.feedforward.experts."
+    turns: dict[str, Any] = {"heads": number * f}
+    return (
+        *FRAME,
+        *PRE_NORMS,
+        *weight_rules("""
+            model.layers.{i}.self_attn.sinks                 = blocks.{i}.mixer.sinks
+            model.layers.{i}.mlp.router                        blocks.{i}.feedforward.router
+            model.layers.{i}.mlp.experts.down_proj_bias      = blocks.{i}.feedforward.experts.down_bias
+        """),
+        rule(f"{hf}down_proj", f"{param}down", transposed=True),
+        rule(f"{hf}gate_up_proj", f"{param}gate", f"{param}up", transposed=True, shape=(number, d, 2 * f), **turns),
+        rule(f"{hf}gate_up_proj_bias", f"{param}gate_bias", f"{param}up_bias", shape=(number, 2 * f), **turns),
+    )
+
+
+FAMILY = Family("gpt_oss", {
+    **presets("OpenAI 2025, table 1; openai/gpt-oss-* config.json", gpt_oss, {
+        "gpt-oss-20b": dict(num_layers=24, d_model=2880, num_heads=64, num_kv_heads=8, num_experts=32),
+        "gpt-oss-120b": dict(num_layers=36, d_model=2880, num_heads=64, num_kv_heads=8, num_experts=128),
+    }),
+    **tiny(gpt_oss, {
+        "gpt-oss-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, head_dim=24, d_ff=64, num_experts=4,
+            experts_per_token=2, window=32, position=spec.Rotary(theta=150_000.0)),
+    }),
+}, Format("gpt_oss", "GptOssForCausalLM", KEYS, _rules, "model.", INV_FREQ))  # fmt: skip

@@ -1,0 +1,75 @@
+"""Mamba-2 (Dao 2024), as transformers' `mamba2` writes it."""
+
+from functools import partial
+from typing import Any
+
+from archetype import spec
+from archetype.families.config import Config
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, ignored
+from archetype.families.mamba import RULES, TRAINED, mamba
+from archetype.families.rules import weight_rules
+
+
+def mamba2(*, vocab_size: int = 50_288, eps: float = 1e-5, **design: Any) -> spec.Decoder:
+    """State spaces alone, without feed-forward parts; beside the sizes, `design` is as in `spec.Mamba2`."""
+    return mamba(vocab_size=vocab_size, eps=eps, kind=partial(spec.Mamba2, eps=eps), **design)
+
+
+ENDLESS = (float("inf"), "Infinity", {"__float__": "Infinity"})  # as different versions of transformers spell it
+
+
+def _read_limits(config: Config, values: Values) -> Values:
+    """Steps that are clamped, which transformers does in a whole text and not token by token."""
+    limits = config.get("time_step_limit")
+    if limits is not None and limits not in [[0.0, endless] for endless in ENDLESS]:
+        raise config.error("time_step_limit", "clamps the steps, which is missing here", "remove it if nothing is")
+    return {}
+
+
+KEYS = ConfigTable(mamba2, (
+    # of the authors' own program and of ways to compute and to begin: they change no result
+    ignored("residual_in_fp32", "rescale_prenorm_residual", "time_step_floor", "time_step_rank", "norm_before_gate",
+        "rms_norm", "time_step_init_scheme", "layer_types"),
+    Converted(_read_limits, lambda model: {}),
+    Key("hidden_size", "d_model", 4096),
+    Key("num_heads", "num_heads", 128),
+    Key("head_dim", "head_dim", 64, path="block.mixer.head_dim"),
+    Expected("expand", lambda values: values["num_heads"] * values["head_dim"] / values["d_model"],
+        "heads that are not as wide as expand says", path=lambda model: model.layers[0].mixer.inner // model.d_model),
+    Expected("hidden_act", "silu", "another activation", path=lambda model: "silu"),
+    Key("num_hidden_layers", "num_layers", 64),
+    Key("state_size", "state_size", 128),
+    Key("n_groups", "num_groups", 8),
+    Key("conv_kernel", "conv_kernel", 4),
+    Key("chunk_size", "chunk_size", 256),
+    Key("use_conv_bias", "conv_bias", True, check=Config.flag),
+    Key("use_bias", "bias", False, check=Config.flag),
+    Key("time_step_min", "dt_min", 0.001, check=Config.positive),
+    Key("time_step_max", "dt_max", 0.1, check=Config.positive),
+    Key("vocab_size", "vocab_size", 32_768),
+    # written for ourselves: transformers keeps it and does not read it
+    Key("max_position_embeddings", "context_length", TRAINED),
+    Key("layer_norm_epsilon", "eps", 1e-5),
+    Key("tie_word_embeddings", "tied", False),
+    Key("initializer_range", "std", 0.1),
+), parts={"block.mixer": spec.Mamba2, "final_norm": spec.RMSNorm})  # fmt: skip
+
+FAMILY = Family("mamba2", {
+    **presets("Dao 2024, appendix D; state-spaces/mamba2-* config.json", mamba2, {
+        "mamba2-130m": dict(num_layers=24, d_model=768, num_heads=24),
+        "mamba2-370m": dict(num_layers=48, d_model=1024, num_heads=32),
+        "mamba2-780m": dict(num_layers=48, d_model=1536, num_heads=48),
+        "mamba2-1.3b": dict(num_layers=48, d_model=2048, num_heads=64),
+        "mamba2-2.7b": dict(num_layers=64, d_model=2560, num_heads=80),
+    }),
+    **presets("mistralai/Mamba-Codestral-7B-v0.1 config.json",
+        partial(mamba2, vocab_size=32_768, tied=False, num_groups=8), {
+        "mamba-codestral-7b": dict(num_layers=64, d_model=4096, num_heads=128),
+    }),
+    **tiny(mamba2, {"mamba2-tiny": dict(num_layers=2, num_heads=4, head_dim=32, state_size=32, chunk_size=32)}),
+}, Format("mamba2", "Mamba2ForCausalLM", KEYS, (*RULES, *weight_rules("""
+    backbone.layers.{i}.mixer.dt_bias       = blocks.{i}.mixer.dt_bias
+    backbone.layers.{i}.mixer.norm            blocks.{i}.mixer.norm
+""")), "backbone."))  # fmt: skip

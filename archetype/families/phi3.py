@@ -1,0 +1,53 @@
+"""Phi-3 and Phi-4 (Abdin 2024, Abdin 2024b): Mistral with joint projections; as transformers' `phi3` writes them."""
+
+from functools import partial
+from typing import Any
+
+from archetype import spec
+from archetype.families.config import Config
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Expected, Key, ignored
+from archetype.families.llama import INV_FREQ, PARTS, PRE_NORMS, design_keys
+from archetype.families.mistral import mistral, window_size
+from archetype.families.rules import weight_rules
+
+
+def phi3(*, vocab_size: int = 32_064, context_length: int = 4096, window: int | None = 2047, **design: Any) -> (
+    spec.Decoder
+):  # fmt: skip
+    """A decoder of Phi-3's design; `design` is as in `llama`."""
+    return mistral(vocab_size=vocab_size, context_length=context_length, window=window, **design)
+
+
+KEYS = ConfigTable(phi3, (
+    ignored("resid_pdrop", "embd_pdrop"),  # only of training
+    Expected("attention_bias", False, "biases"),
+    ignored("original_max_position_embeddings", path="context_length"),
+    *design_keys(vocab_size=32_064, hidden_size=3072, intermediate_size=8192, max_position_embeddings=4096,
+        rms_norm_eps=1e-5),
+    Key("sliding_window", "window", check=Config.optional_size, path=window_size),
+    Key("hidden_act", "activation", "silu"),
+), parts=PARTS)  # fmt: skip
+
+RULES = (*weight_rules("""
+    model.embed_tokens                       embedding.token
+    model.layers.{i}.self_attn.qkv_proj      blocks.{i}.mixer.{q,k,v}
+    model.layers.{i}.self_attn.o_proj        blocks.{i}.mixer.o
+    model.layers.{i}.mlp.gate_up_proj        blocks.{i}.feedforward.{gate,up}
+    model.layers.{i}.mlp.down_proj           blocks.{i}.feedforward.down
+    model.norm                               final_norm
+    lm_head                                  lm_head
+"""), *PRE_NORMS)  # fmt: skip
+
+FAMILY = Family("phi3", {
+    **presets("Abdin 2024; microsoft/Phi-3-*-4k-instruct config.json", phi3, {
+        "phi3-mini-4k": dict(num_layers=32, d_model=3072, num_heads=32, d_ff=8192),
+        "phi3-medium-4k": dict(num_layers=40, d_model=5120, num_heads=40, num_kv_heads=10, d_ff=17_920),
+    }),
+    **presets("Abdin 2024b; microsoft/phi-4 config.json", partial(phi3, window=None, vocab_size=100_352), {
+        "phi4": dict(num_layers=40, d_model=5120, num_heads=40, num_kv_heads=10, d_ff=17_920, context_length=16_384,
+            position=spec.Rotary(theta=250_000.0)),
+    }),
+    **tiny(phi3, {"phi3-tiny": dict(num_layers=2, num_heads=4, d_ff=172, window=32)}),
+}, Format("phi3", "Phi3ForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip

@@ -1,0 +1,52 @@
+"""Qwen3 (Qwen Team 2025): Llama with norms of queries and keys; as transformers' `qwen3` writes it."""
+
+from typing import Any
+
+from archetype import spec
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Key
+from archetype.families.llama import INV_FREQ, PARTS, RULES, design_keys, llama
+from archetype.families.qwen2 import WINDOWS
+from archetype.families.rules import weight_rules
+
+
+def qwen3(
+    *,
+    head_dim: int = 128,
+    vocab_size: int = 151_936,
+    context_length: int = 40_960,
+    position: spec.Rotary = spec.Rotary(theta=1_000_000.0),
+    eps: float = 1e-6,
+    **design: Any,
+) -> spec.Decoder:
+    """A decoder of Qwen3's design; `design` is as in `llama`."""
+    sizes: dict[str, Any] = {"head_dim": head_dim, "vocab_size": vocab_size, "context_length": context_length}
+    return llama(position=position, eps=eps, attention={"qk_norm": spec.RMSNorm(eps=eps)}, **sizes, **design)
+
+
+KEYS = ConfigTable(qwen3, (
+    *design_keys(head_dim=128, num_key_value_heads=32, vocab_size=151_936, intermediate_size=22_016,
+        max_position_embeddings=32_768),
+    WINDOWS,
+    Key("hidden_act", "activation", "silu"),
+    Key("attention_bias", "attention_bias", False),
+), parts=PARTS)  # fmt: skip
+
+QK_NORMS = weight_rules("""
+    model.layers.{i}.self_attn.{q,k}_norm   blocks.{i}.mixer.{q,k}_norm
+""")
+
+FAMILY = Family("qwen3", {
+    **presets("Qwen Team 2025, table 1; Qwen/Qwen3-* config.json", qwen3, {
+        "qwen3-0.6b": dict(num_layers=28, d_model=1024, num_heads=16, num_kv_heads=8, d_ff=3072, tied=True),
+        "qwen3-1.7b": dict(num_layers=28, d_model=2048, num_heads=16, num_kv_heads=8, d_ff=6144, tied=True),
+        "qwen3-4b": dict(num_layers=36, d_model=2560, num_heads=32, num_kv_heads=8, d_ff=9728, tied=True),
+        "qwen3-8b": dict(num_layers=36, d_model=4096, num_heads=32, num_kv_heads=8, d_ff=12_288),
+        "qwen3-14b": dict(num_layers=40, d_model=5120, num_heads=40, num_kv_heads=8, d_ff=17_408),
+        "qwen3-32b": dict(num_layers=64, d_model=5120, num_heads=64, num_kv_heads=8, d_ff=25_600),
+    }),
+    **tiny(qwen3, {
+        "qwen3-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, head_dim=24, d_ff=172, tied=True),
+    }),
+}, Format("qwen3", "Qwen3ForCausalLM", KEYS, (*RULES, *QK_NORMS), "model.", INV_FREQ))  # fmt: skip

@@ -1,0 +1,71 @@
+"""SmolLM3 (Bakouch 2025): Llama where every fourth layer has no positions; as transformers' `smollm3` writes it."""
+
+from typing import Any
+
+from archetype import spec
+from archetype.families.config import Config
+from archetype.families.family import Family, presets, tiny
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Converted, Key, Values, expect_kind, ignored
+from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
+from archetype.families.llama import INV_FREQ, PARTS, RULES, design_keys, llama
+
+
+def smollm3(
+    *,
+    num_layers: int,
+    without_rope: tuple[int, ...] | None = None,
+    vocab_size: int = 128_256,
+    context_length: int = 65_536,
+    position: spec.Rotary = spec.Rotary(theta=5_000_000.0),
+    eps: float = 1e-6,
+    tied: bool = True,
+    **design: Any,
+) -> spec.Decoder:
+    """A decoder of SmolLM3's design: layers `without_rope`, every fourth if absent; `design` is as in `llama`."""
+    sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
+    model = llama(num_layers=num_layers, position=position, eps=eps, tied=tied, **sizes, **design)
+    layers = list(model.layers)
+    for layer in range(3, num_layers, 4) if without_rope is None else without_rope:
+        layers[layer] = layers[layer].replace(mixer=layers[layer].mixer.replace(position=spec.NoPosition()))
+    return model.replace(layers=tuple(layers))
+
+
+def _read_layers(config: Config, values: Values) -> Values:
+    """Layers with 0 in `no_rope_layers` have no positions; with `use_sliding_window` they have windows."""
+    every, number = config.size("no_rope_layer_interval", 4), values["num_layers"]
+    turned = config.get("no_rope_layers")
+    turned = [(i + 1) % every != 0 for i in range(number)] if turned is None else turned
+    if not isinstance(turned, list) or len(turned) != number:
+        raise config.error("no_rope_layers", f"does not list {number} layers", "give 1 or 0 for each")
+    size = config.optional_size("sliding_window")
+    size = size if config.flag("use_sliding_window", False) else None
+    patterns = read_patterns(config, number, size, lambda i: SLIDING if size and not turned[i] else FULL)
+    return {"without_rope": tuple(i for i, one in enumerate(turned) if not one), "patterns": patterns}
+
+
+def _write_layers(model: spec.Decoder) -> dict[str, Any]:
+    windows = write_patterns(model)
+    mixers = [expect_kind(spec.Attention, block.mixer, "layers[*].mixer") for block in model.layers]
+    turned = [int(isinstance(mixer.position, spec.Rotary)) for mixer in mixers]
+    return windows | {"no_rope_layers": turned, "use_sliding_window": windows["sliding_window"] is not None}
+
+
+KEYS = ConfigTable(smollm3, (
+    ignored("pretraining_tp", "max_window_layers"),
+    *design_keys(2_000_000.0, hidden_size=2048, num_hidden_layers=36, num_attention_heads=16, num_key_value_heads=4,
+        vocab_size=128_256, max_position_embeddings=32_768, tie_word_embeddings=True),
+    Converted(_read_layers, _write_layers),
+    Key("hidden_act", "activation", "silu"),
+    Key("attention_bias", "attention_bias", False),
+    Key("mlp_bias", "mlp_bias", False),
+), parts=PARTS)  # fmt: skip
+
+FAMILY = Family("smollm3", {
+    **presets("HuggingFaceTB/SmolLM3-3B config.json", smollm3, {
+        "smollm3-3b": dict(num_layers=36, d_model=2048, num_heads=16, num_kv_heads=4, d_ff=11_008),
+    }),
+    **tiny(smollm3, {
+        "smollm3-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172, without_rope=(1,)),
+    }),
+}, Format("smollm3", "SmolLM3ForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip
