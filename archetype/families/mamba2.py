@@ -20,7 +20,7 @@ def mamba2(*, vocab_size: int = 50_288, eps: float = 1e-5, **design: Any) -> spe
 ENDLESS = (float("inf"), "Infinity", {"__float__": "Infinity"})  # as different versions of transformers spell it
 
 
-def _read_limits(config: Config, values: Values) -> Values:
+def read_limits(config: Config, values: Values) -> Values:
     """Steps that are clamped, which transformers does in a whole text and not token by token."""
     limits = config.get("time_step_limit")
     if limits is not None and limits not in [[0.0, endless] for endless in ENDLESS]:
@@ -32,7 +32,7 @@ KEYS = ConfigTable(mamba2, (
     # of the authors' own program and of ways to compute and to begin: they change no result
     ignored("residual_in_fp32", "rescale_prenorm_residual", "time_step_floor", "time_step_rank", "norm_before_gate",
         "rms_norm", "time_step_init_scheme", "layer_types"),
-    Converted(_read_limits, lambda model: {}),
+    Converted(read_limits, lambda model: {}),
     Key("hidden_size", "d_model", 4096),
     Key("num_heads", "num_heads", 128),
     Key("head_dim", "head_dim", 64, path="block.mixer.head_dim"),

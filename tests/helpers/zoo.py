@@ -67,6 +67,12 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "prophetnet": {"num_hidden_layers": None},
     "mamba": {"intermediate_size": None},
     "falcon_mamba": {"intermediate_size": None},
+    "mamba2": {"head_dim": 16, "n_groups": 2},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "bamba": {"layer_types": None, "attn_layer_indices": [1]},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"], "position_embedding_type": "rope"},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
 }
 
 

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from math import gcd
-from typing import Literal
+from typing import Any, Literal
 
 from archetype import spec
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
+from archetype.convert.infer.linear_mixers import read_linear_mixer
 from archetype.convert.infer.quirks import (
     FULL_EVERY,
     HEAD_DIM,
@@ -40,8 +41,10 @@ class ModelDims:
     transposed: bool
 
 
-def read_mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> spec.Attention | spec.LatentAttention:
+def read_mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> spec.Mixer:
     """The mixer of a layer."""
+    if layer.kind != "attention":
+        return read_linear_mixer(info, layer, dims.d_model)
     if "kv_down.weight" in layer.mixer:
         return _latent(info, layer, dims)
     return _attention(info, layer, dims)
@@ -55,7 +58,8 @@ def _attention(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> spec.Atte
         head_dim = head_dim or max(dims.d_model // num_heads, 1)
         num_kv_heads = (info.sides(names["qkv.weight"])[rows] // head_dim - num_heads) // 2
     else:
-        head_dim = info.sides(_projection(info, layer, "q"))[rows] // num_heads
+        queries = info.sides(_projection(info, layer, "q"))[rows] // (2 if info.quirks.gate_in_queries else 1)
+        head_dim = queries // num_heads
         num_kv_heads = info.sides(_projection(info, layer, "k"))[rows] // max(head_dim, 1)
     if min(head_dim, num_kv_heads) < 1 or num_heads % num_kv_heads:
         raise info.missing(layer.prefix, f"attention with {num_heads} heads and the shapes of its tensors")
@@ -70,6 +74,9 @@ def _attention(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> spec.Atte
         clip_qkv=config.optional_positive("clip_qkv"),
         qk_norm=norm,
         qk_norm_over=over,
+        qk_norm_after_rope=info.quirks.qk_norm_after_rope,
+        sinks="sinks" in names,
+        gate=_gate(info, names, num_heads),
         position=_position(info, layer.number, head_dim, dims),
         pattern=_pattern(info, layer.number),
     )
@@ -104,6 +111,14 @@ def _query_norm(info: CheckpointInfo, names: Names, head_dim: int) -> tuple[spec
         return spec.NoNorm(), "head"
     norm = info.norm(bias="q_norm.bias" in names)
     return norm, "head" if info.shapes[names["q_norm.weight"]] == (head_dim,) else "all"
+
+
+def _gate(info: CheckpointInfo, names: Names, num_heads: int) -> spec.OutputGate | None:
+    """The gate on attention's result, which may lie beside the queries."""
+    if "gate.weight" not in names:
+        return spec.OutputGate() if info.quirks.gate_in_queries else None
+    per_head = info.shapes[names["gate.weight"]][0] == num_heads
+    return spec.OutputGate(per="head" if per_head else "feature", activation=info.quirks.gate_activation)
 
 
 def _latent(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> spec.LatentAttention:
@@ -147,12 +162,21 @@ def _position(info: CheckpointInfo, number: int, head_dim: int, dims: ModelDims)
         return spec.Alibi()
     if not (info.quirks.rope or ROTARY & set(config.values)) or _without_rope(info, number):
         return spec.NoPosition()
+    if info.quirks.rope_when_named and config.get("position_embedding_type") != "rope":
+        return spec.NoPosition()
     values = dict(config.values)
+    thetas = config.get("layer_rope_theta")
+    if isinstance(thetas, list) and number < len(thetas):  # of each layer its own; zero for none
+        if not thetas[number]:
+            return spec.NoPosition()
+        values["rope_parameters"] = (values.get("rope_parameters") or {}) | {"rope_theta": thetas[number]}
     section = values.get("rope_parameters")
     if isinstance(section, dict) and any(isinstance(value, dict) for value in section.values()):
         values["rope_parameters"] = section.get(_layer_kind(info, number) or "full_attention")
     if (theta := config.optional_positive("rope_local_base_freq")) and _layer_kind(info, number) in WINDOWED:
         values |= {"rope_theta": theta, "rope_scaling": None}  # as older files of Gemma 3 say it
+    if isinstance(section := values.get("rope_parameters") or values.get("rope_scaling"), dict):
+        values |= _of_text(section, head_dim, info.positive(("rope_theta",), 10_000.0))
     reader = Config(values, config.place)
     theta = info.positive(("rotary_emb_base", "rope_theta"), 10_000.0)
     position = read_rotary(reader, head_dim, dims.context_length, theta)
@@ -163,6 +187,15 @@ def _position(info: CheckpointInfo, number: int, head_dim: int, dims: ModelDims)
     dim = position.dim if dim is None else dim
     dim = None if dim == head_dim else dim
     return position.replace(dim=dim, interleaved=_interleaved(info), reversed=info.quirks.reversed)
+
+
+def _of_text(section: dict[str, Any], head_dim: int, theta: float) -> dict[str, Any]:
+    """Rotary positions without what only pictures need; a fixed `alpha` stretches theta (Hunyuan)."""
+    section = {key: value for key, value in section.items() if not key.startswith("mrope_")}
+    if (alpha := section.pop("alpha", None)) is not None:
+        theta = float(section.get("rope_theta", theta)) * float(alpha) ** (head_dim / (head_dim - 2))
+        section = {"rope_type": "default", "rope_theta": theta}
+    return {"rope_parameters": section}
 
 
 def _layer_kind(info: CheckpointInfo, number: int) -> str | None:

@@ -15,6 +15,8 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool) -> sp
     if layer.sparse:
         return _experts(info, layer)
     names = layer.network
+    if not names and layer.kind != "attention":
+        return spec.NoFeedForward()
     if "down.weight" not in names:
         raise info.missing(layer.prefix, "a layer without a feed-forward part that is known")
     gated = "gate.weight" in names or "gate_up.weight" in names
@@ -49,7 +51,7 @@ def _expert_width(info: CheckpointInfo, layer: Layer) -> int:
     """F of each expert, in one tensor of all or in a tensor for each."""
     stacked = layer.network.get("experts.down.weight")
     if stacked is not None and len(info.shapes[stacked]) == 3:
-        return info.shapes[stacked][2]
+        return info.shapes[stacked][1 if layer.experts_transposed(info) else 2]
     single = next((name for param, _, name in layer.experts if param == "experts.down.weight"), None)
     if single is None:
         raise info.missing(layer.prefix, "experts of a form that is not known")
@@ -100,7 +102,7 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
     paths = {name.rpartition(".")[0] for name in layer.norms}
     if not paths:
         return _wiring_without_weights(info), {}
-    kind, places = _wiring(info, paths, ends_in_norm)
+    kind, places = _wiring(info, paths, ends_in_norm, alone=not layer.network and not layer.sparse)
     if left := sorted(paths - set(places.values())):
         raise info.no_place(f"{layer.prefix}.{left[0]}.weight")
     if None in places.values() or len(set(places.values())) < len(places):
@@ -125,19 +127,23 @@ def _wiring_without_weights(info: CheckpointInfo) -> spec.Wiring:
     return spec.PreNorm(norm=info.norm(bias=False, weight=False))
 
 
-def _wiring(info: CheckpointInfo, paths: set[str], ends_in_norm: bool) -> tuple[type[Any], dict[str, str | None]]:
-    """The kind of wiring, and the file's norm at each of its places."""
+def _wiring(
+    info: CheckpointInfo, paths: set[str], ends_in_norm: bool, alone: bool
+) -> tuple[type[Any], dict[str, str | None]]:
+    """The kind of wiring, and the file's norm at each of its places, of a layer with a mixer `alone` or with both."""
 
     def one(names: tuple[str, ...]) -> str | None:
         return next((name for name in names if name in paths), None)
 
     before, after = one(BEFORE_NETWORK), one(AFTER_NETWORK)
     first, second = one(FIRST), one(SECOND)
+    if alone:
+        return spec.PreNorm, {"mixer_norm": first}
     if after and first:
         return spec.SandwichNorm, {
             "mixer_norm": first,
             "mixer_post_norm": one(AFTER_ATTENTION),
-            "feedforward_norm": before or one(("post_attention_layernorm",)),
+            "feedforward_norm": before or one(("ffn_norm", "post_attention_layernorm")),
             "feedforward_post_norm": after,
         }
     if first and before and not second:

@@ -45,6 +45,7 @@ MIXER: Table = (
     (rf"{ATTENTION}(?:v_proj|value|wv|Wv|v_lin|value_proj|v)", "v"),
     (rf"{ATTENTION}(?:qkv_proj|query_key_value|c_attn|Wqkv|qkv|W_pack|in_proj)", "qkv"),
     (rf"{ATTENTION}(?:o_proj|out_proj|dense|c_proj|wo|out_lin|out|o|output\.dense|linear_out)", "o"),
+    (rf"{ATTENTION}(?:gate_proj|g_proj)", "gate"),
     # of latent attention
     (rf"{ATTENTION}q_a_proj", "q_down"),
     (rf"{ATTENTION}q_a_layernorm", "q_norm"),
@@ -53,6 +54,35 @@ MIXER: Table = (
     (rf"{ATTENTION}kv_a_layernorm", "kv_norm"),
     (rf"{ATTENTION}kv_b_proj", "kv_up"),
 )
+# Numbers without a `.weight` or `.bias`.
+STATE = r"(?:\w+\.)*?(?:mamba|mixer|linear_attn)\."
+PARAMETERS: Table = (
+    (rf"{ATTENTION}(?:sinks|softmax_offset)", "sinks"),
+    *((rf"{STATE}{name}", name) for name in ("A_log", "D", "dt_bias")),
+)
+# Of mixers that are no attention: what shows each (with the axes of that tensor), and what its tensors are.
+SIGNS: tuple[tuple[str, int, str], ...] = (
+    (r"linear_attn\.A_log", 1, "gated_delta_net"),
+    (r"(?:mamba|mixer)\.A_log", 2, "mamba"),
+    (r"(?:mamba|mixer)\.A_log", 1, "mamba2"),
+    (r"conv\.conv\.weight", 3, "short_convolution"),
+)
+IN_AND_OUT: Table = ((rf"{STATE}in_proj", "in_proj"), (rf"{STATE}conv1d", "conv"), (rf"{STATE}out_proj", "out_proj"))
+MIXERS: dict[str, Table] = {
+    "attention": MIXER,
+    "mamba": (
+        *IN_AND_OUT, (rf"{STATE}x_proj", "x_proj"), (rf"{STATE}dt_proj", "dt_proj"),
+        *((rf"{STATE}{name}_layernorm", f"{name}_norm") for name in ("dt", "b", "c")),
+    ),
+    "mamba2": (*IN_AND_OUT, (rf"{STATE}norm", "norm")),
+    "gated_delta_net": (
+        (rf"{STATE}in_proj_qkvz", "qkvz"), (rf"{STATE}in_proj_ba", "ba"), (rf"{STATE}in_proj_qkv", "qkv"),
+        *((rf"{STATE}{name}_proj", name) for name in "qkvab"), (rf"{STATE}(?:in_proj_z|g_proj)", "gate"),
+        (rf"{STATE}in_proj_a", "a"), (rf"{STATE}in_proj_b", "b"), (rf"{STATE}conv1d", "conv"),
+        (rf"{STATE}o?_?norm", "norm"), (rf"{STATE}(?:out_proj|o_proj)", "o"),
+    ),
+    "short_convolution": tuple((rf"conv\.{name}", name) for name in ("in_proj", "conv", "out_proj")),
+}  # fmt: skip
 # Within a layer with experts, before what stands in NETWORKS.
 EXPERTS: Table = (
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:gate_proj|w1)", "experts.gate"),
@@ -63,13 +93,15 @@ EXPERTS: Table = (
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:down_proj|output_linear)", "shared.down"),
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.input_linear", "shared.gate_up"),
     (rf"{NETWORK}shared_expert_gate", "shared_gate"),
-    (rf"{NETWORK}(?:input_linear)", "experts.gate_up"),
-    (rf"{NETWORK}(?:output_linear)", "experts.down"),
-    (rf"{NETWORK}(?:gate|router|router\.layer|router\.gate)", "router"),
+    (rf"{NETWORK}(?:input_linear|experts\.fc1)", "experts.gate_up"),
+    (rf"{NETWORK}(?:output_linear|experts\.fc2)", "experts.down"),
+    (rf"{NETWORK}(?:gate|router|router\.layer|router\.gate|gate\.wg)", "router"),
     # numbers without a `.weight` or `.bias`
-    (rf"{NETWORK}(?:(?:gate|router|moe_statics)\.)?(?:e_score_correction_bias|expert_bias)", "correction"),
+    (rf"{NETWORK}experts\.gate_up_proj", "experts.gate_up.weight"),
+    (rf"{NETWORK}experts\.down_proj", "experts.down.weight"),
+    (rf"{NETWORK}(?:(?:gate|router|moe_statics|experts)\.)?(?:e_score_correction_bias|expert_bias)", "correction"),
 )
-SPARSE = re.compile(rf"{NETWORK}(?:experts\.\d+|input_linear)\..*")
+SPARSE = re.compile(rf"{NETWORK}(?:experts\.(?:\d+\..*|fc1\..*|gate_up_proj)|input_linear\..*)")
 NETWORKS: Table = (
     (rf"{NETWORK}(?:gate_up_proj|dense_h_to_8h)", "gate_up"),
     (rf"{NETWORK}(?:gate_proj|w1|wi_0|linear_gate|gate_linear)", "gate"),
@@ -82,7 +114,7 @@ NETWORKS: Table = (
 # Norms of a layer, by where they stand.
 FIRST = ("attention.ln", "attention.self_attn_layer_norm", "attention.LayerNorm", "input_layernorm", "ln_1", "ln1",
          "attention_norm", "attn_norm", "norm_1", "norm1", "self_attn_layer_norm", "attention_layernorm", "ln_attn",
-         "pre_attention_layernorm", "input_norm", "sa_layer_norm", "layernorm1", "ln",
+         "pre_attention_layernorm", "input_norm", "sa_layer_norm", "layernorm1", "operator_norm", "ln", "norm",
          "attention.output.LayerNorm")  # fmt: skip
 SECOND = ("intermediate.LayerNorm", "post_attention_layernorm", "ln_2", "ln2", "ffn_norm", "norm_2", "norm2",
           "final_layer_norm", "mlp_norm", "feedforward_layernorm", "ln_mlp", "post_attention_norm",
@@ -90,7 +122,8 @@ SECOND = ("intermediate.LayerNorm", "post_attention_layernorm", "ln_2", "ln2", "
 BEFORE_NETWORK = ("pre_feedforward_layernorm", "pre_mlp_layernorm", "pre_ff_layernorm")
 AFTER_NETWORK = ("post_feedforward_layernorm", "post_mlp_layernorm", "post_ff_layernorm", "post_feedforward_norm",
                  "post_ffn_norm", "post_norm2")  # fmt: skip
-AFTER_ATTENTION = ("post_self_attn_layernorm", "post_norm1", "post_attn_norm", "post_attention_layernorm")
+AFTER_ATTENTION = ("post_self_attn_layernorm", "post_norm1", "post_attn_norm", "post_operator_norm",
+                   "post_attention_layernorm")  # fmt: skip
 
 
 def read_name(table: Table, path: str) -> tuple[str, int | None] | None:

@@ -4,6 +4,7 @@ Names are read in order: the commonest comes first.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from archetype import spec
 
@@ -16,7 +17,8 @@ EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilo
 ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation", "afn", "mlp_hidden_act",
               "hidden_activation_function", "ffn_activation")  # fmt: skip
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
-ROUTER_SCALE = ("routed_scaling_factor", "router_scaling_factor", "router_scale")
+ROUTER_SCALE = ("routed_scaling_factor", "router_scaling_factor", "router_scale", "route_scale",
+                "moe_routed_scaling_factor")  # fmt: skip
 WINDOW = ("sliding_window", "window_size")
 LAYER_KINDS = ("layer_types", "attention_layers")
 FULL_EVERY = ("sliding_window_pattern", "_sliding_window_pattern")  # every so many layers, one has full attention
@@ -74,6 +76,11 @@ class FamilyQuirks:
         inclusive_waves: the exponents of their waves run from 0 to 1 inclusive (tensor2tensor).
         rope: queries and keys are rotated, though no key says so.
         qk_norm: a norm of queries and keys without weights.
+        qk_norm_after_rope: queries and keys are normalized after they are rotated.
+        rope_when_named: queries and keys are rotated only where `position_embedding_type` says so.
+        gate_in_queries: a gate on attention's result lies beside each head's query.
+        gate_activation: of such a gate.
+        mixer_eps: of the norm in a delta network, where it is not that of the others.
         fused_order: the order of queries, keys and values in one tensor, and in how many parts they follow each other.
         renames: patterns of tensor names and what they are read as.
         computed: pattern of tensors that follow from sizes, and are not read.
@@ -95,6 +102,11 @@ class FamilyQuirks:
     inclusive_waves: bool = False
     rope: bool = False
     qk_norm: bool = False
+    qk_norm_after_rope: bool = False
+    rope_when_named: bool = False
+    gate_in_queries: bool = False
+    gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
+    mixer_eps: float | None = None
     fused_order: tuple[str, int] | None = None
     renames: tuple[tuple[str, str], ...] = ()
     computed: str | None = None
@@ -109,7 +121,26 @@ QUIRKS: dict[str, FamilyQuirks] = {
         ("roberta", "camembert", "xlm-roberta", "xlm-roberta-xl", "data2vec-text", "roberta-prelayernorm"), ROBERTA
     ),
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "vaultgemma"), ONE_PLUS),
-    **dict.fromkeys(("mixtral", "granitemoe", "granitemoeshared", "jamba"), FamilyQuirks(renormalize=True)),
+    **dict.fromkeys(
+        ("mixtral", "granitemoe", "granitemoeshared", "granitemoe_swa", "aria_text"), FamilyQuirks(renormalize=True)
+    ),
+    "granitemoehybrid": FamilyQuirks(renormalize=True, rope_when_named=True),
+    "hunyuan_v1_dense": FamilyQuirks(qk_norm_after_rope=True),
+    "hunyuan_v1_moe": FamilyQuirks(qk_norm_after_rope=True, renormalize=True),
+    "afmoe": FamilyQuirks(sigmoid=True, renormalize=True, full_layers_without_rope=True),
+    "laguna": FamilyQuirks(sigmoid=True, renormalize=True, gate_activation="softplus"),
+    "flint": FamilyQuirks(sigmoid=True, full_layers_without_rope=True),
+    **dict.fromkeys(
+        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
+        FamilyQuirks(norm=spec.RMSNorm(unit_offset=True), gate_in_queries=True),
+    ),
+    "qwen3_5_moe_text": FamilyQuirks(norm=spec.RMSNorm(unit_offset=True), gate_in_queries=True, renormalize=True),
+    "olmo_hybrid": FamilyQuirks(mixer_eps=1e-5),
+    "falcon_mamba": FamilyQuirks(norm=spec.RMSNorm()),
+    **dict.fromkeys(
+        ("lfm2", "lfm2_moe", "lfm3"),
+        FamilyQuirks(sigmoid=True, renames=((r"(.*\.)embedding_norm\.(.*)", r"\1final_norm.\2"),)),
+    ),
     "codegen": FamilyQuirks(interleaved=True, fused_order=("qvk", 4)),
     "cohere2": FamilyQuirks(interleaved=True, full_layers_without_rope=True),
     "exaone4": FamilyQuirks(full_layers_without_rope=True),
@@ -132,10 +163,9 @@ QUIRKS: dict[str, FamilyQuirks] = {
 
 # Parts that Archetype lacks, by what shows that a model needs them: a tensor's name, a key, or the family.
 MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
-    (r".*\.(A_log|conv1d|time_mix\w*|linear_attn|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
-     "a recurrent or state-space mixer of another kind than Mamba"),
-    (r".*\.conv\..*", "convolutions as mixers"),
-    (r".*\.(sinks|softmax_offset|attn_sink\w*)(\..*)?", "attention with sinks"),
+    (r".*\.self_attn\.A_log|.*\.(attn_sconv|time_mix\w*|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
+     "a recurrent or state-space mixer of another kind"),
+    (r".*\.attn_sink\w*(\..*)?", "attention sinks that follow the token"),
     (r".*\.self_attention\.experts\..*", "a mixture of attention heads"),
     (r".*\.(ogate|fgate|igate)\w*\..*", "an mLSTM"),
     (r".*\.relative_pos_embeddings\..*", "relative positions by projections"),
@@ -143,8 +173,7 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.\w+_proj\.linears?\..*", "projections of their own for each codebook"),
     (r".*norm\w*\.W_(down|up)\..*", "norms with projections of their own"),
     (r".*\.(lambda_\w+)", "differential attention"),
-    (r".*\.self_attn\.(gate_proj|g_proj|gate_bias|gqkv_proj)(\..*)?|.*\.gqkv_proj\..*",
-     "attention with a gate on its output"),
+    (r".*\.self_attn\.gate_bias|.*\.gqkv_proj\..*", "a gate on attention's result of another form"),
     (r".*\.indexer\..*", "sparse attention by a learned index"),
     (r".*\.act_fn\..*", "an activation with parameters of its own"),
     (r".*\.adapter_modules\..*", "adapters by language"),
@@ -155,6 +184,8 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
 # The same of a tensor that itself has no place; others of such names may well have theirs.
 MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
     (r".*norm\w*\.(weight|bias)", "a norm at a place where no wiring here has one"),
+    (r".*\.(A_log|conv1d)(\..*)?", "a recurrent or state-space mixer of another kind"),
+    (r".*\.conv\..*", "a convolution of another form"),
 )
 MISSING_BY_KEY = {
     "llama_4_scaling_beta": "a scale of queries that grows with their position",
@@ -163,8 +194,7 @@ MISSING_BY_KEY = {
 }
 MISSING_BY_TYPE = {
     "phimoe": "routing by SparseMixer",
+    "llama4_text": "experts whose inputs are weighed",
     "blenderbot-small": "a norm of token vectors before positions are added",
-    "hunyuan_v1_dense": "norms of queries and keys after their rotation",
     "kolibri1": "a correction of a router's logits, not of its affinities",
-    "hunyuan_v1_moe": "norms of queries and keys after their rotation",
 }

@@ -119,7 +119,7 @@ def _rows(info: CheckpointInfo, tensors: GroupedTensors, table: str) -> int | No
 
 def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> spec.Embedding:
     scale = info.positive(EMBEDDING_SCALE, 1.0)
-    if info.quirks.scaled_embedding or info.config.get("scale_embedding"):
+    if info.quirks.scaled_embedding or info.config.get("scale_embedding") or info.config.get("mup_enabled"):
         scale = dims.d_model**0.5
     return spec.Embedding(
         position=_added(info, tensors, dims),

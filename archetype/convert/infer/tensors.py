@@ -1,11 +1,23 @@
 """The tensors of a file, grouped by what they are, and the weight rules of the specification that follows."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from archetype import spec
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
-from archetype.convert.infer.names import EXPERTS, LEFT_OUT, MASK, MIXER, NETWORKS, OUTER, SPARSE, read_name
+from archetype.convert.infer.names import (
+    EXPERTS,
+    LEFT_OUT,
+    MASK,
+    MIXERS,
+    NETWORKS,
+    OUTER,
+    PARAMETERS,
+    SIGNS,
+    SPARSE,
+    read_name,
+)
 from archetype.errors import CheckpointError
 from archetype.families.rules import Rule, rule
 
@@ -23,6 +35,7 @@ class Layer:
         number: of the layer.
         prefix: of the file's names.
         sparse: whether it has experts.
+        kind: of its mixer.
         mixer: by our names below `mixer`.
         network: by our names below `feedforward`.
         norms: by the file's names below the layer.
@@ -32,10 +45,16 @@ class Layer:
     number: int
     prefix: str
     sparse: bool
+    kind: str = "attention"
     mixer: Names = field(default_factory=dict)
     network: Names = field(default_factory=dict)
     norms: Names = field(default_factory=dict)
     experts: list[tuple[str, int, str]] = field(default_factory=list)
+
+    def experts_transposed(self, info: CheckpointInfo) -> bool:
+        """Whether experts in one tensor are kept as (inputs, outputs): their two layers show it together."""
+        gate_up, down = (info.shapes[self.network[f"experts.{name}.weight"]] for name in ("gate_up", "down"))
+        return gate_up[1] == down[2] and gate_up[2] == 2 * down[1]
 
 
 @dataclass
@@ -70,8 +89,12 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     for name in used:
         if (match := in_layer.fullmatch(name)) is None:
             outside.append(name)
-        elif SPARSE.fullmatch(match[2]):
-            layers[int(match[1])].sparse = True
+            continue
+        layer = layers[int(match[1])]
+        layer.sparse |= SPARSE.fullmatch(match[2]) is not None
+        for sign, axes, kind in SIGNS:
+            if re.fullmatch(sign, match[2]) and len(info.shapes[name]) == axes:
+                layer.kind = kind
     for name in used:
         if match := in_layer.fullmatch(name):
             _add_to_layer(info, layers[int(match[1])], match[2], name)
@@ -126,9 +149,13 @@ def _tails(path: str) -> list[str]:
 
 def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str) -> None:
     """Put one tensor where it belongs; `inner` is its name below the layer."""
-    path, _, kind = _rename(info, inner).rpartition(".")
-    if layer.sparse and (match := read_name(EXPERTS, _rename(info, inner))) and match[0] == "correction":
-        _add_once(info, layer.network, "correction", name)
+    inner = _rename(info, inner)
+    path, _, kind = inner.rpartition(".")
+    if layer.sparse and (match := read_name(EXPERTS, inner)):
+        _add_once(info, layer.network, match[0], name)
+        return
+    if match := read_name(PARAMETERS, inner):
+        _add_once(info, layer.mixer, match[0], name)
         return
     if kind not in ("weight", "bias"):
         raise info.no_place(name)
@@ -138,7 +165,7 @@ def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str) -> 
             layer.experts.append((f"{param}.{kind}", expert, name))
         else:
             _add_once(info, layer.network, f"{param}.{kind}", name)
-    elif match := read_name(MIXER, path):
+    elif match := read_name(MIXERS[layer.kind], path):
         _add_once(info, layer.mixer, f"{match[0]}.{kind}", name)
     elif match := read_name(NETWORKS, path):
         _add_once(info, layer.network, f"{match[0]}.{kind}", name)
@@ -199,21 +226,34 @@ def inferred_rules(
 def _mixer_rules(info: CheckpointInfo, layer: Layer, block: spec.Block, transposed: bool) -> list[Rule]:
     rules, below = [], f"blocks.{layer.number}.mixer"
     for param, name in layer.mixer.items():
-        path, kind = param.rsplit(".", 1)
+        path, _, kind = param.rpartition(".")
         matrix = transposed and len(info.shapes[name]) == 2
-        if path == "qkv":
-            order, heads = _fused_order(info, name, block)
-            rules.append(rule(name, *(f"{below}.{part}.{kind}" for part in order), transposed=matrix, heads=heads))
+        if (joint := _joint(info, layer, path, name, block.mixer)) is not None:
+            parts, heads = joint
+            rules.append(rule(name, *(f"{below}.{part}.{kind}" for part in parts), transposed=matrix, heads=heads))
         else:
             rules.append(rule(name, f"{below}.{param}", transposed=matrix))
     return rules
 
 
-def _fused_order(info: CheckpointInfo, name: str, block: spec.Block) -> tuple[str, int]:
-    """The order of queries, keys and values in one tensor, and how many times they follow each other."""
+def _joint(
+    info: CheckpointInfo, layer: Layer, path: str, name: str, mixer: spec.Mixer
+) -> tuple[Iterable[str], int] | None:
+    """The parts that lie in one tensor, and how many times they follow each other; None where it is one part."""
+    if isinstance(mixer, spec.GatedDeltaNet):
+        parts = {"qkvz": ("q", "k", "v", "gate"), "ba": ("b", "a"), "qkv": ("q", "k", "v")}
+        return (parts[path], 1 if path == "qkv" else mixer.key_heads) if path in parts else None
+    if (
+        path == "q"
+        and isinstance(mixer, spec.Attention)
+        and mixer.gate is not None
+        and "gate.weight" not in layer.mixer
+    ):
+        return ("q", "gate"), mixer.num_heads
+    if path != "qkv":
+        return None
     if info.quirks.fused_order is not None:
         return info.quirks.fused_order
-    mixer = block.mixer
     if HEAD_BY_HEAD in name and isinstance(mixer, spec.Attention):
         return "qkv", mixer.num_kv_heads or mixer.num_heads
     return "qkv", 1
@@ -234,9 +274,9 @@ def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> 
             rules.append(rule(name, f"{below}.correction", shape=shape))
         elif path == "experts.gate_up":  # of each expert, its gate before its up
             params = (f"{below}.experts.{part}" for part in ("gate", "up"))
-            rules.append(rule(name, *params, heads=shape[0], shape=shape))
+            rules.append(rule(name, *params, heads=shape[0], shape=shape, transposed=layer.experts_transposed(info)))
         elif path == "experts.down":
-            rules.append(rule(name, f"{below}.experts.down"))
+            rules.append(rule(name, f"{below}.experts.down", transposed=layer.experts_transposed(info)))
         elif path.endswith("gate_up"):
             parent = path.removesuffix("gate_up")
             params = (f"{below}.{parent}{part}.{kind}" for part in ("gate", "up"))
