@@ -10,7 +10,7 @@ from archetype.nn.registry import build_norm, build_position
 
 
 class Embedding(nn.Module):
-    """dropout(norm(scale * token vector + position vector + token type vector))."""
+    """dropout(norm(scale * token vector + position vector + token type vector)); or the norm of token vectors alone."""
 
     def __init__(self, embedding: spec.Embedding, vocab_size: int, context_length: int, d_model: int) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class Embedding(nn.Module):
         self.position = build_position(embedding.position, context_length, d_model)
         self.token_type = table(embedding.num_token_types, d_model) if embedding.num_token_types else None
         self.norm = build_norm(embedding.norm, d_model)
-        self.scale = embedding.scale
+        self.scale, self.norm_first = embedding.scale, embedding.norm_first
         self.dropout = nn.Dropout(embedding.dropout)
 
     def forward(self, tokens: Tokens, context: ForwardContext, types: Tokens | None = None) -> Vectors:
@@ -26,10 +26,11 @@ class Embedding(nn.Module):
         x: Tensor = self.token(tokens)
         if self.scale != 1.0:
             x = x * self.scale
+        x = self.norm(x, context) if self.norm_first else x
         x = x + self.position(context.shared_positions).to(x.dtype)
         if self.token_type is not None:
             x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
-        y: Tensor = self.dropout(self.norm(x, context))
+        y: Tensor = self.dropout(x if self.norm_first else self.norm(x, context))
         return y
 
 

@@ -128,6 +128,7 @@ class Attention(MultiHeadProjection):
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
         q = self.apply_rope(self.queries(x), context.positions, context, self.q_norm)  # (B, H, T, P)
+        q = self.scale_queries(q, context.positions)
         k, v = self.keys_and_values(x)  # (B, K, T, P) each
         if cache is None:
             y = self.full_sequence(q, self.apply_rope(k, context.positions, context, self.k_norm), v, context)
@@ -136,6 +137,13 @@ class Attention(MultiHeadProjection):
             k, v, positions = self.update_cache(k, v, context, cache)  # (B, K, S, P) twice, (b, S)
             y = attend(q, k, v, self.score_function, self.mask(context, positions))
         return self.merge_heads(self.apply_gate(y, x))
+
+    def scale_queries(self, q: Heads, positions: Tensor) -> Heads:
+        """Let queries grow with the logarithm of their position, where attention says so (Llama 4)."""
+        if (scale := self.spec.query_scale) is None:
+            return q
+        factors = 1 + scale.beta * torch.log1p((positions // scale.length).to(torch.float32))  # (B, T)
+        return q * factors[:, None, :, None].to(q.dtype)
 
     def full_sequence(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext) -> Heads:
         """Attend within texts that are complete: by tiles where they have fewer pairs than all."""

@@ -42,8 +42,9 @@ class MixtureOfExperts(nn.Module):
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
         """Mix the outputs of each token's experts; while training, the balance loss goes to `context.aux_losses`."""
         tokens = x.flatten(0, -2)
-        affinities = self._affinities(tokens)
-        weights, chosen = self._choose(affinities)
+        logits = self._logits(tokens)
+        affinities = self._affinities(logits)
+        weights, chosen = self._choose(affinities, logits)
         if self.training and self.spec.balance_loss > 0:
             valid = None if context.valid is None else context.valid.flatten()
             context.aux_losses.append(self.spec.balance_loss * load_balancing_loss(affinities, chosen, valid))
@@ -56,17 +57,22 @@ class MixtureOfExperts(nn.Module):
         y: Tensor = self.shared(x, context)
         return y if self.shared_gate is None else y * self.shared_gate(x).sigmoid()
 
-    def _affinities(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N E"]:
+    def _logits(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N E"]:
         """In float32 at least: rounding the logits of near experts would choose another one."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
             bias = None if self.router.bias is None else self.router.bias.to(dtype)
-            logits = nn.functional.linear(x.to(dtype), self.router.weight.to(dtype), bias)
+            return nn.functional.linear(x.to(dtype), self.router.weight.to(dtype), bias)
+
+    def _affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
         return logits.softmax(-1) if isinstance(self.spec.router, spec.SoftmaxRouter) else logits.sigmoid()
 
-    def _choose(self, affinities: Float[Tensor, "N E"]) -> tuple[Float[Tensor, "N k"], Int[Tensor, "N k"]]:
+    def _choose(
+        self, affinities: Float[Tensor, "N E"], logits: Float[Tensor, "N E"]
+    ) -> tuple[Float[Tensor, "N k"], Int[Tensor, "N k"]]:
         """The weights of each token's experts, and which they are."""
-        scores = affinities if self.correction is None else affinities + self.correction
+        scores = affinities if self.spec.router.expert_bias_on == "affinities" else logits
+        scores = scores if self.correction is None else scores + self.correction
         if self.spec.groups is not None:
             scores = scores.masked_fill(~group_limited_mask(scores, self.spec.groups), -math.inf)
         chosen = scores.topk(self.spec.experts_per_token).indices

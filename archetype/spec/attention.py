@@ -4,14 +4,14 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BeforeValidator, PlainSerializer, model_validator
 
-from archetype.spec.base import Flag, Positive, Probability, Size, Spec, invalid
+from archetype.spec.base import Flag, Length, Positive, Probability, Size, Spec, invalid
 from archetype.spec.mixer import Mixer
 from archetype.spec.norm import NoNorm, VectorNorm
 from archetype.spec.part import part
 from archetype.spec.pattern import AnyPattern, BigBird, Full, GlobalWindow
 from archetype.spec.position import Alibi, AnyMixerPosition, NoPosition, Rotary
 
-__all__ = ["Attention", "AttentionSizes", "OutputGate", "ProjectionBiases"]
+__all__ = ["Attention", "AttentionSizes", "OutputGate", "ProjectionBiases", "QueryScale"]
 
 
 class ProjectionBiases(Spec):
@@ -49,6 +49,13 @@ class OutputGate(Spec):
     activation: Literal["sigmoid", "softplus"] = "sigmoid"
 
 
+class QueryScale(Spec):
+    """Queries times 1 + beta ln(1 + floor(i / length)) at position i, which sharpens them in long texts (Llama 4)."""
+
+    beta: Positive
+    length: Length
+
+
 class AttentionSizes(NamedTuple):
     """The sizes of one attention, with all defaults filled in."""
 
@@ -68,7 +75,8 @@ class Attention(Mixer):
     (Gemma 2). `qk_norm` normalizes queries and keys before they are rotated, or after it with `qk_norm_after_rope`
     (Hunyuan), each head's or all heads' together (Henry 2020; OLMo 2). `clip_qkv` bounds queries, keys and values to
     -c ... c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`, a learned logit of each head
-    stands beside the scores in the softmax, and its weight goes to no value (gpt-oss). `dropout` falls on the weights.
+    stands beside the scores in the softmax, and its weight goes to no value (gpt-oss). `query_scale` lets
+    queries grow with their position. `dropout` falls on the weights.
     """
 
     renamed: ClassVar[dict[str, str]] = {"clip": "clip_qkv"}
@@ -86,6 +94,7 @@ class Attention(Mixer):
     qk_norm_after_rope: Flag = False
     sinks: Flag = False
     gate: OutputGate | None = None
+    query_scale: QueryScale | None = None
     position: AnyMixerPosition = NoPosition()
     pattern: AnyPattern = Full()
     dropout: Probability = 0.0

@@ -103,6 +103,9 @@ class Block(Spec):
             if not isinstance(self.cross_attention.position, NoPosition):
                 cause = "a position in the target has no distance to one in the source"
                 invalid("cross_attention.position", cause, "leave it out")
+            if self.cross_attention.query_scale is not None:
+                cause = "a position in the target has no distance to one in the source"
+                invalid("cross_attention.query_scale", cause, "leave it out")
             if not isinstance(self.cross_attention.pattern, Full):
                 invalid("cross_attention.pattern", "cross-attention sees the whole source", "leave it out")
         return self

@@ -14,6 +14,7 @@ __all__ = ["Embedding", "PairEmbedding"]
 class Embedding(Spec):
     """Token vectors times `scale`, plus positions and one of `num_token_types` vectors, then a norm and dropout.
 
+    With `norm_first` the norm stands before positions and types are added (BlenderbotSmall).
     Types say which part of the input a token belongs to (Devlin 2018); where nothing says it, all are of the first.
     """
 
@@ -22,6 +23,7 @@ class Embedding(Spec):
     scale: Positive = 1.0
     num_token_types: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
     norm: AnyNorm = NoNorm()
+    norm_first: Flag = False
     dropout: Probability = 0.0
 
 

@@ -15,7 +15,8 @@ class _Router(Spec):
     """A token's experts are those with the largest affinities, which are their weights.
 
     `renormalize` makes the chosen weights sum to one; then they are multiplied by `scale`. An `expert_bias` for each
-    expert is added where experts are chosen and nowhere else (DeepSeek-AI 2024b, equation 16); training leaves it.
+    expert is added where experts are chosen and nowhere else (DeepSeek-AI 2024b, equation 16), or to the
+    logits before (Kolibri); training leaves it.
     A `bias` of the logits is an ordinary one (gpt-oss).
     """
 
@@ -23,6 +24,7 @@ class _Router(Spec):
     renormalize: Flag = False
     scale: Positive = 1.0
     expert_bias: Flag = False
+    expert_bias_on: Literal["affinities", "logits"] = "affinities"
     bias: Flag = False
 
 

@@ -51,7 +51,10 @@ SCORES: dict[str, dict[str, Any]] = {
     "normed": {"qk_norm": spec.RMSNorm()},
     "sinks": {"sinks": True},
     "gated": {"gate": spec.OutputGate(), "sinks": True, "softcap": 2.0},
-    "gated-heads": {"gate": spec.OutputGate(per="head", activation="softplus")},
+    "gated-heads": {
+        "gate": spec.OutputGate(per="head", activation="softplus"),
+        "query_scale": spec.QueryScale(beta=0.5, length=3),
+    },
     "additive": {"score": "additive"},
 }
 LATENT = spec.LatentAttention(num_heads=2, kv_lora_rank=3, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=5)

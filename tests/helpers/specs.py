@@ -93,6 +93,10 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "softcap": attending(softcap=5.0),
     "sinks": attending(sinks=True),
     "sinks, tiles": attending(sinks=True, pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
+    "query scale": attending(query_scale={"beta": 0.5, "length": 4}),
+    "norm before positions": decoder(
+        block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}, "norm_first": True}
+    ),
     "gate": attending(gate={}, position={"kind": "rotary"}),
     "gate by head": attending(gate={"per": "head", "activation": "softplus"}, softcap=5.0),
     "qk norm after rope": attending(qk_norm={"kind": "rms"}, qk_norm_after_rope=True, position={"kind": "rotary"}),

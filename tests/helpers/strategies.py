@@ -77,7 +77,14 @@ def routers(wild: bool = False) -> SearchStrategy[spec.Router]:
     """Every way to weigh experts."""
     scale = positive(0.25, 2.0, wild)
     return st.one_of(
-        st.builds(part, renormalize=st.booleans(), scale=scale, expert_bias=st.booleans(), bias=st.booleans())
+        st.builds(
+            part,
+            renormalize=st.booleans(),
+            scale=scale,
+            expert_bias=st.booleans(),
+            bias=st.booleans(),
+            expert_bias_on=st.sampled_from(["affinities", "logits"]),
+        )
         for part in (spec.SoftmaxRouter, spec.SigmoidRouter)
     )
 
@@ -212,6 +219,11 @@ def output_gates() -> SearchStrategy[spec.OutputGate]:
     return st.builds(spec.OutputGate, per=per, activation=activation)
 
 
+def query_scales(wild: bool = False) -> SearchStrategy[spec.QueryScale]:
+    """Every growth of queries; a tame one begins within `CONTEXT`."""
+    return st.builds(spec.QueryScale, beta=positive(0.1, 1.0, wild), length=counts(2, CONTEXT, wild))
+
+
 @st.composite
 def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = False) -> spec.Attention:
     """Attention that fits a place; to a source, without positions and patterns."""
@@ -252,6 +264,7 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         qk_norm_after_rope=turns and draw(st.booleans()),
         sinks=draw(st.booleans()),
         gate=draw(st.none() | output_gates()),
+        query_scale=None if cross else draw(st.none() | query_scales(wild)),
         position=position,
         pattern=pattern,
         dropout=draw(probabilities()),
@@ -388,6 +401,7 @@ def embeddings(draw: DrawFn, d_model: int, wild: bool = False) -> spec.Embedding
         scale=draw(positive(0.25, 2.0, wild)),
         num_token_types=draw(st.integers(0, 2**20) if wild else st.integers(0, 3)),
         norm=draw(norms(wild)),
+        norm_first=draw(st.booleans()),
         dropout=draw(probabilities()),
     )
 

@@ -21,7 +21,9 @@ from archetype.convert.infer.tensors import Layer, Names
 from archetype.families.config import Config
 from archetype.families.deepseek_v2 import latent_scale
 from archetype.families.rope import read_rotary
+from archetype.spec.base import MAX_LENGTH
 
+NOT_ROTARY = ("llama_4_scaling_beta", "max_position_embeddings")  # among rotary positions, and none of them
 WINDOWED = ("sliding_attention", "local")
 USUAL_HEAD_DIM = 64  # where nothing says how many heads there are
 
@@ -77,6 +79,7 @@ def _attention(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> spec.Atte
         qk_norm_after_rope=info.quirks.qk_norm_after_rope,
         sinks="sinks" in names,
         gate=_gate(info, names, num_heads),
+        query_scale=_query_scale(info),
         position=_position(info, layer.number, head_dim, dims),
         pattern=_pattern(info, layer.number),
     )
@@ -111,6 +114,16 @@ def _query_norm(info: CheckpointInfo, names: Names, head_dim: int) -> tuple[spec
         return spec.NoNorm(), "head"
     norm = info.norm(bias="q_norm.bias" in names)
     return norm, "head" if info.shapes[names["q_norm.weight"]] == (head_dim,) else "all"
+
+
+def _query_scale(info: CheckpointInfo) -> spec.QueryScale | None:
+    """The growth of queries with their position, which is said among rotary positions."""
+    section = info.config.get("rope_parameters") or info.config.get("rope_scaling")
+    if not isinstance(section, dict) or not section.get("llama_4_scaling_beta"):
+        return None
+    reader = Config(section, f"{info.config.place}: rope_parameters")
+    length = reader.size("original_max_position_embeddings", None, MAX_LENGTH)
+    return spec.QueryScale(beta=reader.positive("llama_4_scaling_beta"), length=length)
 
 
 def _gate(info: CheckpointInfo, names: Names, num_heads: int) -> spec.OutputGate | None:
@@ -191,7 +204,7 @@ def _position(info: CheckpointInfo, number: int, head_dim: int, dims: ModelDims)
 
 def _of_text(section: dict[str, Any], head_dim: int, theta: float) -> dict[str, Any]:
     """Rotary positions without what only pictures need; a fixed `alpha` stretches theta (Hunyuan)."""
-    section = {key: value for key, value in section.items() if not key.startswith("mrope_")}
+    section = {key: value for key, value in section.items() if key not in NOT_ROTARY and not key.startswith("mrope_")}
     if (alpha := section.pop("alpha", None)) is not None:
         theta = float(section.get("rope_theta", theta)) * float(alpha) ** (head_dim / (head_dim - 2))
         section = {"rope_type": "default", "rope_theta": theta}

@@ -76,6 +76,7 @@ def _router(info: CheckpointInfo, expert_bias: bool) -> spec.Router:
         renormalize=bool(info.quirks.renormalize if renormalize is None else renormalize),
         scale=info.positive(ROUTER_SCALE, 1.0),
         expert_bias=expert_bias,
+        expert_bias_on=info.quirks.expert_bias_on,
     )
 
 

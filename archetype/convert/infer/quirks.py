@@ -80,6 +80,8 @@ class FamilyQuirks:
         rope_when_named: queries and keys are rotated only where `position_embedding_type` says so.
         gate_in_queries: a gate on attention's result lies beside each head's query.
         gate_activation: of such a gate.
+        norm_first: the embedding's norm stands before positions are added.
+        expert_bias_on: what the bias of the experts' choice is added to.
         mixer_eps: of the norm in a delta network, where it is not that of the others.
         fused_order: the order of queries, keys and values in one tensor, and in how many parts they follow each other.
         renames: patterns of tensor names and what they are read as.
@@ -106,6 +108,8 @@ class FamilyQuirks:
     rope_when_named: bool = False
     gate_in_queries: bool = False
     gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
+    norm_first: bool = False
+    expert_bias_on: Literal["affinities", "logits"] = "affinities"
     mixer_eps: float | None = None
     fused_order: tuple[str, int] | None = None
     renames: tuple[tuple[str, str], ...] = ()
@@ -135,6 +139,8 @@ QUIRKS: dict[str, FamilyQuirks] = {
         FamilyQuirks(norm=spec.RMSNorm(unit_offset=True), gate_in_queries=True),
     ),
     "qwen3_5_moe_text": FamilyQuirks(norm=spec.RMSNorm(unit_offset=True), gate_in_queries=True, renormalize=True),
+    "kolibri1": FamilyQuirks(sigmoid=True, full_layers_without_rope=True, expert_bias_on="logits"),
+    "blenderbot-small": FamilyQuirks(norm_first=True),
     "olmo_hybrid": FamilyQuirks(mixer_eps=1e-5),
     "falcon_mamba": FamilyQuirks(norm=spec.RMSNorm()),
     **dict.fromkeys(
@@ -188,13 +194,10 @@ MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
     (r".*\.conv\..*", "a convolution of another form"),
 )
 MISSING_BY_KEY = {
-    "llama_4_scaling_beta": "a scale of queries that grows with their position",
     "attention_value_scale": "a scale of values",
     "expert_selection_fn": "a router of another kind",
 }
 MISSING_BY_TYPE = {
     "phimoe": "routing by SparseMixer",
     "llama4_text": "experts whose inputs are weighed",
-    "blenderbot-small": "a norm of token vectors before positions are added",
-    "kolibri1": "a correction of a router's logits, not of its affinities",
 }

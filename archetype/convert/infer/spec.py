@@ -126,6 +126,7 @@ def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -
         scale=scale,
         num_token_types=_rows(info, tensors, "embedding.token_type") or 0,
         norm=_norm(info, tensors, "embedding.norm", assumed=info.quirks.embedding_norm),
+        norm_first=info.quirks.norm_first,
     )
 
 

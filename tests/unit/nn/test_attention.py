@@ -176,6 +176,18 @@ def test_heads_are_normalized_after_they_are_turned_where_the_specification_says
     assert distance(run(part), part.merge_heads(weights @ part.keys_and_values(X)[1])) < 1e-6
 
 
+def test_queries_grow_with_their_position() -> None:
+    part, plain = (
+        build(position=spec.Rotary(), query_scale=scale) for scale in (spec.QueryScale(beta=0.5, length=2), None)
+    )
+    with torch.no_grad():
+        grown = run(part)
+        for row, factor in ((0, 1.0), (1, 1.0), (2, 1 + 0.5 * math.log(2)), (6, 1 + 0.5 * math.log(4))):
+            plain.load_state_dict(part.state_dict())
+            plain.q.weight.mul_(factor)
+            assert distance(run(plain)[:, row], grown[:, row]) < 2e-6
+
+
 def test_names_of_parameters() -> None:
     def names(**fields: Any) -> set[str]:
         return {name for name, _ in build(causal=False, **fields).named_parameters()}
