@@ -97,7 +97,7 @@ def design_keys(
 
     `feedforward` is the path of the part that has the inner width; without `rotary` the format says positions itself.
     """
-    rows = (
+    rows: tuple[Row, ...] = (
         Key("hidden_size", "d_model", 4096),
         Key("num_attention_heads", "num_heads", 32),
         Key("head_dim", "head_dim", lambda values: max(1, values["d_model"] // values["num_heads"])),

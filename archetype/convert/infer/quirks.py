@@ -171,7 +171,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
 MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.self_attn\.A_log|.*\.(attn_sconv|time_mix\w*|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
      "a recurrent or state-space mixer of another kind"),
-    (r".*\.attn_sink\w*(\..*)?", "attention sinks that follow the token"),
+    (r".*\.attn_sink\w*(\..*)?", "attention sinks of another form"),
     (r".*\.self_attention\.experts\..*", "a mixture of attention heads"),
     (r".*\.(ogate|fgate|igate)\w*\..*", "an mLSTM"),
     (r".*\.relative_pos_embeddings\..*", "relative positions by projections"),

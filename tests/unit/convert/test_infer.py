@@ -174,9 +174,9 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
 @pytest.mark.parametrize(
     ("tensor", "part"),
     [
-        ("model.layers.0.mixer.A_log", "a recurrent or state-space mixer of another kind than Mamba"),
-        ("model.layers.0.self_attn.sinks", "attention with sinks"),
-        ("model.layers.0.self_attn.gate_proj.weight", "attention with a gate on its output"),
+        ("model.layers.0.self_attn.A_log", "a recurrent or state-space mixer of another kind"),
+        ("model.layers.0.attn.attn_sink", "attention sinks of another form"),
+        ("model.layers.0.self_attn.gate_bias", "a gate on attention's result of another form"),
         ("model.layers.0.self_attn.lambda_q1", "differential attention"),
         ("model.layers.0.mlp.act_fn.beta", "an activation with parameters of its own"),
         ("model.layers.0.mlp.ffn_sub_norm.weight", "a norm at a place where no wiring here has one"),
@@ -364,4 +364,4 @@ def test_a_registered_family_is_read_without_a_warning(folder: Path) -> None:
 def test_no_habit_is_of_a_family_that_is_refused_or_registered_alone() -> None:
     assert not set(QUIRKS) & set(MISSING_BY_TYPE)
     # registered families are read by their own files; their habits serve models that hold one as their text part
-    assert set(QUIRKS) & set(published()) <= {"gemma", "gemma2", "mixtral"}
+    assert set(QUIRKS) & set(published()) <= {"gemma", "gemma2", "gemma3_text", "mixtral"}
