@@ -8,6 +8,7 @@ from torch import Tensor
 
 from archetype.data.pairs import end_of_text
 from archetype.errors import DataError
+from archetype.generate.finite import check_finite
 from archetype.models import EncoderDecoder
 from archetype.nn.cache import State
 from archetype.spec.base import Size, Spec
@@ -110,6 +111,7 @@ class _Search:
         for length in range(1, max(self.limits) + 1):
             output = self.model(newest, state.narrow(length), last_only=True)
             state = output.state
+            check_finite(output.logits[:, 0], self.model, self._read_targets)
             logs = output.logits[:, 0].float().log_softmax(-1).view(len(self.active), width, -1)
             logs[..., self.suppressed] = -torch.inf
             scores, rows, newest = self._extend(scores[..., None] + logs, length)
@@ -117,6 +119,12 @@ class _Search:
                 break
             state = state.select(rows)
         return [max(finished)[1] for finished in self.finished]
+
+    def _read_targets(self) -> None:
+        """Pass over each source's likeliest target without a state."""
+        for source in self.active:
+            target = torch.tensor([[self.start, *self.targets[source][0]]], device=self.device)
+            self.model(target, source=torch.tensor([self.sources[source]], device=self.device))
 
     def _encode_sources(self) -> State:
         """The sources read once, and a row for each beam."""

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from archetype.errors import DataError, SpecError
+from archetype.generate.finite import check_finite
 from archetype.models import Decoder, Encoder, VisionEncoder
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.special_tokens import mask_id
@@ -46,6 +47,7 @@ def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[
         raise SpecError("vocab_size", cause, "use a model that was trained on masked tokens")
     tokens, _ = _padded(model, [tokenizer.add_special_tokens(_with_masks(tokenizer, text, mask))])
     logits = model(tokens).logits[0, tokens[0] == mask].float()
+    check_finite(logits, model, lambda: model(tokens))
     best = logits[:, : tokenizer.vocab_size].softmax(-1).topk(min(top, tokenizer.vocab_size))  # ids beyond have no text
     return [
         [Prediction(tokenizer.token(id), probability) for probability, id in zip(probabilities, ids, strict=True)]

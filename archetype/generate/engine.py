@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from archetype.errors import SpecError
+from archetype.generate.finite import check_finite
 from archetype.generate.sample import Sampler
 from archetype.generate.settings import Sampling
 from archetype.models import CausalModel
@@ -25,6 +26,7 @@ class Engine:
 
     Raises:
         SpecError: a prompt is empty, longer than the context, or has an id outside the vocabulary.
+        CheckpointError: while iterating, where logits are NaN or infinite.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Engine:
         state = self.model.new_state(len(self.active), min(self.context, longest + self.sampling.max_new_tokens))
         logits, state = prefill(self.model, self.windows, state)
         while True:
+            check_finite(logits, self.model, self._read_windows)
             for row, token in zip(list(self.active), self.sampler.next(logits, self.active), strict=True):
                 if token in self.stop_ids:
                     self.finish(row)
@@ -95,6 +98,12 @@ class Engine:
         newest = torch.tensor([[window[-1]] for window in windows], device=self.device)
         output = self.model(newest, state.narrow(max(map(len, windows))), last_only=True)
         return output.logits[:, 0], output.state
+
+    @torch.inference_mode()
+    def _read_windows(self) -> None:
+        """Pass over each row's text without a state."""
+        for row in self.active:
+            self.model(torch.tensor([self.windows[row]], device=self.device))
 
     def _check(self, place: str, prompt: list[int]) -> None:
         if not prompt:

@@ -1,0 +1,59 @@
+"""Logits that are not finite: generation stops, and says in which layer the first such number appears."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from archetype.errors import CheckpointError
+
+
+def check_finite(logits: Tensor, model: nn.Module, rerun: Callable[[], Any]) -> None:
+    """Refuse logits of which no token can be chosen.
+
+    Args:
+        logits: what a pass of the model gave, (rows, V).
+        model: it.
+        rerun: the same pass without a state; called only where the logits are not finite.
+
+    Raises:
+        CheckpointError: a logit is NaN or infinite.
+    """
+    if bool(logits.sum().isfinite()) or bool(logits.isfinite().all()):  # a sum of finite numbers may overflow
+        return
+    where = first_not_finite(model, rerun)
+    cause = f"the first NaN or infinite number comes out of {where}" if where else "some are NaN or infinite"
+    raise CheckpointError("logits", cause, "check the weights there, or compute in float32")
+
+
+def first_not_finite(model: nn.Module, run: Callable[[], Any]) -> str:
+    """The path of the first module in a pass whose output is not finite, or that hands such numbers to one within it.
+
+    Empty where all are finite.
+    """
+    bad: list[str] = []
+    paths = {module: path for path, module in model.named_modules()}
+
+    def before(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if not bad and not all(map(_is_finite, inputs)):
+            bad.append(paths[module].rpartition(".")[0])
+
+    def after(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if not bad and not _is_finite(output):
+            bad.append(paths[module])
+
+    hooks = [module.register_forward_pre_hook(before) for module in paths]
+    hooks += [module.register_forward_hook(after) for module in paths]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return bad[0] if bad else ""
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether a tensor, or every tensor of a tuple, is finite; what is neither counts as finite."""
+    if isinstance(value, tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, Tensor) or not value.is_floating_point() or bool(value.isfinite().all())
