@@ -1,6 +1,7 @@
 """Attention, from projections to softmax: over the positions that a pattern allows, or over an encoder's output."""
 
 import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -148,6 +149,8 @@ class Attention(MultiHeadProjection):
     def full_sequence(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext) -> Heads:
         """Attend within texts that are complete: by tiles where they have fewer pairs than all."""
         length, pattern, bias = q.shape[2], self.spec.pattern, self.bias(context)
+        if context.num_tokens is not None and pattern_rule(pattern).depends_on_length:
+            return self.each_length(q, k, v, context)
         if isinstance(pattern, spec.Full):
             if bias is None and (self.causal or context.num_tokens is None):
                 return attend(q, k, v, self.score_function, causal=self.causal)
@@ -157,6 +160,17 @@ class Attention(MultiHeadProjection):
             valid = None if self.causal else context.valid
             return attend_tiles(q, k, v, self.score_function, tiles(pattern, where, q.device), bias, valid)
         return attend(q, k, v, self.score_function, self.mask(context, context.shared_positions))
+
+    def each_length(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext) -> Heads:
+        """Attend within rows that are padded, those of one length together, as if they stood alone."""
+        assert context.num_tokens is not None
+        y = torch.zeros_like(q)
+        for length in context.num_tokens.clamp(min=1).unique().tolist():
+            rows = (context.num_tokens.clamp(min=1) == length).nonzero().flatten()
+            alone = replace(ForwardContext.of(q[rows, 0, :length]), position_bias=context.position_bias)
+            queries, keys, values = (x.index_select(0, rows)[:, :, :length] for x in (q, k, v))
+            y[rows, :, :length] = self.full_sequence(queries, keys, values, alone)
+        return y
 
     def mask(self, context: ForwardContext, keys: Tensor) -> Tensor:
         """Which pairs are allowed, (b, 1, T, S); with a position bias, its numbers and minus infinity elsewhere."""

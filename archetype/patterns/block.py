@@ -85,6 +85,7 @@ class BigBirdRule(PatternRule[spec.BigBird]):
     """Neighbouring, global and random blocks."""
 
     depends_on_layer = True  # the random blocks are drawn for each
+    depends_on_length = True  # and for each number of blocks, the last of which all see
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
         """Whether the query's row of blocks has the key's block."""

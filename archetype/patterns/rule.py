@@ -57,6 +57,7 @@ class PatternRule(Generic[P]):
     """
 
     depends_on_layer: ClassVar[bool] = False
+    depends_on_length: ClassVar[bool] = False  # whether a text's end changes what stands far from it
 
     def __init__(self, pattern: P) -> None:
         self.spec = pattern
