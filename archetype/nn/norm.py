@@ -25,6 +25,8 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
         weight = 1 + self.weight if self.unit_offset and self.weight is not None else self.weight
+        if weight is None and self.bias is not None:  # which torch adds to vectors of its own type only
+            x = x.to(torch.promote_types(x.dtype, self.bias.dtype))
         return nn.functional.layer_norm(x, x.shape[-1:], weight, self.bias, self.eps)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:

@@ -36,6 +36,7 @@ Flag = Annotated[bool, Field(strict=True)]
 
 
 FULL = "full"  # the serialization context in which no default is left out
+TERSE = "terse"  # the one in which all are
 
 
 class Spec(BaseModel):
@@ -70,12 +71,16 @@ class Spec(BaseModel):
     def _without_defaults(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         fields = type(self).model_fields
         values = handler(self)
-        full = info.context == FULL
+        full, said = info.context == FULL, () if info.context == TERSE else self.always_said()
         return {name: values.pop(name) for name in self.always_dumped if name in values} | {
             name: value
             for name, value in values.items()
-            if full or fields[name].is_required() or getattr(self, name) != fields[name].default
+            if full or name in said or fields[name].is_required() or getattr(self, name) != fields[name].default
         }
+
+    def always_said(self) -> tuple[str, ...]:
+        """Fields that are written even where they equal their default, because their absence means something else."""
+        return ()
 
     def dump(self, full: bool = False) -> dict[str, Any]:
         """The specification as plain data, the way a file says it; `full` writes out every default."""
@@ -148,7 +153,7 @@ def path(keys: Iterable[str | int]) -> str:
 
 def fingerprint(spec: Spec) -> str:
     """A hash of everything that changes a number: all fields but the name."""
-    data = spec.dump()
+    data = spec.model_dump(mode="json", context=TERSE)
     data.pop("name", None)
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 

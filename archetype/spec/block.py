@@ -19,11 +19,15 @@ __all__ = ["Block", "OutputNorm", "ParallelResidual", "Plain", "PostNorm", "PreN
 class Wiring(Part):
     """Base of all wirings."""
 
+    normalizes_input: ClassVar[bool] = False  # of each content, which leaves the sum of all as it is
+    normalizes_output: ClassVar[bool] = False  # of the last content, or its sum with the residual
+
 
 @part
 class PreNorm(Wiring):
     """x + F(norm(x)) for each content in turn (Xiong 2020)."""
 
+    normalizes_input: ClassVar[bool] = True
     kind: Literal["pre_norm"] = "pre_norm"
     norm: AnyNorm
 
@@ -32,6 +36,7 @@ class PreNorm(Wiring):
 class PostNorm(Wiring):
     """norm(x + F(x)) for each content in turn (Vaswani 2017)."""
 
+    normalizes_output: ClassVar[bool] = True
     kind: Literal["post_norm"] = "post_norm"
     norm: AnyNorm
 
@@ -40,6 +45,8 @@ class PostNorm(Wiring):
 class SandwichNorm(Wiring):
     """x + norm'(F(norm(x))) for each content in turn (Ding 2021; Gemma 2)."""
 
+    normalizes_input: ClassVar[bool] = True
+    normalizes_output: ClassVar[bool] = True
     kind: Literal["sandwich"] = "sandwich"
     norm: AnyNorm
 
@@ -48,6 +55,7 @@ class SandwichNorm(Wiring):
 class OutputNorm(Wiring):
     """x + norm(F(x)) for each content in turn (Liu 2021, Swin v2; OLMo 2)."""
 
+    normalizes_output: ClassVar[bool] = True
     kind: Literal["output_norm"] = "output_norm"
     norm: AnyNorm
 
@@ -56,6 +64,7 @@ class OutputNorm(Wiring):
 class ParallelResidual(Wiring):
     """x + mixer(norm(x)) + feedforward(norm'(x)) (GPT-J; Chowdhery 2022); a shared norm serves both."""
 
+    normalizes_input: ClassVar[bool] = True
     kind: Literal["parallel"] = "parallel"
     norm: AnyNorm
     shared_norm: Flag = False

@@ -1,6 +1,7 @@
 """Mixtures of experts: which experts a token chooses, and what they are."""
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -63,6 +64,7 @@ class MixtureOfExperts(FeedForward):
     With `shared_gate` the shared one is multiplied by the sigmoid of a logit of its own (Qwen2-MoE).
     `balance_loss` weighs the auxiliary loss E sum_e f_e p_e, with f_e the share of the choices that fell on expert e
     and p_e its mean share of a token's affinities (Fedus 2021, equation 4); it is 1 where all experts are chosen alike.
+    Absent: the `router` is a softmax whose chosen weights are renormalized; not that of a single expert per token.
     """
 
     kind: Literal["experts"] = "experts"
@@ -75,11 +77,22 @@ class MixtureOfExperts(FeedForward):
     groups: ExpertGroups | None = None
     balance_loss: NotNegative = 0.0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_expert_keeps_its_weight(cls, data: Any) -> Any:
+        """A single expert is weighed by its affinity, as in Switch: a weight that is always 1 would train no router."""
+        if isinstance(data, Mapping) and data.get("experts_per_token") == 1 and "router" not in data:
+            return {**data, "router": SoftmaxRouter()}
+        return data
+
     @model_validator(mode="after")
     def _choices_exist(self) -> "MixtureOfExperts":
         experts, chosen = self.num_experts, self.experts_per_token
         if chosen > experts:
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
+        if chosen == 1 < experts and self.router.renormalize:
+            cause = "the weight of a token's only expert would always be 1, and the router never be trained"
+            invalid("router.renormalize", cause, "leave it out, as Switch does (Fedus 2021)")
         if self.shared_gate and self.shared is None:
             invalid("shared_gate", "there is no shared expert to weigh", "give one, or leave shared_gate out")
         if self.groups is not None:

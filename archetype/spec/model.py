@@ -8,13 +8,14 @@ from archetype.spec.activation import Activation
 from archetype.spec.attention import Attention
 from archetype.spec.base import Flag, Length, Size, Spec, WideSize, invalid
 from archetype.spec.embedding import Embedding, PairEmbedding
+from archetype.spec.feedforward import NoFeedForward
 from archetype.spec.head import EncoderHead, LanguageModelHead, MaskedLanguageModelHead, VisionHead
 from archetype.spec.initialization import GPT2Initialization, Initialization
 from archetype.spec.layers import Layers
 from archetype.spec.norm import AnyNorm, NoNorm
 from archetype.spec.position import Learned, Sinusoidal
 from archetype.spec.recurrent import GRU, LSTM, RNN
-from archetype.spec.stack import SizedStack, Stack, StackView, check
+from archetype.spec.stack import EndsWithNorm, SizedStack, Stack, StackView, check
 
 __all__ = [
     "CausalSpec", "Decoder", "Encoder", "EncoderDecoder", "MegaByte", "ModelSpec", "NGram", "StateBridge",
@@ -67,7 +68,7 @@ class _Model(Spec):
         )
 
 
-class Decoder(_Model):
+class Decoder(EndsWithNorm, _Model):
     """A stack in which no position sees a later one; it predicts the next token."""
 
     kind: Literal["decoder"] = "decoder"
@@ -86,7 +87,7 @@ class Decoder(_Model):
         return (StackView("", self.layers, self.final_norm, self.d_model, causal=True),)
 
 
-class Encoder(_Model):
+class Encoder(EndsWithNorm, _Model):
     """A stack in which every position sees every other; it understands a text that is whole (Devlin 2018).
 
     `pooler` adds a layer with tanh on the first token's vector, which stands for the text.
@@ -147,7 +148,8 @@ class EncoderDecoder(_Model):
     def _source_is_seen(self) -> "EncoderDecoder":
         if self.source_vocab_size is not None and self.embedding.shared:
             invalid("source_vocab_size", "a shared table has one vocabulary", "leave it out, or use shared: false")
-        if self.state_bridge is None and all(block.cross_attention is None for block in self.decoder.layers):
+        crosses = any(block.cross_attention is not None for block in self.decoder.layers)
+        if self.state_bridge is None and not crosses:
             remedy = "give a block cross_attention, or state_bridge: {kind: state} to recurrent stacks"
             invalid("decoder.layers", "no block of the decoder sees the source", remedy)
         if self.state_bridge is not None:
@@ -156,7 +158,20 @@ class EncoderDecoder(_Model):
             if ours != theirs or not set(ours) <= {RNN, LSTM, GRU}:
                 cause = "a bridge of states needs the same recurrent mixers in both stacks, layer by layer"
                 invalid("state_bridge", cause, "make the stacks alike, or use cross-attention")
+            if not crosses:
+                self._check_all_is_read()
         return self
+
+    def _check_all_is_read(self) -> None:
+        """A bridge alone hands over states: what only the encoder's last vectors pass would never be trained."""
+        last, place = self.encoder.layers[-1], f"encoder.layers[{len(self.encoder.layers) - 1}]"
+        cause, remedy = "the decoder reads the encoder's states alone", "or give a block of the decoder cross_attention"
+        if not isinstance(self.encoder.final_norm, NoNorm):
+            invalid("encoder.final_norm", f"{cause}, so this is never trained", f"use kind none, {remedy}")
+        if not isinstance(last.feedforward, NoFeedForward):
+            invalid(f"{place}.feedforward", f"{cause}, so this is never trained", f"leave it out, {remedy}")
+        if last.wiring.normalizes_output and not isinstance(getattr(last.wiring, "norm", NoNorm()), NoNorm):
+            invalid(f"{place}.wiring.norm", f"{cause}, so this is never trained", f"use plain or pre_norm, {remedy}")
 
 
 class NGram(_Model):
@@ -222,7 +237,7 @@ class MegaByte(_Model):
         return self
 
 
-class VisionEncoder(_Model):
+class VisionEncoder(EndsWithNorm, _Model):
     """A picture as a text of patches (Dosovitskiy 2020).
 
     A `class_token` before the patches stands for the picture; without it the mean of the patches does. `pooler` adds a

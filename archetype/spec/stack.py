@@ -1,13 +1,14 @@
 """Layers one after the other, what must hold between them, and the norm at their end."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
 from archetype.spec.attention import Attention
 from archetype.spec.base import Size, Spec, invalid
-from archetype.spec.block import Block
+from archetype.spec.block import Block, Wiring
 from archetype.spec.layers import Layers
 from archetype.spec.norm import AnyNorm, NoNorm
 from archetype.spec.position import RelativeBias
@@ -15,7 +16,26 @@ from archetype.spec.position import RelativeBias
 __all__ = ["SizedStack", "Stack", "StackView"]
 
 
-class Stack(Spec):
+class EndsWithNorm(Spec):
+    """Has `layers` and a `final_norm`, which may be left out where the last layer gives normalized vectors."""
+
+    @model_validator(mode="after")
+    def _end_is_normalized(self) -> Self:
+        if self._needs_norm() and "final_norm" not in self.model_fields_set:
+            cause = "is missing, and nothing else normalizes the sum of all layers"
+            invalid("final_norm", cause, "give one, such as {kind: rms}, or say {kind: none}")
+        return self
+
+    def always_said(self) -> tuple[str, ...]:
+        """Where it is needed, its absence is written out."""
+        return ("final_norm",) if self._needs_norm() else ()
+
+    def _needs_norm(self) -> bool:
+        wiring: Wiring = getattr(self, "layers")[-1].wiring  # noqa: B009
+        return wiring.normalizes_input and not isinstance(getattr(wiring, "norm", None), NoNorm)
+
+
+class Stack(EndsWithNorm):
     """One side of a model that has two."""
 
     layers: Layers

@@ -30,7 +30,7 @@ def block(mixer: dict[str, Any] = ATTENTION, norm: dict[str, Any] = RMS, **more:
 
 def decoder(**more: Any) -> dict[str, Any]:
     """A decoder of two equal blocks."""
-    return SIZES | {"layers": [block(**more), block(**more)]}
+    return SIZES | {"layers": [block(**more), block(**more)], "final_norm": RMS}
 
 
 def recurrent_pair() -> dict[str, Any]:

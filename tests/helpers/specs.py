@@ -43,14 +43,16 @@ def encoder(**changes: Any) -> spec.ModelSpec:
     """A text encoder."""
     layer = {"wiring": {"kind": "post_norm", "norm": {"kind": "layer"}}, **PLAIN_ENCODER}
     embedding = {"position": {"kind": "learned"}, "num_token_types": 2, "norm": {"kind": "layer"}}
-    return spec.parse({"kind": "encoder", **SIZES, "embedding": embedding, "layers": [layer, layer]} | changes)
+    stack = {"layers": [layer, layer], "final_norm": {"kind": "none"}}
+    return spec.parse({"kind": "encoder", **SIZES, "embedding": embedding, **stack} | changes)
 
 
 def pair(**changes: Any) -> spec.ModelSpec:
     """An encoder and a decoder."""
     layer = {"wiring": PRE, **PLAIN_ENCODER}
     crossed = layer | {"cross_attention": {"kind": "attention", "num_heads": 4}}
-    stacks = {"encoder": {"layers": [layer]}, "decoder": {"layers": [crossed, crossed], "final_norm": {"kind": "rms"}}}
+    ends = {"final_norm": {"kind": "rms"}}
+    stacks = {"encoder": {"layers": [layer]} | ends, "decoder": {"layers": [crossed, crossed]} | ends}
     return spec.parse({"kind": "encoder_decoder", **SIZES, **stacks} | changes)
 
 
@@ -79,6 +81,7 @@ PICTURE = {
     "patch_size": 4,
     "d_model": 16,
     "layers": [{"wiring": PRE, **PLAIN_ENCODER}],
+    "final_norm": {"kind": "none"},
 }
 
 DECODERS: dict[str, spec.ModelSpec] = {

@@ -97,13 +97,14 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False) -> spec.MixtureOfExper
     best = draw(st.integers(1, size))
     groups = spec.ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token, top_k_in_group=best)
     grouped, shared = draw(st.booleans()), draw(st.none() | experts(wild))
+    chosen, router = draw(st.integers(1, (groups_per_token if grouped else num_groups) * size)), draw(routers(wild))
     return spec.MixtureOfExperts(
         num_experts=num_groups * size,
-        experts_per_token=draw(st.integers(1, (groups_per_token if grouped else num_groups) * size)),
+        experts_per_token=chosen,
         expert=draw(experts(wild)),
         shared=shared,
         shared_gate=shared is not None and draw(st.booleans()),
-        router=draw(routers(wild)),
+        router=router.replace(renormalize=False) if chosen == 1 else router,
         groups=groups if grouped else None,
         balance_loss=draw(st.just(0.0) | positive(0.001, 1.0, wild)),
     )
@@ -488,9 +489,12 @@ def encoders(draw: DrawFn, wild: bool = False) -> spec.Encoder:
 def encoder_decoders(draw: DrawFn, wild: bool = False) -> spec.EncoderDecoder:
     """With cross-attention, a bridge of states, or both."""
     d_model = draw(st.sampled_from(WIDTHS))
-    bridged, shared = draw(st.booleans()), draw(st.booleans())
+    bridged, shared, unread = draw(st.booleans()), draw(st.booleans()), False
     if bridged:
         encoder, decoder = draw(bridged_layers(d_model, wild))
+        if all(block.cross_attention is None for block in decoder):  # nothing reads the encoder's vectors
+            ends, unread = draw(st.sampled_from([spec.Plain(), spec.PreNorm(norm=draw(norms(wild)))])), True
+            encoder = (*encoder[:-1], encoder[-1].replace(wiring=ends, feedforward=spec.NoFeedForward()))
     else:
         encoder, decoder = draw(stacks(d_model, wild, causal=False)), draw(stacks(d_model, wild, cross=True))
     return spec.EncoderDecoder(
@@ -499,7 +503,7 @@ def encoder_decoders(draw: DrawFn, wild: bool = False) -> spec.EncoderDecoder:
         context_length=draw(contexts(wild)),
         d_model=d_model,
         embedding=spec.PairEmbedding(shared=shared, **dict(draw(embeddings(d_model, wild)))),
-        encoder=spec.Stack(layers=encoder, final_norm=draw(norms(wild))),
+        encoder=spec.Stack(layers=encoder, final_norm=spec.NoNorm() if unread else draw(norms(wild))),
         decoder=spec.Stack(layers=decoder, final_norm=draw(norms(wild))),
         state_bridge=spec.StateBridge() if bridged else None,
         head=draw(language_model_heads(wild)),

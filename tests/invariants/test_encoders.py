@@ -25,19 +25,18 @@ def model_of(drawn: spec.Encoder | spec.VisionEncoder) -> Encoder | VisionEncode
     return model.requires_grad_(False)
 
 
-def follows_count(drawn: spec.Encoder) -> bool:
-    """Whether some layer's pattern follows the number of positions, padding included."""
-    mixers = [block.mixer for block in drawn.layers if isinstance(block.mixer, spec.Attention)]
-    return any(isinstance(mixer.pattern, spec.BigBird) for mixer in mixers)
-
-
 def encoder(mixer: spec.Mixer, **changes: object) -> spec.Encoder:
     """Two layers of a mixer, with vectors as the result."""
     block = spec.Block(
         wiring=spec.PreNorm(norm=spec.LayerNorm()), mixer=mixer, feedforward=spec.MLP(d_ff=16, activation="gelu")
     )
     base = spec.Encoder(
-        vocab_size=VOCABULARY, context_length=CONTEXT, d_model=8, layers=(block, block), head=spec.NoHead()
+        vocab_size=VOCABULARY,
+        context_length=CONTEXT,
+        d_model=8,
+        layers=(block, block),
+        final_norm=spec.NoNorm(),
+        head=spec.NoHead(),
     )
     return base.replace(**changes)
 
@@ -49,13 +48,10 @@ def test_a_batch_as_each_row_alone(drawn: spec.Encoder, lengths: list[int]) -> N
     together, vectors = logits_or_hidden(model(padded(rows), sizes)), model(padded(rows), sizes).hidden
     pooled = model.pooled(vectors)
     for index, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-        alone, count = row[None], None
-        if follows_count(drawn):  # the last blocks are those of the longest row
-            alone, count = padded([row], max(lengths), filler=3), sizes[index : index + 1]
-        expected = model(alone, count).hidden
+        expected = model(row[None]).hidden
         assert distance(vectors[index, :length], expected[0, :length]) < EXACT
         assert distance(pooled[index], model.pooled(expected)[0]) < EXACT
-        answer = logits_or_hidden(model(alone, count))[0]
+        answer = logits_or_hidden(model(row[None]))[0]
         ours = together[index]
         if answer.dim() == 2:
             ours, answer = ours[:length], answer[:length]
@@ -140,7 +136,7 @@ def test_without_positions_the_mean_of_patches_knows_no_order() -> None:
     block = encoder(spec.Attention(num_heads=2)).layers[0]
     drawn = spec.VisionEncoder(
         image_size=8, patch_size=2, num_channels=1, d_model=8, class_token=False, embedding=spec.Embedding(),
-        layers=(block,), head=spec.ClassificationHead(num_classes=3),
+        layers=(block,), final_norm=spec.NoNorm(), head=spec.ClassificationHead(num_classes=3),
     )  # fmt: skip
     images = pictures(drawn, 2)
     turned = images.unflatten(3, (4, 2)).roll(1, 3).flatten(3)

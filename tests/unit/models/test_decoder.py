@@ -30,6 +30,19 @@ def test_an_embedding_is_scaled_placed_and_normed_in_this_order() -> None:
     torch.testing.assert_close(part(TOKENS, ForwardContext.of(TOKENS)), expected)
 
 
+def test_embedding_dropout_falls_on_what_the_norm_gives() -> None:
+    """Before the norm it would leave no zero behind it."""
+    embedding = spec.Embedding(position=spec.Learned(), norm=spec.LayerNorm(), dropout=0.5)
+    model = randomize(build(TINY.replace(embedding=embedding))).train()
+    torch.manual_seed(0)
+    tokens = torch.arange(8)[None]
+    dropped = model.embedding(tokens, ForwardContext.of(tokens))
+    whole = model.eval().embedding(tokens, ForwardContext.of(tokens))
+    kept = dropped != 0
+    assert 0.3 < kept.float().mean() < 0.7
+    assert torch.allclose(dropped[kept], 2 * whole[kept])
+
+
 def test_embedding_dropout_acts_in_training_only() -> None:
     model = build(TINY.replace(embedding=spec.Embedding(dropout=0.5))).eval()
     assert torch.equal(model(TOKENS).logits, model(TOKENS).logits)

@@ -161,7 +161,7 @@ def test_losses_of_both_stacks_are_given_and_padding_adds_nothing() -> None:
     experts = spec.MixtureOfExperts(
         num_experts=3, experts_per_token=1, expert=spec.MLP(d_ff=8, activation="relu"), balance_loss=0.1
     )
-    stack = spec.SizedStack(d_model=8, layers=(block().replace(feedforward=experts),))
+    stack = spec.SizedStack(d_model=8, layers=(block().replace(feedforward=experts),), final_norm=spec.RMSNorm())
     model = spec.MegaByte(
         vocab_size=VOCABULARY, context_length=CONTEXT, patch_size=4, global_model=stack, local_model=stack
     )

@@ -293,3 +293,20 @@ def test_dropout_of_a_plain_block_takes_from_what_it_gives() -> None:
     torch.manual_seed(0)
     assert (run(block) == 0).float().mean() > 0.9
     assert not (run(block.eval()) == 0).any()
+
+
+WIRINGS = (
+    *(kind(norm=NO_NORM) for kind in (spec.PreNorm, spec.PostNorm, spec.SandwichNorm, spec.OutputNorm)),
+    *(spec.ParallelResidual(norm=NO_NORM, shared_norm=shared) for shared in (False, True)),
+    spec.Plain(),
+)
+
+
+def test_every_content_is_scaled_in_every_wiring() -> None:
+    """Two contents that give ones: without norms each adds the scale, and a plain wiring's last is all there is."""
+    for wiring in WIRINGS:
+        block = build(wiring, residual_scale=0.25)
+        for content in (block.mixer, block.feedforward):
+            content.forward = lambda x, *rest: torch.ones_like(x)  # type: ignore[method-assign]
+        expected = 0.25 * torch.ones_like(X) if isinstance(wiring, spec.Plain) else X + 0.5
+        assert distance(run(block), expected) < 1e-6, wiring

@@ -43,9 +43,28 @@ def test_layer_norm_without_a_weight_or_with_one_beside_it(x: Tensor, bias: bool
 
 
 def test_rms_norm_without_a_weight(x: Tensor) -> None:
-    norm = build_norm(spec.RMSNorm(weight=False), D)
-    assert distance(norm(x), x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-5).sqrt()) < 1e-6
-    assert list(norm.parameters()) == []
+    for eps in (1e-6, 1e-5, 0.5):
+        norm = build_norm(spec.RMSNorm(weight=False, eps=eps), D)
+        y = x.double() * eps**0.5  # so small that eps counts
+        assert distance(norm(y.float()), y / (y.square().mean(-1, keepdim=True) + eps).sqrt()) < 1e-6
+        assert list(norm.parameters()) == []
+
+
+def test_vectors_of_fewer_bits_than_the_weights_are_normed_and_trained(x: Tensor) -> None:
+    """Autocast makes them so; every choice of weight, bias and offset, forward and backward."""
+    flags = [(weight, bias, offset) for weight in (0, 1) for bias in (0, 1) for offset in range(1 + weight)]
+    norms: list[spec.Norm] = [spec.BatchNorm()]
+    norms += [spec.LayerNorm(weight=bool(w), bias=bool(b), unit_offset=bool(o)) for w, b, o in flags]
+    norms += [spec.RMSNorm(weight=bool(w), unit_offset=bool(o)) for w, b, o in flags if b]
+    for choice in norms:
+        norm = randomize(build_norm(choice, D)).train()
+        few = x.bfloat16().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = norm(few)
+        assert distance(y.float(), norm(few.detach().float())) < 2**-7, choice
+        y.float().square().sum().backward()
+        gradients = [few.grad, *(parameter.grad for parameter in norm.parameters())]
+        assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients), choice
 
 
 def test_an_offset_needs_its_weight() -> None:

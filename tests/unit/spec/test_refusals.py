@@ -21,6 +21,7 @@ GOOD: dict[str, Any] = {
     "context_length": 64,
     "d_model": 48,
     "layers": [copy.deepcopy(BLOCK) for _ in range(4)],
+    "final_norm": {"kind": "rms"},
 }
 LAYER = ("layers", 3)
 MIXER = (*LAYER, "mixer")
@@ -270,17 +271,24 @@ def test_fields_that_disagree_are_refused(keys: tuple[str | int, ...], value: An
 
 ENCODER = {key: value for key, value in GOOD.items() if key != "kind"} | {"kind": "encoder"}
 RECURRENT = {"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm"}}
+
+
+def side(*layers: Any, **more: Any) -> dict[str, Any]:
+    """One side of a model that has two."""
+    return {"layers": list(layers), "final_norm": {"kind": "none"}} | more
+
+
 PAIR: dict[str, Any] = {
     "kind": "encoder_decoder", "vocab_size": 100, "context_length": 64, "d_model": 48,
-    "encoder": {"layers": [BLOCK]}, "decoder": {"layers": [BLOCK, BLOCK | {"cross_attention": ATTENTION}]},
+    "encoder": side(BLOCK), "decoder": side(BLOCK, BLOCK | {"cross_attention": ATTENTION}),
 }  # fmt: skip
 NGRAM = {"kind": "ngram", "vocab_size": 100, "context_length": 64, "n": 3, "d_model": 48}
 MEGABYTE: dict[str, Any] = {
     "kind": "megabyte", "context_length": 64, "patch_size": 8,
-    "global_model": {"d_model": 48, "layers": [BLOCK]}, "local_model": {"d_model": 16, "layers": [BLOCK]},
+    "global_model": side(BLOCK, d_model=48), "local_model": side(BLOCK, d_model=16),
 }  # fmt: skip
 VISION = {
-    "kind": "vision_encoder", "image_size": 32, "patch_size": 8, "d_model": 48, "layers": [BLOCK],
+    "kind": "vision_encoder", "image_size": 32, "patch_size": 8, "d_model": 48, **side(BLOCK),
     "head": {"kind": "none"},
 }  # fmt: skip
 MODELS = {
@@ -290,19 +298,22 @@ MODELS = {
 SINUSOIDAL = {"position": {"kind": "sinusoidal"}}
 ONE_HEAD = [BLOCK | {"mixer": attention(num_heads=1)}]
 BRIDGE = {"kind": "state"}
+RMS = {"kind": "rms"}
+UNREAD = "the decoder reads the encoder's states alone, so this is never trained"
+OR_CROSS = "or give a block of the decoder cross_attention"
 UNLIKE = "a bridge of states needs the same recurrent mixers in both stacks, layer by layer"
 
 
 def bridged(encoder: list[Any], decoder: list[Any]) -> dict[str, Any]:
-    return {"state_bridge": BRIDGE, "encoder": {"layers": encoder}, "decoder": {"layers": decoder}}
+    return {"state_bridge": BRIDGE, "encoder": side(*encoder), "decoder": side(*decoder)}
 
 
 IN_MODELS = [
     *(({"kind": kind, "d_model": 9, "embedding": SINUSOIDAL, "layers": ONE_HEAD},
        "d_model: 9 features cannot be paired for sinusoidal positions; use an even number")
       for kind in ("decoder", "encoder", "vision_encoder")),
-    ({"kind": "encoder_decoder", "d_model": 9, "embedding": SINUSOIDAL, "encoder": {"layers": ONE_HEAD},
-      "decoder": {"layers": [ONE_HEAD[0] | {"cross_attention": attention(num_heads=3)}]}},
+    ({"kind": "encoder_decoder", "d_model": 9, "embedding": SINUSOIDAL, "encoder": side(*ONE_HEAD),
+      "decoder": side(ONE_HEAD[0] | {"cross_attention": attention(num_heads=3)})},
      "d_model: 9 features cannot be paired for sinusoidal positions; use an even number"),
     # encoders
     ({"kind": "encoder", "d_model": 9, "layers": [RECURRENT | {"mixer": {"kind": "gru", "bidirectional": True}}]},
@@ -315,23 +326,23 @@ IN_MODELS = [
      "head: there is no kind 'language_model'; did you mean masked_language_model?"),
     ({"kind": "encoder", "head": {"kind": "classification"}}, "head.num_classes: is missing; give it a value"),
     # encoders with decoders
-    ({"kind": "encoder_decoder", "encoder": {"layers": [BLOCK, BLOCK | {"cross_attention": ATTENTION}]}},
+    ({"kind": "encoder_decoder", "encoder": side(BLOCK, BLOCK | {"cross_attention": ATTENTION})},
      "encoder.layers[1].cross_attention: there is no encoder to look at; leave it out, or use kind encoder_decoder"),
-    ({"kind": "encoder_decoder", "decoder": {"layers": [BLOCK, BLOCK | {"cross_attention": attention(num_heads=7)}]}},
+    ({"kind": "encoder_decoder", "decoder": side(BLOCK, BLOCK | {"cross_attention": attention(num_heads=7)})},
      "decoder.layers[1].cross_attention.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or give head_dim"),
-    ({"kind": "encoder_decoder", "encoder": {"layers": [BLOCK | {"mixer": attention(num_heads=7)}]}},
+    ({"kind": "encoder_decoder", "encoder": side(BLOCK | {"mixer": attention(num_heads=7)})},
      "encoder.layers[0].mixer.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or give head_dim"),
     ({"kind": "encoder_decoder",
-      "decoder": {"layers": [BLOCK | {"cross_attention": ATTENTION, "mixer": attention(pattern={"kind": "bigbird"})}]}},
+      "decoder": side(BLOCK | {"cross_attention": ATTENTION, "mixer": attention(pattern={"kind": "bigbird"})})},
      "decoder.layers[0].mixer.pattern: bigbird's random and last blocks look ahead, and a decoder must not; "
      "use strided, fixed or window, or an encoder"),
     ({"kind": "encoder_decoder",
-      "encoder": {"layers": [BLOCK | {"mixer": attention(position=RELATIVE, num_heads=h)} for h in (8, 4)]}},
+      "encoder": side(*(BLOCK | {"mixer": attention(position=RELATIVE, num_heads=h)} for h in (8, 4)))},
      "encoder.layers: one table serves all layers, and {'kind': 'relative_bias'} for 8 heads differs from "
      "{'kind': 'relative_bias'} for 4; make them equal"),
     ({"kind": "encoder_decoder", "source_vocab_size": 50},
      "source_vocab_size: a shared table has one vocabulary; leave it out, or use shared: false"),
-    ({"kind": "encoder_decoder", "decoder": {"layers": [BLOCK]}},
+    ({"kind": "encoder_decoder", "decoder": side(BLOCK)},
      "decoder.layers: no block of the decoder sees the source; "
      "give a block cross_attention, or state_bridge: {kind: state} to recurrent stacks"),
     *(({"kind": "encoder_decoder"} | bridged(*sides),
@@ -342,16 +353,33 @@ IN_MODELS = [
           ([RECURRENT], [RECURRENT | {"mixer": {"kind": "gru"}}]),
           ([RECURRENT | {"mixer": {"kind": "mamba"}}], [RECURRENT | {"mixer": {"kind": "mamba"}}]),
       )),
+    # what only the encoder's vectors pass is read by nobody where a bridge hands over states alone
+    ({"kind": "encoder_decoder"} | bridged([RECURRENT], [RECURRENT]) | {"encoder": side(RECURRENT, final_norm=RMS)},
+     f"encoder.final_norm: {UNREAD}; use kind none, {OR_CROSS}"),
+    ({"kind": "encoder_decoder"} | bridged([RECURRENT | {"feedforward": BLOCK["feedforward"]}], [RECURRENT]),
+     f"encoder.layers[0].feedforward: {UNREAD}; leave it out, {OR_CROSS}"),
+    *(({"kind": "encoder_decoder"} | bridged([RECURRENT, RECURRENT | {"wiring": {"kind": kind, "norm": RMS}}],
+                                             [RECURRENT, RECURRENT]),
+       f"encoder.layers[1].wiring.norm: {UNREAD}; use plain or pre_norm, {OR_CROSS}")
+      for kind in ("post_norm", "output_norm", "sandwich")),
+    # the end of a stack
+    *(({"kind": kind, "layers": [BLOCK | {"wiring": {"kind": wiring, "norm": RMS}}]},
+       "final_norm: is missing, and nothing else normalizes the sum of all layers; "
+       "give one, such as {kind: rms}, or say {kind: none}")
+      for kind in ("decoder", "encoder", "vision_encoder") for wiring in ("pre_norm", "parallel", "sandwich")),
+    ({"kind": "encoder_decoder", "encoder": {"layers": [BLOCK]}},
+     "encoder.final_norm: is missing, and nothing else normalizes the sum of all layers; "
+     "give one, such as {kind: rms}, or say {kind: none}"),
     # others
     ({"kind": "ngram", "head": {"tied": True}},
      "head.tied: the head reads 144 features and the embedding has 48; end hidden with 48, or leave tied out"),
     ({"kind": "ngram", "head": {"tied": True}, "hidden": [48, 50]},
      "head.tied: the head reads 50 features and the embedding has 48; end hidden with 48, or leave tied out"),
-    ({"kind": "megabyte", "global_model": {"d_model": 44, "layers": ONE_HEAD}},
+    ({"kind": "megabyte", "global_model": side(*ONE_HEAD, d_model=44)},
      "global_model.d_model: patch_size 8 does not divide 44; use a multiple, such as 48"),
     ({"kind": "megabyte", "context_length": 65},
      "context_length: patch_size 8 does not divide 65; use a multiple, such as 72"),
-    ({"kind": "megabyte", "local_model": {"d_model": 15, "layers": [BLOCK]}},
+    ({"kind": "megabyte", "local_model": side(BLOCK, d_model=15)},
      "local_model.layers[0].mixer.num_heads: 8 does not divide d_model 15; use 1, 3, 5 or give head_dim"),
     ({"kind": "megabyte", "local_model": {"d_model": 16, "layers": [RECURRENT | {"mixer": {"kind": "rnn",
       "bidirectional": True}}]}},
@@ -371,8 +399,44 @@ def test_the_good_model_of_each_kind_is_good(kind: str) -> None:
 @pytest.mark.parametrize(("fields", "message"), IN_MODELS)
 def test_what_a_model_cannot_be_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as caught:
-        spec.parse(MODELS[fields["kind"]] | fields)
+        spec.parse(
+            {key: value for key, value in MODELS[fields["kind"]].items() if key not in dropped(message)} | fields
+        )
     assert str(caught.value) == message
+
+
+def dropped(message: str) -> str:
+    """The key that is left out of a good model to get this message."""
+    return "final_norm" if message.startswith("final_norm: is missing") else ""
+
+
+def without(left_out: str, data: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key != left_out}
+
+
+def test_a_final_norm_is_left_out_where_it_is_said_or_not_needed() -> None:
+    """What is said stays said: a file, a copy and a fingerprint."""
+    said = spec.parse(GOOD | {"final_norm": {"kind": "none"}})
+    assert said.dump()["final_norm"] == {"kind": "none"}
+    assert spec.parse(said.dump()) == said == said.replace(name="")
+    post = [BLOCK | {"wiring": {"kind": "post_norm", "norm": RMS}}]
+    assert (
+        "final_norm" not in spec.parse({k: v for k, v in GOOD.items() if k != "final_norm"} | {"layers": post}).dump()
+    )
+    assert "final_norm" not in spec.parse(GOOD | {"layers": post, "final_norm": {"kind": "none"}}).dump()
+
+
+def test_a_single_expert_is_weighed_by_its_affinity() -> None:
+    """Renormalized, its weight would be 1 whatever the router says."""
+    experts = {"kind": "experts", "num_experts": 4, "expert": {"kind": "mlp", "d_ff": 8, "activation": "relu"}}
+    read = spec.parse(GOOD | {"layers": [BLOCK | {"feedforward": experts | {"experts_per_token": k}} for k in (1, 2)]})
+    assert [block.feedforward.router.renormalize for block in read.layers] == [False, True]
+    assert spec.parse(read.dump()) == read
+    router = {"kind": "softmax", "renormalize": True}
+    assert refusal((*LAYER, "feedforward"), experts | {"experts_per_token": 1, "router": router}) == (
+        "layers[3].feedforward.router.renormalize: the weight of a token's only expert would always be 1, "
+        "and the router never be trained; leave it out, as Switch does (Fedus 2021)"
+    )
 
 
 HUGE = [

@@ -30,7 +30,12 @@ def recipe(text_file: Path) -> Recipe:
         "feedforward": {"kind": "gated", "d_ff": 32, "activation": "silu"},
         "dropout": 0.1,
     }
-    spec = {"context_length": 16, "d_model": 16, "layers": [{"repeat": 2, "block": block}]}
+    spec = {
+        "context_length": 16,
+        "d_model": 16,
+        "layers": [{"repeat": 2, "block": block}],
+        "final_norm": {"kind": "none"},
+    }
     return Recipe(
         spec=spec,
         data=TextData(text=(str(text_file),), tokenizer="bytes"),

@@ -39,6 +39,7 @@ spec:
         dropout: 0.1
       feedforward: {{kind: gated, d_ff: 32, activation: silu}}
       dropout: 0.1
+  final_norm: {{kind: none}}
 data:
   text: [{text}]
   tokenizer: bytes
