@@ -7,24 +7,24 @@ from typing import Any
 from archetype.errors import SpecError
 from archetype.io.yaml import yaml_value
 from archetype.spec.base import Spec
-from archetype.spec.base import path as as_path
 from archetype.spec.block import Block
 from archetype.spec.layers import MAX_LAYERS, cycle, runs
 from archetype.spec.model import ModelSpec
 from archetype.spec.serialize import parse
 from archetype.spec.stack import Stack
 
-__all__ = ["assign", "differences"]
+__all__ = ["assign", "differences", "value_at"]
 
 Change = tuple[str, Any, Any]
+Key = str | slice | tuple[int, ...]  # a field, or items of a list
 ABSENT = "(absent)"
 
 
 def assign(spec: ModelSpec, assignments: list[str]) -> ModelSpec:
     """A copy of `spec` with every `path=value` applied and the whole checked anew.
 
-    A path is `d_model`, `layers[3].mixer.num_heads` or `layers[*].mixer.num_kv_heads`; a value is YAML;
-    `num_layers=N` cuts or repeats the stack's pattern.
+    A path is `d_model`, `layers[3].mixer.num_heads` or `layers[-1].mixer`; several layers at once are `layers[*]`,
+    `layers[::4]` or `layers[0,2]`. A value is YAML. `num_layers=N` cuts or repeats the stack's pattern.
     """
     data = _explicit(spec)
     for assignment in assignments:
@@ -46,12 +46,25 @@ def put(data: dict[str, Any], assignments: list[str]) -> None:
 
 
 def differences(a: ModelSpec, b: ModelSpec) -> list[Change]:
-    """Every field that differs, as (path, in a, in b); `layers[*]` where all layers change alike."""
-    uneven = set(_uneven(a)) | set(_uneven(b))
-    flat_a, flat_b = (dict(_leaves(_folded(_explicit(spec, full=True), uneven))) for spec in (a, b))
-    paths = list(flat_a) + [path for path in flat_b if path not in flat_a]
-    pairs = [(path, flat_a.get(path, ABSENT), flat_b.get(path, ABSENT)) for path in paths]
-    return [change for change in pairs if change[1] != change[2]]
+    """Every field that differs, as (path, in a, in b).
+
+    Layers that change alike are one entry: `layers[*]` for all, `layers[1::2]` for every second. Of a part whose kind
+    differs the kinds are all that is said; layers beyond the shorter stack are compared with its pattern.
+    """
+    return list(_compare(_explicit(a, full=True), _explicit(b, full=True), ""))
+
+
+def value_at(spec: ModelSpec, target: str) -> Any:
+    """What stands at a path, in the first of the items that it names."""
+    value: Any = _explicit(spec, full=True)
+    for key in _keys(target):
+        if key == "num_layers" and isinstance(value, dict) and "layers" in value:
+            return len(value["layers"])
+        try:
+            value = value[key if isinstance(key, str) else _items(key, value, target)[0]]
+        except (KeyError, TypeError):
+            raise SpecError(target, "is not in this specification", "archetype show --full lists its fields") from None
+    return value
 
 
 def _read(assignment: str) -> tuple[str, Any]:
@@ -73,74 +86,120 @@ def _explicit(spec: Spec, full: bool = False) -> dict[str, Any]:
     return data
 
 
-def _stack_at(spec: Spec, keys: Sequence[str | int]) -> tuple[Block, ...] | None:
+def _stack_at(spec: Spec, keys: Sequence[Key]) -> tuple[Block, ...] | None:
     """The layers of the model, or of the side of it that the keys name."""
     for key in keys:
         spec = getattr(spec, str(key), spec)
     return getattr(spec, "layers", None)
 
 
-def _uneven(spec: Spec, prefix: str = "") -> Iterator[str]:
-    """The prefixes of stacks whose layers are not all equal."""
-    for name in type(spec).model_fields:
-        match getattr(spec, name):
-            case Stack() as stack:
-                yield from _uneven(stack, f"{prefix}{name}.")
-            case [Block(), *_] as layers if len(set(layers)) > 1:
-                yield prefix
+def _compare(a: Any, b: Any, place: str) -> Iterator[Change]:
+    """The changes between two values at one place of two dumps."""
+    match a, b:
+        case dict(), dict():
+            if a.get("kind") != b.get("kind"):
+                yield f"{place}.kind".lstrip("."), a.get("kind", ABSENT), b.get("kind", ABSENT)
+                if place:
+                    return
+            for key in dict.fromkeys(key for key in (*a, *b) if key != "kind"):
+                if key == "layers" and key in a and key in b:
+                    yield from _compare_layers(a[key], b[key], place)
+                else:
+                    inner = f"{place}.{key}" if place else str(key)
+                    yield from _compare(a.get(key, ABSENT), b.get(key, ABSENT), inner)
+        case list(), list():
+            for index in range(max(len(a), len(b))):
+                old, new = (values[index] if index < len(values) else ABSENT for values in (a, b))
+                yield from _compare(old, new, f"{place}[{index}]")
+        case _ if a != b:
+            yield place, _shown(a), _shown(b)
 
 
-def _folded(data: dict[str, Any], uneven: set[str], prefix: str = "") -> dict[str, Any]:
-    """The same with every uniform stack as `num_layers` and one `layers[*]`."""
-    folded: dict[str, Any] = {}
-    for key, value in data.items():
-        if key == "layers" and prefix not in uneven:
-            folded |= {"num_layers": len(value), "layers[*]": value[0]}
-        else:
-            folded[key] = _folded(value, uneven, f"{prefix}{key}.") if isinstance(value, dict) else value
-    return folded
+def _shown(value: Any) -> Any:
+    """A whole part as its kind; everything else as it is."""
+    return value.get("kind", value) if isinstance(value, dict) else value
 
 
-def _leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    match data:
-        case dict():
-            for key, value in data.items():
-                yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
-        case list():
-            for index, value in enumerate(data):
-                yield from _leaves(value, f"{prefix}[{index}]")
-        case _:
-            yield prefix, data
+def _compare_layers(a: list[Any], b: list[Any], place: str) -> Iterator[Change]:
+    """The changes of a stack, those that several layers share as one."""
+    prefix, count = f"{place}." if place else "", max(len(a), len(b))
+    if len(a) != len(b):
+        yield f"{prefix}num_layers", len(a), len(b)
+    shared: dict[str, tuple[list[int], Change]] = {}
+    for index in range(count):
+        for change in _compare(a[index % len(a)], b[index % len(b)], ""):
+            shared.setdefault(repr(change), ([], change))[0].append(index)
+    for indices, (path, old, new) in shared.values():
+        yield f"{prefix}layers[{_index_text(indices, count)}].{path}", old, new
 
 
-def _keys(target: str) -> list[str | int]:
-    keys: list[str | int] = []
+def _index_text(indices: list[int], count: int) -> str:
+    """[0, 1, 2] of three -> *, [1, 3] of four -> 1::2, [0, 1] of four -> :2"""
+    if len(indices) == 1 and count > 1:
+        return str(indices[0])
+    step = indices[1] - indices[0] if len(indices) > 1 else 1
+    if indices != list(range(indices[0], indices[-1] + 1, step)):
+        return ",".join(map(str, indices))
+    start, stop = indices[0] or "", "" if indices[-1] + step >= count else indices[-1] + 1
+    if (start, stop, step) == ("", "", 1):
+        return "*"
+    return f"{start}:{stop}" if step == 1 else f"{start}:{stop}:{step}"
+
+
+def _keys(target: str) -> list[Key]:
+    keys: list[Key] = []
     for part in target.split("."):
-        match = re.fullmatch(r"(\w+)((?:\[(?:\d+|\*)\])*)", part)
+        match = re.fullmatch(r"(\w+)((?:\[[-\d:,*]+\])*)", part)
         if match is None:
             raise SpecError(target, "is not a path", "write it like layers[0].mixer.num_heads or layers[*].mixer")
         keys.append(match[1])
-        keys += [index if index == "*" else int(index) for index in re.findall(r"\[(\d+|\*)\]", match[2])]
+        keys += [_index(text, target) for text in re.findall(r"\[([^]]+)\]", match[2])]
     return keys
 
 
-def _assign(data: Any, keys: list[str | int], value: Any, target: str) -> None:
+def _index(text: str, target: str) -> slice | tuple[int, ...]:
+    """The items that one pair of brackets names."""
+    try:
+        if text == "*":
+            return slice(None)
+        if ":" in text:
+            return slice(*(int(bound) if bound else None for bound in text.split(":")))
+        return tuple(map(int, text.split(",")))
+    except (ValueError, TypeError):
+        raise SpecError(target, f"[{text}] names no items", "write [0], [-1], [0,2], [::4] or [*]") from None
+
+
+def _items(key: slice | tuple[int, ...], items: Any, target: str) -> list[int]:
+    """The places in a list that a key names."""
+    count = len(items) if isinstance(items, list) else 0
+    if isinstance(key, tuple):
+        missing = next((index for index in key if not -count <= index < count), None)
+        if missing is not None:
+            raise SpecError(target, f"there is no item {missing}", f"use 0 to {count - 1}, or * for all")
+        return [index % count for index in key]
+    if key.step == 0 or not (places := list(range(count))[key]):
+        raise SpecError(target, f"no item of {count} is named", "write [0], [-1], [0,2], [::4] or [*]")
+    return places
+
+
+def _assign(data: Any, keys: Sequence[Key | int], value: Any, target: str) -> None:
     key, rest = keys[0], keys[1:]
     if isinstance(data, list):
-        if key == "*":
-            for index in range(len(data)):
-                _assign(data, [index, *rest], value, target)
-            return
-        if not isinstance(key, int) or key >= len(data):
+        if isinstance(key, str):
             raise SpecError(target, f"there is no item {key}", f"use 0 to {len(data) - 1}, or * for all")
+        places: Sequence[Any] = [key] if isinstance(key, int) else _items(key, data, target)
     elif not isinstance(data, dict) or not isinstance(key, str):
-        raise SpecError(target, f"{as_path([key])} is inside a plain value", "shorten the path")
-    if rest:
-        if isinstance(data, dict) and not isinstance(data.get(key), dict | list):
-            data[key] = {}
-        _assign(data[key], rest, value, target)
+        where = f"[{','.join(map(str, key))}]" if isinstance(key, tuple) else "[*]" if isinstance(key, slice) else key
+        raise SpecError(target, f"{where} is inside a plain value", "shorten the path")
     else:
-        data[key] = value
+        places = [key]
+    for place in places:
+        if rest:
+            if isinstance(data, dict) and not isinstance(data.get(place), dict | list):
+                data[place] = {}
+            _assign(data[place], rest, value, target)
+        else:
+            data[place] = value
 
 
 def _restacked(layers: tuple[Block, ...], num_layers: Any, target: str) -> list[Any]:

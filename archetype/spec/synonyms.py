@@ -1,0 +1,51 @@
+"""Names of kinds that are usual elsewhere, for whoever writes them here."""
+
+from archetype.spec.base import nearest
+
+SYNONYMS = {
+    "attention": "self_attention multi_head_attention multihead mha mqa gqa grouped_query_attention causal_attention",
+    "latent": "mla latent_attention multi_head_latent_attention",
+    "mamba": "ssm s6 mamba1 selective_ssm state_space",
+    "experts": "moe mixture_of_experts sparse_moe switch",
+    "gated": "glu gated_mlp swiglu geglu reglu",
+    "mlp": "ffn feedforward feed_forward dense",
+    "rms": "rmsnorm rms_norm root_mean_square",
+    "layer": "layernorm layer_norm ln",
+    "batch": "batchnorm batch_norm bn",
+    "rotary": "rope roformer",
+    "alibi": "linear_bias linear_biases",
+    "relative_bias": "relative t5 t5_bias relative_position_bias bucketed",
+    "learned": "absolute learned_absolute wpe trained",
+    "sinusoidal": "sin sinusoid sincos fixed_sinusoidal",
+    "linear": "position_interpolation pi",
+    "dynamic": "ntk dynamic_ntk",
+    "window": "sliding sliding_window swa local local_attention",
+    "global_window": "longformer global",
+    "full": "dense global_attention all",
+    "pre_norm": "pre pre_ln prenorm pre_layernorm",
+    "post_norm": "post post_ln postnorm post_layernorm",
+    "sandwich": "sandwich_norm peri_ln peri_norm",
+    "parallel": "parallel_residual gpt_j",
+    "plain": "no_residual sequential",
+    "softmax": "topk top_k",
+    "masked_language_model": "mlm masked_lm",
+    "language_model": "lm causal_lm lm_head",
+    "classification": "classifier sequence_classification",
+    "xavier": "glorot xavier_uniform",
+    "normal": "gaussian",
+    "decoder": "gpt llama transformer causal decoder_only",
+    "encoder": "bert encoder_only",
+    "encoder_decoder": "seq2seq t5 bart",
+    "vision_encoder": "vit vision image_encoder",
+    "none": "no identity null absent",
+}
+ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu", "glu": "sigmoid"}
+
+
+def nearest_kind(name: str, kinds: "dict[str, object] | list[str]") -> str:
+    """The remedy for a kind that is none: what is meant by a name that is usual elsewhere, the closest, or all."""
+    word = name.lower().replace("-", "_").replace(" ", "_")
+    meant = next((kind for kind, words in SYNONYMS.items() if kind in kinds and word in words.split()), None)
+    if meant is None:
+        return nearest(name, kinds)
+    return f"write {meant} with activation: {ACTIVATIONS[word]}" if word in ACTIVATIONS else f"write {meant}"
