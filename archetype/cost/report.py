@@ -213,7 +213,7 @@ def cost_report(
         attention: count every pair of positions that is `computed`, masked or not, or only those that are `allowed`.
 
     Raises:
-        SpecError: the dtype or the way to count attention is unknown.
+        SpecError: the dtype or the way to count attention is unknown, or a size is not positive.
     """
     if attention not in ATTENTION:
         former = FORMER_ATTENTION.get(attention)
@@ -221,6 +221,9 @@ def cost_report(
         raise SpecError("attention", f"{attention!r} is not a way to count attention", remedy)
     if length is None or isinstance(model, spec.VisionEncoder):
         length = model.context_length
+    for name, count in (("batch", batch), ("length", length)):
+        if count < 1:
+            raise SpecError(name, f"{count} is too small", "use at least 1")
     bytes_of(dtype)
     rows = module_rows(model_cost(model), batch, length, attention)
     return CostReport(model, batch, length, dtype, attention, tuple(rows))
