@@ -1,5 +1,6 @@
 """Verbs on specifications alone; none of them loads torch."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,15 +87,35 @@ def diff(
 
 def set_(
     source: Spec,
-    assignments: Annotated[list[str], typer.Argument(metavar="PATH=VALUE...", help="Such as num_layers=6.")],
+    assignments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATH=VALUE]...", help="Such as num_layers=6 or layers[::4].mixer.pattern=full."),
+    ] = None,
+    match: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="B MEASURE", help="Solve one size for B's parameters, active, flops or state."),
+    ] = None,
+    solve: Annotated[
+        str | None, typer.Option(metavar="PATH", help="The size that --match changes.  [default: one that fits]")
+    ] = None,
     to: OptionalOutput = None,
     as_json: Json = False,
 ) -> None:
     """Print a changed copy of a specification, checked again."""
     from archetype.convert.source import open_spec
+    from archetype.errors import SpecError
     from archetype.spec import assign, to_json, to_yaml
 
-    spec = assign(open_spec(source), assignments)
+    if not assignments and match is None:
+        raise SpecError("set", "nothing is to be changed", "give PATH=VALUE, or --match B MEASURE")
+    spec = assign(open_spec(source), assignments or [])
+    if match is not None:
+        from archetype.cost.match import match as solved
+
+        result = solved(spec, open_spec(match[0]), match[1], solve)  # type: ignore[arg-type]
+        spec = result.spec
+        text = f"{result.path}: {result.before} -> {result.after}; {match[1]} {result.amount:,}, {match[0]} has"
+        print(f"{text} {result.target:,}", file=sys.stderr)
     text = to_json(spec) if as_json or (to and to.suffix == ".json") else to_yaml(spec)
     if to is None:
         print(text, end="")
@@ -104,8 +125,25 @@ def set_(
         atomic.write_bytes(to, text.encode())
 
 
-def schema() -> None:
+def explain(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Such as rotary, experts or pre_norm.")],
+) -> None:
+    """Print what a kind is, its source, and its fields with their defaults."""
+    from archetype.spec import describe
+
+    print(describe.explain(kind))
+
+
+def schema(
+    recipe: Annotated[bool, typer.Option("--recipe", help="Of training recipes instead.")] = False,
+) -> None:
     """Print the JSON Schema of specification files, for editors."""
     from archetype.spec import json_schema
 
+    if recipe:
+        from archetype.spec.serialize import SCHEMA_DIALECT
+        from archetype.training.recipe import Recipe
+
+        print_json(SCHEMA_DIALECT | {"title": "Archetype recipe"} | Recipe.model_json_schema())
+        return
     print_json(json_schema())

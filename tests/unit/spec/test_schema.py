@@ -1,6 +1,8 @@
 """The JSON Schema that editors check specification files with."""
 
 import copy
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +10,8 @@ from hypothesis import given, settings
 from jsonschema import Draft202012Validator
 
 from archetype import families, spec
+from archetype.errors import SpecError
+from archetype.spec import describe
 from tests.helpers.strategies import decoders
 
 
@@ -59,3 +63,38 @@ def test_a_misspelt_key_is_refused(key: str, data: dict[str, Any], schema: Draft
 @pytest.mark.parametrize("change", [{"d_model": 0}, {"d_model": "64"}, {"layers": []}, {"version": 2}, {"name": 3}])
 def test_a_wrong_value_is_refused(change: dict[str, Any], schema: Draft202012Validator) -> None:
     assert not schema.is_valid(families.preset("llama-tiny").dump() | change)
+
+
+def undescribed(schema: dict[str, Any]) -> list[tuple[str, str]]:
+    """Every property of a schema without a description."""
+    classes = {"": schema, **schema["$defs"]}
+    fields = [
+        (f"{name}.{field}", it) for name, cls in classes.items() for field, it in cls.get("properties", {}).items()
+    ]
+    assert len(fields) > 20
+    return [name for name, field in fields if not field.get("description")]
+
+
+def test_every_field_has_its_description() -> None:
+    """One for each attribute, next to it, and none for an attribute that is not there."""
+    assert undescribed(spec.json_schema()) == []
+    classes = [cls for _, cls in describe.kinds()] + [spec.Block, spec.Embedding, spec.Stack, spec.ProjectionBiases]
+    for cls in classes:
+        described = set(re.findall(r"^ {8}(\w+): ", (cls.__doc__ or "").partition("Attributes:")[2], re.MULTILINE))
+        assert described <= cls.model_fields.keys()
+    assert "Attributes:" not in str(spec.json_schema())
+
+
+def test_a_kind_is_explained_with_its_source_and_fields() -> None:
+    text = describe.explain("rotary")
+    assert text.startswith("rotary (mixer position)\n\nQueries and keys turned") and "(Su 2021)" in text
+    assert "| `theta` | `10000.0` | base of the frequencies. |" in text
+    assert "| `num_heads` | required | query heads, H. |" in describe.explain("attention")
+    assert describe.explain("none").count("(") >= 6  # of norms, positions, feed-forward parts, heads, ...
+    with pytest.raises(SpecError, match=r"^rope: there is no such kind; write rotary$"):
+        describe.explain("rope")
+
+
+def test_the_page_of_all_kinds_is_up_to_date() -> None:
+    """`python -m archetype.spec.describe > docs/kinds.md` writes it."""
+    assert Path("docs/kinds.md").read_text(encoding="utf-8") == describe.page()

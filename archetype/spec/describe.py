@@ -1,0 +1,109 @@
+"""What the fields of specifications mean, read from the `Attributes:` of the classes' docstrings.
+
+So each field is described beside it, once: in the JSON Schema, by `archetype explain`, and on the page of all kinds,
+which `python -m archetype.spec.describe` writes to docs/kinds.md. Nothing is read before one of them asks.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from archetype.errors import SpecError
+from archetype.spec.base import Spec
+from archetype.spec.model import MODELS
+from archetype.spec.part import Part
+from archetype.spec.synonyms import nearest_kind
+
+TITLE = """\
+# All kinds and their fields
+
+Written by `python -m archetype.spec.describe`; `archetype explain KIND` prints one of them.
+"""
+
+
+def summary(cls: type[Spec]) -> str:
+    """A class's docstring without its attributes."""
+    return inspect.cleandoc(cls.__doc__ or "").partition("Attributes:")[0].strip()
+
+
+def field_descriptions(cls: type[Spec]) -> dict[str, str]:
+    """What each field of a class means, its own and its bases'."""
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        section = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
+        for name, text in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE):
+            texts[name] = " ".join(text.split())
+    kind = {"kind": f"names it: {summary(cls).partition('.')[0].partition(chr(10))[0]}."}
+    return {name: text for name, text in (kind | texts).items() if name in cls.model_fields}
+
+
+def kinds() -> Iterator[tuple[str, type[Spec]]]:
+    """(role, class) of everything that a `kind` names, models first."""
+    yield from (("model", cls) for cls in MODELS.values())
+    for role in filter(_is_own, Part.__subclasses__()):
+        words = re.sub(r"(?<!^)(?=[A-Z])", " ", role.__name__).lower()
+        yield from ((words, cls) for cls in role.kinds.values())
+    for cls in _subclasses(Spec):
+        if "kind" in cls.model_fields and not issubclass(cls, Part) and cls not in MODELS.values() and _is_own(cls):
+            yield cls.__module__.rpartition(".")[2].replace("_", " "), cls
+
+
+def explain(kind: str) -> str:
+    """Everything of that name: what it is, its source, and its fields with their defaults.
+
+    Raises:
+        SpecError: there is none.
+    """
+    entries = [entry(role, cls) for role, cls in kinds() if cls.model_fields["kind"].default == kind]
+    if not entries:
+        names = list(dict.fromkeys(str(cls.model_fields["kind"].default) for _, cls in kinds()))
+        raise SpecError(kind[:60], "there is no such kind", nearest_kind(kind, names))
+    return "\n\n".join(entries)
+
+
+def entry(role: str, cls: type[Spec], heading: str = "") -> str:
+    """One kind as text."""
+    name = cls.model_fields["kind"].default if "kind" in cls.model_fields else cls.__name__
+    lines = [f"{heading}{name} ({role})", "", summary(cls)]
+    texts = field_descriptions(cls)
+    fields = {name: field for name, field in cls.model_fields.items() if name != "kind"}
+    if fields:
+        lines += ["", "| field | default | meaning |", "|---|---|---|"]
+        lines += [f"| `{name}` | {_default(field)} | {texts.get(name, '')} |" for name, field in fields.items()]
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """The page of all kinds, and of what has fields and no kind."""
+    others = (cls for cls in _subclasses(Spec) if "kind" not in cls.model_fields and _is_own(cls))
+    entries = [*kinds(), *(("no kind", cls) for cls in others if cls.model_fields and not cls.__name__.startswith("_"))]
+    return TITLE + "".join(f"\n{entry(role, cls, '## ')}\n" for role, cls in entries)
+
+
+def _is_own(cls: type[Spec]) -> bool:
+    """Whether it is a specification's, and not a recipe's or an extension's."""
+    return cls.__module__.startswith("archetype.spec.")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default is PydanticUndefined:
+        return "required"
+    value: Any = field.default.dump() if isinstance(field.default, Spec) else field.default
+    value = value.get("kind", value) if isinstance(value, dict) and set(value) == {"kind"} else value
+    if value == "":
+        return "empty"
+    return "absent" if value is None else f"`{value}`".replace("`False`", "`false`").replace("`True`", "`true`")
+
+
+def _subclasses(cls: type[Spec]) -> Iterator[type[Spec]]:
+    for child in cls.__subclasses__():
+        yield child
+        yield from _subclasses(child)
+
+
+if __name__ == "__main__":
+    print(page(), end="")
