@@ -32,6 +32,28 @@ class SpecError(ArchetypeError):
     """A specification, recipe or setting that is not possible."""
 
 
+class SpecErrors(SpecError):
+    """Several mistakes of one file, a line each.
+
+    Args:
+        errors: in the order of the file; the first also gives `place`, `cause` and `remedy`.
+    """
+
+    def __init__(self, errors: "list[SpecError]") -> None:
+        super().__init__(errors[0].place, errors[0].cause, errors[0].remedy)
+        self.errors = errors
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.errors))
+
+    def __reduce__(self) -> "tuple[type[SpecErrors], tuple[list[SpecError]]]":
+        return SpecErrors, (self.errors,)
+
+    def at(self, place: str) -> "SpecErrors":
+        """The same errors with `place` before each one's own."""
+        return SpecErrors([SpecError(f"{place}: {error.place}", error.cause, error.remedy) for error in self.errors])
+
+
 class CheckpointError(ArchetypeError):
     """Weights or a model folder that cannot be read or written as asked."""
 

@@ -65,7 +65,7 @@ class Format:
         try:
             model = self.keys.read(reader)
         except ValidationError as error:  # sizes that do not fit each other
-            raise explain(error).at(place) from None
+            raise explain(error, every=False).at(place) from None
         reader.finish()
         return model
 

@@ -10,7 +10,11 @@ ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid",
 
 
 class Swish(Spec):
-    """x * sigmoid(beta * x) (Ramachandran 2017); beta = 1 is `silu`."""
+    """x * sigmoid(beta * x) (Ramachandran 2017); beta = 1 is `silu`.
+
+    Attributes:
+        beta: steepness; 1 is `silu`.
+    """
 
     kind: Literal["swish"] = "swish"
     beta: Positive

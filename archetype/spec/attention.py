@@ -15,7 +15,14 @@ __all__ = ["Attention", "AttentionSizes", "OutputGate", "ProjectionBiases", "Que
 
 
 class ProjectionBiases(Spec):
-    """Which of the four projections add a bias."""
+    """Which of the four projections add a bias.
+
+    Attributes:
+        q: of the queries' projection.
+        k: of the keys' projection.
+        v: of the values' projection.
+        o: of the output projection.
+    """
 
     q: Flag = False
     k: Flag = False
@@ -43,6 +50,10 @@ class OutputGate(Spec):
     """What attention's result is multiplied by before the last projection: activation(x Wg) (Qiu 2025).
 
     Every feature has a number of its own, or all features of a head share one.
+
+    Attributes:
+        per: `feature`: every feature has a gate of its own; `head`: all features of a head share one.
+        activation: what makes the gate of x Wg.
     """
 
     per: Literal["feature", "head"] = "feature"
@@ -77,6 +88,24 @@ class Attention(Mixer):
     -c ... c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`, a learned logit of each head
     stands beside the scores in the softmax, and its weight goes to no value (gpt-oss). `query_scale` lets
     queries grow with their position. `dropout` falls on the weights.
+
+    Attributes:
+        num_heads: query heads, H.
+        num_kv_heads: key/value heads, K, a divisor of `num_heads` (absent: as many).
+        head_dim: features of each head, P (absent: d_model / num_heads).
+        bias: whether projections add a bias: true, false, or {q: true, ...}.
+        score: `dot`, a scaled product, or `additive`, w^T tanh(q + k).
+        scale: factor of scores (absent: 1 / sqrt(head_dim)).
+        softcap: c, where scores are bent to c tanh(s / c) (absent: they are not).
+        clip_qkv: bound of queries, keys and values (absent: none).
+        qk_norm: norm of queries and keys.
+        qk_norm_over: whether `qk_norm` is over each head's features, or over those of all heads together.
+        qk_norm_after_rope: whether `qk_norm` comes after the rotation.
+        sinks: a learned logit of each head beside the scores, whose weight goes to no value.
+        gate: what the result is multiplied by before the output projection (absent: nothing).
+        position: how attention itself knows positions.
+        pattern: which pairs of positions are seen.
+        dropout: of the attention weights, while training.
     """
 
     renamed: ClassVar[dict[str, str]] = {"clip": "clip_qkv"}

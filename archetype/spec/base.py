@@ -3,22 +3,25 @@
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, NoReturn, Self
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, ClassVar, NoReturn, Self, cast, get_args
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     SerializationInfo,
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
-    model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
-from archetype.errors import SpecError
+from archetype.errors import SpecError, SpecErrors
 
 __all__ = ["Spec", "fingerprint"]
 
@@ -55,17 +58,17 @@ class Spec(BaseModel):
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
         Spec.field_names |= set(cls.model_fields)
 
-    @model_validator(mode="before")
     @classmethod
-    def _refuse_unknown_keys(cls, data: Any) -> Any:
-        if isinstance(data, Mapping):
-            for key in data:
-                if key not in cls.model_fields:
-                    if (name := cls.renamed.get(key)) is not None:
-                        invalid(key, f"is now called {name}", f"write {name}")
-                    names = list(cls.model_fields)
-                    invalid(str(key), "is not a known key", nearest(str(key), names))
-        return data
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Its JSON Schema with what its docstring says of each field."""
+        from archetype.spec.describe import field_descriptions, summary
+
+        reference = handler(schema)
+        definition = handler.resolve_ref_schema(reference)
+        definition["description"] = summary(cls)
+        for name, text in field_descriptions(cls).items():
+            definition["properties"][name]["description"] = text
+        return reference
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
@@ -99,12 +102,12 @@ class Spec(BaseModel):
         """Check plain data and make it a specification.
 
         Raises:
-            SpecError: names the first field that is wrong, why, and what would be right.
+            SpecError: names each field that is wrong, why, and what would be right.
         """
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise explain(error) from None
+            raise explain(with_known_keys(error, cls)) from None
 
     def replace(self, **fields: Any) -> Self:
         """A copy with some fields replaced, checked anew."""
@@ -124,18 +127,96 @@ def invalid(place: str, cause: str, remedy: str = "") -> NoReturn:
     raise PydanticCustomError("invalid", template, {"place": place, "cause": cause, "remedy": remedy})
 
 
-def explain(error: ValidationError) -> SpecError:
-    """The first finding of pydantic, as place, cause and remedy."""
-    details = error.errors(include_url=False)
-    first = details[0]
-    if isinstance(first["input"], dict):  # where a plain value or a mapping may stand, who read the mapping knows more
-        first = next((d for d in details[1:] if _keys(d)[: len(_keys(first))] == _keys(first)), first)
-    place = path(_keys(first))
-    cause, remedy = _in_words(first)
-    if first["type"] == "invalid":
-        inner = str(first["ctx"]["place"])
-        place = f"{place}.{inner}" if place and inner and not inner.startswith("[") else place + inner
-    return SpecError(place, cause, remedy)
+def explain(error: ValidationError, every: bool = True) -> SpecError:
+    """What pydantic noticed, as place, cause and remedy: one mistake, or all, those of repeated layers in the first."""
+    details: list[ErrorDetails] = []
+    for detail in error.errors(include_url=False):
+        keys = _keys(detail)
+        other = next((d for d in details if _is_of_union(d) and _keys(d) == keys[: len(_keys(d))]), None)
+        if other is None:
+            details.append(detail)
+        elif isinstance(other["input"], dict):  # a plain value or a mapping may stand there, and this one read it
+            details[details.index(other)] = detail
+    mistakes: dict[tuple[str, str, str], SpecError] = {}
+    for detail in details:
+        place, (cause, remedy) = path(_keys(detail)), _in_words(detail)
+        if detail["type"] == "invalid":
+            inner = str(detail["ctx"]["place"])
+            place = f"{place}.{inner}" if place and inner and not inner.startswith("[") else place + inner
+        mistakes.setdefault((re.sub(r"\[\d+\]", "", place), cause, remedy), SpecError(place, cause, remedy))
+    errors = list(mistakes.values())
+    if len(errors) > MAX_MISTAKES:
+        errors = [*errors[:MAX_MISTAKES], SpecError("", f"and {len(errors) - MAX_MISTAKES} more mistakes")]
+    return SpecErrors(errors) if every and len(errors) > 1 else errors[0]
+
+
+def _is_of_union(detail: ErrorDetails) -> bool:
+    """Whether it is about one of several types that may stand in a place, whose name then ends the location."""
+    return detail["type"] != "invalid" and bool(detail["loc"]) and _keys(detail)[-1:] != list(detail["loc"][-1:])
+
+
+def with_known_keys(error: ValidationError, cls: type[Spec]) -> ValidationError:
+    """The same error of reading `cls`, with the remedy for each key that is not known."""
+    lines: list[InitErrorDetails] = []
+    misspelt: set[tuple[Any, ...]] = set()
+    for detail in error.errors(include_url=False):
+        kind: Any = detail["type"]
+        loc, words = detail["loc"], detail.get("ctx", {})
+        if kind in ("extra_forbidden", "invalid_key"):
+            *above, key = loc
+            owner, loc = _class_at(cls, above), tuple(above)
+            meant = owner.renamed.get(str(key))
+            cause, remedy = f"is now called {meant}", f"write {meant}"
+            if meant is None:
+                cause, remedy = "is not a known key", nearest(str(key), owner.model_fields)
+                meant = remedy.removeprefix("did you mean ").removesuffix("?")
+            misspelt.add((*above, meant))
+            kind, words = "invalid", {"place": str(key), "cause": cause, "remedy": remedy}
+        if kind == "invalid":
+            kind = PydanticCustomError("invalid", "{cause}; {remedy}", words)
+        lines.append(InitErrorDetails(type=kind, loc=loc, input=detail["input"], ctx=words))
+    lines = [line for line in lines if line["type"] != "missing" or line.get("loc") not in misspelt]
+    return ValidationError.from_exception_data(error.title, lines)
+
+
+def _class_at(cls: type[Spec], steps: Sequence[str | int]) -> type[Spec]:
+    """The class of the mapping that these steps lead to: fields, indices, and names of a union's members."""
+    members: list[type[Spec]] = []
+    for step in steps:
+        if step in cls.model_fields:
+            members = list(_classes_in(cls.model_fields[str(step)].annotation))
+            cls = members[0] if members else cls
+        else:
+            cls = next((member for member in members if step in (member.__name__, _kind_of(member))), cls)
+    return cls
+
+
+def _classes_in(annotation: Any) -> Iterator[type[Spec]]:
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _classes_in(argument)
+
+
+def _kind_of(cls: type[Spec]) -> str:
+    field = cls.model_fields.get("kind")
+    return "" if field is None else str(field.default)
+
+
+class Named:
+    """Metadata of a union by `kind`: a word alone stands for the member of that name with all its defaults."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(as_mapping, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        members = handler(cast(CoreSchema, schema.get("schema", schema)))
+        return {"anyOf": [members, {"enum": list(members["discriminator"]["mapping"])}]}
+
+
+def as_mapping(value: Any) -> Any:
+    """A word as the mapping that it stands for: rotary is {kind: rotary}."""
+    return {"kind": value} if isinstance(value, str) else value
 
 
 def _keys(detail: ErrorDetails) -> list[str | int]:
@@ -165,6 +246,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"use one of {', '.join(valid)}"
 
 
+MAX_SHOWN = 60  # characters of a value in a message
+MAX_MISTAKES = 20  # of a file, a line each
 WHOLE, FINITE = ("{} is not a whole number", "give a whole number"), ("{} is not a finite number", "give a number")
 BOOLEAN = ("{} is neither true nor false", "use true or false")
 MAPPING = ("{} is not a mapping", "write it as {{key: value, ...}}")
@@ -188,15 +271,21 @@ WORDS = {  # pydantic's types of errors: cause and remedy
 
 def _in_words(detail: ErrorDetails) -> tuple[str, str]:
     value = detail["input"]
-    shown = repr(value) if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
+    shown = cut(value)
     context = detail.get("ctx", {})
     if detail["type"] == "invalid":
         return str(context["cause"]), str(context["remedy"])
     if detail["type"] in ("union_tag_invalid", "literal_error"):
-        tag, valid = context.get("tag", value), str(context.get("expected_tags", context.get("expected")))
-        cause = f"there is no kind {tag!r}" if "tag" in context else f"{shown} is not a choice"
-        return cause, nearest(str(tag), valid.replace("'", "").replace(" or ", ", ").split(", "))
-    if detail["type"] not in WORDS:
-        return f"{shown}: {detail['msg']}", ""
-    cause, remedy = WORDS[detail["type"]]
+        from archetype.spec.synonyms import nearest_kind
+
+        tag, valid = str(context.get("tag", value)), str(context.get("expected_tags", context.get("expected")))
+        cause = f"there is no kind {cut(tag)}" if "tag" in context else f"{shown} is not a choice"
+        return cause, nearest_kind(tag, valid.replace("'", "").replace(" or ", ", ").split(", "))
+    cause, remedy = WORDS.get(detail["type"], ("{} cannot stand here", "archetype schema says what can"))
     return cause.format(shown), remedy.format(**context)
+
+
+def cut(value: Any) -> str:
+    """A value as a message shows it, long ones without their middle."""
+    shown = repr(value) if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
+    return shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN // 2]}...{shown[-MAX_SHOWN // 2 :]}"

@@ -25,7 +25,11 @@ class Wiring(Part):
 
 @part
 class PreNorm(Wiring):
-    """x + F(norm(x)) for each content in turn (Xiong 2020)."""
+    """x + F(norm(x)) for each content in turn (Xiong 2020).
+
+    Attributes:
+        norm: of each content's input.
+    """
 
     normalizes_input: ClassVar[bool] = True
     kind: Literal["pre_norm"] = "pre_norm"
@@ -34,7 +38,11 @@ class PreNorm(Wiring):
 
 @part
 class PostNorm(Wiring):
-    """norm(x + F(x)) for each content in turn (Vaswani 2017)."""
+    """norm(x + F(x)) for each content in turn (Vaswani 2017).
+
+    Attributes:
+        norm: of the sum with the residual.
+    """
 
     normalizes_output: ClassVar[bool] = True
     kind: Literal["post_norm"] = "post_norm"
@@ -43,7 +51,11 @@ class PostNorm(Wiring):
 
 @part
 class SandwichNorm(Wiring):
-    """x + norm'(F(norm(x))) for each content in turn (Ding 2021; Gemma 2)."""
+    """x + norm'(F(norm(x))) for each content in turn (Ding 2021; Gemma 2).
+
+    Attributes:
+        norm: of each content's input and of its output.
+    """
 
     normalizes_input: ClassVar[bool] = True
     normalizes_output: ClassVar[bool] = True
@@ -53,7 +65,11 @@ class SandwichNorm(Wiring):
 
 @part
 class OutputNorm(Wiring):
-    """x + norm(F(x)) for each content in turn (Liu 2021, Swin v2; OLMo 2)."""
+    """x + norm(F(x)) for each content in turn (Liu 2021, Swin v2; OLMo 2).
+
+    Attributes:
+        norm: of each content's output.
+    """
 
     normalizes_output: ClassVar[bool] = True
     kind: Literal["output_norm"] = "output_norm"
@@ -62,7 +78,12 @@ class OutputNorm(Wiring):
 
 @part
 class ParallelResidual(Wiring):
-    """x + mixer(norm(x)) + feedforward(norm'(x)) (GPT-J; Chowdhery 2022); a shared norm serves both."""
+    """x + mixer(norm(x)) + feedforward(norm'(x)) (GPT-J; Chowdhery 2022); a shared norm serves both.
+
+    Attributes:
+        norm: of the contents' inputs.
+        shared_norm: whether one norm serves both.
+    """
 
     normalizes_input: ClassVar[bool] = True
     kind: Literal["parallel"] = "parallel"
@@ -87,6 +108,14 @@ class Block(Spec):
     """One layer. `cross_attention` attends to an encoder's output.
 
     What each content gives is dropped out, and multiplied by `residual_scale` (Granite), before it is added.
+
+    Attributes:
+        wiring: where norms and residuals stand.
+        mixer: what mixes positions.
+        cross_attention: what attends to an encoder's output (absent: nothing).
+        feedforward: what works on each position alone.
+        dropout: of what each content adds, while training.
+        residual_scale: factor of what each content adds.
     """
 
     renamed: ClassVar[dict[str, str]] = {"cross": "cross_attention"}

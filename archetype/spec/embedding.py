@@ -16,6 +16,13 @@ class Embedding(Spec):
 
     With `norm_first` the norm stands before positions and types are added (BlenderbotSmall).
     Types say which part of the input a token belongs to (Devlin 2018); where nothing says it, all are of the first.
+
+    Attributes:
+        position: vectors of positions that are added.
+        scale: factor of the tokens' vectors.
+        num_token_types: vectors of types, one of which is added (0: none).
+        norm: of the sum.
+        dropout: of what the norm gives, while training.
     """
 
     renamed: ClassVar[dict[str, str]] = {"token_types": "num_token_types"}
@@ -28,6 +35,10 @@ class Embedding(Spec):
 
 
 class PairEmbedding(Embedding):
-    """Of an encoder and a decoder: one table for both where `shared`, else one each."""
+    """Of an encoder and a decoder: one table for both where `shared`, else one each.
+
+    Attributes:
+        shared: one table for encoder and decoder.
+    """
 
     shared: Flag = True

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from archetype.spec.base import Flag, NotNegative, Positive, Size, Spec, invalid
+from archetype.spec.base import Flag, Named, NotNegative, Positive, Size, Spec, invalid
 from archetype.spec.feedforward import Expert, FeedForward
 from archetype.spec.part import part
 
@@ -19,6 +19,12 @@ class _Router(Spec):
     expert is added where experts are chosen and nowhere else (DeepSeek-AI 2024b, equation 16), or to the
     logits before (Kolibri); training leaves it.
     A `bias` of the logits is an ordinary one (gpt-oss).
+
+    Attributes:
+        renormalize: whether the chosen weights are divided by their sum.
+        scale: factor of the weights.
+        expert_bias: whether a number for each expert is added where experts are chosen.
+        bias: whether the logits have a bias.
     """
 
     renamed: ClassVar[dict[str, str]] = {"correction": "expert_bias"}
@@ -41,7 +47,7 @@ class SigmoidRouter(_Router):
     kind: Literal["sigmoid"] = "sigmoid"
 
 
-Router = Annotated[SoftmaxRouter | SigmoidRouter, Field(discriminator="kind")]
+Router = Annotated[SoftmaxRouter | SigmoidRouter, Field(discriminator="kind"), Named()]
 
 
 class ExpertGroups(Spec):
@@ -49,6 +55,11 @@ class ExpertGroups(Spec):
 
     A group is worth what its best expert is (DeepSeek-AI 2024, section 2.2.2), or its `top_k_in_group` ones together
     (DeepSeek-AI 2024b, section 2.1.2).
+
+    Attributes:
+        num_groups: groups of experts, a divisor of `num_experts`.
+        groups_per_token: groups that a token chooses.
+        top_k_in_group: best experts whose sum a group is worth.
     """
 
     renamed: ClassVar[dict[str, str]] = {"best": "top_k_in_group"}
@@ -65,6 +76,16 @@ class MixtureOfExperts(FeedForward):
     `balance_loss` weighs the auxiliary loss E sum_e f_e p_e, with f_e the share of the choices that fell on expert e
     and p_e its mean share of a token's affinities (Fedus 2021, equation 4); it is 1 where all experts are chosen alike.
     Absent: the `router` is a softmax whose chosen weights are renormalized; not that of a single expert per token.
+
+    Attributes:
+        num_experts: experts, E.
+        experts_per_token: experts that a token chooses, k.
+        expert: the form of each expert.
+        shared: an expert that every token has (absent: none).
+        shared_gate: whether the shared expert is multiplied by the sigmoid of a logit.
+        router: how a token's experts are chosen and weighed.
+        groups: groups that are chosen first (absent: none).
+        balance_loss: weight of the load-balancing loss.
     """
 
     kind: Literal["experts"] = "experts"

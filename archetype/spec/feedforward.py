@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from archetype.spec.activation import Activation
-from archetype.spec.base import Flag, Positive, Size, Spec, WideSize
+from archetype.spec.base import Flag, Named, Positive, Size, Spec, WideSize
 from archetype.spec.part import ByKind, Part, part
 
 __all__ = ["MLP", "EightThirds", "Expert", "FeedForward", "GatedMLP", "NoFeedForward"]
@@ -16,7 +16,11 @@ class FeedForward(Part):
 
 
 class EightThirds(Spec):
-    """8/3 of d_model, rounded up to a multiple: a gated block as large as a plain one of 4 d (Shazeer 2020)."""
+    """8/3 of d_model, rounded up to a multiple: a gated block as large as a plain one of 4 d (Shazeer 2020).
+
+    Attributes:
+        multiple_of: what the width is rounded up to a multiple of.
+    """
 
     kind: Literal["eight_thirds"] = "eight_thirds"
     multiple_of: Size = 256
@@ -26,6 +30,14 @@ Width = WideSize | EightThirds
 
 
 class _Projected(FeedForward):
+    """Base of parts that project to a hidden width and back.
+
+    Attributes:
+        d_ff: hidden features, F: a number, or {kind: eight_thirds}.
+        activation: the nonlinearity: its name, or {kind: swish, beta: ...}.
+        bias: whether the projections add a bias.
+    """
+
     d_ff: Width
     activation: Activation
     bias: Flag = False
@@ -52,6 +64,10 @@ class GatedMLP(_Projected):
 
     Activation sigmoid is GLU, relu ReGLU, gelu GeGLU, silu SwiGLU. A `limit` l holds gate(x) below l and up(x) within
     -l ... l; `unit_offset` multiplies by 1 + up(x) (gpt-oss has both).
+
+    Attributes:
+        limit: bound of the gate from above, and of up(x) on both sides (absent: none).
+        unit_offset: whether the gate multiplies 1 + up(x).
     """
 
     kind: Literal["gated"] = "gated"
@@ -59,7 +75,7 @@ class GatedMLP(_Projected):
     unit_offset: Flag = False
 
 
-Expert = Annotated[MLP | GatedMLP, Field(discriminator="kind")]
+Expert = Annotated[MLP | GatedMLP, Field(discriminator="kind"), Named()]
 
 
 @part

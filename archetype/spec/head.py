@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from archetype.spec.activation import Activation
-from archetype.spec.base import Flag, Positive, Probability, Size, Spec
+from archetype.spec.base import Flag, Named, Positive, Probability, Size, Spec
 from archetype.spec.norm import AnyNorm, NoNorm
 
 __all__ = [
@@ -15,7 +15,12 @@ __all__ = [
 
 
 class HeadTransform(Spec):
-    """A layer as wide as the model and its norm, before the logits (BERT as a decoder)."""
+    """A layer as wide as the model and its norm, before the logits (BERT as a decoder).
+
+    Attributes:
+        activation: the layer's nonlinearity.
+        norm: of what it gives.
+    """
 
     activation: Activation = "gelu"
     norm: AnyNorm = NoNorm()
@@ -25,6 +30,13 @@ class LanguageModelHead(Spec):
     """Logits over the vocabulary, perhaps of transformed vectors; `tied` multiplies by the embedding's own table.
 
     Vectors are multiplied by `scale` first (T5); `softcap` bends a logit z to c tanh(z / c) (Gemma 2).
+
+    Attributes:
+        tied: whether logits are products with the embedding's own table.
+        bias: whether a bias is added to the logits.
+        scale: factor of the vectors.
+        softcap: c, where logits are bent to c tanh(z / c) (absent: they are not).
+        transform: a layer before the logits (absent: none).
     """
 
     kind: Literal["language_model"] = "language_model"
@@ -36,7 +48,14 @@ class LanguageModelHead(Spec):
 
 
 class MaskedLanguageModelHead(Spec):
-    """Logits of hidden tokens: a layer as wide as the model, its norm, then the vocabulary (Devlin 2018)."""
+    """Logits of hidden tokens: a layer as wide as the model, its norm, then the vocabulary (Devlin 2018).
+
+    Attributes:
+        activation: the layer's nonlinearity.
+        norm: of what it gives.
+        tied: whether logits are products with the embedding's own table.
+        bias: whether a bias is added to the logits.
+    """
 
     kind: Literal["masked_language_model"] = "masked_language_model"
     activation: Activation = "gelu"
@@ -46,7 +65,12 @@ class MaskedLanguageModelHead(Spec):
 
 
 class ClassificationHead(Spec):
-    """Logits of `num_classes` for a whole text or image, from its pooled vector."""
+    """Logits of `num_classes` for a whole text or image, from its pooled vector.
+
+    Attributes:
+        num_classes: classes, Y.
+        dropout: of the pooled vector, while training.
+    """
 
     renamed: ClassVar[dict[str, str]] = {"classes": "num_classes"}
     kind: Literal["classification"] = "classification"
@@ -60,5 +84,5 @@ class NoHead(Spec):
     kind: Literal["none"] = "none"
 
 
-EncoderHead = Annotated[MaskedLanguageModelHead | ClassificationHead | NoHead, Field(discriminator="kind")]
-VisionHead = Annotated[ClassificationHead | NoHead, Field(discriminator="kind")]
+EncoderHead = Annotated[MaskedLanguageModelHead | ClassificationHead | NoHead, Field(discriminator="kind"), Named()]
+VisionHead = Annotated[ClassificationHead | NoHead, Field(discriminator="kind"), Named()]

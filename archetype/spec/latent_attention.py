@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from archetype.spec.attention import AttentionSizes
-from archetype.spec.base import Flag, Positive, Probability, Size, Spec, invalid
+from archetype.spec.base import Flag, Named, Positive, Probability, Size, Spec, invalid
 from archetype.spec.mixer import Mixer
 from archetype.spec.norm import RMSNorm, VectorNorm
 from archetype.spec.part import part
@@ -21,13 +21,17 @@ class DirectQuery(Spec):
 
 
 class LowRankQuery(Spec):
-    """Queries through a narrow vector of `rank` features, which is normalized."""
+    """Queries through a narrow vector of `rank` features, which is normalized.
+
+    Attributes:
+        rank: features of the narrow vector.
+    """
 
     kind: Literal["low_rank"] = "low_rank"
     rank: Size
 
 
-Query = Annotated[DirectQuery | LowRankQuery, Field(discriminator="kind")]
+Query = Annotated[DirectQuery | LowRankQuery, Field(discriminator="kind"), Named()]
 
 
 @part
@@ -37,6 +41,19 @@ class LatentAttention(Mixer):
     The latent c = norm(x Wdkv) has `kv_lora_rank` features; a head's key is [c Wuk, rope(x Wkr)], its value c Wuv; the
     turned part of `qk_rope_head_dim` features is shared by all heads. A state holds c and the turned part only. Absent:
     `scale` is 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim).
+
+    Attributes:
+        num_heads: heads, H.
+        query: how queries are made.
+        kv_lora_rank: features of the latent, C.
+        qk_nope_head_dim: features of a head's query and key that are not rotated.
+        qk_rope_head_dim: rotated features of a head's query and key, R.
+        v_head_dim: features of a head's value, Q.
+        position: the rotation.
+        norm: of the latent, and of a low-rank query.
+        bias: whether the down projections and the output projection add a bias.
+        scale: factor of scores (absent: 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim)).
+        dropout: of the attention weights, while training.
     """
 
     kind: Literal["latent"] = "latent"

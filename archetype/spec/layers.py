@@ -15,7 +15,13 @@ MAX_GROUP = 64  # the longest pattern of layers that a file writes as one group
 
 
 class Repeat(Spec):
-    """`block`, or the group `blocks` in turn, `repeat` times."""
+    """`block`, or the group `blocks` in turn, `repeat` times.
+
+    Attributes:
+        repeat: how many times.
+        block: one layer.
+        blocks: several layers in turn.
+    """
 
     repeat: Size = 1
     block: Block | None = None

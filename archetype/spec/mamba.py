@@ -18,6 +18,16 @@ class Mamba(Mixer):
 
     E = expand * d_model channels, each with `state_size` numbers that decay by exp(delta A); delta, B and C follow the
     token. Absent: `dt_rank` is d_model / 16, rounded up. `norm` is of B, C and what delta is made of (Jamba).
+
+    Attributes:
+        expand: inner channels for each feature of d_model.
+        state_size: numbers that each channel holds, Z.
+        conv_kernel: positions that the convolution reads.
+        dt_rank: rank of the step sizes' projection (absent: d_model / 16, rounded up).
+        conv_bias: whether the convolution adds a bias.
+        bias: whether the input and output projections add a bias.
+        dt_min: smallest step size at the start.
+        dt_max: largest step size at the start.
     """
 
     kind: Literal["mamba"] = "mamba"

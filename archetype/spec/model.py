@@ -26,7 +26,12 @@ SCHEMA_VERSION = 1
 
 
 class _Model(Spec):
-    """Fields and questions that all models share."""
+    """Fields and questions that all models share.
+
+    Attributes:
+        version: of the file format.
+        name: what the model is called; it changes no number.
+    """
 
     version: Literal[1] = 1
     name: str = ""
@@ -35,7 +40,7 @@ class _Model(Spec):
     @classmethod
     def _version_is_known(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("version", SCHEMA_VERSION) != SCHEMA_VERSION:
-            cause = f"schema version {data['version']!r} is unknown here"
+            cause = f"schema version {data['version']!r:.40} is unknown here"
             invalid("version", cause, f"this Archetype reads version {SCHEMA_VERSION}")
         return data
 
@@ -69,7 +74,18 @@ class _Model(Spec):
 
 
 class Decoder(EndsWithNorm, _Model):
-    """A stack in which no position sees a later one; it predicts the next token."""
+    """A stack in which no position sees a later one; it predicts the next token.
+
+    Attributes:
+        vocab_size: tokens of the vocabulary, V.
+        context_length: longest text, in tokens.
+        d_model: features of each vector, D.
+        embedding: how tokens become vectors.
+        layers: blocks in turn, of which {repeat: n, block: ...} writes several.
+        final_norm: of what the last layer gives; said with {kind: none} where a pre-norm stack has none.
+        head: how vectors become logits.
+        initialization: how weights are drawn.
+    """
 
     kind: Literal["decoder"] = "decoder"
     vocab_size: WideSize
@@ -91,6 +107,17 @@ class Encoder(EndsWithNorm, _Model):
     """A stack in which every position sees every other; it understands a text that is whole (Devlin 2018).
 
     `pooler` adds a layer with tanh on the first token's vector, which stands for the text.
+
+    Attributes:
+        vocab_size: tokens of the vocabulary, V.
+        context_length: longest text, in tokens.
+        d_model: features of each vector, D.
+        embedding: how tokens become vectors.
+        layers: blocks in turn, of which {repeat: n, block: ...} writes several.
+        final_norm: of what the last layer gives; said with {kind: none} where a pre-norm stack has none.
+        pooler: a layer with tanh on the first token's vector.
+        head: what is answered for the vectors.
+        initialization: how weights are drawn.
     """
 
     kind: Literal["encoder"] = "encoder"
@@ -121,6 +148,18 @@ class EncoderDecoder(_Model):
 
     The decoder sees the source through the `cross_attention` of its blocks, through a `state_bridge`, or both.
     `source_vocab_size` is the encoder's where the embeddings are not shared (absent: the same).
+
+    Attributes:
+        vocab_size: tokens of the target's vocabulary, V.
+        source_vocab_size: tokens of the source's, where embeddings are not shared (absent: the same).
+        context_length: longest text on either side, in tokens.
+        d_model: features of each vector, D.
+        embedding: how tokens become vectors.
+        encoder: the stack that reads the source.
+        decoder: the stack that writes the target.
+        state_bridge: hands the encoder's last states to the decoder (absent: it does not).
+        head: how vectors become logits.
+        initialization: how weights are drawn.
     """
 
     renamed: ClassVar[dict[str, str]] = {"bridge": "state_bridge"}
@@ -178,6 +217,16 @@ class NGram(_Model):
     """The next token from the `n` newest, through layers of tanh (Bengio 2003); n = 1 is the bigram model.
 
     `hidden` are the layers' widths. Before a text's start stand vectors of zeros.
+
+    Attributes:
+        vocab_size: tokens of the vocabulary, V.
+        context_length: longest text, in tokens.
+        n: newest tokens that are read.
+        d_model: features of each vector, D.
+        hidden: widths of the hidden layers.
+        activation: their nonlinearity.
+        head: how vectors become logits.
+        initialization: how weights are drawn.
     """
 
     kind: Literal["ngram"] = "ngram"
@@ -208,6 +257,15 @@ class MegaByte(_Model):
 
     A byte's vector has 1 / patch_size of the global model's width for the global model, which reads whole patches, and
     the local model's width for the local one, to which a projection of the global model's output is added.
+
+    Attributes:
+        vocab_size: values of a byte, V.
+        context_length: longest text, in bytes.
+        patch_size: bytes of a patch, J.
+        global_model: the stack over patches.
+        local_model: the stack over a patch's bytes.
+        head: how vectors become logits.
+        initialization: how weights are drawn.
     """
 
     kind: Literal["megabyte"] = "megabyte"
@@ -242,6 +300,19 @@ class VisionEncoder(EndsWithNorm, _Model):
 
     A `class_token` before the patches stands for the picture; without it the mean of the patches does. `pooler` adds a
     layer with tanh on it.
+
+    Attributes:
+        image_size: height and width of a picture, in pixels.
+        patch_size: height and width of a patch, in pixels.
+        num_channels: of a picture.
+        d_model: features of each vector, D.
+        class_token: whether a learned vector stands before the patches.
+        embedding: how patches become vectors.
+        layers: blocks in turn, of which {repeat: n, block: ...} writes several.
+        final_norm: of what the last layer gives; said with {kind: none} where a pre-norm stack has none.
+        pooler: a layer with tanh on the pooled vector.
+        head: what is answered for the picture.
+        initialization: how weights are drawn.
     """
 
     renamed: ClassVar[dict[str, str]] = {"channels": "num_channels"}

@@ -23,6 +23,12 @@ class LayerNorm(Norm):
     """(x - mean) / sqrt(variance + eps) * weight + bias (Ba 2016).
 
     Without a `weight` it is 1 (OLMo); `unit_offset` multiplies by 1 + weight (Nemotron).
+
+    Attributes:
+        eps: added to the variance.
+        bias: whether a learned vector is added.
+        weight: whether a learned vector multiplies.
+        unit_offset: whether 1 + weight multiplies.
     """
 
     kind: Literal["layer"] = "layer"
@@ -41,6 +47,11 @@ class RMSNorm(Norm):
     """x / sqrt(mean(x^2) + eps) * weight (Zhang 2019).
 
     Without a `weight` it is 1 (nanochat); `unit_offset` multiplies by 1 + weight (Gemma).
+
+    Attributes:
+        eps: added to the mean square.
+        weight: whether a learned vector multiplies.
+        unit_offset: whether 1 + weight multiplies.
     """
 
     kind: Literal["rms"] = "rms"
@@ -59,6 +70,10 @@ class BatchNorm(Norm):
 
     In training by the batch's own mean and variance, of which a running mean with weight `momentum` on the newest is
     kept; in evaluation by what was kept.
+
+    Attributes:
+        eps: added to the variance.
+        momentum: weight of the newest batch in the running mean and variance.
     """
 
     per_vector: ClassVar[bool] = False

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo, ValidationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from archetype.errors import SpecError
-from archetype.spec.base import Spec, invalid, nearest
+from archetype.spec.base import Spec, as_mapping, cut, invalid, with_known_keys
+from archetype.spec.synonyms import nearest_kind
 
 __all__ = ["ByKind", "Part", "part"]
 
@@ -79,15 +80,18 @@ class ByKind:
         kinds = self.kinds()
         if isinstance(value, tuple(kinds.values())):
             return cast(Part, value)
+        value = as_mapping(value)
         if not isinstance(value, Mapping):
-            shown = repr(value) if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
-            invalid("", f"{shown} is not a mapping", "write it as {key: value, ...}")
+            invalid("", f"{cut(value)} is not a mapping", "write it as {key: value, ...}, or as the name of its kind")
         if "kind" not in value:
             invalid("", "its kind is missing", "start it with kind: NAME")
         cls = kinds.get(str(value["kind"]))
         if cls is None:
-            invalid("", f"there is no kind {value['kind']!r}", nearest(str(value["kind"]), kinds))
-        return cls.model_validate(value)
+            invalid("", f"there is no kind {cut(value['kind'])}", nearest_kind(str(value["kind"]), list(kinds)))
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise with_known_keys(error, cls) from None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         serializer = core_schema.plain_serializer_function_ser_schema(_dump, info_arg=True)
@@ -100,7 +104,13 @@ class ByKind:
             # a reference of its own, so that every class stands once among the schema's definitions
             reference = {"ref": f"{cls.__module__}.{cls.__qualname__}:{id(cls)}"}
             references.append(handler(cast(CoreSchema, {**cls.__pydantic_core_schema__, **reference})))
-        return {"oneOf": references}
+        words = [kind for kind, cls in self.kinds().items() if _has_defaults(cls)]
+        return {"oneOf": references + ([{"enum": words}] if words else [])}
+
+
+def _has_defaults(cls: type[Part]) -> bool:
+    """Whether its name alone says all of it."""
+    return not any(field.is_required() for field in cls.model_fields.values())
 
 
 def _dump(value: Part, info: SerializationInfo) -> dict[str, Any]:

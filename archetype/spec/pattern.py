@@ -26,6 +26,9 @@ class Window(Pattern):
     """The newest `size` positions, itself included: i - size < j <= i (Child 2019; Mistral).
 
     Where both directions are seen: size / 2 positions on each side, |i - j| <= size / 2 (Beltagy 2020).
+
+    Attributes:
+        size: positions that are seen.
     """
 
     kind: Literal["window"] = "window"
@@ -34,7 +37,11 @@ class Window(Pattern):
 
 @part
 class Strided(Pattern):
-    """The newest `stride` positions, and every `stride`-th before them (Child 2019, section 4.2)."""
+    """The newest `stride` positions, and every `stride`-th before them (Child 2019, section 4.2).
+
+    Attributes:
+        stride: near positions, and the distance of the far ones.
+    """
 
     kind: Literal["strided"] = "strided"
     stride: Size
@@ -42,7 +49,12 @@ class Strided(Pattern):
 
 @part
 class Fixed(Pattern):
-    """The positions of its own block of `stride`, and the last `num_summary` of all (Child 2019, section 4.2)."""
+    """The positions of its own block of `stride`, and the last `num_summary` of all (Child 2019, section 4.2).
+
+    Attributes:
+        stride: positions of a block.
+        num_summary: positions at the end of each block that all see.
+    """
 
     renamed: ClassVar[dict[str, str]] = {"summary": "num_summary"}
     kind: Literal["fixed"] = "fixed"
@@ -63,6 +75,11 @@ class GlobalWindow(Pattern):
 
     With `global_projections` the global tokens look through queries, keys and values of their own, as Longformer's
     published weights have them.
+
+    Attributes:
+        size: positions of the window.
+        num_global_tokens: tokens at the start that see all and are seen by all.
+        global_projections: whether global tokens have queries, keys and values of their own.
     """
 
     renamed: ClassVar[dict[str, str]] = {"global_tokens": "num_global_tokens"}
@@ -79,6 +96,14 @@ class BigBird(Pattern):
     Of `global_blocks` the larger half stands at the start. The random blocks of each row are drawn from `seed`, the
     layer and the number of blocks, among those that the row would not see otherwise. A text of at most
     `dense_up_to_blocks` blocks is seen whole.
+
+    Attributes:
+        block: positions of a block.
+        window_blocks: neighbouring blocks that are seen, its own included; odd.
+        random_blocks: blocks that are drawn for each row.
+        global_blocks: blocks at start and end that see all and are seen by all.
+        dense_up_to_blocks: blocks up to which a text is seen whole.
+        seed: of the random blocks.
     """
 
     renamed: ClassVar[dict[str, str]] = {"full_up_to": "dense_up_to_blocks"}

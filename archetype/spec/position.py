@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from archetype.spec.base import MAX_SIZE, Flag, Length, Positive, Size, Spec, invalid
+from archetype.spec.base import MAX_SIZE, Flag, Length, Named, Positive, Size, Spec, invalid
 from archetype.spec.part import ByKind, Part, part
 
 __all__ = [
@@ -30,7 +30,11 @@ class NoPosition(EmbeddingPosition, MixerPosition):
 
 @part
 class Learned(EmbeddingPosition):
-    """A table of `context_length` vectors, added to the token's, after `offset` unused ones (RoBERTa has 2)."""
+    """A table of `context_length` vectors, added to the token's, after `offset` unused ones (RoBERTa has 2).
+
+    Attributes:
+        offset: unused vectors before the first position's.
+    """
 
     kind: Literal["learned"] = "learned"
     offset: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
@@ -42,6 +46,11 @@ class Sinusoidal(EmbeddingPosition):
 
     `interleaved`: in turn, as the paper has them; else all sines before all cosines (its authors' tensor2tensor).
     Positions are counted from `offset` (fairseq has 2).
+
+    Attributes:
+        theta: base of the wavelengths.
+        interleaved: sines and cosines in turn, or all sines first.
+        offset: the first position's number.
     """
 
     kind: Literal["sinusoidal"] = "sinusoidal"
@@ -57,14 +66,23 @@ class NoScaling(Spec):
 
 
 class LinearScaling(Spec):
-    """Every frequency divided by `factor` (Chen 2023, position interpolation)."""
+    """Every frequency divided by `factor` (Chen 2023, position interpolation).
+
+    Attributes:
+        factor: what frequencies are divided by.
+    """
 
     kind: Literal["linear"] = "linear"
     factor: Positive
 
 
 class DynamicScaling(Spec):
-    """Theta grows with this request's length past `original_context_length` (NTK-aware, dynamic)."""
+    """Theta grows with this request's length past `original_context_length` (NTK-aware, dynamic).
+
+    Attributes:
+        factor: how far the context is stretched.
+        original_context_length: tokens up to which nothing is scaled.
+    """
 
     kind: Literal["dynamic"] = "dynamic"
     factor: Positive
@@ -76,6 +94,16 @@ class YarnScaling(Spec):
 
     `attention_factor` multiplies cos and sin; absent, it is 0.1 ln(factor) + 1, or the quotient of that with
     `mscale` and with `mscale_all_dim` before the logarithm where both are given (DeepSeek-V2).
+
+    Attributes:
+        factor: how far the context is stretched.
+        original_context_length: tokens of the context that was trained.
+        beta_fast: turns within it from which on frequencies stay as they are.
+        beta_slow: turns within it up to which they are divided by `factor`.
+        mscale: numerator's weight in the factor on cos and sin.
+        mscale_all_dim: denominator's weight in that factor.
+        attention_factor: that factor itself (absent: 0.1 ln(factor) + 1).
+        truncate: whether the ramp's ends are whole pairs.
     """
 
     kind: Literal["yarn"] = "yarn"
@@ -90,7 +118,14 @@ class YarnScaling(Spec):
 
 
 class Llama3Scaling(Spec):
-    """Wavelengths beyond a band divided by `factor`, within it blended, below it kept (Llama 3.1)."""
+    """Wavelengths beyond a band divided by `factor`, within it blended, below it kept (Llama 3.1).
+
+    Attributes:
+        factor: what low frequencies are divided by.
+        low_frequency_factor: turns within the original context below which a frequency is low.
+        high_frequency_factor: turns above which it stays as it is.
+        original_context_length: tokens of the context that was trained.
+    """
 
     kind: Literal["llama3"] = "llama3"
     factor: Positive
@@ -107,7 +142,7 @@ class Llama3Scaling(Spec):
 
 
 RotaryScaling = Annotated[
-    NoScaling | LinearScaling | DynamicScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind")
+    NoScaling | LinearScaling | DynamicScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind"), Named()
 ]
 
 
@@ -117,6 +152,13 @@ class Rotary(MixerPosition):
 
     Half-split pairs are (p, p + R/2); interleaved pairs are (2p, 2p + 1). `dim` rotates only the first R of the
     head's features (absent: all of them). `reversed` turns the other way (nanochat).
+
+    Attributes:
+        theta: base of the frequencies.
+        dim: features of a head that are rotated, R (absent: all).
+        interleaved: pairs are (2p, 2p + 1) and not (p, p + R/2).
+        reversed: whether the rotation goes the other way.
+        scaling: how frequencies are changed for longer texts.
     """
 
     kind: Literal["rotary"] = "rotary"
@@ -151,6 +193,10 @@ class RelativeBias(MixerPosition):
 
     Half of a direction's buckets hold one distance each, the others grow logarithmically up to `max_distance`. Where
     both directions are seen, each has half of the buckets. One table serves all layers of a stack.
+
+    Attributes:
+        num_buckets: buckets of distances, of both directions together.
+        max_distance: distance from which on all share the last bucket.
     """
 
     kind: Literal["relative_bias"] = "relative_bias"

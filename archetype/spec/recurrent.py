@@ -10,7 +10,11 @@ __all__ = ["GRU", "LSTM", "RNN"]
 
 
 class _Recurrent(Mixer):
-    """`bidirectional`: half of the features read the text from its end (Schuster 1997); for encoders only."""
+    """`bidirectional`: half of the features read the text from its end (Schuster 1997); for encoders only.
+
+    Attributes:
+        bidirectional: half of the features read the text from its end.
+    """
 
     bidirectional: Flag = False
 
@@ -24,7 +28,11 @@ class _Recurrent(Mixer):
 
 @part
 class RNN(_Recurrent):
-    """h' = f(W x + b + U h + c), f = tanh or relu (Elman 1990; Mikolov 2010)."""
+    """h' = f(W x + b + U h + c), f = tanh or relu (Elman 1990; Mikolov 2010).
+
+    Attributes:
+        activation: the nonlinearity f.
+    """
 
     kind: Literal["rnn"] = "rnn"
     activation: Literal["tanh", "relu"] = "tanh"

@@ -8,10 +8,14 @@ from pydantic import TypeAdapter
 
 from archetype.errors import SpecError
 from archetype.io.yaml import mapping_to_yaml, read_mapping
-from archetype.spec.base import Spec, nearest
+from archetype.spec.base import Spec, cut
 from archetype.spec.model import MODELS, ModelSpec
+from archetype.spec.synonyms import nearest_kind
 
 __all__ = ["json_schema", "parse", "read", "to_json", "to_yaml"]
+
+
+SCHEMA_DIALECT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 
 
 def read(file: Path) -> ModelSpec:
@@ -28,7 +32,7 @@ def parse(data: Any) -> ModelSpec:
         raise SpecError("", f"a specification is a mapping, not {type(data).__name__}", "write it as key: value lines")
     kind = data.get("kind", "decoder")
     if not isinstance(kind, str) or kind not in MODELS:
-        raise SpecError("kind", f"there is no kind {kind!r} of model", nearest(str(kind), MODELS))
+        raise SpecError("kind", f"there is no kind {cut(kind)} of model", nearest_kind(str(kind), list(MODELS)))
     return cast(ModelSpec, MODELS[kind].parse(data))
 
 
@@ -45,4 +49,4 @@ def to_json(spec: Spec) -> str:
 def json_schema() -> dict[str, Any]:
     """A JSON Schema of specification files, for editors."""
     schema = TypeAdapter(ModelSpec).json_schema(mode="validation")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Archetype specification"} | schema
+    return SCHEMA_DIALECT | {"title": "Archetype specification"} | schema

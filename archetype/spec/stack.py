@@ -36,14 +36,23 @@ class EndsWithNorm(Spec):
 
 
 class Stack(EndsWithNorm):
-    """One side of a model that has two."""
+    """One side of a model that has two.
+
+    Attributes:
+        layers: blocks in turn, of which {repeat: n, block: ...} writes several.
+        final_norm: of what the last layer gives.
+    """
 
     layers: Layers
     final_norm: AnyNorm = NoNorm()
 
 
 class SizedStack(Stack):
-    """One side of a model whose sides differ in width."""
+    """One side of a model whose sides differ in width.
+
+    Attributes:
+        d_model: features of each vector, D.
+    """
 
     d_model: Size
 

@@ -42,7 +42,7 @@ def read_unknown(values: dict[str, Any], shapes: Shapes, place: str = "config.js
     try:
         model, wirings = _model(info, tensors)
     except ValidationError as error:
-        raise explain(error).at(place) from None
+        raise explain(error, every=False).at(place) from None
     rules = partial(inferred_rules, info, tensors, wirings)
     return family_as_read(info.type, values, model, rules, _report(info, tensors))
 

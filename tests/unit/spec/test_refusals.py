@@ -1,12 +1,16 @@
 """What is wrong with a specification is said in one line: the place, the cause, the remedy."""
 
 import copy
-from typing import Any
+import pickle
+from collections.abc import Iterator
+from typing import Any, get_args
 
 import pytest
 
 from archetype import spec
-from archetype.errors import SpecError
+from archetype.errors import SpecError, SpecErrors
+from archetype.spec import base
+from archetype.spec.synonyms import SYNONYMS
 
 ATTENTION: dict[str, Any] = {"kind": "attention", "num_heads": 8}
 BLOCK: dict[str, Any] = {
@@ -93,13 +97,13 @@ IMPOSSIBLE = [
      "encoder_decoder, ngram, megabyte, vision_encoder"),
     (("kind",), "encoder-decoder", "kind: there is no kind 'encoder-decoder' of model; did you mean encoder_decoder?"),
     ((*LAYER, "wiring", "norm", "kind"), "rmsnorm",
-     "layers[3].wiring.norm: there is no kind 'rmsnorm'; did you mean rms?"),
+     "layers[3].wiring.norm: there is no kind 'rmsnorm'; write rms"),
     ((*LAYER, "wiring", "norm"), {"eps": 1e-5},
      "layers[3].wiring.norm: its kind is missing; start it with kind: NAME"),
-    ((*LAYER, "wiring", "norm"), "rms",
-     "layers[3].wiring.norm: 'rms' is not a mapping; write it as {key: value, ...}"),
+    ((*LAYER, "wiring", "norm"), ["rms"],
+     "layers[3].wiring.norm: a list is not a mapping; write it as {key: value, ...}, or as the name of its kind"),
     (POSITION, {"kind": "rotary", "scaling": {"kind": "ntk", "factor": 2}},
-     "layers[3].mixer.position.scaling: there is no kind 'ntk'; use one of none, linear, dynamic, yarn, llama3"),
+     "layers[3].mixer.position.scaling: there is no kind 'ntk'; write dynamic"),
     ((*MIXER, "kind"), "atention", "layers[3].mixer: there is no kind 'atention'; did you mean attention?"),
     ((*MIXER, "qk_norm"), {"kind": "batch"},
      "layers[3].mixer.qk_norm: there is no kind 'batch'; use one of layer, rms, none"),
@@ -483,3 +487,125 @@ def test_a_changed_copy_is_checked_anew() -> None:
 def test_nothing_in_a_specification_can_be_set() -> None:
     with pytest.raises(ValueError, match="frozen"):
         spec.Attention(num_heads=8).num_heads = 4  # type: ignore[misc]
+
+
+def test_a_word_stands_for_its_kind() -> None:
+    """Wherever a kind may stand: of open sets, and of unions."""
+    words = {"position": "rotary", "qk_norm": "rms", "pattern": "full"}
+    mappings = {field: {"kind": kind} for field, kind in words.items()}
+    for initialization, scaling in (("xavier", "none"), ({"kind": "xavier"}, {"kind": "none"})):
+        read = [
+            spec.parse(GOOD | {"initialization": initialization, "layers": [BLOCK | {"mixer": ATTENTION | fields}]})
+            for fields in (words, mappings)
+        ]
+        assert read[0] == read[1]
+        rotary = {"position": {"kind": "rotary", "scaling": scaling}}
+        assert spec.parse(GOOD | {"layers": [BLOCK | {"mixer": ATTENTION | rotary}]}).layers[0].mixer.position.scaling
+    encoder = spec.parse(ENCODER | {"head": "none", "layers": [BLOCK | {"mixer": "gru", "feedforward": "none"}]})
+    assert (encoder.head, encoder.layers[0].mixer) == (spec.NoHead(), spec.GRU())
+    for field in ("wiring", "mixer"):
+        assert refusal((*LAYER, field), "pre_norm" if field == "wiring" else "attention") in (
+            "layers[3].wiring.norm: is missing; give it a value",
+            "layers[3].mixer.num_heads: is missing; give it a value",
+        )
+
+
+USUAL_NAMES = [
+    ((*LAYER, "feedforward"), "moe", "experts"),
+    ((*LAYER, "feedforward"), "swiglu", "gated with activation: silu"),
+    ((*LAYER, "feedforward"), "FFN", "mlp"),
+    (MIXER, "gqa", "attention"),
+    (MIXER, "MLA", "latent"),
+    (POSITION, "rope", "rotary"),
+    ((*MIXER, "pattern"), "sliding-window", "window"),
+    ((*LAYER, "wiring"), "pre_ln", "pre_norm"),
+    ((*LAYER, "wiring", "norm"), "layernorm", "layer"),
+    (("final_norm",), "RMSNorm", "rms"),
+    (("embedding", "position"), "absolute", "learned"),
+    (("initialization",), "glorot", "xavier"),
+]
+
+
+def test_usual_names_of_kinds_name_the_right_one() -> None:
+    for keys, name, kind in USUAL_NAMES:
+        for value in (name, {"kind": name}):
+            assert refusal(keys, value) == f"{base.path(keys)}: there is no kind {name!r}; write {kind}"
+
+
+def test_every_usual_name_means_a_kind_that_there_is() -> None:
+    """And none of them is a kind itself."""
+    kinds = {kind for role in spec.Part.__subclasses__() for kind in role.kinds} | set(MODELS)
+    unions = (spec.Router, spec.RotaryScaling, spec.Initialization, spec.EncoderHead, spec.Query)
+    kinds |= {cls.model_fields["kind"].default for union in unions for cls in get_args(get_args(union)[0])}
+    assert SYNONYMS.keys() <= kinds | {"language_model"}
+    assert all(len(words.split()) == len(set(words.split())) for words in SYNONYMS.values())
+
+
+def test_all_mistakes_of_a_file_are_said_at_once() -> None:
+    """A line each; of a block that is repeated, once."""
+    wrong = BLOCK | {"mixer": {"kind": "attention", "num_heads": -1, "scal": 2}, "feedforward": {"kind": "moe", "d": 1}}
+    data = {key: value for key, value in GOOD.items() if key != "vocab_size"}
+    data |= {"layers": [{"repeat": 30, "block": wrong}, BLOCK | {"dropout": 1}], "vocab_sise": 9, "head": {"tied": "x"}}
+    with pytest.raises(SpecErrors) as caught:
+        spec.parse(data)
+    assert sorted(str(caught.value).split("\n")) == [
+        "head.tied: 'x' is neither true nor false; use true or false",
+        "layers[0].feedforward: there is no kind 'moe'; write experts",
+        "layers[0].mixer.num_heads: -1 is too small; use more than 0",
+        "layers[0].mixer.scal: is not a known key; did you mean scale?",
+        "layers[30].dropout: 1 is too large; use less than 1.0",
+        "vocab_sise: is not a known key; did you mean vocab_size?",
+    ]
+    assert str(caught.value.at("a.yaml")).count("a.yaml: ") == 6
+    assert pickle.loads(pickle.dumps(caught.value)).errors[0].place == caught.value.place
+    many = [BLOCK | {f"key{number}": 1} for number in range(50)]
+    lines = refusal(("layers",), many).split("\n")
+    assert (len(lines), lines[-1]) == (21, "and 30 more mistakes")
+
+
+JUNK = [
+    None,
+    True,
+    -1,
+    10**30,
+    1.5,
+    float("nan"),
+    "x" * 5000,
+    b"x",
+    [],
+    [[]],
+    {},
+    {"kind": 3},
+    {"kind": "x" * 400},
+    {3: 4},
+]
+PYDANTIC = ("Input should", "Value error", "Field required", "Extra inputs", "valid string", "Keys should", "unable to")
+
+
+def places(data: Any) -> Iterator[tuple[str | int, ...]]:
+    """Every place of a specification."""
+    for key in data if isinstance(data, dict) else range(len(data)):
+        yield (key,)
+        if isinstance(data[key], dict | list):
+            yield from ((key, *inner) for inner in places(data[key]))
+
+
+def test_no_sentence_is_pydantics_and_no_line_is_long() -> None:
+    """Junk of every type in every place of a specification with every default written out."""
+    full = spec.parse(GOOD).dump(full=True) | {"layers": [spec.parse(GOOD).layers[0].dump(full=True)]}
+    refused = 0
+    for keys in places(full):
+        for value in JUNK:
+            data = copy.deepcopy(full)
+            branch = data
+            for key in keys[:-1]:
+                branch = branch[key]
+            branch[keys[-1]] = value
+            try:
+                spec.parse(data)
+            except SpecError as error:
+                refused += 1
+                lines = str(error).split("\n")
+                assert max(map(len, lines)) <= 300, lines
+                assert not any(words in line for words in PYDANTIC for line in lines), lines
+    assert refused > 500

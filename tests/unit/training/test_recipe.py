@@ -45,7 +45,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"schedule": of_kind("cosin")}, "schedule: there is no kind 'cosin'; did you mean cosine?"),
     ({"data": {"validation_fraction": 1.5}}, "data.validation_fraction: 1.5 is too large; use less than 0.9"),
     ({"data": of_kind("image")}, "data: there is no kind 'image'; did you mean images?"),
-    ({"data": "text.txt"}, "data: 'text.txt' is not a mapping; write it as {key: value, ...}"),
+    ({"data": "text.txt"}, "data: there is no kind 'text.txt'; use one of corpus, pairs, images"),
     ({"objective": of_kind("next_tokn")}, "objective: there is no kind 'next_tokn'; did you mean next_token?"),
     ({"dtype": "bfloat61"}, "dtype: 'bfloat61' is not a choice; did you mean bfloat16?"),
 ]  # fmt: skip
