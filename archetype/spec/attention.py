@@ -61,7 +61,12 @@ class OutputGate(Spec):
 
 
 class QueryScale(Spec):
-    """Queries times 1 + beta ln(1 + floor(i / length)) at position i, which sharpens them in long texts (Llama 4)."""
+    """Queries times 1 + beta ln(1 + floor(i / length)) at position i, which sharpens them in long texts (Llama 4).
+
+    Attributes:
+        beta: how much queries grow.
+        length: tokens after which they grow once more.
+    """
 
     beta: Positive
     length: Length
@@ -103,6 +108,7 @@ class Attention(Mixer):
         qk_norm_after_rope: whether `qk_norm` comes after the rotation.
         sinks: a learned logit of each head beside the scores, whose weight goes to no value.
         gate: what the result is multiplied by before the output projection (absent: nothing).
+        query_scale: how queries grow with their position (absent: they do not).
         position: how attention itself knows positions.
         pattern: which pairs of positions are seen.
         dropout: of the attention weights, while training.

@@ -22,6 +22,7 @@ class Embedding(Spec):
         scale: factor of the tokens' vectors.
         num_token_types: vectors of types, one of which is added (0: none).
         norm: of the sum.
+        norm_first: whether the norm stands before positions and types are added.
         dropout: of what the norm gives, while training.
     """
 

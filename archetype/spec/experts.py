@@ -24,6 +24,7 @@ class _Router(Spec):
         renormalize: whether the chosen weights are divided by their sum.
         scale: factor of the weights.
         expert_bias: whether a number for each expert is added where experts are chosen.
+        expert_bias_on: whether that number is added to affinities or to logits.
         bias: whether the logits have a bias.
     """
 

@@ -19,6 +19,16 @@ class GatedDeltaNet(Mixer):
     `num_key_heads` heads of values. The decay a_t and the rate b_t, between 0 and 1, follow the token; with
     `negative_eigenvalues` the rate reaches 2 (Grazzi 2024). A norm with `eps` and a gate stand behind. A text is read
     `chunk_size` tokens at a time, which changes no result.
+
+    Attributes:
+        num_heads: heads of values, H.
+        num_key_heads: heads of queries and keys, a divisor of `num_heads` (absent: as many).
+        head_dim: features of a head's query and key, P.
+        v_head_dim: features of a head's value, Q.
+        conv_kernel: positions that the convolution reads.
+        chunk_size: tokens that are read as one product.
+        negative_eigenvalues: whether corrections reach twice as far.
+        eps: added to the mean square by the norm behind the gate.
     """
 
     kind: Literal["gated_delta_net"] = "gated_delta_net"

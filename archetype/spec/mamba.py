@@ -28,6 +28,7 @@ class Mamba(Mixer):
         bias: whether the input and output projections add a bias.
         dt_min: smallest step size at the start.
         dt_max: largest step size at the start.
+        norm: of B, C and what delta is made of.
     """
 
     kind: Literal["mamba"] = "mamba"

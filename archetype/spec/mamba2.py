@@ -19,6 +19,19 @@ class Mamba2(Mixer):
     Each of `num_heads` heads has `head_dim` channels with `state_size` numbers each, which decay by exp(delta A). The
     heads of each of `num_groups` groups share B and C. A text is read `chunk_size` tokens at a time, which changes no
     result. `eps` is of the norm behind the gate, which takes each group alone.
+
+    Attributes:
+        num_heads: heads, H.
+        head_dim: channels of each head, P.
+        state_size: numbers that each channel holds, Z.
+        num_groups: groups of heads that share B and C.
+        conv_kernel: positions that the convolution reads.
+        chunk_size: tokens that are read as one product.
+        conv_bias: whether the convolution adds a bias.
+        bias: whether the input and output projections add a bias.
+        eps: added to the mean square by the norm behind the gate.
+        dt_min: smallest step size at the start.
+        dt_max: largest step size at the start.
     """
 
     kind: Literal["mamba2"] = "mamba2"

@@ -11,7 +11,12 @@ __all__ = ["ShortConvolution"]
 
 @part
 class ShortConvolution(Mixer):
-    """out(c * conv(b * x)) with [b, c, x] = in(u), over the newest `conv_kernel` tokens (Liquid AI 2025, LFM2)."""
+    """out(c * conv(b * x)) with [b, c, x] = in(u), over the newest `conv_kernel` tokens (Liquid AI 2025, LFM2).
+
+    Attributes:
+        conv_kernel: positions that the convolution reads.
+        bias: whether the projections and the convolution add a bias.
+    """
 
     kind: Literal["short_convolution"] = "short_convolution"
     conv_kernel: Size = 3
