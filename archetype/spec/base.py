@@ -61,13 +61,10 @@ class Spec(BaseModel):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Its JSON Schema with what its docstring says of each field."""
-        from archetype.spec.describe import field_descriptions, summary
+        from archetype.spec.describe import add_descriptions
 
         reference = handler(schema)
-        definition = handler.resolve_ref_schema(reference)
-        definition["description"] = summary(cls)
-        for name, text in field_descriptions(cls).items():
-            definition["properties"][name]["description"] = text
+        add_descriptions(handler.resolve_ref_schema(reference), cls)
         return reference
 
     @model_serializer(mode="wrap")

@@ -41,6 +41,13 @@ def field_descriptions(cls: type[Spec]) -> dict[str, str]:
     return {name: text for name, text in (kind | texts).items() if name in cls.model_fields}
 
 
+def add_descriptions(schema: dict[str, Any], cls: type[Spec]) -> None:
+    """Say in the JSON Schema of a class what it is and what its fields mean."""
+    schema["description"] = summary(cls)
+    for name, text in field_descriptions(cls).items():
+        schema["properties"][name]["description"] = text
+
+
 def kinds() -> Iterator[tuple[str, type[Spec]]]:
     """(role, class) of everything that a `kind` names, models first."""
     yield from (("model", cls) for cls in MODELS.values())

@@ -98,12 +98,15 @@ class ByKind:
         return core_schema.no_info_plain_validator_function(self.validate, serialization=serializer)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        from archetype.spec.describe import add_descriptions
+
         references = []
         for cls in self.kinds().values():
             cls.model_rebuild()
             # a reference of its own, so that every class stands once among the schema's definitions
             reference = {"ref": f"{cls.__module__}.{cls.__qualname__}:{id(cls)}"}
             references.append(handler(cast(CoreSchema, {**cls.__pydantic_core_schema__, **reference})))
+            add_descriptions(handler.resolve_ref_schema(references[-1]), cls)
         words = [kind for kind, cls in self.kinds().items() if _has_defaults(cls)]
         return {"oneOf": references + ([{"enum": words}] if words else [])}
 

@@ -15,7 +15,11 @@ from archetype.spec.part import Part, part
 
 
 class Data(Part):
-    """Base of all kinds of data."""
+    """Base of all kinds of data.
+
+    Attributes:
+        validation_fraction: share that is held out.
+    """
 
     renamed: ClassVar[dict[str, str]] = {"validation": "validation_fraction"}
     path_fields: ClassVar[tuple[str, ...]] = ()
@@ -41,6 +45,11 @@ class TokenizedData(Data):
 
     `tokenizer` is a kind, to be trained on what is not held out, or a folder that holds a trained one. With `lowercase`
     one that is trained turns every text to lower case.
+
+    Attributes:
+        tokenizer: a kind, trained on the data, or the path of a tokenizer.
+        vocab_size: tokens of a tokenizer that is trained (absent: the specification's, or its kind's).
+        lowercase: whether texts are read in small letters.
     """
 
     tokenizer: str = "byte_bpe"
@@ -54,7 +63,11 @@ class TokenizedData(Data):
 
 @part
 class TextData(TokenizedData):
-    """UTF-8 files, one after the other, the last part of which is held out."""
+    """UTF-8 files, one after the other, the last part of which is held out.
+
+    Attributes:
+        text: files of the text, in order.
+    """
 
     path_fields: ClassVar[tuple[str, ...]] = ("text",)
     kind: Literal["corpus"] = "corpus"
@@ -71,7 +84,12 @@ class TextData(TokenizedData):
 
 @part
 class PairData(TokenizedData):
-    """UTF-8 files whose lines belong together, a source and its target; the last lines are held out."""
+    """UTF-8 files whose lines belong together, a source and its target; the last lines are held out.
+
+    Attributes:
+        source: files of the sources, a line each.
+        target: files of their targets, line by line.
+    """
 
     path_fields: ClassVar[tuple[str, ...]] = ("source", "target")
     kind: Literal["pairs"] = "pairs"
@@ -99,7 +117,11 @@ class PairData(TokenizedData):
 
 @part
 class ImageData(Data):
-    """A .npz file of `images`, (N, H, W) or (N, C, H, W), and `labels`, (N,); those held out are drawn by the seed."""
+    """A .npz file of `images`, (N, H, W) or (N, C, H, W), and `labels`, (N,); those held out are drawn by the seed.
+
+    Attributes:
+        file: path of the .npz file.
+    """
 
     path_fields: ClassVar[tuple[str, ...]] = ("file",)
     kind: Literal["images"] = "images"

@@ -11,7 +11,11 @@ from archetype.spec.part import Part, part
 
 
 class Optimizer(Part):
-    """Base of all optimizers; `learning_rate` is the peak of the schedule."""
+    """Base of all optimizers; `learning_rate` is the peak of the schedule.
+
+    Attributes:
+        learning_rate: the schedule's peak.
+    """
 
     learning_rate: Positive = 1e-3
 
@@ -22,7 +26,13 @@ class Optimizer(Part):
 
 @part
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay, which falls on matrices only (Loshchilov 2017)."""
+    """Adam with decoupled weight decay, which falls on matrices only (Loshchilov 2017).
+
+    Attributes:
+        betas: decay of the means of gradients and of their squares.
+        eps: added to the root of the mean square.
+        weight_decay: of matrices, times the learning rate.
+    """
 
     kind: Literal["adamw"] = "adamw"
     betas: tuple[Probability, Probability] = (0.9, 0.95)

@@ -27,6 +27,23 @@ class Recipe(Spec):
     tokenizer. `objective` may be left out: it is then the first that suits the model and the data. `sequence_length`
     is tokens of each row (absent: the model's context); of pairs, the most that either side may have. `dtype` auto is
     bfloat16 where the machine computes in it, else float32; weights and moments are float32 always.
+
+    Attributes:
+        version: of the file format.
+        spec: a preset's name, a file, or a specification.
+        data: what is learned from.
+        objective: what is learned (absent: what suits the model and the data).
+        batch_size: rows of a step.
+        sequence_length: tokens of each row (absent: the model's context).
+        steps: optimizer steps.
+        optimizer: how weights follow gradients.
+        schedule: how the learning rate follows the steps.
+        max_grad_norm: length to which gradients are clipped.
+        dtype: type that products are computed in.
+        seed: of weights, order and dropout.
+        evaluate_every: steps between evaluations.
+        evaluate_batches: batches of an evaluation.
+        checkpoint_every: steps between checkpoints.
     """
 
     renamed: ClassVar[dict[str, str]] = {"length": "sequence_length", "clip": "max_grad_norm"}

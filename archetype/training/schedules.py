@@ -25,7 +25,12 @@ class Schedule(Part):
 
 @part
 class Cosine(Schedule):
-    """A linear rise over `warmup_steps`, then half a cosine down to `min_lr_ratio` of the peak (Loshchilov 2016)."""
+    """A linear rise over `warmup_steps`, then half a cosine down to `min_lr_ratio` of the peak (Loshchilov 2016).
+
+    Attributes:
+        warmup_steps: steps of the linear rise.
+        min_lr_ratio: the last learning rate, as a share of the peak.
+    """
 
     renamed: ClassVar[dict[str, str]] = {"warmup": "warmup_steps", "final": "min_lr_ratio"}
     kind: Literal["cosine"] = "cosine"

@@ -18,7 +18,11 @@ from archetype.training.objectives.base import Batch, Objective, ObjectiveConfig
 
 @part
 class ImageClass(ObjectiveConfig):
-    """Cross-entropy of an image's class."""
+    """Cross-entropy of an image's class.
+
+    Attributes:
+        label_smoothing: share of the target that all classes get.
+    """
 
     renamed: ClassVar[dict[str, str]] = {"smoothing": "label_smoothing"}
     kind: Literal["image_class"] = "image_class"

@@ -23,6 +23,9 @@ class MaskedToken(ObjectiveConfig):
     """Cross-entropy of masked tokens (Devlin 2018, section 3.1).
 
     `mask_probability` of all tokens are chosen; of these, 8 in 10 become the mask, 1 any token, and 1 stays as it is.
+
+    Attributes:
+        mask_probability: share of the tokens that are to be guessed.
     """
 
     renamed: ClassVar[dict[str, str]] = {"share": "mask_probability"}

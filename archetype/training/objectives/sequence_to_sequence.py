@@ -20,6 +20,9 @@ class SequenceToSequence(ObjectiveConfig):
     """Cross-entropy of each token of a target, given its source and the tokens before (Sutskever 2014).
 
     `label_smoothing` is spread over the whole vocabulary (Szegedy 2015; Vaswani 2017).
+
+    Attributes:
+        label_smoothing: share of the target that all tokens get.
     """
 
     renamed: ClassVar[dict[str, str]] = {"smoothing": "label_smoothing"}

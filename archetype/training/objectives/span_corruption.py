@@ -24,6 +24,10 @@ class SpanCorruption(ObjectiveConfig):
     """A text with spans cut out is the source, the spans are the target (Raffel 2019, section 3.1.4).
 
     `noise_density` of all tokens are cut out, in spans of `mean_span_length` tokens on average.
+
+    Attributes:
+        noise_density: share of the tokens that are cut out.
+        mean_span_length: tokens of a span, on average.
     """
 
     renamed: ClassVar[dict[str, str]] = {"share": "noise_density", "mean_span": "mean_span_length"}
