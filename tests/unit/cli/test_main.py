@@ -122,9 +122,9 @@ HEAVY = {"torch", "numpy", "transformers", "matplotlib"}
 @pytest.mark.parametrize(
     ("arguments", "absent"),
     [
-        (("--help",), {"pydantic", "rich", "ruamel", "logging", *HEAVY}),
-        (("--version",), {"pydantic", "rich", "ruamel", *HEAVY}),
-        (("train", "--help"), {"rich", "ruamel", *HEAVY}),
+        (("--help",), {"pydantic", "rich", "yaml", "logging", *HEAVY}),
+        (("--version",), {"pydantic", "rich", "yaml", *HEAVY}),
+        (("train", "--help"), {"rich", "yaml", *HEAVY}),
         (("cost", "llama-2-7b", "--json"), {"rich", *HEAVY}),
         (("list",), {"rich", *HEAVY}),
     ],
