@@ -75,7 +75,7 @@ def _to_json(report: "CostReport", fit: str | None, device: "Device | None") -> 
         from archetype.cost.roofline import predict
 
         data["device"] = device._asdict()
-        data["time"] = [time.to_json() for time in predict(report, device)]
+        data["time"] = [time._asdict() for time in predict(report, device)]
     return data
 
 
@@ -86,7 +86,7 @@ def _print_predictions(source: str, report: "CostReport", fit: str | None, devic
         print(f"\n{source}what fits into {fit}")
         print(fit_table(report, parse_size(fit)))
     if device is not None:
-        from archetype.cost.roofline import time_table
+        from archetype.cost.roofline import predict, time_table
 
         print(f"\n{source}at least, on {device.name} ({device.source})")
-        print(time_table(report, device))
+        print(time_table(predict(report, device)))

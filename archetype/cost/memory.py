@@ -5,12 +5,13 @@ bfloat16 every weight of a product has a cast copy. With blocks computed again i
 are saved, and one block's activations at a time.
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 from archetype import spec
 from archetype.cost.dtypes import bytes_of
 from archetype.cost.formula import constant
-from archetype.cost.model import ModelCost, model_cost
+from archetype.cost.model import model_cost
 from archetype.cost.rows import module_rows, num_parameters
 from archetype.cost.work import FLOAT32, INT64, ComputeType, Work
 
@@ -50,8 +51,22 @@ class MemoryCost:
 
     def __init__(self, model: spec.ModelSpec, dtype: str) -> None:
         self.cost, self.itemsize, self.compute_dtype = model_cost(model), bytes_of(dtype), compute_dtype(dtype)
-        self.num_parameters = num_parameters(self.cost).value
-        self.cast_weights = _cast_weights(self.cost) if self.compute_dtype == "bfloat16" else 0
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """All parameters."""
+        return num_parameters(self.cost).value
+
+    @cached_property
+    def cast_weights(self) -> int:
+        """Bytes of the copies in bfloat16 of all weights of products."""
+        if self.compute_dtype == "float32":
+            return 0
+        rows = module_rows(self.cost, 1, 1, phases=("forward",))
+        numbers = sum(row.parameters for row in rows if row.forward)
+        if self.cost.head.tied:
+            numbers += next(row.parameters for row in rows if row.module.endswith("embedding.token"))
+        return 2 * numbers
 
     def memory(self, batch: int, length: int) -> dict[str, int]:
         """Weights in `dtype`, and what a training step holds: all but activations in float32."""
@@ -95,12 +110,3 @@ class MemoryCost:
 def compute_dtype(dtype: str) -> ComputeType:
     """What a training step computes products in, for weights that are used in `dtype`."""
     return "bfloat16" if bytes_of(dtype) == 2 else "float32"
-
-
-def _cast_weights(cost: ModelCost) -> int:
-    """Bytes of the copies in bfloat16 of all weights of products."""
-    rows = module_rows(cost, 1, 1)
-    numbers = sum(row.parameters for row in rows if row.forward)
-    if cost.head.tied:
-        numbers += next(row.parameters for row in rows if row.module.endswith("embedding.token"))
-    return 2 * numbers
