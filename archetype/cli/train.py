@@ -7,7 +7,6 @@ import typer
 
 from archetype.cli.options import Json, OptionalOutput, complete_presets
 from archetype.cli.output import print_json
-from archetype.cli.progress import raise_if_interrupted, run_with_progress
 
 if TYPE_CHECKING:
     from archetype.training.recipe import Recipe
@@ -45,6 +44,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a model on text, pairs of texts or images; writes a run directory."""
+    from archetype.cli.progress import raise_if_interrupted, run_with_progress
     from archetype.errors import SpecError
     from archetype.nn.device import resolve_device
     from archetype.training import setup
