@@ -11,6 +11,15 @@ from archetype.cli.output import print_json
 if TYPE_CHECKING:
     from archetype.training.recipe import Recipe
 
+SECTIONS = {  # of the options, in the help
+    "Run": ("recipe", "to", "resume", "allow_changes", "assignments"),
+    "Model and data": ("spec", "from_model", "text", "source", "target", "images", "tokenizer", "vocab_size"),
+    "Optimization": (
+        "steps", "batch_size", "micro_batch_size", "sequence_length", "learning_rate", "warmup_steps", "seed",
+    ),
+    "Machine": ("dtype", "device", "force"),
+}  # fmt: skip
+
 
 def train(
     recipe: Annotated[Path | None, typer.Option(help="A recipe file; flags replace what it says.")] = None,

@@ -17,10 +17,13 @@ from archetype.table import Table, quantity, size
 
 CONVENTIONS = {
     "flops": "two for each multiply-add of a matrix product; elementwise work and look-ups are left out",
-    "train": "forward and backward, three times forward; recomputed, the blocks' forward once more",
+    "train": "forward and backward, three times forward; with activation checkpointing the blocks' forward once more",
     "decode": "one more token at the end of each row",
-    "memory.training": "weights, gradients and AdamW's moments in float32, without activations",
-    "memory.activations": "what autograd saves, and the logits while the loss is computed",
+    "memory.training_state": "weights, gradients and AdamW's moments in float32, without activations",
+    "memory.activations": "what autograd saves, and the logits' gradients where backward begins",
+    "memory.training_peak": "the most that a step holds: where backward begins, or in the optimizer's step",
+    "memory.recomputed": "with activation checkpointing",
+    "dtype": "int8 and int4 are types of weights, without scales of groups; state and products are then in bfloat16",
 }
 ATTENTION: dict[AttentionPairs, str] = {
     "computed": "every pair that is computed, masked or not; of sparse patterns all of every tile",
@@ -173,12 +176,13 @@ class CostReport:
         step = f"{_flops(self.flops['train'])}FLOPs for {tokens} (attention: {self.attention} pairs)"
         rows = [["training step", step], ["weights", f"{sizes['weights']} in {self.dtype}"]]
         if state["bytes"]:
-            rows.append(["state", f"{size(state['bytes_per_token'])} a token, {size(state['bytes'])} for {tokens}"])
-        weights = f"{sizes['training']} for weights, gradients and AdamW in float32"
-        activations = (
-            f"{sizes['activations']} of activations ({sizes['activations_recomputed']} with blocks computed again)"
-        )
-        return Table(["", ""], [*rows, ["training memory", f"{weights}, and {activations}"]], text_columns=2)
+            held = f"{size(state['bytes_per_token'])} a token, {size(state['bytes'])} for {tokens}"
+            rows.append(["state (KV cache)", held])
+        rows.append(["training state", f"{sizes['training_state']}: weights, gradients and AdamW's moments in float32"])
+        for name, label in (("", "training peak"), ("_recomputed", "  activation checkpointing")):
+            activations = f"{sizes[f'activations{name}']} of activations where backward begins"
+            rows.append([label, f"{sizes[f'training_peak{name}']}; {activations}"])
+        return Table(["", ""], rows, text_columns=2)
 
     def _text(self, row: Row, column: Column) -> str:
         return row.formulas[column].text(self.symbols)
@@ -201,7 +205,7 @@ def cost_report(
         attention: count every pair of positions that is `computed`, masked or not, or only those that are `allowed`.
 
     Raises:
-        SpecError: the dtype or the way to count attention is unknown.
+        SpecError: the dtype or the way to count attention is unknown, or there are no positions for the length.
     """
     if attention not in ATTENTION:
         former = FORMER_ATTENTION.get(attention)
@@ -210,6 +214,9 @@ def cost_report(
     if length is None or isinstance(model, spec.VisionEncoder):
         length = model.context_length
     memory = MemoryCost(model, dtype)
+    if length > (most := memory.cost.max_length or length):
+        cause = f"{length:,} tokens are more than the {most:,} positions that {model.name or 'the model'} has"
+        raise SpecError("length", cause, f"use at most {most:,}")
     rows = module_rows(memory.cost, batch, length, attention)
     return CostReport(model, batch, length, dtype, attention, tuple(rows), memory)
 
@@ -228,11 +235,11 @@ def comparison_table(names: Sequence[str], reports: Sequence[CostReport]) -> Tab
         "forward FLOPs": lambda report: _flops(report.flops["forward"]),
         "forward FLOPs a token": lambda report: _flops(report.flops["forward"] // (report.batch * report.length)),
         "decode FLOPs a token": lambda report: _flops(report.flops["decode"] // report.batch),
-        "state a token": lambda report: size(report.state["bytes_per_token"]),
+        "state (KV cache) a token": lambda report: size(report.state["bytes_per_token"]),
         "state": lambda report: size(report.state["bytes"]),
         "weights": lambda report: size(report.memory["weights"]),
-        "training memory": lambda report: size(report.memory["training_peak"]),
-        "  with blocks computed again": lambda report: size(report.memory["training_peak_recomputed"]),
+        "training peak": lambda report: size(report.memory["training_peak"]),
+        "  with activation checkpointing": lambda report: size(report.memory["training_peak_recomputed"]),
     }
     return Table(["", *names], [[label, *map(text, reports)] for label, text in lines.items()])
 

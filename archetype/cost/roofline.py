@@ -7,7 +7,7 @@ else is assumed to stay near the processor; a real program comes no closer than 
 
 from typing import NamedTuple
 
-from archetype.cost.dtypes import bytes_of
+from archetype.cost.dtypes import weight_bytes
 from archetype.cost.hardware import Device
 from archetype.cost.memory import compute_dtype
 from archetype.cost.report import CostReport
@@ -70,4 +70,4 @@ def weights_read(report: CostReport, tokens: int) -> int:
             numbers += min(row.parameters, row.active * tokens)
             if row.module == "lm_head" and not row.parameters:
                 numbers += row.forward // (2 * report.batch * report.length)  # a tied head reads the whole table
-    return numbers * bytes_of(report.dtype)
+    return weight_bytes(numbers, report.dtype)
