@@ -1,6 +1,7 @@
 """The verb `cost`; loads no torch, unless this machine is to be measured."""
 
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from archetype.cost import CostReport
     from archetype.cost.hardware import Device
     from archetype.cost.work import AttentionPairs
+    from archetype.table import Table
 
 
 def cost(
@@ -51,54 +53,55 @@ def cost(
     memory = None if fit is None else parse_size(fit)
     pairs = cast("AttentionPairs", attention)  # others are refused by `cost_report`
     reports = [cost_report(open_spec(source), batch, length, dtype, pairs) for source in sources]
-    hardware = _device(device, devices)
+    hardware = None if device is None else _device(device).times(devices)
+    predictions = [[*_fit(report, fit, memory), *_times(report, hardware)] for report in reports]
     if as_json:
-        data = [_to_json(report, fit, memory, hardware) for report in reports]
+        data = [report.to_json() for report in reports]
+        for one, predicted in zip(data, predictions, strict=True):
+            for prediction in predicted:
+                one |= prediction.data
         print_json({"specifications": data} if compare else data[0])
         return
     print(comparison_table(sources, reports) if compare else reports[0])
-    for source, report in zip(sources, reports, strict=True):
-        _print_predictions(f"{source}: " if compare else "", report, fit, memory, hardware)
+    for source, predicted in zip(sources, predictions, strict=True):
+        for prediction in predicted:
+            print(f"\n{source}: {prediction.title}" if compare else f"\n{prediction.title}")
+            print(prediction.table)
 
 
-def _device(name: str | None, number: int) -> "Device | None":
-    if name is None:
-        return None
+class Prediction(NamedTuple):
+    """What follows from a report: as a table, and as plain data."""
+
+    title: str
+    table: "Table"
+    data: dict[str, Any]
+
+
+def _device(name: str) -> "Device":
     if name == "here":
         with console(stderr=True).status("measuring this machine"):
             from archetype.training.peaks import measured_device
 
-            return measured_device().times(number)
+            return measured_device()
     from archetype.cost.hardware import device
 
-    return device(name).times(number)
+    return device(name)
 
 
-def _to_json(report: "CostReport", fit: str | None, memory: int | None, device: "Device | None") -> dict[str, Any]:
-    data = report.to_json()
+def _fit(report: "CostReport", text: str | None, memory: int | None) -> Iterator[Prediction]:
+    from archetype.cost.fit import fit_table, fits
+
     if memory is not None:
-        from archetype.cost.fit import fits
-
         largest = fits(report, memory)
-        data["fit"] = {"memory": fit} | {one.use: {"batch": one.batch, "length": one.length} for one in largest}
+        data = {one.use: {"batch": one.batch, "length": one.length} for one in largest}
+        title = f"what fits into {text}"
+        yield Prediction(title, fit_table(report, largest), {"fit": {"memory": text, **data}})
+
+
+def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction]:
+    from archetype.cost.roofline import predict, time_table
+
     if device is not None:
-        from archetype.cost.roofline import predict
-
-        data["device"] = device._asdict()
-        data["time"] = [time._asdict() for time in predict(report, device)]
-    return data
-
-
-def _print_predictions(
-    source: str, report: "CostReport", fit: str | None, memory: int | None, device: "Device | None"
-) -> None:
-    if memory is not None:
-        from archetype.cost.fit import fit_table
-
-        print(f"\n{source}what fits into {fit}")
-        print(fit_table(report, memory))
-    if device is not None:
-        from archetype.cost.roofline import predict, time_table
-
-        print(f"\n{source}at least, on {device.name} ({device.source})")
-        print(time_table(predict(report, device)))
+        times = predict(report, device)
+        data = {"device": device._asdict(), "time": [time._asdict() for time in times]}
+        yield Prediction(f"at least, on {device.name} ({device.source})", time_table(times), data)

@@ -58,10 +58,10 @@ def fits(report: CostReport, available: int) -> list[Fit]:
     return fits
 
 
-def fit_table(report: CostReport, available: int) -> Table:
+def fit_table(report: CostReport, fitting: list[Fit]) -> Table:
     """The largest batch and the longest text for each use."""
     rows = []
-    for use, *sizes in fits(report, available):
+    for use, *sizes in fitting:
         rows.append([use, *("no limit" if size is None else f"{size:,}" for size in sizes)])
     return Table(["", f"rows of {report.length:,} tokens", f"tokens of {report.batch} rows"], rows)
 
