@@ -73,7 +73,7 @@ def build(source: Source, seed: int = 0, device: str | torch.device = "cpu", dty
     from archetype.models import build
     from archetype.nn.device import resolve_device
 
-    return build(load_spec(source), seed, resolve_device(device), dtype or torch.float32)
+    return build(load_spec(source), seed, resolve_device(device, allow_meta=True), dtype or torch.float32)
 
 
 def load(

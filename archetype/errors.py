@@ -1,5 +1,9 @@
 """Errors in one line: where, why, and what to do about it."""
 
+MAX_LINE = 300  # characters of a line on a terminal
+MAX_MESSAGE = MAX_LINE - len("archetype: ")
+MAX_PLACE, MAX_REMEDY = 100, 80  # of a message that is too long; its cause has the rest
+
 
 class ArchetypeError(Exception):
     """A mistake that the user can fix.
@@ -17,10 +21,11 @@ class ArchetypeError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        text = f"{self.place}: {self.cause}" if self.place else self.cause
-        if self.remedy:
-            text += f"; {self.remedy}"
-        return one_line(text)
+        place, cause, remedy = (one_line(part, 2 * MAX_LINE) for part in (self.place, self.cause, self.remedy))
+        if len(place) + len(cause) + len(remedy) > MAX_MESSAGE - len(": ; "):
+            place, remedy = shorten(place, MAX_PLACE), shorten(remedy, MAX_REMEDY)
+            cause = shorten(cause, MAX_MESSAGE - len(place) - len(remedy) - len(": ; "))
+        return (f"{place}: {cause}" if place else cause) + (f"; {remedy}" if remedy else "")
 
     def at(self, place: str) -> "ArchetypeError":
         """The same error with `place` (a file, say) before its own place."""
@@ -66,7 +71,21 @@ class UnknownFamily(UserWarning):
     """A model of a family that is not registered was loaded; the message says in one line what was inferred."""
 
 
-def one_line(text: str) -> str:
-    """Make text safe to print in one line: control characters from a file must not reach the terminal."""
-    line = " ".join(text.split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+def shorten(text: str, limit: int) -> str:
+    """The text, without its middle where it has more than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    end = (limit - 3) // 3
+    return f"{text[: limit - 3 - end]}...{text[len(text) - end :]}"
+
+
+def one_line(text: str, limit: int | None = None) -> str:
+    """Make text safe to print in one line: control characters from a file must not reach the terminal.
+
+    Args:
+        text: anything.
+        limit: the most characters; a longer text is shown without its middle (absent: no limit).
+    """
+    line = " ".join((text if limit is None else shorten(text, 4 * limit)).split())
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return line if limit is None else shorten(line, limit)

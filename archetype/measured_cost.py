@@ -10,80 +10,69 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from archetype import spec
 from archetype.cost.formula import ZERO, Counts, Formula, constant
-from archetype.cost.pattern import PatternCost
 from archetype.cost.position import PositionCost
-from archetype.cost.registry import (
-    Complexity,
-    FeedForwardCost,
-    MixerCost,
-    NormCost,
-    PartCost,
-    WiringCost,
-    set_fallback,
-)
+from archetype.cost.registry import Complexity, FeedForwardCost, MixerCost, NormCost, PartCost, WiringCost, set_fallback
 from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
 from archetype.nn.context import ForwardContext
 from archetype.nn.registry import build_feedforward, build_mixer, build_norm, build_position, module_class
 
 META = torch.device("meta")
-UNKNOWN = Complexity("not declared", "not declared", "not declared")
 
 
-class MeasuredMixerCost(MixerCost):
-    """A mixer, by its projections and by the products of one pass."""
+class MeasuredContentCost(PartCost):
+    """A mixer or a feed-forward part, by its projections and by the products of one pass."""
 
-    complexity = UNKNOWN
+    module: nn.Module
+    further_arguments: tuple[None, ...] = ()  # of its forward
+
+    def parameters(self) -> Counts:
+        """Parameters, by the module's children."""
+        counts = {name: _total(child) for name, child in self.module.named_children()}
+        return counts | {name: constant(p.numel()) for name, p in self.module.named_parameters(recurse=False)}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of what autograd saves in one pass."""
+        x = torch.empty(work.rows, work.length, self.d.value, device=META)
+        return _saved(lambda: self.module(x, ForwardContext.of(x), *self.further_arguments), self.module, work)
+
+
+class MeasuredMixerCost(MeasuredContentCost, MixerCost):
+    """A mixer; decoding is run with a state."""
+
+    complexity = Complexity(*["not declared"] * 3)
+    further_arguments = (None,)  # no state
 
     def __init__(self, part: spec.Mixer, d: Formula) -> None:
         super().__init__(part, d)
         self.module = _on_meta(lambda: build_mixer(part, d.value, True, 0))
 
-    def parameters(self) -> Counts:
-        """Parameters, by the module's children."""
-        return _parameters(self.module)
-
     def flops(self, work: Work) -> Counts:
         """The products of one pass together."""
-        rows, queries = work.rows.value, work.queries.value
-        x = torch.empty(rows, queries, self.d.value, device=META)
-        if work.phase != "decode":
-            return {"products": _flops(lambda: self.module(x, ForwardContext.of(x), None), self.part)}
-        cache = self.module.new_state(rows, work.length.value, x.dtype, META)  # type: ignore[operator]
-        lengths = torch.zeros(rows, dtype=torch.long, device=META)
-        return {"products": _flops(lambda: self.module(x, ForwardContext.of(x, lengths), cache), self.part)}
+        rows, state, lengths = work.rows.value, None, None
+        x = torch.empty(rows, work.queries.value, self.d.value, device=META)
+        if work.phase == "decode":
+            state = self.module.new_state(rows, work.length.value, x.dtype, META)  # type: ignore[operator]
+            lengths = torch.zeros(rows, dtype=torch.long, device=META)
+        return {"products": _flops(lambda: self.module(x, ForwardContext.of(x, lengths), state), self.part)}
 
     def state(self, length: int) -> int:
         """Numbers in the state of one row."""
-        cache = self.module.new_state(1, length, torch.float32, META)  # type: ignore[operator]
-        return int(cache.nbytes) // torch.float32.itemsize
-
-    def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of what autograd saves in one pass."""
-        x = torch.empty(work.rows, work.length, self.d.value, device=META)
-        return _saved(lambda: self.module(x, ForwardContext.of(x), None), self.module, work)
+        state = self.module.new_state(1, length, torch.float32, META)  # type: ignore[operator]
+        return int(state.nbytes) // torch.float32.itemsize
 
 
-class MeasuredFeedForwardCost(FeedForwardCost):
-    """A feed-forward part, by its projections and by the products of one pass."""
+class MeasuredFeedForwardCost(MeasuredContentCost, FeedForwardCost):
+    """A feed-forward part."""
 
     def __init__(self, part: spec.FeedForward, d: Formula) -> None:
         super().__init__(part, d)
         self.module = _on_meta(lambda: build_feedforward(part, d.value))
 
-    def parameters(self) -> Counts:
-        """Parameters, by the module's children."""
-        return _parameters(self.module)
-
     def flops(self, tokens: Formula) -> Counts:
         """The products of one pass together."""
         x = torch.empty(1, tokens.value, self.d.value, device=META)
         return {"products": _flops(lambda: self.module(x, ForwardContext.of(x)), self.part)}
-
-    def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of what autograd saves in one pass."""
-        x = torch.empty(work.rows, work.length, self.d.value, device=META)
-        return _saved(lambda: self.module(x, ForwardContext.of(x)), self.module, work)
 
 
 class MeasuredNormCost(NormCost):
@@ -121,39 +110,35 @@ class MeasuredPositionCost(PositionCost):
 class MeasuredWiringCost(WiringCost):
     """A wiring, by the norms that its module has for each content."""
 
-    def _norms(self) -> list[NormCost]:
-        norm = getattr(self.part, "norm", None)
-        names = getattr(module_class(self.part), "norms", ())
-        return [] if norm is None else [NormCost.of(norm, self.d)] * len(names)
+    def __init__(self, part: spec.Wiring, d: Formula) -> None:
+        super().__init__(part, d)
+        names = getattr(module_class(part), "norms", ())
+        self.norms = [NormCost.of(part.norm, d)] * len(names) if hasattr(part, "norm") else []
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
         """Of the first norm, and of all further ones."""
-        counts = [norm.parameters() for norm in self._norms()]
-        first, further = counts[:1], counts[1:]
-        return (first[0] if first else ZERO), sum(further, ZERO)
+        counts = [norm.parameters() for norm in self.norms]
+        return sum(counts[:1], ZERO), sum(counts[1:], ZERO)
 
     def saved_activations(self, contents: int, work: TrainingWork) -> int:
         """Bytes saved by all norms."""
-        return contents * sum(norm.saved_activations(work.tokens) for norm in self._norms())
+        return contents * sum(norm.saved_activations(work.tokens) for norm in self.norms)
+
+
+ROLES: dict[type[spec.Spec], type[PartCost]] = {
+    spec.Mixer: MeasuredMixerCost,
+    spec.FeedForward: MeasuredFeedForwardCost,
+    spec.Norm: MeasuredNormCost,
+    spec.Wiring: MeasuredWiringCost,
+    spec.EmbeddingPosition: MeasuredPositionCost,
+    spec.MixerPosition: MeasuredPositionCost,
+}
 
 
 def measured(part: spec.Spec, d: Formula) -> PartCost | None:
     """The cost of a part for which no class is registered; None for what is not a part of a layer."""
-    match part:
-        case spec.Mixer():
-            return MeasuredMixerCost(part, d)
-        case spec.FeedForward():
-            return MeasuredFeedForwardCost(part, d)
-        case spec.Norm():
-            return MeasuredNormCost(part, d)
-        case spec.Wiring():
-            return MeasuredWiringCost(part, d)
-        case spec.Pattern():
-            return PatternCost(part, d)
-        case spec.EmbeddingPosition() | spec.MixerPosition():
-            return MeasuredPositionCost(part, d)
-        case _:
-            return None
+    cost = next((cost for role, cost in ROLES.items() if isinstance(part, role)), None)
+    return None if cost is None else cost(part, d)
 
 
 set_fallback(measured)
@@ -164,11 +149,6 @@ def _on_meta(build: Callable[[], nn.Module | None]) -> nn.Module:
         module = build()
     assert module is not None
     return module
-
-
-def _parameters(module: nn.Module) -> Counts:
-    counts = {name: _total(child) for name, child in module.named_children()}
-    return counts | {name: constant(p.numel()) for name, p in module.named_parameters(recurse=False)}
 
 
 def _total(module: nn.Module) -> Formula:

@@ -1,6 +1,7 @@
 """The verb `cost`; loads no torch, unless this machine is to be measured."""
 
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
@@ -11,13 +12,16 @@ if TYPE_CHECKING:
     from archetype.cost import CostReport
     from archetype.cost.hardware import Device
     from archetype.cost.work import AttentionPairs
+    from archetype.table import Table
 
 
 def cost(
     sources: Specs,
     batch: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 1,
     length: Annotated[int | None, typer.Option(min=1, help="Tokens of each row.  [default: the context]")] = None,
-    dtype: Annotated[str, typer.Option(help="Type of weights and state.")] = "bfloat16",
+    dtype: Annotated[
+        str, typer.Option(help="Type of weights and state: float32, bfloat16, float16; int8 or int4 for weights alone.")
+    ] = "bfloat16",
     attention: Annotated[
         str, typer.Option(help="Count every pair of positions that is `computed`, or those that are `allowed`.")
     ] = "computed",
@@ -26,34 +30,54 @@ def cost(
     device: Annotated[
         str | None, typer.Option(help="Predict times on a device, such as H100-SXM, or `here`: measured first.")
     ] = None,
+    devices: Annotated[
+        int, typer.Option(min=1, help="How many devices share the work evenly; communication is not counted.")
+    ] = 1,
     as_json: Json = False,
 ) -> None:
     """Print what a specification costs, by module and with formulas.
 
-    Parameters, FLOPs, state and memory; with --fit what fits into a memory, with --device how long it takes.
+    Parameters, FLOPs, state (KV cache), and memory of training with and without activation checkpointing; with --fit
+    what fits into a memory, with --device how long it takes.
     """
     from archetype.convert.source import open_spec
     from archetype.cost import cost_report
+    from archetype.cost.fit import parse_size
     from archetype.cost.report import comparison_table
     from archetype.errors import SpecError
 
     if len(sources) > 1 and not compare:
         raise SpecError("cost", f"{len(sources)} specifications are given", "set them side by side with --compare")
+    if devices > 1 and device is None:
+        raise SpecError("--devices", "says how many of a device there are, and there is none", "add --device NAME")
+    memory = None if fit is None else parse_size(fit)
     pairs = cast("AttentionPairs", attention)  # others are refused by `cost_report`
     reports = [cost_report(open_spec(source), batch, length, dtype, pairs) for source in sources]
-    hardware = _device(device)
+    hardware = None if device is None else _device(device).times(devices)
+    predictions = [[*_fit(report, fit, memory), *_times(report, hardware)] for report in reports]
     if as_json:
-        data = [_to_json(report, fit, hardware) for report in reports]
+        data = [report.to_json() for report in reports]
+        for one, predicted in zip(data, predictions, strict=True):
+            for prediction in predicted:
+                one |= prediction.data
         print_json({"specifications": data} if compare else data[0])
         return
     print(comparison_table(sources, reports) if compare else reports[0])
-    for source, report in zip(sources, reports, strict=True):
-        _print_predictions(f"{source}: " if compare else "", report, fit, hardware)
+    for source, predicted in zip(sources, predictions, strict=True):
+        for prediction in predicted:
+            print(f"\n{source}: {prediction.title}" if compare else f"\n{prediction.title}")
+            print(prediction.table)
 
 
-def _device(name: str | None) -> "Device | None":
-    if name is None:
-        return None
+class Prediction(NamedTuple):
+    """What follows from a report: as a table, and as plain data."""
+
+    title: str
+    table: "Table"
+    data: dict[str, Any]
+
+
+def _device(name: str) -> "Device":
     if name == "here":
         with console(stderr=True).status("measuring this machine"):
             from archetype.training.peaks import measured_device
@@ -64,29 +88,20 @@ def _device(name: str | None) -> "Device | None":
     return device(name)
 
 
-def _to_json(report: "CostReport", fit: str | None, device: "Device | None") -> dict[str, Any]:
-    data = report.to_json()
-    if fit is not None:
-        from archetype.cost.fit import fits, parse_size
+def _fit(report: "CostReport", text: str | None, memory: int | None) -> Iterator[Prediction]:
+    from archetype.cost.fit import fit_table, fits
 
-        largest = fits(report, parse_size(fit))
-        data["fit"] = {"memory": fit} | {one.use: {"batch": one.batch, "length": one.length} for one in largest}
+    if memory is not None:
+        largest = fits(report, memory)
+        data = {one.use: {"batch": one.batch, "length": one.length} for one in largest}
+        title = f"what fits into {text}"
+        yield Prediction(title, fit_table(report, largest), {"fit": {"memory": text, **data}})
+
+
+def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction]:
+    from archetype.cost.roofline import predict, time_table
+
     if device is not None:
-        from archetype.cost.roofline import predict
-
-        data["device"] = device._asdict()
-        data["time"] = [time.to_json() for time in predict(report, device)]
-    return data
-
-
-def _print_predictions(source: str, report: "CostReport", fit: str | None, device: "Device | None") -> None:
-    if fit is not None:
-        from archetype.cost.fit import fit_table, parse_size
-
-        print(f"\n{source}what fits into {fit}")
-        print(fit_table(report, parse_size(fit)))
-    if device is not None:
-        from archetype.cost.roofline import time_table
-
-        print(f"\n{source}at least, on {device.name} ({device.source})")
-        print(time_table(report, device))
+        times = predict(report, device)
+        data = {"device": device._asdict(), "time": [time._asdict() for time in times]}
+        yield Prediction(f"at least, on {device.name} ({device.source})", time_table(times), data)

@@ -9,7 +9,6 @@ import typer
 
 from archetype.cli.options import OptionalOutput
 from archetype.cli.output import console
-from archetype.cli.progress import raise_if_interrupted, run_with_progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,6 +34,7 @@ def demo(
         import torch
 
         from archetype.api import cost_report, load
+        from archetype.cli.progress import raise_if_interrupted, run_with_progress
         from archetype.data.library_text import library_text
         from archetype.io.atomic import check_absent
         from archetype.io.text import read_text
@@ -46,7 +46,6 @@ def demo(
     with out.status(f"reading {source}"):
         contents = read_text(text) if text else library_text()
     out.print(f"[bold]Text[/]       {source}: {len(contents) / 1e6:.1f} million characters")
-
     spec = demo_spec()
     with out.status("measuring this machine"):
         recipe = demo_recipe(spec, minutes)
@@ -60,7 +59,13 @@ def demo(
     for piece in load(folder).stream(PROMPT, max_new_tokens=120, temperature=0.7, seed=1):
         print(re.sub(r"\s+", " ", piece), end="", flush=True)  # in one line
     print()
-    _what_next(out, folder)
+    out.print("\n[bold]Try next[/]")
+    for command, meaning in (
+        (f'archetype generate {folder} "The first argument"', "your own prompt"),
+        (f"archetype set {folder} num_layers=6 --to deeper.yaml", "another architecture, for `train --spec`"),
+        (f"archetype export {folder} --to {folder}-hf", "a folder that transformers loads"),
+    ):
+        out.print(f"  {command:<62} {meaning}", soft_wrap=True, markup=False)
 
 
 def _print_cost(out: "Console", report: "CostReport") -> None:
@@ -103,28 +108,12 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
     dtype = resolve_dtype("auto", torch.device("cpu"))
     steps = max(20, int(minutes * 60 / seconds_per_step(spec, BATCH_SIZE, LENGTH, dtype)))
     return Recipe(
-        spec=spec.dump(),
-        data=TextData(tokenizer="byte_bpe", vocab_size=VOCABULARY),
-        batch_size=BATCH_SIZE,
-        steps=steps,
-        optimizer=AdamW(learning_rate=3e-3),
-        schedule=Cosine(warmup_steps=min(50, steps // 5)),
-        dtype=dtype,
-        evaluate_every=math.ceil(steps / 3),
-        checkpoint_every=math.ceil(steps / 4),
-    )
+        spec=spec.dump(), data=TextData(tokenizer="byte_bpe", vocab_size=VOCABULARY), batch_size=BATCH_SIZE,
+        steps=steps, optimizer=AdamW(learning_rate=3e-3), schedule=Cosine(warmup_steps=min(50, steps // 5)),
+        dtype=dtype, evaluate_every=math.ceil(steps / 3), checkpoint_every=math.ceil(steps / 4),
+    )  # fmt: skip
 
 
 def _free_folder(first: Path) -> Path:
     candidates = (first if n == 1 else first.with_name(f"{first.name}-{n}") for n in range(1, 10_000))
     return next(folder for folder in candidates if not folder.exists())
-
-
-def _what_next(out: "Console", folder: Path) -> None:
-    out.print("\n[bold]Try next[/]")
-    for command, meaning in (
-        (f'archetype generate {folder} "The first argument"', "your own prompt"),
-        (f"archetype set {folder} num_layers=6 --to deeper.yaml", "another architecture, for `train --spec`"),
-        (f"archetype export {folder} --to {folder}-hf", "a folder that transformers loads"),
-    ):
-        out.print(f"  {command:<62} {meaning}", soft_wrap=True, markup=False)

@@ -1,16 +1,21 @@
 """`archetype VERB ...`: the table of verbs, and what happens when one fails."""
 
+import contextlib
+import errno
+import gc
+import io
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from archetype.errors import ArchetypeError, SpecError, UnknownFamily
+from archetype.errors import MAX_MESSAGE, ArchetypeError, SpecError, UnknownFamily, one_line
 
 HELP = "The architecture workbench for language models: one specification, from its cost to its text."
 # verb: its module, its function, and the first line of its help; only the verb that runs is imported
@@ -41,6 +46,25 @@ RENAMED = {
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
+class Verb(TyperCommand):
+    """A verb whose options stand in its help by section, as `SECTIONS` of its module says; the others stand last."""
+
+    sections: Mapping[str, tuple[str, ...]] = {}
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, sections, and options that belong to none."""
+        section_of = {name: section for section, names in self.sections.items() for name in names}
+        records: dict[str, list[Any]] = {name: [] for name in ("Arguments", *self.sections, "Options")}
+        for parameter in self.get_params(ctx):
+            is_option = parameter.param_type_name == "option"
+            if record := parameter.get_help_record(ctx):
+                records[section_of.get(parameter.name or "", "Options") if is_option else "Arguments"].append(record)
+        for section, rows in records.items():
+            if rows:
+                with formatter.section(section):
+                    formatter.write_dl(rows)
+
+
 class Verbs(TyperGroup):
     """A group of commands that imports a verb's module when the verb runs."""
 
@@ -50,19 +74,21 @@ class Verbs(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a verb; None where there is none of this name."""
-        if cmd_name in RENAMED:
-            raise SpecError(
-                cmd_name, f"this verb is now `{RENAMED[cmd_name]}`", f"see `archetype {RENAMED[cmd_name]} -h`"
-            )
+        if name := RENAMED.get(cmd_name):
+            raise SpecError(cmd_name, f"this verb is now `{name}`", f"see `archetype {name} -h`")
         if cmd_name not in VERBS:
             return None
         module, name, _ = VERBS[cmd_name]
-        verb = getattr(import_module(f"archetype.cli.{module}"), name)
-        single = verb
+        if module not in ("specs", "cost"):  # those that end soon
+            gc.enable()
+        source = import_module(f"archetype.cli.{module}")
+        single = verb = getattr(source, name)
         if not isinstance(verb, typer.Typer):
             single = typer.Typer(add_completion=False, **PLAIN)
-            single.command(cmd_name)(verb)
+            single.command(cmd_name, cls=Verb)(verb)
         command = typer.main.get_command(single)
+        if isinstance(command, Verb):
+            command.sections = getattr(source, "SECTIONS", {})
         command.params += _common_options()
         return command
 
@@ -133,26 +159,44 @@ def _common_options() -> list[Any]:
 
 def main() -> None:
     """Exit 0 when done, 2 with one line for the user's mistake, 130 when interrupted; a trace is our fault."""
+    gc.disable()  # what a verb imports stays: looking for garbage among it takes a seventh of the start
     warnings.simplefilter("default", UnknownFamily)
     warnings.showwarning = _print_warning
+    _open_streams()
     try:
         result = app(standalone_mode=False)
-        sys.stdout.flush()  # a reader that has seen enough shows here at the latest
+        sys.stdout.flush()  # a reader that has seen enough, or a full disk, shows here at the latest
     except ArchetypeError as error:
         _fail(str(error), 2)
     except typer.TyperException as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
-            print(error.format_message(), file=sys.stderr)
-            sys.exit(2)
+            print(error.format_message())
+            sys.exit(0)
         option = getattr(error, "option_name", None)
         renamed = f"{option} is now {RENAMED[option]}." if option in RENAMED else error.format_message()
-        _fail(f"{renamed} See `archetype --help`.".replace("\n", " "), 2)
+        _fail(f"{one_line(renamed, MAX_MESSAGE - 24)} See `archetype --help`.", 2)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
-    except BrokenPipeError:  # the reader of our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG and error.filename:
+            _fail(one_line(f"{error.filename}: this name is too long", MAX_MESSAGE), 2)
+        if error.filename or error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to write is dropped
+        if error.errno == errno.EPIPE:  # the reader of our output has seen enough
+            sys.exit(0)
+        _fail(f"standard output: cannot be written: {error.strerror}", 2)
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _open_streams() -> None:
+    """Let no character and no closed stream end a verb: what a stream cannot encode is escaped."""
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the program ends
+    if sys.stdout is None:
+        _fail("standard output: is closed; redirect it to a file or to /dev/null", 2)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _print_warning(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
@@ -163,7 +207,8 @@ def _print_warning(message: Warning | str, category: type[Warning], *place: Any,
 
 
 def _fail(message: str, status: int) -> None:
-    print(f"archetype: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # standard error may be full or closed
+        print(f"archetype: {message}", file=sys.stderr)
     sys.exit(status)
 
 

@@ -1,25 +1,26 @@
-"""A training run as a person watches it."""
+"""A training run as a person watches it: one live line on a terminal, a line now and then elsewhere."""
 
-from typing import TYPE_CHECKING, Any
+import time
+from typing import Any, Self
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from archetype.cli.output import console
+from archetype.cost import total_parameters
+from archetype.training.allocation import keep_freed_memory
+from archetype.training.loop import run
+from archetype.training.metrics import Evaluated, Event, Interrupted, Step, read
+from archetype.training.plot import curves, draw_in_terminal
+from archetype.training.state import TrainState
 
-if TYPE_CHECKING:
-    from archetype.training.metrics import Interrupted
-    from archetype.training.state import TrainState
+SECONDS_BETWEEN_LINES = 30.0
 
 
-def run_with_progress(state: "TrainState", curve_height: int = 12) -> "Interrupted | None":
+def run_with_progress(state: TrainState, curve_height: int = 12) -> Interrupted | None:
     """Train to the end with a live line, then draw the loss curve, `curve_height` lines high; 1 is a line of bars."""
-    from archetype.cli.progress_line import ProgressLine
-    from archetype.cost import total_parameters
-    from archetype.training.allocation import keep_freed_memory
-    from archetype.training.loop import run
-    from archetype.training.metrics import read
-    from archetype.training.plot import draw_in_terminal
-
     keep_freed_memory()
     err = console(stderr=True)
     recipe, spec = state.recipe, state.model.spec
@@ -38,8 +39,6 @@ def run_with_progress(state: "TrainState", curve_height: int = 12) -> "Interrupt
 
 def loss_bars(metrics: list[dict[str, Any]], width: int = 60) -> str:
     """The training loss by step as one line of bars."""
-    from archetype.training.plot import curves
-
     (_, losses), _ = curves(metrics)
     if not losses:
         return ""
@@ -49,9 +48,59 @@ def loss_bars(metrics: list[dict[str, Any]], width: int = 60) -> str:
     return f"loss {losses[0]:.2f} {bars} {losses[-1]:.2f} nats"
 
 
-def raise_if_interrupted(state: "TrainState", interrupted: "Interrupted | None") -> None:
+def raise_if_interrupted(state: TrainState, interrupted: Interrupted | None) -> None:
     """End with the signal's status, and say how to go on."""
     if interrupted is not None:
         message = f"stopped after step {interrupted.step}; go on with: archetype train --resume {state.run.folder}"
         console(stderr=True).print(message, soft_wrap=True)
         raise typer.Exit(128 + interrupted.signal)
+
+
+class ProgressLine:
+    """Shows the events of a run as they come."""
+
+    def __init__(self, console: Console, first: int, steps: int, unit: str = "token") -> None:
+        self.console, self.first, self.steps, self.unit = console, first, steps, unit
+        self.started = self.last_line = time.monotonic()
+        self.rate = 0.0  # predictions a second, smoothed
+        self.bar = Progress(
+            TextColumn("step {task.completed:>5.0f}/{task.total:.0f}"), BarColumn(bar_width=10), _Measures(),
+            TextColumn("left"), TimeRemainingColumn(compact=True),
+            console=console, disable=not console.is_terminal, speed_estimate_period=60,
+        )  # fmt: skip
+        self.task = self.bar.add_task("", total=steps, completed=first, measures="")
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def show(self, event: Event) -> None:
+        """Show one event."""
+        if isinstance(event, Step):
+            self._step(event)
+        elif isinstance(event, Evaluated):
+            step, evaluation = event.step, event.evaluation
+            measured = f"loss {evaluation.loss:.4f} nats/{self.unit}, {evaluation.accuracy:.1%} right"
+            bits = f", {evaluation.bits_per_byte:.4f} bits/byte" if evaluation.bits_per_byte is not None else ""
+            self.console.print(f"step {step:>5}  held out: {measured}{bits}")
+
+    def _step(self, event: Step) -> None:
+        self.rate = event.per_second if not self.rate else 0.9 * self.rate + 0.1 * event.per_second
+        measures = f"loss {event.loss:.3f}  lr {event.learning_rate:.1e}  {self.rate:,.0f} {self.unit}s/s"
+        self.bar.update(self.task, completed=event.step, measures=measures)
+        if event.skipped:
+            self.console.print(f"step {event.step:>5}  skipped: the loss or its gradient was not finite")
+        elif not self.console.is_terminal and time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
+            self.last_line = time.monotonic()
+            left = (self.last_line - self.started) / (event.step - self.first) * (self.steps - event.step)
+            self.console.print(f"step {event.step:>5}/{self.steps}  {measures}  {left:.0f} s left")
+
+
+class _Measures(ProgressColumn):
+    """Loss, learning rate and speed, cut where the terminal is narrow."""
+
+    def render(self, task: Any) -> Text:
+        return Text(str(task.fields["measures"]), overflow="ellipsis", no_wrap=True)

@@ -7,10 +7,18 @@ import typer
 
 from archetype.cli.options import Json, OptionalOutput, complete_presets
 from archetype.cli.output import print_json
-from archetype.cli.progress import raise_if_interrupted, run_with_progress
 
 if TYPE_CHECKING:
     from archetype.training.recipe import Recipe
+
+SECTIONS = {  # of the options, in the help
+    "Run": ("recipe", "to", "resume", "allow_changes", "assignments"),
+    "Model and data": ("spec", "from_model", "text", "source", "target", "images", "tokenizer", "vocab_size"),
+    "Optimization": (
+        "steps", "batch_size", "micro_batch_size", "sequence_length", "learning_rate", "warmup_steps", "seed",
+    ),
+    "Machine": ("dtype", "device", "force"),
+}  # fmt: skip
 
 
 def train(
@@ -45,6 +53,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a model on text, pairs of texts or images; writes a run directory."""
+    from archetype.cli.progress import raise_if_interrupted, run_with_progress
     from archetype.errors import SpecError
     from archetype.nn.device import resolve_device
     from archetype.training import setup

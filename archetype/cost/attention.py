@@ -4,10 +4,11 @@ from collections.abc import Hashable, Mapping
 
 from archetype import spec
 from archetype.cost.formula import ZERO, Counts, Formula, symbol
-from archetype.cost.pattern import FullCost, PatternCost
+from archetype.cost.pattern import COMPLEXITIES, PatternCost
 from archetype.cost.position import PositionCost
-from archetype.cost.registry import MixerCost, NormCost, cost_of, linear
+from archetype.cost.registry import Linear, MixerCost, NormCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.patterns import Shape
 
 
 @cost_of(spec.Attention)
@@ -29,43 +30,35 @@ class AttentionCost(MixerCost):
         self.pattern = PatternCost.of(part.pattern, d)
         self.position = PositionCost.of(part.position, d)
         self.differs_by_layer = self.pattern.differs_by_layer
-        self.complexity = FullCost.complexity if part.score == "additive" else self.pattern.complexity
+        q, kv, bias, pattern = self.q_features, self.kv_features, part.bias, part.pattern
+        qkv = {"q": Linear(d, q, bias.q), "k": Linear(d, kv, bias.k), "v": Linear(d, kv, bias.v)}
+        self.projections = qkv | {"o": Linear(q, d, bias.o)}
+        if isinstance(pattern, spec.GlobalWindow) and pattern.global_projections:
+            self.projections |= {f"{name}_global": projection for name, projection in qkv.items()}
+        if part.gate is not None:  # a number for each feature, or for each head
+            self.projections["gate"] = Linear(d, q if part.gate.per == "feature" else self.heads)
+        self.complexity = COMPLEXITIES[spec.Full] if part.score == "additive" else self.pattern.complexity
 
     def parameters(self) -> Counts:
         """Projections, norms of queries and keys, the vector w of an additive score."""
-        d, part, bias = self.d, self.part, self.part.bias
-        q, k = linear(d, self.q_features, bias.q), linear(d, self.kv_features, bias.k)
-        v, o = linear(d, self.kv_features, bias.v), linear(self.q_features, d, bias.o)
         q_norm, k_norm = self._qk_norms()
-        counts = {"q": q, "k": k, "v": v, "o": o, "q_norm": q_norm.parameters(), "k_norm": k_norm.parameters()}
+        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts |= {"q_norm": q_norm.parameters(), "k_norm": k_norm.parameters()}
         if own := self.position.mixer_parameters(self.sizes):
             counts["score_bias"] = own
-        if part.score == "additive":
+        if self.part.score == "additive":
             counts["score"] = self.q_features
-        if part.sinks:
-            counts["sinks"] = self.heads
-        if part.gate is not None:
-            counts["gate"] = linear(d, self._gates(part.gate))
-        if isinstance(part.pattern, spec.GlobalWindow) and part.pattern.global_projections:
-            counts |= {"q_global": q, "k_global": k, "v_global": v}
-        return counts
+        return counts | ({"sinks": self.heads} if self.part.sinks else {})
 
     def flops(self, work: Work) -> Counts:
         """Products of one pass."""
-        tokens, pattern = 2 * work.tokens * self.d, self.part.pattern
-        pairs = work.rows * self.q_features * self.pattern.pair_flops(work)
-        counts = {"q": tokens * self.q_features, "k": tokens * self.kv_features, "v": tokens * self.kv_features}
-        if isinstance(pattern, spec.GlobalWindow) and pattern.global_projections:
-            counts |= {f"{name}_global": counts[name] for name in "qkv"}
-            if work.attention == "computed":  # rows of global queries are computed twice, and the second result counts
-                global_tokens = symbol("g", min(pattern.num_global_tokens, work.length.value))
-                pairs = pairs + 2 * work.rows * self.q_features * global_tokens * work.length
-        counts |= {"scores": pairs, "mixture": pairs, "o": tokens * self.q_features}
-        return counts | ({} if self.part.gate is None else {"gate": tokens * self._gates(self.part.gate)})
-
-    def _gates(self, gate: spec.OutputGate) -> Formula:
-        """Numbers that multiply a token's heads."""
-        return self.q_features if gate.per == "feature" else self.heads
+        pairs, pattern = work.rows * self.q_features * self.pattern.pair_flops(work), self.part.pattern
+        if isinstance(pattern, spec.GlobalWindow) and pattern.global_projections and work.attention == "computed":
+            # rows of global queries are computed twice, and the second result counts
+            global_tokens = symbol("g", min(pattern.num_global_tokens, work.length.value))
+            pairs = pairs + 2 * work.rows * self.q_features * global_tokens * work.length
+        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        return counts | {"scores": pairs, "mixture": pairs}
 
     def state(self, length: int) -> int:
         """Keys and values of the positions that are remembered."""
@@ -74,15 +67,15 @@ class AttentionCost(MixerCost):
     def saved_activations(self, work: TrainingWork) -> int:
         """Inputs, norms, angles, and what the products over pairs save."""
         heads, kv_heads, head_dim, rotary_dim = self.sizes
-        saved = work.input_bytes(self.d.value, projections=3 if self.part.gate is None else 4)
+        saved = work.input_bytes(self.d.value, projections=4 if self.part.gate else 3)
         for norm, features in zip(self._qk_norms(), (heads * head_dim, kv_heads * head_dim), strict=True):
             saved += norm.saved_activations(work.tokens * features // norm.d.value)
         if self.part.clip_qkv is not None:
             saved += work.tokens * (heads + 2 * kv_heads) * head_dim * work.itemsize
         if work.compute_dtype == "bfloat16":
             saved += self.position.layer_activations(heads, rotary_dim, work)
-        if self.part.gate is not None:  # the numbers, and the heads that they multiply
-            saved += work.tokens * (self._gates(self.part.gate).value + heads * head_dim) * work.itemsize
+        if gate := self.projections.get("gate"):  # the numbers, and the heads that they multiply
+            saved += work.tokens * (gate.outputs.value + heads * head_dim) * work.itemsize
         shapes = self.pattern.tile_shapes(work)
         return saved + (self._tiled_attention(work, shapes) if shapes else self._dense_attention(work, work.length))
 
@@ -121,7 +114,7 @@ class AttentionCost(MixerCost):
         results = 2 if self.position.rotates_queries else 1
         return ((1 + results) * q + 2 * kv) * itemsize + tokens * part.num_heads * FLOAT32
 
-    def _tiled_attention(self, work: TrainingWork, shapes: list[tuple[int, int, int]]) -> int:
+    def _tiled_attention(self, work: TrainingWork, shapes: list[Shape]) -> int:
         """Bytes of gathered queries, keys and values, of two numbers for each pair of a tile, and of the result."""
         part, itemsize = self.part, work.itemsize
         heads, kv_heads, head_dim, _ = self.sizes

@@ -30,7 +30,7 @@ def parse_size(text: str) -> int:
     units = {unit.lower(): size for unit, size in UNITS.items()}
     if match is None or match[2].lower() not in units:
         cause = f"{text!r} is not a size of memory"
-        raise SpecError("fit", cause, f"write it as 24GiB, with one of {', '.join(UNITS)}")
+        raise SpecError("--fit", cause, f"write it as 24GiB, with one of {', '.join(UNITS)}")
     return int(float(match[1]) * units[match[2].lower()])
 
 
@@ -42,12 +42,12 @@ def fits(report: CostReport, available: int) -> list[Fit]:
         available: bytes of memory.
     """
     cost = report.memory_cost
-    weights = cost.num_parameters * cost.itemsize
-    training = report.memory["training"]
     needs: dict[str, Callable[[int, int], int]] = {
-        "inference": lambda rows, tokens: weights + cost.state(rows, tokens),
-        "training": lambda rows, tokens: training + cost.saved_activations(rows, tokens).peak,
-        "training, recomputed": lambda rows, tokens: training + cost.saved_activations(rows, tokens).peak_recomputed,
+        "inference": lambda rows, tokens: cost.weights + cost.state(rows, tokens),
+        "training": lambda rows, tokens: cost.training_peak(cost.saved_activations(rows, tokens).peak),
+        "training, activation checkpointing": lambda rows, tokens: cost.training_peak(
+            cost.saved_activations(rows, tokens).peak_recomputed
+        ),
     }
     max_length = cost.cost.max_length or UNLIMITED
     fits = []
@@ -58,10 +58,10 @@ def fits(report: CostReport, available: int) -> list[Fit]:
     return fits
 
 
-def fit_table(report: CostReport, available: int) -> Table:
+def fit_table(report: CostReport, fitting: list[Fit]) -> Table:
     """The largest batch and the longest text for each use."""
     rows = []
-    for use, *sizes in fits(report, available):
+    for use, *sizes in fitting:
         rows.append([use, *("no limit" if size is None else f"{size:,}" for size in sizes)])
     return Table(["", f"rows of {report.length:,} tokens", f"tokens of {report.batch} rows"], rows)
 

@@ -4,49 +4,26 @@ Every count is made of these, so a formula and its number come from one computat
 such as D = 768; what is counted is built from sizes with + and *, and gives both `12 D^2 + 13 D` and 7,087,872.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil, prod
 from typing import NamedTuple
 
 # What each symbol stands for, in the order in which a product is written: the letters of shapes, and those that no
 # shape has.
 MEANINGS = {
-    "L": "layers",
-    "B": "rows of the batch",
-    "T": "tokens of a row",
-    "M": "patches of a row",
-    "J": "patch size",
-    "A": "pairs of positions that are computed or allowed",
-    "S": "key positions of a new token, where they are not all",
-    "g": "global tokens",
-    "n": "tokens that an n-gram model reads",
-    "E": "experts",
-    "k": "experts of each token",
-    "H": "query heads",
-    "K": "key/value heads",
-    "P": "features of a head",
-    "Q": "features of a head's value",
-    "C": "features of the latent of keys and values",
-    "R": "rotary features of a head",
-    "r": "low rank of queries or of Mamba's delta",
-    "Z": "state size",
-    "c": "kernel size of the convolution",
-    "D_h": "features of one direction",
-    "F": "inner width of the feed-forward part",
-    "T_max": "positions of the table",
-    "V": "vocabulary size",
-    "V_s": "vocabulary size of the source",
-    "Y": "classes",
-    "t": "token types",
-    "u": "buckets of distances",
-    "w": "width of a hidden layer",
-    "D": "d_model",
-    "D_g": "d_model of the global model",
+    "L": "layers", "B": "rows of the batch", "T": "tokens of a row", "M": "patches of a row", "J": "patch size",
+    "A": "pairs of positions that are computed or allowed", "S": "key positions of a new token, where they are not all",
+    "g": "global tokens", "n": "tokens that an n-gram model reads", "E": "experts", "k": "experts of each token",
+    "H": "query heads", "K": "key/value heads", "P": "features of a head", "Q": "features of a head's value",
+    "C": "features of the latent of keys and values", "R": "rotary features of a head",
+    "r": "low rank of queries or of Mamba's delta", "Z": "state size", "c": "kernel size of the convolution",
+    "D_h": "features of one direction", "F": "inner width of the feed-forward part", "T_max": "positions of the table",
+    "V": "vocabulary size", "V_s": "vocabulary size of the source", "Y": "classes", "t": "token types",
+    "u": "buckets of distances", "w": "width of a hidden layer", "D": "d_model", "D_g": "d_model of the global model",
     "D_l": "d_model of the local model",
-}
+}  # fmt: skip
 _ORDER = {name: index for index, name in enumerate(MEANINGS)}
 
 
@@ -72,10 +49,11 @@ class Formula:
     def __mul__(self, other: "Formula | int") -> "Formula":
         if isinstance(other, int):
             return Formula({product: coefficient * other for product, coefficient in self.terms.items()})
-        terms: Counter[Product] = Counter()
+        terms: dict[Product, int] = {}
         for left, left_coefficient in self.terms.items():
             for right, right_coefficient in other.terms.items():
-                terms[_multiply(left, right)] += left_coefficient * right_coefficient
+                product = _multiply(left, right)
+                terms[product] = terms.get(product, 0) + left_coefficient * right_coefficient
         return Formula(terms)
 
     __radd__, __rmul__ = __add__, __mul__
@@ -116,23 +94,21 @@ class Formula:
         """
         by_layers: dict[Product, dict[Product, int]] = {}
         for product, coefficient in self.terms.items():
-            layers = tuple(factor for factor in product if factor[0].name == "L")
-            rest = tuple(factor for factor in product if factor[0].name != "L")
-            by_layers.setdefault(layers, {})[rest] = coefficient
+            rest = int(bool(product) and product[0][0].name == "L")  # L stands first
+            by_layers.setdefault(product[:rest], {})[product[rest:]] = coefficient
         parts = []
         for layers in sorted(by_layers, key=lambda factors: [_order(symbol) for symbol, _ in factors]):
             terms = by_layers[layers]
             if layers and len(terms) > 1:
                 parts.append(f"{_write_product(1, layers, names)} ({_write_sum(terms, names)})")
             else:
-                parts.append(_write_sum({(*layers, *product): number for product, number in terms.items()}, names))
+                parts.append(_write_sum({layers + product: number for product, number in terms.items()}, names))
         return _join(parts)
 
     def __str__(self) -> str:
         return self.text(symbol_names([self]))
 
-    def __repr__(self) -> str:
-        return f"Formula({self})"
+    __repr__ = __str__
 
 
 Counts = dict[str, Formula]  # of each module
@@ -170,9 +146,10 @@ def multiple(name: str, value: int, unit: Formula) -> Formula:
 
 def total(formulas: Iterable[Formula]) -> Formula:
     """The sum."""
-    terms: Counter[Product] = Counter()
+    terms: dict[Product, int] = {}
     for formula in formulas:
-        terms.update(formula.terms)
+        for product, coefficient in formula.terms.items():
+            terms[product] = terms.get(product, 0) + coefficient
     return Formula(terms)
 
 
@@ -185,11 +162,11 @@ def _order(symbol: Symbol) -> tuple[int, int]:
     return _ORDER[symbol.name], symbol.value
 
 
+@lru_cache(maxsize=2**14)  # of thousands of layers most have equal sizes
 def _multiply(left: Product, right: Product) -> Product:
-    if not left or not right:
-        return left or right
-    powers = Counter(dict(left))
-    powers.update(dict(right))
+    powers = dict(left)
+    for size, power in right:
+        powers[size] = powers.get(size, 0) + power
     return tuple(sorted(((s, power) for s, power in powers.items() if power), key=lambda factor: _order(factor[0])))
 
 

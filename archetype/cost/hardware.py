@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from archetype.cost.dtypes import bytes_of
 from archetype.errors import SpecError
 
 
@@ -17,8 +18,17 @@ class Device(NamedTuple):
     source: str
 
     def peak(self, dtype: str) -> float:
-        """FLOPs a second; a type that is not listed is computed in float32."""
-        return self.flops["bfloat16" if dtype in ("bfloat16", "float16") and "bfloat16" in self.flops else "float32"]
+        """FLOPs a second; weights in int8 and int4 are multiplied in bfloat16, a type that is not listed in float32."""
+        halves = bytes_of(dtype) == 2 and "bfloat16" in self.flops
+        return self.flops["bfloat16" if halves else "float32"]
+
+    def times(self, number: int) -> "Device":
+        """Several of this machine that share the work evenly; what they say to each other is not counted."""
+        if number == 1:
+            return self
+        flops = {dtype: number * peak for dtype, peak in self.flops.items()}
+        memory = None if self.memory is None else number * self.memory
+        return Device(f"{number} x {self.name}", number * self.bandwidth, flops, memory, self.source)
 
 
 def _device(name: str, gigabytes: int, bandwidth: float, bfloat16: float, float32: float, source: str) -> Device:
@@ -30,12 +40,20 @@ def _device(name: str, gigabytes: int, bandwidth: float, bfloat16: float, float3
 DEVICES = {
     device.name: device
     for device in (
+        _device("A10", 24, 600, 125, 31.2, "NVIDIA A10 datasheet, without sparsity"),
+        _device("A100-40GB", 40, 1555, 312, 19.5, "NVIDIA A100 datasheet, SXM"),
         _device("A100-80GB", 80, 2039, 312, 19.5, "NVIDIA A100 datasheet, SXM"),
         _device("H100-SXM", 80, 3350, 989.4, 66.9, "NVIDIA H100 datasheet; Hopper whitepaper, table 2"),
+        _device("H100-PCIe", 80, 2000, 756, 51, "NVIDIA H100 datasheet, PCIe, without sparsity"),
         _device("H200", 141, 4800, 989.4, 66.9, "NVIDIA H200 datasheet, SXM"),
+        _device("B200", 180, 8000, 2250, 80, "NVIDIA Blackwell technical brief, HGX B200, without sparsity"),
         _device("L4", 24, 300, 121, 30.3, "NVIDIA L4 datasheet, without sparsity"),
+        _device("L40S", 48, 864, 362.05, 91.6, "NVIDIA L40S datasheet, without sparsity"),
+        _device("MI300X", 192, 5300, 1307.4, 163.4, "AMD Instinct MI300X data sheet, without sparsity"),
+        _device("MI325X", 256, 6000, 1307.4, 163.4, "AMD Instinct MI325X data sheet, without sparsity"),
         _device("RTX-3090", 24, 936, 71, 35.6, "NVIDIA GA102 whitepaper, products summed in float32"),
         _device("RTX-4090", 24, 1008, 165.2, 82.6, "NVIDIA Ada whitepaper, products summed in float32"),
+        _device("RTX-5090", 32, 1792, 209.5, 104.8, "NVIDIA RTX Blackwell whitepaper, products summed in float32"),
     )
 }
 
@@ -51,6 +69,8 @@ def device(name: str) -> Device:
     if query not in known:
         begin = [key for key in known if key.startswith(query)]
         close = begin or difflib.get_close_matches(query, known, n=1, cutoff=0.5)
-        remedy = f"did you mean {known[close[0]].name}?" if close else f"use here, or one of {', '.join(DEVICES)}"
+        remedy = (
+            f"did you mean {known[close[0]].name}?" if close else f"use here (measured), or one of {', '.join(DEVICES)}"
+        )
         raise SpecError("device", f"{name!r} is not known", remedy)
     return known[query]

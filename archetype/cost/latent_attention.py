@@ -6,7 +6,7 @@ from archetype import spec
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.pattern import PatternCost
 from archetype.cost.position import PositionCost
-from archetype.cost.registry import Complexity, MixerCost, NormCost, cost_of, linear
+from archetype.cost.registry import Complexity, Linear, MixerCost, NormCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 
 
@@ -26,41 +26,36 @@ class LatentAttentionCost(MixerCost):
         self.nope, self.rope = symbol("P", part.qk_nope_head_dim), symbol("R", part.qk_rope_head_dim)
         self.value = symbol("Q", part.v_head_dim)
         self.rank = symbol("r", part.query.rank) if isinstance(part.query, spec.LowRankQuery) else None
+        queries, bias = self.heads * (self.nope + self.rope), part.bias
+        if self.rank is None:
+            self.projections = {"q": Linear(d, queries)}
+        else:
+            self.projections = {"q_down": Linear(d, self.rank, bias), "q_up": Linear(self.rank, queries)}
+        self.projections |= {
+            "kv_down": Linear(d, self.latent + self.rope, bias),
+            "kv_up": Linear(self.latent, self.heads * (self.nope + self.value)),
+            "o": Linear(self.heads * self.value, d, bias),
+        }
 
     def parameters(self) -> Counts:
-        """Projections down and up, and norms between them."""
-        d, norm, bias = self.d, self.part.norm, self.part.bias
-        queries = self.heads * (self.nope + self.rope)
-        if self.rank is None:
-            counts = {"q": linear(d, queries)}
-        else:
-            q_norm = NormCost.of(norm, self.rank).parameters()
-            counts = {"q_down": linear(d, self.rank, bias), "q_norm": q_norm, "q_up": linear(self.rank, queries)}
-        return counts | {
-            "kv_down": linear(d, self.latent + self.rope, bias),
-            "kv_norm": NormCost.of(norm, self.latent).parameters(),
-            "kv_up": linear(self.latent, self.heads * (self.nope + self.value)),
-            "o": linear(self.heads * self.value, d, bias),
-        }
+        """Projections down and up, and norms behind those that go down."""
+        counts: Counts = {}
+        for name, projection in self.projections.items():
+            counts[name] = projection.parameters
+            if name in ("q_down", "kv_down"):
+                rank = self.latent if name == "kv_down" else projection.outputs
+                counts[name.replace("down", "norm")] = NormCost.of(self.part.norm, rank).parameters()
+        return counts
 
     def flops(self, work: Work) -> Counts:
         """Products of one pass."""
-        d, rows, tokens, queries = self.d, work.rows, 2 * work.tokens, self.heads * (self.nope + self.rope)
-        pairs = rows * self.heads * PatternCost.of(spec.Full(), d).pair_flops(work)
-        if self.rank is None:
-            counts = {"q": tokens * d * queries}
-        else:
-            counts = {"q_down": tokens * d * self.rank, "q_up": tokens * self.rank * queries}
+        pairs = work.rows * self.heads * PatternCost.of(spec.Full(), self.d).pair_flops(work)
+        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
         absorbed = self.part.absorbs(work.queries.value, work.length.value)
-        expanded = tokens if absorbed else 2 * rows * work.length
+        if not absorbed:  # every latent is expanded to a key and a value
+            counts["kv_up"] = self.projections["kv_up"].flops(work.rows * work.length)
         keys, values = (self.latent, self.latent) if absorbed else (self.nope, self.value)
-        return counts | {
-            "kv_down": tokens * d * (self.latent + self.rope),
-            "kv_up": expanded * self.heads * self.latent * (self.nope + self.value),
-            "scores": pairs * (keys + self.rope),
-            "mixture": pairs * values,
-            "o": tokens * self.heads * self.value * d,
-        }
+        return counts | {"scores": pairs * (keys + self.rope), "mixture": pairs * values}
 
     def state(self, length: int) -> int:
         """The latent and the rotary part of every position."""

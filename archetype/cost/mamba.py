@@ -4,7 +4,7 @@ import math
 
 from archetype import spec
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, MixerCost, NormCost, cost_of, linear
+from archetype.cost.registry import Complexity, Linear, MixerCost, NormCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 
 
@@ -18,37 +18,26 @@ class MambaCost(MixerCost):
     def __init__(self, part: spec.Mamba, d: Formula) -> None:
         super().__init__(part, d)
         self.inner, self.state_size = part.expand * d, symbol("Z", part.state_size)
-        self.kernel, self.rank = symbol("c", part.conv_kernel), symbol("r", part.rank(d.value))
+        self.rank = symbol("r", part.rank(d.value))
+        self.projections = {
+            "in_proj": Linear(d, 2 * self.inner, part.bias),
+            "conv": Linear(symbol("c", part.conv_kernel), self.inner, part.conv_bias),  # of each channel by itself
+            "x_proj": Linear(self.inner, self.rank + 2 * self.state_size),
+            "dt_proj": Linear(self.rank, self.inner, bias=True),
+            "out_proj": Linear(self.inner, d, part.bias),
+        }
 
     def parameters(self) -> Counts:
-        """Projections, convolution, decay and skip."""
-        d, inner, bias = self.d, self.inner, self.part.bias
-        return {
-            "in_proj": linear(d, 2 * inner, bias),
-            "conv": self.kernel * inner + inner * self.part.conv_bias,
-            "x_proj": linear(inner, self.rank + 2 * self.state_size),
-            "dt_proj": linear(self.rank, inner, bias=True),
-            "A_log": inner * self.state_size,
-            "D": inner,
-            "out_proj": linear(inner, d, bias),
-        } | self._norms()
-
-    def _norms(self) -> Counts:
-        """Of what delta is made of, of B and of C."""
+        """Projections, convolution, decay and skip; norms of what delta is made of, of B and of C."""
+        counts = {name: projection.parameters for name, projection in self.projections.items()}
         sizes = {"dt_norm": self.rank, "b_norm": self.state_size, "c_norm": self.state_size}
-        return {name: NormCost.of(self.part.norm, size).parameters() for name, size in sizes.items()}
+        norms = {name: NormCost.of(self.part.norm, size).parameters() for name, size in sizes.items()}
+        return counts | {"A_log": self.inner * self.state_size, "D": self.inner} | norms
 
     def flops(self, work: Work) -> Counts:
         """Products of one pass."""
-        channels = 2 * work.tokens * self.inner
-        return {
-            "in_proj": 2 * channels * self.d,
-            "conv": channels * self.kernel,
-            "x_proj": channels * (self.rank + 2 * self.state_size),
-            "dt_proj": channels * self.rank,
-            "scan": channels * self.state_size,
-            "out_proj": channels * self.d,
-        }
+        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        return counts | {"scan": 2 * work.tokens * self.inner * self.state_size}
 
     def state(self, length: int) -> int:
         """Of constant size: each channel's state, and the inputs that the convolution reads again."""

@@ -1,17 +1,19 @@
 """Bytes: the state that decoding keeps, and what training holds of weights, gradients, moments and activations.
 
-Of the logits the loss saves their log-softmax, in float32; the logits themselves live until the loss is computed. In
-bfloat16 every weight of a product has a cast copy. With blocks computed again in the backward pass only their inputs
-are saved, and one block's activations at a time.
+Of the logits the loss saves their log-softmax, in float32. Backward begins with two more copies, the gradients behind
+and before the log-softmax; with them a training step holds the most, unless gradients and the optimizer's step take
+more. In bfloat16 every weight of a product has a cast copy. With activation checkpointing only the blocks' inputs are
+saved, and one block's activations at a time.
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 from archetype import spec
-from archetype.cost.dtypes import bytes_of
+from archetype.cost.dtypes import bytes_of, weight_bytes
 from archetype.cost.formula import constant
-from archetype.cost.model import ModelCost, model_cost
-from archetype.cost.rows import module_rows, num_parameters
+from archetype.cost.model import model_cost
+from archetype.cost.rows import Row, module_rows, num_parameters
 from archetype.cost.work import FLOAT32, INT64, ComputeType, Work
 
 
@@ -22,7 +24,8 @@ class SavedActivations(NamedTuple):
     blocks: int
     block_inputs: int  # all that is saved of blocks whose activations are computed again
     largest_block: int
-    logits: int  # alive only until the loss is computed
+    logits: int  # one copy in float32; while the loss's gradient is computed there are two beside what is saved
+    logits_weight_gradient: int  # in float32, beside the logits' own
 
     @property
     def saved(self) -> int:
@@ -31,13 +34,18 @@ class SavedActivations(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """What is held when the loss is computed."""
-        return self.saved + self.logits
+        """What is held when the gradient of the loss is computed."""
+        return self.saved + self.loss_gradient
 
     @property
     def peak_recomputed(self) -> int:
-        """The same where blocks are computed again: the logits and one block's activations never meet."""
-        return self.embedding_and_head + self.block_inputs + max(self.logits, self.largest_block)
+        """The same with activation checkpointing: the logits and one block's activations never meet."""
+        return self.embedding_and_head + self.block_inputs + max(self.loss_gradient, self.largest_block)
+
+    @property
+    def loss_gradient(self) -> int:
+        """What is held of the logits' gradient, beside what is saved."""
+        return 2 * self.logits + self.logits_weight_gradient
 
 
 class MemoryCost:
@@ -45,28 +53,63 @@ class MemoryCost:
 
     Args:
         model: the specification.
-        dtype: type of weights and state; training computes in bfloat16 where it has two bytes.
+        dtype: type of weights and state; training computes in bfloat16 where the state's numbers have two bytes.
     """
 
     def __init__(self, model: spec.ModelSpec, dtype: str) -> None:
-        self.cost, self.itemsize, self.compute_dtype = model_cost(model), bytes_of(dtype), compute_dtype(dtype)
-        self.num_parameters = num_parameters(self.cost).value
-        self.cast_weights = _cast_weights(self.cost) if self.compute_dtype == "bfloat16" else 0
+        self.cost, self.dtype = model_cost(model), dtype
+        self.itemsize, self.compute_dtype = bytes_of(dtype), compute_dtype(dtype)
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """All parameters."""
+        return num_parameters(self.cost).value
+
+    @property
+    def weights(self) -> int:
+        """Bytes of all parameters in the type."""
+        return weight_bytes(self.num_parameters, self.dtype)
+
+    @cached_property
+    def _rows(self) -> list[Row]:
+        return module_rows(self.cost, 1, 1, phases=("forward",))
+
+    @cached_property
+    def cast_weights(self) -> int:
+        """Bytes of the copies in bfloat16 of all weights of products."""
+        if self.compute_dtype == "float32":
+            return 0
+        rows = self._rows
+        numbers = sum(row.parameters for row in rows if row.forward)
+        if self.cost.head.tied:
+            numbers += next(row.parameters for row in rows if row.module.endswith("embedding.token"))
+        return 2 * numbers
 
     def memory(self, batch: int, length: int) -> dict[str, int]:
         """Weights in `dtype`, and what a training step holds: all but activations in float32."""
-        number, saved = self.num_parameters, self.saved_activations(batch, length)
-        training = 4 * number * FLOAT32  # weights, gradients and AdamW's two moments
+        copy, saved = self.num_parameters * FLOAT32, self.saved_activations(batch, length)
         return {
-            "weights": number * self.itemsize,
-            "gradients": number * FLOAT32,
-            "optimizer": 2 * number * FLOAT32,
-            "training": training,
+            "weights": self.weights,
+            "gradients": copy,
+            "optimizer": 2 * copy,
+            "training_state": 4 * copy,  # weights, gradients and AdamW's two moments
             "activations": saved.peak,
             "activations_recomputed": saved.peak_recomputed,
-            "training_peak": training + saved.peak,
-            "training_peak_recomputed": training + saved.peak_recomputed,
+            "training_peak": self.training_peak(saved.peak),
+            "training_peak_recomputed": self.training_peak(saved.peak_recomputed),
         }
+
+    def training_peak(self, activations: int) -> int:
+        """The most bytes that a training step holds.
+
+        Gradients come into being while activations go. So the peak is either where backward begins, with weights,
+        moments and all activations, or in the optimizer's step, with gradients and no activation.
+
+        Args:
+            activations: held where backward begins, as `SavedActivations` says.
+        """
+        copy = self.num_parameters * FLOAT32
+        return max(3 * copy + activations, 4 * copy)
 
     def state(self, batch: int, length: int) -> int:
         """Of the state of `batch` rows with room for `length` tokens each; of a source too, where there is one."""
@@ -89,18 +132,13 @@ class MemoryCost:
             saved = stack.saved_activations(stack_work[stack.prefix].in_training(self.compute_dtype))
             shared, blocks, inputs = shared + saved.shared, blocks + saved.blocks, inputs + saved.block_inputs
             largest = max(largest, saved.largest_block)
-        return SavedActivations(shared, blocks, inputs, largest, logits)
+        weight_gradient = 0
+        if logits and self.compute_dtype == "float32":
+            features = next(row for row in self._rows if row.module in ("lm_head", "classifier")).forward // 2
+            weight_gradient = features * FLOAT32
+        return SavedActivations(shared, blocks, inputs, largest, logits, weight_gradient)
 
 
 def compute_dtype(dtype: str) -> ComputeType:
     """What a training step computes products in, for weights that are used in `dtype`."""
     return "bfloat16" if bytes_of(dtype) == 2 else "float32"
-
-
-def _cast_weights(cost: ModelCost) -> int:
-    """Bytes of the copies in bfloat16 of all weights of products."""
-    rows = module_rows(cost, 1, 1)
-    numbers = sum(row.parameters for row in rows if row.forward)
-    if cost.head.tied:
-        numbers += next(row.parameters for row in rows if row.module.endswith("embedding.token"))
-    return 2 * numbers

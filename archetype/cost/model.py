@@ -50,42 +50,51 @@ class ModelCost(ABC):
         """Bytes saved before and after the stacks, without the loss."""
 
 
-class DecoderCost(ModelCost):
-    """A causal stack between an embedding and a head."""
+class EmbeddedModelCost(ModelCost):
+    """A model whose stacks read vectors of tokens or patches and their positions."""
 
-    def __init__(self, model: spec.Decoder | spec.EncoderDecoder) -> None:
+    def __init__(self, model: spec.Decoder | spec.EncoderDecoder | spec.Encoder | spec.VisionEncoder) -> None:
         super().__init__(model)
-        self.model, self.d = model, symbol("D", model.d_model)
-        self.embedding = EmbeddingCost(model.embedding, symbol("V", model.vocab_size), model.context_length, self.d)
-        self.head = LanguageModelHeadCost(model.head, model.vocab_size, self.d)
+        self.d = symbol("D", model.d_model)
+        vocabulary = symbol("V", 0 if isinstance(model, spec.VisionEncoder) else model.vocab_size)
+        self.embedding = EmbeddingCost(model.embedding, vocabulary, model.context_length, self.d)
         self.max_length = self.embedding.max_length
 
     def embedding_parameters(self) -> Counts:
-        """Of tokens and positions."""
+        """Of tokens, their types and positions."""
         return prefixed("embedding.", self.embedding.parameters())
-
-    def state(self, length: int) -> tuple[int, int]:
-        """Of the stack."""
-        return self.stacks[0].state(length), 0
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Of embedding and head."""
         return self.embedding.saved_activations(work) + self.head.saved_activations(work)
 
 
+class DecoderCost(EmbeddedModelCost):
+    """A causal stack between an embedding and a head."""
+
+    def __init__(self, model: spec.Decoder | spec.EncoderDecoder) -> None:
+        super().__init__(model)
+        self.head = LanguageModelHeadCost(model.head, model.vocab_size, self.d)
+
+    def state(self, length: int) -> tuple[int, int]:
+        """Of the stack."""
+        return self.stacks[0].state(length), 0
+
+
 class EncoderDecoderCost(DecoderCost):
     """The encoder reads the source once."""
 
-    model: spec.EncoderDecoder
+    def __init__(self, model: spec.EncoderDecoder) -> None:
+        super().__init__(model)
+        vocabulary = symbol("V_s", model.source_vocab_size or model.vocab_size)
+        source = EmbeddingCost(model.embedding, vocabulary, model.context_length, self.d)
+        self.source_embedding = None if model.embedding.shared else source
+        self.num_cross_attentions = sum(block.cross_attention is not None for block in model.decoder.layers)
 
     def embedding_parameters(self) -> Counts:
         """Of one table for both, or of one each."""
-        counts = super().embedding_parameters()
-        if self.model.embedding.shared:
-            return counts
-        vocabulary = symbol("V_s", self.model.source_vocab_size or self.model.vocab_size)
-        source = EmbeddingCost(self.model.embedding, vocabulary, self.model.context_length, self.d)
-        return counts | prefixed("source_embedding.", source.parameters())
+        source = self.source_embedding.parameters() if self.source_embedding else {}
+        return super().embedding_parameters() | prefixed("source_embedding.", source)
 
     def stack_work(self, work: Work) -> dict[str, Work]:
         """The source, unless it has been read, and the target."""
@@ -94,8 +103,7 @@ class EncoderDecoderCost(DecoderCost):
 
     def state(self, length: int) -> tuple[int, int]:
         """Of the decoder, with a source; each cross-attention keeps the source's length."""
-        lengths = sum(block.cross_attention is not None for block in self.model.decoder.layers)
-        return self.stacks[1].state(length, source=length), lengths
+        return self.stacks[1].state(length, source=length), self.num_cross_attentions
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Of embeddings and head, and the encoder's output, which every layer's cross-attention reads."""
@@ -103,22 +111,14 @@ class EncoderDecoderCost(DecoderCost):
         return super().saved_activations(work) + self.embedding.saved_activations(work) + encoder_output
 
 
-class EncoderCost(ModelCost):
+class EncoderCost(EmbeddedModelCost):
     """A stack that sees whole texts."""
 
     generates = False
 
     def __init__(self, model: spec.Encoder | spec.VisionEncoder) -> None:
         super().__init__(model)
-        self.model, self.d = model, symbol("D", model.d_model)
-        vocabulary = symbol("V", model.vocab_size if isinstance(model, spec.Encoder) else 0)
-        self.embedding = EmbeddingCost(model.embedding, vocabulary, model.context_length, self.d)
-        self.head = encoder_head_cost(model, self.d)
-        self.max_length = self.embedding.max_length
-
-    def embedding_parameters(self) -> Counts:
-        """Of tokens, their types and positions."""
-        return prefixed("embedding.", self.embedding.parameters())
+        self.model, self.head = model, encoder_head_cost(model, self.d)
 
     def head_parameters(self) -> Counts:
         """Of the pooler, with any head, and of the head."""
@@ -128,7 +128,7 @@ class EncoderCost(ModelCost):
     def saved_activations(self, work: TrainingWork) -> int:
         """Of embedding and head, and the token types."""
         token_types = work.tokens * INT64 if self.model.embedding.num_token_types else 0
-        return self.embedding.saved_activations(work) + token_types + self.head.saved_activations(work)
+        return super().saved_activations(work) + token_types
 
 
 class VisionEncoderCost(EncoderCost):
@@ -241,13 +241,9 @@ class MegaByteCost(ModelCost):
 
 
 KINDS: dict[type[spec.Spec], type[ModelCost]] = {
-    spec.Decoder: DecoderCost,
-    spec.Encoder: EncoderCost,
-    spec.EncoderDecoder: EncoderDecoderCost,
-    spec.NGram: NGramCost,
-    spec.MegaByte: MegaByteCost,
-    spec.VisionEncoder: VisionEncoderCost,
-}
+    spec.Decoder: DecoderCost, spec.Encoder: EncoderCost, spec.EncoderDecoder: EncoderDecoderCost,
+    spec.NGram: NGramCost, spec.MegaByte: MegaByteCost, spec.VisionEncoder: VisionEncoderCost,
+}  # fmt: skip
 
 
 def model_cost(model: spec.ModelSpec) -> ModelCost:

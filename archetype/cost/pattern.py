@@ -4,15 +4,32 @@ from archetype import spec
 from archetype.cost.formula import Formula, symbol
 from archetype.cost.registry import Complexity, PartCost, cost_of
 from archetype.cost.work import TrainingWork, Work
-from archetype.patterns import MaskContext, pattern_rule
+from archetype.patterns import MaskContext, Shape, pattern_rule
+
+COMPLEXITIES: dict[
+    type[spec.Spec], Complexity
+] = {  # W and s are the keys near a query, c and g those that many queries see, A all allowed pairs
+    spec.Full: Complexity("O(T^2 D)", "O(T D)", "O(T D)"),
+    spec.Window: Complexity("O(T W D)", "O(W D)", "O(W D)"),
+    spec.Strided: Complexity("O(T (s + T / s) D)", "O(T D)", "O(T D)"),
+    spec.Fixed: Complexity("O(T (s + c T / s) D)", "O(T D)", "O(T D)"),
+    spec.GlobalWindow: Complexity("O(T (W + g) D)", "O(T D)", "O(T D)"),
+    spec.BigBird: Complexity("O(T W D)", "O(T D)", "O(T D)"),
+    spec.Pattern: Complexity("O(A D)", "O(T D)", "O(T D)"),
+}
 
 
+@cost_of(spec.Pattern)
 class PatternCost(PartCost):
-    """The pairs of positions of a pattern."""
+    """The pairs of positions of a pattern, as its rule says."""
 
     part: spec.Pattern
-    complexity = Complexity("O(A D)", "O(T D)", "O(T D)")  # A: the pairs that it allows
-    differs_by_layer = False
+
+    def __init__(self, part: spec.Pattern, d: Formula) -> None:
+        super().__init__(part, d)
+        self.rule = pattern_rule(part)
+        self.complexity = next(COMPLEXITIES[cls] for cls in type(part).__mro__ if cls in COMPLEXITIES)
+        self.differs_by_layer = self.rule.depends_on_layer
 
     def pair_flops(self, work: Work) -> Formula:
         """FLOPs of one feature of one head of one row: two for each pair that is counted."""
@@ -20,68 +37,24 @@ class PatternCost(PartCost):
         context = MaskContext(work.causal, length, work.layer)
         if work.phase == "decode":
             before = MaskContext(work.causal, length - 1, work.layer)
-            rule = pattern_rule(self.part)
-            allowed = rule.pairs(context) - rule.pairs(before) if work.attention == "allowed" else 0
+            allowed = self.rule.pairs(context) - self.rule.pairs(before) if work.attention == "allowed" else 0
             keys = allowed or self.cache_length(length)
             return 2 * (T if keys == length else symbol("S", keys))
         if work.attention == "allowed":
-            pairs = pattern_rule(self.part).pairs(context)
+            pairs = self.rule.pairs(context)
         else:  # a pattern whose tiles hold no fewer pairs than there are is computed whole
-            pairs = min(pattern_rule(self.part).num_computed_pairs(context), length**2)
+            pairs = min(self.rule.num_computed_pairs(context), length**2)
         if 2 * pairs == length * (length + 1):
             return T * T + T
         return 2 * (T * T if pairs == length**2 else symbol("A", pairs))
 
     def cache_length(self, length: int) -> int:
         """Positions of a text of `length` tokens that the state holds."""
-        return pattern_rule(self.part).cache_length(length)
+        return self.rule.cache_length(length)
 
-    def tile_shapes(self, work: TrainingWork) -> list[tuple[int, int, int]]:
+    def tile_shapes(self, work: TrainingWork) -> list[Shape]:
         """Number, queries and keys of the tiles that are computed together; of all pairs in one, none."""
         context = MaskContext(work.causal, work.length, work.layer)
-        if pattern_rule(self.part).num_computed_pairs(context) >= work.length**2:
+        if self.rule.num_computed_pairs(context) >= work.length**2:
             return []
-        return [piece.shape for piece in pattern_rule(self.part).pieces(context) if all(piece.shape)]
-
-
-@cost_of(spec.Full)
-class FullCost(PatternCost):
-    """Every pair."""
-
-    complexity = Complexity("O(T^2 D)", "O(T D)", "O(T D)")
-
-
-@cost_of(spec.Window)
-class WindowCost(PatternCost):
-    """W keys near a query."""
-
-    complexity = Complexity("O(T W D)", "O(W D)", "O(W D)")
-
-
-@cost_of(spec.Strided)
-class StridedCost(PatternCost):
-    """s keys near a query, and every s-th."""
-
-    complexity = Complexity("O(T (s + T / s) D)", "O(T D)", "O(T D)")
-
-
-@cost_of(spec.Fixed)
-class FixedCost(PatternCost):
-    """A block of s keys, and c of every block of s."""
-
-    complexity = Complexity("O(T (s + c T / s) D)", "O(T D)", "O(T D)")
-
-
-@cost_of(spec.GlobalWindow)
-class GlobalWindowCost(PatternCost):
-    """W keys near a query, and g global ones."""
-
-    complexity = Complexity("O(T (W + g) D)", "O(T D)", "O(T D)")
-
-
-@cost_of(spec.BigBird)
-class BigBirdCost(PatternCost):
-    """W keys in the window's, the random and the global blocks; the random ones are drawn for each layer."""
-
-    complexity = Complexity("O(T W D)", "O(T D)", "O(T D)")
-    differs_by_layer = True
+        return [shape for shape in self.rule.shapes(context) if all(shape)]

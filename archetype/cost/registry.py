@@ -60,11 +60,25 @@ class Complexity(NamedTuple):
     state: str  # of the state of one row
 
 
-class MixerCost(PartCost, ABC):
-    """What a mixer costs."""
+class Linear(NamedTuple):
+    """A projection: its sizes say its parameters and its FLOPs."""
 
-    complexity: Complexity
-    differs_by_layer = False  # whether equal mixers of two layers compute other pairs
+    inputs: Formula
+    outputs: Formula
+    bias: bool = False
+
+    @property
+    def parameters(self) -> Formula:
+        """Weight and bias."""
+        return linear(*self)
+
+    def flops(self, tokens: Formula) -> Formula:
+        """Two for each weight and token."""
+        return 2 * tokens * self.inputs * self.outputs
+
+
+class ContentCost(PartCost, ABC):
+    """What a block's mixer or feed-forward part costs."""
 
     @abstractmethod
     def parameters(self) -> Counts:
@@ -73,6 +87,17 @@ class MixerCost(PartCost, ABC):
     def active_parameters(self) -> Counts:
         """Parameters that one token meets, by projection."""
         return self.parameters()
+
+    @abstractmethod
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes saved for the backward pass."""
+
+
+class MixerCost(ContentCost):
+    """What a mixer costs."""
+
+    complexity: Complexity
+    differs_by_layer = False  # whether equal mixers of two layers compute other pairs
 
     @abstractmethod
     def flops(self, work: Work) -> Counts:
@@ -82,33 +107,17 @@ class MixerCost(PartCost, ABC):
     def state(self, length: int) -> int:
         """Numbers in the state of one row with room for `length` tokens."""
 
-    @abstractmethod
-    def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved for the backward pass."""
-
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         """Bytes saved once for all layers of a stack, such as a table of angles, by what is shared."""
         return {}
 
 
-class FeedForwardCost(PartCost, ABC):
+class FeedForwardCost(ContentCost):
     """What a feed-forward part costs."""
-
-    @abstractmethod
-    def parameters(self) -> Counts:
-        """Parameters, by projection."""
-
-    def active_parameters(self) -> Counts:
-        """Parameters that one token meets, by projection."""
-        return self.parameters()
 
     @abstractmethod
     def flops(self, tokens: Formula) -> Counts:
         """FLOPs of some tokens, by projection."""
-
-    @abstractmethod
-    def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved for the backward pass."""
 
 
 class NormCost(PartCost, ABC):

@@ -1,27 +1,29 @@
 """The whole cost of a specification: as a value, as JSON, and as tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from archetype import spec
-from archetype.cost.dtypes import bytes_of
 from archetype.cost.formula import MEANINGS, Formula, Symbol, symbol_names, total
 from archetype.cost.memory import MemoryCost
 from archetype.cost.model import model_cost
 from archetype.cost.registry import Complexity
-from archetype.cost.rows import COLUMNS, Column, Row, column_total, module_rows, num_parameters
+from archetype.cost.rows import COLUMNS, Column, Row, module_rows, num_parameters
 from archetype.cost.work import PHASES, AttentionPairs
 from archetype.errors import SpecError
 from archetype.table import Table, quantity, size
 
 CONVENTIONS = {
     "flops": "two for each multiply-add of a matrix product; elementwise work and look-ups are left out",
-    "train": "forward and backward, three times forward; recomputed, the blocks' forward once more",
+    "train": "forward and backward, three times forward; with activation checkpointing the blocks' forward once more",
     "decode": "one more token at the end of each row",
-    "memory.training": "weights, gradients and AdamW's moments in float32, without activations",
-    "memory.activations": "what autograd saves, and the logits while the loss is computed",
+    "memory.training_state": "weights, gradients and AdamW's moments in float32, without activations",
+    "memory.activations": "what autograd saves, and the logits' gradients where backward begins",
+    "memory.training_peak": "the most that a step holds: where backward begins, or in the optimizer's step",
+    "memory.recomputed": "with activation checkpointing",
+    "dtype": "int8 and int4 are types of weights, without scales of groups; state and products are then in bfloat16",
 }
 ATTENTION: dict[AttentionPairs, str] = {
     "computed": "every pair that is computed, masked or not; of sparse patterns all of every tile",
@@ -40,11 +42,12 @@ class CostReport:
     dtype: str
     attention: AttentionPairs
     rows: tuple[Row, ...]
+    memory_cost: MemoryCost  # for any batch and length
 
     @cached_property
     def formulas(self) -> Mapping[Column, Formula]:
         """The sum of every column."""
-        return {column: column_total(self.rows, column) for column in COLUMNS}
+        return {column: total(row.formulas[column] for row in self.rows) for column in COLUMNS}
 
     @cached_property
     def symbols(self) -> Mapping[Symbol, str]:
@@ -98,51 +101,43 @@ class CostReport:
             for group in stack.groups
         }
 
-    @cached_property
-    def memory_cost(self) -> MemoryCost:
-        """Memory for any batch and length."""
-        return MemoryCost(self.spec, self.dtype)
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as plain data, one for each module: its counts, and their formulas as text."""
+        return [
+            {name: getattr(row, name) for name in ("module", "layers", *COLUMNS)}
+            | {"formulas": {column: self._text(row, column) for column in COLUMNS}}
+            for row in self.rows
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for `--json`."""
         return {
             "name": self.spec.name,
-            "batch": self.batch,
-            "length": self.length,
-            "dtype": self.dtype,
-            "attention": self.attention,
+            **{name: getattr(self, name) for name in ("batch", "length", "dtype", "attention")},
             "conventions": CONVENTIONS | {"attention": ATTENTION[self.attention]},
-            "parameters": self.parameters,
-            "flops": self.flops,
-            "state": self.state,
-            "memory": self.memory,
+            **{name: getattr(self, name) for name in ("parameters", "flops", "state", "memory")},
             "formulas": {name: formula.text(self.symbols) for name, formula in self.formulas.items()},
             "symbols": {name: {"value": value, "meaning": meaning} for name, (value, meaning) in self.legend.items()},
             "complexity": {name: orders._asdict() for name, orders in self.complexity.items()},
-            "modules": [self._row_to_json(row) for row in self.rows],
+            "modules": self.records(),
         }
-
-    def _row_to_json(self, row: Row) -> dict[str, Any]:
-        counts = {name: formula.value for name, formula in row.formulas.items()}
-        formulas = {name: formula.text(self.symbols) for name, formula in row.formulas.items()}
-        return {"module": row.module, "layers": row.layers} | counts | {"formulas": formulas}
 
     def tables(self) -> list[Table]:
         """Parameters by module, FLOPs by module, formulas, and sums."""
         tables = [self._parameters_table(), self._flops_table(), self._formulas_table(), self._sums_table()]
         return [table for table in tables if table.rows]
 
-    def __str__(self) -> str:
+    def table(self) -> str:
+        """All tables as text, as `archetype cost` prints them."""
         return "\n\n".join(map(str, self.tables()))
 
-    __repr__ = __str__
+    __str__ = __repr__ = table
 
     def _repr_html_(self) -> str:
         return "".join(table.html() for table in self.tables())
 
     def _parameters_table(self) -> Table:
         whole, active = self.parameters["total"], self.parameters["active"]
-        headings = ["module", "", "parameters", "share", "active"]
         rows = [
             [row.module, self._text(row, "parameters"), f"{row.parameters:,}", f"{row.parameters / whole:.1%}",
              f"{row.active:,}"]
@@ -150,24 +145,21 @@ class CostReport:
         ]  # fmt: skip
         rows.append(["total", "", f"{whole:,}", "", f"{active:,}"])
         columns = 5 if active != whole else 4
+        headings = ["module", "", "parameters", "share", "active"]
         return Table(headings[:columns], [row[:columns] for row in rows], text_columns=2)
 
     def _flops_table(self) -> Table:
-        headings = ["module", "", "forward FLOPs", "decode FLOPs"]
-        rows = [
-            [row.module, self._text(row, "forward"), _flops(row.forward), _flops(row.decode)]
-            for row in self.rows
-            if row.forward or row.decode
-        ]
-        if rows:
-            rows.append(["total", "", _flops(self.flops["forward"]), _flops(self.flops["decode"])])
         columns = 4 if self.memory_cost.cost.generates else 3
+        counted = [row for row in self.rows if row.forward or row.decode]
+        rows = [[row.module, self._text(row, "forward"), _flops(row.forward), _flops(row.decode)] for row in counted]
+        rows += [["total", "", _flops(self.flops["forward"]), _flops(self.flops["decode"])]] if rows else []
+        headings = ["module", "", "forward FLOPs", "decode FLOPs"]
         return Table(headings[:columns], [row[:columns] for row in rows], text_columns=2)
 
     def _formulas_table(self) -> Table:
         """The formulas of the totals, what their symbols stand for, and how mixers grow."""
-        formulas = {column: self.formulas[column] for column in ("parameters", "forward", "decode")}
-        rows = [[column, formula.text(self.symbols)] for column, formula in formulas.items() if formula]
+        formulas = {column: self.formulas[column].text(self.symbols) for column in ("parameters", "forward", "decode")}
+        rows = [[column, text] for column, text in formulas.items() if text != "0"]
         symbols = (f"{name} = {value:,} {meaning}" for name, (value, meaning) in self.legend.items())
         rows.append(["where", "; ".join(symbols)])
         blocks: dict[Complexity, list[str]] = {}
@@ -179,17 +171,17 @@ class CostReport:
         return Table(["", ""], rows, text_columns=2)
 
     def _sums_table(self) -> Table:
-        memory, state = self.memory, self.state
-        tokens = f"{self.batch} x {self.length:,} tokens"
+        state, tokens = self.state, f"{self.batch} x {self.length:,} tokens"
+        sizes = {name: size(number) for name, number in self.memory.items()}
         step = f"{_flops(self.flops['train'])}FLOPs for {tokens} (attention: {self.attention} pairs)"
-        rows = [["training step", step], ["weights", f"{size(memory['weights'])} in {self.dtype}"]]
+        rows = [["training step", step], ["weights", f"{sizes['weights']} in {self.dtype}"]]
         if state["bytes"]:
-            rows.append(["state", f"{size(state['bytes_per_token'])} a token, {size(state['bytes'])} for {tokens}"])
-        weights, activations, recomputed = (
-            size(memory[name]) for name in ("training", "activations", "activations_recomputed")
-        )
-        training = f"{weights} for weights, gradients and AdamW in float32, and {activations} of activations"
-        rows.append(["training memory", f"{training} ({recomputed} with blocks computed again)"])
+            held = f"{size(state['bytes_per_token'])} a token, {size(state['bytes'])} for {tokens}"
+            rows.append(["state (KV cache)", held])
+        rows.append(["training state", f"{sizes['training_state']}: weights, gradients and AdamW's moments in float32"])
+        for name, label in (("", "training peak"), ("_recomputed", "  activation checkpointing")):
+            activations = f"{sizes[f'activations{name}']} of activations where backward begins"
+            rows.append([label, f"{sizes[f'training_peak{name}']}; {activations}"])
         return Table(["", ""], rows, text_columns=2)
 
     def _text(self, row: Row, column: Column) -> str:
@@ -213,7 +205,8 @@ def cost_report(
         attention: count every pair of positions that is `computed`, masked or not, or only those that are `allowed`.
 
     Raises:
-        SpecError: the dtype or the way to count attention is unknown, or a size is not positive.
+        SpecError: the dtype or the way to count attention is unknown, a size is not positive, or there are no
+            positions for the length.
     """
     if attention not in ATTENTION:
         former = FORMER_ATTENTION.get(attention)
@@ -224,9 +217,12 @@ def cost_report(
     for name, count in (("batch", batch), ("length", length)):
         if count < 1:
             raise SpecError(name, f"{count} is too small", "use at least 1")
-    bytes_of(dtype)
-    rows = module_rows(model_cost(model), batch, length, attention)
-    return CostReport(model, batch, length, dtype, attention, tuple(rows))
+    memory = MemoryCost(model, dtype)
+    if length > (most := memory.cost.max_length or length):
+        cause = f"{length:,} tokens are more than the {most:,} positions that {model.name or 'the model'} has"
+        raise SpecError("length", cause, f"use at most {most:,}")
+    rows = module_rows(memory.cost, batch, length, attention)
+    return CostReport(model, batch, length, dtype, attention, tuple(rows), memory)
 
 
 def total_parameters(model: spec.ModelSpec) -> int:
@@ -236,20 +232,20 @@ def total_parameters(model: spec.ModelSpec) -> int:
 
 def comparison_table(names: Sequence[str], reports: Sequence[CostReport]) -> Table:
     """One column for each specification."""
-    rows = [
-        ["rows x tokens", *(f"{report.batch} x {report.length:,}" for report in reports)],
-        ["parameters", *(f"{report.parameters['total']:,}" for report in reports)],
-        ["active", *(f"{report.parameters['active']:,}" for report in reports)],
-        ["forward FLOPs", *(_flops(report.flops["forward"]) for report in reports)],
-        ["forward FLOPs a token", *(_flops(r.flops["forward"] // (r.batch * r.length)) for r in reports)],
-        ["decode FLOPs a token", *(_flops(report.flops["decode"] // report.batch) for report in reports)],
-        ["state a token", *(size(report.state["bytes_per_token"]) for report in reports)],
-        ["state", *(size(report.state["bytes"]) for report in reports)],
-        ["weights", *(size(report.memory["weights"]) for report in reports)],
-        ["training memory", *(size(report.memory["training_peak"]) for report in reports)],
-        ["  with blocks computed again", *(size(report.memory["training_peak_recomputed"]) for report in reports)],
-    ]
-    return Table(["", *names], rows)
+    lines: dict[str, Callable[[CostReport], str]] = {
+        "rows x tokens": lambda report: f"{report.batch} x {report.length:,}",
+        "parameters": lambda report: f"{report.parameters['total']:,}",
+        "active": lambda report: f"{report.parameters['active']:,}",
+        "forward FLOPs": lambda report: _flops(report.flops["forward"]),
+        "forward FLOPs a token": lambda report: _flops(report.flops["forward"] // (report.batch * report.length)),
+        "decode FLOPs a token": lambda report: _flops(report.flops["decode"] // report.batch),
+        "state (KV cache) a token": lambda report: size(report.state["bytes_per_token"]),
+        "state": lambda report: size(report.state["bytes"]),
+        "weights": lambda report: size(report.memory["weights"]),
+        "training peak": lambda report: size(report.memory["training_peak"]),
+        "  with activation checkpointing": lambda report: size(report.memory["training_peak_recomputed"]),
+    }
+    return Table(["", *names], [[label, *map(text, reports)] for label, text in lines.items()])
 
 
 def _flops(count: int) -> str:

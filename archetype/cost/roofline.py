@@ -5,9 +5,9 @@ weights twice, gradients once, activations out and back, and the optimizer's sev
 else is assumed to stay near the processor; a real program comes no closer than its kernels do (Williams 2009).
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from archetype.cost.dtypes import bytes_of
+from archetype.cost.dtypes import weight_bytes
 from archetype.cost.hardware import Device
 from archetype.cost.memory import compute_dtype
 from archetype.cost.report import CostReport
@@ -26,27 +26,9 @@ class PhaseTime(NamedTuple):
     compute_seconds: float
     memory_seconds: float
     tokens: int  # that the phase reads or writes
-
-    @property
-    def seconds(self) -> float:
-        """The longer of both."""
-        return max(self.compute_seconds, self.memory_seconds)
-
-    @property
-    def bound(self) -> Literal["compute", "memory"]:
-        """What limits it."""
-        return "compute" if self.compute_seconds >= self.memory_seconds else "memory"
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Of all rows together."""
-        return self.tokens / self.seconds
-
-    def to_json(self) -> dict[str, str | int | float]:
-        """By name."""
-        return self._asdict() | {
-            "seconds": self.seconds, "bound": self.bound, "tokens_per_second": self.tokens_per_second,
-        }  # fmt: skip
+    seconds: float  # the longer of both
+    bound: str  # compute or memory, whichever takes so long
+    tokens_per_second: float  # of all rows together
 
 
 def predict(report: CostReport, device: Device) -> list[PhaseTime]:
@@ -63,18 +45,20 @@ def predict(report: CostReport, device: Device) -> list[PhaseTime]:
     times = []
     for phase, traffic, answered in phases:
         peak = device.peak(compute_dtype(report.dtype) if phase == "train" else report.dtype)
-        seconds = flops[phase] / peak, traffic / device.bandwidth
-        times.append(PhaseTime(phase, flops[phase], traffic, *seconds, answered))
+        compute, memory = flops[phase] / peak, traffic / device.bandwidth
+        seconds, bound = max((compute, "compute"), (memory, "memory"), key=lambda time: time[0])
+        times.append(
+            PhaseTime(phase, flops[phase], traffic, compute, memory, answered, seconds, bound, answered / seconds)
+        )
     return times
 
 
-def time_table(report: CostReport, device: Device) -> Table:
+def time_table(times: list[PhaseTime]) -> Table:
     """How long each phase takes, and what limits it."""
-    rows = [
-        [time.phase, f"{time.seconds:.3g}", f"{time.tokens_per_second:,.0f}", f"{time.compute_seconds:.3g}",
-         f"{time.memory_seconds:.3g}", time.bound]
-        for time in predict(report, device)
-    ]  # fmt: skip
+    rows = []
+    for time in times:
+        seconds = (f"{number:.3g}" for number in (time.compute_seconds, time.memory_seconds))
+        rows.append([time.phase, f"{time.seconds:.3g}", f"{time.tokens_per_second:,.0f}", *seconds, time.bound])
     return Table(["", "seconds", "tokens/s", "compute", "memory traffic", "bound by"], rows)
 
 
@@ -86,4 +70,4 @@ def weights_read(report: CostReport, tokens: int) -> int:
             numbers += min(row.parameters, row.active * tokens)
             if row.module == "lm_head" and not row.parameters:
                 numbers += row.forward // (2 * report.batch * report.length)  # a tied head reads the whole table
-    return numbers * bytes_of(report.dtype)
+    return weight_bytes(numbers, report.dtype)

@@ -1,13 +1,13 @@
 """What every module costs: one row for each, or for each module of several equal layers together."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from archetype.cost.formula import ZERO, Counts, Formula, symbol, total
+from archetype.cost.formula import ZERO, Counts, Formula, constant, symbol, total
 from archetype.cost.model import ModelCost
 from archetype.cost.stack import LayerGroup
-from archetype.cost.work import PHASES, AttentionPairs, Work
+from archetype.cost.work import PHASES, AttentionPairs, Phase, Work
 
 Column = Literal["parameters", "active", "forward", "prefill", "decode"]
 COLUMNS: tuple[Column, ...] = ("parameters", "active", *PHASES)
@@ -16,37 +16,24 @@ TABLES = ("embedding.token", "embedding.position", "embedding.token_type")  # en
 
 @dataclass(frozen=True)
 class Row:
-    """One module, or one module of several equal layers together; every count with its formula."""
+    """One module, or one module of several equal layers together: its counts, and the formula of each."""
 
     module: str
+    layers: int
+    in_block: bool
     formulas: Mapping[Column, Formula]
-    layers: int = 1
-    in_block: bool = False
+    parameters: int  # trained numbers
+    active: int  # parameters that one token meets
+    forward: int  # FLOPs of whole rows
+    prefill: int  # FLOPs of whole rows, with logits of the last token only
+    decode: int  # FLOPs of one more token of each row
 
-    @property
-    def parameters(self) -> int:
-        """Trained numbers."""
-        return self.formulas["parameters"].value
-
-    @property
-    def active(self) -> int:
-        """Parameters that one token meets."""
-        return self.formulas["active"].value
-
-    @property
-    def forward(self) -> int:
-        """FLOPs of whole rows."""
-        return self.formulas["forward"].value
-
-    @property
-    def prefill(self) -> int:
-        """FLOPs of whole rows, with logits of the last token only."""
-        return self.formulas["prefill"].value
-
-    @property
-    def decode(self) -> int:
-        """FLOPs of one more token of each row."""
-        return self.formulas["decode"].value
+    @classmethod
+    def of(cls, module: str, counts: Mapping[str, Counts], name: str, group: LayerGroup | None = None) -> "Row":
+        """The row of a module, from what is counted under its name; of all layers of a group together."""
+        number, layers = (group.number, len(group.layers)) if group else (constant(1), 1)
+        formulas = {column: number * counts.get(column, {}).get(name, ZERO) for column in COLUMNS}
+        return cls(module, layers, group is not None, formulas, *(formula.value for formula in formulas.values()))
 
     @property
     def is_table(self) -> bool:
@@ -54,13 +41,15 @@ class Row:
         return self.module.endswith(TABLES)
 
 
-def module_rows(cost: ModelCost, batch: int, length: int, attention: AttentionPairs = "computed") -> list[Row]:
-    """Every module that has parameters or multiplies anything."""
-    rows_and_tokens = symbol("B", batch), symbol("T", length)
-    work = {phase: Work(*rows_and_tokens, phase, attention) for phase in (PHASES if cost.generates else PHASES[:1])}
+def module_rows(
+    cost: ModelCost, batch: int, length: int, attention: AttentionPairs = "computed", phases: Sequence[Phase] = PHASES
+) -> list[Row]:
+    """Every module that has parameters or multiplies anything; FLOPs of other phases than those asked for are 0."""
+    B, T = symbol("B", batch), symbol("T", length)
+    work = {phase: Work(B, T, phase, attention) for phase in phases if cost.generates or phase == "forward"}
     stack_work = {phase: cost.stack_work(one) for phase, one in work.items()}
     flops: dict[str, Counts] = {phase: cost.flops(one) for phase, one in work.items()}
-    rows = list(_module_rows(cost.embedding_parameters(), flops))
+    rows = _module_rows(cost.embedding_parameters(), flops)
     for stack in cost.stacks:
         for group in stack.groups:
             counts = {"parameters": group.cost.parameters(), "active": group.cost.parameters(active=True)}
@@ -73,11 +62,6 @@ def module_rows(cost: ModelCost, batch: int, length: int, attention: AttentionPa
     return [row for row in rows if any(row.formulas.values())]
 
 
-def column_total(rows: Iterable[Row], column: Column) -> Formula:
-    """The sum of a column."""
-    return total(row.formulas[column] for row in rows)
-
-
 def num_parameters(cost: ModelCost) -> Formula:
     """All parameters, without the work of counting anything else."""
     counts = [*cost.embedding_parameters().values(), *cost.head_parameters().values()]
@@ -87,16 +71,14 @@ def num_parameters(cost: ModelCost) -> Formula:
     return total(counts)
 
 
-def _module_rows(parameters: Counts, flops: Mapping[str, Counts]) -> Iterator[Row]:
+def _module_rows(parameters: Counts, flops: Mapping[str, Counts]) -> list[Row]:
     counts = {"parameters": parameters, "active": parameters, **flops}
-    for name in parameters:
-        yield Row(name, {column: counts.get(column, {}).get(name, ZERO) for column in COLUMNS})
+    return [Row.of(name, counts, name) for name in parameters]
 
 
-def _block_rows(prefix: str, group: LayerGroup, counts: Mapping[str, Counts]) -> Iterator[Row]:
-    for name in _in_order(counts["parameters"], counts.get("forward") or counts["decode"]):
-        formulas = {column: group.number * counts.get(column, {}).get(name, ZERO) for column in COLUMNS}
-        yield Row(f"{prefix}blocks.{group.label}.{name}", formulas, len(group.layers), in_block=True)
+def _block_rows(prefix: str, group: LayerGroup, counts: Mapping[str, Counts]) -> list[Row]:
+    names = _in_order(counts["parameters"], counts.get("forward") or counts["decode"])
+    return [Row.of(f"{prefix}blocks.{group.label}.{name}", counts, name, group) for name in names]
 
 
 def _in_order(parameters: Counts, flops: Counts) -> list[str]:

@@ -1,13 +1,28 @@
 """YAML and JSON text to plain data and back; every mistake is located by line and column."""
 
-import io
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from archetype.errors import SpecError
 from archetype.io.files import MAX_CONFIG_BYTES, json_value, read_bytes
 
 REMEDY = "fix that line"
+MAX_ITEMS, MAX_DEPTH = 200_000, 100  # of a YAML file; JSON has no such bounds but its size
+UNSET: Any = object()
+# Plain words and numbers of the core schema (YAML 1.2.2, section 10.3.2); underscores may group digits.
+WORDS: dict[str, Any] = {
+    **dict.fromkeys(("null", "Null", "NULL", "~", ""), None), **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False), **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
+}  # fmt: skip
+NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
 
 
 def read_mapping(file: Path) -> dict[str, Any]:
@@ -26,30 +41,126 @@ def read_mapping(file: Path) -> dict[str, Any]:
 
 
 def yaml_value(text: str, place: str) -> Any:
-    """Any YAML 1.2 value; `place` names its origin in errors."""
-    from ruamel.yaml import YAML  # here, because a preset needs none of it
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    """Any value of YAML 1.2's core schema; `place` names its origin in errors."""
+    import yaml  # type: ignore[import-untyped]  # here, because a preset needs none of it
 
     try:
-        return YAML(typ="safe", pure=True).load(text)
-    except MarkedYAMLError as error:
+        return _Builder().value_of(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{place}:{mark.line + 1}:{mark.column + 1}" if mark else place
-        cause = str(error.problem or "").partition("\n")[0]
-        raise SpecError(where, f"is not YAML: {cause}", REMEDY) from None
-    except (YAMLError, ValueError, RecursionError) as error:
+        raise SpecError(where, f"is not YAML: {error.problem or error.context}", REMEDY) from None
+    except (yaml.YAMLError, ValueError) as error:
         cause = str(error).partition("\n")[0]
         raise SpecError(place, f"is not YAML: {cause}", "check the file") from None
 
 
+class _Builder:
+    """Plain data from the events of a YAML text, without recursion, each item once."""
+
+    def __init__(self) -> None:
+        self.open: list[_Collection] = []  # collections that have begun, the innermost last
+        self.anchors: dict[str, tuple[Any, int]] = {}  # what an alias stands for, and how many items it holds
+
+    def value_of(self, events: Iterable[Any]) -> Any:
+        """The value of the only document; None where there is none."""
+        root = self._begin(_Collection([], None))
+        for event in events:
+            match type(event).__name__:
+                case "ScalarEvent":
+                    self._add(event, _scalar(event), event.anchor)
+                case "SequenceStartEvent" | "MappingStartEvent":
+                    _check_tag(event)
+                    values: Any = [] if type(event).__name__ == "SequenceStartEvent" else {}
+                    self._begin(_Collection(values, event))
+                case "SequenceEndEvent" | "MappingEndEvent":
+                    collection = self.open.pop()
+                    self._add(collection.event, collection.values, collection.event.anchor, collection.size)
+                case "AliasEvent":
+                    if event.anchor not in self.anchors:
+                        raise _error(event, f"found undefined alias {event.anchor!r}")
+                    self._add(event, *self.anchors[event.anchor][:1], None, self.anchors[event.anchor][1])
+        if len(root.values) > 1:
+            raise ValueError("it holds several documents")
+        return root.values[0] if root.values else None
+
+    def _begin(self, collection: "_Collection") -> "_Collection":
+        if len(self.open) > MAX_DEPTH:
+            raise _error(collection.event, f"it is nested deeper than {MAX_DEPTH} levels")
+        self.open.append(collection)
+        return collection
+
+    def _add(self, event: Any, value: Any, anchor: str | None, size: int = 1) -> None:
+        """Put a value into the innermost open collection."""
+        parent = self.open[-1]
+        parent.size += size
+        if parent.size > MAX_ITEMS:
+            raise _error(event, f"it holds more than {MAX_ITEMS:,} items")
+        if anchor is not None:
+            self.anchors[anchor] = value, size
+        if isinstance(parent.values, list):
+            parent.values.append(value)
+        elif parent.key is not UNSET:
+            parent.values[parent.key], parent.key = value, UNSET
+        elif isinstance(value, list | dict):
+            raise _error(event, "found unhashable key")
+        elif value in parent.values:
+            raise _error(event, f"found duplicate key {value!r}")
+        else:
+            parent.key = value
+
+
+@dataclass
+class _Collection:
+    """A list or a mapping that is being read."""
+
+    values: Any
+    event: Any
+    key: Any = UNSET  # whose value comes next
+    size: int = 1  # its items, those of aliases as often as they stand there
+
+
+def _scalar(event: Any) -> Any:
+    _check_tag(event)
+    text: str = event.value
+    if not event.implicit[0]:  # in quotes
+        return text
+    if text in WORDS:
+        return WORDS[text]
+    if NUMBER.fullmatch(text):
+        return int(text) if text.lstrip("+-").replace("_", "").isdigit() else float(text)
+    return int(text, 0) if HEXADECIMAL.fullmatch(text) else text
+
+
+def _check_tag(event: Any) -> None:
+    if event.tag is not None and event.tag != "!":
+        raise _error(event, f"the tag {event.tag!r} is not known here")
+
+
+def _error(event: Any, problem: str) -> Exception:
+    from yaml import MarkedYAMLError
+
+    error: Exception = MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+    return error
+
+
 def mapping_to_yaml(data: dict[str, Any]) -> str:
     """Plain data as YAML: innermost mappings on one line each."""
-    from ruamel.yaml import YAML
+    import yaml
 
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = None
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    yaml.width = 120
-    buffer = io.StringIO()
-    yaml.dump(data, buffer)
-    return buffer.getvalue()
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+        """Quotes what would be read as something else than text, and nothing more."""
+
+        yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
+
+    plain, words = "tag:yaml.org,2002:float", "|".join(map(re.escape, WORDS))  # one tag for all that is not text
+    Dumper.add_implicit_resolver(plain, re.compile(rf"({words}|{NUMBER.pattern}|{HEXADECIMAL.pattern})\Z"), None)
+    for kind in (type(None), bool, int, float):
+        Dumper.add_representer(kind, lambda dumper, value: dumper.represent_scalar(plain, _plain(value)))
+    Dumper.ignore_aliases = lambda dumper, value: True
+    return str(yaml.dump(data, Dumper=Dumper, default_flow_style=None, sort_keys=False, width=120, allow_unicode=True))
+
+
+def _plain(value: float | None) -> str:
+    text = json.dumps(value)
+    return {"NaN": ".nan", "Infinity": ".inf", "-Infinity": "-.inf"}.get(text, text)

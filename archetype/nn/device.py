@@ -9,11 +9,12 @@ from archetype.errors import SpecError
 ComputeDtype = Literal["float32", "bfloat16"]
 
 
-def resolve_device(name: str | torch.device) -> torch.device:
+def resolve_device(name: str | torch.device, allow_meta: bool = False) -> torch.device:
     """The device of a name, if this machine has it.
 
     Args:
-        name: cpu, cuda, cuda:N, mps, or meta (tensors without storage); auto is cuda where there is one, else cpu.
+        name: cpu, cuda, cuda:N or mps; auto is cuda where there is one, else cpu.
+        allow_meta: also take meta, whose tensors have shapes and no storage.
 
     Raises:
         SpecError: there is no such device, or this machine has none.
@@ -22,8 +23,10 @@ def resolve_device(name: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         raise SpecError("device", f"there is no device {str(name)!r}", _choices()) from None
+    if device.type == "meta" and not allow_meta:
+        raise SpecError("device", "meta has no storage, so that nothing can be computed there", _choices())
     present = {"cpu": 1, "meta": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if (device.index or 0) >= present.get(device.type, 0):
         raise SpecError("device", f"this machine has no {device}", _choices())

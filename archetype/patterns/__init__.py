@@ -1,6 +1,6 @@
 """Who attends to whom, without torch: rules, tiles, pair counts and cache lengths of sparse attention."""
 
 from archetype.patterns import block, window
-from archetype.patterns.rule import MaskContext, PatternRule, Piece, Tile, pattern_rule, rule_for
+from archetype.patterns.rule import MaskContext, PatternRule, Piece, Shape, Tile, pattern_rule, rule_for
 
-__all__ = ["MaskContext", "PatternRule", "Piece", "Tile", "block", "pattern_rule", "rule_for", "window"]
+__all__ = ["MaskContext", "PatternRule", "Piece", "Shape", "Tile", "block", "pattern_rule", "rule_for", "window"]

@@ -10,12 +10,15 @@ from archetype.patterns.rule import (
     PatternRule,
     Piece,
     Positions,
+    Shape,
     Tile,
+    band_shape,
     band_tiles,
     every_pair,
     num_band_pairs,
     rule_for,
     runs,
+    runs_shape,
 )
 
 
@@ -40,10 +43,17 @@ class StridedRule(PatternRule[spec.Strided]):
             Piece(columns, lambda i, j: abs(i - j) > near),
         )
 
+    def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
+        """Of the band, and of the columns of equal remainder."""
+        n, near = context.length, self.spec.stride - 1
+        column = -(-n // self.spec.stride)
+        return band_shape(n, near, 0 if context.causal else near), Shape(min(self.spec.stride, n), column, column)
+
     def pairs(self, context: MaskContext) -> int:
         """Distances below the stride, and its multiples."""
-        n = context.length
-        one_way = num_band_pairs(n, self.spec.stride - 1) + sum(range(n - self.spec.stride, 0, -self.spec.stride))
+        n, s = context.length, self.spec.stride
+        multiples = (n - 1) // s  # of the stride, that are distances: n - s pairs, n - 2 s, ...
+        one_way = num_band_pairs(n, s - 1) + multiples * n - s * multiples * (multiples + 1) // 2
         return n + (one_way if context.causal else 2 * one_way)
 
 
@@ -70,14 +80,24 @@ class FixedRule(PatternRule[spec.Fixed]):
             Piece(tuple(across), lambda i, j: i // s != j // s),
         )
 
+    def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
+        """Of the blocks, and of everyone with all summaries."""
+        n, s = context.length, self.spec.stride
+        summaries = n // s * self.spec.num_summary + self._last_block(n)[1]
+        return runs_shape(n, s, min(s, n)), runs_shape(n, max(s, 64), summaries)
+
     def pairs(self, context: MaskContext) -> int:
         """Within the blocks, and from everyone later (or from all others) to each summary."""
-        n, total = context.length, 0
-        for block in runs(range(n), self.spec.stride):
-            own, later = len(block), n - block.stop
-            summary = max(0, own - (self.spec.stride - self.spec.num_summary))
-            total += own * (own + 1) // 2 + summary * later if context.causal else own * own + summary * (n - own)
-        return total
+        n, s, c = context.length, self.spec.stride, self.spec.num_summary
+        whole, (rest, summary) = n // s, self._last_block(n)
+        if context.causal:  # behind whole block k there are n - (k + 1) s positions
+            return (whole * s * (s + 1) + rest * (rest + 1)) // 2 + c * (whole * n - s * whole * (whole + 1) // 2)
+        return whole * (s * s + c * (n - s)) + rest * rest + summary * (n - rest)
+
+    def _last_block(self, length: int) -> tuple[int, int]:
+        """Positions of the block that is not whole, and how many of them are its summary."""
+        rest = length % self.spec.stride
+        return rest, max(0, rest - (self.spec.stride - self.spec.num_summary))
 
 
 @rule_for(spec.BigBird)
@@ -109,10 +129,43 @@ class BigBirdRule(PatternRule[spec.BigBird]):
         whole = tuple(tile for tile, seen in zip(tiles, self.rows(context), strict=True) if seen == everywhere)
         return (Piece(some, every_pair), Piece(whole, every_pair))
 
+    def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
+        """Of many blocks without drawing any: some row of blocks sees as many whole blocks as one can."""
+        spec, n = self.spec, context.length
+        count, most = -(-n // spec.block), spec.global_blocks + spec.window_blocks + spec.random_blocks
+        if count <= spec.dense_up_to_blocks:
+            return Shape(0, 0, 0), runs_shape(n, spec.block, n)
+        if count <= 4 * most + 64:
+            return super().shapes(context)
+        keys = most * spec.block - (spec.global_blocks > 1) * (count * spec.block - n)  # the last block is not whole
+        return Shape(count - spec.global_blocks, spec.block, keys), Shape(spec.global_blocks, spec.block, n)
+
     def pairs(self, context: MaskContext) -> int:
-        """Block by block; a pattern of both directions only."""
-        sizes = [len(block) for block in runs(range(context.length), self.spec.block)]
-        return sum(sizes[row] * sum(sizes[c] for c in seen) for row, seen in enumerate(self.rows(context)))
+        """Block by block; a pattern of both directions only.
+
+        Rows of blocks between both ends are alike but for their random blocks. Those are drawn where it matters, which
+        is where one of them may be a last block that is not whole; of more than 4096 rows their mean number is taken.
+        """
+        spec, n = self.spec, context.length
+        count, most = -(-n // spec.block), spec.global_blocks + spec.window_blocks + spec.random_blocks
+        missing = count * spec.block - n  # positions that the last block lacks
+        last_is_global = spec.global_blocks > 1
+        draws_matter = 0 if last_is_global else missing
+        if count <= spec.dense_up_to_blocks:
+            return n * n
+        if count <= 4 * most + 64 or (draws_matter and count <= 4096):
+            sizes = [len(block) for block in runs(range(n), spec.block)]
+            return sum(sizes[row] * sum(sizes[c] for c in seen) for row, seen in enumerate(self.rows(context)))
+        first = -(-spec.global_blocks // 2)
+        last, side, ends = count - (spec.global_blocks - first), spec.window_blocks // 2, most - spec.random_blocks
+        total = (spec.global_blocks * spec.block - missing * last_is_global) * n
+        total += (count - 2 * ends) * spec.block * (most * spec.block - missing * last_is_global)
+        for row in (*range(first, ends), *range(count - ends, last)):
+            window = range(max(0, row - side), min(count, row + side + 1))
+            blocks = most - spec.window_blocks + len(window) - max(0, first - window.start) - max(0, window.stop - last)
+            keys = blocks * spec.block - missing * (last_is_global or window.stop == count)
+            total += (spec.block - missing * (row == count - 1)) * keys
+        return total - draws_matter * (count - 2 * ends) * spec.block * spec.random_blocks // (count - ends)
 
 
 @lru_cache(maxsize=64)

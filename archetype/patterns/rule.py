@@ -20,6 +20,14 @@ P = TypeVar("P", bound=spec.Pattern)
 RULES: dict[type[spec.Pattern], type["PatternRule[Any]"]] = {}
 
 
+class Shape(NamedTuple):
+    """How many tiles a piece has, and the most queries and keys that one of them has."""
+
+    tiles: int
+    queries: int
+    keys: int
+
+
 class MaskContext(NamedTuple):
     """The text and the layer that a rule is asked for."""
 
@@ -42,11 +50,11 @@ class Piece(NamedTuple):
     owns: Callable[[Positions, Positions], Any]
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Tiles, and the most queries and keys that one of them has."""
+    def shape(self) -> Shape:
+        """Its tiles, and the largest of them."""
         queries = max((len(tile.queries) for tile in self.tiles), default=0)
         keys = max((sum(map(len, tile.keys)) for tile in self.tiles), default=0)
-        return len(self.tiles), queries, keys
+        return Shape(len(self.tiles), queries, keys)
 
 
 class PatternRule(Generic[P]):
@@ -81,13 +89,13 @@ class PatternRule(Generic[P]):
         n = context.length
         return sum(bool(self.allows(i, j, context)) for i in range(n) for j in range(i + 1 if context.causal else n))
 
+    def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
+        """The shape of each piece, without its tiles where the pattern repeats itself; an empty piece has none."""
+        return tuple(piece.shape for piece in self.pieces(context))
+
     def num_computed_pairs(self, context: MaskContext) -> int:
         """How many pairs are computed: all of every tile, each as large as its piece's largest."""
-        total = 0
-        for piece in self.pieces(context):
-            tiles, queries, keys = piece.shape
-            total += tiles * queries * keys
-        return total
+        return sum(tiles * queries * keys for tiles, queries, keys in self.shapes(context))
 
     def cache_length(self, length: int) -> int:
         """How many positions of a text of `length` tokens the cache must hold for the tokens to come."""
@@ -128,11 +136,31 @@ def runs(positions: range, size: int) -> Iterator[range]:
         yield range(start, min(start + size, positions.stop))
 
 
+def runs_shape(length: int, size: int, keys: int) -> Shape:
+    """The shape of a text in runs of at most `size` queries, each with some keys."""
+    return Shape(-(-length // size), min(size, length), keys)
+
+
 def band_tiles(positions: range, behind: int, ahead: int) -> Iterator[Tile]:
     """Runs of queries with the keys around them. A quarter of the band's width wastes a fifth of each tile."""
-    size = min(128, max(16, (behind + ahead + 1) // 4))
-    for run in runs(positions, size):
+    for run in runs(positions, _band_run(behind, ahead)):
         yield Tile(run, (range(max(positions.start, run.start - behind), min(positions.stop, run.stop + ahead)),))
+
+
+def band_shape(length: int, behind: int, ahead: int) -> Shape:
+    """The shape of `band_tiles` of a text. The most keys are those of a run near where the text cuts off no more."""
+    size = _band_run(behind, ahead)
+    last = -(-length // size) - 1
+    uncut_behind, uncut_ahead = -(-behind // size), (length - ahead) // size - 1  # the first such run, and the last
+    candidates = {0, last, *(run + step for run in (uncut_behind, uncut_ahead) for step in (-1, 0, 1))}
+    keys = (
+        min(length, (run + 1) * size + ahead) - max(0, run * size - behind) for run in candidates if 0 <= run <= last
+    )
+    return runs_shape(length, size, max(keys, default=0))
+
+
+def _band_run(behind: int, ahead: int) -> int:
+    return min(128, max(16, (behind + ahead + 1) // 4))
 
 
 def num_band_pairs(length: int, reach: int) -> int:

@@ -8,12 +8,15 @@ from archetype.patterns.rule import (
     PatternRule,
     Piece,
     Positions,
+    Shape,
     Tile,
+    band_shape,
     band_tiles,
     every_pair,
     num_band_pairs,
     rule_for,
     runs,
+    runs_shape,
 )
 
 
@@ -47,6 +50,10 @@ class WindowRule(PatternRule[spec.Window]):
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
         """Runs of queries, each with the keys from the first one's oldest to the last one's newest."""
         return (Piece(tuple(band_tiles(range(context.length), *self.reach(context.causal))), every_pair),)
+
+    def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
+        """Of the band."""
+        return (band_shape(context.length, *self.reach(context.causal)),)
 
     def pairs(self, context: MaskContext) -> int:
         """Each query's keys, summed."""
@@ -82,6 +89,12 @@ class GlobalWindowRule(PatternRule[spec.GlobalWindow]):
             Piece(tuple(Tile(run, (range(g),)) for run in runs(rest, 256)), lambda i, j: (i >= g) & (j < g)),
             Piece((Tile(range(g), (range(g if context.causal else n),)),), lambda i, j: i < g),
         )
+
+    def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
+        """Of the band, of everyone else with the global keys, and of the global queries."""
+        n, g = context.length, min(self.spec.num_global_tokens, context.length)
+        band = band_shape(n - g, *self.window.reach(context.causal))
+        return (band, runs_shape(n - g, 256, g if n > g else 0), Shape(1, g, g if context.causal else n))
 
     def pairs(self, context: MaskContext) -> int:
         """The band of the others, their pairs with the global ones, and the global queries'."""

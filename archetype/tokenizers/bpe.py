@@ -1,6 +1,8 @@
 """BPE, trained by the `tokenizers` library on characters or on bytes."""
 
 import json
+import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from archetype.errors import DataError
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 END_OF_TEXT = "<|endoftext|>"
+LONGEST_WORD = 1000  # characters: the time of training grows with the square of a word
 # GPT-2's words: contractions, letters, digits, marks, each with the space before it; other spaces apart
 WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
@@ -59,6 +62,15 @@ class CharacterBPE(HuggingFaceTokenizer):
         return HuggingFaceTokenizer(json.dumps(definition, indent=2, ensure_ascii=False).encode())
 
 
+def split_long_words(text: str) -> Iterator[str]:
+    """The text in parts of which none has a word, or a run of spaces, of more than `LONGEST_WORD` characters."""
+    start = 0
+    for match in re.finditer(rf"\S{{{LONGEST_WORD}}}|\s{{{LONGEST_WORD}}}", text):
+        yield text[start : match.end()]
+        start = match.end()
+    yield text[start:]
+
+
 def _train(
     kind: str,
     backend: "Backend",
@@ -79,7 +91,7 @@ def _train(
     trainer = BpeTrainer(
         vocab_size=vocab_size, special_tokens=[first_token], initial_alphabet=alphabet, show_progress=False
     )
-    parts = (part for text in texts for part in without([END_OF_TEXT], text))
+    parts = (part for text in texts for whole in without([END_OF_TEXT], text) for part in split_long_words(whole))
     with library_errors("text", "no tokenizer can be trained on it", "is it text?"):
         backend.train_from_iterator(parts, trainer)
 

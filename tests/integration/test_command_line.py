@@ -68,7 +68,7 @@ def test_cost_has_the_promised_keys(archetype: Command) -> None:
     assert found["flops"]["train"] == 3 * found["flops"]["forward"] > found["flops"]["decode"] > 0
     assert found["state"]["bytes_per_token"] == 2 * 32 * 4096 * 2
     assert found["memory"]["weights"] == 2 * 6_738_415_616
-    assert found["memory"]["training"] == 16 * 6_738_415_616
+    assert found["memory"]["training_state"] == 16 * 6_738_415_616
     assert sum(row["parameters"] for row in found["modules"]) == 6_738_415_616
 
 

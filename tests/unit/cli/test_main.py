@@ -1,5 +1,6 @@
 """The command line's frame: help from a table, renamed words, versions, completion, and what start-up imports."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -69,15 +70,90 @@ def test_old_words_are_refused_with_the_new(
     assert refusal(monkeypatch, capsys, *arguments) == message
 
 
-@pytest.mark.parametrize("arguments", [(), ("tokenizer",)], ids=["no verb", "tokenizer"])
-def test_without_a_verb_the_help_goes_to_standard_error(
-    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_without_a_verb_there_is_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ((), ("tokenizer",)):
+        monkeypatch.setattr(sys, "argv", ["archetype", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main.main()
+        out, error = capsys.readouterr()
+        assert (end.value.code, error) == (0, "") and out.startswith("Usage: ")
+
+
+def test_the_options_of_train_stand_in_sections_once_each() -> None:
+    headings = [line for line in run("train", "--help")[0].splitlines() if line.endswith(":") and line[0] != " "]
+    assert headings == ["Run:", "Model and data:", "Optimization:", "Machine:", "Options:"]
+    from archetype.cli.train import SECTIONS, train
+
+    names = [name for section in SECTIONS.values() for name in section]
+    assert len(names) == len(set(names)) and set(inspect.signature(train).parameters) - set(names) == {"as_json"}
+
+
+STREAMS = """
+import sys
+from archetype.cli.main import main
+sys.argv[1:] = ["list"]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("redirection", "status", "message"),
+    [
+        (">/dev/full", 2, "standard output: cannot be written: No space left on device"),
+        (">&-", 2, "standard output: is closed; redirect it to a file or to /dev/null"),
+        ("2>&-", 0, ""), (">/dev/null 2>/dev/full", 0, ""),
+    ],
+)  # fmt: skip
+def test_streams_that_cannot_be_written_end_in_one_line(redirection: str, status: int, message: str) -> None:
+    command = f'"{sys.executable}" -c "$0" {redirection}'
+    done = subprocess.run(["sh", "-c", command, STREAMS], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (status, f"archetype: {message}\n" if message else "")
+
+
+def test_what_an_encoding_lacks_is_escaped(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "name: naïve ▁\n" + run("show", "gpt2-tiny")[0].replace("name:", "# name:"), "utf-8"
+    )
+    command = [sys.executable, "-m", "archetype", "show", str(tmp_path / "a.yaml")]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "") and "name: na\\xefve \\u2581\n" in done.stdout
+
+
+LONG = "x" * 100_000
+LONG_VALUES = (
+    ("cost", LONG), ("cost", f"{LONG}/{LONG}"), ("cost", f"{LONG}.yaml"), ("cost", "gpt2", "--dtype", LONG),
+    ("cost", "gpt2", "--device", LONG), ("cost", "gpt2", "--fit", LONG), ("cost", "gpt2", "--attention", LONG),
+    ("cost", "gpt2", "--batch", LONG), ("cost", "gpt2", f"--{LONG}"), ("show", LONG), ("show", LONG, "--explain"),
+    ("diff", "gpt2", LONG), ("set", "gpt2", LONG), ("set", "gpt2", f"{LONG}=1"), ("set", "gpt2", f"d_model={LONG}"),
+    ("set", "gpt2", f"layers[*].mixer={{kind: {LONG}}}"), ("set", "gpt2", f"layers[*].{LONG}=1"),
+    ("set", "gpt2", f"d_model={'9' * 4000}"), ("set", "gpt2", "num_layers=2", "--to", LONG),
+    ("set", "gpt2", f"d_model=[{LONG}"), ("import", "FOLDER", "--to", LONG),
+    ("cost", "FILE"), (LONG,), ("train", "--spec", LONG, "--to", "run"), ("train", "--recipe", LONG),
+    ("train", "--text", LONG, "--to", "run"), ("train", "--resume", LONG),
+    ("train", "--set", f"{LONG}=1", "--to", "run"),
+    ("train", "--set", f"steps={LONG}", "--to", "run"), ("train", "--device", LONG, "--text", "FILE", "--to", "run"),
+    ("tokenizer", "train", "--text", LONG, "--to", "made"), ("tokenizer", "show", LONG), ("tokenizer", LONG),
+    ("tokenizer", "train", "--text", "FILE", "--kind", LONG, "--to", "made"), ("generate", LONG),
+    ("export", LONG, "--to", "hf"),
+    ("generate", "FOLDER", "--dtype", LONG), ("import", LONG, "--to", "run"),
+    ("fill", LONG, "a"), ("embed", LONG, "a"), ("classify", LONG, "a"), ("translate", LONG, "a"), ("parity", LONG),
+    ("generate", "FOLDER", "--top-k", LONG), ("cost", "gpt2", "--extension", LONG),
+)  # fmt: skip
+
+
+def test_a_message_has_at_most_300_characters_whatever_it_quotes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["archetype", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main.main()
-    out, error = capsys.readouterr()
-    assert (end.value.code, out) == (2, "") and error.startswith("Usage: ")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FILE").write_text(f"{LONG}: {LONG}\nkind: {LONG}\n", encoding="utf-8")
+    (tmp_path / "FOLDER").mkdir()
+    (tmp_path / "FOLDER" / "config.json").write_text(f'{{"model_type": "llama", "{LONG}": 1}}', encoding="utf-8")
+    for arguments in LONG_VALUES:
+        message = refusal(monkeypatch, capsys, *arguments)
+        shown = " ".join(argument[:40] for argument in arguments)
+        assert 0 < len(f"archetype: {message}") <= 300, shown
+        assert len(message) < 200 or "..." in message, shown
 
 
 @pytest.mark.parametrize("option", ["--to", "-o", "--output"])
@@ -122,9 +198,9 @@ HEAVY = {"torch", "numpy", "transformers", "matplotlib"}
 @pytest.mark.parametrize(
     ("arguments", "absent"),
     [
-        (("--help",), {"pydantic", "rich", "ruamel", "logging", *HEAVY}),
-        (("--version",), {"pydantic", "rich", "ruamel", *HEAVY}),
-        (("train", "--help"), {"rich", "ruamel", *HEAVY}),
+        (("--help",), {"pydantic", "rich", "yaml", "logging", *HEAVY}),
+        (("--version",), {"pydantic", "rich", "yaml", *HEAVY}),
+        (("train", "--help"), {"rich", "yaml", *HEAVY}),
         (("cost", "llama-2-7b", "--json"), {"rich", *HEAVY}),
         (("list",), {"rich", *HEAVY}),
     ],

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from archetype import cost, families, spec
 from archetype.cost.attention import AttentionCost
-from archetype.cost.dtypes import BYTES, bytes_of
+from archetype.cost.dtypes import BITS, bytes_of
 from archetype.cost.formula import symbol
 from archetype.cost.latent_attention import LatentAttentionCost
 from archetype.errors import SpecError
@@ -15,7 +15,7 @@ from archetype.models import build, build_on_meta
 from tests.helpers.specs import ALL
 from tests.helpers.strategies import CONTEXT, decoders
 
-DTYPES = {name: getattr(torch, name) for name in BYTES}
+DTYPES = {name: getattr(torch, name) for name, bits in BITS.items() if bits > 8}
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -96,15 +96,45 @@ def test_weights_take_what_the_built_model_takes(name: str, dtype: str) -> None:
 def test_training_takes_sixteen_bytes_a_parameter() -> None:
     preset = families.preset("gpt2")
     held, total = cost.cost_report(preset).memory, 124_439_808
-    assert (held["gradients"], held["optimizer"], held["training"]) == (4 * total, 8 * total, 16 * total)
-    assert held["training_peak"] == 16 * total + held["activations"]
-    assert held["training_peak_recomputed"] == 16 * total + held["activations_recomputed"] < held["training_peak"]
+    assert (held["gradients"], held["optimizer"], held["training_state"]) == (4 * total, 8 * total, 16 * total)
+    assert held["training_peak"] == 12 * total + held["activations"]  # where backward begins there are no gradients
+    assert held["training_peak_recomputed"] == 12 * total + held["activations_recomputed"] < held["training_peak"]
+    few = cost.cost_report(families.preset("gpt2"), length=8).memory  # then the optimizer's step holds the most
+    assert few["training_peak"] == 16 * total
 
 
 def test_an_unknown_type_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
         cost.cost_report(families.preset("gpt2"), dtype="float8")
-    assert str(caught.value) == "dtype: 'float8' is not known; use one of float64, float32, bfloat16, float16"
+    assert (
+        str(caught.value) == "dtype: 'float8' is not known; use one of float64, float32, bfloat16, float16, int8, int4"
+    )
+
+
+def test_weights_in_int8_and_int4_take_a_byte_and_half_of_one() -> None:
+    preset = families.preset("gpt2")
+    whole = cost.cost_report(preset, dtype="bfloat16")
+    for dtype, bits in (("int8", 8), ("int4", 4)):
+        report = cost.cost_report(preset, dtype=dtype)
+        assert report.memory["weights"] * 8 == 124_439_808 * bits
+        assert report.state == whole.state and report.memory["training_peak"] == whole.memory["training_peak"]
+
+
+def test_a_length_without_positions_is_refused() -> None:
+    with pytest.raises(SpecError) as caught:
+        cost.cost_report(families.preset("gpt2"), length=1025)
+    message = "length: 1,025 tokens are more than the 1,024 positions that gpt2 has; use at most 1,024"
+    assert str(caught.value) == message
+    assert cost.cost_report(families.preset("llama-2-7b"), length=100_000).length == 100_000  # rotary: no table
+
+
+def test_the_report_is_its_table_and_its_records() -> None:
+    report = cost.cost_report(families.preset("gpt2"), length=64)
+    assert report.table() == str(report) and "training peak" in report.table()
+    records = report.records()
+    assert records == report.to_json()["modules"]
+    assert sum(record["parameters"] for record in records) == 124_439_808
+    assert records[0]["formulas"]["parameters"] == "V D"
 
 
 def test_the_report_is_plain_data() -> None:

@@ -1,6 +1,7 @@
 """The verb `cost`: its tables, comparisons and predictions, and what programs read of them."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 
 from archetype.cli.main import app
 from archetype.errors import SpecError
+from archetype.table import size
 
 
 def run(*arguments: str) -> str:
@@ -63,6 +65,28 @@ def test_times_are_predicted_for_a_device() -> None:
         ("prefill", "compute"), ("decode", "memory"), ("train", "compute"),
     ]  # fmt: skip
     assert "memory traffic" in run("llama-2-7b", "--device", "h100-sxm")
+
+
+def test_several_devices_share_the_work() -> None:
+    one, eight = (read("llama-2-7b", "--device", "h100-sxm", "--devices", number)["time"] for number in ("1", "8"))
+    for alone, together in zip(one, eight, strict=True):
+        assert together["seconds"] == pytest.approx(alone["seconds"] / 8) and together["bound"] == alone["bound"]
+    assert "8 x H100-SXM" in run("gpt2", "--device", "h100-sxm", "--devices", "8")
+    with pytest.raises(SpecError, match="--devices: says how many of a device there are, and there is none"):
+        run("gpt2", "--devices", "8")
+
+
+def test_a_wrong_size_of_memory_is_refused_before_any_table(capsys: pytest.CaptureFixture[str]) -> None:
+    result = CliRunner().invoke(app, ["cost", "gpt2", "--fit", "24potatoes"])
+    assert str(result.exception).startswith("--fit: '24potatoes' is not a size of memory") and result.stdout == ""
+
+
+def test_each_figure_of_memory_has_a_name_of_its_own() -> None:
+    memory, table = read("gpt2")["memory"], run("gpt2")
+    for name, label in (("training_state", "training state"), ("training_peak", "training peak")):
+        assert re.search(rf"{label} +{re.escape(size(memory[name]))}", table)
+    assert size(memory["training_peak"]) in run("--compare", "gpt2", "llama-2-7b", "--length", "1024")
+    assert "state (KV cache)" in table and "activation checkpointing" in table
 
 
 def test_this_machine_is_measured_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, gpus: int, mps: bool) -> None:
 
 def test_a_device_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for gpus, mps, name, expected in (
-        (0, False, "cpu", "cpu"), (0, False, "auto", "cpu"), (0, False, "meta", "meta"), (2, False, "auto", "cuda"),
+        (0, False, "cpu", "cpu"), (0, False, "auto", "cpu"), (2, False, "auto", "cuda"),
         (2, False, "cuda", "cuda"), (2, False, "cuda:1", "cuda:1"), (0, True, "mps", "mps"), (0, True, "auto", "cpu"),
     ):  # fmt: skip
         machine(monkeypatch, gpus, mps)
@@ -32,6 +32,8 @@ def test_a_device_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         (2, False, "cuda:2", "device: this machine has no cuda:2; use cpu or cuda:0 or cuda:1"),
         (0, True, "gpu", "device: there is no device 'gpu'; use cpu or mps"),
         (0, False, "", "device: there is no device ''; use cpu"),
+        (0, False, "meta", "device: meta has no storage, so that nothing can be computed there; use cpu"),
+        (0, False, "cpu:3", "device: this machine has no cpu:3; use cpu"),
         (0, False, "xpu", "device: this machine has no xpu; use cpu"),
     ],
 )
@@ -42,6 +44,7 @@ def test_a_device_that_is_not_there_is_named(
     with pytest.raises(SpecError) as caught:
         resolve_device(name)
     assert str(caught.value) == message
+    assert resolve_device("meta", allow_meta=True) == torch.device("meta")
 
 
 def test_auto_computes_in_bfloat16_where_the_device_has_instructions_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,44 @@ def test_the_numbers_of_pairs_are_counts(directed: Directed, length: int) -> Non
     assert pattern_rule(pattern).num_computed_pairs(setting) == padded >= pattern_rule(pattern).pairs(setting)
 
 
+LONG = st.integers(100, 900)
+WIDE = st.integers(1, 300)
+LONG_PATTERNS = st.one_of(
+    st.builds(spec.Window, size=WIDE),
+    st.builds(spec.Strided, stride=WIDE),
+    WIDE.flatmap(lambda s: st.builds(spec.Fixed, stride=st.just(s), num_summary=st.integers(1, s))),
+    st.builds(spec.GlobalWindow, size=WIDE, num_global_tokens=SIZES),
+    st.builds(
+        spec.BigBird, block=st.integers(1, 3), window_blocks=st.sampled_from([1, 3, 5]),
+        random_blocks=st.integers(1, 4), global_blocks=st.integers(1, 5), dense_up_to_blocks=st.sampled_from([0, 150]),
+    ),
+)  # fmt: skip
+
+
+@given(LONG_PATTERNS, LONG, st.booleans())
+@settings(max_examples=100)
+def test_closed_forms_of_long_texts_are_what_their_tiles_hold(pattern: spec.Pattern, length: int, causal: bool) -> None:
+    big_bird = isinstance(pattern, spec.BigBird)
+    rule, context = pattern_rule(pattern), MaskContext(causal and not big_bird, length, layer=1)
+    shapes = [piece.shape for piece in rule.pieces(context)]
+    assert [shape for shape in rule.shapes(context) if all(shape)] == [shape for shape in shapes if all(shape)]
+    i, j = torch.arange(length)[:, None], torch.arange(length)[None, :]
+    assert rule.pairs(context) == int(rule.allows(i, j, context).sum())
+
+
+@pytest.mark.parametrize("length", [2**20, 2**31 - 1, 2**31])
+def test_texts_of_any_length_are_counted_without_a_tile(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tile each would be tens of millions."""
+    patterns = [spec.Window(size=4096), spec.Strided(stride=128), spec.Fixed(stride=128, num_summary=8)]
+    patterns += [spec.GlobalWindow(size=512, num_global_tokens=1), spec.BigBird(), spec.BigBird(global_blocks=1)]
+    for pattern in patterns:
+        rule = pattern_rule(pattern)
+        monkeypatch.setattr(type(rule), "pieces", None)
+        for causal in (False,) if isinstance(pattern, spec.BigBird) else (False, True):
+            context = MaskContext(causal, length)
+            assert length < rule.pairs(context) <= rule.num_computed_pairs(context) < length**2 // 10
+
+
 @given(WITH_DIRECTION, LENGTHS)
 @settings(max_examples=100)
 def test_a_state_holds_what_the_newest_query_may_see(directed: Directed, length: int) -> None:

@@ -1,6 +1,7 @@
 """Specifications as files: nothing is lost, and what cannot be read is refused at its place."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -77,17 +78,23 @@ def test_biases_that_agree_are_one_word() -> None:
     ("name", "content", "message"),
     [
         ("a.yaml", b"d_model: [1",
-         "{file}:1:12: is not YAML: expected ',' or ']', but got '<stream end>'; fix that line"),
+         "{file}:2:1: is not YAML: did not find expected ',' or ']'; fix that line"),
         ("a.json", b'{"d_model": }', "{file}:1:13: is not JSON: Expecting value; fix that line"),
         ("a.yaml", b"- 1", "{file}: does not hold a mapping; write key: value lines"),
         ("a.json", b"[]", "{file}: does not hold a mapping; write key: value lines"),
         ("a.yaml", b"", "{file}: does not hold a mapping; write key: value lines"),
         ("a.yaml", b"name: \xff", "{file}: is not UTF-8 at byte 6; save it as UTF-8"),
         ("a.yaml", b"kind: encodr", "{file}: kind: there is no kind 'encodr' of model; did you mean encoder?"),
-        ("a.yaml", b"a: 1\na: 2", "{file}:2:1: is not YAML: found duplicate key \"a\" with value \"2\" "
-         '(original value: "1"); fix that line'),
-        ("a.yaml", b"a: !!python/object:os.system {}", "{file}:1:4: is not YAML: could not determine a constructor for "
-         "the tag 'tag:yaml.org,2002:python/object:os.system'; fix that line"),
+        ("a.yaml", b"a: 1\na: 2", "{file}:2:1: is not YAML: found duplicate key 'a'; fix that line"),
+        ("a.yaml", b"a: !!python/object:os.system {}", "{file}:1:4: is not YAML: the tag "
+         "'tag:yaml.org,2002:python/object:os.system' is not known here; fix that line"),
+        ("a.yaml", b"[" * 2_000_000, "{file}:1:101: is not YAML: it is nested deeper than 100 levels; fix that line"),
+        ("a.yaml", b"a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a, *a]\n" + b"".join(
+            b"%c: &%c [" % (name, name) + b", ".join([b"*%c" % (name - 1)] * 10) + b"]\n" for name in b"cdefg"),
+         "{file}:6:12: is not YAML: it holds more than 200,000 items; fix that line"),
+        ("a.yaml", b"- 1\n" * 300_000, "{file}:200000:3: is not YAML: it holds more than 200,000 items; fix that line"),
+        ("a.yaml", b"&a [*a]", "{file}:1:5: is not YAML: found undefined alias 'a'; fix that line"),
+        ("a.yaml", b"a: 1\n---\nb: 2", "{file}: is not YAML: it holds several documents; check the file"),
         ("a.json", b"[" * 100_000, "{file}: is not JSON: maximum recursion depth exceeded while decoding a JSON array "
          "from a unicode string; is it the right file?"),
     ],
@@ -98,6 +105,17 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path, name: str
     with pytest.raises(SpecError) as caught:
         spec.read(file)
     assert str(caught.value) == message.format(file=file)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("yes", "yes"), ("1e-5", 1e-5), ("1_000", 1000), ("0x1F", 31), ("0o17", 15), ("017", 17), ("1:30", "1:30"),
+     ("2020-01-01", "2020-01-01"), ("~", None), ("-.inf", -math.inf), ("'1'", "1"), ("'null'", "null"), ("", None),
+     ("{a: [1, .5, true], b: &x [1], c: *x}", {"a": [1, 0.5, True], "b": [1], "c": [1]})],
+)  # fmt: skip
+def test_values_are_those_of_the_core_schema(text: str, value: object) -> None:
+    assert yaml.yaml_value(text, "") == value
+    assert yaml.yaml_value(yaml.mapping_to_yaml({"key": value, "text": text}), "") == {"key": value, "text": text}
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:

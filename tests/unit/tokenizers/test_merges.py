@@ -1,5 +1,6 @@
 """Training BPE, and its merges with their counts."""
 
+import re
 from collections import Counter
 from itertools import pairwise
 
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archetype.errors import DataError
-from archetype.tokenizers import train_tokenizer
+from archetype.tokenizers import bpe, train_tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 from archetype.tokenizers.merges import merge_counts, replay
 
@@ -122,3 +123,17 @@ def test_an_unknown_character_shows_in_bpe_on_characters() -> None:
 def test_what_cannot_be_trained_is_refused(kind: str, text: str, size: int | None, expected: str) -> None:
     with pytest.raises(DataError, match=expected):
         train_tokenizer(kind, text, size)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.sampled_from(["a" * 2600, "b" * 1000, " " * 1700, "word ", "\n", "é" * 999, "1 2"]), max_size=6))
+def test_long_words_are_split_while_training_and_nothing_is_lost(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    parts = [*bpe.split_long_words(text)]
+    assert "".join(parts) == text
+    assert max((len(run) for part in parts for run in re.findall(r"\S+|\s+", part)), default=0) <= bpe.LONGEST_WORD
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
+def test_a_word_of_a_million_letters_is_merged_part_by_part(kind: str) -> None:
+    """Whole, it takes minutes."""
+    assert trained(kind, "ab" * 500_000, 270).merges[:2] == [("a", "b"), ("ab", "ab")]
