@@ -36,6 +36,7 @@ Flag = Annotated[bool, Field(strict=True)]
 
 
 FULL = "full"  # the serialization context in which no default is left out
+EARLIER = "earlier"  # the one in which keys are called what they were once called
 
 
 class Spec(BaseModel):
@@ -71,8 +72,9 @@ class Spec(BaseModel):
         fields = type(self).model_fields
         values = handler(self)
         full = info.context == FULL
+        earlier = {new: old for old, new in self.renamed.items()} if info.context == EARLIER else {}
         return {name: values.pop(name) for name in self.always_dumped if name in values} | {
-            name: value
+            earlier.get(name, name): value
             for name, value in values.items()
             if full or fields[name].is_required() or getattr(self, name) != fields[name].default
         }
@@ -146,9 +148,9 @@ def path(keys: Iterable[str | int]) -> str:
     return text
 
 
-def fingerprint(spec: Spec) -> str:
-    """A hash of everything that changes a number: all fields but the name."""
-    data = spec.dump()
+def fingerprint(spec: Spec, earlier: bool = False) -> str:
+    """A hash of everything that changes a number: all fields but the name; `earlier` has the keys' earlier names."""
+    data = spec.model_dump(mode="json", context=EARLIER if earlier else None)
     data.pop("name", None)
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 

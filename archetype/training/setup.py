@@ -80,7 +80,7 @@ def resume(folder: Path, device: torch.device) -> TrainState:
     checkpoint = checkpoints.latest(run.checkpoints)
     if checkpoint is None:
         return TrainState.build(run, recipe, tokenizer, objective, build(spec, recipe.seed, device))
-    if checkpoint.manifest.get("spec") != specs.fingerprint(spec):
+    if checkpoint.manifest.get("spec") not in (specs.fingerprint(spec), specs.fingerprint(spec, earlier=True)):
         cause = "the architecture is not the one that this run began with"
         raise CheckpointError(str(run.spec_file), cause, "restore it, or start a new run")
     if checkpoint.manifest.get("data") != objective.fingerprint:

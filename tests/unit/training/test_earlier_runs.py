@@ -18,6 +18,8 @@ from archetype.training.objectives import NextToken
 from archetype.training.plot import curves
 from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.setup import resume, start
+from archetype.training.state import TrainState
+from tests.helpers.recipes import recipes
 from tests.unit.training.test_resume import steps
 
 CPU = torch.device("cpu")
@@ -125,3 +127,24 @@ def test_weights_of_an_earlier_encoder_decoder_are_read_once_its_keys_are_edited
     run.spec_file.write_text(edited)
     weights = read_run_model(run).state_dict()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
+
+
+def test_an_earlier_encoder_decoder_goes_on_once_its_keys_are_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hash was computed of this specification by version 0.1.0, which wrote `cross` for cross-attention."""
+    recipe = recipes(tmp_path)["pairs"]
+    state = start(tmp_path / "run", recipe.replace(spec=recipe.spec | {"vocab_size": 300}), CPU)  # type: ignore[operator]
+    earlier = {"spec": "111cd04272ea62c8", "data": state.objective.fingerprint}
+    monkeypatch.setattr(TrainState, "provenance", lambda state: earlier)
+    steps(state, 4)
+    monkeypatch.undo()
+    spec_file, edited = state.run.spec_file, state.run.spec_file.read_text()
+    spec_file.write_text(edited.replace("cross_attention:", "cross:"))
+    with pytest.raises(SpecError, match=r"cross: is now called cross_attention; write cross_attention"):
+        resume(tmp_path / "run", CPU)
+    spec_file.write_text(edited)
+    assert resume(tmp_path / "run", CPU).step == 4
+    spec_file.write_text(edited.replace("gelu", "relu"))
+    with pytest.raises(CheckpointError, match="the architecture is not the one"):
+        resume(tmp_path / "run", CPU)
