@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from archetype.training.metrics import Evaluated, Event, Interrupted, Saved, Step
+from archetype.errors import one_line
+from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, Saved, Step
 
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -48,6 +49,8 @@ class ProgressLine:
                 measured = f"loss {evaluation.loss:.4f} nats/{self.unit}, {evaluation.accuracy:.1%} right"
                 bits = f", {evaluation.bits_per_byte:.4f} bits/byte" if evaluation.bits_per_byte is not None else ""
                 self.console.print(f"step {step:>5}  held out: {measured}{bits}")
+            case Notice(_, text):
+                self.console.print(one_line(text), markup=False, soft_wrap=True)
             case Saved() | Interrupted():
                 pass
 

@@ -45,10 +45,10 @@ def put(data: dict[str, Any], assignments: list[str]) -> None:
         _assign(data, _keys(target), value, target)
 
 
-def differences(a: ModelSpec, b: ModelSpec) -> list[Change]:
+def differences(a: Spec, b: Spec) -> list[Change]:
     """Every field that differs, as (path, in a, in b); `layers[*]` where all layers change alike."""
     uneven = set(_uneven(a)) | set(_uneven(b))
-    flat_a, flat_b = (dict(_leaves(_folded(_explicit(spec, full=True), uneven))) for spec in (a, b))
+    flat_a, flat_b = (dict(leaves(_folded(_explicit(spec, full=True), uneven))) for spec in (a, b))
     paths = list(flat_a) + [path for path in flat_b if path not in flat_a]
     pairs = [(path, flat_a.get(path, ABSENT), flat_b.get(path, ABSENT)) for path in paths]
     return [change for change in pairs if change[1] != change[2]]
@@ -101,14 +101,15 @@ def _folded(data: dict[str, Any], uneven: set[str], prefix: str = "") -> dict[st
     return folded
 
 
-def _leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested plain data by its path."""
     match data:
         case dict():
             for key, value in data.items():
-                yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
+                yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
         case list():
             for index, value in enumerate(data):
-                yield from _leaves(value, f"{prefix}[{index}]")
+                yield from leaves(value, f"{prefix}[{index}]")
         case _:
             yield prefix, data
 

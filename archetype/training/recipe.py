@@ -26,7 +26,9 @@ class Recipe(Spec):
     `spec` is a preset's name, a file, or a specification written in place, which may leave `vocab_size` to the
     tokenizer. `objective` may be left out: it is then the first that suits the model and the data. `sequence_length`
     is tokens of each row (absent: the model's context); of pairs, the most that either side may have. `dtype` auto is
-    bfloat16 where the machine computes in it, else float32; weights and moments are float32 always.
+    bfloat16 where the machine computes in it, else float32; weights and moments are float32 always. With
+    `micro_batch_size` so many rows are computed at once, and gradients accumulated over the batch. With `patience`
+    training ends after so many evaluations without a lower held-out loss.
     """
 
     renamed: ClassVar[dict[str, str]] = {"length": "sequence_length", "clip": "max_grad_norm"}
@@ -35,6 +37,7 @@ class Recipe(Spec):
     data: Annotated[Data, ByKind(Data), _default_kind("corpus")] = TextData()
     objective: Annotated[ObjectiveConfig, ByKind(ObjectiveConfig)] | None = None
     batch_size: Size = 16
+    micro_batch_size: Size | None = None
     sequence_length: Length | None = None
     steps: Length = 1000
     optimizer: Annotated[Optimizer, ByKind(Optimizer), _default_kind("adamw")] = AdamW()
@@ -45,6 +48,7 @@ class Recipe(Spec):
     evaluate_every: Length = 250
     evaluate_batches: Length = 20
     checkpoint_every: Length = 500
+    patience: Size | None = None
 
 
 def read_recipe(file: Path) -> Recipe:

@@ -93,6 +93,7 @@ def test_an_earlier_run_directory_goes_on_to_the_bit(text_file: Path, recipe: Re
     first = start(tmp_path / "run", recipe.replace(dtype="float32"), CPU)
     steps(first, 8)
     first.run.recipe_file.write_text(earlier)
+    first.run.provenance_file.unlink()
     lines = [{"step": n, "loss": 5.5, "learning_rate": 1e-3, "gradient_norm": 0.1, "tokens_per_second": 9.0,
               "skipped": False} for n in range(1, 9)]  # fmt: skip
     lines.insert(6, {"step": 6, "validation_loss": 5.4, "validation_bits_per_byte": 7.9, "validation_tokens": 912})
@@ -102,7 +103,7 @@ def test_an_earlier_run_directory_goes_on_to_the_bit(text_file: Path, recipe: Re
     assert run(state, lambda event: None) is None
     measured = metrics.read(state.run.metrics_file)
     assert [line["loss"] for line in measured if line["step"] > 8 and "loss" in line] == expected[8:]
-    training, held_out = curves(measured)
+    training, held_out, _ = curves(measured)
     assert (training[0], held_out[0]) == (list(range(1, 13)), [6, 12])
     assert all(torch.equal(*pair) for pair in zip(state.model.parameters(), whole.model.parameters(), strict=True))
 
