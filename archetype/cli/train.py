@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from archetype.cli.options import Json, OptionalOutput, complete_presets
-from archetype.cli.output import console, print_json
+from archetype.cli.output import print_json
 from archetype.cli.progress import raise_if_interrupted, run_with_progress
 
 CHOSEN = "[default: chosen to fit the text]"
@@ -104,9 +104,8 @@ def train(
         chosen, said = assemble(recipe, fields | {"steps": steps}, assignments or [], budget)
         if to is None:
             raise SpecError("--to", "is missing", "name the run directory to create")
-        if said:
-            console(stderr=True).print(f"chosen: {said}", markup=False, soft_wrap=True)
         state = setup.start(to, chosen, resolve_device(device), None, force, budget, pretrained)
+        state.notes = (*([f"chosen: {said}"] if said else []), *state.notes)
     interrupted = run_with_progress(state)
     if as_json:
         from archetype.training.metrics import read
