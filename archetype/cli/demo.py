@@ -54,7 +54,7 @@ def demo(
     out.print(f"[bold]Tokenizer[/]  byte-level BPE, {VOCABULARY} tokens")
     _print_cost(out, cost_report(spec, BATCH_SIZE, LENGTH, "float32"))
     out.print(f"[bold]Training[/]   about {minutes:g} minutes; Ctrl-C stops after a step, and the run can be resumed")
-    raise_if_interrupted(state, run_with_progress(state, curve_height=1))
+    raise_if_interrupted(state, run_with_progress(state, curve_height=1, samples=False))
     print(PROMPT, end="")
     for piece in load(folder).stream(PROMPT, max_new_tokens=120, temperature=0.7, seed=1):
         print(re.sub(r"\s+", " ", piece), end="", flush=True)  # in one line

@@ -30,6 +30,8 @@ VERBS = {
     "cost": ("cost", "cost", "Print what a specification costs, by module and with formulas."),
     "tokenizer": ("tokenizer", "app", "Train, show and encode with a tokenizer."),
     "train": ("train", "train", "Train a model on text, pairs of texts or images; writes a run directory."),
+    "runs": ("runs", "runs", "List runs with their size, what their recipes change, and their best held-out loss."),
+    "plot": ("runs", "plot", "Draw the loss curves of several runs over each other."),
     "generate": ("generate", "generate", "Continue a text as it is generated; several prompts run as one batch."),
     "translate": ("generate", "translate", "Translate source texts, one line each."),
     "fill": ("encoder", "fill", "Predict the masked tokens of a text."),

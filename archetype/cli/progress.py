@@ -1,7 +1,7 @@
 """A training run as a person watches it: one live line on a terminal, a line now and then elsewhere."""
 
 import time
-from typing import Any, Self
+from typing import Self
 
 import typer
 from rich.console import Console
@@ -10,36 +10,70 @@ from rich.text import Text
 
 from archetype.cli.output import console
 from archetype.cost import total_parameters
+from archetype.errors import ArchetypeError, one_line
+from archetype.language_model import LanguageModel
 from archetype.training.allocation import keep_freed_memory
 from archetype.training.loop import run
-from archetype.training.metrics import Evaluated, Event, Interrupted, Step, read
-from archetype.training.plot import curves, draw_in_terminal
+from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, Step, read
+from archetype.training.objectives.next_token import NextTokenObjective
+from archetype.training.plot import Curve, curves, draw_in_terminal
 from archetype.training.state import TrainState
 
 SECONDS_BETWEEN_LINES = 30.0
+SAMPLE_TOKENS = 40
 
 
-def run_with_progress(state: TrainState, curve_height: int = 12) -> Interrupted | None:
-    """Train to the end with a live line, then draw the loss curve, `curve_height` lines high; 1 is a line of bars."""
+def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool = True) -> Interrupted | None:
+    """Train to the end with a live line, and draw the loss curve.
+
+    Args:
+        state: from `start` or `resume`.
+        curve_height: lines of the curve; 1 is a line of bars.
+        samples: whether to show at each evaluation what the model writes.
+    """
     keep_freed_memory()
     err = console(stderr=True)
     recipe, spec = state.recipe, state.model.spec
     err.print(
         f"{spec.name or spec.kind}: {total_parameters(spec):,} parameters; {state.objective.description}; "
-        f"{recipe.steps} steps of {recipe.batch_size} rows, in {recipe.dtype}, from step {state.step}"
+        f"{recipe.steps} steps of {recipe.batch_size} rows, in {recipe.dtype}, from step {state.step}",
+        markup=False,
     )
     with ProgressLine(err, state.step, state.recipe.steps, state.objective.unit) as progress:
-        interrupted = run(state, progress.show)
+
+        def show(event: Event) -> None:
+            progress.show(event)
+            if samples and isinstance(event, Evaluated) and (text := sample(state)):
+                err.print(f"step {event.step:>5}  writes: {text}", markup=False, soft_wrap=True)
+
+        interrupted = run(state, show)
     if measured := read(state.run.metrics_file):
-        curve = loss_bars(measured) if curve_height == 1 else draw_in_terminal(measured, err.width, curve_height)
-        err.print(curve, markup=False)
-    err.print(f"run directory: {state.run.folder}")
+        training, held_out, _ = curves(measured)
+        title = f"loss (nats per {state.objective.unit}) by step"
+        labelled = {"training": training, "held out": held_out}
+        drawn = draw_in_terminal(labelled, title, err.width, curve_height) if curve_height > 1 else loss_bars(training)
+        err.print(drawn, markup=False)
+    err.print(f"run directory: {state.run.folder}", markup=False, soft_wrap=True)
     return interrupted
 
 
-def loss_bars(metrics: list[dict[str, Any]], width: int = 60) -> str:
+def sample(state: TrainState) -> str:
+    """How the model goes on with the first words of the held-out text, in one line; empty for other objectives."""
+    if state.num_evaluated > 1 or state.tokenizer is None or not isinstance(state.objective, NextTokenObjective):
+        return ""
+    prompt = state.tokenizer.decode(state.objective.corpus.validation[:8].tolist())
+    try:
+        lm = LanguageModel(state.model.spec, state.model.eval(), state.tokenizer)
+        return one_line(prompt + lm.generate(prompt, max_new_tokens=SAMPLE_TOKENS, temperature=0.8, seed=state.step))
+    except ArchetypeError as error:  # a part from outside that cannot generate can still be trained
+        return str(error)
+    finally:
+        state.model.train()
+
+
+def loss_bars(curve: Curve, width: int = 60) -> str:
     """The training loss by step as one line of bars."""
-    (_, losses), _ = curves(metrics)
+    _, losses = curve
     if not losses:
         return ""
     losses = [losses[index * len(losses) // width] for index in range(width)] if len(losses) > width else losses
@@ -52,7 +86,7 @@ def raise_if_interrupted(state: TrainState, interrupted: Interrupted | None) -> 
     """End with the signal's status, and say how to go on."""
     if interrupted is not None:
         message = f"stopped after step {interrupted.step}; go on with: archetype train --resume {state.run.folder}"
-        console(stderr=True).print(message, soft_wrap=True)
+        console(stderr=True).print(message, soft_wrap=True, markup=False)
         raise typer.Exit(128 + interrupted.signal)
 
 
@@ -86,6 +120,8 @@ class ProgressLine:
             measured = f"loss {evaluation.loss:.4f} nats/{self.unit}, {evaluation.accuracy:.1%} right"
             bits = f", {evaluation.bits_per_byte:.4f} bits/byte" if evaluation.bits_per_byte is not None else ""
             self.console.print(f"step {step:>5}  held out: {measured}{bits}")
+        elif isinstance(event, Notice):
+            self.console.print(one_line(event.text), markup=False, soft_wrap=True)
 
     def _step(self, event: Step) -> None:
         self.rate = event.per_second if not self.rate else 0.9 * self.rate + 0.1 * event.per_second

@@ -75,7 +75,7 @@ def diff(
     from archetype.convert.source import open_spec
     from archetype.spec import differences
 
-    changes = differences(open_spec(first), open_spec(second))
+    changes = differences(open_spec(first), open_spec(second)) + _recipe_differences(Path(first), Path(second))
     if as_json:
         print_json({"differences": [{"path": path, "a": a, "b": b} for path, a, b in changes]})
         return
@@ -83,6 +83,17 @@ def diff(
         print(f"{path}: {a} -> {b}")
     if not changes:
         print("no difference")
+
+
+def _recipe_differences(first: Path, second: Path) -> list[tuple[str, Any, Any]]:
+    """Where the recipes of two runs differ, but for the model, which is compared by itself."""
+    if not all((folder / "recipe.yaml").is_file() for folder in (first, second)):
+        return []
+    from archetype.spec import differences
+    from archetype.training.recipe import read_recipe
+
+    a, b = (read_recipe(folder / "recipe.yaml").replace(spec="") for folder in (first, second))
+    return [(f"recipe.{path}", *values) for path, *values in differences(a, b)]
 
 
 def set_(

@@ -1,15 +1,14 @@
 """The verb that trains: a recipe or flags to a run directory."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from archetype.cli.options import Json, OptionalOutput, complete_presets
 from archetype.cli.output import print_json
 
-if TYPE_CHECKING:
-    from archetype.training.recipe import Recipe
+CHOSEN = "[default: chosen to fit the text]"
 
 SECTIONS = {  # of the options, in the help
     "Run": ("recipe", "to", "resume", "allow_changes", "assignments"),
@@ -22,68 +21,101 @@ SECTIONS = {  # of the options, in the help
 
 
 def train(
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="UTF-8 files, folders or patterns, as --text.")
+    ] = None,
     recipe: Annotated[Path | None, typer.Option(help="A recipe file; flags replace what it says.")] = None,
     spec: Annotated[
         str | None,
         typer.Option(help="A preset or a specification file.  [default: llama-tiny]", autocompletion=complete_presets),
     ] = None,
-    text: Annotated[list[str] | None, typer.Option(help="A UTF-8 text file; may be repeated.")] = None,
+    start_from: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="MODEL", help="Go on from the weights and the tokenizer of a model."),
+    ] = None,
+    text: Annotated[list[str] | None, typer.Option(help="A UTF-8 file, folder or pattern; may be repeated.")] = None,
     source: Annotated[list[str] | None, typer.Option(help="A file of source lines; may be repeated.")] = None,
     target: Annotated[list[str] | None, typer.Option(help="A file of target lines; may be repeated.")] = None,
     images: Annotated[str | None, typer.Option(help="A .npz file of images and labels.")] = None,
     to: OptionalOutput = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with this run directory.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run; with --steps, to so many in all.")] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="bytes, characters, words, bpe, byte_bpe, or a folder.  [default: byte_bpe]")
+        str | None, typer.Option(help=f"bytes, characters, words, bpe, byte_bpe, or a folder.  {CHOSEN}")
     ] = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Of a tokenizer that is trained.  [default: 4096]")] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps.  [default: 1000]")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help=f"Of a tokenizer that is trained.  {CHOSEN}")] = None,
+    steps: Annotated[int | None, typer.Option(help=f"Optimizer steps.  {CHOSEN}")] = None,
+    tokens: Annotated[float | None, typer.Option(min=1, help="In place of --steps: tokens to train on.")] = None,
+    flops: Annotated[float | None, typer.Option(min=1, help="In place of --steps: FLOPs of training.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.01, help="In place of --steps: about how long.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows a step.  [default: 16]")] = None,
+    micro_batch_size: Annotated[
+        int | None, typer.Option(help="Rows computed at once; gradients are accumulated.  [default: all of a batch]")
+    ] = None,
     sequence_length: Annotated[
-        int | None, typer.Option(help="Tokens of a row.  [default: the model's context]")
+        int | None, typer.Option(help="Tokens of a row.  [default: the model's context, where the text is long enough]")
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="The peak.  [default: 0.001]")] = None,
-    warmup_steps: Annotated[int | None, typer.Option(help="Steps to the peak.  [default: 100]")] = None,
-    dtype: Annotated[str | None, typer.Option(help="auto, float32 or bfloat16.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of weights, order and dropout.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="The peak.  [default: chosen by the width]")] = None,
+    warmup_steps: Annotated[int | None, typer.Option(help="Steps to the peak.  [default: a tenth]")] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="End after so many evaluations without a lower held-out loss.  [default: never]")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32 or bfloat16.  [default: auto]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights, order and dropout.  [default: 0]")] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Any other field of the recipe.")
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Any other field of the recipe; spec.PATH edits the model's."),
     ] = None,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="Resume although recipe or data were changed.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Train even if a step is expected to take more memory than is free.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda:N or mps.")] = "auto",
     as_json: Json = False,
 ) -> None:
     """Train a model on text, pairs of texts or images; writes a run directory."""
     from archetype.cli.progress import raise_if_interrupted, run_with_progress
     from archetype.errors import SpecError
+    from archetype.loading import open_pretrained
     from archetype.nn.device import resolve_device
     from archetype.training import setup
+    from archetype.training.defaults import Budget, assemble
 
-    flags: dict[tuple[str, ...], Any] = {
-        ("spec",): spec,
-        ("data", "kind"): "pairs" if source or target else "images" if images else None,
-        ("data", "text"): tuple(text) if text else None,
-        ("data", "source"): tuple(source) if source else None,
-        ("data", "target"): tuple(target) if target else None,
-        ("data", "file"): images,
-        ("data", "tokenizer"): tokenizer,
-        ("data", "vocab_size"): vocab_size,
-        ("steps",): steps,
-        ("batch_size",): batch_size,
-        ("sequence_length",): sequence_length,
-        ("optimizer", "learning_rate"): learning_rate,
-        ("schedule", "warmup_steps"): warmup_steps,
-        ("dtype",): dtype,
-        ("seed",): seed,
+    files = (*(text or ()), *(texts or ()))
+    fields: dict[str, Any] = {
+        "spec": spec,
+        "data.kind": "pairs" if source or target else "images" if images else None,
+        "data.text": files or None,
+        "data.source": tuple(source) if source else None,
+        "data.target": tuple(target) if target else None,
+        "data.file": images,
+        "data.tokenizer": tokenizer,
+        "data.vocab_size": vocab_size,
+        "batch_size": batch_size,
+        "micro_batch_size": micro_batch_size,
+        "sequence_length": sequence_length,
+        "optimizer.learning_rate": learning_rate,
+        "schedule.warmup_steps": warmup_steps,
+        "patience": patience,
+        "dtype": dtype,
+        "seed": seed,
     }
+    budget = Budget(tokens, flops, minutes)
+    if budget and steps is not None:
+        raise SpecError("--steps", "stands beside --tokens, --flops or --minutes, which decide it", "give one of them")
     if resume is not None:
-        if recipe or to or assignments or any(value is not None for value in flags.values()):
-            raise SpecError("--resume", "a resumed run keeps its recipe", "give --resume alone")
-        state = setup.resume(resume, resolve_device(device))
+        others = (recipe, to, assignments, start_from, budget or None, *fields.values())
+        if any(value is not None for value in others):
+            raise SpecError("--resume", "a resumed run keeps its recipe", "give --resume alone, or with --steps")
+        state = setup.resume(resume, resolve_device(device), steps, allow_changes, force)
     else:
-        chosen = _recipe(recipe, flags, assignments or [])
+        pretrained = None if start_from is None else open_pretrained(start_from, fields)
+        chosen, said = assemble(recipe, fields | {"steps": steps}, assignments or [], budget)
         if to is None:
             raise SpecError("--to", "is missing", "name the run directory to create")
-        state = setup.start(to, chosen, resolve_device(device))
+        state = setup.start(to, chosen, resolve_device(device), None, force, budget, pretrained)
+        state.notes = (*([f"chosen: {said}"] if said else []), *state.notes)
     interrupted = run_with_progress(state)
     if as_json:
         from archetype.training.metrics import read
@@ -91,24 +123,3 @@ def train(
         measured = read(state.run.metrics_file)
         print_json({"run": str(state.run.folder), "step": state.step, "last": measured[-1] if measured else None})
     raise_if_interrupted(state, interrupted)
-
-
-def _recipe(file: Path | None, flags: dict[tuple[str, ...], Any], assignments: list[str]) -> "Recipe":
-    """A recipe file with the flags that were given in place of what it says."""
-    from archetype.errors import ArchetypeError
-    from archetype.io.yaml import read_mapping
-    from archetype.spec.edit import put
-    from archetype.training.recipe import Recipe
-
-    data: dict[str, Any] = read_mapping(file) if file else {}
-    for path, value in flags.items():
-        if value is not None:
-            section = data
-            for key in path[:-1]:
-                section = section.setdefault(key, {})
-            section[path[-1]] = value
-    put(data, assignments)
-    try:
-        return Recipe.parse(data)
-    except ArchetypeError as error:
-        raise error.at(str(file)) if file else error from None

@@ -80,6 +80,12 @@ def latest(checkpoints: Path) -> Checkpoint | None:
     return opened(folders[-1]) if folders else None
 
 
+def newest_step(checkpoints: Path) -> int | None:
+    """The step of the newest checkpoint by its name, without reading it; None where there is none."""
+    folders = _folders(checkpoints)
+    return int(folders[-1].name[5:]) if folders else None
+
+
 def opened(folder: Path) -> Checkpoint:
     """A checkpoint after its sizes and hashes were checked."""
     manifest = _manifest(folder)
@@ -120,7 +126,8 @@ def _damaged(folder: Path, name: str, cause: str) -> CheckpointError:
 
 def _folders(checkpoints: Path) -> list[Path]:
     """Checkpoint folders, oldest first."""
-    return sorted(path for path in checkpoints.glob("step-*") if path.is_dir())
+    folders = [path for path in checkpoints.glob("step-*") if path.name[5:].isdecimal() and path.is_dir()]
+    return sorted(folders, key=lambda path: int(path.name[5:]))
 
 
 def _identity(file: Path) -> dict[str, Any]:

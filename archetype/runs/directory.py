@@ -1,5 +1,6 @@
 """A run directory is a model: specification, recipe, tokenizer, weights, metrics and checkpoints under fixed names."""
 
+import shutil
 from pathlib import Path
 
 import torch
@@ -28,6 +29,8 @@ class Run:
         metrics_file: one JSON object a line.
         loss_picture: the loss curve.
         checkpoints: the folder that a resumed run starts from.
+        provenance_file: recipe and data that the run began with, to tell whether they are still the same.
+        best_folder: a run directory with the weights that had the lowest held-out loss.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -40,6 +43,8 @@ class Run:
         self.metrics_file = folder / "metrics.jsonl"
         self.loss_picture = folder / "loss.png"
         self.checkpoints = folder / "checkpoints"
+        self.provenance_file = folder / "provenance.json"
+        self.best_folder = folder / "best"
 
     @property
     def exists(self) -> bool:
@@ -91,3 +96,18 @@ def fill_from(model: Model, file: Path, dtype: torch.dtype | None = None, device
 def write_weights(run: Run, model: Model) -> None:
     """Write the finished weights under our own names."""
     save(run.weights_file, model.state_dict())
+
+
+def write_best(run: Run, model: Model) -> None:
+    """Write weights as those of a run directory of their own, inside the run's."""
+    best = Run(run.best_folder)
+    if best.exists:
+        write_weights(best, model)
+        return
+    with atomic.new_folder(best.folder) as temporary:
+        for path in run.folder.iterdir():
+            if path == run.tokenizer_folder:
+                shutil.copytree(path, temporary / path.name)
+            elif path.suffix in (".yaml", ".json", ".jinja") and path != run.provenance_file:
+                shutil.copyfile(path, temporary / path.name)
+        write_weights(Run(temporary), model)

@@ -40,6 +40,7 @@ Flag = Annotated[bool, Field(strict=True)]
 
 FULL = "full"  # the serialization context in which no default is left out
 TERSE = "terse"  # the one in which all are
+EARLIER = "earlier"  # terse, with keys as they were once called
 
 
 class Spec(BaseModel):
@@ -71,9 +72,11 @@ class Spec(BaseModel):
     def _without_defaults(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         fields = type(self).model_fields
         values = handler(self)
-        full, said = info.context == FULL, () if info.context == TERSE else self.always_said()
+        terse = info.context in (TERSE, EARLIER)
+        full, said = info.context == FULL, () if terse else self.always_said()
+        earlier = {new: old for old, new in self.renamed.items()} if info.context == EARLIER else {}
         return {name: values.pop(name) for name in self.always_dumped if name in values} | {
-            name: value
+            earlier.get(name, name): value
             for name, value in values.items()
             if full or name in said or fields[name].is_required() or getattr(self, name) != fields[name].default
         }
@@ -229,9 +232,9 @@ def path(keys: Iterable[str | int]) -> str:
     return text
 
 
-def fingerprint(spec: Spec) -> str:
-    """A hash of everything that changes a number: all fields but the name."""
-    data = spec.model_dump(mode="json", context=TERSE)
+def fingerprint(spec: Spec, earlier: bool = False) -> str:
+    """A hash of everything that changes a number: all fields but the name; `earlier` has the keys' earlier names."""
+    data = spec.model_dump(mode="json", context=EARLIER if earlier else TERSE)
     data.pop("name", None)
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 

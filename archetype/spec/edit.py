@@ -45,7 +45,7 @@ def put(data: dict[str, Any], assignments: list[str]) -> None:
         _assign(data, _keys(target), value, target)
 
 
-def differences(a: ModelSpec, b: ModelSpec) -> list[Change]:
+def differences(a: Spec, b: Spec) -> list[Change]:
     """Every field that differs, as (path, in a, in b).
 
     Layers that change alike are one entry: `layers[*]` for all, `layers[1::2]` for every second. Of a part whose kind

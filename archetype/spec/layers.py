@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo
 
-from archetype.spec.base import FULL, Size, Spec, invalid
+from archetype.spec.base import Size, Spec, invalid
 from archetype.spec.block import Block
 
 __all__ = ["cycle", "repeat", "runs"]
@@ -99,9 +99,8 @@ def _times(codes: Sequence[int], start: int, size: int) -> int:
 
 def _compressed(layers: tuple[Block, ...], info: SerializationInfo) -> list[Any]:
     items: list[Any] = []
-    full = info.context == FULL
     for times, group in runs(layers):
-        blocks = [block.dump(full) for block in group]
+        blocks = [block.model_dump(mode="json", context=info.context) for block in group]
         if times == 1:
             items += [{"block": block} for block in blocks]
         elif len(blocks) == 1:

@@ -1,6 +1,7 @@
 """The data that a recipe names: files, and how much of them is held out for validation."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -8,10 +9,12 @@ from pydantic import Field
 
 from archetype.data.corpus import split
 from archetype.data.pairs import read_lines
-from archetype.errors import SpecError
+from archetype.errors import DataError, SpecError
 from archetype.io.text import read_text
 from archetype.spec.base import Flag, Size
 from archetype.spec.part import Part, part
+
+SUFFIXES = (".txt", ".txt.gz", ".md")  # of the files that are read of a folder
 
 
 class Data(Part):
@@ -128,10 +131,31 @@ class ImageData(Data):
     file: str = ""
 
 
+def expand(names: Sequence[str]) -> tuple[str, ...]:
+    """Files by their absolute paths, those of folders and of patterns such as books/*.txt in the order of names.
+
+    Raises:
+        DataError: a folder or a pattern has none.
+    """
+    files: list[str] = []
+    for name in names:
+        path = Path(name).absolute()
+        inside = [path]
+        if path.is_dir():
+            inside = [file for file in sorted(path.rglob("*")) if file.name.endswith(SUFFIXES) and file.is_file()]
+        elif not path.exists() and any(letter in name for letter in "*?["):
+            pattern = path.relative_to(path.anchor).as_posix()
+            inside = [file for file in sorted(Path(path.anchor).glob(pattern)) if file.is_file()]
+        if not inside:
+            raise DataError(name, f"holds no file of {', '.join(SUFFIXES)}", "name files, or a pattern such as a/*.md")
+        files += map(str, inside)
+    return tuple(files)
+
+
 def _absolute(value: Any) -> Any:
     if isinstance(value, str):
         return str(Path(value).absolute()) if value else value
-    return tuple(map(_absolute, value))
+    return expand(value)
 
 
 def _read(files: tuple[str, ...], folder: Path, field: str) -> list[str]:

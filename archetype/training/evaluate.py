@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from archetype.models import Model
-from archetype.training.objectives.base import Objective
+from archetype.training.objectives.base import Objective, split_batch
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ def evaluate(
     objective: Objective,
     dtype: str,
     num_batches: int | None = None,
+    rows: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation | None:
     """The mean loss over the held-out examples.
@@ -38,6 +39,7 @@ def evaluate(
         objective: has the examples and the loss.
         dtype: float32, or bfloat16 by autocast.
         num_batches: how many to take, spread over all (absent: all).
+        rows: how many of a batch are computed at once (absent: all).
         stop: asked before each batch.
 
     Returns:
@@ -53,11 +55,12 @@ def evaluate(
             if stop():
                 return None
             batch = tuple(tensor.to(model.device) for tensor in objective.validation_batch(number * total // taken))
-            with torch.autocast(model.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
-                output = objective.compute_loss(model, batch)
-            nats += float(output.loss) * output.num_targets
-            count += output.num_targets
-            correct += output.num_correct or 0
+            for part in split_batch(batch, rows):
+                with torch.autocast(model.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+                    output = objective.compute_loss(model, part)
+                nats += float(output.loss) * output.num_targets
+                count += output.num_targets
+                correct += output.num_correct or 0
     finally:
         model.train(was_training)
     bits = nats / count / math.log(2) / objective.bytes_per_unit if objective.bytes_per_unit else None

@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from archetype.errors import DataError
+from archetype.errors import CheckpointError, DataError, one_line
+from archetype.runs import checkpoints
 from archetype.runs.directory import write_weights
+from archetype.runs.lock import locked
 from archetype.training import metrics
+from archetype.training.diagnosis import Diagnosis
 from archetype.training.evaluate import evaluate
-from archetype.training.metrics import Evaluated, Event, Interrupted, Step
+from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, Step
+from archetype.training.objectives.base import IGNORED, Batch, Objective, split_batch
 from archetype.training.plot import draw_picture
 from archetype.training.state import TrainState
 from archetype.training.stop_signal import StopSignal, stop_on_signal
@@ -21,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def run(state: TrainState, on_event: Callable[[Event], None]) -> Interrupted | None:
-    """Train to the end and keep the metrics; then write the finished weights and the loss curve.
+    """Train to the end and keep the metrics; then write the finished weights, and at last the loss curve.
 
     Args:
         state: from `start` or `resume`.
@@ -29,42 +33,71 @@ def run(state: TrainState, on_event: Callable[[Event], None]) -> Interrupted | N
 
     Returns:
         Where and why it was interrupted; None where it finished.
+
+    Raises:
+        CheckpointError: another process trains this run, or has done so since the state was read.
     """
-    file, interrupted = state.run.metrics_file, None
-    metrics.rewind(file, state.step)
-    with stop_on_signal() as stop:
+    run, interrupted = state.run, None
+    with locked(run.folder), stop_on_signal() as stop:
+        if (newest := checkpoints.newest_step(run.checkpoints) or 0) != state.step:
+            cause = f"another process has trained this run to step {newest} meanwhile"
+            raise CheckpointError(str(run.folder), cause, "resume it again")
+        state.remember(metrics.rewind(run.metrics_file, state.step))
+        diagnosis = Diagnosis(state)
+        for notice in diagnosis.at_start():
+            on_event(notice)
         for event in train(state, stop):
-            metrics.append(file, event)
-            on_event(event)
+            metrics.append(run.metrics_file, event)
+            for said in (event, *diagnosis.after(event)):
+                on_event(said)
             interrupted = event if isinstance(event, Interrupted) else None
-    if lines := metrics.read(file):
-        draw_picture(lines, state.run.loss_picture, state.model.spec.name or state.run.folder.name)
-    if interrupted is None:
-        write_weights(state.run, state.model)
+        if interrupted is None:
+            write_weights(run, state.model)
+        try:
+            draw_picture(run, state.objective.unit)
+        except Exception as error:  # whatever a library for pictures raises: the weights are written, and count
+            log.warning("no loss curve", exc_info=True)
+            on_event(Notice(state.step, one_line(f"{run.loss_picture.name} could not be drawn: {error}")))
     return interrupted
 
 
 def train(state: TrainState, stop: StopSignal) -> Iterator[Event]:
     """Take the steps that are left, evaluating and saving where the recipe says so, and at the end."""
     recipe, num_skipped = state.recipe, 0
-    while state.step < recipe.steps and stop.signal is None:
+    yield from evaluations(state, stop)  # those before which the run was interrupted
+    while not is_finished(state) and stop.signal is None:
         event = take_step(state)
         num_skipped = num_skipped + 1 if event.skipped else 0
         yield event
         if num_skipped == MAX_SKIPPED:
             cause = f"the loss or its gradient was not finite in {num_skipped} steps in a row"
             raise DataError(f"step {state.step}", cause, "lower the learning rate, then resume or start again")
-        is_last = state.step == recipe.steps
-        if (is_last or state.step % recipe.evaluate_every == 0) and not stop:
-            num_batches = None if is_last else recipe.evaluate_batches
-            evaluation = evaluate(state.model, state.objective, recipe.dtype, num_batches, stop.__bool__)
-            if evaluation is not None:
-                yield Evaluated(state.step, evaluation)
-        if state.step % recipe.checkpoint_every == 0 or (is_last and not stop):
+        yield from evaluations(state, stop)
+        if state.step % recipe.checkpoint_every == 0 or (is_finished(state) and not stop):
             yield state.save()
     if stop.signal is not None:
         yield state.save()
         yield Interrupted(state.step, stop.signal)
+
+
+def is_finished(state: TrainState) -> bool:
+    """Whether all steps are taken, or the held-out loss has not fallen for as long as the recipe allows."""
+    return state.step >= state.recipe.steps or state.num_worse >= (state.recipe.patience or math.inf)
+
+
+def evaluations(state: TrainState, stop: StopSignal) -> Iterator[Event]:
+    """What is due at this step and not measured yet: on some held-out batches, and at the end on all of them too."""
+    recipe, total = state.recipe, state.objective.num_validation_batches
+    for number, num_batches in enumerate((min(recipe.evaluate_batches, total), total)):
+        is_due = is_finished(state) or (number == 0 and state.step % recipe.evaluate_every == 0)
+        is_repeated = number == 1 and recipe.evaluate_batches >= total
+        if state.step and is_due and not is_repeated and number >= state.num_evaluated:
+            rows, stopped = recipe.micro_batch_size, stop.__bool__
+            evaluation = evaluate(state.model, state.objective, recipe.dtype, num_batches, rows, stopped)
+            if evaluation is None:
+                return
+            state.count(evaluation)
+            yield Evaluated(state.step, evaluation)
 
 
 def take_step(state: TrainState) -> Step:
@@ -79,12 +112,15 @@ def take_step(state: TrainState) -> Step:
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     batch = tuple(tensor.to(model.device) for tensor in state.objective.batch(state.step))
+    parts = [*split_batch(batch, recipe.micro_batch_size)]
     statistics = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    with torch.autocast(model.device.type, torch.bfloat16, enabled=recipe.dtype == "bfloat16"):
-        output = state.objective.compute_loss(model, batch)
-    output.loss.backward()
+    loss, num_targets = 0.0, 0
+    for part, weight in zip(parts, _shares(state.objective, parts), strict=True):
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=recipe.dtype == "bfloat16"):
+            output = state.objective.compute_loss(model, part)
+        (output.loss * weight).backward()
+        loss, num_targets = loss + output.loss.detach().item() * weight, num_targets + output.num_targets
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm).item()
-    loss = output.loss.detach().item()
     is_finite = math.isfinite(norm) and math.isfinite(loss)
     if is_finite:
         optimizer.step()
@@ -93,6 +129,14 @@ def take_step(state: TrainState) -> Step:
         for buffer, before in statistics:
             buffer.copy_(before)
     optimizer.zero_grad(set_to_none=True)
-    state.step += 1
-    per_second = output.num_targets / (time.perf_counter() - started)
-    return Step(state.step, loss, learning_rate, norm, per_second, skipped=not is_finite)
+    state.step, state.num_evaluated = state.step + 1, 0
+    seconds = max(time.perf_counter() - started, 1e-9)  # a clock may stand still
+    return Step(state.step, loss, learning_rate, norm, num_targets / seconds, num_targets, skipped=not is_finite)
+
+
+def _shares(objective: Objective, parts: list[Batch]) -> list[float]:
+    """The share of a batch's targets that each of its parts has: the loss is the mean over all of them."""
+    if len(parts) == 1:
+        return [1.0]
+    numbers = [int((objective.inputs_and_targets(part)[1] != IGNORED).sum()) for part in parts]
+    return [number / max(1, sum(numbers)) for number in numbers]

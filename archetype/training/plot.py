@@ -1,48 +1,109 @@
-"""A run's loss curve, in the terminal and as a picture."""
+"""Loss curves of runs, in the terminal and as pictures."""
 
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+from archetype.errors import one_line
 from archetype.io import atomic
+from archetype.runs.directory import Run
+from archetype.training import metrics
 
-Curve = tuple[list[int], list[float]]
+Axis = Literal["steps", "tokens", "flops", "seconds"]
+Curve = tuple[list[float], list[float]]
 
 
-def curves(metrics: list[dict[str, Any]]) -> tuple[Curve, Curve]:
-    """Training loss, averaged over neighbouring steps, and held-out loss."""
-    steps = [(m["step"], m["loss"]) for m in metrics if "loss" in m and not m.get("skipped")]
+class Curves(NamedTuple):
+    """Losses of a run.
+
+    Attributes:
+        training: averaged over neighbouring steps.
+        held_out: on the same held-out examples each time.
+        final: on all of them, at the end; empty where that is the same.
+    """
+
+    training: Curve
+    held_out: Curve
+    final: Curve
+
+
+def curves(lines: list[dict[str, Any]], axis: Axis = "steps", flops_per_target: float = 0.0) -> Curves:
+    """The curves of a run.
+
+    Args:
+        lines: its metrics.
+        axis: what lies along the abscissa, summed over the steps.
+        flops_per_target: of training, for each token or image.
+    """
+    position, positions, steps = 0.0, {0: 0.0}, []
+    for line in lines:
+        if "loss" in line:
+            number = line.get("num_targets", 0)
+            position += {
+                "steps": line["step"] - position, "tokens": number, "flops": number * flops_per_target,
+                "seconds": number / line.get("per_second", 1.0),
+            }[axis]  # fmt: skip
+            positions[line["step"]] = position
+            if not line.get("skipped"):
+                steps.append((position, line["loss"]))
     width = max(1, len(steps) // 100)
     groups = [steps[i : i + width] for i in range(0, len(steps), width)]
     training = [group[-1][0] for group in groups], [sum(loss for _, loss in group) / len(group) for group in groups]
-    held_out = [m for m in metrics if "validation_loss" in m]
-    return training, ([m["step"] for m in held_out], [m["validation_loss"] for m in held_out])
+    evaluated = [line for line in lines if "validation_loss" in line]
+    count = evaluated[0].get("validation_count") if evaluated else None  # which lines of earlier versions lack
+    some = [line for line in evaluated if count is None or line.get("validation_count", count) == count]
+    held_out, final = (
+        ([positions.get(line["step"], position) for line in part], [line["validation_loss"] for line in part])
+        for part in (some, [line for line in evaluated if line not in some])
+    )
+    return Curves(training, held_out, final)
 
 
-def draw_in_terminal(metrics: list[dict[str, Any]], width: int, height: int = 12) -> str:
-    """The loss curve in characters."""
+def draw_in_terminal(curves: dict[str, Curve], title: str, width: int, height: int = 12) -> str:
+    """Curves by their labels, in characters."""
     from uniplot import plot_to_string
 
-    shown = [curve for curve in curves(metrics) if curve[0]]
+    shown = {label: curve for label, curve in curves.items() if curve[0]}
     lines: list[str] | str = plot_to_string(
-        xs=[steps for steps, _ in shown], ys=[losses for _, losses in shown],
-        lines=[True, False][: len(shown)], legend_labels=["training", "held out"][: len(shown)],
-        title="loss (nats) by step", width=min(width, 90) - 12, height=height, color=False,
+        xs=[xs for xs, _ in shown.values()], ys=[ys for _, ys in shown.values()],
+        lines=[len(xs) > 1 for xs, _ in shown.values()], legend_labels=list(shown),
+        title=title, width=min(width, 90) - 12, height=height, color=False,
     )  # fmt: skip
     return lines if isinstance(lines, str) else "\n".join(lines)
 
 
-def draw_picture(metrics: list[dict[str, Any]], file: Path, title: str) -> None:
-    """The loss curve as a PNG file."""
+def draw_picture(run: Run, unit: str = "token") -> None:
+    """The loss curve of a run as loss.png, with its name and final losses."""
+    training, held_out, final = curves(metrics.read(run.metrics_file))
+    labelled = {
+        f"training{_final(training)}": training,
+        f"held out{_final(held_out)}": held_out,
+        f"all that is held out{_final(final)}": final,
+    }
+    if training[0] or held_out[0]:
+        draw_curves(labelled, run.loss_picture, run.folder.resolve().name, "step", unit)
+
+
+def draw_curves(curves: dict[str, Curve], file: Path, title: str, abscissa: str, unit: str = "token") -> None:
+    """Curves by their labels as a PNG file; no name is taken for markup."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    training, held_out = curves(metrics)
     figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    axes.plot(*training, label="training", linewidth=1.2)
-    if held_out[0]:
-        axes.plot(*held_out, label="held out", marker="o", markersize=4, linewidth=0.8)
-    axes.set(xlabel="step", ylabel="loss (nats)", title=title)
+    for label, (xs, ys) in curves.items():
+        if xs:
+            mark = "o" if len(xs) <= 50 else None
+            axes.plot(xs, ys, label=" " + one_line(label), linewidth=1.2, marker=mark, markersize=4)
+    axes.set(xlabel=abscissa, ylabel=f"loss (nats per {unit})")
+    axes.set_title(one_line(title), parse_math=False)
     axes.grid(alpha=0.3)
-    axes.legend()
-    atomic.write_with(file, lambda temporary: FigureCanvasAgg(figure).print_png(str(temporary)))
+    for text in axes.legend().get_texts():
+        text.set_parse_math(False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a letter that the font lacks
+        atomic.write_with(file, lambda temporary: FigureCanvasAgg(figure).print_png(str(temporary)))
+
+
+def _final(curve: Curve) -> str:
+    return f": {curve[1][-1]:.4f}" if curve[1] else ""

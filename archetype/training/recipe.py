@@ -26,7 +26,9 @@ class Recipe(Spec):
     `spec` is a preset's name, a file, or a specification written in place, which may leave `vocab_size` to the
     tokenizer. `objective` may be left out: it is then the first that suits the model and the data. `sequence_length`
     is tokens of each row (absent: the model's context); of pairs, the most that either side may have. `dtype` auto is
-    bfloat16 where the machine computes in it, else float32; weights and moments are float32 always.
+    bfloat16 where the machine computes in it, else float32; weights and moments are float32 always. With
+    `micro_batch_size` so many rows are computed at once, and gradients accumulated over the batch. With `patience`
+    training ends after so many evaluations without a lower held-out loss.
 
     Attributes:
         version: of the file format.
@@ -34,6 +36,7 @@ class Recipe(Spec):
         data: what is learned from.
         objective: what is learned (absent: what suits the model and the data).
         batch_size: rows of a step.
+        micro_batch_size: rows that are computed at once (absent: all of a step).
         sequence_length: tokens of each row (absent: the model's context).
         steps: optimizer steps.
         optimizer: how weights follow gradients.
@@ -44,6 +47,7 @@ class Recipe(Spec):
         evaluate_every: steps between evaluations.
         evaluate_batches: batches of an evaluation.
         checkpoint_every: steps between checkpoints.
+        patience: evaluations without a lower held-out loss before training ends (absent: it goes on).
     """
 
     renamed: ClassVar[dict[str, str]] = {"length": "sequence_length", "clip": "max_grad_norm"}
@@ -52,6 +56,7 @@ class Recipe(Spec):
     data: Annotated[Data, ByKind(Data), _default_kind("corpus")] = TextData()
     objective: Annotated[ObjectiveConfig, ByKind(ObjectiveConfig)] | None = None
     batch_size: Size = 16
+    micro_batch_size: Size | None = None
     sequence_length: Length | None = None
     steps: Length = 1000
     optimizer: Annotated[Optimizer, ByKind(Optimizer), _default_kind("adamw")] = AdamW()
@@ -62,6 +67,7 @@ class Recipe(Spec):
     evaluate_every: Length = 250
     evaluate_batches: Length = 20
     checkpoint_every: Length = 500
+    patience: Size | None = None
 
 
 def read_recipe(file: Path) -> Recipe:

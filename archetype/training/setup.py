@@ -1,6 +1,7 @@
 """From a recipe to the state of a run: tokenizer, specification, objective and model, built anew or resumed."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,18 +9,22 @@ import torch
 
 from archetype import spec as specs
 from archetype.convert.source import open_spec
-from archetype.errors import CheckpointError, SpecError
-from archetype.io import atomic
+from archetype.errors import CheckpointError, DataError, SpecError
+from archetype.io import atomic, hub
 from archetype.models import Model, build, build_on_meta
 from archetype.nn.device import resolve_dtype
 from archetype.runs import checkpoints
 from archetype.runs.directory import Run, fill_from, read_run_spec, write_run_spec
-from archetype.spec import to_yaml
+from archetype.runs.lock import locked
 from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer, trainable_kinds
 from archetype.tokenizers.registry import tokenizer_class
+from archetype.training import metrics
 from archetype.training.datasets import Data, TokenizedData
+from archetype.training.defaults import Budget
+from archetype.training.memory import check_memory
 from archetype.training.objectives.base import Objective, ObjectiveConfig, ObjectiveInputs
 from archetype.training.optimizers import restore_optimizer
+from archetype.training.provenance import check_origin, check_recipe, read_provenance, write_recipe
 from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.state import TrainState
 
@@ -27,7 +32,30 @@ TEXT_FILE = "text.txt"  # where a run keeps a text that came from no file
 DEFAULT_VOCAB_SIZE = 4096
 
 
-def start(folder: Path, recipe: Recipe, device: torch.device, text: str | None = None) -> TrainState:
+@dataclass(frozen=True)
+class Pretrained:
+    """A model to go on from.
+
+    Attributes:
+        source: where it was loaded from.
+        save: writes all that it came with, as a run directory.
+    """
+
+    source: str
+    model: Model
+    tokenizer: Tokenizer | None
+    save: Callable[[Path], None]
+
+
+def start(
+    folder: Path,
+    recipe: Recipe,
+    device: torch.device,
+    text: str | None = None,
+    force: bool = False,
+    budget: Budget | None = None,
+    pretrained: Pretrained | None = None,
+) -> TrainState:
     """Begin a new run.
 
     Args:
@@ -35,62 +63,138 @@ def start(folder: Path, recipe: Recipe, device: torch.device, text: str | None =
         recipe: how to train.
         device: where the model goes.
         text: what to learn from, kept in the run directory (absent: the files that the recipe names).
+        force: begin even if a step is expected to take more memory than is free.
+        budget: from which the number of steps follows (absent: the recipe says it).
+        pretrained: a model whose weights and tokenizer the run begins with (absent: the recipe's, with random weights).
 
     Raises:
         SpecError: parts of the recipe do not belong together.
         DataError: the data cannot be used, or there is too little of them.
     """
     atomic.check_absent(folder)
+    for path in (str(folder), *recipe.data.files()):
+        if any("\ud800" <= character <= "\udfff" for character in path):
+            raise DataError(path, "its name is not UTF-8", "rename it")
     data = recipe.data.with_absolute_paths() if text is None else recipe.data.replace(text=(TEXT_FILE,))
     recipe = recipe.replace(dtype=resolve_dtype(recipe.dtype, device), data=data)
     texts = data.read_texts(folder) if text is None else {"text": text}
-    tokenizer = build_tokenizer(data, texts)
+    notes = _about_weights(recipe.spec)
+    tokenizer = pretrained.tokenizer if pretrained else None
+    if pretrained is not None:
+        notes = (f"goes on from {pretrained.source}: its weights and tokenizer, and a new optimizer",)
+        recipe = recipe.replace(spec=pretrained.model.spec.dump())
+    tokenizer = tokenizer or build_tokenizer(data, texts)
     spec = resolve_spec(recipe, tokenizer)
     recipe = recipe.replace(objective=resolve_objective(recipe, spec))
+    if isinstance(data, TokenizedData):
+        recipe = recipe.replace(sequence_length=recipe.sequence_length or spec.context_length)
     objective = build_objective(recipe, spec, tokenizer, texts)
+    if not force:
+        check_memory(recipe, spec, objective, device)
+    if budget:
+        recipe = budget.fit(recipe, spec, objective, device)
     model = build(spec, recipe.seed, device)
     with atomic.new_folder(folder) as temporary:
         run = Run(temporary)
+        if pretrained is not None:
+            model.load_state_dict(pretrained.model.state_dict())
+            pretrained.save(temporary / "pretrained")
+            for file in (temporary / "pretrained").iterdir():
+                file.rename(temporary / file.name)
+            (temporary / "pretrained").rmdir()
+            run.weights_file.unlink()  # they are the checkpoint of step 0
         write_run_spec(run, spec, recipe)
-        atomic.write_bytes(run.recipe_file, to_yaml(recipe).encode())
-        if tokenizer is not None:
+        write_recipe(run, recipe, spec, objective)
+        if tokenizer is not None and not run.tokenizer_folder.is_dir():
             run.tokenizer_folder.mkdir()
             tokenizer.save(run.tokenizer_folder)
         if text is not None:
             atomic.write_bytes(temporary / TEXT_FILE, text.encode())
-    return TrainState.build(Run(folder), recipe, tokenizer, objective, model)
+        state = TrainState.build(run, recipe, tokenizer, objective, model)
+        if pretrained is not None:
+            state.save()
+    state.run, state.notes = Run(folder), notes
+    return state
 
 
-def resume(folder: Path, device: torch.device) -> TrainState:
+def resume(
+    folder: Path, device: torch.device, steps: int | None = None, allow_changes: bool = False, force: bool = False
+) -> TrainState:
     """Go on with a run where its newest checkpoint left it, or at its start where it has none yet.
 
     Args:
         folder: the run directory.
         device: where the model goes.
+        steps: how many the whole run takes from now on (absent: as before).
+        allow_changes: go on although recipe or data are not those that the run began with.
+        force: go on even if a step is expected to take more memory than is free.
 
     Raises:
-        CheckpointError: the folder is not a run, its checkpoint is damaged, or its architecture or data have changed.
+        CheckpointError: the folder is not a run, its checkpoint is damaged, or its architecture, data or recipe have
+            changed.
     """
     run = Run(folder)
     if not run.exists:
         raise CheckpointError(str(folder), "is not a run directory", "give the folder that `archetype train` made")
+    with locked(folder):
+        pass  # another process is told now, not after all the reading
     spec, recipe = read_run_spec(run), read_recipe(run.recipe_file)  # says first which extension is missing
+    began = read_provenance(run)
+    if not allow_changes:
+        check_recipe(run, recipe, began)
     tokenizer = open_tokenizer(run.tokenizer_folder) if run.tokenizer_folder.is_dir() else None
+    if tokenizer is None and isinstance(recipe.data, TokenizedData):
+        raise CheckpointError(str(run.tokenizer_folder), "is missing", "restore the run's tokenizer")
     objective = build_objective(recipe, spec, tokenizer, recipe.data.read_texts(folder))
     checkpoint = checkpoints.latest(run.checkpoints)
+    for origin in (began.model_dump() if began else None, checkpoint.manifest if checkpoint else None):
+        if origin is not None:
+            check_origin(run, recipe, spec, objective, origin, allow_changes)
+    step = checkpoint.step if checkpoint else 0
+    notes = () if steps is None else (describe_more_steps(recipe, step, steps),)
+    recipe = recipe.replace(steps=steps or recipe.steps)
+    if not force:
+        check_memory(recipe, spec, objective, device)
+    if steps is not None or allow_changes:
+        with locked(folder):
+            write_recipe(run, recipe, spec, objective)
+            if steps is not None and checkpoint is not None:  # which has the same weights
+                run.weights_file.unlink(missing_ok=True)
     if checkpoint is None:
-        return TrainState.build(run, recipe, tokenizer, objective, build(spec, recipe.seed, device))
-    if checkpoint.manifest.get("spec") != specs.fingerprint(spec):
-        cause = "the architecture is not the one that this run began with"
-        raise CheckpointError(str(run.spec_file), cause, "restore it, or start a new run")
-    if checkpoint.manifest.get("data") != objective.fingerprint:
-        cause = "the data are not those that this run began with"
-        raise CheckpointError(", ".join(recipe.data.files()), cause, "restore them, or start a new run")
-    model = _trainable_model(checkpoint.weights_file, spec, device)
+        model = build(spec, recipe.seed, device)
+    else:
+        model = _trainable_model(checkpoint.weights_file, spec, device)
     state = TrainState.build(run, recipe, tokenizer, objective, model)
-    restore_optimizer(model, state.optimizer, checkpoint.optimizer())
-    state.step = checkpoint.step
+    if checkpoint is not None:
+        restore_optimizer(model, state.optimizer, checkpoint.optimizer())
+    state.step, state.notes = step, notes
+    state.remember([line for line in metrics.read(run.metrics_file) if line["step"] <= step])
     return state
+
+
+def _about_weights(source: Any) -> tuple[str, ...]:
+    """What to say where the specification of a folder is taken without its weights."""
+    if isinstance(source, dict):
+        return ()
+    folder = Path(source)
+    if not hub.is_name(folder) and not any(
+        name for pattern in ("*.safetensors", "*.bin", "checkpoints/step-*") for name in folder.glob(pattern)
+    ):
+        return ()
+    return (f"{source} has weights, which are not used: training starts from random ones; --from {source} uses them",)
+
+
+def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
+    """What it means for the schedule that a run at `step` takes `steps` in all.
+
+    Raises:
+        SpecError: it has taken as many already.
+    """
+    if steps <= step:
+        raise SpecError("steps", f"the run has taken {step} steps already", "give more")
+    peak, learning_rate = recipe.optimizer.learning_rate, recipe.schedule.learning_rate
+    before, after = learning_rate(peak, max(0, step - 1), recipe.steps), learning_rate(peak, step, steps)
+    return f"the schedule now spans {steps} steps: the learning rate goes on from {after:.2g}, not {before:.2g}"
 
 
 def build_tokenizer(data: Data, texts: dict[str, str]) -> Tokenizer | None:

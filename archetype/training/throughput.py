@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
 
 from archetype.data.corpus import Corpus
 from archetype.models import build
 from archetype.runs.directory import Run
-from archetype.spec import Decoder
+from archetype.spec import Decoder, ModelSpec
 from archetype.training.loop import take_step
+from archetype.training.objectives.base import Objective
 from archetype.training.objectives.next_token import NextTokenObjective
 from archetype.training.recipe import Recipe
 from archetype.training.state import TrainState
@@ -32,7 +34,12 @@ def seconds_per_step(
     """
     tokens = np.random.default_rng(0).integers(spec.vocab_size, size=batch_size * sequence_length * 4, dtype=np.int32)
     objective = NextTokenObjective(Corpus(tokens, tokens, len(tokens), ""), batch_size, sequence_length, seed=0)
-    state = TrainState.build(Run(Path()), Recipe(dtype=dtype), None, objective, build(spec))
+    return seconds_of_steps(Recipe(dtype=dtype), spec, objective, torch.device("cpu"))
+
+
+def seconds_of_steps(recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> float:
+    """The median time of a step of a run, on a model that is thrown away."""
+    state = TrainState.build(Run(Path()), recipe, None, objective, build(spec, device=device))
     times = []
     for _ in range(NUM_STEPS):
         started = time.perf_counter()

@@ -34,6 +34,10 @@ def test_a_signal_leaves_a_run_that_resumes(
     metrics = folder / "metrics.jsonl"
     process = training(("--spec", "llama-tiny", "--text", text_file, *ENDLESS, "--to", folder), messages)
     await_line(process, metrics, messages, 3)
+    second = archetype("train", "--resume", folder)
+    assert (second.returncode, second.stderr) == (
+        2, f"archetype: {folder}: another process ({process.pid}) is training this run; wait for it, or stop it\n"
+    )  # fmt: skip
     process.kill(number)
     assert process.wait() == 128 + number
     assert f"go on with: archetype train --resume {folder}" in messages.read_text()

@@ -1,6 +1,7 @@
 """What every objective has: settings that a recipe names by `kind`, examples, and a loss."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -61,6 +62,8 @@ class Objective(ABC):
         num_validation_batches: how many batches the held-out examples make.
         label_smoothing: of the cross-entropy while training.
         bytes_per_unit: UTF-8 bytes of held-out text for each prediction, where the loss can be given in bits per byte.
+        batch_shape: rows of a batch, and the most tokens that one may have (None for images); absent where it is as
+            the recipe says.
     """
 
     unit: ClassVar[str] = "token"
@@ -69,6 +72,7 @@ class Objective(ABC):
     num_validation_batches: int
     label_smoothing: float = 0.0
     bytes_per_unit: float | None = None
+    batch_shape: tuple[int, int | None] | None = None
 
     @abstractmethod
     def batch(self, step: int) -> Batch:
@@ -88,6 +92,11 @@ class Objective(ABC):
         output = model(**inputs)
         smoothing = self.label_smoothing if model.training else 0.0
         return cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss)
+
+
+def split_batch(batch: Batch, rows: int | None) -> Iterator[Batch]:
+    """A batch in parts of so many rows (None: the whole)."""
+    yield from zip(*(tensor.split(rows or len(tensor)) for tensor in batch), strict=True)
 
 
 @dataclass(frozen=True)

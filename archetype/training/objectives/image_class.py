@@ -56,6 +56,7 @@ class ImageClassObjective(Objective):
         self.label_smoothing = config.label_smoothing
         self.fingerprint = f"{training.fingerprint}{validation.fingerprint}"
         self.description = f"{len(training):,} images"
+        self.batch_shape = self.batches.batch_size, None
         self.num_validation_batches = -(-len(validation) // self.batches.batch_size)
 
     def batch(self, step: int) -> Batch:

@@ -59,6 +59,8 @@ class SequenceToSequenceObjective(Objective):
         self.label_smoothing = config.label_smoothing
         self.fingerprint = f"{training.fingerprint}{validation.fingerprint}"
         self.description = f"{len(training):,} pairs of texts"
+        texts = (*training.sources, *training.targets, *validation.sources, *validation.targets)
+        self.batch_shape = self.batches.batch_size, max(map(len, texts))
         self.num_validation_batches = -(-len(validation) // self.batches.batch_size)
 
     def batch(self, step: int) -> Batch:

@@ -26,6 +26,7 @@ class TextObjective(Objective):
         self.description = f"{len(corpus.training):,} tokens of text"
         self.batches = Batches(corpus.training, batch_size, sequence_length, seed)
         self.validation_windows = windows(corpus.validation, sequence_length)
+        self.batch_shape = batch_size, sequence_length
         self.num_validation_batches = -(-len(self.validation_windows) // batch_size)
 
     def batch(self, step: int) -> Batch:

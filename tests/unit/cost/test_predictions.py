@@ -73,6 +73,8 @@ def test_decoding_one_row_is_bound_by_memory_and_prefill_by_compute() -> None:
     assert decode.traffic == 2 * read + report.state["bytes"]
     assert decode.seconds == decode.traffic / 100e9
     assert train.flops == 3 * report.flops["forward"]
+    passes = 2 + 1 + 4 + 3  # forward and backward; the gradient; AdamW reads four numbers a weight and writes three
+    assert train.traffic == 4 * passes * 6_738_415_616 + 2 * report.memory["activations"]
     assert decode.tokens_per_second == 1 / decode.seconds
 
 

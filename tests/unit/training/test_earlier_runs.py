@@ -18,6 +18,8 @@ from archetype.training.objectives import NextToken
 from archetype.training.plot import curves
 from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.setup import resume, start
+from archetype.training.state import TrainState
+from tests.helpers.recipes import recipes
 from tests.unit.training.test_resume import steps
 
 CPU = torch.device("cpu")
@@ -92,6 +94,7 @@ def test_an_earlier_run_directory_goes_on_to_the_bit(text_file: Path, recipe: Re
     first = start(tmp_path / "run", recipe.replace(dtype="float32"), CPU)
     steps(first, 8)
     first.run.recipe_file.write_text(earlier)
+    first.run.provenance_file.unlink()
     lines = [{"step": n, "loss": 5.5, "learning_rate": 1e-3, "gradient_norm": 0.1, "tokens_per_second": 9.0,
               "skipped": False} for n in range(1, 9)]  # fmt: skip
     lines.insert(6, {"step": 6, "validation_loss": 5.4, "validation_bits_per_byte": 7.9, "validation_tokens": 912})
@@ -101,7 +104,7 @@ def test_an_earlier_run_directory_goes_on_to_the_bit(text_file: Path, recipe: Re
     assert run(state, lambda event: None) is None
     measured = metrics.read(state.run.metrics_file)
     assert [line["loss"] for line in measured if line["step"] > 8 and "loss" in line] == expected[8:]
-    training, held_out = curves(measured)
+    training, held_out, _ = curves(measured)
     assert (training[0], held_out[0]) == (list(range(1, 13)), [6, 12])
     assert all(torch.equal(*pair) for pair in zip(state.model.parameters(), whole.model.parameters(), strict=True))
 
@@ -126,3 +129,24 @@ def test_weights_of_an_earlier_encoder_decoder_are_read_once_its_keys_are_edited
     run.spec_file.write_text(edited)
     weights = read_run_model(run).state_dict()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
+
+
+def test_an_earlier_encoder_decoder_goes_on_once_its_keys_are_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hash was computed of this specification by version 0.1.0, which wrote `cross` for cross-attention."""
+    recipe = recipes(tmp_path)["pairs"]
+    state = start(tmp_path / "run", recipe.replace(spec=recipe.spec | {"vocab_size": 300}), CPU)  # type: ignore[operator]
+    earlier = {"spec": "111cd04272ea62c8", "data": state.objective.fingerprint}
+    monkeypatch.setattr(TrainState, "provenance", lambda state: earlier)
+    steps(state, 4)
+    monkeypatch.undo()
+    spec_file, edited = state.run.spec_file, state.run.spec_file.read_text()
+    spec_file.write_text(edited.replace("cross_attention:", "cross:"))
+    with pytest.raises(SpecError, match=r"cross: is now called cross_attention; write cross_attention"):
+        resume(tmp_path / "run", CPU)
+    spec_file.write_text(edited)
+    assert resume(tmp_path / "run", CPU).step == 4
+    spec_file.write_text(edited.replace("gelu", "relu"))
+    with pytest.raises(CheckpointError, match="the architecture is not the one"):
+        resume(tmp_path / "run", CPU)

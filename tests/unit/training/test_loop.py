@@ -1,6 +1,8 @@
 """What a step does, and what it must never do."""
 
 import json
+import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,8 @@ from archetype.training.optimizers import AdamW, optimizer_tensors
 from archetype.training.recipe import Recipe
 from archetype.training.setup import resume, start
 from archetype.training.state import TrainState
-from archetype.training.stop_signal import StopSignal
+from archetype.training.stop_signal import StopSignal, stop_on_signal
+from tests.helpers.recipes import recipes
 
 CPU = torch.device("cpu")
 
@@ -97,6 +100,58 @@ def test_what_parts_add_is_trained_on(tmp_path: Path, recipe: Recipe) -> None:
     (plain, measured), (balanced, measured_too) = first("plain", 0.0), first("balanced", 0.5)
     assert balanced > plain + 0.4  # experts that are chosen alike add 0.5
     assert measured == measured_too
+
+
+def test_gradients_are_clipped_at_the_norm_of_the_recipe(tmp_path: Path, recipe: Recipe) -> None:
+    for limit in (0.005, 1e6):
+        state = start(tmp_path / f"{limit}", recipe.replace(max_grad_norm=limit), CPU)
+        norms: list[float] = []
+
+        def note(*arguments: object, state: TrainState = state, norms: list[float] = norms) -> None:
+            gradients = [p.grad.norm() for p in state.model.parameters() if p.grad is not None]
+            norms.append(float(torch.stack(gradients).norm()))
+
+        state.optimizer.register_step_pre_hook(note)
+        unclipped = take_step(state).gradient_norm
+        assert unclipped > 0.015
+        assert norms == [pytest.approx(min(unclipped, limit), rel=1e-3)]
+
+
+def test_dropout_is_drawn_by_the_recipes_seed(tmp_path: Path, recipe: Recipe) -> None:
+    """With the same weights and the same batch."""
+
+    def loss(seed: int) -> float:
+        state = start(tmp_path / "run", recipe, CPU)
+        shutil.rmtree(tmp_path / "run")
+        state.recipe = recipe.replace(seed=seed)
+        return take_step(state).loss
+
+    assert loss(5) == loss(5) != loss(6)
+
+
+def test_a_batch_in_parts_has_the_gradients_of_the_whole(tmp_path: Path) -> None:
+    """The parts of pairs and of masked texts have different numbers of targets."""
+    (tmp_path / "data").mkdir()
+    for name, recipe in recipes(tmp_path / "data").items():
+        if name in ("pairs", "encoder", "images"):
+            spec = json.loads(json.dumps(recipe.spec).replace("0.1", "0.0").replace("batch", "layer"))
+            recipe = recipe.replace(spec=spec)
+            whole, parts = (
+                take_step(start(tmp_path / f"{name} {rows}", recipe.replace(micro_batch_size=rows), CPU))
+                for rows in (None, 5)
+            )
+            assert parts.num_targets == whole.num_targets
+            assert parts.loss == pytest.approx(whole.loss, rel=1e-6)
+            assert parts.gradient_norm == pytest.approx(whole.gradient_norm, rel=1e-5)
+
+
+def test_only_the_keyboards_second_signal_stops_at_once() -> None:
+    with stop_on_signal() as stop:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGTERM)
+        assert stop.signal == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_weight_decay_falls_on_matrices_only(tmp_path: Path, recipe: Recipe) -> None:

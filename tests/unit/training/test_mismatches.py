@@ -187,4 +187,5 @@ def test_other_data_are_refused_on_resuming(made: dict[str, Recipe], tmp_path: P
     with pytest.raises(ArchetypeError) as caught:
         resume(tmp_path / "run", CPU)
     message = str(caught.value).replace(str(tmp_path), "")
-    assert message == f"/{files}: the data are not those that this run began with; restore them, or start a new run"
+    cause = "the data are not those that this run began with"
+    assert message == f"/{files}: {cause}; restore them, or give --allow-changes"

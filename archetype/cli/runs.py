@@ -1,0 +1,126 @@
+"""Verbs on runs: a list of them, and their curves in one picture."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from archetype.cli.options import Json, OptionalOutput
+from archetype.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from archetype.runs.directory import Run
+    from archetype.training.plot import Axis, Curves
+
+UNITS = {"steps": "step", "tokens": "tokens", "flops": "FLOPs", "seconds": "seconds"}
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where the runs are.")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List runs with their size, what their recipes change, and their best held-out loss."""
+    from archetype.errors import DataError
+    from archetype.runs.directory import Run
+
+    folders = sorted({file.parent for depth in ("", "*/", "*/*/") for file in folder.glob(f"{depth}recipe.yaml")})
+    rows = [_row(Run(path)) for path in folders if path.name != "best" and Run(path).exists]
+    if not rows:
+        raise DataError(str(folder), "holds no run directories", "name the folder that has them")
+    recipes = [row.pop("recipe") for row in rows]
+    for row, recipe in zip(rows, recipes, strict=True):
+        others = [other for other in recipes if other is not recipe]
+        row["changes"] = {
+            path: value
+            for path, value in recipe.items()
+            if any(other.get(path) != value for other in others) and not path.startswith(("version", "data.text"))
+        }
+    if as_json:
+        print_json({"runs": rows})
+        return
+    from archetype.table import Table
+
+    cells = []
+    for row in rows:
+        changes = ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in row["changes"].items())
+        loss = "" if row["best_validation_loss"] is None else f"{row['best_validation_loss']:.4f}"
+        steps = f"{row['step']:,}/{row['steps']:,}"
+        cells.append([row["run"], changes[:300], f"{row['parameters']:,}", steps, loss])
+    print(Table(("run", "in its recipe alone", "parameters", "steps", "best held-out loss"), cells, text_columns=2))
+
+
+def _row(run: "Run") -> dict[str, Any]:
+    """What a list of runs says of one of them, and its recipe by path."""
+    from archetype.cost import total_parameters
+    from archetype.runs.directory import read_run_spec
+    from archetype.training import metrics
+    from archetype.training.recipe import read_recipe
+
+    recipe, lines = read_recipe(run.recipe_file), metrics.read(run.metrics_file)
+    losses = [line["validation_loss"] for line in lines if "validation_loss" in line]
+    return {
+        "run": str(run.folder),
+        "parameters": total_parameters(read_run_spec(run)),
+        "step": lines[-1]["step"] if lines else 0,
+        "steps": recipe.steps,
+        "best_validation_loss": min(losses, default=None),
+        "recipe": dict(_leaves(recipe.dump(full=True))),
+    }
+
+
+def _leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested plain data by its path."""
+    match data:
+        case dict():
+            for key, value in data.items():
+                yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
+        case list():
+            for index, value in enumerate(data):
+                yield from _leaves(value, f"{prefix}[{index}]")
+        case _:
+            yield prefix, data
+
+
+def plot(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
+    x: Annotated[Literal["steps", "tokens", "flops", "seconds"], typer.Option(help="The abscissa.")] = "steps",
+    held_out: Annotated[bool, typer.Option("--held-out", help="The held-out loss, not the training loss.")] = False,
+    to: OptionalOutput = None,
+) -> None:
+    """Draw the loss curves of several runs over each other."""
+    from archetype.errors import SpecError
+    from archetype.runs.directory import Run
+    from archetype.training.plot import draw_curves, draw_in_terminal
+
+    labelled = {}
+    for folder in folders:
+        curves = _curves(Run(folder), x)
+        labelled[str(folder)] = curves.held_out if held_out else curves.training
+    if not any(xs for xs, _ in labelled.values()):
+        raise SpecError(", ".join(map(str, folders)), "nothing was measured yet", "train further")
+    title = f"{'held-out' if held_out else 'training'} loss (nats)"
+    if to is not None:
+        draw_curves(labelled, to, title, UNITS[x])
+        return
+    out = console()
+    out.print(draw_in_terminal(labelled, f"{title} by {UNITS[x]}", out.width), markup=False)
+
+
+def _curves(run: "Run", axis: "Axis") -> "Curves":
+    from archetype.cost import cost_report
+    from archetype.errors import DataError
+    from archetype.runs.directory import read_run_spec
+    from archetype.training import metrics
+    from archetype.training.plot import curves
+    from archetype.training.recipe import read_recipe
+
+    if not run.exists:
+        raise DataError(str(run.folder), "is not a run directory", "give folders that `archetype train` wrote")
+    lines, flops = metrics.read(run.metrics_file), 0.0
+    if axis != "steps" and any("loss" in line and "num_targets" not in line for line in lines):
+        raise DataError(str(run.metrics_file), "is of an earlier version, which counted no tokens", "use --x steps")
+    if axis == "flops":
+        length = read_recipe(run.recipe_file).sequence_length
+        flops = cost_report(read_run_spec(run), 1, length).flops["train"] / (length or 1)
+    return curves(lines, axis, flops)

@@ -1,0 +1,70 @@
+"""One process at a time trains a run: a lock that the system releases when its owner ends, however it ends."""
+
+import errno
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from archetype.errors import CheckpointError
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(descriptor: int) -> None:
+        os.lseek(descriptor, 2**30, os.SEEK_SET)  # others cannot read what is locked: not the owner's id
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+else:
+    import fcntl
+
+    def _lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+FILE = ".lock"
+HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run directory within the block.
+
+    Raises:
+        CheckpointError: another process holds it, or the folder cannot be written to.
+    """
+    file = folder / FILE
+    descriptor = _open(file)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes no open file: an old one is in nobody's way
+            file.unlink()
+        os.close(descriptor)
+
+
+def _open(file: Path) -> int:
+    """The file of the lock, open and locked; one that its last owner removed meanwhile does not count."""
+    while True:
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise CheckpointError(str(file), f"cannot be written: {error.strerror}", "check the folder") from None
+        try:
+            _lock(descriptor)
+        except OSError as error:
+            owner = os.read(descriptor, 20).decode(errors="replace")
+            if error.errno in HELD:
+                os.close(descriptor)
+                cause = f"another process{f' ({owner})' if owner else ''} is training this run"
+                raise CheckpointError(str(file.parent), cause, "wait for it, or stop it") from None
+            log.warning("%s: this file system has no locks: %s", file, error.strerror)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), file.stat()):
+                os.truncate(descriptor, 0)
+                os.write(descriptor, str(os.getpid()).encode())
+                return descriptor
+        os.close(descriptor)

@@ -1,0 +1,158 @@
+"""What a run takes where nothing is said: settings that fit the text, the model and each other; and budgets."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from archetype.convert.source import open_spec
+from archetype.cost import cost_report
+from archetype.errors import ArchetypeError
+from archetype.io.yaml import read_mapping
+from archetype.spec import CausalSpec, EncoderDecoder, ModelSpec, assign
+from archetype.spec.edit import put
+from archetype.training.datasets import expand
+from archetype.training.objectives.base import Objective
+from archetype.training.recipe import Recipe
+from archetype.training.schedules import Cosine
+from archetype.training.throughput import seconds_of_steps
+
+SPEC = "llama-tiny"
+MAX_VOCAB_SIZE = 4096
+MAX_LENGTH = 1024  # tokens of a row that are chosen, in a model of a longer context
+EPOCHS, MIN_STEPS, MAX_STEPS = 3, 200, 2000
+NUM_EVALUATIONS = 4
+MAX_WARMUP = 100
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a run may take; each limit that is given is kept.
+
+    Attributes:
+        tokens: predictions, of tokens or images.
+        flops: of training, as the cost model counts them.
+        minutes: on this machine, as a few steps show before the run.
+    """
+
+    tokens: float | None = None
+    flops: float | None = None
+    minutes: float | None = None
+
+    def __bool__(self) -> bool:
+        return any(limit is not None for limit in (self.tokens, self.flops, self.minutes))
+
+    def fit(self, recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> Recipe:
+        """The recipe with as many steps as the budget allows, and warm-up and evaluations that fit them."""
+        rows, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
+        limits = []
+        if self.tokens is not None:
+            limits.append(self.tokens / (rows * (length or 1)))
+        if self.flops is not None:
+            limits.append(self.flops / cost_report(spec, rows, length, recipe.dtype).flops["train"])
+        if self.minutes is not None:
+            limits.append(60 * self.minutes / seconds_of_steps(recipe, spec, objective, device))
+        recipe = recipe.replace(steps=max(1, math.floor(min(limits))))
+        schedule, every = recipe.schedule, min(recipe.evaluate_every, -(-recipe.steps // NUM_EVALUATIONS))
+        if isinstance(schedule, Cosine):
+            schedule = schedule.replace(warmup_steps=min(schedule.warmup_steps, recipe.steps // 10))
+        return recipe.replace(schedule=schedule, evaluate_every=every)
+
+
+def assemble(
+    file: Path | None, fields: Mapping[str, Any], assignments: Sequence[str] = (), budget: Budget | None = None
+) -> tuple[Recipe, str]:
+    """A recipe file with single fields in place of what it says; without a file, what is missing is chosen.
+
+    Args:
+        file: the recipe (absent: none).
+        fields: values by path, such as optimizer.learning_rate; None is left out.
+        assignments: further path=value; spec.PATH edits the specification that the recipe names.
+        budget: from which the steps follow.
+
+    Returns:
+        The recipe, and what was chosen in one line.
+
+    Raises:
+        ArchetypeError: names the field that is wrong, in the file where it has it.
+    """
+    data: dict[str, Any] = read_mapping(file) if file else {}
+    for path, value in fields.items():
+        if value is not None:
+            _put(data, path, value)
+    of_spec = [assignment for assignment in assignments if assignment.startswith("spec.")]
+    put(data, [assignment for assignment in assignments if assignment not in of_spec])
+    chosen = "" if file else _choose(data, bool(budget))
+    if of_spec:
+        data["spec"] = _edited(data.get("spec", SPEC), [assignment.removeprefix("spec.") for assignment in of_spec])
+    try:
+        return Recipe.parse(data), chosen
+    except ArchetypeError as error:
+        raise error.at(str(file)) if file else error from None
+
+
+def _edited(source: Any, assignments: list[str]) -> dict[str, Any]:
+    """A specification with single fields replaced; one that leaves its vocabulary to the tokenizer still does."""
+    is_open = isinstance(source, dict) and "vocab_size" not in source and source.get("kind") != "vision_encoder"
+    spec = assign(open_spec({"vocab_size": 1} | source if is_open else source), assignments)
+    data = spec.dump()
+    if is_open and not any(assignment.startswith("vocab_size") for assignment in assignments):
+        del data["vocab_size"]
+    return data
+
+
+def _choose(data: dict[str, Any], has_budget: bool) -> str:
+    """Fill in what a mapping of a recipe leaves open, and say it in one line."""
+    chosen: dict[str, Any] = {}
+
+    def choose(path: str, value: Any) -> None:
+        section: Any = data
+        for key in path.split("."):
+            section = section.get(key) if isinstance(section, dict) else None
+        if section is None:
+            _put(data, path, value)
+            chosen[path.rpartition(".")[2]] = value
+
+    files = data.get("data", {}).get("text")
+    if files and data["data"].get("kind", "corpus") == "corpus":
+        choose("spec", SPEC)
+        spec, size = open_spec(data["spec"]), sum(Path(file).stat().st_size for file in expand(files) if _is_file(file))
+        _choose_for_text(choose, data, spec, size, has_budget)
+    if not has_budget and "steps" in data:
+        choose("schedule.warmup_steps", min(MAX_WARMUP, int(data["steps"]) // 10))
+        choose("evaluate_every", max(1, -(-int(data["steps"]) // NUM_EVALUATIONS)))
+    return ", ".join(f"{name} {value}" for name, value in chosen.items())
+
+
+def _choose_for_text(choose: Any, data: dict[str, Any], spec: ModelSpec, size: int, has_budget: bool) -> None:
+    """Choose for so many bytes of text: tokenizer, vocabulary, length, steps and learning rate."""
+    vocab_size = getattr(spec, "vocab_size", MAX_VOCAB_SIZE)
+    room = vocab_size if isinstance(spec, CausalSpec) else vocab_size - 200  # for the mask, or a span's sentinels
+    small = "characters" if isinstance(spec, EncoderDecoder) else "bytes"  # which leave no room for sentinels
+    choose("data.tokenizer", "byte_bpe" if room > 300 else small)
+    if data["data"]["tokenizer"] == "byte_bpe":
+        choose("data.vocab_size", min(room, MAX_VOCAB_SIZE, max(300, size // 200)))
+    num_tokens = size if data["data"]["tokenizer"] in ("bytes", "characters") else size // 4
+    length = min(MAX_LENGTH, num_tokens // 3)
+    if length < spec.context_length:
+        choose("sequence_length", max(8, length))
+    choose("batch_size", 16)
+    if not has_budget:
+        tokens = data["batch_size"] * (data.get("sequence_length") or spec.context_length)
+        choose("steps", min(MAX_STEPS, max(MIN_STEPS, EPOCHS * num_tokens // tokens)))
+    if isinstance(spec, CausalSpec) and (width := getattr(spec, "d_model", None)):
+        choose("optimizer.learning_rate", float(f"{0.384 / width:.1g}"))
+
+
+def _put(data: dict[str, Any], path: str, value: Any) -> None:
+    *above, last = path.split(".")
+    for key in above:
+        data = data.setdefault(key, {})
+    data[last] = value
+
+
+def _is_file(file: str) -> bool:
+    return Path(file).is_file()

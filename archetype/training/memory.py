@@ -1,0 +1,97 @@
+"""Whether a training step fits into the memory that is free, asked of the cost model before anything is allocated."""
+
+import ctypes
+import os
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from archetype.cost import cost_report
+from archetype.cost.fit import largest
+from archetype.errors import SpecError
+from archetype.spec import ModelSpec
+from archetype.table import size
+from archetype.training.objectives.base import Objective
+from archetype.training.recipe import Recipe
+
+CGROUPS = Path("/sys/fs/cgroup")
+IN_VERSION_1 = {"memory.max": "memory.limit_in_bytes", "memory.current": "memory.usage_in_bytes"}
+
+
+def check_memory(recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> None:
+    """Refuse a step that takes more memory than is free.
+
+    Raises:
+        SpecError: names the largest batch that fits.
+    """
+    free = free_memory(device)
+    rows, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
+    rows = min(rows, recipe.micro_batch_size or rows)
+    report = cost_report(spec, rows, length, recipe.dtype)
+    if free is None or report.memory["training_peak"] <= free:
+        return
+    most = largest(lambda rows: report.memory_cost.memory(rows, report.length)["training_peak"] <= free, rows)
+    tokens = f" of {report.length:,} tokens" if length else ""
+    field = "micro_batch_size" if recipe.micro_batch_size else "batch_size"
+    cause = f"a step on {rows:,} rows{tokens} takes {size(report.memory['training_peak'])}, and {size(free)} are free"
+    if not most:
+        raise SpecError(field, f"{cause}, too few for one row", "use a smaller model or shorter rows, or --force")
+    remedy = (
+        f"use at most {most:,}, or --micro-batch-size {most}, which accumulates gradients over the rows, or --force"
+    )
+    raise SpecError(field, cause, remedy)
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that a device has free, as far as this system says so; None where it does not."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    try:
+        if device.type != "cpu":
+            return None
+        if platform.system() == "Linux":
+            return int(min(_available(), *_rooms_of_groups()))
+        if platform.system() == "Windows":
+            return _available_on_windows()
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # macOS gives up what it caches
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
+
+
+def _available() -> int:
+    values = dict(re.findall(r"^(\w+): +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE))
+    return int(values["MemAvailable"]) * 1024
+
+
+def _rooms_of_groups() -> Iterator[float]:
+    """What each control group of this process, such as a container, has left; cached files can be given up."""
+    yield float("inf")
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            root = CGROUPS / controllers
+            for folder in (root / path[1:], *(root / path[1:]).parents):
+                if folder.is_relative_to(root):
+                    yield _room(folder, {} if not controllers else IN_VERSION_1)
+
+
+def _room(folder: Path, names: dict[str, str]) -> float:
+    limit, used = (folder / names.get(name, name) for name in ("memory.max", "memory.current"))
+    if not limit.is_file() or not used.is_file() or (text := limit.read_text().strip()) == "max":
+        return float("inf")
+    cached = re.search(r"^inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
+    return int(text) - int(used.read_text()) + (int(cached[1]) if cached else 0)
+
+
+def _available_on_windows() -> int:
+    """The field ullAvailPhys of MEMORYSTATUSEX: two numbers of 4 bytes, then numbers of 8."""
+    status = (ctypes.c_uint64 * 8)(64)
+    kernel: ctypes.CDLL = ctypes.windll.kernel32  # type: ignore[attr-defined]
+    kernel.GlobalMemoryStatusEx(ctypes.byref(status))
+    return int(status[2])

@@ -1,0 +1,83 @@
+"""What a run began with, written beside its recipe: a resumed run is told where something is no longer the same."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from archetype.errors import CheckpointError
+from archetype.io import atomic
+from archetype.io.yaml import mapping_to_yaml
+from archetype.runs.directory import Run
+from archetype.spec import ModelSpec, fingerprint
+from archetype.spec.edit import differences
+from archetype.training.objectives.base import Objective
+from archetype.training.recipe import Recipe
+
+MAX_SHOWN = 60  # characters of a value in a message
+ALLOW = "or give --allow-changes"
+
+
+class Provenance(BaseModel, frozen=True):
+    """Hashes of the specification and the data, and the recipe with all its values."""
+
+    spec: str
+    data: str
+    recipe: dict[str, Any]
+
+
+def write_recipe(run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective) -> None:
+    """Write every value of a run's recipe, and what the run begins with."""
+    values = recipe.dump(full=True)
+    atomic.write_bytes(run.recipe_file, mapping_to_yaml(values).encode())
+    provenance = Provenance(spec=fingerprint(spec), data=objective.fingerprint, recipe=values)
+    atomic.write_json(run.provenance_file, provenance.model_dump())
+
+
+def read_provenance(run: Run) -> Provenance | None:
+    """What a run began with; None for one of an earlier version, which did not write it."""
+    if not run.provenance_file.is_file():
+        return None
+    try:
+        return Provenance.model_validate_json(run.provenance_file.read_bytes())
+    except (OSError, ValidationError):
+        remedy = "restore it, or remove it to trust the recipe as it stands"
+        raise CheckpointError(str(run.provenance_file), "is damaged", remedy) from None
+
+
+def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
+    """Compare a recipe with the one that the run began with; where its data lie is told by their hash.
+
+    Raises:
+        CheckpointError: names the field that differs.
+    """
+    if began is None:
+        return
+    paths = tuple(f"data.{field}" for field in recipe.data.path_fields)
+    changes = [change for change in differences(Recipe.parse(began.recipe), recipe) if not change[0].startswith(paths)]
+    if changes:
+        field, before, now = changes[0]
+        others = f" (and {', '.join(change[0] for change in changes[1:4])})" if len(changes) > 1 else ""
+        cause = f"was {_shown(before)} when this run began and is {_shown(now)} now{others}"
+        raise CheckpointError(f"{run.recipe_file}: {field}", cause, f"restore it, {ALLOW}")
+
+
+def check_origin(
+    run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective, origin: Mapping[str, Any], allow_changes: bool
+) -> None:
+    """Compare specification and data with the hashes that a run or its checkpoint recorded.
+
+    Raises:
+        CheckpointError: one of them differs.
+    """
+    if origin.get("spec") not in (fingerprint(spec), fingerprint(spec, earlier=True)):
+        cause = "the architecture is not the one that this run began with"
+        raise CheckpointError(str(run.spec_file), cause, "restore it, or start a new run")
+    if origin.get("data") != objective.fingerprint and not allow_changes:
+        cause = "the data are not those that this run began with"
+        raise CheckpointError(", ".join(recipe.data.files()), cause, f"restore them, {ALLOW}")
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN // 2]}...{text[-MAX_SHOWN // 2 :]}"

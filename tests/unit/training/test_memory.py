@@ -1,0 +1,79 @@
+"""A step that does not fit is refused before it is taken, and what fits is said."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from archetype.errors import SpecError
+from archetype.training import memory
+from archetype.training.recipe import Recipe
+from archetype.training.setup import resume, start
+from tests.helpers.recipes import recipes
+
+CPU = torch.device("cpu")
+
+
+def refusal(recipe: Recipe, folder: Path) -> str:
+    with pytest.raises(SpecError) as caught:
+        start(folder, recipe, CPU)
+    assert not folder.exists()
+    return str(caught.value)
+
+
+def test_what_this_machine_has_free_is_some_of_what_it_has() -> None:
+    free = memory.free_memory(CPU)
+    assert free is not None
+    assert 2**20 < free < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert memory.free_memory(torch.device("meta")) is None
+
+
+def test_a_limit_of_the_control_group_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for names, limit in (({}, b"5000\n"), (memory.IN_VERSION_1, b"9223372036854771712\n"), ({}, b"max\n")):
+        for name, contents in (("memory.max", limit), ("memory.current", b"3000\n"), ("memory.stat", b"a 1\n")):
+            (tmp_path / names.get(name, name)).write_bytes(contents)
+        expected = {b"5000\n": 2000, b"max\n": float("inf")}.get(limit, int(limit) - 3000 if limit != b"max\n" else 0)
+        assert memory._room(tmp_path, names) == expected
+    (tmp_path / "memory.max").write_text("5000")
+    (tmp_path / "memory.stat").write_text("active_file 7\ninactive_file 600\n")
+    assert memory._room(tmp_path, {}) == 2600
+    assert memory._room(tmp_path / "absent", {}) == float("inf")
+
+
+def test_too_many_rows_are_refused_with_the_most_that_fit(
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free_memory", lambda device: 2**23)
+    message = refusal(recipe.replace(batch_size=100_000, dtype="float32"), tmp_path / "run")
+    match = re.fullmatch(
+        r"batch_size: a step on 100,000 rows of 16 tokens takes [\d.]+ GiB, and 8.00 MiB are free; use at most (\d+), "
+        r"or --micro-batch-size (\d+), which accumulates gradients over the rows, or --force",
+        message,
+    )
+    assert match and match[1] == match[2]
+    most = int(match[1])
+    for fields in ({"batch_size": most}, {"batch_size": 10 * most, "micro_batch_size": most}):
+        start(tmp_path / f"{fields}", recipe.replace(**fields, dtype="float32"), CPU)
+    more = recipe.replace(batch_size=10 * most, micro_batch_size=most + 1, dtype="float32")
+    assert refusal(more, tmp_path / "run").startswith(f"micro_batch_size: a step on {most + 1} rows of 16 tokens")
+    start(tmp_path / "forced", recipe, CPU, force=True)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 2**10)
+    assert "are free, too few for one row; use a smaller model" in refusal(recipe, tmp_path / "run")
+    with pytest.raises(SpecError, match="too few for one row"):
+        resume(tmp_path / "forced", CPU)
+    assert resume(tmp_path / "forced", CPU, force=True).step == 0
+
+
+def test_rows_and_tokens_are_those_of_the_data(tmp_path: Path) -> None:
+    """A batch of pairs or images is no larger than all of them; a row of pairs no longer than the longest."""
+    states = {name: start(tmp_path / name, recipe, CPU) for name, recipe in recipes(tmp_path).items()}
+    for name in ("pairs", "images", "spans"):
+        objective = states[name].objective
+        assert objective.batch_shape is not None
+        shapes = [objective.batch(step)[0].shape for step in range(4)]
+        shapes += [objective.batch(step)[2].shape for step in range(4) if name == "pairs"]
+        rows, tokens = objective.batch_shape
+        assert {shape[0] for shape in shapes} == {rows}
+        assert tokens is None if name == "images" else tokens is not None and max(s[1] for s in shapes) <= tokens <= 16

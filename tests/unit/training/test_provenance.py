@@ -1,0 +1,106 @@
+"""A run whose recipe or data are no longer what it began with says which field it is, and goes on only when told to."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from archetype.errors import ArchetypeError
+from archetype.training.loop import run
+from archetype.training.metrics import Event, Notice, Step
+from archetype.training.recipe import Recipe, read_recipe
+from archetype.training.setup import resume, start
+from archetype.training.state import TrainState
+from tests.unit.training.test_resume import steps
+
+CPU = torch.device("cpu")
+
+
+def edit(state: TrainState, old: str, new: str) -> None:
+    text = state.run.recipe_file.read_text()
+    assert text.count(old) == 1
+    state.run.recipe_file.write_text(text.replace(old, new))
+
+
+def refusal(folder: Path, **options: Any) -> str:
+    with pytest.raises(ArchetypeError) as caught:
+        resume(folder, CPU, **options)
+    return str(caught.value).replace(str(folder), "")
+
+
+@pytest.mark.parametrize("taken", [0, 4])
+def test_an_edited_recipe_is_named_by_its_field(tmp_path: Path, recipe: Recipe, taken: int) -> None:
+    folder = tmp_path / "run"
+    state = start(folder, recipe, CPU)
+    if taken:
+        steps(state, taken)
+    unchanged = state.run.recipe_file.read_text()
+    for old, new, message in (
+        ("seed: 5", "seed: 6", "seed: was 5 when this run began and is 6 now"),
+        ("\nbatch_size: 64", "\nbatch_size: 32", "batch_size: was 64 when this run began and is 32 now"),
+        ("max_grad_norm: 1.0", "max_grad_norm: 2.0", "max_grad_norm: was 1.0 when this run began and is 2.0 now"),
+        ("num_heads: 2", "num_heads: 4",
+         "spec.layers[*].block.mixer.num_heads: was 2 when this run began and is 4 now"),
+    ):  # fmt: skip
+        edit(state, old, new)
+        assert refusal(folder) == f"/recipe.yaml: {message}; restore it, or give --allow-changes"
+        state.run.recipe_file.write_text(unchanged)
+    edit(state, "seed: 5", "seed: 6")
+    edit(state, "max_grad_norm: 1.0", "max_grad_norm: 2.0")
+    assert "max_grad_norm: was 1.0" in refusal(folder) and "is 2.0 now (and seed)" in refusal(folder)
+    assert resume(folder, CPU, allow_changes=True).recipe.seed == 6
+    assert resume(folder, CPU).recipe.seed == 6  # said once
+
+
+def test_another_text_is_noticed_before_the_first_checkpoint(tmp_path: Path, recipe: Recipe, text_file: Path) -> None:
+    copy, folder = tmp_path / "copy.txt", tmp_path / "run"
+    copy.write_text(text_file.read_text())
+    start(folder, recipe.replace(data=recipe.data.replace(text=(str(copy),))), CPU)
+    copy.write_text(text_file.read_text().replace("token", "taken"))
+    assert refusal(folder).endswith("copy.txt: the data are not those that this run began with; restore them, or give "
+                                    "--allow-changes")  # fmt: skip
+    assert resume(folder, CPU, allow_changes=True).step == 0
+    assert resume(folder, CPU).step == 0
+    moved = copy.rename(tmp_path / "moved.txt")
+    file = folder / "recipe.yaml"
+    file.write_text(file.read_text().replace(str(copy), str(moved)))
+    assert resume(folder, CPU).step == 0  # the same text in another place
+
+
+def test_another_architecture_is_noticed_before_the_first_checkpoint(tmp_path: Path, recipe: Recipe) -> None:
+    state = start(tmp_path / "run", recipe, CPU)
+    state.run.spec_file.write_text(state.run.spec_file.read_text().replace("silu", "relu"))
+    for options in ({}, {"allow_changes": True}):
+        message = "/spec.yaml: the architecture is not the one that this run began with; restore it, or start a new run"
+        assert refusal(tmp_path / "run", **options) == message
+
+
+def test_a_damaged_provenance_is_named(tmp_path: Path, recipe: Recipe) -> None:
+    state = start(tmp_path / "run", recipe, CPU)
+    for text in ("", "[]", '{"spec": 1}', "\xff"):
+        state.run.provenance_file.write_text(text)
+        assert refusal(tmp_path / "run").startswith("/provenance.json: is damaged; restore it, or remove it")
+    state.run.provenance_file.unlink()
+    assert resume(tmp_path / "run", CPU).step == 0
+
+
+def test_a_finished_run_goes_on_for_more_steps(tmp_path: Path, recipe: Recipe) -> None:
+    folder, events = tmp_path / "run", list[Event]()
+    assert run(start(folder, recipe, CPU), lambda event: None) is None
+    assert refusal(folder, steps=12) == "steps: the run has taken 12 steps already; give more"
+    state = resume(folder, CPU, steps=16)
+    assert not state.run.weights_file.exists()  # the checkpoint has them, and they are no longer the last ones
+    assert run(state, events.append) is None
+    assert [event.step for event in events if isinstance(event, Step)] == [13, 14, 15, 16]
+    (notice,) = (event for event in events if isinstance(event, Notice))
+    assert notice.text == "the schedule now spans 16 steps: the learning rate goes on from 0.00023, not 0.0001"
+    assert read_recipe(folder / "recipe.yaml").steps == resume(folder, CPU).step == 16
+    assert state.run.weights_file.exists()
+
+
+def test_a_recipe_holds_every_value(tmp_path: Path, recipe: Recipe) -> None:
+    text = start(tmp_path / "run", recipe, CPU).run.recipe_file.read_text()
+    for field in (*Recipe.model_fields, "betas", "weight_decay", "warmup_steps", "min_lr_ratio", "validation_fraction"):
+        assert f"{field}:" in text
+    assert "sequence_length: 16" in text
