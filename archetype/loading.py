@@ -10,6 +10,7 @@ import torch
 from archetype.convert import hf_folder
 from archetype.convert.gguf import file as gguf
 from archetype.convert.model_card import MODEL_CARD, model_card
+from archetype.convert.source import SUFFIXES, open_spec
 from archetype.errors import CheckpointError, DataError, SpecError
 from archetype.families import Family, family_for, published
 from archetype.families.classes import read_labels
@@ -24,12 +25,13 @@ from archetype.io import atomic, hub
 from archetype.io.tensors import SHARD_BYTES, Tensors, save
 from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
-from archetype.models import CausalModel, EncoderDecoder
+from archetype.models import CausalModel, EncoderDecoder, build
 from archetype.nn.device import resolve_device
 from archetype.runs.directory import Run, read_run_model, write_run_spec, write_weights
 from archetype.runs.origin import read_origin, write_origin
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template, write_template
+from archetype.tokenizers.fast import write_fast
 
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())  # silent unless the program configures logging
@@ -72,6 +74,18 @@ def load(
         lm = _load_hf(folder, dtype, device, allow_pickle, overrides)
     log.info("loaded %s: %r", folder, lm)
     return lm
+
+
+def names_weights(source: str | Path) -> bool:
+    """Whether a name is that of a folder or of the hub, and not of a preset or a specification's file."""
+    place = Path(source)
+    return place.is_dir() or (not place.is_file() and place.suffix not in SUFFIXES and hub.is_name(place))
+
+
+def build_untrained(source: str | Path, seed: int = 0, dtype: torch.dtype | None = None) -> LanguageModel:
+    """A preset or a specification's file as a model with random weights; the same seed gives the same ones."""
+    model = build(open_spec(source), seed, dtype=dtype or torch.float32)
+    return LanguageModel(model.spec, model.eval())
 
 
 def save_run(lm: LanguageModel, folder: Path) -> None:
@@ -130,6 +144,7 @@ def export(
             atomic.write_json(temporary / GENERATION_CONFIG, special | generation_config(lm.sampling))
         if lm.tokenizer is not None:
             lm.tokenizer.save(temporary)
+            write_fast(lm.tokenizer, temporary)
         if lm.template is not None:
             write_template(lm.template, temporary)
         atomic.write_bytes(temporary / MODEL_CARD, model_card(lm.spec, chosen).encode())
