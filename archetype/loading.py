@@ -9,6 +9,8 @@ import torch
 
 from archetype.convert import hf_folder
 from archetype.convert.gguf import file as gguf
+from archetype.convert.image_processor import FILE as IMAGE_PROCESSOR
+from archetype.convert.image_processor import pictures_as_they_are
 from archetype.convert.model_card import MODEL_CARD, model_card
 from archetype.convert.source import SUFFIXES, open_spec
 from archetype.errors import CheckpointError, DataError, SpecError
@@ -29,6 +31,7 @@ from archetype.models import CausalModel, EncoderDecoder, build
 from archetype.nn.device import resolve_device
 from archetype.runs.directory import Run, read_run_model, write_run_spec, write_weights
 from archetype.runs.origin import read_origin, write_origin
+from archetype.spec import VisionEncoder
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template, write_template
 from archetype.tokenizers.fast import write_fast
@@ -95,7 +98,7 @@ def save_run(lm: LanguageModel, folder: Path) -> None:
         write_run_spec(run, lm.spec)
         write_weights(run, lm.model)
         atomic.write_json(temporary / GENERATION_CONFIG, lm.special | generation_config(lm.sampling))
-        write_origin(temporary, lm.family, lm.labels, lm.spec)
+        write_origin(temporary, lm.spec, lm.family, lm.labels, lm.image_processor)
         if lm.left_out:
             save(run.left_out_file, lm.left_out)
         if lm.tokenizer is not None:
@@ -142,6 +145,8 @@ def export(
         hf_folder.write_model(lm.model, chosen, temporary, config, shard_bytes or SHARD_BYTES, left_out)
         if isinstance(lm.model, CausalModel | EncoderDecoder):
             atomic.write_json(temporary / GENERATION_CONFIG, special | generation_config(lm.sampling))
+        if isinstance(lm.spec, VisionEncoder):
+            atomic.write_json(temporary / IMAGE_PROCESSOR, lm.image_processor or pictures_as_they_are(lm.spec))
         if lm.tokenizer is not None:
             lm.tokenizer.save(temporary)
             write_fast(lm.tokenizer, temporary)
@@ -174,7 +179,8 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
     left_out = {name: tensors.mapped(name) for name in tensors.names()} if tensors else {}
     template = read_template(run.tokenizer_folder)
     family = origin.open_family()
-    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, origin.labels, template, left_out)
+    labels, pictures = origin.labels, origin.image_processor
+    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures)
 
 
 def _load_hf(
@@ -189,7 +195,9 @@ def _load_hf(
         _set_special_ids(tokenizer, special)
     labels, template = read_labels(config), read_template(folder)
     left_out = hf_folder.read_left_out(folder, family, allow_pickle)
-    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template, left_out)
+    file = folder / IMAGE_PROCESSOR
+    pictures = read_mapping(file) if isinstance(model.spec, VisionEncoder) and file.is_file() else None
+    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures)
 
 
 def _open_tokenizer(folder: Path) -> Tokenizer | None:

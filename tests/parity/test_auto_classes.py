@@ -1,21 +1,28 @@
-"""An exported tokenizer gives the same ids and texts through transformers' AutoTokenizer, of every kind of file."""
+"""An export through transformers' Auto classes: the same ids and texts of every kind of tokenizer, the same pixels."""
 
 import io
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import sentencepiece
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoImageProcessor, AutoModelForImageClassification, AutoTokenizer
 
 import archetype
 from archetype import spec
+from archetype.data.images import read_pictures
 from archetype.language_model import LanguageModel
+from archetype.loading import save_run
 from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
 from tests.helpers.cases import case
+from tests.helpers.published import EXACT
+from tests.helpers.weights import distance
 
 TEXT = """Once upon a time the small cat slept on the warm stone in front of the house, where it sleeps every day.
 Who has taken the bread that was lying on the table this morning? It was the neighbour's dog!
@@ -79,3 +86,28 @@ def test_transformers_reads_the_tokenizer_of_an_export_as_it_is(name: str, tmp_p
                     assert hf.decode(ids, clean_up_tokenization_spaces=False) == tokenizer.decode(ids)
         if tokenizer.adds_bos:
             assert hf("Once")["input_ids"] == [tokenizer.bos, *tokenizer.encode("Once")]
+
+
+def test_transformers_gives_a_vision_transformer_the_pixels_that_it_is_given_here(tmp_path: Path) -> None:
+    model = archetype.load_spec("vit-tiny")
+    lm = LanguageModel(model, archetype.build(model))
+    archetype.export(lm, tmp_path / "out")
+    pictures = numpy.random.default_rng(0).uniform(-3, 300, (2, model.num_channels, 8, 8)).astype("float32")
+    numpy.savez(tmp_path / "pictures.npz", images=pictures)
+    processor = AutoImageProcessor.from_pretrained(tmp_path / "out")
+    prepared = processor([*pictures], return_tensors="pt", input_data_format="channels_first")["pixel_values"]
+    assert torch.equal(prepared, torch.from_numpy(read_pictures(tmp_path / "pictures.npz")))
+    hf = AutoModelForImageClassification.from_pretrained(tmp_path / "out").eval()
+    with torch.no_grad():
+        assert distance(lm.model.eval()(prepared).logits, hf(prepared).logits) < EXACT
+
+
+def test_what_a_folder_says_of_pictures_goes_through_a_run(tmp_path: Path) -> None:
+    model = archetype.load_spec("vit-tiny")
+    archetype.export(LanguageModel(model, archetype.build(model)), tmp_path / "out")
+    file = "preprocessor_config.json"
+    said = {"image_processor_type": "ViTImageProcessor", "do_resize": True, "image_mean": [0.5], "image_std": [0.5]}
+    (tmp_path / "out" / file).write_text(json.dumps(said))
+    save_run(archetype.load(tmp_path / "out"), tmp_path / "run")
+    archetype.export(archetype.load(tmp_path / "run"), tmp_path / "again")
+    assert json.loads((tmp_path / "again" / file).read_text()) == said
