@@ -13,7 +13,6 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig
 
 import archetype
-from archetype.errors import UnknownFamily
 from archetype.loading import save_run
 from tests.conftest import ROOT
 from tests.helpers.cases import case
