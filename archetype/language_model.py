@@ -45,6 +45,7 @@ class LanguageModel:
         template: the chat template; None for a model that only continues texts.
         left_out: weights of its folder that this model has no use for, such as those of a part that sees images; they
             are written back with it.
+        image_processor: how its folder says that pictures are prepared by others (preprocessor_config.json).
     """
 
     spec: ModelSpec
@@ -56,6 +57,7 @@ class LanguageModel:
     labels: tuple[str, ...] = ()
     template: ChatTemplate | None = None
     left_out: dict[str, Tensor] = field(default_factory=dict)
+    image_processor: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
         return f"<LanguageModel {', '.join(self._summary().values())}>"

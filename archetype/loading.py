@@ -10,7 +10,10 @@ import torch
 
 from archetype.convert import hf_folder
 from archetype.convert.gguf import file as gguf
+from archetype.convert.image_processor import FILE as IMAGE_PROCESSOR
+from archetype.convert.image_processor import pictures_as_they_are
 from archetype.convert.model_card import MODEL_CARD, model_card
+from archetype.convert.source import SUFFIXES, open_spec
 from archetype.errors import CheckpointError, DataError, SpecError
 from archetype.families import Family, family_for, published
 from archetype.families.classes import read_labels
@@ -25,12 +28,14 @@ from archetype.io import atomic, hub
 from archetype.io.tensors import SHARD_BYTES, Tensors, save
 from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
-from archetype.models import CausalModel, EncoderDecoder
+from archetype.models import CausalModel, EncoderDecoder, build
 from archetype.nn.device import resolve_device
 from archetype.runs.directory import Run, read_run_model, write_run_spec, write_weights
 from archetype.runs.origin import read_origin, write_origin
+from archetype.spec import VisionEncoder
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template, write_template
+from archetype.tokenizers.fast import write_fast
 from archetype.training.setup import Pretrained
 
 log = logging.getLogger(__name__)
@@ -76,6 +81,18 @@ def load(
     return lm
 
 
+def names_weights(source: str | Path) -> bool:
+    """Whether a name is that of a folder or of the hub, and not of a preset or a specification's file."""
+    place = Path(source)
+    return place.is_dir() or (not place.is_file() and place.suffix not in SUFFIXES and hub.is_name(place))
+
+
+def build_untrained(source: str | Path, seed: int = 0, dtype: torch.dtype | None = None) -> LanguageModel:
+    """A preset or a specification's file as a model with random weights; the same seed gives the same ones."""
+    model = build(open_spec(source), seed, dtype=dtype or torch.float32)
+    return LanguageModel(model.spec, model.eval())
+
+
 def save_run(lm: LanguageModel, folder: Path) -> None:
     """Write a language model as a run directory, with all that the folder said which it was loaded from."""
     with atomic.new_folder(folder) as temporary:
@@ -83,7 +100,7 @@ def save_run(lm: LanguageModel, folder: Path) -> None:
         write_run_spec(run, lm.spec)
         write_weights(run, lm.model)
         atomic.write_json(temporary / GENERATION_CONFIG, lm.special | generation_config(lm.sampling))
-        write_origin(temporary, lm.family, lm.labels, lm.spec)
+        write_origin(temporary, lm.spec, lm.family, lm.labels, lm.image_processor)
         if lm.left_out:
             save(run.left_out_file, lm.left_out)
         if lm.tokenizer is not None:
@@ -146,8 +163,11 @@ def export(
         hf_folder.write_model(lm.model, chosen, temporary, config, shard_bytes or SHARD_BYTES, left_out)
         if isinstance(lm.model, CausalModel | EncoderDecoder):
             atomic.write_json(temporary / GENERATION_CONFIG, special | generation_config(lm.sampling))
+        if isinstance(lm.spec, VisionEncoder):
+            atomic.write_json(temporary / IMAGE_PROCESSOR, lm.image_processor or pictures_as_they_are(lm.spec))
         if lm.tokenizer is not None:
             lm.tokenizer.save(temporary)
+            write_fast(lm.tokenizer, temporary)
         if lm.template is not None:
             write_template(lm.template, temporary)
         atomic.write_bytes(temporary / MODEL_CARD, model_card(lm.spec, chosen).encode())
@@ -177,7 +197,8 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
     left_out = {name: tensors.mapped(name) for name in tensors.names()} if tensors else {}
     template = read_template(run.tokenizer_folder)
     family = origin.open_family()
-    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, origin.labels, template, left_out)
+    labels, pictures = origin.labels, origin.image_processor
+    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures)
 
 
 def _load_hf(
@@ -192,7 +213,9 @@ def _load_hf(
         _set_special_ids(tokenizer, special)
     labels, template = read_labels(config), read_template(folder)
     left_out = hf_folder.read_left_out(folder, family, allow_pickle)
-    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template, left_out)
+    file = folder / IMAGE_PROCESSOR
+    pictures = read_mapping(file) if isinstance(model.spec, VisionEncoder) and file.is_file() else None
+    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures)
 
 
 def _open_tokenizer(folder: Path) -> Tokenizer | None:

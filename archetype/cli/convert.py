@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from archetype.cli.options import Json, Model, Output, Overrides, StoredDtype
+from archetype.cli.options import Exported, Json, Model, Output, Overrides, StoredDtype
 from archetype.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -30,20 +30,26 @@ def import_(
 
 
 def export(
-    model: Model,
+    model: Exported,
     to: Output,
     family: Annotated[str | None, typer.Option(help="Such as llama.  [default: as loaded, or what fits]")] = None,
     format: Annotated[Literal["hf", "gguf"], typer.Option(help="hf for transformers, gguf for llama.cpp.")] = "hf",
     dtype: StoredDtype = None,
+    seed: Annotated[int, typer.Option(help="Of the weights of a specification, which has none.")] = 0,
 ) -> None:
-    """Write a model as a folder for transformers or llama.cpp, read back and compared."""
-    from archetype.io.tensors import dtype_of
-    from archetype.loading import export, load
+    """Write a model as a folder for transformers or llama.cpp, read back and compared.
 
-    lm = load(model, dtype_of(dtype))
+    A preset or a specification's file is written with random weights.
+    """
+    from archetype.io.tensors import dtype_of
+    from archetype.loading import build_untrained, export, load, names_weights
+
+    trained = names_weights(model)
+    lm = load(model, dtype_of(dtype)) if trained else build_untrained(model, seed, dtype_of(dtype))
     written = export(lm, to, family, format=format)
     name = written.format.architecture_of(lm.spec) if format == "hf" else f"GGUF of {written.name}"
-    print(f"wrote {to} as {name}, reloaded and compared")
+    fresh = "" if trained else f"; {model} has no weights: these are random, of seed {seed}"
+    print(f"wrote {to} as {name}, reloaded and compared{fresh}")
 
 
 def parity(

@@ -20,6 +20,14 @@ Model = Annotated[
     Path,
     typer.Argument(metavar="MODEL", help="A run directory, a Hugging Face folder, or owner/name of huggingface.co."),
 ]
+Exported = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A run directory, a Hugging Face folder, owner/name of huggingface.co, or a preset or specification.",
+        autocompletion=complete_presets,
+    ),
+]
 Dtype = Annotated[str | None, typer.Option(help="Type to compute in.  [default: as stored]")]
 StoredDtype = Annotated[str | None, typer.Option(help="Convert the weights to this type.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N or mps.")]

@@ -5,9 +5,11 @@ hold the same tensors, in the order in which they run.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -69,8 +71,8 @@ class Parity:
 
     @property
     def agrees(self) -> bool:
-        """Whether the outputs agree."""
-        return self.difference <= self.tolerance
+        """Whether the outputs agree, and every module on the way to them."""
+        return self.difference <= self.tolerance and self.first is None
 
 
 @torch.inference_mode()
@@ -178,11 +180,16 @@ class _ModulesByWeight:
             self.holders.setdefault(_digest(weight), []).append(name.rpartition(".")[0])
 
     def find(self, path: str, weight: Tensor) -> str | None:
-        """The module of this name, or the first with this weight that was not found before."""
-        holders = self.holders.get(_digest(weight), [])
+        """The module of this name, or of those with this weight that of the same layer with the most similar name.
+
+        Fresh norms all hold the same ones.
+        """
         if path in self.names:
             return path
-        return holders.pop(0) if holders else None
+        holders = self.holders.get(_digest(weight), [])
+        if len(holders) > 1:
+            holders = [name for name in holders if re.findall(r"\d+", name) == re.findall(r"\d+", path)]
+        return max(holders, key=lambda name: SequenceMatcher(None, path, name).ratio(), default=None)
 
 
 def _digest(tensor: Tensor) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from archetype.errors import CheckpointError
 from archetype.families.config import Config
 from archetype.families.family import Family, InferenceReport
 from archetype.families.format import Format
@@ -32,6 +33,10 @@ class KeysAsRead:
     def write(self, model: ModelSpec) -> dict[str, Any]:
         """The keys as they were read; `Format.config_for` refuses another specification by its first difference."""
         return copy.deepcopy(dict(self.values))
+
+    def misfits(self, model: ModelSpec) -> list[CheckpointError]:
+        """None: a difference in kind is one in fields."""
+        return []
 
 
 def family_as_read(

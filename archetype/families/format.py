@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from textwrap import shorten
 from typing import Any, Protocol
 
 from pydantic import ValidationError
@@ -13,6 +14,7 @@ from archetype.spec import Encoder, EncoderDecoder, ModelSpec, NoHead, VisionEnc
 from archetype.spec.base import explain
 
 # Fields that change no output of a finished model; a format that has no word for them loses nothing.
+SHOWN = 60  # characters of a value, in an error
 TRAINING_ONLY = ("name", "initialization", "dropout")
 
 
@@ -24,6 +26,9 @@ class Keys(Protocol):
 
     def write(self, model: ModelSpec) -> dict[str, Any]:
         """The keys of a specification."""
+
+    def misfits(self, model: ModelSpec) -> list[CheckpointError]:
+        """An error for every part of a kind that the format does not have."""
 
 
 @dataclass(frozen=True)
@@ -73,19 +78,40 @@ class Format:
         """The config.json of a specification.
 
         Raises:
-            CheckpointError: names the first field that this format cannot express. Found by reading the written
-                configuration back and comparing, so what is written is never wrong.
+            CheckpointError: names the first field that this format cannot express.
         """
-        config = self.keys.write(model)
-        if "model_type" not in config:  # else they are keys as they were read
-            config = {"architectures": [self.architecture_of(model)], "model_type": self.model_type} | config
-        if isinstance(model, EncoderDecoder):
-            config["is_encoder_decoder"] = True
-        read_back = self.spec_from(dict(config))
-        for path, value, other in differences(_without_training(model), _without_training(read_back)):
-            cause = f"the {self.model_type} format cannot express {value!r} here (it would read {other!r})"
-            raise CheckpointError(path, cause, "change the specification or export to another family")
+        config, lacking = self._write(model)
+        if lacking:
+            raise lacking[0]
         return config
+
+    def lacking(self, model: ModelSpec) -> list[CheckpointError]:
+        """An error for every field or part of a specification that this format cannot express."""
+        return self._write(model)[1]
+
+    def _write(self, model: ModelSpec) -> tuple[dict[str, Any], list[CheckpointError]]:
+        """The config.json, and what it does not say.
+
+        Found by reading the written configuration back and comparing, so what is written is never wrong.
+        """
+        if misfits := self.keys.misfits(model):
+            return {}, misfits
+        try:
+            config = self.keys.write(model)
+            if "model_type" not in config:  # else they are keys as they were read
+                config = {"architectures": [self.architecture_of(model)], "model_type": self.model_type} | config
+            if isinstance(model, EncoderDecoder):
+                config["is_encoder_decoder"] = True
+            read_back = self.spec_from(dict(config))
+        except CheckpointError as error:
+            return {}, [error]
+        changes = differences(_without_training(model), _without_training(read_back))
+        return config, [self._inexpressible(*change) for change in changes]
+
+    def _inexpressible(self, path: str, value: Any, other: Any) -> CheckpointError:
+        value, other = (shorten(repr(item), SHOWN, placeholder=" ...") for item in (value, other))
+        cause = f"the {self.model_type} format cannot express {value} here (it would read {other})"
+        return CheckpointError(path, cause, "change the specification or export to another family")
 
 
 def _without_training(model: ModelSpec) -> ModelSpec:

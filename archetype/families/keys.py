@@ -267,15 +267,19 @@ class ConfigTable:
         return self.build(**read_rows(self.rows, config, {}))
 
     def write(self, model: ModelSpec) -> dict[str, Any]:
-        """The keys of a specification.
-
-        Raises:
-            CheckpointError: a part is of a kind that the format does not have.
-        """
-        expect_kind(self.kind, model, "kind")
-        for path, kind in self.parts.items():
-            expect_kind(kind, value_at(model, path) or NoFeedForward(), _place(model, path))
+        """The keys of a specification whose parts are of the kinds that the format has."""
         return write_rows(self.rows, model)
+
+    def misfits(self, model: ModelSpec) -> list[CheckpointError]:
+        """An error for every part of a kind that the format does not have."""
+        if not isinstance(model, self.kind):
+            return [wrong_kind(self.kind, model, "kind")]
+        parts = ((path, kind, value_at(model, path)) for path, kind in self.parts.items())
+        return [
+            wrong_kind(kind, part or NoFeedForward(), _place(model, path))
+            for path, kind, part in parts
+            if part is not UNSET and not isinstance(part, kind)
+        ]
 
 
 def _place(model: Any, path: str) -> str:
@@ -295,6 +299,11 @@ def expect_kind(kind: type[Part], part: Spec, place: str) -> Part:
     """
     if isinstance(part, kind):
         return part
+    raise wrong_kind(kind, part, place)
+
+
+def wrong_kind(kind: type[Spec], part: Spec, place: str) -> CheckpointError:
+    """The error for a part of another kind than the only one of a format."""
     names = kind.model_fields["kind"].default, type(part).model_fields["kind"].default
     cause = f"only kind {names[0]} can be written here, and this is {names[1]}"
-    raise CheckpointError(place, cause, "change the specification or export to another family")
+    return CheckpointError(place, cause, "change the specification or export to another family")

@@ -87,14 +87,20 @@ def family_for(model: ModelSpec) -> Family:
     """The first family whose published format can express a specification.
 
     Raises:
-        CheckpointError: none can; the message says what each one lacks.
+        CheckpointError: none can; names the nearest, whose parts are of the same kinds if there is one, and in whose
+            way the fewest fields are, and the first of these.
     """
-    reasons: list[str] = []
+    lacking: dict[str, list[CheckpointError]] = {}
     for family in published().values():
-        try:
-            family.format.config_for(model)
-        except CheckpointError as error:
-            reasons.append(f"{family.name}: {error.place} {error.cause}")
-        else:
+        errors = family.format.lacking(model)
+        if not errors:
             return family
-    raise CheckpointError(model.name or "the specification", "no family can express it", "; ".join(reasons))
+        if errors[0].place != "kind":
+            lacking[family.name] = errors
+    place = model.name or "the specification"
+    if not lacking:
+        raise CheckpointError(place, f"no published format has models of kind {model.kind}", "keep the run directory")
+    formats = {name: FAMILIES[name].format for name in lacking}
+    name = min(lacking, key=lambda name: (bool(formats[name].keys.misfits(model)), len(lacking[name])))
+    first = lacking[name][0]
+    raise CheckpointError(place, "no family can express it", f"the nearest is {name}: {first.place}: {first.cause}")

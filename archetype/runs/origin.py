@@ -30,6 +30,7 @@ class Origin(BaseModel):
         spec: the specification that was read.
         rules: the place of every tensor.
         reading: what the inference rests on.
+        image_processor: preprocessor_config.json, how others prepare pictures for the model.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,6 +41,7 @@ class Origin(BaseModel):
     spec: dict[str, Any] | None = None
     rules: tuple[Rule, ...] = ()
     reading: InferenceReport | None = None
+    image_processor: dict[str, Any] | None = None
 
     def open_family(self) -> Family | None:
         """The family; None where the model was trained here, or the family is not known to this version."""
@@ -50,9 +52,15 @@ class Origin(BaseModel):
         return family_as_read(self.family, self.config, parse(self.spec), self.rules, self.reading)
 
 
-def write_origin(folder: Path, family: Family | None, labels: tuple[str, ...], model: ModelSpec) -> None:
+def write_origin(
+    folder: Path,
+    model: ModelSpec,
+    family: Family | None,
+    labels: tuple[str, ...] = (),
+    image_processor: dict[str, Any] | None = None,
+) -> None:
     """Write what a run keeps of its origin, where there is anything."""
-    origin = Origin(family=family.name if family else None, labels=labels)
+    origin = Origin(family=family.name if family else None, labels=labels, image_processor=image_processor)
     if family is not None and family.published is not None and isinstance(keys := family.format.keys, KeysAsRead):
         origin = origin.model_copy(update={
             "config": dict(keys.values),

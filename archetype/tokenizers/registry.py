@@ -15,8 +15,9 @@ from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 
 T = TypeVar("T", bound=type[Tokenizer])
 # In the order in which their files are looked for: Marian's first, because no other file says how both of its
-# languages are split. No library is imported before a tokenizer that needs it is opened or trained.
-MODULES = ("marian", "hugging_face", "sentencepiece", "tiktoken", "bytes", "characters", "words", "gpt2", "bpe")
+# languages are split; then our own, beside which an export has a tokenizer.json for others. No library is imported
+# before a tokenizer that needs it is opened or trained.
+MODULES = ("marian", "bytes", "characters", "words", "hugging_face", "sentencepiece", "tiktoken", "gpt2", "bpe")
 SUBFOLDER = "tokenizer"  # of a run directory
 
 _registered: dict[str, type[Tokenizer]] = {}  # the kinds from outside
@@ -98,8 +99,8 @@ def train_tokenizer(
 def open_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer in a model folder, a run directory, or a folder of its own.
 
-    Of several, those of registered kinds come first, then Marian's, then tokenizer.json, then tokenizer.model, then the
-    others.
+    Of several, those of registered kinds come first, then Marian's, then our own, then tokenizer.json, then
+    tokenizer.model, then the others.
 
     Raises:
         DataError: there is none (says what was looked for), or its file is damaged.

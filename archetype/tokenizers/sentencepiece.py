@@ -1,6 +1,8 @@
 """A tokenizer.model of SentencePiece, through its own library."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,31 @@ if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
 FILE = "tokenizer.model"
+
+
+# Of its file (sentencepiece_model.proto): the trainer's and the normalizer's settings, and fields of these.
+TRAINER, NORMALIZER = 2, 3
+MODEL_TYPE, UNIGRAM, BPE = 3, 1, 2
+CHARSMAP, ADDS_PREFIX, JOINS_SPACES, SPACE_BEHIND = 2, 3, 4, 24
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """What a model's file says beside its pieces.
+
+    Attributes:
+        kind: UNIGRAM, BPE, or another number.
+        charsmap: rules to normalize a text; empty where there are none.
+        adds_prefix: a space goes before the first word.
+        joins_spaces: several count as one, and those at the ends as none.
+        space_behind: pieces end with a space instead of beginning with one.
+    """
+
+    kind: int
+    charsmap: bytes
+    adds_prefix: bool
+    joins_spaces: bool
+    space_behind: bool
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -50,10 +77,10 @@ class SentencePieceTokenizer(Tokenizer):
         self.adds_bos = self.bos is not None
         special_tokens.apply_config(self, self._config, self._id)
 
-    @property
-    def contents(self) -> bytes:
-        """The file."""
-        return self._data
+    @cached_property
+    def settings(self) -> ModelSettings:
+        """What the file says beside the pieces."""
+        return read_settings(self._data)
 
     @property
     def vocab_size(self) -> int:
@@ -96,6 +123,55 @@ def processor_of(data: bytes, place: str) -> "SentencePieceProcessor":
         processor = SentencePieceProcessor()
         processor.LoadFromSerializedProto(data)
     return processor
+
+
+def read_settings(data: bytes) -> ModelSettings:
+    """The settings in a model's file."""
+    trainer, normalizer = (_section(data, number) for number in (TRAINER, NORMALIZER))
+    kind, charsmap = trainer.get(MODEL_TYPE, UNIGRAM), normalizer.get(CHARSMAP, b"")
+    return ModelSettings(
+        kind=kind if isinstance(kind, int) else 0,
+        charsmap=charsmap if isinstance(charsmap, bytes) else b"",
+        adds_prefix=bool(normalizer.get(ADDS_PREFIX, True)),
+        joins_spaces=bool(normalizer.get(JOINS_SPACES, True)),
+        space_behind=bool(trainer.get(SPACE_BEHIND)),
+    )
+
+
+def _section(data: bytes, number: int) -> dict[int, int | bytes]:
+    """A message within a message; of a field that occurs twice, the last."""
+    message = next((value for field, value in _fields(data) if field == number and isinstance(value, bytes)), b"")
+    return dict(_fields(message))
+
+
+def _fields(data: bytes) -> list[tuple[int, int | bytes]]:
+    """The fields of a protocol buffer's message: whole numbers, and bytes for what has a length."""
+    fields: list[tuple[int, int | bytes]] = []
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at, value, shift = at + 1, value | (byte & 0x7F) << shift, shift + 7
+            if byte < 0x80:
+                return value
+
+    while at < len(data):
+        key = number()
+        match key & 7:
+            case 0:
+                fields.append((key >> 3, number()))
+            case 2:
+                size = number()
+                fields.append((key >> 3, data[at : at + size]))
+                at += size
+            case 1 | 5 as wire:
+                at += 8 if wire == 1 else 4
+            case _:
+                break
+    return fields
 
 
 KINDS = (SentencePieceTokenizer,)

@@ -209,7 +209,7 @@ def test_a_full_disk_or_a_closed_stream_is_no_trace() -> None:
     full = program.format("import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)")
     answer = forked.run(["python", "-c", full])
     assert answer.returncode == 2 and answer.stderr.decode().count("\n") == 1, answer.stderr
-    assert b"the output cannot be written: No space left on device" in answer.stderr
+    assert b"standard output: cannot be written: No space left on device" in answer.stderr
     for name in ("stdout", "stderr"):
         answer = forked.run(["python", "-c", program.format(f"sys.{name} = None")])
         assert answer.returncode == 0 and answer.stderr == b"", answer.stderr

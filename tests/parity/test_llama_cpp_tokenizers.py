@@ -12,7 +12,6 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from archetype import spec
 from archetype.convert.gguf import file as gguf
-from archetype.convert.gguf.vocabulary import CHARSMAP, NORMALIZER, section
 from archetype.families.bert import bert
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
@@ -20,7 +19,7 @@ from archetype.loading import export
 from archetype.models import build
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
-from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
+from archetype.tokenizers.sentencepiece import SentencePieceTokenizer, read_settings
 
 TEXT = """The small cat sleeps on the warm stone in front of the house, where it sleeps every day.
 Who has taken the bread that was lying on the table this morning? It was the neighbour's dog!
@@ -53,7 +52,7 @@ def unigram(joined: bool) -> HuggingFaceTokenizer:
     processor = sentencepiece.SentencePieceProcessor(model_proto=pieces("unigram"))
     vocabulary = [(processor.id_to_piece(id), processor.get_score(id)) for id in range(processor.vocab_size())]
     backend = tokenizers.Tokenizer(models.Unigram(vocabulary, unk_id=2))
-    charsmap = section(pieces("unigram"), NORMALIZER)[CHARSMAP]
+    charsmap = read_settings(pieces("unigram")).charsmap
     assert isinstance(charsmap, bytes)
     rules = normalizers.Precompiled(charsmap)
     spaces = pre_tokenizers.Metaspace(prepend_scheme="always")

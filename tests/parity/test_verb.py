@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 import typer
 
@@ -62,6 +63,25 @@ def test_the_same_weights_agree_in_every_module(name: str, tmp_path: Path) -> No
     if name != "vit":  # whose modules have other names than its files
         assert len(comparison.modules) >= 8
         assert len({module.module for module in comparison.modules}) == len(comparison.modules)
+
+
+def test_equal_norms_of_a_fresh_model_are_paired_by_their_names(tmp_path: Path) -> None:
+    """ViT's modules have other names than its files, and no weight tells one fresh norm from another."""
+    torch.manual_seed(0)
+    transformers.ViTForImageClassification(test_encoders.vit()).save_pretrained(tmp_path)
+    comparison = parity.compare(tmp_path)
+    assert comparison.agrees and comparison.first is None
+    norms = {row.module: row.reference for row in comparison.modules if row.module.endswith("norm")}
+    assert len(norms) == 2 * test_encoders.vit().num_hidden_layers + 1
+    for module, reference in norms.items():
+        place = {"mixer_norm": "before", "feedforward_norm": "after"}.get(module.rpartition(".")[2], "norm")
+        assert reference.endswith(place), (module, reference)
+
+
+def test_what_is_shown_as_beyond_is_not_called_agreement() -> None:
+    row = parity.ModuleDifference("blocks.0.mixer", "h.0.attn", 1e-3)
+    assert not parity.Parity("float32", 1e-5, [row], [], 1e-7, None, None).agrees
+    assert parity.Parity("float32", 1e-2, [row], [], 1e-7, None, None).agrees
 
 
 @pytest.mark.parametrize(

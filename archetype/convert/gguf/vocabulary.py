@@ -9,7 +9,7 @@ from typing import Any
 from archetype.errors import DataError
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
-from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
+from archetype.tokenizers.sentencepiece import BPE, UNIGRAM, SentencePieceTokenizer
 from archetype.tokenizers.tokenizer import Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -129,18 +129,10 @@ def _pre_tokenizer(definition: Any) -> str:
             raise _unknown_cut(definition)
 
 
-# Of SentencePiece's file (sentencepiece_model.proto): the trainer's and the normalizer's settings, and fields of these.
-TRAINER, NORMALIZER = 2, 3
-MODEL_TYPE, UNIGRAM, BPE = 3, 1, 2
-CHARSMAP, ADDS_PREFIX, JOINS_SPACES, SPACE_BEHIND = 2, 3, 4, 24
-
-
 def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabulary:
     """BPE or Unigram."""
-    processor = tokenizer.processor
-    trainer, normalizer = (section(tokenizer.contents, number) for number in (TRAINER, NORMALIZER))
-    kind = trainer.get(MODEL_TYPE, UNIGRAM)
-    if kind not in (UNIGRAM, BPE) or trainer.get(SPACE_BEHIND):
+    processor, settings = tokenizer.processor, tokenizer.settings
+    if settings.kind not in (UNIGRAM, BPE) or settings.space_behind:
         raise no_form("of SentencePiece's models only BPE and Unigram, with spaces before words, have one in GGUF")
     tokens, types, scores = {}, {}, {}
     for id in range(tokenizer.vocab_size):
@@ -148,11 +140,10 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
         kinds = ((processor.is_unknown, UNKNOWN), (processor.is_control, CONTROL), (processor.is_unused, UNUSED),
                  (processor.is_byte, BYTE))  # fmt: skip
         types[id] = next((kind for asked, kind in kinds if asked(id)), NORMAL)
-    padding = NEVER if kind == UNIGRAM else 0.0
+    padding = NEVER if settings.kind == UNIGRAM else 0.0
     all_scores = [scores.get(id, padding) for id in range(vocab_size)]
-    if kind == BPE:
+    if settings.kind == BPE:
         return Vocabulary("llama", "default", *padded(tokens, types, vocab_size), scores=all_scores)
-    charsmap = normalizer.get(CHARSMAP, b"")
     return Vocabulary(
         "t5",
         "default",
@@ -160,47 +151,11 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
         scores=all_scores,
         special={"unknown": processor.unk_id()},
         flags={
-            "add_space_prefix": bool(normalizer.get(ADDS_PREFIX, True)),
-            "remove_extra_whitespaces": bool(normalizer.get(JOINS_SPACES, True)),
+            "add_space_prefix": settings.adds_prefix,
+            "remove_extra_whitespaces": settings.joins_spaces,
         },
-        charsmap=charsmap if isinstance(charsmap, bytes) else b"",
+        charsmap=settings.charsmap,
     )
-
-
-def section(data: bytes, number: int) -> dict[int, int | bytes]:
-    """A message within a message; of a field that occurs twice, the last."""
-    message = next((value for field, value in _fields(data) if field == number and isinstance(value, bytes)), b"")
-    return dict(_fields(message))
-
-
-def _fields(data: bytes) -> list[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer's message: whole numbers, and bytes for what has a length."""
-    fields: list[tuple[int, int | bytes]] = []
-    at = 0
-
-    def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = data[at]
-            at, value, shift = at + 1, value | (byte & 0x7F) << shift, shift + 7
-            if byte < 0x80:
-                return value
-
-    while at < len(data):
-        key = number()
-        match key & 7:
-            case 0:
-                fields.append((key >> 3, number()))
-            case 2:
-                size = number()
-                fields.append((key >> 3, data[at : at + size]))
-                at += size
-            case 1 | 5 as wire:
-                at += 8 if wire == 1 else 4
-            case _:
-                break
-    return fields
 
 
 def unigram(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
@@ -162,6 +163,19 @@ def test_every_output_has_three_spellings(option: str, tmp_path: Path) -> None:
     assert archetype.load_spec(tmp_path / "small.yaml").num_layers == 2
     for verb in ("import", "export"):
         assert "-o, --to, --output" in run(verb, "--help")[0]
+
+
+def test_a_model_that_is_not_trained_yet_is_exported_with_weights_of_a_seed(tmp_path: Path) -> None:
+    run("set", "llama-tiny", "num_layers=1", "--to", str(tmp_path / "small.yaml"))
+    for source, seed in (("llama-tiny", 3), (str(tmp_path / "small.yaml"), 0)):
+        out = tmp_path / f"out-{seed}"
+        said = run("export", source, "--to", str(out), "--seed", str(seed))[0]
+        compared = "as LlamaForCausalLM, reloaded and compared"
+        assert said == f"wrote {out} {compared}; {source} has no weights: these are random, of seed {seed}\n"
+        expected = archetype.build(source, seed=seed).state_dict()
+        assert all(
+            torch.equal(tensor, expected[name]) for name, tensor in archetype.load(out).model.state_dict().items()
+        )
 
 
 def test_the_log_is_silent_unless_it_is_asked_for(tmp_path: Path) -> None:

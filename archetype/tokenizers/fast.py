@@ -1,0 +1,141 @@
+"""Tokenizers as a tokenizer.json, which transformers loads whatever the model: what an export writes beside their file.
+
+It gives the same ids; where a file of another kind cannot be said so, none is written.
+"""
+
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+from archetype.io.atomic import write_json
+from archetype.io.files import read_json
+from archetype.tokenizers.bytes import ByteTokenizer
+from archetype.tokenizers.characters import CharacterTokenizer
+from archetype.tokenizers.hugging_face import FILE, byte_of_character
+from archetype.tokenizers.sentencepiece import BPE, UNIGRAM, ModelSettings, SentencePieceTokenizer
+from archetype.tokenizers.special_tokens import CONFIG
+from archetype.tokenizers.tokenizer import SPACE, Tokenizer
+from archetype.tokenizers.words import PATTERN, UNKNOWN, WordTokenizer
+
+FAST = "PreTrainedTokenizerFast"  # the class of transformers that takes a tokenizer.json as it is
+
+
+def write_fast(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the tokenizer.json of a tokenizer whose own file is another, and name the class that reads it.
+
+    Args:
+        tokenizer: was saved into the folder.
+        folder: of an export.
+    """
+    config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    if not (folder / FILE).exists():
+        if (definition := fast_definition(tokenizer)) is None:
+            return
+        write_json(folder / FILE, definition)
+        config["tokenizer_class"] = FAST  # whatever class read the file that this one stands for
+    write_json(folder / CONFIG, {"tokenizer_class": FAST} | config)
+
+
+def fast_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
+    """The contents of a tokenizer.json that gives the same ids; None for a kind that has no such form here."""
+    match tokenizer:
+        case ByteTokenizer():
+            level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+            return _definition(_bpe(byte_of_character(), []), pre_tokenizer=level, decoder=level)
+        case CharacterTokenizer():
+            ids = {character: id for id, character in enumerate(tokenizer.characters)}
+            return _definition(_bpe(ids, []), decoder={"type": "Fuse"})
+        case WordTokenizer():
+            ids = {word: id for id, word in enumerate(tokenizer.words)}
+            split = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Removed", "invert": True}
+            return _definition({"type": "WordLevel", "vocab": ids, "unk_token": UNKNOWN}, pre_tokenizer=split)
+        case SentencePieceTokenizer():
+            return _sentencepiece(tokenizer)
+        case _:
+            return None
+
+
+def _definition(model: dict[str, Any], **steps: Any) -> dict[str, Any]:
+    names = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+    return {"version": "1.0", "added_tokens": []} | dict.fromkeys(names) | steps | {"model": model}
+
+
+def _bpe(vocab: dict[str, int], merges: list[list[str]], unknown: str | None = None) -> dict[str, Any]:
+    settings = {"dropout": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "ignore_merges": False}
+    byte_fallback = any(piece == "<0x00>" for piece in vocab)
+    unknowns = {"unk_token": unknown, "fuse_unk": True, "byte_fallback": byte_fallback}
+    return {"type": "BPE", "vocab": vocab, "merges": merges, **settings, **unknowns}
+
+
+def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
+    """BPE or Unigram over the whole text, in which a space is part of a piece."""
+    model = tokenizer.settings
+    if model.kind not in (BPE, UNIGRAM) or model.space_behind:
+        return None
+    processor = tokenizer.processor
+    pieces = [tokenizer.piece(id) for id in range(tokenizer.vocab_size)]
+    scores = [float(processor.get_score(id)) for id in range(tokenizer.vocab_size)]
+    text = [id for id in range(len(pieces)) if not (processor.is_control(id) or processor.is_byte(id))]
+    if len(set(pieces)) != len(pieces):
+        return None
+    ids = {piece: id for id, piece in enumerate(pieces)}
+    unknown = int(processor.unk_id())
+    if model.kind == BPE:
+        merged = _bpe(ids, _merges({pieces[id]: scores[id] for id in text if id != unknown}, ids), pieces[unknown])
+    else:
+        byte_fallback = "<0x00>" in ids
+        vocab = list(map(list, zip(pieces, scores, strict=True)))
+        merged = {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": byte_fallback}
+    decoder = _decoder(model, pieces[unknown], str(processor.decode([unknown])))
+    definition = _definition(merged, normalizer=_normalizer(model), decoder=decoder)
+    special = [{"id": id, "content": piece, "single_word": False, "lstrip": False, "rstrip": False,
+                "normalized": False, "special": True} for piece, id in tokenizer.special_tokens.items()]  # fmt: skip
+    definition["added_tokens"] = special
+    if tokenizer.adds_bos and tokenizer.bos is not None:
+        definition["post_processor"] = _starts_with(pieces[tokenizer.bos], tokenizer.bos)
+    return definition
+
+
+def _merges(scores: dict[str, float], ids: dict[str, int]) -> list[list[str]]:
+    """Every pair of pieces that make a piece, the best piece first, as SentencePiece joins them."""
+    merges = []
+    for piece, score in scores.items():
+        halves = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
+        pairs = sorted((ids[one], ids[two], one, two) for one, two in halves if one in scores and two in scores)
+        merges += [(score, [one, two]) for _, _, one, two in pairs]
+    return [pair for _, pair in sorted(merges, key=lambda merge: -merge[0])]
+
+
+def _normalizer(model: ModelSettings) -> dict[str, Any]:
+    """Its rules for characters, spaces joined, one before the first word, and all of them written as pieces have it."""
+    steps: list[dict[str, Any]] = []
+    if model.charsmap:
+        steps.append({"type": "Precompiled", "precompiled_charsmap": b64encode(model.charsmap).decode()})
+    if model.joins_spaces:
+        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+        steps.append({"type": "Replace", "pattern": {"Regex": "^ | $"}, "content": ""})
+    if model.adds_prefix:
+        steps.append({"type": "Prepend", "prepend": SPACE})
+    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE})
+    return {"type": "Sequence", "normalizers": steps}
+
+
+def _decoder(model: ModelSettings, unknown: str, shown: str) -> dict[str, Any]:
+    """Pieces as text; an unknown one as the library shows it."""
+    steps = [
+        {"type": "Replace", "pattern": {"String": unknown}, "content": shown},
+        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        *([{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if model.adds_prefix else []),
+    ]
+    return {"type": "Sequence", "decoders": steps}
+
+
+def _starts_with(piece: str, id: int) -> dict[str, Any]:
+    """A token before every text."""
+    special, first, second = {"SpecialToken": {"id": piece, "type_id": 0}}, "A", "B"
+    single = [special, {"Sequence": {"id": first, "type_id": 0}}]
+    pair = [*single, {"Sequence": {"id": second, "type_id": 1}}]
+    tokens = {piece: {"id": piece, "ids": [id], "tokens": [piece]}}
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}
