@@ -242,3 +242,17 @@ def test_settings_out_of_range_are_named(settings: dict[str, float], message: st
     with pytest.raises(SpecError) as caught:
         Beam.parse(settings)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0, 3.0])
+def test_a_search_goes_on_while_a_beam_is_better_than_the_worst_finished(length_penalty: float) -> None:
+    """Beams between the best finished and the worst of those that are kept may still end better than either."""
+    model = built("transformer")
+    search = beam._Search(model, [[1, 2, 3, END]], END, END, Beam(num_beams=2, length_penalty=length_penalty))
+    search.targets = [[[1], [2]]]
+    scale = 1 / search.settings.score(1.0, 2)
+    for score, expected in ((-0.5, False), (-2.0, False), (-3.5, True)):
+        search.finished = [[(-1.0, [1]), (-3.0, [2]), (-4.0, [3])]]  # the third is no longer among the best two
+        assert search._is_finished(0, [(score * scale, 0, 1), (-9.0, 1, 1)], 2) is expected, score
+    search.finished = [[(-1.0, [1])]]
+    assert not search._is_finished(0, [(-9.0, 0, 1), (-9.5, 1, 1)], 2)  # not yet enough of them

@@ -67,6 +67,13 @@ def test_top_p_keeps_the_fewest_that_reach_p(logits: list[float], top_p: float) 
     assert kept(logits, Sampling(top_p=top_p)) == of_mass(logits, top_p)
 
 
+def test_top_p_needs_no_more_than_it_reaches() -> None:
+    """At the edge itself, where sums of binary fractions are exact: of n equals k reach k / n, and no further one."""
+    for n in (2, 4, 8, 16):
+        for k in range(1, n):
+            assert kept([1.0] * n, Sampling(top_p=k / n)) == set(range(k)), (n, k)
+
+
 @given(LOGITS, st.floats(0.01, 0.99))
 def test_min_p_keeps_what_is_likely_enough(logits: list[float], min_p: float) -> None:
     assert kept(logits, Sampling(min_p=min_p)) == of_share(logits, min_p)
