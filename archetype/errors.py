@@ -44,7 +44,17 @@ class UnknownFamily(UserWarning):
     """A model of a family that is not registered was loaded; the message says in one line what was inferred."""
 
 
+MAX_LINE = 300  # characters
+
+
 def one_line(text: str) -> str:
-    """Make text safe to print in one line: control characters from a file must not reach the terminal."""
+    """Make text safe to print in one line: control characters from a file must not reach the terminal.
+
+    A long one is cut in its middle: it begins with the place and ends with the remedy.
+    """
+    if len(text) > 2 * MAX_LINE:
+        text = f"{text[:MAX_LINE]} {text[-MAX_LINE:]}"
     line = " ".join(text.split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    half = MAX_LINE // 2 - 3
+    return line if len(line) <= MAX_LINE else f"{line[:half]} ... {line[-half:]}"

@@ -1,5 +1,6 @@
 """`archetype VERB ...`: the table of verbs, and what happens when one fails."""
 
+import errno
 import os
 import sys
 import warnings
@@ -132,6 +133,9 @@ def _common_options() -> list[Any]:
 
 def main() -> None:
     """Exit 0 when done, 2 with one line for the user's mistake, 130 when interrupted; a trace is our fault."""
+    if sys.stdout is None or sys.stderr is None:  # closed by whoever started this
+        nowhere = Path(os.devnull).open("w")  # noqa: SIM115 it lives as long as the process
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     warnings.simplefilter("default", UnknownFamily)
     warnings.showwarning = _print_warning
     try:
@@ -151,6 +155,11 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be printed
+        _fail("the output cannot be written: No space left on device; free some space or choose another place", 2)
     sys.exit(result if isinstance(result, int) else 0)
 
 

@@ -11,6 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from archetype.errors import DataError
+from archetype.io.files import check_regular
+
+MAX_ARRAY_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def read_pictures(file: Path) -> npt.NDArray[np.float32]:
     if images.dtype.kind not in "biuf" or images.ndim != 4 or not images.size:
         raise DataError(str(file), f"has images of {images.shape} {images.dtype}", "give (N, C, H, W) numbers")
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
-        images = images.astype(np.float32)
+        images = images.astype(np.float32, copy=False)
     if not np.isfinite(images).all():
         raise DataError(str(file), "holds a number that is not finite", "fix the file")
     return images
@@ -80,8 +83,12 @@ def read_pictures(file: Path) -> npt.NDArray[np.float32]:
 
 def _array(file: Path, name: str) -> npt.NDArray[Any]:
     """One array of a .npz file, without unpickling."""
+    check_regular(file)
     try:
         with zipfile.ZipFile(file) as arrays, arrays.open(f"{name}.npy") as stored:
+            if arrays.getinfo(f"{name}.npy").file_size > MAX_ARRAY_BYTES:
+                cause = f"{name} has more than {MAX_ARRAY_BYTES >> 20:,} MiB unpacked"
+                raise DataError(str(file), cause, "give fewer or smaller images")
             array: npt.NDArray[Any] = np.lib.format.read_array(stored, allow_pickle=False)
             return array
     except FileNotFoundError:

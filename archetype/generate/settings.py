@@ -23,7 +23,7 @@ class Sampling(Spec):
     least min_p times as likely as the likeliest (Nguyen 2024). `stop` strings end a text and are left out of it.
     """
 
-    max_new_tokens: Annotated[int, Field(strict=True, ge=1, le=2**31)] = 256
+    max_new_tokens: Annotated[int, Field(strict=True, ge=1, le=2**20)] = 256
     repetition_penalty: Positive = 1.0
     temperature: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 1.0
     top_k: Annotated[int, Field(strict=True, ge=1)] | None = None

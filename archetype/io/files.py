@@ -47,6 +47,16 @@ def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeErr
         raise error(str(path), cause, "check the path and its permissions") from None
 
 
+def check_regular(path: Path, error: type[ArchetypeError] = DataError) -> None:
+    """Refuse what is there and is no regular file, before a library opens it and waits."""
+    try:
+        if path.exists() and not path.is_file():
+            raise error(str(path), "is not a regular file", "copy what it holds to a file")
+    except (OSError, ValueError) as problem:
+        cause = f"cannot be read: {getattr(problem, 'strerror', None) or problem}"
+        raise error(str(path), cause, "check the path and its permissions") from None
+
+
 def _open(path: str, flags: int) -> int:
     """A descriptor; a pipe that nobody writes to is not waited for."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

@@ -71,6 +71,6 @@ def opened(file: Path, framework: str) -> Any:
 
     try:
         return safe_open(file, framework=framework)
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, MemoryError) as error:
         cause = " ".join(str(error).split())
         raise CheckpointError(str(file), f"is not a whole safetensors file: {cause}", "download it again") from None

@@ -8,15 +8,14 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from archetype.errors import DataError
 from archetype.io.atomic import write_bytes
 from archetype.io.files import DAMAGED, json_object, read_bytes
 from archetype.tokenizers import special_tokens
+from archetype.tokenizers.definition import FILE, check_definition, pair, try_backend, without_panics
 from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.stream import TextStream
 from archetype.tokenizers.tokenizer import Tokenizer, check_utf8, readable
 
-FILE = "tokenizer.json"
 BYTE = re.compile(r"<0x[+0-9A-Fa-f][0-9A-Fa-f]>")  # a byte, for decoders with ByteFallback
 INCOMPLETE = "is the tokenizer's file complete?"
 
@@ -44,16 +43,17 @@ class HuggingFaceTokenizer(Tokenizer):
         self._data = data
         self._config = dict(config or {})
         self.definition = json_object(data, FILE)
-        _check_definition(self.definition)
+        check_definition(self.definition)
         from tokenizers import Tokenizer as Backend
 
-        with library_errors(FILE, "cannot be read", DAMAGED):
+        with without_panics(), library_errors(FILE, "cannot be read", DAMAGED):
             self.backend = Backend.from_str(data.decode("utf-8-sig"))
             # a file may ask for texts to be cut or filled up, which no caller of `encode` expects
             self.backend.no_truncation()
             self.backend.no_padding()
             self._vocab_size = 1 + max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1)
             added = self.backend.get_added_tokens_decoder().items()
+            try_backend(self.backend)
         self._special = {token.content: id for id, token in added if token.special}
         self._set_special()
         model = str(self._model.get("type", "BPE"))
@@ -76,7 +76,7 @@ class HuggingFaceTokenizer(Tokenizer):
     @property
     def merges(self) -> list[tuple[str, str]]:
         """The pairs that BPE merges, in order; empty for other models."""
-        return [(first, second) for first, second in map(_pair, self._model.get("merges") or [])]
+        return [(first, second) for first, second in map(pair, self._model.get("merges") or [])]
 
     def encode(self, text: str) -> list[int]:
         with library_errors("text", "cannot be encoded", INCOMPLETE):
@@ -195,17 +195,6 @@ def without(special: Iterable[str], text: str) -> list[str]:
     return [part for part in re.split("|".join(names), text) if part] if names else [text]
 
 
-def _pair(merge: str | Sequence[str]) -> Sequence[str]:
-    """A merge, which older files write as one string."""
-    return merge.split(" ", 1) if isinstance(merge, str) else merge
-
-
-def _are_pairs(merges: Sequence[object]) -> bool:
-    """Whether the merges are well formed; where not, the library says so itself."""
-    listed = all(isinstance(merge, list) and [type(part) for part in merge] == [str, str] for merge in merges)
-    return listed or all(isinstance(merge, str) and " " in merge for merge in merges)
-
-
 def _leading_id(processor: Mapping[str, Any] | None) -> int | None:
     """The id that a post-processor puts before every text."""
     match processor:
@@ -217,19 +206,6 @@ def _leading_id(processor: Mapping[str, Any] | None) -> int | None:
             ids = special.get(name, {}).get("ids", [])
             return ids[0] if ids else None
     return None
-
-
-def _check_definition(definition: Mapping[str, Any]) -> None:
-    """Refuse what would crash the library, and this process with it."""
-    match definition.get("model"):
-        case {"continuing_subword_prefix": str(prefix), "merges": [*merges]} if prefix and _are_pairs(merges):
-            if not all(_pair(merge)[1].startswith(prefix) for merge in merges):
-                cause = f"a merge's second part lacks the prefix {prefix!r}"
-                raise DataError(f"{FILE}: model.merges", cause, DAMAGED)
-        case {}:
-            pass
-        case _:
-            raise DataError(f"{FILE}: model", "is missing", DAMAGED)
 
 
 KINDS = (HuggingFaceTokenizer,)

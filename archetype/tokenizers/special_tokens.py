@@ -10,7 +10,7 @@ from archetype.errors import DataError
 from archetype.io.atomic import write_json
 from archetype.io.files import read_json
 from archetype.tokenizers.files import Flag, validated
-from archetype.tokenizers.tokenizer import Tokenizer
+from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 
 CONFIG = "tokenizer_config.json"
 MAP = "special_tokens_map.json"
@@ -78,7 +78,7 @@ def apply_config(tokenizer: Tokenizer, config: Mapping[str, Any], id_of: Callabl
         if key not in parsed.model_fields_set:
             continue
         name = getattr(parsed, key)
-        id = None if name is None else id_of(name)
+        id = None if name is None else id_of(check_utf8(name))
         if name is not None and id is None:
             raise DataError(f"{CONFIG}: {key}", f"{name!r} is not in the vocabulary", "do the files belong together?")
         if key in ("cls_token", "bos_token"):

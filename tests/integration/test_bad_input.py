@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import forked
 from tests.integration.conftest import Command
 
 
@@ -199,3 +200,15 @@ def test_wrong_usage(archetype: Command) -> None:
     assert "No such option: --batchh" in refused(archetype, "cost", "gpt2", "--batchh", "2")
     assert "Missing argument" in refused(archetype, "cost")
     assert refused(archetype, "cost", "gpt2", "--dtype", "int3").startswith("dtype: 'int3' is not known; use one of")
+
+
+def test_a_full_disk_or_a_closed_stream_is_no_trace() -> None:
+    program = "import sys; sys.stdout.flush(); {}; sys.argv = ['archetype', 'show', 'gpt2']; import os; " \
+        "from archetype.cli.main import main; main()"  # fmt: skip
+    full = program.format("import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)")
+    answer = forked.run(["python", "-c", full])
+    assert answer.returncode == 2 and answer.stderr.decode().count("\n") == 1, answer.stderr
+    assert b"the output cannot be written: No space left on device" in answer.stderr
+    for name in ("stdout", "stderr"):
+        answer = forked.run(["python", "-c", program.format(f"sys.{name} = None")])
+        assert answer.returncode == 0 and answer.stderr == b"", answer.stderr

@@ -85,3 +85,8 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
     with pytest.raises(DataError, match="cannot be read: Not a directory"):
         read_text(tmp_path / "a" / "b")
+
+
+def test_a_packed_file_out_of_all_proportion_is_not_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"\0" * 2**24) * 8)  # a thousandth of what it holds
+    assert refusal(tmp_path / "a.gz").startswith("unpacks to more than 71 MiB")

@@ -1,0 +1,159 @@
+"""What a tokenizer.json may ask of the library, checked before it is opened there.
+
+The library trusts its files: what it cannot do ends in a panic, which it prints, or in the end of the process. So every
+part is bounded here by what it can make of a text, and tried on one, with what the library prints thrown away.
+"""
+
+import base64
+import binascii
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from archetype.errors import DataError
+from archetype.io.files import DAMAGED
+from archetype.tokenizers.files import library_errors
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+
+FILE = "tokenizer.json"
+STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding")
+MAX_STEP = 2**16  # characters of JSON; published ones have some 5,000
+MAX_GROWTH = 1024  # times that steps may lengthen a text; published ones at most 8 by this count
+CHARSMAP = "precompiled_charsmap"
+# what breaks patterns and tables that are wrong: every sort of character, runs of them, and none at all
+SAMPLES = ("", "Hello, world! don't\r\n\t <s></s> ▁é e\u0301 αβγ 你好 ﬁ 🙂\x00")
+SAMPLES += tuple(f"{character * 40}!{character * 40}zyxcba0\n" for character in "aA1 .\n_é你")
+
+
+def check_definition(definition: Mapping[str, Any]) -> None:
+    """Refuse what would crash the library, and this process with it, or fill its memory.
+
+    Raises:
+        DataError: names the part at fault.
+    """
+    match definition.get("model"):
+        case {"continuing_subword_prefix": str(prefix), "merges": [*merges]} if prefix and _are_pairs(merges):
+            if not all(pair(merge)[1].startswith(prefix) for merge in merges):
+                cause = f"a merge's second part lacks the prefix {prefix!r:.80}"
+                raise DataError(f"{FILE}: model.merges", cause, DAMAGED)
+        case {}:
+            pass
+        case _:
+            raise DataError(f"{FILE}: model", "is missing", DAMAGED)
+    for name in STEPS:
+        steps = [*_steps(definition.get(name))]
+        size = len(json.dumps(definition.get(name))) - sum(len(str(step.get(CHARSMAP, ""))) for step in steps)
+        growth = math.prod(map(_growth, steps))
+        if size > MAX_STEP or growth > MAX_GROWTH:
+            cause = f"has {size:,} characters" if size > MAX_STEP else f"can make a text {growth:,.0f} times as long"
+            raise DataError(f"{FILE}: {name}", cause, DAMAGED)
+        for step in steps:
+            if CHARSMAP in step and not _is_charsmap(step[CHARSMAP]):
+                raise DataError(f"{FILE}: {name}: {CHARSMAP}", "is damaged", DAMAGED)
+
+
+def try_backend(backend: "Backend") -> None:
+    """Encode and decode some texts, so that what the library panics on is refused when it is opened.
+
+    Raises:
+        DataError: it panics; says why in its words.
+    """
+    with library_errors(FILE, "cannot be used", DAMAGED):
+        for text in SAMPLES:
+            with suppress(Exception):  # what is not a panic is about this text: a character without a token
+                backend.decode([0, 1, 1, *backend.encode(text).ids[:100]])
+
+
+@contextmanager
+def without_panics() -> Iterator[None]:
+    """Within this block nothing reaches standard error, on which the library prints its panics."""
+    try:
+        before = os.dup(2)
+    except OSError:  # it is closed
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
+
+
+def pair(merge: str | Sequence[str]) -> Sequence[str]:
+    """A merge, which older files write as one string."""
+    return merge.split(" ", 1) if isinstance(merge, str) else merge
+
+
+def _are_pairs(merges: Sequence[object]) -> bool:
+    """Whether the merges are well formed; where not, the library says so itself."""
+    listed = all(isinstance(merge, list) and [type(part) for part in merge] == [str, str] for merge in merges)
+    return listed or all(isinstance(merge, str) and " " in merge for merge in merges)
+
+
+def _steps(value: Any) -> Iterator[Mapping[str, Any]]:
+    """All mappings within a part of the file."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case {**step}:
+                yield step
+                waiting += step.values()
+            case [*inner]:
+                waiting += inner
+
+
+def _growth(step: Mapping[str, Any]) -> float:
+    """By how much a step can lengthen a text; what is not such a step does not."""
+    match step:
+        case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)}:
+            return max(1.0, len(content) / max(1, len(pattern))) if pattern else 1.0 + len(content)
+        case {"type": "Replace", "content": str(content)}:
+            return 1.0 + len(content) if len(content) > 1 else 1.5  # its pattern may match nothing
+        case {"type": "Prepend", "prepend": str(text)}:
+            return 1.0 + len(text)
+        case {"Sequence": _}:
+            return 1.5  # a post-processor that repeats the text
+    return 1.0
+
+
+def _is_charsmap(value: object) -> bool:
+    """Whether a character map's trie and texts stay within themselves, whatever text is looked up.
+
+    The format is that of Darts (double-array tries, S. Yata): 32-bit units, the children of one at its own place XOR
+    its offset XOR a byte, a leaf's value at its place XOR its offset.
+    """
+    import numpy as np
+
+    try:
+        data = base64.b64decode(value, validate=True) if isinstance(value, str) else b""
+    except (binascii.Error, ValueError):
+        return False
+    size = int.from_bytes(data[:4], "little")
+    if not size or size % 1024 or size > len(data) - 4:
+        return False
+    units = np.frombuffer(data, np.uint32, size // 4, 4).astype(np.int64)
+    texts = data[4 + size :]
+    children = np.arange(len(units)) ^ ((units >> 10) << ((units & 512) >> 6))
+    is_node = units < 2**31
+    is_node[0] = True
+    if (children[is_node] >= len(units)).any():
+        return False
+    values = units[children[is_node & (units & 256 != 0)]] & (2**31 - 1)
+    starts = np.frombuffer(texts + b"\0", np.uint8)
+    return bool((values <= len(texts)).all() and (starts[values] & 0xC0 != 0x80).all() and _is_utf8(texts))
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,204 @@
+"""Generated hostile files: each is refused in one line, in time and within its memory, or read rightly."""
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import archetype
+from archetype.families.llama import llama
+from archetype.families.vit import vit
+from archetype.language_model import LanguageModel
+from archetype.loading import export, save_run
+from archetype.models import build
+from archetype.tokenizers import train_tokenizer
+from tests.helpers import forked
+from tests.helpers.weights import randomize
+from tests.hostile.hostile_files import Class
+from tests.unit.tokenizers.test_chat_template import HOSTILE, WRONG
+
+WORDS = "the cat sat on the mat, and the other cat sat there. " * 20
+MEGABYTES, SECONDS = 500, 2
+CASES, FEW = 72, 5  # of each class: all of them, and those of every run
+PROGRAM = f"""
+import os, resource, signal, sys
+from archetype.cli.main import main
+size = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE") + ({MEGABYTES} << 20)
+resource.setrlimit(resource.RLIMIT_AS, (size, size))
+resource.setrlimit(resource.RLIMIT_CPU, ({SECONDS}, {SECONDS}))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+signal.alarm(60)  # for what waits instead of working
+sys.argv = ["archetype", *sys.argv[1:]]
+main()
+"""
+
+
+def llama_folder(folder: Path) -> None:
+    tokenizer = train_tokenizer("byte_bpe", WORDS, 280)
+    spec = llama(num_layers=1, d_model=16, num_heads=4, num_kv_heads=2, d_ff=12, vocab_size=300, context_length=256)
+    export(LanguageModel(spec, randomize(build(spec)), tokenizer), folder)
+
+
+def sharded_folder(folder: Path) -> None:
+    spec = llama(num_layers=1, d_model=16, num_heads=4, d_ff=12, vocab_size=300, context_length=64)
+    lm = LanguageModel(spec, randomize(build(spec)), train_tokenizer("byte_bpe", WORDS, 280))
+    export(lm, folder, shard_bytes=4096)
+
+
+def run_folder(folder: Path) -> None:
+    spec = llama(num_layers=1, d_model=16, num_heads=4, d_ff=12, vocab_size=300, context_length=64)
+    save_run(LanguageModel(spec, randomize(build(spec)), train_tokenizer("byte_bpe", WORDS, 280)), folder)
+
+
+def vit_folder(folder: Path) -> None:
+    spec = vit(num_layers=1, d_model=8, num_heads=2, patch_size=2, image_size=4, num_classes=3)
+    save_run(LanguageModel(spec, randomize(build(spec))), folder)
+    np.savez(folder / "images.npz", images=np.zeros((5, 3, 4, 4), np.float32), labels=np.arange(5))
+
+
+def sentencepiece_folder(folder: Path) -> None:
+    import sentencepiece
+
+    folder.mkdir()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([WORDS] * 5), model_prefix=str(folder / "tokenizer"), vocab_size=40,
+        hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+
+
+def tiktoken_folder(folder: Path) -> None:
+    import base64
+
+    folder.mkdir()
+    tokens = [bytes([byte]) for byte in range(256)] + [b"th", b"the", b" the"]
+    lines = [f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(tokens)]
+    (folder / "tokenizer.tiktoken").write_text("".join(lines))
+    (folder / "tiktoken.json").write_text(json.dumps({"pattern": r"\w+|\W", "special_tokens": {"<|end|>": 259}}))
+
+
+def texts_folder(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "text.txt").write_text(WORDS)
+    spec = llama(num_layers=1, d_model=8, num_heads=2, d_ff=8, vocab_size=300, context_length=16)
+    data = {"tokenizer": "bytes", "text": ["text.txt"]}
+    recipe = {"spec": spec.dump(), "data": data, "batch_size": 2, "steps": 1, "sequence_length": 8}
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    (folder / "spec.json").write_text(json.dumps(archetype.load_spec("deepseek-v2-tiny").dump()))
+    (folder / "spec.yaml").write_text(json.dumps(archetype.load_spec("mamba-tiny").dump()))
+
+
+GENERATE = ("generate", "{}", "hello", "--max-new-tokens", "1")
+ENCODE = ("tokenizer", "encode", "{}", "hello the cat")
+FOLDERS = {
+    "llama": llama_folder, "sharded": sharded_folder, "run": run_folder, "vit": vit_folder, "texts": texts_folder,
+    "sentencepiece": sentencepiece_folder, "tiktoken": tiktoken_folder,
+}  # fmt: skip
+TEMPLATES = tuple({**HOSTILE, **WRONG}.values())
+# class: the folder, the file, the command, and further contents
+CLASSES: dict[str, tuple[str, str, tuple[str, ...], tuple[str | bytes, ...]]] = {
+    "spec json": ("texts", "spec.json", ("cost", "{}/spec.json"), ()),
+    "spec yaml": ("texts", "spec.yaml", ("cost", "{}/spec.yaml"), ()),
+    "recipe": ("texts", "recipe.json", (
+        "train", "--recipe", "{}/recipe.json", "--to", "{}/run", "--steps", "1", "--batch-size", "2"), ()),
+    "text": ("texts", "text.txt", ("tokenizer", "train", "--kind", "characters", "--text", "{}/text.txt",
+        "--to", "{}/tokenizer"), ()),
+    "packed text": ("texts", "text.gz", ("tokenizer", "train", "--kind", "characters", "--text", "{}/text.gz",
+        "--to", "{}/tokenizer"), ()),
+    "config": ("llama", "config.json", ("show", "{}"), ()),
+    "weights": ("llama", "model.safetensors", GENERATE, ()),
+    "index": ("sharded", "model.safetensors.index.json", GENERATE, (
+        json.dumps({"weight_map": {"lm_head.weight": "s" * 5000}}),)),
+    "generation": ("llama", "generation_config.json", GENERATE, ()),
+    "tokenizer json": ("llama", "tokenizer.json", ENCODE, ()),
+    "tokenizer config": ("llama", "tokenizer_config.json", ENCODE, (
+        json.dumps({"chat_template": [{"name": ["default"], "template": "x"}]}),)),
+    "sentencepiece": ("sentencepiece", "tokenizer.model", ENCODE, ()),
+    "tiktoken": ("tiktoken", "tokenizer.tiktoken", ENCODE, ()),
+    "tiktoken companion": ("tiktoken", "tiktoken.json", ENCODE, ()),
+    "chat template": ("llama", "chat_template.jinja", (*GENERATE, "--chat"), TEMPLATES),
+    "images": ("vit", "images.npz", ("classify", "{}", "{}/images.npz"), ()),
+    "run spec": ("run", "spec.yaml", GENERATE, ()),
+    "run weights": ("run", "model.safetensors", GENERATE, ()),
+    "gguf": ("texts", "model.gguf", ("generate", "{}/model.gguf", "hello"), (b"GGUF\3\0\0\0" + b"\xff" * 40,)),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A sound folder of each sort."""
+    place = tmp_path_factory.mktemp("sound")
+    for name, write in FOLDERS.items():
+        write(place / name)
+    return {name: place / name for name in FOLDERS}
+
+
+def fault(kind: Class, place: Path, number: int) -> str | None:
+    """What is wrong with the answer to one case; None where it is refused or read."""
+    folder = place / str(number)
+    shutil.copytree(kind.sound, folder)
+    kind.spoil(folder, number)
+    command = [part.replace("{}", str(folder)) for part in kind.command]
+    environment = {"HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
+    answer = forked.run(["python", "-c", PROGRAM, *command], environment, cwd=folder)
+    shutil.rmtree(folder)
+    error = answer.stderr.decode(errors="replace")
+    line = error.removeprefix("archetype: ").removesuffix("\n")
+    if answer.returncode == 0 and "Traceback" not in error:
+        return None
+    if answer.returncode == 2 and len(line) <= 300 and "\n" not in line:
+        return None
+    return f"{number}: status {answer.returncode}, {len(line)} characters: ... {line[-300:]}"
+
+
+def faults(kind: Class, place: Path, numbers: range) -> list[str]:
+    """Of some cases, two at a time."""
+    forked.server()  # once, and not by two threads
+    with ThreadPoolExecutor(2) as pool:
+        return [one for one in pool.map(partial(fault, kind, place), numbers) if one is not None]
+
+
+def of(name: str, sound: dict[str, Path]) -> Class:
+    folder, file, command, texts = CLASSES[name]
+    return Class(sound[folder], file, command, texts)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_some_hostile_files_of_each_class_are_refused_or_read(
+    name: str, sound: dict[str, Path], tmp_path: Path
+) -> None:
+    kind = of(name, sound)
+    numbers = range(len(kind.specials), len(kind.specials) + FEW)
+    assert faults(kind, tmp_path, numbers) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLASSES)
+def test_hostile_files_of_each_class_are_refused_or_read(name: str, sound: dict[str, Path], tmp_path: Path) -> None:
+    assert len(CLASSES) * CASES >= 900
+    kind = of(name, sound)
+    assert faults(kind, tmp_path, range(len(kind.specials) + CASES)) == []
+
+
+def test_what_is_no_file_is_refused(sound: dict[str, Path], tmp_path: Path) -> None:
+    """A pipe, a folder, nothing, a device, ...: as a text, which any other file is read like."""
+    kind = of("text", sound)
+    assert faults(kind, tmp_path, range(len(kind.specials))) == []
+
+
+def test_limits_and_judgement_would_tell(sound: dict[str, Path], tmp_path: Path) -> None:
+    """The control: sound files are read, and too much time, too much memory and a trace are faults."""
+    for name in CLASSES:
+        kind = of(name, sound)
+        if (kind.sound / kind.file).exists():
+            command = [part.replace("{}", str(kind.sound)) for part in kind.command if part != "--chat"]
+            command = [part.replace(f"{kind.sound}/run", str(tmp_path / name)) for part in command]
+            command = [part.replace(f"{kind.sound}/tokenizer", str(tmp_path / name)) for part in command]
+            answer = forked.run(["python", "-c", PROGRAM, *command], cwd=kind.sound)
+            assert answer.returncode == 0, (name, answer.stderr)
+    for work in ("while True: pass", "'x' * 10**9", "1 / 0"):
+        answer = forked.run(["python", "-c", PROGRAM.replace("\nmain()", f"\n{work}")])
+        assert answer.returncode not in (0, 2), work
