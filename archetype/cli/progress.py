@@ -1,7 +1,7 @@
 """A training run as a person watches it: one live line on a terminal, a line now and then elsewhere."""
 
 import time
-from typing import Self
+from typing import Any, Self
 
 import typer
 from rich.console import Console

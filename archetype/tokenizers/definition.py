@@ -26,7 +26,7 @@ MAX_STEP = 2**16  # characters of JSON; published ones have some 5,000
 MAX_GROWTH = 1024  # times that steps may lengthen a text; published ones at most 8 by this count
 CHARSMAP = "precompiled_charsmap"
 # what breaks patterns and tables that are wrong: every sort of character, runs of them, and none at all
-SAMPLES = ("", "Hello, world! don't\r\n\t <s></s> ▁é e\u0301 αβγ 你好 ﬁ 🙂\x00")
+SAMPLES: tuple[str, ...] = ("", "Hello, world! don't\r\n\t <s></s> ▁é e\u0301 αβγ 你好 ﬁ 🙂\x00")
 SAMPLES += tuple(f"{character * 40}!{character * 40}zyxcba0\n" for character in "aA1 .\n_é你")
 
 
@@ -102,12 +102,12 @@ def _steps(value: Any) -> Iterator[Mapping[str, Any]]:
     """All mappings within a part of the file."""
     waiting = [value]
     while waiting:
-        match waiting.pop():
-            case {**step}:
-                yield step
-                waiting += step.values()
-            case [*inner]:
-                waiting += inner
+        part = waiting.pop()
+        if isinstance(part, dict):
+            yield part
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
 
 
 def _growth(step: Mapping[str, Any]) -> float:

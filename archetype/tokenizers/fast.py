@@ -11,7 +11,8 @@ from archetype.io.atomic import write_json
 from archetype.io.files import read_json
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.characters import CharacterTokenizer
-from archetype.tokenizers.hugging_face import FILE, byte_of_character
+from archetype.tokenizers.definition import FILE
+from archetype.tokenizers.hugging_face import byte_of_character
 from archetype.tokenizers.sentencepiece import BPE, UNIGRAM, ModelSettings, SentencePieceTokenizer
 from archetype.tokenizers.special_tokens import CONFIG
 from archetype.tokenizers.tokenizer import SPACE, Tokenizer
