@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from archetype.errors import ArchetypeError, CheckpointError
+from archetype.errors import ArchetypeError, CheckpointError, SpecErrors
 from archetype.families import FAMILIES, Family, InferenceReport
 from archetype.families.as_read import KeysAsRead, family_as_read
 from archetype.families.rules import Rule
@@ -86,7 +86,8 @@ def read_origin(folder: Path) -> Origin:
         origin = Origin.model_validate(read_mapping(file))
         origin.open_family()
     except ArchetypeError as error:
-        raise error if error.place.startswith(str(file)) else error.at(str(file)) from None
+        damage = error.errors[0] if isinstance(error, SpecErrors) else error
+        raise damage if damage.place.startswith(str(file)) else damage.at(str(file)) from None
     except ValidationError as error:
         first = error.errors()[0]
         place = f"{file}: {'.'.join(map(str, first['loc']))}"

@@ -25,7 +25,7 @@ Written by `python -m archetype.spec.describe`; `archetype explain KIND` prints 
 """
 
 
-def summary(cls: type[Spec]) -> str:
+def description(cls: type[Spec]) -> str:
     """A class's docstring without its attributes."""
     return inspect.cleandoc(cls.__doc__ or "").partition("Attributes:")[0].strip()
 
@@ -37,13 +37,13 @@ def field_descriptions(cls: type[Spec]) -> dict[str, str]:
         section = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
         for name, text in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE):
             texts[name] = " ".join(text.split())
-    kind = {"kind": f"names it: {summary(cls).partition('.')[0].partition(chr(10))[0]}."}
+    kind = {"kind": f"names it: {description(cls).partition('.')[0].partition(chr(10))[0]}."}
     return {name: text for name, text in (kind | texts).items() if name in cls.model_fields}
 
 
 def add_descriptions(schema: dict[str, Any], cls: type[Spec]) -> None:
     """Say in the JSON Schema of a class what it is and what its fields mean."""
-    schema["description"] = summary(cls)
+    schema["description"] = description(cls)
     for name, text in field_descriptions(cls).items():
         schema["properties"][name]["description"] = text
 
@@ -75,7 +75,7 @@ def explain(kind: str) -> str:
 def entry(role: str, cls: type[Spec], heading: str = "") -> str:
     """One kind as text."""
     name = cls.model_fields["kind"].default if "kind" in cls.model_fields else cls.__name__
-    lines = [f"{heading}{name} ({role})", "", summary(cls)]
+    lines = [f"{heading}{name} ({role})", "", description(cls)]
     texts = field_descriptions(cls)
     fields = {name: field for name, field in cls.model_fields.items() if name != "kind"}
     if fields:

@@ -132,7 +132,10 @@ def test_what_is_added_by_every_content_is_shrunk() -> None:
         cross_attention=spec.Attention(num_heads=4),
         feedforward=experts,
     )
-    stacks = {side: spec.Stack(layers=spec.repeat(2, block.replace(**of))) for side, of in SIDES.items()}
+    end = spec.NoNorm()
+    stacks = {
+        side: spec.Stack(layers=spec.repeat(2, block.replace(**of)), final_norm=end) for side, of in SIDES.items()
+    }
     model = spec.EncoderDecoder(
         vocab_size=VOCAB, context_length=64, d_model=D, initialization=spec.GPT2Initialization(std=0.05), **stacks
     )

@@ -60,7 +60,7 @@ UNKNOWN_KEYS = [
     ((*LAYER, "wiring", "shared_norm"), "layers[3].wiring.shared_norm: is not a known key; use one of kind, norm"),
     (("head", "tyed"), "head.tyed: is not a known key; did you mean tied?"),
     (("embedding", "zzz"),
-     "embedding.zzz: is not a known key; use one of position, scale, num_token_types, norm, dropout"),
+     "embedding.zzz: is not a known key; use one of position, scale, num_token_types, norm, norm_first, dropout"),
     ((7,), "7: is not a known key; use one of version, name, kind, vocab_size, context_length, "
      "d_model, embedding, layers, final_norm, head, initialization"),
 ]  # fmt: skip
