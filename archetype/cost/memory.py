@@ -103,18 +103,13 @@ class MemoryCost:
         """The most bytes that a training step holds.
 
         Gradients come into being while activations go. So the peak is either where backward begins, with weights,
-        moments and all activations, or in the optimizer's step, with gradients and two temporary copies of the
-        largest tensor.
+        moments and all activations, or in the optimizer's step, with gradients and no activation.
 
         Args:
             activations: held where backward begins, as `SavedActivations` says.
         """
         copy = self.num_parameters * FLOAT32
-        return max(3 * copy + activations, 4 * copy + 2 * self._largest_tensor * FLOAT32)
-
-    @cached_property
-    def _largest_tensor(self) -> int:
-        return max((row.parameters // row.layers for row in self._rows), default=0)
+        return max(3 * copy + activations, 4 * copy)
 
     def state(self, batch: int, length: int) -> int:
         """Of the state of `batch` rows with room for `length` tokens each; of a source too, where there is one."""

@@ -42,7 +42,7 @@ def test_a_report_draws_itself_in_terminal_and_notebook(monkeypatch: pytest.Monk
     report = cost_report(spec.assign(families.preset("mixtral-8x7b"), ["name=<script>"]), length=64)
     html = report._repr_html_()
     shown = cells(html)
-    assert {"lm_head", "46,702,792,704", "12,879,925,248", "training memory"} <= set(shown)
+    assert {"lm_head", "46,702,792,704", "12,879,925,248", "training peak"} <= set(shown)
     text = str(report)
     assert repr(report) == text and all(cell in text for cell in shown)
     assert "<script" not in html and "http" not in html and "src=" not in html

@@ -1,6 +1,7 @@
 """Activations: what is counted is what autograd saves."""
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -105,10 +106,10 @@ def test_recomputed_blocks_save_their_inputs_and_one_block_at_a_time() -> None:
 class LiveBytes(TorchDispatchMode):
     """Counts the bytes of all storages that operations return, for as long as they live, and the most at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self.live = self.peak = 0
-        self.known: set[int] = set()
+        self.known = {tensor.untyped_storage()._cdata for tensor in before}
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = operation(*args, **(kwargs or {}))
@@ -127,7 +128,7 @@ class LiveBytes(TorchDispatchMode):
 def measured_peak(model: spec.Decoder, batch: int, length: int, compute_dtype: ComputeType) -> int:
     """The most bytes that a training step holds, as `take_step` goes: forward, backward, clipping, AdamW."""
     built = build(model).train()
-    optimizer = torch.optim.AdamW(built.parameters())
+    optimizer = torch.optim.AdamW(built.parameters(), fused=True)
     tokens = torch.zeros(batch, length + 1, dtype=torch.long)
 
     def step() -> None:
@@ -139,7 +140,8 @@ def measured_peak(model: spec.Decoder, batch: int, length: int, compute_dtype: C
         optimizer.zero_grad(set_to_none=True)
 
     step()  # the moments come into being
-    with LiveBytes() as counter:
+    moments = (value for state in optimizer.state.values() for value in state.values())
+    with LiveBytes([*built.parameters(), *moments]) as counter:
         step()
     return 12 * sum(parameter.numel() for parameter in built.parameters()) + counter.peak
 

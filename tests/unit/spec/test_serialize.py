@@ -91,8 +91,8 @@ def test_biases_that_agree_are_one_word() -> None:
         ("a.yaml", b"[" * 2_000_000, "{file}:1:101: is not YAML: it is nested deeper than 100 levels; fix that line"),
         ("a.yaml", b"a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a, *a]\n" + b"".join(
             b"%c: &%c [" % (name, name) + b", ".join([b"*%c" % (name - 1)] * 10) + b"]\n" for name in b"cdefg"),
-         "{file}:6:9: is not YAML: it holds more than 200,000 items; fix that line"),
-        ("a.yaml", b"- 1\n" * 300_000, "{file}:199999:3: is not YAML: it holds more than 200,000 items; fix that line"),
+         "{file}:6:12: is not YAML: it holds more than 200,000 items; fix that line"),
+        ("a.yaml", b"- 1\n" * 300_000, "{file}:200000:3: is not YAML: it holds more than 200,000 items; fix that line"),
         ("a.yaml", b"&a [*a]", "{file}:1:5: is not YAML: found undefined alias 'a'; fix that line"),
         ("a.yaml", b"a: 1\n---\nb: 2", "{file}: is not YAML: it holds several documents; check the file"),
         ("a.json", b"[" * 100_000, "{file}: is not JSON: maximum recursion depth exceeded while decoding a JSON array "
