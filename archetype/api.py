@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from archetype.language_model import LanguageModel
     from archetype.models import Model
     from archetype.spec import ModelSpec
+    from archetype.training.metrics import Event
 
 
 def load_spec(source: Source) -> ModelSpec:
@@ -104,6 +105,73 @@ def load(
     from archetype.loading import load
 
     return load(folder, dtype_of(dtype) if isinstance(dtype, str) else dtype, device, allow_pickle, overrides)
+
+
+def train(
+    to: str | Path,
+    text: str | Path | Sequence[str | Path] = (),
+    spec: Source | None = None,
+    start_from: str | Path | None = None,
+    recipe: str | Path | None = None,
+    steps: int | None = None,
+    minutes: float | None = None,
+    batch_size: int | None = None,
+    sequence_length: int | None = None,
+    learning_rate: float | None = None,
+    tokenizer: str | None = None,
+    vocab_size: int | None = None,
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+    device: str | torch.device = "auto",
+    force: bool = False,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> LanguageModel:
+    """Train a model and load it; what is not given is chosen to fit the text, or stands in the recipe.
+
+    Args:
+        to: the run directory to create; `archetype train --resume` goes on with it after an interruption.
+        text: UTF-8 files, folders or patterns.
+        spec: anything that `load_spec` takes (default: a small decoder).
+        start_from: a model whose weights and tokenizer to begin with, as `load` takes it.
+        recipe: a recipe file; the other arguments replace what it says.
+        steps: optimizer steps.
+        minutes: about how long, in place of steps.
+        batch_size: rows a step.
+        sequence_length: tokens of a row.
+        learning_rate: the peak of the schedule.
+        tokenizer: a kind to be trained, such as "byte_bpe", or a folder.
+        vocab_size: of a tokenizer that is trained.
+        overrides: assignments path=value to any field of the recipe; spec.PATH edits the specification.
+        seed: of weights, order and dropout.
+        device: auto, cpu, cuda:N or mps.
+        force: train even if a step is expected to take more memory than is free.
+        on_event: is called with every step, evaluation, checkpoint and notice.
+
+    Raises:
+        ArchetypeError: parts of the recipe do not belong together, or the data cannot be used.
+        KeyboardInterrupt: Ctrl-C was pressed; the run was saved, and can be resumed.
+    """
+    from archetype.loading import load, open_pretrained
+    from archetype.nn.device import resolve_device
+    from archetype.spec import Spec
+    from archetype.training import setup
+    from archetype.training.defaults import Budget, assemble
+    from archetype.training.loop import run
+
+    texts = [text] if isinstance(text, str | Path) else text
+    fields = {
+        "spec": spec.dump() if isinstance(spec, Spec) else str(spec) if isinstance(spec, Path) else spec,
+        "data.text": tuple(map(str, texts)) or None,
+        "data.tokenizer": tokenizer, "data.vocab_size": vocab_size, "steps": steps, "batch_size": batch_size,
+        "sequence_length": sequence_length, "optimizer.learning_rate": learning_rate, "seed": seed,
+    }  # fmt: skip
+    pretrained = None if start_from is None else open_pretrained(Path(start_from), fields)
+    budget = Budget(minutes=minutes)
+    chosen, _ = assemble(None if recipe is None else Path(recipe), fields, overrides, budget)
+    state = setup.start(Path(to), chosen, resolve_device(device), None, force, budget, pretrained)
+    if run(state, on_event) is not None:
+        raise KeyboardInterrupt
+    return load(Path(to))
 
 
 def export(

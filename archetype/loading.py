@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ from archetype.runs.directory import Run, read_run_model, write_run_spec, write_
 from archetype.runs.origin import read_origin, write_origin
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template, write_template
+from archetype.training.setup import Pretrained
 
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())  # silent unless the program configures logging
@@ -89,6 +91,22 @@ def save_run(lm: LanguageModel, folder: Path) -> None:
             lm.tokenizer.save(run.tokenizer_folder)
         if lm.template is not None:
             write_template(lm.template, run.tokenizer_folder)
+
+
+def open_pretrained(folder: Path, fields: dict[str, Any]) -> Pretrained:
+    """A model to train further, whose specification and tokenizer become those of the `fields` of a recipe.
+
+    Raises:
+        SpecError: the fields have a specification or a tokenizer already.
+    """
+    for name in ("spec", "data.tokenizer", "data.vocab_size"):
+        if fields.get(name) is not None:
+            raise SpecError(name, "stands beside a model that brings its own", "leave out one of them")
+    lm = load(folder)
+    fields["spec"] = lm.spec.dump()
+    if lm.tokenizer is not None:
+        fields["data.tokenizer"] = str(folder)
+    return Pretrained(str(folder), lm.model, lm.tokenizer, partial(save_run, lm))
 
 
 def export(

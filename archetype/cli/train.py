@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from archetype.cli.options import Json, OptionalOutput, complete_presets
-from archetype.cli.output import console, print_json
+from archetype.cli.output import print_json
 from archetype.cli.progress import raise_if_interrupted, run_with_progress
 
 CHOSEN = "[default: chosen to fit the text]"
@@ -68,6 +68,7 @@ def train(
 ) -> None:
     """Train a model on text, pairs of texts or images; writes a run directory."""
     from archetype.errors import SpecError
+    from archetype.loading import open_pretrained
     from archetype.nn.device import resolve_device
     from archetype.training import setup
     from archetype.training.defaults import Budget, assemble
@@ -104,9 +105,8 @@ def train(
         chosen, said = assemble(recipe, fields | {"steps": steps}, assignments or [], budget)
         if to is None:
             raise SpecError("--to", "is missing", "name the run directory to create")
-        if said:
-            console(stderr=True).print(f"chosen: {said}", markup=False, soft_wrap=True)
         state = setup.start(to, chosen, resolve_device(device), None, force, budget, pretrained)
+        state.notes = (*([f"chosen: {said}"] if said else []), *state.notes)
     interrupted = run_with_progress(state)
     if as_json:
         from archetype.training.metrics import read
@@ -114,22 +114,3 @@ def train(
         measured = read(state.run.metrics_file)
         print_json({"run": str(state.run.folder), "step": state.step, "last": measured[-1] if measured else None})
     raise_if_interrupted(state, interrupted)
-
-
-def open_pretrained(folder: Path, fields: dict[str, Any]) -> Any:
-    """The model of `--from`; its specification and tokenizer become those of the recipe."""
-    from functools import partial
-
-    from archetype.errors import SpecError
-    from archetype.loading import load, save_run
-    from archetype.training.setup import Pretrained
-
-    for name in ("spec", "data.tokenizer", "data.vocab_size"):
-        if fields[name] is not None:
-            flag = f"--{name.rpartition('.')[2].replace('_', '-')}"
-            raise SpecError(flag, "stands beside --from, which brings its own", "leave out one of them")
-    lm = load(folder)
-    fields["spec"] = lm.spec.dump()
-    if lm.tokenizer is not None:
-        fields["data.tokenizer"] = str(folder)
-    return Pretrained(str(folder), lm.model, lm.tokenizer, partial(save_run, lm))

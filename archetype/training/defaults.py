@@ -12,7 +12,7 @@ from archetype.convert.source import open_spec
 from archetype.cost import cost_report
 from archetype.errors import ArchetypeError
 from archetype.io.yaml import read_mapping
-from archetype.spec import CausalSpec, ModelSpec, assign
+from archetype.spec import CausalSpec, EncoderDecoder, ModelSpec, assign
 from archetype.spec.edit import put
 from archetype.training.datasets import expand
 from archetype.training.objectives.base import Objective
@@ -131,7 +131,8 @@ def _choose_for_text(choose: Any, data: dict[str, Any], spec: ModelSpec, size: i
     """Choose for so many bytes of text: tokenizer, vocabulary, length, steps and learning rate."""
     vocab_size = getattr(spec, "vocab_size", MAX_VOCAB_SIZE)
     room = vocab_size if isinstance(spec, CausalSpec) else vocab_size - 200  # for the mask, or a span's sentinels
-    choose("data.tokenizer", "byte_bpe" if room > 300 else "bytes")
+    small = "characters" if isinstance(spec, EncoderDecoder) else "bytes"  # which leave no room for sentinels
+    choose("data.tokenizer", "byte_bpe" if room > 300 else small)
     if data["data"]["tokenizer"] == "byte_bpe":
         choose("data.vocab_size", min(room, MAX_VOCAB_SIZE, max(300, size // 200)))
     num_tokens = size if data["data"]["tokenizer"] in ("bytes", "characters") else size // 4

@@ -1,0 +1,173 @@
+"""What is chosen where nothing is said fits together; budgets become steps; models are trained further."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import archetype
+from archetype.errors import ArchetypeError, SpecError
+from archetype.language_model import LanguageModel
+from archetype.loading import load, open_pretrained, save_run
+from archetype.runs.directory import Run, read_run_model
+from archetype.training.datasets import expand
+from archetype.training.defaults import Budget, assemble
+from archetype.training.loop import run
+from archetype.training.metrics import Evaluated, Event, Notice, Step
+from archetype.training.optimizers import AdamW
+from archetype.training.recipe import Recipe
+from archetype.training.schedules import Cosine
+from archetype.training.setup import resume, start
+
+CPU = torch.device("cpu")
+
+
+def texts_of(events: list[Event]) -> list[str]:
+    return [event.text for event in events if isinstance(event, Notice)]
+
+
+def test_a_text_alone_is_enough(tmp_path: Path, text_file: Path) -> None:
+    for name, size, said in (
+        ("short", 300, "spec llama-tiny, tokenizer bytes, sequence_length 100, batch_size 16, steps 200, "
+         "learning_rate 0.006, warmup_steps 20, evaluate_every 50"),
+        ("long", 8_000, "spec llama-tiny, tokenizer bytes, batch_size 16, steps 200, learning_rate 0.006, "
+         "warmup_steps 20, evaluate_every 50"),
+    ):  # fmt: skip
+        file = tmp_path / f"{name}.txt"
+        file.write_text(text_file.read_text()[:size])
+        recipe, chosen = assemble(None, {"data.text": (str(file),)})
+        assert chosen == said
+        assert start(tmp_path / name, recipe, CPU).recipe.steps == 200
+    for spec in ("gpt2-tiny", "bert-tiny", "t5-tiny", "mamba-tiny", "megabyte-tiny", "transformer-tiny"):
+        recipe, _ = assemble(None, {"data.text": (str(tmp_path / "long.txt"),), "spec": spec})
+        assert start(tmp_path / spec, recipe, CPU).objective.num_validation_batches > 0
+
+
+def test_what_is_said_is_not_chosen(tmp_path: Path, text_file: Path) -> None:
+    fields = {"data.text": (str(text_file),), "steps": 50, "optimizer.learning_rate": 0.5, "schedule.warmup_steps": 7}
+    recipe, chosen = assemble(None, fields, ["evaluate_every=9", "batch_size=3", "data.tokenizer=characters"])
+    assert (recipe.steps, recipe.optimizer.learning_rate, recipe.evaluate_every) == (50, 0.5, 9)
+    assert isinstance(recipe.schedule, Cosine) and recipe.schedule.warmup_steps == 7
+    assert chosen == "spec llama-tiny"
+    (tmp_path / "recipe.yaml").write_text("steps: 40\n")
+    recipe, chosen = assemble(tmp_path / "recipe.yaml", fields | {"steps": None})
+    assert (recipe.steps, recipe.evaluate_every, chosen) == (40, 250, "")  # a recipe's defaults are fixed
+
+
+def test_assignments_edit_the_specification_of_a_recipe(recipe: Recipe, tmp_path: Path) -> None:
+    edited, _ = assemble(None, {"spec": "gpt2-tiny"}, ["spec.num_layers=3", "spec.layers[*].dropout=0.2", "steps=9"])
+    spec = archetype.load_spec(edited.spec)
+    assert spec == archetype.load_spec(edited.spec) and edited.steps == 9
+    assert [block.dropout for block in spec.layers] == [0.2] * 3  # type: ignore[union-attr]
+    data = recipe.dump()
+    edited, _ = assemble(None, {"spec": data["spec"]}, ["spec.layers[1].dropout=0.3"])
+    assert isinstance(edited.spec, dict) and "vocab_size" not in edited.spec  # which the tokenizer still says
+    with pytest.raises(ArchetypeError, match="d_modle: is not a known key; did you mean d_model"):
+        assemble(None, {"spec": "gpt2-tiny"}, ["spec.d_modle=3"])
+
+
+def test_files_folders_and_patterns(tmp_path: Path) -> None:
+    for name in ("a.txt", "b/c.md", "b/d.txt", "b/e.py", "z.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    found = expand([str(tmp_path / "z.txt"), str(tmp_path / "b"), str(tmp_path / "*.txt"), str(tmp_path / "**/*.py")])
+    names = [os.path.relpath(file, tmp_path) for file in found]
+    assert names == [
+        "z.txt",
+        "b/c.md",
+        "b/d.txt",
+        "a.txt",
+        "z.txt",
+        "b/e.py",
+    ]
+    for name in ("*.rst", "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(ArchetypeError, match="; name files, or a pattern such as a/"):
+            expand([str(tmp_path / name)])
+
+
+def test_budgets_become_steps_and_settings_that_fit(tmp_path: Path, recipe: Recipe) -> None:
+    plain = start(tmp_path / "plain", recipe, CPU)
+    step = archetype.cost_report(plain.model.spec, 64, 16, "float32").flops["train"]
+    long = recipe.replace(schedule=Cosine(), dtype="float32")
+    for number, (budget, steps) in enumerate(
+        ((Budget(tokens=64 * 16 * 30 + 5), 30), (Budget(flops=50.5 * step), 50), (Budget(tokens=1), 1),
+         (Budget(tokens=64 * 16 * 30, flops=20 * step), 20))
+    ):  # fmt: skip
+        fitted = start(tmp_path / f"{number}", long, CPU, budget=budget).recipe
+        assert fitted.steps == steps
+        assert isinstance(fitted.schedule, Cosine) and fitted.schedule.warmup_steps == steps // 10
+        assert fitted.evaluate_every == min(recipe.evaluate_every, -(-steps // 4))
+    few, many = (start(tmp_path / f"{m}", long, CPU, budget=Budget(minutes=m)).recipe.steps for m in (0.01, 1.0))
+    assert 1 <= few < many
+
+
+def test_a_model_is_trained_further(tmp_path: Path, recipe: Recipe, text_file: Path) -> None:
+    run(start(tmp_path / "first", recipe, CPU), lambda event: None)
+    lm = load(tmp_path / "first")
+    save_run(LanguageModel(lm.spec, lm.model, lm.tokenizer, special={"eos_token_id": 7}), tmp_path / "imported")
+    fields = {"data.text": (str(text_file),), "steps": 3, "batch_size": 8}
+    pretrained = open_pretrained(tmp_path / "imported", fields)
+    state = start(tmp_path / "further", assemble(None, fields)[0], CPU, pretrained=pretrained)
+    weights = state.model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in lm.model.state_dict().items())
+    assert not Run(tmp_path / "further").weights_file.exists()
+    assert all(torch.equal(t, weights[n]) for n, t in read_run_model(Run(tmp_path / "further")).state_dict().items())
+    shutil.rmtree(tmp_path / "imported")
+    resumed, events = resume(tmp_path / "further", CPU), list[Event]()  # before its first step
+    assert run(resumed, events.append) is None
+    assert sum(isinstance(event, Step) for event in events) == 3
+    assert load(tmp_path / "further").special["eos_token_id"] == 7
+    assert not torch.equal(resumed.model.state_dict()["lm_head.weight"], weights["lm_head.weight"])
+    with pytest.raises(SpecError, match="spec: stands beside a model that brings its own; leave out one of them"):
+        open_pretrained(tmp_path / "first", {"spec": "gpt2"})
+
+
+def test_weights_that_are_not_used_are_said(tmp_path: Path, recipe: Recipe) -> None:
+    run(start(tmp_path / "first", recipe, CPU), lambda event: None)
+    source = str(tmp_path / "first")
+    state = start(tmp_path / "second", recipe.replace(spec=source), CPU)
+    (note,) = state.notes
+    assert note == (
+        f"{source} has weights, which are not used: training starts from random ones; --from {source} uses them"
+    )
+    assert start(tmp_path / "third", recipe.replace(spec=f"{source}/spec.yaml"), CPU).notes == ()
+
+
+def test_settings_that_cannot_do_well_are_said_once(tmp_path: Path, recipe: Recipe) -> None:
+    events: list[Event] = []
+    high = recipe.replace(steps=60, optimizer=AdamW(learning_rate=1.0), schedule=Cosine(warmup_steps=1))
+    run(start(tmp_path / "high", high, CPU), events.append)
+    (text,) = texts_of(events)
+    assert text.startswith("the loss of 20 steps, ") and ", is worse than that of guessing, 5.55: a learning" in text
+    assert text.endswith("a learning rate of 1 is too high; stop, and start again with a lower one")
+    events.clear()
+    run(start(tmp_path / "slow", recipe.replace(steps=4, schedule=Cosine(warmup_steps=8)), CPU), events.append)
+    assert texts_of(events) == [
+        "the warm-up of 8 steps is not shorter than the run of 4: the learning rate only rises, to 0.0005 of 0.001; "
+        "use fewer warmup_steps"
+    ]
+    events.clear()
+    run(start(tmp_path / "well", recipe.replace(steps=30, optimizer=AdamW(learning_rate=1e-2)), CPU), events.append)
+    assert texts_of(events) == []
+
+
+def test_a_run_without_its_tokenizer_is_named(tmp_path: Path, recipe: Recipe) -> None:
+    start(tmp_path / "run", recipe, CPU)
+    shutil.rmtree(tmp_path / "run" / "tokenizer")
+    with pytest.raises(ArchetypeError, match="run/tokenizer: is missing; restore the run's tokenizer"):
+        resume(tmp_path / "run", CPU)
+
+
+def test_train_is_a_function(tmp_path: Path, recipe: Recipe, text_file: Path) -> None:
+    events: list[Event] = []
+    overrides = ["spec.num_layers=1", "evaluate_every=2"]
+    lm = archetype.train(tmp_path / "run", text_file, "llama-tiny", steps=4, batch_size=2, overrides=overrides,
+                         sequence_length=16, on_event=events.append)  # fmt: skip
+    assert sum(isinstance(event, Step) for event in events) == 4
+    assert [event.step for event in events if isinstance(event, Evaluated)] == [2, 4, 4]
+    assert len(lm.spec.layers) == 1 and lm.generate("the", max_new_tokens=3)  # type: ignore[union-attr]
+    again = archetype.train(tmp_path / "more", [text_file], start_from=tmp_path / "run", steps=1, batch_size=2)
+    assert again.spec == lm.spec
