@@ -12,9 +12,10 @@ CHOSEN = "[default: chosen to fit the text]"
 
 SECTIONS = {  # of the options, in the help
     "Run": ("recipe", "to", "resume", "allow_changes", "assignments"),
-    "Model and data": ("spec", "from_model", "text", "source", "target", "images", "tokenizer", "vocab_size"),
+    "Model and data": ("spec", "start_from", "text", "source", "target", "images", "tokenizer", "vocab_size"),
     "Optimization": (
-        "steps", "batch_size", "micro_batch_size", "sequence_length", "learning_rate", "warmup_steps", "seed",
+        "steps", "tokens", "flops", "minutes", "patience", "batch_size", "micro_batch_size", "sequence_length",
+        "learning_rate", "warmup_steps", "seed",
     ),
     "Machine": ("dtype", "device", "force"),
 }  # fmt: skip

@@ -10,20 +10,6 @@ from pathlib import Path
 
 from archetype.errors import CheckpointError
 
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(descriptor: int) -> None:
-        os.lseek(descriptor, 2**30, os.SEEK_SET)  # others cannot read what is locked: not the owner's id
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-else:
-    import fcntl
-
-    def _lock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
 FILE = ".lock"
 HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 log = logging.getLogger(__name__)
@@ -68,3 +54,16 @@ def _open(file: Path) -> int:
                 os.write(descriptor, str(os.getpid()).encode())
                 return descriptor
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        os.lseek(descriptor, 2**30, os.SEEK_SET)  # others cannot read what is locked: not the owner's id
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -82,11 +82,11 @@ def test_without_a_verb_there_is_help(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_the_options_of_train_stand_in_sections_once_each() -> None:
     headings = [line for line in run("train", "--help")[0].splitlines() if line.endswith(":") and line[0] != " "]
-    assert headings == ["Run:", "Model and data:", "Optimization:", "Machine:", "Options:"]
+    assert headings == ["Arguments:", "Run:", "Model and data:", "Optimization:", "Machine:", "Options:"]
     from archetype.cli.train import SECTIONS, train
 
     names = [name for section in SECTIONS.values() for name in section]
-    assert len(names) == len(set(names)) and set(inspect.signature(train).parameters) - set(names) == {"as_json"}
+    assert len(names) == len(set(names)) and set(inspect.signature(train).parameters) - set(names) == {"texts", "as_json"}
 
 
 STREAMS = """
