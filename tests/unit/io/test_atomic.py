@@ -156,7 +156,8 @@ def test_a_place_that_cannot_be_is_named_in_one_line(tmp_path: Path, write: Call
     for place in (tmp_path / "file" / "below", tmp_path / ("x" * 300)):
         with pytest.raises(CheckpointError) as caught:
             write(place)
-        assert str(caught.value).startswith(f"{place}: cannot be written: ")
+        assert caught.value.place == str(place) and caught.value.cause.startswith("cannot be written: ")
+        assert "\n" not in str(caught.value) and len(str(caught.value)) <= 300
     assert contents(tmp_path) == {"file": b"mine"}
 
 
