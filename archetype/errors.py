@@ -2,7 +2,6 @@
 
 MAX_LINE = 300  # characters of a line on a terminal
 MAX_MESSAGE = MAX_LINE - len("archetype: ")
-MAX_PLACE, MAX_REMEDY = 100, 80  # of a message that is too long; its cause has the rest
 
 
 class ArchetypeError(Exception):
@@ -21,10 +20,11 @@ class ArchetypeError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        place, cause, remedy = (one_line(part, 2 * MAX_LINE) for part in (self.place, self.cause, self.remedy))
-        if len(place) + len(cause) + len(remedy) > MAX_MESSAGE - len(": ; "):
-            place, remedy = shorten(place, MAX_PLACE), shorten(remedy, MAX_REMEDY)
-            cause = shorten(cause, MAX_MESSAGE - len(place) - len(remedy) - len(": ; "))
+        parts = [one_line(part, 2 * MAX_LINE) for part in (self.place, self.cause, self.remedy)]
+        limit = max(map(len, parts))
+        while sum(min(len(part), limit) for part in parts) > MAX_MESSAGE - len(": ; "):
+            limit -= 1  # the longest are cut first
+        place, cause, remedy = (shorten(part, limit) for part in parts)
         return (f"{place}: {cause}" if place else cause) + (f"; {remedy}" if remedy else "")
 
     def at(self, place: str) -> "ArchetypeError":

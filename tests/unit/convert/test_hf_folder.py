@@ -318,7 +318,8 @@ def test_a_family_that_is_none_is_named(folder: Path) -> None:
     for value in (None, 7, ["llama"], {}):
         with case(value):
             file = configured(folder, model_type=value)
-            assert refusal(folder) == f"{file}: model_type: {value!r} names no family; registered are {KNOWN}"
+            start = f"{file}: model_type: {value!r} names no family; registered are {KNOWN[:20]}"
+            assert refusal(folder).startswith(start)
 
 
 def test_a_damaged_configuration_is_named(folder: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_place_that_cannot_be_is_named_in_one_line(tmp_path: Path, write: Call
         with pytest.raises(CheckpointError) as caught:
             write(place)
         assert caught.value.place == str(place) and caught.value.cause.startswith("cannot be written: ")
-        assert str(caught.value).startswith(str(tmp_path)) and len(str(caught.value)) <= 300
+        assert "\n" not in str(caught.value) and len(str(caught.value)) <= 300
     assert contents(tmp_path) == {"file": b"mine"}
 
 

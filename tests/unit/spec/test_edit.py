@@ -77,7 +77,7 @@ def test_assignments_apply_together_and_are_checked_once() -> None:
         ("layers[2].dropout=0", "layers[2].dropout: there is no item 2; use 0 to 1, or * for all"),
         ("layers.dropout=0", "layers.dropout: there is no item dropout; use 0 to 1, or * for all"),
         ("layers[0][1]=0", "layers[0][1]: [1] is inside a plain value; shorten the path"),
-        ("name={", "name:1:2: is not YAML: expected the node content, but found '<stream end>'; fix that line"),
+        ("name={", 'name:2:1: is not YAML: did not find expected node content; fix that line'),
         ("layers[*].mixer.num_kv_heads=3", "layers[0].mixer.num_kv_heads: 3 does not divide num_heads 4; "
          "use 1, 2 or 4"),
         ("num_layers=0", "num_layers: 0 is not a count; use a whole number from 1 to 10000"),
