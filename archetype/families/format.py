@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from textwrap import shorten
 from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from archetype.errors import CheckpointError
+from archetype.errors import CheckpointError, shorten
 from archetype.families.config import Config
 from archetype.families.rules import Rule
 from archetype.spec import Encoder, EncoderDecoder, ModelSpec, NoHead, VisionEncoder, differences, parse
@@ -109,7 +108,7 @@ class Format:
         return config, [self._inexpressible(*change) for change in changes]
 
     def _inexpressible(self, path: str, value: Any, other: Any) -> CheckpointError:
-        value, other = (shorten(repr(item), SHOWN, placeholder=" ...") for item in (value, other))
+        value, other = (shorten(repr(item), SHOWN) for item in (value, other))
         cause = f"the {self.model_type} format cannot express {value} here (it would read {other})"
         return CheckpointError(path, cause, "change the specification or export to another family")
 

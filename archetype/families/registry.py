@@ -75,7 +75,7 @@ def family_of(config: dict[str, object], place: str = "config.json") -> Family |
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
         cause = f"{model_type!r} names no family"
-        raise CheckpointError(f"{place}: model_type", cause, f"registered are {', '.join(sorted(published()))}")
+        raise CheckpointError(f"{place}: model_type", cause, "`archetype list` names those that are registered")
     family = FAMILIES.get(model_type)
     if family is None or family.published is None:
         return None
@@ -103,4 +103,4 @@ def family_for(model: ModelSpec) -> Family:
     formats = {name: FAMILIES[name].format for name in lacking}
     name = min(lacking, key=lambda name: (bool(formats[name].keys.misfits(model)), len(lacking[name])))
     first = lacking[name][0]
-    raise CheckpointError(place, "no family can express it", f"the nearest is {name}: {first.place}: {first.cause}")
+    raise CheckpointError(place, f"no family can express it; the nearest is {name}: {first.place}: {first.cause}")

@@ -307,6 +307,33 @@ def test_another_specification_is_not_written_under_the_keys_that_were_read(fold
         archetype.export(archetype.load(tmp_path / "run"), tmp_path / "out")
 
 
+def test_long_names_and_values_of_a_folder_are_cut(folder: Path) -> None:
+    """Of keys, types, tensors and shards, for a registered family and for another."""
+    long, config = "x" * 5000, json.loads((folder / "config.json").read_text())
+    changes = [{"model_type": long}, {"hidden_act": long}, {"rope_parameters": long}, {"hidden_size": long},
+               {"architectures": [long]}, {long: 1}, {"rope_parameters": {"rope_type": long}}, {"hidden_act": [long]},
+               {"vocab_size": int("9" * 4000)}, {"model_type": [long]}, {"num_attention_heads": {long: 1}}]  # fmt: skip
+    cases = [({**config, "model_type": kind, **change}, {}) for kind in ("llama", "mystery") for change in changes]
+    cases += [({**config, "model_type": kind}, {f"model.{long}.odd": torch.zeros(2)}) for kind in ("llama", "mystery")]
+    tensors = load_file(folder / "model.safetensors")
+    for values, more in cases:
+        (folder / "config.json").write_text(json.dumps(values))
+        save_file(tensors | more, folder / "model.safetensors")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnknownFamily)
+            try:
+                archetype.load(folder)
+            except ArchetypeError as error:
+                text = str(error).replace(str(folder), "FOLDER")
+                assert "\n" not in text and len(text) <= 300, text
+    (folder / "model.safetensors").unlink()
+    for shard in (long, f"../{long}", f"{long}/x"):
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {long: shard}}))
+        with pytest.raises(CheckpointError) as caught:
+            archetype.load(folder)
+        assert len(str(caught.value).replace(str(folder), "FOLDER")) <= 300
+
+
 def test_llama_cpp_has_no_place_for_it_but_under_a_family_that_it_knows(folder: Path, tmp_path: Path) -> None:
     """The design is Llama's, so that its GGUF is one of Llama."""
     lm = read(folder)

@@ -52,11 +52,12 @@ def test_a_run_directorys_tokenizer_is_found(tmp_path: Path) -> None:
     assert open_tokenizer(tmp_path).kind == "bytes"
 
 
-def test_tokenizer_json_comes_first(tmp_path: Path) -> None:
-    train_tokenizer("bytes", "", None).save(tmp_path)
+def test_our_own_file_comes_before_tokenizer_json_and_that_before_the_others(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(b"not read")
     byte_bpe(tmp_path)
     assert open_tokenizer(tmp_path).kind == "byte_bpe"
+    train_tokenizer("bytes", "", None).save(tmp_path)
+    assert open_tokenizer(tmp_path).kind == "bytes"
 
 
 @pytest.mark.parametrize("token", ["<|endoftext|>", {"content": "<|endoftext|>", "lstrip": False}])
