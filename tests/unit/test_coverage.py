@@ -161,7 +161,7 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def decoder_of(block: spec.Block) -> spec.Decoder:
-    return spec.Decoder(vocab_size=5, context_length=CONTEXT, d_model=4, layers=(block,))
+    return spec.Decoder(vocab_size=5, context_length=CONTEXT, d_model=4, layers=(block,), final_norm=spec.RMSNorm())
 
 
 def with_unknown_norm() -> spec.Decoder:
