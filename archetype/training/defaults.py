@@ -85,10 +85,11 @@ def assemble(
             _put(data, path, value)
     of_spec = [assignment for assignment in assignments if assignment.startswith("spec.")]
     put(data, [assignment for assignment in assignments if assignment not in of_spec])
-    chosen = "" if file else _choose(data, bool(budget))
-    if of_spec:
-        data["spec"] = _edited(data.get("spec", SPEC), [assignment.removeprefix("spec.") for assignment in of_spec])
     try:
+        Recipe.parse(data)  # what is said holds before the rest is chosen
+        chosen = "" if file else _choose(data, bool(budget))
+        if of_spec:
+            data["spec"] = _edited(data.get("spec", SPEC), [assignment.removeprefix("spec.") for assignment in of_spec])
         return Recipe.parse(data), chosen
     except ArchetypeError as error:
         raise error.at(str(file)) if file else error from None
