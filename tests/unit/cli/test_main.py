@@ -86,7 +86,8 @@ def test_the_options_of_train_stand_in_sections_once_each() -> None:
     from archetype.cli.train import SECTIONS, train
 
     names = [name for section in SECTIONS.values() for name in section]
-    assert len(names) == len(set(names)) and set(inspect.signature(train).parameters) - set(names) == {"texts", "as_json"}
+    assert len(names) == len(set(names))
+    assert set(inspect.signature(train).parameters) - set(names) == {"texts", "as_json"}
 
 
 STREAMS = """
