@@ -5,14 +5,17 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, TypeVar, overload
 
+import torch
 from torch import Tensor
 
 from archetype import generate
 from archetype.errors import DataError, SpecError
 from archetype.families import Family
-from archetype.generate import Beam, Pooling, Prediction
+from archetype.generate import Beam, Pooling, Prediction, Score
 from archetype.generate.settings import Sampling, never_written
+from archetype.io.tensors import dtype_of
 from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram, VisionEncoder
+from archetype.nn.device import resolve_device
 from archetype.spec import ModelSpec
 from archetype.table import Table
 from archetype.tokenizers import Tokenizer
@@ -21,9 +24,9 @@ from archetype.tokenizers.chat_template import ChatTemplate, Message
 M = TypeVar("M")
 # What each kind of model is for, in the words of the command line.
 VERBS: dict[type, str] = {
-    Decoder: "generate",
-    NGram: "generate",
-    MegaByte: "generate",
+    Decoder: "generate, score or embed texts",
+    NGram: "generate or score texts",
+    MegaByte: "generate or score texts",
     EncoderDecoder: "translate",
     Encoder: "fill, embed or classify texts",
     VisionEncoder: "classify images",
@@ -164,18 +167,40 @@ class LanguageModel:
         """
         return generate.fill(self._model(Encoder), self._tokenizer(), text, top)
 
-    def embed(self, texts: list[str], pooling: Pooling = "mean", normalized: bool = True) -> Tensor:
-        """Embed texts as vectors, with an encoder.
+    def score(self, text: str, stride: int | None = None, length: int | None = None) -> Score:
+        """How well the model predicts a text: loss per token, perplexity, bits per byte.
+
+        Args:
+            text: of any length.
+            stride: tokens by which a window of `length` moves on (default: half of it).
+            length: tokens of a window (default: the model's context, or less for a large vocabulary).
+        """
+        return generate.score(self._causal_model(), self._tokenizer(), text, stride, length)
+
+    def to(self, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None) -> "LanguageModel":
+        """Move the model to a device, or convert its weights to a type; returns this language model.
+
+        Args:
+            device: cpu, cuda, cuda:N or mps (default: where it is).
+            dtype: such as "bfloat16" or torch.bfloat16 (default: as it is).
+        """
+        self.model.to(device=None if device is None else resolve_device(device), dtype=dtype_of(dtype))
+        return self
+
+    def embed(self, texts: list[str], pooling: Pooling | None = None, normalized: bool = True) -> Tensor:
+        """Embed texts as vectors, with an encoder or a decoder.
 
         Args:
             texts: one row of the result each.
-            pooling: "mean" over a text's tokens, or its "first" token.
+            pooling: "mean" over a text's tokens (default for an encoder), its "first" token through the pooler, or its
+                "last" token, which alone has seen the whole text in a decoder (default there).
             normalized: scale vectors to length 1.
 
         Returns:
             Vectors, (B, D).
         """
-        return generate.embed(self._model(Encoder), self._tokenizer(), texts, pooling, normalized)
+        model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
+        return generate.embed(model, self._tokenizer(), texts, pooling, normalized)
 
     def classify(self, inputs: Tensor | list[str]) -> Tensor:
         """The probability of each class, for images or texts, with an encoder.

@@ -34,7 +34,10 @@ def fill(
 def embed(
     model: Model,
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="One or several.")],
-    pooling: Annotated[Literal["mean", "first"], typer.Option(help="Of all tokens, or the first.")] = "mean",
+    pooling: Annotated[
+        Literal["mean", "first", "last"] | None,
+        typer.Option(help="Of all tokens, the first, or the last.  [default: mean; last for a decoder]"),
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Do not scale vectors to length 1.")] = False,
     dtype: Dtype = None,
     device: Device = "cpu",

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -94,6 +95,36 @@ def translate(
             print(*(" ".join(target.splitlines()) for target in batch), sep="\n", flush=True)
     if as_json:
         print_json({"targets": [{"source": s, "target": t} for s, t in zip(sources, targets, strict=True)]})
+
+
+def evaluate(
+    model: Model,
+    text: Annotated[list[Path], typer.Option(help="A UTF-8 text file; may be repeated.")],
+    stride: Annotated[
+        int | None, typer.Option(help="Tokens by which a window moves on.  [default: half a window]")
+    ] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a window.  [default: the model's context]")] = None,
+    dtype: Dtype = None,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Print how well a model predicts texts: loss per token, perplexity, bits per byte."""
+    from archetype.api import load
+    from archetype.io.text import read_text
+    from archetype.table import Table
+
+    texts = {str(file): read_text(file) for file in text}
+    lm = load(model, dtype, device)
+    scores = {name: lm.score(contents, stride, length).record() for name, contents in texts.items()}
+    if as_json:
+        print_json({"texts": [{"file": name} | score for name, score in scores.items()]})
+        return
+    rows = [
+        [name, f"{score['num_tokens']:,}", f"{score['loss']:.4f}", f"{score['perplexity']:.3f}",
+         f"{score['bits_per_byte']:.4f}"]
+        for name, score in scores.items()
+    ]  # fmt: skip
+    print(Table(("text", "tokens", "loss per token", "perplexity", "bits per byte"), rows))
 
 
 def print_stream(lm: "LanguageModel", prompt: str, settings: dict[str, Any]) -> None:

@@ -99,6 +99,22 @@ def encode(
         print(" ".join(pieces))
 
 
+@app.command()
+def decode(
+    folder: Annotated[Path, FOLDER],
+    ids: Annotated[list[int], typer.Argument(metavar="ID...", help="Token ids.")],
+    as_json: Json = False,
+) -> None:
+    """Print the text of ids."""
+    from archetype.tokenizers import open_tokenizer
+
+    text = open_tokenizer(folder).decode(ids)
+    if as_json:
+        print_json({"ids": ids, "text": text})
+    else:
+        print(text)
+
+
 def _trained(kind: str, texts: list[str], vocab_size: int | None, growing: bool) -> "Tokenizer":
     from archetype.errors import DataError
     from archetype.tokenizers import train_tokenizer

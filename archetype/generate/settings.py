@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from archetype.errors import ArchetypeError, CheckpointError
 from archetype.io.files import read_json
@@ -13,6 +13,10 @@ from archetype.spec.base import Flag, Positive, Probability, Spec
 GENERATION_CONFIG = "generation_config.json"
 NEVER = "bad_words_ids"  # in the files of translators, a list of the sequences of tokens that are never written
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
 
 
 class Sampling(Spec):
@@ -30,7 +34,7 @@ class Sampling(Spec):
     top_p: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] = 1.0
     min_p: Probability = 0.0
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
-    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_tuple)] = ()
     ignore_eos: Flag = False
 
     @property

@@ -10,6 +10,7 @@ from archetype import spec
 from archetype.errors import ArchetypeError
 from archetype.families import preset
 from archetype.families.bert import bert
+from archetype.families.llama import llama
 from archetype.families.transformer import transformer
 from archetype.generate import beam_search
 from archetype.generate.beam import Beam
@@ -166,13 +167,15 @@ def test_a_source_that_is_too_long_is_numbered() -> None:
 
 
 TINY = {
-    "generate": ("llama-tiny", "bigram-tiny", "megabyte-tiny", "mamba-tiny"),
+    "generate, score or embed texts": ("llama-tiny", "mamba-tiny"),
+    "generate or score texts": ("bigram-tiny", "megabyte-tiny"),
     "translate": ("transformer-tiny",),
     "fill, embed or classify texts": ("bert-tiny",),
     "classify images": ("vit-tiny",),
 }
 CALLS = {
     "generate": ("a",), "stream": ("a",), "translate": ("a",), "fill": ("a[MASK]",), "embed": (["a"],),
+    "score": ("ab",),
     "classify": (torch.zeros(1, 1, 8, 8),),
 }  # fmt: skip
 
@@ -181,7 +184,7 @@ CALLS = {
 def test_a_verb_that_is_not_the_models_says_what_it_is_there_for(purpose: str, name: str) -> None:
     made = preset(name)
     lm = LanguageModel(made, build(made, device="meta"), tokenizer())
-    own = set(purpose.replace(",", "").split()) | ({"stream"} if purpose == "generate" else set())
+    own = set(purpose.replace(",", "").split()) | ({"stream"} if purpose.startswith("generate") else set())
     others = [verb for verb in CALLS if verb not in own]
     assert len(others) >= 3
     for verb in others:
@@ -196,3 +199,32 @@ def test_without_a_tokenizer_no_text_goes_in(lm: object, verb: str) -> None:
     assert refusal(verb, bare, *CALLS[verb]) == (
         "tokenizer: the model's folder has none; add its tokenizer.json or tokenizer.model"
     )
+
+
+def test_a_decoder_embeds_a_text_as_its_last_token() -> None:
+    spec = llama(num_layers=2, d_model=8, num_heads=2, d_ff=12, vocab_size=256, context_length=24)
+    lm = LanguageModel(spec, randomize(build(spec)), tokenizer())
+    texts = ["a longer text", "short"]
+    vectors = lm.embed(texts, normalized=False)
+    means = lm.embed(texts, "mean", normalized=False)
+    for text, vector, mean in zip(texts, vectors, means, strict=True):
+        hidden = lm.model(torch.tensor([[*text.encode()]])).hidden[0]
+        torch.testing.assert_close(vector, hidden[-1])
+        torch.testing.assert_close(mean, hidden.mean(0))
+    with pytest.raises(ArchetypeError, match="a decoder's first token has seen no other"):
+        lm.embed(texts, "first")
+
+
+def test_a_model_moves_and_changes_its_type_by_name() -> None:
+    spec = llama(num_layers=1, d_model=8, num_heads=2, d_ff=12, vocab_size=256, context_length=24)
+    lm = LanguageModel(spec, randomize(build(spec)), tokenizer())
+    assert lm.to("cpu", "bfloat16") is lm and next(lm.model.parameters()).dtype is torch.bfloat16
+    assert next(lm.to(dtype=torch.float32).model.parameters()).dtype is torch.float32
+    with pytest.raises(ArchetypeError, match="dtype: 'int7' is not known"):
+        lm.to(dtype="int7")
+
+
+def test_one_stop_string_needs_no_list() -> None:
+    spec = llama(num_layers=1, d_model=8, num_heads=2, d_ff=12, vocab_size=256, context_length=24)
+    lm = LanguageModel(spec, randomize(build(spec)), tokenizer())
+    assert lm.settings(stop="ab").stop == ("ab",) == lm.settings(stop=["ab"]).stop
