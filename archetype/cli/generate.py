@@ -108,7 +108,7 @@ def evaluate(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Print how well a model predicts texts: loss per token, perplexity, bits per byte."""
+    """Print how well a model predicts texts: loss, perplexity, bits per byte."""
     from archetype.api import load
     from archetype.io.text import read_text
     from archetype.table import Table

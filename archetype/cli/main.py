@@ -33,7 +33,7 @@ VERBS = {
     "runs": ("runs", "runs", "List runs with their size, what their recipes change, and their best held-out loss."),
     "plot": ("runs", "plot", "Draw the loss curves of several runs over each other."),
     "generate": ("generate", "generate", "Continue a text as it is generated; several prompts run as one batch."),
-    "evaluate": ("generate", "evaluate", "Print how well a model predicts texts: loss per token, perplexity, bits per byte."),
+    "evaluate": ("generate", "evaluate", "Print how well a model predicts texts: loss, perplexity, bits per byte."),
     "translate": ("generate", "translate", "Translate source texts, one line each."),
     "fill": ("encoder", "fill", "Predict the masked tokens of a text."),
     "embed": ("encoder", "embed", "Embed texts as vectors; without --json, print how similar each two are."),
