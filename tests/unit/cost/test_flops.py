@@ -50,13 +50,13 @@ def flops_of(run: Callable[[], object]) -> int:
 
 
 def padding(model: spec.ModelSpec, rows: int, queries: int, keys: int) -> int:
-    """Products with the zeros that make a latent attention's values as wide as its keys, which are not counted.
+    """Products with the zeros that make a latent attention's keys and values equally wide, which are not counted.
 
     Where latents are looked at themselves there are none.
     """
     latents = [block.mixer for stack in model.stacks for block in stack.layers if block.mixer.kind == "latent"]
     return sum(
-        2 * rows * queries * keys * part.num_heads * max(0, part.head_dim - part.v_head_dim)
+        2 * rows * queries * keys * part.num_heads * abs(part.head_dim - part.v_head_dim)
         for part in latents
         if not part.absorbs(queries, keys)
     )
