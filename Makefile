@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # without compiled modules every process that the tests start compiles torch again
 
-.PHONY: demo test pytest soak zoo lint docs clean
+.PHONY: demo test pytest soak mutants zoo lint docs clean
 
 demo: .venv/installed
 	$(BIN)/archetype demo
@@ -16,6 +16,9 @@ pytest: .venv/installed-for-tests
 
 soak: .venv/installed-for-tests  # the proofs that take longer than a minute each
 	$(BIN)/python -m pytest -m slow --timeout 3600
+
+mutants: .venv/installed-for-tests  # planted bugs: which of them no test notices
+	$(BIN)/python -m tests.mutants
 
 zoo: .venv/installed-for-tests  # how many of transformers' causal types are read, and agree
 	$(BIN)/python -m benchmarks.zoo > docs/zoo.md

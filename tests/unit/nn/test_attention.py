@@ -62,6 +62,8 @@ def reference(part: Attention, x: Tensor, scale: float | None = None, num_tokens
 
     q, k, v = project(part.q, x), project(part.k, x), project(part.v, x)
     q, k = normed(part.q_norm, q), normed(part.k_norm, k)
+    if chosen.clip_qkv is not None:
+        q, k, v = (y.clamp(-chosen.clip_qkv, chosen.clip_qkv) for y in (q, k, v))
     mixed = torch.zeros(*x.shape[:2], heads * size, dtype=torch.float64)
     for row in range(x.shape[0]):
         end = length if num_tokens is None else num_tokens[row]
@@ -117,6 +119,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "additive": {"score": "additive"},
     "softcap": {"softcap": 0.5},
     "qk_norm": {"qk_norm": spec.RMSNorm(eps=0.1)},
+    "clip_qkv": {"clip_qkv": 0.4},
     "alibi": {"position": spec.Alibi()},
     "additive alibi": {"score": "additive", "position": spec.Alibi()},
     "sinks": {"sinks": True},

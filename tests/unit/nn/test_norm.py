@@ -84,8 +84,11 @@ def test_rms_norm(x: Tensor, eps: float, unit_offset: bool) -> None:
 
 
 @pytest.mark.parametrize("unit_offset", [False, True])
-def test_an_rms_norm_starts_where_it_multiplies_by_one(x: Tensor, unit_offset: bool) -> None:
-    norm = build_norm(spec.RMSNorm(unit_offset=unit_offset), D)
+@pytest.mark.parametrize("kind", [spec.RMSNorm, spec.LayerNorm])
+def test_a_norm_starts_where_it_multiplies_by_one(
+    x: Tensor, kind: type[spec.RMSNorm | spec.LayerNorm], unit_offset: bool
+) -> None:
+    norm = build_norm(kind(unit_offset=unit_offset), D)
     initialize(norm, spec.NormalInitialization(), 1, seed=0)
     assert torch.equal(norm.weight, torch.full((D,), 0.0 if unit_offset else 1.0))
     assert norm(x).square().mean(-1).allclose(torch.ones(2, 5))

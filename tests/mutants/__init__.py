@@ -1,0 +1,1 @@
+"""Planted bugs that the tests must notice: `make mutants`."""

@@ -1,0 +1,269 @@
+"""The bugs: in each file, a piece of code and what stands there instead, one at a time.
+
+They are mistakes that people make (a forgotten factor, one position too many, `<` for `<=`) and those that an attack
+on earlier versions planted without any test near them noticing.
+"""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """One planted bug.
+
+    Attributes:
+        file: below `archetype/`.
+        before: what stands in the file, once.
+        after: what is planted instead.
+        tests: files and folders below `tests/` that must notice it.
+    """
+
+    file: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+
+STATE = "invariants/test_state.py"
+NN = "unit/nn"
+# file: the tests near it, and the pairs (what stands there, what is planted)
+PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
+    "nn/attention.py": (
+        (f"{NN}/test_attention.py", f"{NN}/test_cross_attention.py", STATE, "parity/test_decoders.py"),
+        [
+            ("self.spec.scale or 1 / math.sqrt(self.sizes.head_dim)", "self.spec.scale or 1 / self.sizes.head_dim"),
+            ("self.spec.dropout if self.training else 0.0", "self.spec.dropout"),
+            ("y.clamp(-bound, bound)", "y.clamp(max=bound)"),
+            ("cache.append(self.apply_rope(k, context.positions, context, self.k_norm), v,", "cache.append(k, v,"),
+            ("allowed & present_keys(context.num_tokens, keys[0])", "allowed"),
+            ("scores.masked_fill(~mask, MASKED) if", "scores if"),
+        ],
+    ),
+    "nn/block.py": (
+        (f"{NN}/test_block.py", "unit/models", "parity/test_decoders.py"),
+        [
+            ("x + self.branch(y) + self.branch(self.feedforward(feedforward_input, context))",
+             "x + self.branch(y) + self.dropout(self.feedforward(feedforward_input, context))"),
+            ("z if self.residual_scale == 1.0 else z * self.residual_scale", "z"),
+            ("mixer_input if self.shared_norm else self.feedforward_norm(x, context)", "mixer_input"),
+            ("self.branch(self.mixer_post_norm(y, context))", "self.branch(y)"),
+            ("self.feedforward_norm(x + self.branch(self.feedforward(x, context)), context)",
+             "x + self.branch(self.feedforward_norm(self.feedforward(x, context), context))"),
+        ],
+    ),
+    "nn/cache.py": (
+        (f"{NN}/test_cache.py", STATE),
+        [
+            ("- 1 - (ends[:, None] - 1 - places) % size", "- (ends[:, None] - places) % size"),
+            ("torch.where(newest < 0, EMPTY_SLOT, newest)", "torch.where(newest < 0, 0, newest)"),
+            ("written = torch.where(inside, written, buffer[rows, :, places])", "pass"),
+            ("return State(self.lengths[rows], [", "return State(self.lengths, ["),
+        ],
+    ),
+    "nn/norm.py": (
+        (f"{NN}/test_norm.py", "parity/test_decoders.py"),
+        [
+            ("rms_norm(x, x.shape[-1:], None, self.eps)", "rms_norm(x, x.shape[-1:], None, 1e-6)"),
+            ("weight = 1 + self.weight if self.unit_offset else self.weight", "weight = self.weight"),
+            ("vectors.var(0, correction=0)", "vectors.var(0)"),
+            ("var * n / (n - 1)", "var"),
+            ("0.0 if name == \"bias\" or self.unit_offset else 1.0", "0.0 if name == \"bias\" else 1.0"),
+        ],
+    ),
+    "nn/position.py": (
+        (f"{NN}/test_position.py", "parity/test_rope_scaling.py", "parity/test_position_bias.py"),
+        [
+            ("odd * cos + even * sin), dim=-1).flatten(-2)", "odd * cos - even * sin), dim=-1).flatten(-2)"),
+            ("return plain / factor, 1.0", "return plain * factor, 1.0"),
+            ("between[: num_heads - power]", "between[-(num_heads - power) :]"),
+            ("0.1 * mscale * math.log(scaling.factor) + 1.0", "0.1 * math.log(scaling.factor) + 1.0"),
+            ("exact = count // 2", "exact = count // 4"),
+            ("positions[..., None] + self.offset", "positions[..., None]"),
+        ],
+    ),
+    "nn/experts.py": (
+        (f"{NN}/test_experts.py", "parity/test_latent_experts.py"),
+        [
+            ("return weights * self.spec.router.scale, chosen", "return weights, chosen"),
+            ("grouped.topk(groups.top_k_in_group).values.sum(-1)", "grouped.amax(-1)"),
+            ("y * self.shared_gate(x).sigmoid()", "y * self.shared_gate(x)"),
+            ("valid.to(affinities.dtype)", "torch.ones_like(affinities[:, 0])"),
+            ("order.argsort()).view", "order).view"),
+        ],
+    ),
+    "nn/scores.py": (
+        (f"{NN}/test_scores.py", f"{NN}/test_attention.py", "parity/test_decoders.py"),
+        [
+            ("self.softcap * torch.tanh(scores / self.softcap)", "self.softcap * torch.tanh(scores)"),
+            ("keys[:, None, :] <= queries", "keys[:, None, :] < queries"),
+            ("keys < num_tokens[:, None]", "keys <= num_tokens[:, None]"),
+        ],
+    ),
+    "nn/mamba.py": (
+        (f"{NN}/test_mamba.py", STATE),
+        [
+            ("return y + self.D.to(exact) * u, hidden", "return y, hidden"),
+            ("delta.masked_fill(~context.valid[..., None], 0.0)", "delta"),
+        ],
+    ),
+    "nn/convolution.py": (
+        (f"{NN}/test_mamba.py", STATE),
+        [("inputs[:, :, x.shape[2] :].clone()", "inputs[:, :, x.shape[2] - 1 : -1].clone()")],
+    ),
+    "nn/selective_scan.py": (
+        (f"{NN}/test_mamba.py",),
+        [
+            ("before[-1].add_(h_grad)", "pass"),
+            ("h_grad = after[0] * before[0]", "h_grad = before[0]"),
+        ],
+    ),
+    "nn/recurrent.py": (
+        (f"{NN}/test_recurrent.py", STATE, "invariants/test_encoder_decoders.py"),
+        [
+            ("new = [torch.where(has_tokens, now, old) for now, old in zip(new, before, strict=True)]", "pass"),
+            ("context.num_tokens is None or x.shape[1] == 1", "True or x.shape[1] == 1"),
+        ],
+    ),
+    "nn/latent_attention.py": (
+        (f"{NN}/test_latent_attention.py", "parity/test_latent_experts.py"),
+        [
+            ("self.spec.scale or 1 / math.sqrt(self.spec.head_dim)", "1 / math.sqrt(self.spec.head_dim)"),
+            ("return self.kv_norm(latent),", "return latent,"),
+            ("+ turned.flatten(1, 2) @ shared.transpose(1, 2)", ""),
+        ],
+    ),
+    "nn/initialization.py": (
+        (f"{NN}/test_initialization.py",),
+        [
+            ("1 / math.sqrt(2 * num_layers)", "1 / math.sqrt(num_layers)"),
+            ("math.sqrt(6 / (weight", "math.sqrt(3 / (weight"),
+        ],
+    ),
+    "patterns/window.py": (
+        (f"{NN}/test_attention.py", STATE, "unit/spec/test_pattern.py"),
+        [
+            ("(self.spec.size - 1, 0) if causal", "(self.spec.size, 0) if causal"),
+            ("| (i < g) | (j < g)", "| (j < g)"),
+            ("return min(length, self.spec.size)", "return min(length, self.spec.size - 1)"),
+        ],
+    ),
+    "models/embedding.py": (
+        ("unit/models", "parity/test_encoders.py"),
+        [
+            ("self.dropout(x if self.norm_first else self.norm(x, context))", "self.norm(self.dropout(x), context)"),
+            ("x = x * self.scale", "pass"),
+        ],
+    ),
+    "models/heads.py": (
+        ("unit/models", "parity/test_decoders.py", "parity/test_encoders.py"),
+        [
+            ("cap * torch.tanh(logits / cap)", "cap * torch.tanh(logits)"),
+            ("x if self.spec.scale == 1.0 else x * self.spec.scale", "x"),
+            ("nn.functional.dropout(x, self.dropout, self.training)", "nn.functional.dropout(x, self.dropout)"),
+        ],
+    ),
+    "generate/beam.py": (
+        ("unit/generate/test_beam.py",),
+        [
+            ("<= finished[-1][0]", "<= finished[0][0]"),
+            ("log_probability / float(((5 + length) / 6)", "log_probability / float(((6 + length) / 6)"),
+            ("elif rank < width and score", "elif score"),
+        ],
+    ),
+    "generate/sample.py": (
+        ("unit/generate/test_sampling.py", "parity/test_sampling.py"),
+        [
+            ("before >= top_p", "before > top_p"),
+            ("torch.where(logits > 0, logits / penalty, logits * penalty)", "logits / penalty"),
+            ("probabilities < least", "probabilities <= least"),
+            ("logits < kth", "logits <= kth"),
+            ("self.seen[rows, chosen] = True", "pass"),
+        ],
+    ),
+    "generate/engine.py": (
+        ("unit/generate/test_engine.py", "unit/generate/test_stop_strings.py"),
+        [
+            ("len(self.held)), 0, -1)", "len(self.held)) - 1, 0, -1)"),
+            ("torch.where((num_tokens > 0)[:, None], last, logits)", "last"),
+            ("self.finish(row)\n                    continue", "self.finish(row)"),
+            ("self.windows[row] = self.windows[row][-length:]", "self.windows[row] = self.windows[row][:length]"),
+        ],
+    ),
+    "training/loop.py": (
+        ("unit/training",),
+        [
+            ("model.parameters(), recipe.max_grad_norm)", "model.parameters(), 2 * recipe.max_grad_norm)"),
+            ("recipe.seed * 1_000_003 + state.step", "state.step"),
+            ("buffer.copy_(before)", "pass"),
+            ("optimizer.zero_grad(set_to_none=True)", "pass"),
+            ("state.step, recipe.steps)\n", "state.step + 1, recipe.steps)\n"),
+        ],
+    ),
+    "training/stop_signal.py": (
+        ("unit/training", "integration/test_interrupt.py"),
+        [("and number == signal.SIGINT", "")],
+    ),
+    "training/optimizers.py": (
+        ("unit/training",),
+        [
+            ("if p.dim() < 2]\n", "if p.dim() < 1]\n"),
+            ("betas=self.betas", "betas=(0.9, 0.999)"),
+            ("\"weight_decay\": 0.0}", "\"weight_decay\": self.weight_decay}"),
+        ],
+    ),
+    "training/schedules.py": (
+        ("unit/training/test_schedules.py",),
+        [
+            ("peak * (step + 1) / self.warmup_steps", "peak * step / self.warmup_steps"),
+            ("num_steps - 1 - self.warmup_steps", "num_steps - self.warmup_steps"),
+        ],
+    ),
+    "training/evaluate.py": (
+        ("unit/training/test_evaluate.py",),
+        [
+            ("nats += float(output.loss) * output.num_targets", "nats += float(output.loss)"),
+            ("model.eval()", "pass"),
+        ],
+    ),
+    "training/objectives/base.py": (
+        ("unit/training",),
+        [
+            ("self.label_smoothing if model.training else 0.0", "self.label_smoothing"),
+            ("loss = loss + aux_loss", "pass"),
+        ],
+    ),
+    "training/objectives/masked_token.py": (
+        ("unit/training/test_text_objectives.py",),
+        [("draw >= 0.9", "draw >= 0.8"), ("np.where(chosen, tokens, IGNORED)", "tokens")],
+    ),
+    "training/objectives/sequence_to_sequence.py": (
+        ("unit/training/test_pairs_and_images.py",),
+        [(">= inputs[\"num_tokens\"][:, None]", "> inputs[\"num_tokens\"][:, None]")],
+    ),
+    "data/batches.py": (
+        ("unit/data/test_batches.py",),
+        [("* self.length + offset", "* self.length"), ("key=[self.seed, epoch]", "key=[self.seed, 0]")],
+    ),
+    "cost/memory.py": (
+        ("unit/cost/test_memory.py", "unit/cost/test_activations.py"),
+        [
+            ("\"optimizer\": 2 * copy", "\"optimizer\": copy"),
+            ("4 * copy,  # weights", "3 * copy,  # weights"),
+            ("max(3 * copy + activations, 4 * copy)", "3 * copy + activations"),
+        ],
+    ),
+    "runs/checkpoints.py": (
+        ("unit/runs", "unit/training/test_resume.py"),
+        [
+            ("if identity != expected:", "if False:"),
+            ("[:-KEPT]", "[: -KEPT + 1]"),
+        ],
+    ),
+    "io/atomic.py": (
+        ("unit/io/test_atomic.py",),
+        [
+            ("temporary.chmod(0o666 & ~_umask())", "pass"),
+            ("            _sync(temporary)\n            temporary.replace", "            temporary.replace"),
+        ],
+    ),
+}  # fmt: skip
+MUTANTS = [Mutant(file, before, after, tests) for file, (tests, pairs) in PLANTED.items() for before, after in pairs]
