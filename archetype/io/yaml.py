@@ -13,6 +13,7 @@ from archetype.io.files import MAX_CONFIG_BYTES, json_value, read_bytes
 
 REMEDY = "fix that line"
 MAX_ITEMS, MAX_DEPTH = 200_000, 100  # of a YAML file; JSON has no such bounds but its size
+MERGE = "<<"
 UNSET: Any = object()
 # Plain words and numbers of the core schema (YAML 1.2.2, section 10.3.2); underscores may group digits.
 WORDS: dict[str, Any] = {
@@ -22,6 +23,7 @@ WORDS: dict[str, Any] = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
 }  # fmt: skip
 NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+LINE_BREAKS = set("\r\x85\u2028\u2029")  # escaped in double quotes; elsewhere they are read as other white space
 HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
 
 
@@ -75,7 +77,8 @@ class _Builder:
                     self._begin(_Collection(values, event))
                 case "SequenceEndEvent" | "MappingEndEvent":
                     collection = self.open.pop()
-                    self._add(collection.event, collection.values, collection.event.anchor, collection.size)
+                    values = _merged(collection) if MERGE in collection.values else collection.values
+                    self._add(collection.event, values, collection.event.anchor, collection.size)
                 case "AliasEvent":
                     if event.anchor not in self.anchors:
                         raise _error(event, f"found undefined alias {event.anchor!r}")
@@ -120,6 +123,18 @@ class _Collection:
     size: int = 1  # its items, those of aliases as often as they stand there
 
 
+def _merged(collection: _Collection) -> Any:
+    """A mapping with the keys of those that its key << names, where it has none of its own (YAML 1.1's merge type)."""
+    if isinstance(collection.values, list):
+        return collection.values
+    sources = collection.values.pop(MERGE)
+    for source in sources if isinstance(sources, list) else [sources]:
+        if not isinstance(source, dict):
+            raise _error(collection.event, f"{MERGE} names no mapping")
+        collection.values = source | collection.values
+    return collection.values
+
+
 def _scalar(event: Any) -> Any:
     _check_tag(event)
     text: str = event.value
@@ -157,6 +172,7 @@ def mapping_to_yaml(data: dict[str, Any]) -> str:
     Dumper.add_implicit_resolver(plain, re.compile(rf"({words}|{NUMBER.pattern}|{HEXADECIMAL.pattern})\Z"), None)
     for kind in (type(None), bool, int, float):
         Dumper.add_representer(kind, lambda dumper, value: dumper.represent_scalar(plain, _plain(value)))
+    Dumper.add_representer(str, _represent_text)
     Dumper.ignore_aliases = lambda dumper, value: True
     return str(yaml.dump(data, Dumper=Dumper, default_flow_style=None, sort_keys=False, width=120, allow_unicode=True))
 
@@ -164,3 +180,7 @@ def mapping_to_yaml(data: dict[str, Any]) -> str:
 def _plain(value: float | None) -> str:
     text = json.dumps(value)
     return {"NaN": ".nan", "Infinity": ".inf", "-Infinity": "-.inf"}.get(text, text)
+
+
+def _represent_text(dumper: Any, text: str) -> Any:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if LINE_BREAKS & set(text) else None)

@@ -43,6 +43,20 @@ def test_yaml_and_json_say_the_same(drawn: spec.ModelSpec) -> None:
     assert yaml.yaml_value(spec.to_yaml(drawn), "") == json.loads(spec.to_json(drawn))
 
 
+def test_a_mapping_takes_the_keys_of_those_that_it_merges() -> None:
+    text = "a: &a {p: 1, q: 2}\nb:\n  <<: *a\n  q: 3\nc: {<<: [*a, {q: 4, r: 5}]}\nd: ['<<']\n"
+    own = {"p": 1, "q": 2}
+    expected = {"a": own, "b": own | {"q": 3}, "c": own | {"r": 5}, "d": ["<<"]}
+    assert yaml.yaml_value(text, "text") == expected
+    with pytest.raises(SpecError, match="text:1:4: is not YAML: << names no mapping"):
+        yaml.yaml_value("b: {<<: 3}", "text")
+
+
+@pytest.mark.parametrize("text", ["\r", "\x85 a", "a\u2028", "\u2029", "\n \t", "\x00\x1b"])
+def test_a_name_of_odd_characters_survives_a_file(text: str) -> None:
+    assert yaml.yaml_value(yaml.mapping_to_yaml({"name": text}), "text") == {"name": text}
+
+
 def test_a_file_leaves_out_what_equals_its_default() -> None:
     dumped = families.preset("llama-tiny").dump()
     assert dumped["layers"][0]["block"]["mixer"] == {
