@@ -93,6 +93,12 @@ def new_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a kill in the middle of a write has left in a folder that nobody else writes to."""
+    for path in folder.glob(".*.partial"):
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
 def check_absent(path: Path) -> None:
     """Refuse a path that exists, unless it is an empty folder."""
     with _system_errors(path):

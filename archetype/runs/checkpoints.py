@@ -57,8 +57,7 @@ def write(
             return opened(folder)
         except CheckpointError:
             shutil.rmtree(folder)
-    for unfinished in checkpoints.glob(".step-*.partial"):  # left by a kill in the middle of a save
-        shutil.rmtree(unfinished, ignore_errors=True)
+    atomic.remove_unfinished(checkpoints)
     with atomic.new_folder(folder) as temporary:
         save(temporary / SINGLE, weights)
         save(temporary / OPTIMIZER, optimizer)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from archetype.errors import CheckpointError, DataError, one_line
+from archetype.io import atomic
 from archetype.runs import checkpoints
 from archetype.runs.directory import write_weights
 from archetype.runs.lock import locked
@@ -42,6 +43,7 @@ def run(state: TrainState, on_event: Callable[[Event], None]) -> Interrupted | N
         if (newest := checkpoints.newest_step(run.checkpoints) or 0) != state.step:
             cause = f"another process has trained this run to step {newest} meanwhile"
             raise CheckpointError(str(run.folder), cause, "resume it again")
+        atomic.remove_unfinished(run.folder)
         state.remember(metrics.rewind(run.metrics_file, state.step))
         diagnosis = Diagnosis(state)
         for notice in diagnosis.at_start():

@@ -1,13 +1,19 @@
 """A run that is told to stop stops at a step, saves, and goes on later."""
 
+import json
 import os
+import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from archetype.spec import to_yaml
 from tests.helpers import forked
+from tests.helpers.cases import case
+from tests.helpers.recipes import recipes
 from tests.integration.conftest import Command
 
 ENDLESS = ("--tokenizer", "bytes", "--sequence-length", "8", "--batch-size", "1", "--steps", "100000")
@@ -74,3 +80,39 @@ def test_a_kill_at_any_moment_loses_no_checkpoint(archetype: Command, text_file:
 def newest(folder: Path) -> int:
     """The step of the newest checkpoint under its final name."""
     return max((int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*")), default=-1)
+
+
+@pytest.mark.slow
+def test_two_hundred_kills_change_no_bit(tmp_path: Path) -> None:
+    """Of every kind of model and task: killed at random moments, the run ends with the uninterrupted one's numbers."""
+    draw, kills = random.Random(0), 0
+    for name, recipe in recipes(tmp_path).items():
+        file, messages = tmp_path / "recipe.yaml", tmp_path / "messages"
+        file.write_text(to_yaml(recipe.replace(checkpoint_every=1)))
+        whole, killed = tmp_path / f"{name} whole", tmp_path / f"{name} killed"
+        began = time.monotonic()
+        assert training(("--recipe", file, "--to", whole), messages).wait() == 0, messages.read_text()
+        duration = time.monotonic() - began
+        for _ in range(17):
+            process = training(to_go_on(killed, file), messages)
+            time.sleep(draw.uniform(0, 1.2 * duration))
+            process.kill()
+            kills += process.wait() == -signal.SIGKILL
+        if not (killed / "model.safetensors").is_file():
+            assert training(to_go_on(killed, file), messages).wait() == 0, messages.read_text()
+        with case(name):
+            assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+            assert measured(killed) == measured(whole)
+            assert not list(killed.rglob("*.partial"))
+    assert kills > 100, "most of the processes ended before they could be killed"
+
+
+def to_go_on(folder: Path, recipe: Path) -> tuple[str | Path, ...]:
+    """How to start a run, or to resume it where it was begun."""
+    return ("--resume", folder) if folder.is_dir() else ("--recipe", recipe, "--to", folder)
+
+
+def measured(folder: Path) -> list[dict[str, Any]]:
+    """The metrics of a run, without what follows the clock."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "per_second"} for line in lines]
