@@ -76,7 +76,8 @@ class MixtureOfExperts(FeedForward):
     With `shared_gate` the shared one is multiplied by the sigmoid of a logit of its own (Qwen2-MoE).
     `balance_loss` weighs the auxiliary loss E sum_e f_e p_e, with f_e the share of the choices that fell on expert e
     and p_e its mean share of a token's affinities (Fedus 2021, equation 4); it is 1 where all experts are chosen alike.
-    Absent: the `router` is a softmax whose chosen weights are renormalized; not that of a single expert per token.
+    Absent: the `router` is a softmax whose chosen weights are renormalized; that of a single expert
+    per token keeps its affinity, unless the router is given (published models with such routers are not trained anew).
 
     Attributes:
         num_experts: experts, E.
@@ -107,14 +108,15 @@ class MixtureOfExperts(FeedForward):
             return {**data, "router": SoftmaxRouter()}
         return data
 
+    def always_said(self) -> tuple[str, ...]:
+        """The router of a single expert, whose default is another."""
+        return ("router",) if self.experts_per_token == 1 else ()
+
     @model_validator(mode="after")
     def _choices_exist(self) -> "MixtureOfExperts":
         experts, chosen = self.num_experts, self.experts_per_token
         if chosen > experts:
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
-        if chosen == 1 < experts and self.router.renormalize:
-            cause = "the weight of a token's only expert would always be 1, and the router never be trained"
-            invalid("router.renormalize", cause, "leave it out, as Switch does (Fedus 2021)")
         if self.shared_gate and self.shared is None:
             invalid("shared_gate", "there is no shared expert to weigh", "give one, or leave shared_gate out")
         if self.groups is not None:

@@ -46,7 +46,8 @@ def test_mixtral(chosen: int) -> None:
     config = MixtralConfig(hidden_size=D, intermediate_size=44, num_local_experts=8, num_experts_per_tok=chosen)
     theirs = randomize(MixtralSparseMoeBlock(config))
     expert = spec.GatedMLP(d_ff=44, activation="silu")
-    part = spec.MixtureOfExperts(num_experts=8, experts_per_token=chosen, expert=expert)
+    router = spec.SoftmaxRouter(renormalize=True)
+    part = spec.MixtureOfExperts(num_experts=8, experts_per_token=chosen, expert=expert, router=router)
     compare(MixtureOfExperts(part, D), theirs, experts_of(theirs))
 
 
