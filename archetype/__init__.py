@@ -11,12 +11,26 @@ Nothing is imported before it is used: specifications and costs never load torch
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from archetype.api import build, cost_report, export, load, load_spec, train
+    from archetype.api import (
+        build,
+        cost_report,
+        diff,
+        evaluate,
+        export,
+        load,
+        load_spec,
+        presets,
+        tokenizer,
+        train,
+    )
     from archetype.extension import register
     from archetype.language_model import LanguageModel
 
 __version__ = "0.1.0"
-__all__ = ["LanguageModel", "__version__", "build", "cost_report", "export", "load", "load_spec", "register", "train"]
+__all__ = [
+    "LanguageModel", "__version__", "build", "cost_report", "diff", "evaluate", "export", "load", "load_spec",
+    "presets", "register", "tokenizer", "train",
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker would take any name for an attribute otherwise
 

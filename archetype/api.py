@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from archetype.convert.source import Source
     from archetype.cost import CostReport
     from archetype.cost.work import AttentionPairs
+    from archetype.generate import Score
     from archetype.language_model import LanguageModel
     from archetype.models import Model
     from archetype.spec import ModelSpec
+    from archetype.spec.edit import Change
+    from archetype.tokenizers import Tokenizer
     from archetype.training.metrics import Event
 
 
@@ -31,6 +34,28 @@ def load_spec(source: Source) -> ModelSpec:
     from archetype.convert.source import open_spec
 
     return open_spec(source)
+
+
+def presets() -> list[str]:
+    """The names of all presets, as `archetype list` prints them."""
+    from archetype.families.index import preset_facts
+
+    return list(preset_facts())
+
+
+def diff(first: Source, second: Source) -> list[Change]:
+    """Every field in which two specifications differ, as (path, in the first, in the second).
+
+    Args:
+        first: anything that `load_spec` takes.
+        second: likewise.
+
+    Raises:
+        ArchetypeError: one of them is wrong.
+    """
+    from archetype.spec import differences
+
+    return differences(load_spec(first), load_spec(second))
 
 
 def cost_report(
@@ -57,24 +82,27 @@ def cost_report(
     return cost.cost_report(load_spec(source), batch, length, dtype, attention)
 
 
-def build(source: Source, seed: int = 0, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Model:
+def build(
+    source: Source, seed: int = 0, device: str | torch.device = "cpu", dtype: str | torch.dtype = "float32"
+) -> Model:
     """Build a randomly initialised model; the same seed gives the same weights.
 
     Args:
         source: anything that `load_spec` takes.
         seed: of the initial weights.
         device: cpu, cuda, cuda:N, mps, or meta (shapes without storage).
-        dtype: type of the weights (default: float32).
+        dtype: type of the weights, such as "bfloat16" or torch.bfloat16.
 
     Raises:
         ArchetypeError: the specification is wrong, or its weights do not fit into memory.
     """
-    import torch
-
+    from archetype.io.tensors import dtype_of
     from archetype.models import build
     from archetype.nn.device import resolve_device
 
-    return build(load_spec(source), seed, resolve_device(device, allow_meta=True), dtype or torch.float32)
+    known = dtype_of(dtype)
+    assert known is not None
+    return build(load_spec(source), seed, resolve_device(device, allow_meta=True), known)
 
 
 def load(
@@ -104,7 +132,40 @@ def load(
     from archetype.io.tensors import dtype_of
     from archetype.loading import load
 
-    return load(folder, dtype_of(dtype) if isinstance(dtype, str) else dtype, device, allow_pickle, overrides)
+    return load(folder, dtype_of(dtype), device, allow_pickle, overrides)
+
+
+def tokenizer(folder: str | Path) -> Tokenizer:
+    """Open a tokenizer: `.encode(text)`, `.decode(ids)`, `.vocab_size`.
+
+    Args:
+        folder: with a tokenizer.json, tokenizer.model or any other that `archetype tokenizer` writes or reads; of a
+            run, its folder `tokenizer`.
+
+    Raises:
+        DataError: there is none, or it is damaged.
+    """
+    from archetype.tokenizers import open_tokenizer
+
+    return open_tokenizer(Path(folder))
+
+
+def evaluate(
+    model: str | Path | LanguageModel, text: str, stride: int | None = None, length: int | None = None
+) -> Score:
+    """How well a model predicts a text: `.loss` in nats a token, `.perplexity`, `.bits_per_byte`.
+
+    Args:
+        model: anything that `load` takes, or what it returned.
+        text: the text itself.
+        stride: tokens by which a window moves on (default: half a window).
+        length: tokens of a window (default: the model's context).
+
+    Raises:
+        ArchetypeError: the model does not continue texts, or the text is too short.
+    """
+    lm = load(model) if isinstance(model, str | Path) else model
+    return lm.score(text, stride, length)
 
 
 def train(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import torch
@@ -12,14 +13,17 @@ from archetype import generate
 from archetype.errors import DataError, SpecError
 from archetype.families import Family
 from archetype.generate import Beam, Pooling, Prediction, Score
-from archetype.generate.settings import Sampling, never_written
-from archetype.io.tensors import dtype_of
+from archetype.generate.settings import GENERATION_CONFIG, Sampling, generation_config, never_written
+from archetype.io import atomic
+from archetype.io.tensors import dtype_of, save
 from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram, VisionEncoder
 from archetype.nn.device import resolve_device
+from archetype.runs.directory import Run, write_run_spec, write_weights
+from archetype.runs.origin import write_origin
 from archetype.spec import ModelSpec
 from archetype.table import Table
 from archetype.tokenizers import Tokenizer
-from archetype.tokenizers.chat_template import ChatTemplate, Message
+from archetype.tokenizers.chat_template import ChatTemplate, Message, write_template
 
 M = TypeVar("M")
 # What each kind of model is for, in the words of the command line.
@@ -186,6 +190,29 @@ class LanguageModel:
         """
         self.model.to(device=None if device is None else resolve_device(device), dtype=dtype_of(dtype))
         return self
+
+    def save(self, folder: str | Path) -> None:
+        """Write a run directory, with all that the folder said which the model was loaded from.
+
+        Args:
+            folder: must not exist, or be empty.
+
+        Raises:
+            CheckpointError: it exists, or cannot be written.
+        """
+        with atomic.new_folder(Path(folder)) as temporary:
+            run = Run(temporary)
+            write_run_spec(run, self.spec)
+            write_weights(run, self.model)
+            atomic.write_json(temporary / GENERATION_CONFIG, self.special | generation_config(self.sampling))
+            write_origin(temporary, self.spec, self.family, self.labels, self.image_processor)
+            if self.left_out:
+                save(run.left_out_file, self.left_out)
+            if self.tokenizer is not None:
+                run.tokenizer_folder.mkdir()
+                self.tokenizer.save(run.tokenizer_folder)
+            if self.template is not None:
+                write_template(self.template, run.tokenizer_folder)
 
     def embed(self, texts: list[str], pooling: Pooling | None = None, normalized: bool = True) -> Tensor:
         """Embed texts as vectors, with an encoder or a decoder.

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,13 +24,13 @@ from archetype.generate.settings import (
     special_ids,
 )
 from archetype.io import atomic, hub
-from archetype.io.tensors import SHARD_BYTES, Tensors, save
+from archetype.io.tensors import SHARD_BYTES, Tensors
 from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
 from archetype.models import CausalModel, EncoderDecoder, build
 from archetype.nn.device import resolve_device
-from archetype.runs.directory import Run, read_run_model, write_run_spec, write_weights
-from archetype.runs.origin import read_origin, write_origin
+from archetype.runs.directory import Run, read_run_model
+from archetype.runs.origin import read_origin
 from archetype.spec import VisionEncoder
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template, write_template
@@ -93,23 +92,6 @@ def build_untrained(source: str | Path, seed: int = 0, dtype: torch.dtype | None
     return LanguageModel(model.spec, model.eval())
 
 
-def save_run(lm: LanguageModel, folder: Path) -> None:
-    """Write a language model as a run directory, with all that the folder said which it was loaded from."""
-    with atomic.new_folder(folder) as temporary:
-        run = Run(temporary)
-        write_run_spec(run, lm.spec)
-        write_weights(run, lm.model)
-        atomic.write_json(temporary / GENERATION_CONFIG, lm.special | generation_config(lm.sampling))
-        write_origin(temporary, lm.spec, lm.family, lm.labels, lm.image_processor)
-        if lm.left_out:
-            save(run.left_out_file, lm.left_out)
-        if lm.tokenizer is not None:
-            run.tokenizer_folder.mkdir()
-            lm.tokenizer.save(run.tokenizer_folder)
-        if lm.template is not None:
-            write_template(lm.template, run.tokenizer_folder)
-
-
 def open_pretrained(folder: Path, fields: dict[str, Any]) -> Pretrained:
     """A model to train further, whose specification and tokenizer become those of the `fields` of a recipe.
 
@@ -123,7 +105,7 @@ def open_pretrained(folder: Path, fields: dict[str, Any]) -> Pretrained:
     fields["spec"] = lm.spec.dump()
     if lm.tokenizer is not None:
         fields["data.tokenizer"] = str(folder)
-    return Pretrained(str(folder), lm.model, lm.tokenizer, partial(save_run, lm))
+    return Pretrained(str(folder), lm.model, lm.tokenizer, lm.save)
 
 
 def export(

@@ -23,9 +23,9 @@ def import_(
 ) -> None:
     """Read a Hugging Face folder or a model of huggingface.co into a run directory."""
     from archetype.io.tensors import dtype_of
-    from archetype.loading import load, save_run
+    from archetype.loading import load
 
-    save_run(load(model, dtype_of(dtype), allow_pickle=allow_pickle, overrides=overrides or ()), to)
+    load(model, dtype_of(dtype), allow_pickle=allow_pickle, overrides=overrides or ()).save(to)
     print(f"wrote {to}")
 
 

@@ -17,7 +17,6 @@ import archetype
 from archetype import spec
 from archetype.data.images import read_pictures
 from archetype.language_model import LanguageModel
-from archetype.loading import save_run
 from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
 from tests.helpers.cases import case
@@ -108,6 +107,6 @@ def test_what_a_folder_says_of_pictures_goes_through_a_run(tmp_path: Path) -> No
     file = "preprocessor_config.json"
     said = {"image_processor_type": "ViTImageProcessor", "do_resize": True, "image_mean": [0.5], "image_std": [0.5]}
     (tmp_path / "out" / file).write_text(json.dumps(said))
-    save_run(archetype.load(tmp_path / "out"), tmp_path / "run")
+    archetype.load(tmp_path / "out").save(tmp_path / "run")
     archetype.export(archetype.load(tmp_path / "run"), tmp_path / "again")
     assert json.loads((tmp_path / "again" / file).read_text()) == said

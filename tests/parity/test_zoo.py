@@ -13,7 +13,6 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig
 
 import archetype
-from archetype.loading import save_run
 from tests.conftest import ROOT
 from tests.helpers.cases import case
 from tests.helpers.published import EXACT, same_tensors
@@ -68,7 +67,7 @@ def test_transformers_loads_what_is_written_back_of_families_that_are_not_regist
             expected = write_small(kind, folder)
             lm = archetype.load(folder)
             assert lm.family is not None and lm.family.reading is not None
-            save_run(lm, run)
+            lm.save(run)
             archetype.export(archetype.load(run), out)
             assert json.loads((out / "config.json").read_text()) == json.loads((folder / "config.json").read_text())
             same_tensors(folder, out)

@@ -11,7 +11,6 @@ import torch
 import archetype
 from archetype.cli.main import main
 from archetype.language_model import LanguageModel
-from archetype.loading import save_run
 from archetype.models import build
 from archetype.nn import attention
 from archetype.tokenizers import train_tokenizer
@@ -48,7 +47,7 @@ def stack(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def run(tmp_path: Path) -> Path:
     """A run directory with a small decoder and a tokenizer of bytes."""
     spec = decoder(block(), vocab_size=256)
-    save_run(LanguageModel(spec, build(spec), train_tokenizer("bytes", [], None)), tmp_path / "run")
+    LanguageModel(spec, build(spec), train_tokenizer("bytes", [], None)).save(tmp_path / "run")
     return tmp_path / "run"
 
 

@@ -11,7 +11,7 @@ from archetype.families.gpt2 import gpt2
 from archetype.io.tensors import Tensors, save
 from archetype.io.weight_files import SINGLE
 from archetype.language_model import LanguageModel
-from archetype.loading import load, save_run
+from archetype.loading import load
 from archetype.models import Model, build
 from archetype.runs.directory import Run, read_run_model, write_run_spec, write_weights
 from tests.helpers.weights import randomize
@@ -51,7 +51,7 @@ def test_statistics_are_in_the_file_and_read_from_it(model: Model, tmp_path: Pat
 
 
 def test_they_follow_a_type_and_a_saved_copy(model: Model, tmp_path: Path) -> None:
-    save_run(LanguageModel(NORMED, model), tmp_path / "run")
+    LanguageModel(NORMED, model).save(tmp_path / "run")
     buffers = dict(load(tmp_path / "run", torch.float64).model.named_buffers())
     assert buffers.keys() == NAMES
     assert {buffer.dtype for buffer in buffers.values()} == {torch.float64}
@@ -69,7 +69,7 @@ def test_a_file_without_them_is_refused(model: Model, tmp_path: Path) -> None:
 
 def test_they_lose_no_digit_where_weights_do(model: Model, tmp_path: Path) -> None:
     """A router's correction, rounded, would choose other experts."""
-    save_run(LanguageModel(NORMED, model), tmp_path / "run")
+    LanguageModel(NORMED, model).save(tmp_path / "run")
     read = load(tmp_path / "run", torch.bfloat16).model
     assert {parameter.dtype for parameter in read.parameters()} == {torch.bfloat16}
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in read.named_buffers())

@@ -14,7 +14,7 @@ from archetype.convert import hf_folder
 from archetype.errors import CheckpointError
 from archetype.io.weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE
 from archetype.language_model import LanguageModel
-from archetype.loading import export, load, save_run
+from archetype.loading import export, load
 from archetype.models import Model, build
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
@@ -92,7 +92,7 @@ def test_a_run_keeps_all_that_its_folder_said(models: dict[str, Model], tmp_path
             folders = [tmp_path / name / step for step in ("folder", "run", "again")]
             export(lm, folders[0])
             before = load(folders[0])
-            save_run(before, folders[1])
+            before.save(folders[1])
             after = load(folders[1])
             export(after, folders[2])
             assert (after.labels, after.template, after.special) == (before.labels, before.template, before.special)

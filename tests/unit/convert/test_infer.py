@@ -3,7 +3,6 @@
 import json
 import re
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from archetype.errors import ArchetypeError, CheckpointError, SpecError, Unknown
 from archetype.families import published
 from archetype.families.family import InferenceReport
 from archetype.language_model import LanguageModel
-from archetype.loading import save_run
 from archetype.models import build
 from tests.helpers.weights import randomize
 
@@ -139,9 +137,8 @@ def test_a_change_is_also_made_to_a_family_that_is_known(folder: Path) -> None:
 
 
 def test_a_run_takes_no_changes(tmp_path: Path) -> None:
-    from archetype.loading import save_run
 
-    save_run(model(), tmp_path / "run")
+    model().save(tmp_path / "run")
     with pytest.raises(SpecError, match="the specification of a run cannot be changed"):
         archetype.load(tmp_path / "run", overrides=["d_model=3"])
 
@@ -275,7 +272,7 @@ def same_files(one: Path, other: Path) -> None:
 
 
 def through_a_run(lm: LanguageModel, folder: Path) -> LanguageModel:
-    save_run(lm, folder)
+    lm.save(folder)
     return archetype.load(folder)
 
 
@@ -299,7 +296,7 @@ def test_another_specification_is_not_written_under_the_keys_that_were_read(fold
     lm.spec = lm.model.spec = spec.assign(lm.spec, ["final_norm.eps=0.5"])
     with pytest.raises(CheckpointError, match=r"^final_norm.eps: the mystery format cannot express 0.5 here"):
         archetype.export(lm, tmp_path / "out")
-    save_run(read(folder), tmp_path / "run")
+    read(folder).save(tmp_path / "run")
     file = tmp_path / "run" / "spec.yaml"
     file.write_text(file.read_text().replace("softcap: null", "softcap: 3.0") + "\nname: other\n")
     file.write_text(re.sub(r"context_length: \d+", "context_length: 16", file.read_text()))
@@ -337,14 +334,12 @@ def test_long_names_and_values_of_a_folder_are_cut(folder: Path) -> None:
 def test_llama_cpp_has_no_place_for_it_but_under_a_family_that_it_knows(folder: Path, tmp_path: Path) -> None:
     """The design is Llama's, so that its GGUF is one of Llama."""
     lm = read(folder)
-    if find_spec("gguf") is None:
-        pytest.skip("needs gguf")
     archetype.export(lm, tmp_path / "out", format="gguf")
     assert (tmp_path / "out" / "model.gguf").is_file()
 
 
 def test_a_damaged_origin_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
-    save_run(read(folder), tmp_path / "run")
+    read(folder).save(tmp_path / "run")
     file = tmp_path / "run" / "origin.json"
     data = json.loads(file.read_text())
     assert data["family"] == "mystery" and data["config"]["model_type"] == "mystery"

@@ -10,7 +10,7 @@ from archetype.errors import ArchetypeError, CheckpointError
 from archetype.generate import Sampling
 from archetype.io.weight_files import SINGLE
 from archetype.language_model import LanguageModel
-from archetype.loading import load, save_run
+from archetype.loading import load
 from archetype.models import Model
 from archetype.runs import checkpoints as training
 from archetype.runs.directory import Run, read_run_model, read_run_spec, weights_of, write_run_spec, write_weights
@@ -94,7 +94,7 @@ def test_a_damaged_specification_is_named(run: Run) -> None:
 def test_a_language_model_is_saved_and_loaded_whole(models: dict[str, Model], tmp_path: Path) -> None:
     model, tokenizer = models["llama"], train_tokenizer("characters", "hello world", None)
     lm = LanguageModel(model.spec, model, tokenizer, Sampling(temperature=0.7, top_k=5), {"eos_token_id": 3})
-    save_run(lm, tmp_path / "run")
+    lm.save(tmp_path / "run")
     read = load(tmp_path / "run")
     assert (read.spec, read.sampling, read.special["eos_token_id"]) == (lm.spec, lm.sampling, 3)
     assert equal(read.model, model)
@@ -105,7 +105,7 @@ def test_a_language_model_is_saved_and_loaded_whole(models: dict[str, Model], tm
 
 def test_a_run_is_never_written_over(models: dict[str, Model], tmp_path: Path) -> None:
     lm = LanguageModel(models["gpt2"].spec, models["gpt2"])
-    save_run(lm, tmp_path / "run")
+    lm.save(tmp_path / "run")
     with pytest.raises(CheckpointError, match="run: exists already"):
-        save_run(lm, tmp_path / "run")
+        lm.save(tmp_path / "run")
     assert (tmp_path / "run" / SINGLE).is_file()

@@ -10,7 +10,7 @@ import torch
 import archetype
 from archetype.errors import ArchetypeError, SpecError
 from archetype.language_model import LanguageModel
-from archetype.loading import load, open_pretrained, save_run
+from archetype.loading import load, open_pretrained
 from archetype.runs.directory import Run, read_run_model
 from archetype.training.datasets import expand
 from archetype.training.defaults import Budget, assemble
@@ -107,7 +107,7 @@ def test_budgets_become_steps_and_settings_that_fit(tmp_path: Path, recipe: Reci
 def test_a_model_is_trained_further(tmp_path: Path, recipe: Recipe, text_file: Path) -> None:
     run(start(tmp_path / "first", recipe, CPU), lambda event: None)
     lm = load(tmp_path / "first")
-    save_run(LanguageModel(lm.spec, lm.model, lm.tokenizer, special={"eos_token_id": 7}), tmp_path / "imported")
+    LanguageModel(lm.spec, lm.model, lm.tokenizer, special={"eos_token_id": 7}).save(tmp_path / "imported")
     fields = {"data.text": (str(text_file),), "steps": 3, "batch_size": 8}
     pretrained = open_pretrained(tmp_path / "imported", fields)
     state = start(tmp_path / "further", assemble(None, fields)[0], CPU, pretrained=pretrained)
