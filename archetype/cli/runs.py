@@ -85,7 +85,9 @@ def _leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def plot(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
     x: Annotated[Literal["steps", "tokens", "flops", "seconds"], typer.Option(help="The abscissa.")] = "steps",
-    held_out: Annotated[bool, typer.Option("--held-out", help="The held-out loss, not the training loss.")] = False,
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="The held-out (validation) loss, not the training loss.")
+    ] = False,
     to: OptionalOutput = None,
 ) -> None:
     """Draw the loss curves of several runs over each other."""

@@ -58,7 +58,10 @@ def train(
     learning_rate: Annotated[float | None, typer.Option(help="The peak.  [default: chosen by the width]")] = None,
     warmup_steps: Annotated[int | None, typer.Option(help="Steps to the peak.  [default: a tenth]")] = None,
     patience: Annotated[
-        int | None, typer.Option(help="End after so many evaluations without a lower held-out loss.  [default: never]")
+        int | None,
+        typer.Option(
+            help="End after so many evaluations without a lower held-out (validation) loss.  [default: never]"
+        ),
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32 or bfloat16.  [default: auto]")] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order and dropout.  [default: 0]")] = None,

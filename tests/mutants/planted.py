@@ -174,7 +174,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         [
             ("before >= top_p", "before > top_p"),
             ("torch.where(logits > 0, logits / penalty, logits * penalty)", "logits / penalty"),
-            ("probabilities < least", "probabilities <= least"),
+            ("sampling.min_p * probabilities.amax(-1, keepdim=True)", "sampling.min_p"),
             ("logits < kth", "logits <= kth"),
             ("self.seen[rows, chosen] = True", "pass"),
         ],
@@ -189,7 +189,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         ],
     ),
     "training/loop.py": (
-        ("unit/training",),
+        ("unit/training/test_loop.py", "unit/training/test_every_objective.py"),
         [
             ("model.parameters(), recipe.max_grad_norm)", "model.parameters(), 2 * recipe.max_grad_norm)"),
             ("recipe.seed * 1_000_003 + state.step", "state.step"),
@@ -199,11 +199,11 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         ],
     ),
     "training/stop_signal.py": (
-        ("unit/training", "integration/test_interrupt.py"),
+        ("unit/training/test_loop.py",),
         [("and number == signal.SIGINT", "")],
     ),
     "training/optimizers.py": (
-        ("unit/training",),
+        ("unit/training/test_loop.py", "unit/training/test_provenance.py"),
         [
             ("if p.dim() < 2]\n", "if p.dim() < 1]\n"),
             ("betas=self.betas", "betas=(0.9, 0.999)"),
@@ -225,7 +225,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         ],
     ),
     "training/objectives/base.py": (
-        ("unit/training",),
+        ("unit/training/test_loop.py", "unit/training/test_pairs_and_images.py"),
         [
             ("self.label_smoothing if model.training else 0.0", "self.label_smoothing"),
             ("loss = loss + aux_loss", "pass"),
