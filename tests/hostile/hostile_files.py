@@ -4,6 +4,7 @@ A class is a sound folder, the file in it that is spoiled, and the command that 
 always give the same case.
 """
 
+import copy
 import gzip
 import json
 import os
@@ -70,13 +71,13 @@ def spoiled_json(draw: random.Random, data: bytes) -> bytes | None:
             case 0:
                 del inside[key]
             case 1 if isinstance(inside, dict):
-                inside[draw.choice(["", "more", "kind", "x" * 300, "a\nb"])] = draw.choice(ODD)
+                inside[draw.choice(["", "more", "kind", "x" * 300, "a\nb"])] = copy.deepcopy(draw.choice(ODD))
             case 2 if isinstance(inside, list):
-                inside += inside[: draw.randrange(1, 400)]
+                inside += copy.deepcopy(inside[: draw.randrange(1, 400)])
             case 3 if isinstance(inside[key], int) and not isinstance(inside[key], bool):
                 inside[key] = draw.choice([-inside[key], inside[key] * 10**6, inside[key] + 1, str(inside[key])])
             case _:
-                inside[key] = draw.choice(ODD)
+                inside[key] = copy.deepcopy(draw.choice(ODD))
     return json.dumps(value).encode()
 
 
