@@ -28,21 +28,29 @@ def check_memory(recipe: Recipe, spec: ModelSpec, objective: Objective, device: 
         SpecError: names the largest batch that fits.
     """
     free = free_memory(device)
-    rows, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
-    rows = min(rows, recipe.micro_batch_size or rows)
+    batch, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
+    rows = min(batch, recipe.micro_batch_size or batch)
     report = cost_report(spec, rows, length, recipe.dtype)
-    if free is None or report.memory["training_peak"] <= free:
+
+    def peak(rows: int, accumulates: bool) -> int:
+        held = report.memory_cost.memory(rows, report.length)
+        # the gradients of the rows before are held beside the activations of the next
+        return held["training_state"] + held["activations"] if accumulates else held["training_peak"]
+
+    needed = peak(rows, rows < batch)
+    if free is None or needed <= free:
         return
-    most = largest(lambda rows: report.memory_cost.memory(rows, report.length)["training_peak"] <= free, rows)
+    most = largest(lambda count: peak(count, False) <= free, rows)
+    most_at_once = largest(lambda count: peak(count, True) <= free, rows)
     tokens = f" of {report.length:,} tokens" if length else ""
-    field = "micro_batch_size" if recipe.micro_batch_size else "batch_size"
-    cause = f"a step on {rows:,} rows{tokens} takes {size(report.memory['training_peak'])}, and {size(free)} are free"
-    if not most:
+    field = "batch_size" if rows == batch else "micro_batch_size"
+    cause = f"a step on {rows:,} rows{tokens} takes {size(needed)}, and {size(free)} are free"
+    if not (most if rows == batch else most_at_once):
         raise SpecError(field, f"{cause}, too few for one row", "use a smaller model or shorter rows, or --force")
-    remedy = (
-        f"use at most {most:,}, or --micro-batch-size {most}, which accumulates gradients over the rows, or --force"
-    )
-    raise SpecError(field, cause, remedy)
+    if rows < batch:
+        raise SpecError(field, cause, f"use at most {most_at_once:,}, or --force")
+    offer = f", or --micro-batch-size {most_at_once}, which accumulates gradients over the rows" if most_at_once else ""
+    raise SpecError(field, cause, f"use at most {most:,}{offer}, or --force")
 
 
 def free_memory(device: torch.device) -> int | None:

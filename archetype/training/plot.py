@@ -94,6 +94,7 @@ def draw_curves(curves: dict[str, Curve], file: Path, title: str, abscissa: str,
     for label, (xs, ys) in curves.items():
         if xs:
             mark = "o" if len(xs) <= 50 else None
+            # matplotlib leaves labels that begin with an underscore out of the legend
             axes.plot(xs, ys, label=" " + one_line(label), linewidth=1.2, marker=mark, markersize=4)
     axes.set(xlabel=abscissa, ylabel=f"loss (nats per {unit})")
     axes.set_title(one_line(title), parse_math=False)

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from archetype.errors import CheckpointError
+from archetype.errors import CheckpointError, shorten
 from archetype.io import atomic
 from archetype.io.yaml import mapping_to_yaml
 from archetype.runs.directory import Run
@@ -58,7 +58,8 @@ def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
     if changes:
         field, before, now = changes[0]
         others = f" (and {', '.join(change[0] for change in changes[1:4])})" if len(changes) > 1 else ""
-        cause = f"was {_shown(before)} when this run began and is {_shown(now)} now{others}"
+        before, now = (shorten(str(value), MAX_SHOWN) for value in (before, now))
+        cause = f"was {before} when this run began and is {now} now{others}"
         raise CheckpointError(f"{run.recipe_file}: {field}", cause, f"restore it, {ALLOW}")
 
 
@@ -76,8 +77,3 @@ def check_origin(
     if origin.get("data") != objective.fingerprint and not allow_changes:
         cause = "the data are not those that this run began with"
         raise CheckpointError(", ".join(recipe.data.files()), cause, f"restore them, {ALLOW}")
-
-
-def _shown(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN // 2]}...{text[-MAX_SHOWN // 2 :]}"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from archetype.cost import cost_report
 from archetype.errors import SpecError
 from archetype.training import memory
 from archetype.training.recipe import Recipe
@@ -52,12 +53,19 @@ def test_too_many_rows_are_refused_with_the_most_that_fit(
         r"or --micro-batch-size (\d+), which accumulates gradients over the rows, or --force",
         message,
     )
-    assert match and match[1] == match[2]
-    most = int(match[1])
-    for fields in ({"batch_size": most}, {"batch_size": 10 * most, "micro_batch_size": most}):
+    assert match
+    most, at_once = int(match[1]), int(match[2])
+    memory_cost = cost_report(start(tmp_path / "small", recipe, CPU).model.spec, 1, 16, "float32").memory_cost
+    # the gradients of the rows before are held beside the next rows' activations
+    held = [memory_cost.memory(rows, 16) for rows in (at_once, at_once + 1)]
+    assert (
+        held[0]["training_state"] + held[0]["activations"] <= 2**23 < held[1]["training_state"] + held[1]["activations"]
+    )
+    assert memory_cost.memory(most, 16)["training_peak"] <= 2**23 < memory_cost.memory(most + 1, 16)["training_peak"]
+    for fields in ({"batch_size": most}, {"batch_size": 10 * most, "micro_batch_size": at_once}):
         start(tmp_path / f"{fields}", recipe.replace(**fields, dtype="float32"), CPU)
-    more = recipe.replace(batch_size=10 * most, micro_batch_size=most + 1, dtype="float32")
-    assert refusal(more, tmp_path / "run").startswith(f"micro_batch_size: a step on {most + 1} rows of 16 tokens")
+    more = recipe.replace(batch_size=10 * most, micro_batch_size=at_once + 1, dtype="float32")
+    assert refusal(more, tmp_path / "run").startswith(f"micro_batch_size: a step on {at_once + 1} rows of 16 tokens")
     start(tmp_path / "forced", recipe, CPU, force=True)
     monkeypatch.setattr(memory, "free_memory", lambda device: 2**10)
     assert "are free, too few for one row; use a smaller model" in refusal(recipe, tmp_path / "run")
