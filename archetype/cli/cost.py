@@ -70,7 +70,7 @@ def cost(
 
 
 class Prediction(NamedTuple):
-    """What follows from a report: as a table, and as plain data."""
+    """A table of what a report predicts, and the same numbers as plain data."""
 
     title: str
     table: "Table"

@@ -51,7 +51,7 @@ def runs(
 
 
 def _row(run: "Run") -> dict[str, Any]:
-    """What a list of runs says of one of them, and its recipe by path."""
+    """One run: its size, steps and best held-out loss, and its recipe by path."""
     from archetype.cost import total_parameters
     from archetype.runs.directory import read_run_spec
     from archetype.training import metrics

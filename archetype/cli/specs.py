@@ -123,7 +123,7 @@ def set_(
     if match is not None:
         from archetype.cost.match import match as solved
 
-        result = solved(spec, open_spec(match[0]), match[1], solve)  # type: ignore[arg-type]
+        result = solved(spec, open_spec(match[0]), match[1], solve)
         spec = result.spec
         text = f"{result.path}: {result.before} -> {result.after}; {match[1]} {result.amount:,}, {match[0]} has"
         print(f"{text} {result.target:,}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What attention costs, within a text and to a source."""
+"""The cost of attention, within a text and to a source."""
 
 from collections.abc import Hashable, Mapping
 

@@ -1,4 +1,4 @@
-"""What a block costs: its contents, and the norms that its wiring puts around them."""
+"""The cost of a block: its contents, and the norms that its wiring puts around them."""
 
 from archetype import spec
 from archetype.cost.attention import CrossAttentionCost

@@ -1,4 +1,4 @@
-"""What mixers cost that read a text in chunks: products over the pairs of each chunk, and over the memory."""
+"""The cost of mixers that are computed in chunks: products over the pairs of each chunk, and over the memory."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What a mixture of experts costs: a token counts the experts that it is sent to."""
+"""The cost of a mixture of experts: a token counts the experts that it is sent to."""
 
 from archetype import spec
 from archetype.cost.feedforward import MLPCost

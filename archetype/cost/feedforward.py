@@ -1,4 +1,4 @@
-"""What feed-forward networks cost."""
+"""The cost of feed-forward networks."""
 
 from archetype import spec
 from archetype.cost.formula import Counts, Formula, multiple

@@ -1,4 +1,4 @@
-"""What a gated delta network costs (Yang 2024b, section 3.3)."""
+"""The cost of a gated delta network (Yang 2024b, section 3.3)."""
 
 from archetype import spec
 from archetype.cost.chunks import Chunks, chunk_activations, without_zero

@@ -1,4 +1,4 @@
-"""What embeddings and heads cost."""
+"""The cost of embeddings and heads."""
 
 from archetype import spec
 from archetype.cost.formula import ZERO, Counts, Formula, symbol

@@ -1,4 +1,4 @@
-"""What latent attention costs (DeepSeek-AI 2024, section 2.1)."""
+"""The cost of latent attention (DeepSeek-AI 2024, section 2.1)."""
 
 from collections.abc import Hashable, Mapping
 

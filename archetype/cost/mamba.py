@@ -1,4 +1,4 @@
-"""What a selective state space costs (Gu 2023, algorithm 2)."""
+"""The cost of a selective state space (Gu 2023, algorithm 2)."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a state space in chunks costs (Dao 2024, section 6)."""
+"""The cost of a state space in chunks (Dao 2024, section 6)."""
 
 from archetype import spec
 from archetype.cost.chunks import Chunks, chunk_activations, without_zero

@@ -2,14 +2,13 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from archetype import spec
 from archetype.cost.report import cost_report, total_parameters
 from archetype.errors import SpecError
 
-Measure = Literal["parameters", "active", "flops", "state"]
-MEASURES: tuple[Measure, ...] = ("parameters", "active", "flops", "state")
+MEASURES = ("parameters", "active", "flops", "state")
 FEW = 256  # values up to here are all tried: numbers of layers and heads have no common step
 LARGEST = 2**24
 
@@ -25,7 +24,7 @@ class Match(NamedTuple):
     target: int
 
 
-def match(model: spec.ModelSpec, other: spec.ModelSpec, measure: Measure, path: str | None = None) -> Match:
+def match(model: spec.ModelSpec, other: spec.ModelSpec, measure: str, path: str | None = None) -> Match:
     """Change one whole number of `model` until it comes as near to `other` as that number can bring it.
 
     Args:
@@ -58,7 +57,7 @@ def match(model: spec.ModelSpec, other: spec.ModelSpec, measure: Measure, path: 
     return Match(spec.assign(model, [f"{path}={after}"]), path, before, after, amount_at(after), target)
 
 
-def amount(model: spec.ModelSpec, measure: Measure, length: int) -> int:
+def amount(model: spec.ModelSpec, measure: str, length: int) -> int:
     """How much of a measure a specification has, of one row of `length` tokens."""
     if measure == "parameters":
         return total_parameters(model)
@@ -68,7 +67,7 @@ def amount(model: spec.ModelSpec, measure: Measure, length: int) -> int:
     return report.flops["forward"] if measure == "flops" else report.state["bytes"]
 
 
-def _usual_path(model: spec.ModelSpec, measure: Measure) -> str:
+def _usual_path(model: spec.ModelSpec, measure: str) -> str:
     """The field that changes the measure and nothing of the model's form."""
     layers = getattr(model, "layers", ())
     if measure == "state" and layers and all(isinstance(block.mixer, spec.Attention) for block in layers):
@@ -85,7 +84,7 @@ def _num_heads(model: spec.ModelSpec, path: str) -> int:
 
 
 def _possible_values(model: spec.ModelSpec, path: str, value: int) -> Sequence[int]:
-    """What the field may be: every value that is accepted where it is small, else its smallest steps up and down."""
+    """The values to try: every one that is accepted where the field is small, else multiples of its smallest step."""
     if value <= FEW:
         return [number for number in range(1, max(2 * value, 64) + 1) if _is_accepted(model, path, number)]
     step = next((step for step in range(1, value + 1) if _is_accepted(model, path, value + step)), value)

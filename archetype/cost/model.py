@@ -1,4 +1,4 @@
-"""What whole models cost: embedding, head, and which work goes through which stack in each phase.
+"""The cost of whole models: embedding, head, and which work goes through which stack in each phase.
 
 A source is as long as its target. What does not generate (encoders) has only the phase `forward`.
 """

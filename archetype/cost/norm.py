@@ -1,4 +1,4 @@
-"""What norms cost. All are computed in float32."""
+"""The cost of norms. All are computed in float32."""
 
 from archetype import spec
 from archetype.cost.formula import ZERO, Formula

@@ -1,4 +1,4 @@
-"""What attention patterns cost: the pairs of positions that are computed, allowed, and remembered."""
+"""The cost of attention patterns: the pairs of positions that are computed, allowed, and remembered."""
 
 from archetype import spec
 from archetype.cost.formula import Formula, symbol

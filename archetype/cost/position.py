@@ -1,4 +1,4 @@
-"""What positions cost: tables that are added to embeddings, and what attention saves of angles and biases."""
+"""The cost of positions: tables that are added to embeddings, and what attention saves of angles and biases."""
 
 from collections.abc import Hashable, Mapping
 

@@ -1,4 +1,4 @@
-"""What recurrent mixers cost (Elman 1990; Hochreiter 1997; Cho 2014)."""
+"""The cost of recurrent mixers (Elman 1990; Hochreiter 1997; Cho 2014)."""
 
 from archetype import spec
 from archetype.cost.formula import Counts, Formula, symbol

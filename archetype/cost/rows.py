@@ -1,4 +1,4 @@
-"""What every module costs: one row for each, or for each module of several equal layers together."""
+"""The cost of every module: one row for each, or for each module of several equal layers together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a gated short convolution costs."""
+"""The cost of a gated short convolution."""
 
 from archetype import spec
 from archetype.cost.formula import Counts, Formula, symbol

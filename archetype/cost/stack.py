@@ -1,4 +1,4 @@
-"""What a stack of blocks costs. Equal layers are counted once."""
+"""The cost of a stack of blocks. Equal layers are counted once."""
 
 from collections.abc import Hashable, Sequence
 from itertools import groupby, pairwise

@@ -47,6 +47,17 @@ def _check_rank(config: Config, name: str, default: Any) -> Any:
     return None if config.get(name, "auto") == "auto" else config.size(name)
 
 
+STATE_SPACE = (  # the keys that both kinds share
+    Key("conv_kernel", "conv_kernel", 4),
+    Key("use_conv_bias", "conv_bias", True, check=Config.flag),
+    Key("use_bias", "bias", False, check=Config.flag),
+    Key("time_step_min", "dt_min", 0.001, check=Config.positive),
+    Key("time_step_max", "dt_max", 0.1, check=Config.positive),
+    # written for ourselves: transformers keeps it and does not read it
+    Key("max_position_embeddings", "context_length", TRAINED),
+    Key("layer_norm_epsilon", "eps", 1e-5),
+    Key("initializer_range", "std", 0.1),
+)
 KEYS = ConfigTable(mamba, (
     # of the authors' own program and of ways to compute: they follow from other keys, or change no result
     ignored("d_model", "d_inner", "n_layer", "ssm_cfg", "rms_norm", "fused_add_norm", "pad_vocab_size_multiple",
@@ -61,17 +72,9 @@ KEYS = ConfigTable(mamba, (
         path=lambda model: model.layers[0].mixer.rank(model.d_model)),
     Key("num_hidden_layers", "num_layers", 32),
     Key("state_size", "state_size", 16),
-    Key("conv_kernel", "conv_kernel", 4),
-    Key("use_conv_bias", "conv_bias", True, check=Config.flag),
-    Key("use_bias", "bias", False, check=Config.flag),
-    Key("time_step_min", "dt_min", 0.001, check=Config.positive),
-    Key("time_step_max", "dt_max", 0.1, check=Config.positive),
+    *STATE_SPACE,
     Key("vocab_size", "vocab_size", 50_280),
-    # written for ourselves: transformers keeps it and does not read it
-    Key("max_position_embeddings", "context_length", TRAINED),
-    Key("layer_norm_epsilon", "eps", 1e-5),
     Key("tie_word_embeddings", "tied", True),
-    Key("initializer_range", "std", 0.1),
 ), parts={"block.mixer": spec.Mamba, "final_norm": spec.RMSNorm})  # fmt: skip
 
 

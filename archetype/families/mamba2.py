@@ -8,7 +8,7 @@ from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, ignored
-from archetype.families.mamba import RULES, TRAINED, mamba
+from archetype.families.mamba import RULES, STATE_SPACE, mamba
 from archetype.families.rules import weight_rules
 
 
@@ -42,18 +42,10 @@ KEYS = ConfigTable(mamba2, (
     Key("num_hidden_layers", "num_layers", 64),
     Key("state_size", "state_size", 128),
     Key("n_groups", "num_groups", 8),
-    Key("conv_kernel", "conv_kernel", 4),
+    *STATE_SPACE,
     Key("chunk_size", "chunk_size", 256),
-    Key("use_conv_bias", "conv_bias", True, check=Config.flag),
-    Key("use_bias", "bias", False, check=Config.flag),
-    Key("time_step_min", "dt_min", 0.001, check=Config.positive),
-    Key("time_step_max", "dt_max", 0.1, check=Config.positive),
     Key("vocab_size", "vocab_size", 32_768),
-    # written for ourselves: transformers keeps it and does not read it
-    Key("max_position_embeddings", "context_length", TRAINED),
-    Key("layer_norm_epsilon", "eps", 1e-5),
     Key("tie_word_embeddings", "tied", False),
-    Key("initializer_range", "std", 0.1),
 ), parts={"block.mixer": spec.Mamba2, "final_norm": spec.RMSNorm})  # fmt: skip
 
 FAMILY = Family("mamba2", {

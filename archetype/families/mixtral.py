@@ -10,6 +10,7 @@ from archetype.families.keys import ConfigTable, Expected, Key, ignored
 from archetype.families.llama import FRAME, INV_FREQ, PARTS, PRE_NORMS, design_keys
 from archetype.families.mistral import mistral, window_size
 from archetype.families.rules import weight_rules
+from archetype.families.standard_block import with_experts
 
 
 def mixtral(
@@ -24,16 +25,9 @@ def mixtral(
 ) -> spec.Decoder:
     """A decoder of Mixtral's design: the weights of a token's experts sum to one; `design` is as in `mistral`."""
     dense = mistral(window=window, context_length=context_length, position=position, **design)
-    return dense.replace(layers=tuple(
-        block.replace(feedforward=spec.MixtureOfExperts(
-            num_experts=num_experts,
-            experts_per_token=experts_per_token,
-            expert=block.feedforward,
-            router=spec.SoftmaxRouter(renormalize=True),
-            balance_loss=balance_loss,
-        ))
-        for block in dense.layers
-    ))  # fmt: skip
+    router = spec.SoftmaxRouter(renormalize=True)
+    sizes: dict[str, Any] = {"num_experts": num_experts, "experts_per_token": experts_per_token}
+    return with_experts(dense, router=router, balance_loss=balance_loss, **sizes)
 
 
 KEYS = ConfigTable(mixtral, (

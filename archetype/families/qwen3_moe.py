@@ -10,6 +10,7 @@ from archetype.families.keys import ConfigTable, Expected, Key, ignored
 from archetype.families.llama import FRAME, INV_FREQ, PARTS, PRE_NORMS, design_keys
 from archetype.families.qwen3 import QK_NORMS, qwen3
 from archetype.families.rules import weight_rules
+from archetype.families.standard_block import with_experts
 
 
 def qwen3_moe(
@@ -22,17 +23,9 @@ def qwen3_moe(
     **design: Any,
 ) -> spec.Decoder:
     """A decoder of Qwen3's design with experts of `expert_d_ff` in every layer; `design` is as in `qwen3`."""
-    dense = qwen3(d_ff=expert_d_ff, **design)
-    return dense.replace(layers=tuple(
-        block.replace(feedforward=spec.MixtureOfExperts(
-            num_experts=num_experts,
-            experts_per_token=experts_per_token,
-            expert=block.feedforward,
-            router=spec.SoftmaxRouter(renormalize=renormalize),
-            balance_loss=balance_loss,
-        ))
-        for block in dense.layers
-    ))  # fmt: skip
+    router = spec.SoftmaxRouter(renormalize=renormalize)
+    sizes: dict[str, Any] = {"num_experts": num_experts, "experts_per_token": experts_per_token}
+    return with_experts(qwen3(d_ff=expert_d_ff, **design), router=router, balance_loss=balance_loss, **sizes)
 
 
 EXPERT = "block.feedforward.expert"

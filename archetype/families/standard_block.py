@@ -57,6 +57,13 @@ def decoder(
     return spec.Decoder(layers=layers, final_norm=norm, head=head, **(defaults | model))
 
 
+def with_experts(dense: spec.Decoder, **experts: Any) -> spec.Decoder:
+    """A decoder with several experts of the form of each feed-forward part; further fields of `MixtureOfExperts`."""
+    return dense.replace(layers=tuple(
+        block.replace(feedforward=spec.MixtureOfExperts(expert=block.feedforward, **experts)) for block in dense.layers
+    ))  # fmt: skip
+
+
 def standard_decoder(
     *,
     norm: spec.LayerNorm,

@@ -44,7 +44,7 @@ def read_mapping(file: Path) -> dict[str, Any]:
 
 def yaml_value(text: str, place: str) -> Any:
     """Any value of YAML 1.2's core schema; `place` names its origin in errors."""
-    import yaml  # type: ignore[import-untyped]  # here, because a preset needs none of it
+    import yaml  # here, because a preset needs none of it
 
     try:
         return _Builder().value_of(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))

@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
-from archetype.errors import SpecError, SpecErrors
+from archetype.errors import SpecError, SpecErrors, shorten
 
 __all__ = ["Spec", "fingerprint"]
 
@@ -288,4 +288,4 @@ def _in_words(detail: ErrorDetails) -> tuple[str, str]:
 def cut(value: Any) -> str:
     """A value as a message shows it, long ones without their middle."""
     shown = repr(value) if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
-    return shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN // 2]}...{shown[-MAX_SHOWN // 2 :]}"
+    return shorten(shown, MAX_SHOWN)

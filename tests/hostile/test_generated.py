@@ -149,8 +149,9 @@ def fault(kind: Class, place: Path, number: int) -> str | None:
     line = error.removeprefix("archetype: ").removesuffix("\n")
     if answer.returncode == 0 and "Traceback" not in error:
         return None
-    lines = line.split("\n")  # one; a specification's mistakes are a line each, at most twenty and how many more
-    if answer.returncode == 2 and len(lines) <= 21 and max(map(len, lines)) <= 300:
+    # a specification's mistakes are a line each, at most twenty and how many more; everything else is one line
+    lines, most = line.split("\n"), 21 if kind.file.startswith(("spec.", "recipe.")) else 1
+    if answer.returncode == 2 and len(lines) <= most and max(map(len, lines)) <= 300:
         return None
     return f"{number}: status {answer.returncode}, {len(line)} characters: ... {line[-300:]}"
 
