@@ -175,9 +175,7 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             print(error.format_message())
             sys.exit(0)
-        option = getattr(error, "option_name", None)
-        renamed = f"{option} is now {RENAMED[option]}." if option in RENAMED else error.format_message()
-        _fail(f"{one_line(renamed, MAX_MESSAGE - 24)} See `archetype --help`.", 2)
+        _fail(f"{one_line(_usage(error), MAX_MESSAGE - 24)} See `archetype --help`.", 2)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
     except OSError as error:
@@ -190,6 +188,21 @@ def main() -> None:
             sys.exit(0)
         _fail(f"standard output: cannot be written: {error.strerror}", 2)
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _usage(error: typer.TyperException) -> str:
+    """What is wrong with the arguments, as one or two sentences."""
+    message, option, invalid = error.format_message(), getattr(error, "option_name", None), error.__cause__
+    if option in RENAMED:
+        return f"{option} is now {RENAMED[option]}."
+    if type(invalid).__name__ != "ValidationError":  # by which typer converts values
+        return message
+    from archetype.spec.base import in_words
+
+    detail: Any = invalid.errors(include_url=False)[0]  # type: ignore[union-attr]
+    if detail["type"] == "value_error":  # no member of a choice: typer's own words
+        return message.replace("Value error, ", "")
+    return f"{message.partition(': ')[0]}: {'; '.join(in_words(detail))}."
 
 
 def _open_streams() -> None:

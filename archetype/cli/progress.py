@@ -119,7 +119,8 @@ class ProgressLine:
             step, evaluation = event.step, event.evaluation
             measured = f"loss {evaluation.loss:.4f} nats/{self.unit}, {evaluation.accuracy:.1%} right"
             bits = f", {evaluation.bits_per_byte:.4f} bits/byte" if evaluation.bits_per_byte is not None else ""
-            self.console.print(f"step {step:>5}  held out: {measured}{bits}")
+            place = "all held out" if event.on_all else "held out"
+            self.console.print(f"step {step:>5}  {place}: {measured}{bits}")
         elif isinstance(event, Notice):
             self.console.print(one_line(event.text), markup=False, soft_wrap=True)
 

@@ -106,9 +106,13 @@ def decode(
     as_json: Json = False,
 ) -> None:
     """Print the text of ids."""
+    from archetype.errors import DataError
     from archetype.tokenizers import open_tokenizer
 
-    text = open_tokenizer(folder).decode(ids)
+    tokenizer = open_tokenizer(folder)
+    if wrong := [id for id in ids if not 0 <= id < tokenizer.vocab_size]:
+        raise DataError(f"id {wrong[0]}", "is not a token of this tokenizer", f"use 0 to {tokenizer.vocab_size - 1}")
+    text = tokenizer.decode(ids)
     if as_json:
         print_json({"ids": ids, "text": text})
     else:

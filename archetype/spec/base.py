@@ -139,7 +139,7 @@ def explain(error: ValidationError, every: bool = True) -> SpecError:
             details[details.index(other)] = detail
     mistakes: dict[tuple[str, str, str], SpecError] = {}
     for detail in details:
-        place, (cause, remedy) = path(_keys(detail)), _in_words(detail)
+        place, (cause, remedy) = path(_keys(detail)), in_words(detail)
         if detail["type"] == "invalid":
             inner = str(detail["ctx"]["place"])
             place = f"{place}.{inner}" if place and inner and not inner.startswith("[") else place + inner
@@ -269,7 +269,7 @@ WORDS = {  # pydantic's types of errors: cause and remedy
 }
 
 
-def _in_words(detail: ErrorDetails) -> tuple[str, str]:
+def in_words(detail: ErrorDetails) -> tuple[str, str]:
     value = detail["input"]
     shown = cut(value)
     context = detail.get("ctx", {})

@@ -99,7 +99,7 @@ def evaluations(state: TrainState, stop: StopSignal) -> Iterator[Event]:
             if evaluation is None:
                 return
             state.count(evaluation)
-            yield Evaluated(state.step, evaluation)
+            yield Evaluated(state.step, evaluation, on_all=number == 1)
 
 
 def take_step(state: TrainState) -> Step:

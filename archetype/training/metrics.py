@@ -25,10 +25,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A measurement on held-out examples after `step` steps."""
+    """A measurement on held-out examples after `step` steps; on all of them at the end, where that is more."""
 
     step: int
     evaluation: Evaluation
+    on_all: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def append(file: Path, event: Event) -> None:
     match event:
         case Step():
             atomic.append_line(file, json.dumps(asdict(event)))
-        case Evaluated(step, evaluation):
+        case Evaluated(step=step, evaluation=evaluation):
             values = {f"validation_{name}": value for name, value in asdict(evaluation).items()}
             atomic.append_line(file, json.dumps({"step": step} | values))
         case Saved() | Notice() | Interrupted():

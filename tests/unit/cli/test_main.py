@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import archetype
 from archetype.cli import main
+from tests.helpers.cases import case
 
 
 def run(*arguments: str) -> tuple[str, str]:
@@ -229,3 +230,17 @@ def test_start_up_imports_only_what_a_verb_needs(arguments: tuple[str, ...], abs
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout, done.stderr
     assert not absent & set(done.stderr.split())
+
+
+def test_values_of_options_are_refused_in_our_own_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, message in {
+        ("demo", "--minutes", "-1"): "Invalid value for '--minutes': '-1' is too small; use at least 0.05.",
+        ("train", "--steps", "x"): "Invalid value for '--steps': 'x' is not a whole number; give a whole number.",
+        ("generate", "a", "b", "--temperature", "warm"):
+            "Invalid value for '--temperature': 'warm' is not a finite number; give a number.",
+        ("plot", "a", "--x", "c"): "Invalid value for '--x': 'c' is not one of 'steps', 'tokens', 'flops', 'seconds'.",
+    }.items():  # fmt: skip
+        with case(*arguments):
+            assert f"{message} See `archetype --help`." in refusal(monkeypatch, capsys, *arguments)

@@ -127,3 +127,13 @@ def test_the_verbs_load_no_library_for_their_help() -> None:
 def test_opening_a_tokenizer_loads_no_torch() -> None:
     code = "import sys, archetype.tokenizers.hugging_face; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_decode_is_the_inverse_of_encode_and_names_what_is_no_token(text: Path, tmp_path: Path) -> None:
+    run("train", "--kind", "bytes", "--text", text, "--to", tmp_path / "tokenizer")
+    ids = list("the cat é".encode())
+    assert run("decode", tmp_path / "tokenizer", *ids) == "the cat é\n"
+    assert data("decode", tmp_path / "tokenizer", *ids) == {"ids": ids, "text": "the cat é"}
+    for wrong in (256, 99_999_999):
+        with pytest.raises(ArchetypeError, match=f"id {wrong}: is not a token of this tokenizer; use 0 to 255"):
+            run("decode", tmp_path / "tokenizer", 1, wrong)
