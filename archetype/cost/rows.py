@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from archetype.cost.formula import ZERO, Counts, Formula, constant, symbol, total
+from archetype.cost.formula import ZERO, Counts, Formula, symbol, total
 from archetype.cost.model import ModelCost
 from archetype.cost.stack import LayerGroup
 from archetype.cost.work import PHASES, AttentionPairs, Phase, Work
@@ -31,8 +31,9 @@ class Row:
     @classmethod
     def of(cls, module: str, counts: Mapping[str, Counts], name: str, group: LayerGroup | None = None) -> "Row":
         """The row of a module, from what is counted under its name; of all layers of a group together."""
-        number, layers = (group.number, len(group.layers)) if group else (constant(1), 1)
-        formulas = {column: number * counts.get(column, {}).get(name, ZERO) for column in COLUMNS}
+        formulas, layers = {column: counts.get(column, {}).get(name, ZERO) for column in COLUMNS}, 1
+        if group is not None and len(group.layers) > 1:
+            formulas, layers = {column: group.number * one for column, one in formulas.items()}, len(group.layers)
         return cls(module, layers, group is not None, formulas, *(formula.value for formula in formulas.values()))
 
     @property
@@ -78,7 +79,8 @@ def _module_rows(parameters: Counts, flops: Mapping[str, Counts]) -> list[Row]:
 
 def _block_rows(prefix: str, group: LayerGroup, counts: Mapping[str, Counts]) -> list[Row]:
     names = _in_order(counts["parameters"], counts.get("forward") or counts["decode"])
-    return [Row.of(f"{prefix}blocks.{group.label}.{name}", counts, name, group) for name in names]
+    place = f"{prefix}blocks.{group.label}"
+    return [Row.of(f"{place}.{name}", counts, name, group) for name in names]
 
 
 def _in_order(parameters: Counts, flops: Counts) -> list[str]:

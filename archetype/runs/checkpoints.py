@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from archetype.errors import CheckpointError
+from archetype.errors import CheckpointError, DataError
 from archetype.io import atomic
+from archetype.io.files import check_regular, read_json
 from archetype.io.tensors import save
 from archetype.io.weight_files import SINGLE
 
@@ -89,27 +91,28 @@ def opened(folder: Path) -> Checkpoint:
     """A checkpoint after its sizes and hashes were checked."""
     manifest = _manifest(folder)
     for name, expected in manifest["files"].items():
+        file = folder / name
         try:
-            identity = _identity(folder / name)
+            check_regular(file)
+            # the size first: to hash another, longer file may take long
+            is_whole = file.stat().st_size == expected["bytes"] and _identity(file) == expected
         except FileNotFoundError:
             raise _damaged(folder, name, "is missing") from None
+        except DataError as error:
+            raise _damaged(folder, name, error.cause) from None
         except OSError as error:
             raise _damaged(folder, name, f"cannot be read: {error.strerror}") from None
-        if identity != expected:
+        if not is_whole:
             raise _damaged(folder, name, "is not what was saved")
     return Checkpoint(folder, manifest)
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        whole = manifest.pop("sha256") == _seal(manifest)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        whole = False
-    if not whole:
-        raise _damaged(folder, MANIFEST, "is missing or damaged")
-    assert isinstance(manifest, dict)
-    return manifest
+    with suppress(DataError, ValueError, RecursionError):
+        manifest = read_json(folder / MANIFEST)
+        if manifest.pop("sha256", None) == _seal(manifest):
+            return manifest
+    raise _damaged(folder, MANIFEST, "is missing or damaged")
 
 
 def _seal(manifest: dict[str, Any]) -> str:

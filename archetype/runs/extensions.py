@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from archetype.errors import CheckpointError
 from archetype.io import atomic
+from archetype.io.files import MAX_CONFIG_BYTES, check_regular, read_bytes
 from archetype.spec.base import Spec
 from archetype.spec.part import Part
 
@@ -57,10 +58,12 @@ def check_extensions(folder: Path) -> None:
         CheckpointError: names the extension that is missing; nothing of it is ever loaded by itself.
     """
     file = folder / FILE
-    if not file.is_file():
+    check_regular(file, CheckpointError)
+    if not file.exists():
         return
+    data = read_bytes(file, MAX_CONFIG_BYTES, CheckpointError)
     try:
-        extensions = TypeAdapter(list[Extension]).validate_json(file.read_bytes())
+        extensions = TypeAdapter(list[Extension]).validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
         raise CheckpointError(str(file), f"is not a list of extensions: {first['msg']}", "restore the file") from None

@@ -14,6 +14,7 @@ from archetype.families import FAMILIES, Family, InferenceReport
 from archetype.families.as_read import KeysAsRead, family_as_read
 from archetype.families.rules import Rule
 from archetype.io import atomic
+from archetype.io.files import check_regular
 from archetype.io.yaml import read_mapping
 from archetype.spec import ModelSpec, parse
 
@@ -80,7 +81,8 @@ def read_origin(folder: Path) -> Origin:
         CheckpointError: the file is damaged.
     """
     file = folder / FILE
-    if not file.is_file():
+    check_regular(file, CheckpointError)
+    if not file.exists():
         return Origin()
     try:
         origin = Origin.model_validate(read_mapping(file))

@@ -102,7 +102,7 @@ def _compare(a: Any, b: Any, place: str) -> Iterator[Change]:
                 if place:
                     return
             for key in dict.fromkeys(key for key in (*a, *b) if key != "kind"):
-                if key == "layers" and key in a and key in b:
+                if key == "layers" and all(isinstance(side.get(key), list) and side[key] for side in (a, b)):
                     yield from _compare_layers(a[key], b[key], place)
                 else:
                     inner = f"{place}.{key}" if place else str(key)

@@ -7,7 +7,11 @@ from typing import Any
 
 from archetype.errors import DataError
 from archetype.io import atomic
+from archetype.io.files import MAX_TEXT_BYTES, check_regular, read_bytes
 from archetype.training.evaluate import Evaluation
+
+MAX_LINE_BYTES = 2**12  # a run's own have some 300
+NULLABLE = ("validation_bits_per_byte",)  # which pairs and images do not have
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,10 @@ def read(file: Path) -> list[dict[str, Any]]:
     Raises:
         DataError: the file cannot be read, or a line before the last is damaged.
     """
-    if not file.is_file():
+    check_regular(file)
+    if not file.exists() and not file.is_symlink():
         return []
-    try:
-        *texts, rest = file.read_bytes().split(b"\n")
-    except OSError as error:
-        raise DataError(str(file), f"cannot be read: {error.strerror}", "check the disk") from None
+    *texts, rest = read_bytes(file, MAX_TEXT_BYTES).split(b"\n")
     lines = [_parse(text, f"{file}: line {number}") for number, text in enumerate(texts, 1)]
     try:
         return [*lines, _parse(rest, "")]
@@ -100,10 +102,17 @@ def rewind(file: Path, step: int) -> list[dict[str, Any]]:
 def _parse(text: bytes, place: str) -> dict[str, Any]:
     """A line: an object of numbers, one of which is the step."""
     try:
-        values = json.loads(text)
+        values = json.loads(text) if len(text) <= MAX_LINE_BYTES else None
     except (ValueError, RecursionError):
         values = None
-    is_object = isinstance(values, dict) and isinstance(values.get("step"), int)
-    if is_object and all(isinstance(value, int | float | None) for value in values.values()):
-        return dict(values)
+    if isinstance(values, dict) and type(values.get("step")) is int and all(map(_is_measured, values.items())):
+        return values
     raise DataError(place, "is not a line of metrics", "remove this line")
+
+
+def _is_measured(item: tuple[str, Any]) -> bool:
+    """Whether a value is one that a run writes: a number that a float can hold, or null where some runs have none."""
+    name, value = item
+    if value is None:
+        return name in NULLABLE
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)

@@ -1,5 +1,6 @@
 """Loss curves of runs, in the terminal and as pictures."""
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -41,7 +42,7 @@ def curves(lines: list[dict[str, Any]], axis: Axis = "steps", flops_per_target: 
             number = line.get("num_targets", 0)
             position += {
                 "steps": line["step"] - position, "tokens": number, "flops": number * flops_per_target,
-                "seconds": number / line.get("per_second", 1.0),
+                "seconds": number / (line.get("per_second") or math.inf),
             }[axis]  # fmt: skip
             positions[line["step"]] = position
             if not line.get("skipped"):

@@ -5,8 +5,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from archetype.errors import CheckpointError, shorten
+from archetype.errors import CheckpointError, SpecError, shorten
 from archetype.io import atomic
+from archetype.io.files import MAX_FILE_BYTES, check_regular, read_bytes
 from archetype.io.yaml import mapping_to_yaml
 from archetype.runs.directory import Run
 from archetype.spec import ModelSpec, fingerprint
@@ -36,11 +37,15 @@ def write_recipe(run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective
 
 def read_provenance(run: Run) -> Provenance | None:
     """What a run began with; None for one of an earlier version, which did not write it."""
-    if not run.provenance_file.is_file():
+    check_regular(run.provenance_file, CheckpointError)
+    if not run.provenance_file.exists():
         return None
+    data = read_bytes(run.provenance_file, MAX_FILE_BYTES, CheckpointError)
     try:
-        return Provenance.model_validate_json(run.provenance_file.read_bytes())
-    except (OSError, ValidationError):
+        provenance = Provenance.model_validate_json(data)
+        Recipe.parse(provenance.recipe)
+        return provenance
+    except (SpecError, ValidationError):
         remedy = "restore it, or remove it to trust the recipe as it stands"
         raise CheckpointError(str(run.provenance_file), "is damaged", remedy) from None
 

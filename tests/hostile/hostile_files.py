@@ -52,6 +52,11 @@ class Class:
             self.specials[number](file)
         elif draw.random() < 0.6 and (changed := spoiled_json(draw, data)) is not None:
             file.write_bytes(changed)
+        elif draw.random() < 0.6 and file.suffix == ".jsonl":
+            lines = data.splitlines()
+            place = draw.randrange(len(lines))
+            lines[place] = spoiled_json(draw, lines[place]) or b""
+            file.write_bytes(b"\n".join(lines) + b"\n")
         else:
             file.write_bytes(spoiled_bytes(draw, data))
 

@@ -8,14 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import archetype
 from archetype.families.llama import llama
 from archetype.families.vit import vit
+from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
 from archetype.loading import export
 from archetype.models import build
 from archetype.tokenizers import train_tokenizer
+from archetype.training.datasets import TextData
+from archetype.training.loop import run
+from archetype.training.recipe import Recipe
+from archetype.training.setup import start
 from tests.helpers import forked
 from tests.helpers.weights import randomize
 from tests.hostile.hostile_files import Class
@@ -91,11 +97,26 @@ def texts_folder(folder: Path) -> None:
     (folder / "spec.yaml").write_text(json.dumps(archetype.load_spec("mamba-tiny").dump()))
 
 
+def trained_folder(folder: Path) -> None:
+    """A run of two steps, one checkpoint for each, whose YAML files are written as JSON."""
+    spec = llama(num_layers=1, d_model=8, num_heads=2, d_ff=8, vocab_size=300, context_length=16).dump()
+    data = TextData(tokenizer="byte_bpe", vocab_size=270)
+    sizes = {"batch_size": 2, "steps": 2, "sequence_length": 8, "evaluate_every": 1, "checkpoint_every": 1}
+    recipe = Recipe(spec=spec, data=data, **sizes)
+    run(start(folder, recipe, torch.device("cpu"), text=WORDS), lambda event: None)
+    for name in ("spec.yaml", "recipe.yaml"):
+        (folder / name).write_text(json.dumps(read_mapping(folder / name)))
+    (folder / "extensions.json").write_text(json.dumps([{"name": "mine.py", "sha256": "", "kinds": ["Norm.rms"]}]))
+    (folder / "origin.json").write_text(json.dumps({"family": "llama", "labels": ["good", "bad"]}))
+
+
 GENERATE = ("generate", "{}", "hello", "--max-new-tokens", "1")
+RESUME = ("train", "--resume", "{}", "--steps", "3")
+CHECKPOINT = "checkpoints/step-00000002"
 ENCODE = ("tokenizer", "encode", "{}", "hello the cat")
 FOLDERS = {
     "llama": llama_folder, "sharded": sharded_folder, "run": run_folder, "vit": vit_folder, "texts": texts_folder,
-    "sentencepiece": sentencepiece_folder, "tiktoken": tiktoken_folder,
+    "sentencepiece": sentencepiece_folder, "tiktoken": tiktoken_folder, "trained": trained_folder,
 }  # fmt: skip
 TEMPLATES = tuple({**HOSTILE, **WRONG}.values())
 # class: the folder, the file, the command, and further contents
@@ -123,6 +144,17 @@ CLASSES: dict[str, tuple[str, str, tuple[str, ...], tuple[str | bytes, ...]]] = 
     "images": ("vit", "images.npz", ("classify", "{}", "{}/images.npz"), ()),
     "run spec": ("run", "spec.yaml", GENERATE, ()),
     "run weights": ("run", "model.safetensors", GENERATE, ()),
+    "run metrics": ("trained", "metrics.jsonl", RESUME, ()),
+    "plotted metrics": ("trained", "metrics.jsonl", ("plot", "{}", "--x", "seconds"), ()),
+    "listed metrics": ("trained", "metrics.jsonl", ("runs", "{}"), ()),
+    "run recipe": ("trained", "recipe.yaml", RESUME, ()),
+    "run provenance": ("trained", "provenance.json", RESUME, ()),
+    "run extensions": ("trained", "extensions.json", RESUME, ()),
+    "run origin": ("trained", "origin.json", GENERATE, ()),
+    "run tokenizer": ("trained", "tokenizer/tokenizer.json", RESUME, ()),
+    "checkpoint manifest": ("trained", f"{CHECKPOINT}/manifest.json", RESUME, ()),
+    "checkpoint weights": ("trained", f"{CHECKPOINT}/model.safetensors", RESUME, ()),
+    "checkpoint optimizer": ("trained", f"{CHECKPOINT}/optimizer.safetensors", RESUME, ()),
     "gguf": ("texts", "model.gguf", ("generate", "{}/model.gguf", "hello"), (b"GGUF\3\0\0\0" + b"\xff" * 40,)),
 }  # fmt: skip
 
@@ -196,10 +228,10 @@ def test_limits_and_judgement_would_tell(sound: dict[str, Path], tmp_path: Path)
     for name in CLASSES:
         kind = of(name, sound)
         if (kind.sound / kind.file).exists():
-            command = [part.replace("{}", str(kind.sound)) for part in kind.command if part != "--chat"]
-            command = [part.replace(f"{kind.sound}/run", str(tmp_path / name)) for part in command]
-            command = [part.replace(f"{kind.sound}/tokenizer", str(tmp_path / name)) for part in command]
-            answer = forked.run(["python", "-c", PROGRAM, *command], cwd=kind.sound)
+            folder = shutil.copytree(kind.sound, tmp_path / name)
+            command = [part.replace("{}", str(folder)) for part in kind.command if part != "--chat"]
+            command = [part.replace(f"{folder}/tokenizer", str(folder / "new")) for part in command]
+            answer = forked.run(["python", "-c", PROGRAM, *command], cwd=folder)
             assert answer.returncode == 0, (name, answer.stderr)
     for work in ("while True: pass", "'x' * 10**9", "1 / 0"):
         answer = forked.run(["python", "-c", PROGRAM.replace("\nmain()", f"\n{work}")])

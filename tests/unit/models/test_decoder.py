@@ -53,12 +53,12 @@ def test_embedding_dropout_acts_in_training_only() -> None:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
 def test_logits_are_products_with_the_heads_table_or_the_embeddings(tied: bool, bias: bool) -> None:
-    model, found = logits(TINY.replace(head=spec.LanguageModelHead(tied=tied, bias=bias)))
+    model, found = logits(TINY.replace(head=spec.LanguageModelHead(tied=tied, bias=bias, scale=0.3)))
     context, x = ForwardContext.of(TOKENS), model.embedding(TOKENS, ForwardContext.of(TOKENS))
     for block in model.blocks:
         x = block(x, context)
     table = model.embedding.token.weight if tied else model.lm_head.weight
-    expected = model.final_norm(x) @ table.T + (model.lm_head.bias if bias else 0)
+    expected = 0.3 * model.final_norm(x) @ table.T + (model.lm_head.bias if bias else 0)
     assert distance(found, expected) < 1e-6
     assert ("lm_head.weight" in model.state_dict()) != tied
 

@@ -1,6 +1,9 @@
 """Checkpoints of a run: whole or not there, proved by a manifest, and never the last one lost."""
 
+import errno
+import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -119,11 +122,21 @@ def test_a_manifest_that_is_none_is_named(tmp_path: Path, text: str) -> None:
     assert damage(made) == expected
 
 
-def test_a_file_that_the_disk_refuses_to_read_is_named(tmp_path: Path) -> None:
+def test_a_file_that_the_disk_refuses_to_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = save(tmp_path, 1)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(hashlib, "file_digest", refuse)
+    assert damage(made).startswith(f"{made.weights_file}: cannot be read: Input/output error")
+
+
+def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
     made = save(tmp_path, 1)
     (made.folder / OPTIMIZER).unlink()
     (made.folder / OPTIMIZER).mkdir()
-    assert damage(made).startswith(f"{made.folder / OPTIMIZER}: cannot be read: Is a directory")
+    assert damage(made).startswith(f"{made.folder / OPTIMIZER}: is not a regular file")
 
 
 def test_a_refused_save_leaves_every_checkpoint_before_it(tmp_path: Path) -> None:

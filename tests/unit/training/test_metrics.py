@@ -24,7 +24,8 @@ def test_a_line_for_what_was_measured_and_none_for_the_rest(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "damage", [b"{", b"7", b"[]", b"null", b"\xff\xfe", b'{"step": "1"}', b'{"loss": 1.0}', b'{"step": 1, "loss": "a"}',
-               b'{"step": 1, "loss": [1]}', b"[" * 100_000, b""]
+               b'{"step": 1, "loss": [1]}', b'{"step": 1, "validation_loss": null}', b'{"step": true, "loss": 1.0}',
+               b'{"step": 1, "loss": 1' + b"0" * 400 + b"}", b"[" * 100_000, b""]
 )  # fmt: skip
 def test_a_damaged_line_is_named(tmp_path: Path, damage: bytes) -> None:
     file = tmp_path / "metrics.jsonl"

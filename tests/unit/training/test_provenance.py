@@ -1,5 +1,6 @@
 """A run whose recipe or data are no longer what it began with says which field it is, and goes on only when told to."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from archetype.errors import ArchetypeError
+from archetype.io.yaml import read_mapping
 from archetype.training.loop import run
 from archetype.training.metrics import Event, Notice, Step
 from archetype.training.recipe import Recipe, read_recipe
@@ -78,11 +80,21 @@ def test_another_architecture_is_noticed_before_the_first_checkpoint(tmp_path: P
 
 def test_a_damaged_provenance_is_named(tmp_path: Path, recipe: Recipe) -> None:
     state = start(tmp_path / "run", recipe, CPU)
-    for text in ("", "[]", '{"spec": 1}', "\xff"):
+    recipe_damage = json.dumps({"spec": "a", "data": "b", "recipe": {"steps": "many", "seed": -1}})
+    for text in ("", "[]", '{"spec": 1}', "\xff", recipe_damage):
         state.run.provenance_file.write_text(text)
         assert refusal(tmp_path / "run").startswith("/provenance.json: is damaged; restore it, or remove it")
     state.run.provenance_file.unlink()
     assert resume(tmp_path / "run", CPU).step == 0
+
+
+def test_a_recipe_whose_layers_are_none_is_compared_all_the_same(tmp_path: Path, recipe: Recipe) -> None:
+    file = start(tmp_path / "run", recipe, CPU).run.recipe_file
+    values = read_mapping(file)
+    for layers in ([], 1.5, None, {}):
+        values["spec"]["layers"] = layers
+        file.write_text(json.dumps(values))
+        assert refusal(tmp_path / "run").startswith("/recipe.yaml: spec.layers")
 
 
 def test_a_finished_run_goes_on_for_more_steps(tmp_path: Path, recipe: Recipe) -> None:
