@@ -241,6 +241,7 @@ def export(
     family: str | None = None,
     shard_bytes: int | None = None,
     format: Literal["hf", "gguf"] = "hf",
+    type: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = None,
 ) -> None:
     """Write a model as a folder for other programs, then read it back and compare every tensor.
 
@@ -250,10 +251,11 @@ def export(
         family: the published format, such as "llama" (default: as loaded, or the first that can express the model).
         shard_bytes: the size above which the weights are split into several files.
         format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp.
+        type: of the matrices of a GGUF file, such as "q8_0"; norms and vectors are in f32 (default: the model's own).
 
     Raises:
         CheckpointError: names the field that the format cannot express, or the file that cannot be written.
     """
     from archetype.loading import export
 
-    export(lm, folder, family, shard_bytes, format)
+    export(lm, folder, family, shard_bytes, format, type)

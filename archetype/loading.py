@@ -37,6 +37,7 @@ from archetype.tokenizers.chat_template import read_template, write_template
 from archetype.tokenizers.fast import write_fast
 from archetype.training.setup import Pretrained
 
+GgufType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())  # silent unless the program configures logging
 
@@ -114,6 +115,7 @@ def export(
     family: str | None = None,
     shard_bytes: int | None = None,
     format: Literal["hf", "gguf"] = "hf",
+    type: GgufType | None = None,
 ) -> Family:
     """Write a language model as a folder for other programs, then read it back and compare every tensor.
 
@@ -123,6 +125,7 @@ def export(
         family: the published format (default: as loaded, or the first that can express the model).
         shard_bytes: the size above which the weights are split into several files.
         format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp.
+        type: of the matrices of a GGUF file (default: the model's own).
 
     Returns:
         The family whose format was written.
@@ -130,6 +133,8 @@ def export(
     Raises:
         CheckpointError: names the field that the format cannot express, or the file that cannot be written.
     """
+    if type is not None and format != "gguf":
+        raise CheckpointError("--type", "is for GGUF alone", "add --format gguf, or use --dtype")
     if family is not None and family not in published():
         raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(published())}")
     chosen = published()[family] if family else _own_family(lm, format) or family_for(lm.spec)
@@ -139,7 +144,7 @@ def export(
     with atomic.new_folder(Path(folder)) as temporary:
         if format == "gguf":
             start = special.get("decoder_start_token_id")
-            gguf.write_gguf(lm.model, chosen, lm.tokenizer, temporary / gguf.FILE, lm.template, start)
+            gguf.write_gguf(lm.model, chosen, lm.tokenizer, temporary / gguf.FILE, lm.template, start, type)
             return chosen
         config = special | _label_names(lm)
         hf_folder.write_model(lm.model, chosen, temporary, config, shard_bytes or SHARD_BYTES, left_out)

@@ -34,6 +34,10 @@ def export(
     to: Output,
     family: Annotated[str | None, typer.Option(help="Such as llama.  [default: as loaded, or what fits]")] = None,
     format: Annotated[Literal["hf", "gguf"], typer.Option(help="hf for transformers, gguf for llama.cpp.")] = "hf",
+    type: Annotated[
+        Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None,
+        typer.Option(help="Of the matrices in a GGUF file.  [default: as the model's]"),
+    ] = None,
     dtype: StoredDtype = None,
     seed: Annotated[int, typer.Option(help="Of the weights of a specification, which has none.")] = 0,
 ) -> None:
@@ -46,7 +50,7 @@ def export(
 
     trained = names_weights(model)
     lm = load(model, dtype_of(dtype)) if trained else build_untrained(model, seed, dtype_of(dtype))
-    written = export(lm, to, family, format=format)
+    written = export(lm, to, family, format=format, type=type)
     name = written.format.architecture_of(lm.spec) if format == "hf" else f"GGUF of {written.name}"
     fresh = "" if trained else f"; {model} has no weights: these are random, of seed {seed}"
     print(f"wrote {to} as {name}, reloaded and compared{fresh}")

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.convert.gguf.architectures import Value, gguf_of
-from archetype.convert.gguf.tensors import gguf_tensors
+from archetype.convert.gguf.quantize import BLOCKS
+from archetype.convert.gguf.tensors import TYPES, gguf_tensors
 from archetype.convert.gguf.vocabulary import vocabulary
 from archetype.errors import CheckpointError, DataError
 from archetype.families import Family
@@ -19,7 +20,6 @@ from archetype.tokenizers.chat_template import ChatTemplate
 
 FILE = "model.gguf"
 PREFIX = "tokenizer.ggml"
-TYPES = {torch.float32: "ALL_F32", torch.float16: "MOSTLY_F16", torch.bfloat16: "MOSTLY_BF16"}
 
 
 def write_gguf(
@@ -29,6 +29,7 @@ def write_gguf(
     file: Path,
     template: ChatTemplate | None = None,
     start: int | None = None,
+    type: str | None = None,
 ) -> None:
     """Write a model with its tokenizer and its chat template, and compare what is read back.
 
@@ -39,31 +40,34 @@ def write_gguf(
         file: to make.
         template: how a conversation is written; None leaves the key out.
         start: the token that every target starts with; None for what writes none.
+        type: of matrices: f32, f16, bf16, q8_0 or q4_0 (absent: the model's own).
 
     Raises:
-        CheckpointError: names the field that llama.cpp does not compute.
+        CheckpointError: names the field that llama.cpp does not compute, or the type that is not known.
         DataError: gguf is not installed, or the tokenizer has no form there.
     """
     library = _library()
     target = gguf_of(family.name)
     keys = target.metadata(model.spec)
-    dtype = next(model.parameters()).dtype
-    if dtype not in TYPES:
-        raise CheckpointError("dtype", f"{dtype} has no place in GGUF", "use --dtype float32, float16 or bfloat16")
+    type = type or _own_type(model)
+    if type not in TYPES:
+        raise CheckpointError("--type", f"{type!r} is not known", f"use one of {', '.join(TYPES)}")
     writer = library.GGUFWriter(file, target.architecture)
     for name, value in keys.items():
         _put(writer, name if name.startswith("tokenizer.") else f"{target.architecture}.{name}", value)
     if start is not None:
         writer.add_decoder_start_token_id(start)
     writer.add_name(model.spec.name or family.name)
-    writer.add_file_type(library.LlamaFileType[TYPES[dtype]])
+    writer.add_file_type(library.LlamaFileType[f"{'ALL' if type == 'f32' else 'MOSTLY'}_{type.upper()}"])
+    if type in BLOCKS:
+        writer.add_quantization_version(library.GGML_QUANT_VERSION)
     ends = isinstance(model.spec, spec.EncoderDecoder)  # a source does
     _put_vocabulary(writer, tokenizer, model.spec.vocab_size, ends)  # type: ignore[union-attr]
     if template is not None:
         writer.add_chat_template(template.source)
-    tensors = gguf_tensors(model, target)
+    tensors = gguf_tensors(model, target, type)
     for name, tensor in tensors.items():
-        _put_tensor(writer, library, name, tensor)
+        _put_tensor(writer, library, name, tensor, type)
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -97,11 +101,22 @@ def _put(writer: Any, key: str, value: Value) -> None:
             writer.add_string(key, value)
 
 
-def _put_tensor(writer: Any, library: Any, name: str, tensor: Tensor) -> None:
-    if tensor.dtype == torch.bfloat16:
-        writer.add_tensor(name, tensor.view(torch.uint8).numpy(), raw_dtype=library.GGMLQuantizationType.BF16)
-    else:
+def _own_type(model: Model) -> str:
+    """The type of a model's parameters, by its name in GGUF."""
+    dtype = next(model.parameters()).dtype
+    name = next((name for name, known in TYPES.items() if known == dtype), None)
+    if name is None:
+        raise CheckpointError("dtype", f"{dtype} has no place in GGUF", "use --dtype float32, float16 or bfloat16")
+    return name
+
+
+def _put_tensor(writer: Any, library: Any, name: str, tensor: Tensor, type: str) -> None:
+    """Add a tensor; of bytes, they are blocks of the file's type."""
+    raw = {torch.bfloat16: "BF16", torch.uint8: type.upper()}.get(tensor.dtype)
+    if raw is None:
         writer.add_tensor(name, tensor.numpy())
+    else:
+        writer.add_tensor(name, tensor.view(torch.uint8).numpy(), raw_dtype=library.GGMLQuantizationType[raw])
 
 
 def _put_vocabulary(writer: Any, tokenizer: Tokenizer | None, vocab_size: int, ends: bool) -> None:

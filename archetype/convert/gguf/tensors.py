@@ -1,5 +1,6 @@
 """A model's parameters as the tensors of a GGUF file: in its names, order of features and types."""
 
+import logging
 from collections.abc import Iterator
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from archetype import spec
 from archetype.convert.apply import export_tensors, shapes_of
 from archetype.convert.gguf.architectures import Gguf, frequency_factors
+from archetype.convert.gguf.quantize import BLOCK, BLOCKS, quantize
 from archetype.families.rules import for_model
 from archetype.models import Model
 
@@ -19,13 +21,31 @@ EXACT = (
 POOLER = "cls."
 
 
-def gguf_tensors(model: Model, target: Gguf) -> dict[str, Tensor]:
-    """The tensors of the file, by name."""
-    dtype = next(model.parameters()).dtype
+# The types of a file by their names: of torch, or blocks in bytes.
+TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16} | dict.fromkeys(BLOCKS, torch.uint8)
+log = logging.getLogger(__name__)
+
+
+def gguf_tensors(model: Model, target: Gguf, type: str) -> dict[str, Tensor]:
+    """The tensors of the file, by name: matrices in its type, norms and vectors in float32.
+
+    Args:
+        model: whose parameters they are.
+        target: how its family stands in GGUF.
+        type: f32, f16, bf16; q8_0 and q4_0 in bytes, but in f16 where rows are no multiple of 32 weights.
+    """
     tensors: dict[str, Tensor] = {}
-    for name, tensor in _stored(model, target):
-        exact = tensor.dim() == 1 or name.endswith(EXACT) or not name.endswith(".weight")
-        tensors[name] = tensor.detach().to(torch.float32 if exact else dtype).contiguous()
+    for name, stored in _stored(model, target):
+        tensor = stored.detach()
+        if tensor.dim() == 1 or name.endswith(EXACT) or not name.endswith(".weight"):
+            tensors[name] = tensor.float().contiguous()
+        elif type not in BLOCKS:
+            tensors[name] = tensor.to(TYPES[type]).contiguous()
+        elif tensor.shape[-1] % BLOCK:
+            log.info("%s: rows of %d weights are no multiple of %d: f16, not %s", name, tensor.shape[-1], BLOCK, type)
+            tensors[name] = tensor.half().contiguous()
+        else:
+            tensors[name] = quantize(tensor, type)
     factors = frequency_factors(model.spec)
     return tensors if factors is None else tensors | {"rope_freqs.weight": torch.tensor(factors)}
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from archetype import spec
 from archetype.convert.gguf import file as ours
 from archetype.convert.gguf.architectures import GGUF, frequency_factors
+from archetype.convert.gguf.quantize import BLOCKS, quantize
 from archetype.errors import ArchetypeError, CheckpointError
 from archetype.families.gemma import gemma
 from archetype.families.gemma2 import gemma2
@@ -30,9 +31,11 @@ from tests.unit.conftest import COMMON, GROUPED
 NAMES = [name for name in GGUF if name not in ("gemma2", "mpt", "bert")]
 
 
-def written(model: Model, folder: Path, tokenizer: Tokenizer | None = None, family: str | None = None) -> Any:
+def written(
+    model: Model, folder: Path, tokenizer: Tokenizer | None = None, family: str | None = None, **options: Any
+) -> Any:
     """The file as the library reads it."""
-    export(LanguageModel(model.spec, model, tokenizer), folder, family, format="gguf")
+    export(LanguageModel(model.spec, model, tokenizer), folder, family, format="gguf", **options)
     return gguf.GGUFReader(folder / ours.FILE)
 
 
@@ -103,6 +106,57 @@ def test_matrices_keep_their_type_and_vectors_are_exact(tmp_path: Path, dtype: t
     matrix = next(tensor for tensor in file.tensors if tensor.name == "blk.0.attn_v.weight")
     kept = model.get_parameter("blocks.0.mixer.v.weight").detach()
     assert bytes(matrix.data.tobytes()) == kept.view(torch.uint8).numpy().tobytes()
+
+
+def test_blocks_are_those_of_the_library() -> None:
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(3, 70, 64, generator=generator)
+    integers = torch.randint(-9, 10, (40, 32), generator=generator).float()  # equal magnitudes, and halves
+    integers[3] = 0.0
+    for numbers in (normal, integers, 1e-3 * normal, normal.exp(), -normal[0].bfloat16().float()):
+        for type in BLOCKS:
+            kind = gguf.GGMLQuantizationType[type.upper()]
+            blocks = quantize(numbers, type).numpy()
+            assert np.array_equal(blocks, gguf.quants.quantize(numbers.numpy(), kind)), type
+            worst = np.abs(gguf.quants.dequantize(blocks, kind) - numbers.numpy()).max()
+            steps = {"q8_0": 127, "q4_0": 8}[type]
+            assert worst <= 1.01 * numbers.abs().max() / steps, type  # at the far end 4 bits miss a whole step
+
+
+@pytest.mark.parametrize("type", BLOCKS)
+def test_matrices_are_quantized_as_far_as_rows_are_whole_blocks(
+    tmp_path: Path, type: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = randomize(build(llama(num_layers=1, d_model=64, num_heads=2, d_ff=48, vocab_size=13)))
+    caplog.set_level("INFO", logger="archetype")
+    file, exact = written(model, tmp_path / "out", type=type), arrays(written(model, tmp_path / "exact"))
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in file.tensors}
+    assert {name for name, kind in kinds.items() if kind == "F32"} == {name for name in exact if "norm" in name}
+    assert [name for name, kind in kinds.items() if kind == "F16"] == ["blk.0.ffn_down.weight"]
+    assert "blk.0.ffn_down.weight: rows of 48 weights are no multiple of 32: f16, not" in caplog.text
+    assert [kinds[name] for name in ("token_embd.weight", "output.weight", "blk.0.attn_q.weight")] == 3 * [type.upper()]
+    for tensor in file.tensors:
+        assert np.array_equal(tensor.data, gguf.quants.quantize(exact[tensor.name], tensor.tensor_type)), tensor.name
+        assert tensor.shape.tolist()[::-1] == list(exact[tensor.name].shape)
+    assert gguf.LlamaFileType(value(file, "general.file_type")).name == f"MOSTLY_{type.upper()}"
+    assert value(file, "general.quantization_version") == gguf.GGML_QUANT_VERSION
+
+
+def test_the_type_of_the_file_may_be_another_than_the_models(tmp_path: Path) -> None:
+    model = randomize(build(llama(**GROUPED))).to(torch.bfloat16)
+    for type, name in (("f32", "F32"), ("f16", "F16"), ("bf16", "BF16")):
+        file = written(model, tmp_path / type, type=type)
+        matrix = next(tensor for tensor in file.tensors if tensor.name == "blk.0.attn_v.weight")
+        assert matrix.tensor_type.name == name
+        ours_in_it = model.get_parameter("blocks.0.mixer.v.weight").detach().float().numpy()
+        assert np.array_equal(gguf.quants.dequantize(matrix.data, matrix.tensor_type), ours_in_it)
+    for options, message in (
+        ({"format": "gguf", "type": "q5_1"}, "--type: 'q5_1' is not known; use one of f32, f16, bf16, q8_0, q4_0"),
+        ({"type": "q8_0"}, "--type: is for GGUF alone; add --format gguf, or use --dtype"),
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            export(LanguageModel(model.spec, model), tmp_path / "refused", **options)  # type: ignore[arg-type]
+        assert str(caught.value) == message
 
 
 def test_a_window_shortens_the_context(models: dict[str, Model], tmp_path: Path) -> None:
@@ -194,10 +248,10 @@ def test_a_tokenizer_without_a_form_there_is_refused(tmp_path: Path) -> None:
 def test_what_does_not_read_back_is_not_called_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     intact = ours.gguf_tensors
 
-    def worn(model: Model, target: Any) -> dict[str, torch.Tensor]:
-        found = intact(model, target)
+    def worn(model: Model, target: Any, type: str) -> dict[str, torch.Tensor]:
+        found = intact(model, target, type)
         monkeypatch.setattr(
-            ours, "_put_tensor", lambda writer, library, name, tensor: put(writer, library, name, -tensor)
+            ours, "_put_tensor", lambda writer, library, name, tensor, type: put(writer, library, name, -tensor, type)
         )
         return found
 

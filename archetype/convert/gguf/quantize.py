@@ -1,0 +1,55 @@
+"""The block formats of GGUF: 32 weights of a row share a scale in float16 (ggml's ggml-quants.c).
+
+q8_0: weight = scale * q, with q of 8 bits and the scale max |weight| / 127.
+q4_0: weight = scale * (q - 8), with q of 4 bits; the scale takes the weight of the largest magnitude to q = 0.
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+BLOCK = 32  # weights
+WEIGHTS_AT_ONCE = 2**22
+
+Blocks = Float[Tensor, "n 32"]
+
+
+def quantize(tensor: Float[Tensor, "*rows D"], type: str) -> UInt8[Tensor, "*rows bytes"]:
+    """A tensor's rows as blocks, each its scale and then its weights.
+
+    Args:
+        tensor: whose rows have a multiple of 32 weights.
+        type: q8_0 or q4_0.
+    """
+    blocks = tensor.reshape(-1, BLOCK)
+    pieces = [BLOCKS[type](piece.float()) for piece in blocks.split(WEIGHTS_AT_ONCE // BLOCK)]
+    return torch.cat(pieces).view(*tensor.shape[:-1], -1)
+
+
+def _q8_0(blocks: Blocks) -> UInt8[Tensor, "n 34"]:
+    scale = blocks.abs().amax(1, keepdim=True) / 127
+    scaled = blocks * _inverse(scale)
+    rounded = (scaled.abs().floor() + (2 * (scaled.abs() % 1)).floor()) * scaled.sign()  # halves away from zero
+    return torch.cat((_bytes(scale.half()), _bytes(rounded.to(torch.int8))), dim=1)
+
+
+def _q4_0(blocks: Blocks) -> UInt8[Tensor, "n 18"]:
+    largest = blocks.gather(1, blocks.abs().argmax(1, keepdim=True))
+    scale = largest / -8
+    shifted = (blocks * _inverse(scale) + 8.5).clamp(0, 15).to(torch.uint8)  # the fraction is cut off
+    low, high = shifted[:, : BLOCK // 2], shifted[:, BLOCK // 2 :]
+    return torch.cat((_bytes(scale.half()), low | high << 4), dim=1)
+
+
+BLOCKS: dict[str, Callable[[Blocks], Tensor]] = {"q8_0": _q8_0, "q4_0": _q4_0}
+
+
+def _inverse(scale: Tensor) -> Tensor:
+    """1 / scale; 0 where a block is all zeros."""
+    return torch.where(scale == 0, 0.0, 1 / scale)
+
+
+def _bytes(numbers: Tensor) -> Tensor:
+    return numbers.view(torch.uint8)
