@@ -11,7 +11,7 @@ from archetype.cost.dtypes import weight_bytes
 from archetype.cost.hardware import Device
 from archetype.cost.memory import compute_dtype
 from archetype.cost.report import CostReport
-from archetype.cost.work import FLOAT32
+from archetype.cost.work import FLOAT32, Phase
 from archetype.table import Table
 
 ADAMW_PASSES = 7  # reads weight, gradient and two moments; writes weight and two moments
@@ -39,7 +39,7 @@ def predict(report: CostReport, device: Device) -> list[PhaseTime]:
     if flops["decode"]:
         phases = [
             ("prefill", weights_read(report, tokens) + state, tokens),
-            ("decode", weights_read(report, report.batch) + state, report.batch),
+            ("decode", weights_read(report, report.batch, "decode") + state, report.batch),
         ]
     phases.append(("train", optimizer + 2 * report.memory["activations"], tokens))
     times = []
@@ -62,11 +62,18 @@ def time_table(times: list[PhaseTime]) -> Table:
     return Table(["", "seconds", "tokens/s", "compute", "memory traffic", "bound by"], rows)
 
 
-def weights_read(report: CostReport, tokens: int) -> int:
-    """Bytes of the weights that a pass over some tokens reads: no whole table where rows of it are looked up."""
+def weights_read(report: CostReport, tokens: int, phase: Phase = "forward") -> int:
+    """Bytes of the weights that a pass over some tokens reads: no whole table where rows of it are looked up.
+
+    Args:
+        report: of the model; its type is that of the weights.
+        tokens: of all rows together.
+        phase: of the pass; products that rest in it, as an encoder's in decoding, read nothing.
+    """
     numbers = 0
     for row in report.rows:
-        if not row.is_table:
+        rests = row.forward and not getattr(row, phase)
+        if not row.is_table and not rests:
             numbers += min(row.parameters, row.active * tokens)
             if row.module == "lm_head" and not row.parameters:
                 numbers += row.forward // (2 * report.batch * report.length)  # a tied head reads the whole table

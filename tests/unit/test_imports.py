@@ -19,7 +19,8 @@ MODULES = {
 # Each may import what stands before it, and nothing else but itself.
 LAYERS = (
     "errors", "shapes", "table", "io", "spec", "patterns", "nn", "models", "cost", "families", "tokenizers", "convert",
-    "runs", "data", "training", "generate", "language_model", "measured_cost", "extension", "loading", "api", "cli",
+    "runs", "data", "training", "generate", "language_model", "measured_cost", "extension", "loading", "bench", "api",
+    "cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
 WITHOUT_TORCH = ("errors", "shapes", "table", "spec", "patterns", "cost", "families")

@@ -142,6 +142,8 @@ LONG_VALUES = (
     ("generate", "FOLDER", "--dtype", LONG), ("import", LONG, "--to", "run"),
     ("fill", LONG, "a"), ("embed", LONG, "a"), ("classify", LONG, "a"), ("translate", LONG, "a"), ("parity", LONG),
     ("generate", "FOLDER", "--top-k", LONG), ("cost", "gpt2", "--extension", LONG),
+    ("bench", LONG, "gpt2"), ("bench", "decode", LONG), ("bench", "decode", "gpt2", "--weights", LONG),
+    ("bench", "decode", "llama-tiny", "--dtype", LONG), ("export", "gpt2-tiny", "--to", "out", "--type", LONG),
 )  # fmt: skip
 
 

@@ -90,10 +90,10 @@ def test_each_figure_of_memory_has_a_name_of_its_own() -> None:
 
 
 def test_this_machine_is_measured_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from archetype.training import peaks
+    from archetype.bench import machine
 
-    monkeypatch.setattr(peaks, "SIDE", 64)
-    monkeypatch.setattr(peaks, "COPY_BYTES", 2**16)
+    monkeypatch.setattr(machine, "SIDE", 64)
+    monkeypatch.setattr(machine, "COPY_BYTES", 2**16)
     found = read("gpt2-tiny", "--device", "here")
     assert found["device"]["bandwidth"] > 0 and set(found["device"]["flops"]) == {"bfloat16", "float32"}
     assert all(time["seconds"] > 0 for time in found["time"])

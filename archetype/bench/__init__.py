@@ -1,0 +1,1 @@
+"""How fast a model runs on this machine, beside the machine's own limits and beside other libraries."""

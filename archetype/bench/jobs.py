@@ -1,0 +1,222 @@
+"""What can be timed: decoding, prefill, requests of mixed lengths, training steps and embedding, on random tokens."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from archetype import spec as specs
+from archetype.data.corpus import Corpus
+from archetype.errors import SpecError
+from archetype.generate import Engine, Sampling
+from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, Model
+from archetype.runs.directory import Run
+from archetype.training.loop import take_step
+from archetype.training.objectives.next_token import NextTokenObjective
+from archetype.training.recipe import Recipe
+from archetype.training.state import TrainState
+
+Job = Literal["decode", "prefill", "batch", "train", "embed"]
+START = 0  # the token that a target begins with
+SHORTEST = 4  # of mixed lengths, the shortest is this fraction of the longest
+
+
+class Sizes(NamedTuple):
+    """Rows, tokens that each reads, and tokens that each writes."""
+
+    batch: int
+    prompt: int
+    new: int
+
+
+SIZES: dict[Job, Sizes] = {
+    "decode": Sizes(1, 128, 64), "prefill": Sizes(1, 128, 1), "batch": Sizes(16, 128, 64), "train": Sizes(8, 256, 0),
+    "embed": Sizes(64, 32, 0),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One repetition of a job.
+
+    Attributes:
+        job: what is timed.
+        prompts: the token ids that each row reads, drawn at random; of `train`, the text of a step.
+        new: how many tokens each row writes, the first of them with its prompt; none in `train` and `embed`.
+    """
+
+    job: Job
+    prompts: list[list[int]]
+    new: list[int]
+
+    @classmethod
+    def of(cls, job: Job, spec: specs.ModelSpec, batch: int | None, prompt: int | None, new: int | None) -> "Workload":
+        """The rows of a job; sizes that are absent are the job's own, as far as they fit into the context.
+
+        Args:
+            job: what is timed.
+            spec: of the model.
+            batch: rows at once.
+            prompt: tokens that each row reads; of mixed lengths, the most.
+            new: tokens that each row writes; of mixed lengths, the most.
+
+        Raises:
+            SpecError: they do not fit into the context, or the job writes no tokens, or more than one.
+        """
+        if job not in (jobs := jobs_of(spec)):
+            remedy = f"use {' or '.join(jobs)}" if jobs else "a model of texts is needed"
+            raise SpecError(f"bench {job}", f"is not for a model of kind {spec.kind}", remedy)
+        context, sizes, least = spec.context_length, SIZES[job], min(SIZES[job].new, 2)
+        if new is not None and sizes.new < 2:
+            raise SpecError("--new", f"{job} writes no more than the first token", "leave it out, or use decode")
+        # what is read and what is written share the context, but for a source and its target
+        shared = sizes.new > 0 and not isinstance(spec, specs.EncoderDecoder)
+        if prompt is None:
+            prompt_room = max(2 * context // 3, context - sizes.new) if new is None else context - new
+            prompt = min(sizes.prompt, prompt_room if shared else context)
+        if new is None:
+            new = min(sizes.new, context - prompt * shared)
+        if prompt < 1 or new < least or max(prompt, prompt * shared + new) > context:
+            cause = f"{prompt} tokens to read and {new} to write do not fit into the context of {context}"
+            raise SpecError("--prompt, --new", cause, f"read at least 1 and write at least {least}, or fewer of both")
+        rows = sizes.batch if batch is None else batch
+        prompts, news = [prompt] * rows, [new] * rows
+        if job == "batch":
+            prompts, news = (_mixed(most, rows, seed) for seed, most in enumerate((prompt, new)))
+        return cls(job, _random_tokens(spec, prompts), news)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Rows, the most tokens that one reads, and the most that one writes."""
+        return Sizes(len(self.prompts), max(map(len, self.prompts)), max(self.new))
+
+    @property
+    def mean(self) -> Sizes:
+        """Rows, and the tokens that one reads and writes on average, rounded."""
+        rows = len(self.prompts)
+        return Sizes(rows, round(sum(map(len, self.prompts)) / rows), round(sum(self.new) / rows))
+
+    def equal(self, spec: specs.ModelSpec) -> "Workload":
+        """As many rows, all of the average lengths."""
+        rows, prompt, new = self.mean
+        return Workload(self.job, _random_tokens(spec, [prompt] * rows), [new] * rows)
+
+
+class Timing(NamedTuple):
+    """The times of one repetition.
+
+    Attributes:
+        seconds: from beginning to end.
+        first: until every row has its first token; None where none is written.
+        tokens: what the first row has written.
+    """
+
+    seconds: float
+    first: float | None = None
+    tokens: tuple[int, ...] = ()
+
+
+def runner(model: Model, workload: Workload, dtype: str) -> Callable[[], Timing]:
+    """A function that runs one repetition of a job and times it.
+
+    Args:
+        model: to time; training changes its weights.
+        workload: of a job for this kind of model.
+        dtype: that training computes in; its weights are float32.
+    """
+    if workload.job == "train":
+        return _trainer(model, workload, dtype)
+    if isinstance(model, EncoderDecoder):
+        return lambda: translate(model, workload)
+    if isinstance(model, CausalModel) and workload.job != "embed":
+        return lambda: generate(model, workload)
+    assert isinstance(model, Encoder | Decoder)
+    return lambda: embed(model, workload)
+
+
+def jobs_of(spec: specs.ModelSpec) -> tuple[Job, ...]:
+    """The jobs that a model can be timed on."""
+    match spec:
+        case specs.Decoder():
+            return ("decode", "prefill", "batch", "train", "embed")
+        case specs.NGram() | specs.MegaByte():
+            return ("decode", "prefill", "batch", "train")
+        case specs.EncoderDecoder():
+            return ("decode", "prefill")
+        case specs.Encoder():
+            return ("embed",)
+        case _:
+            return ()
+
+
+def generate(model: CausalModel, workload: Workload) -> Timing:
+    """Every row's prompt read, and its tokens written greedily; a row that has all of its own leaves the batch."""
+    settings = Sampling(temperature=0.0, max_new_tokens=max(workload.new), ignore_eos=True)
+    texts: list[list[int]] = [[] for _ in workload.prompts]
+    first, started = 0.0, time.perf_counter()
+    engine = Engine(model, workload.prompts, settings)
+    for row, token in engine:
+        first = first or time.perf_counter() - started
+        texts[row].append(token)
+        if len(texts[row]) == workload.new[row]:
+            engine.finish(row)
+    return Timing(time.perf_counter() - started, first, tuple(texts[0]))
+
+
+@torch.inference_mode()
+def translate(model: EncoderDecoder, workload: Workload) -> Timing:
+    """Every row's source read, and its target written greedily."""
+    first, tokens, started = 0.0, [], time.perf_counter()
+    state = model.new_state(torch.tensor(workload.prompts, device=model.device), capacity=max(workload.new))
+    newest = torch.full((len(workload.prompts), 1), START, device=model.device)
+    for length in range(1, max(workload.new) + 1):
+        output = model(newest, state.narrow(length), last_only=True)
+        state, newest = output.state, output.logits[:, 0].argmax(-1, keepdim=True)
+        tokens.append(int(newest[0]))
+        first = first or time.perf_counter() - started
+    return Timing(time.perf_counter() - started, first, tuple(tokens))
+
+
+@torch.inference_mode()
+def embed(model: Encoder | Decoder, workload: Workload) -> Timing:
+    """The vectors of all rows: of every token's, the mean for an encoder, the last for a decoder."""
+    started = time.perf_counter()
+    hidden: Tensor = model(torch.tensor(workload.prompts, device=model.device)).hidden
+    vectors = hidden[:, -1] if isinstance(model, Decoder) else hidden.mean(1)
+    vectors.float().sum().item()  # waits for a GPU
+    return Timing(time.perf_counter() - started)
+
+
+def _trainer(model: Model, workload: Workload, dtype: str) -> Callable[[], Timing]:
+    """One optimizer step after another, on the same text."""
+    rows, length, _ = workload.sizes
+    tokens = np.resize(np.array(workload.prompts, dtype=np.int32), 4 * rows * (length + 1))
+    objective = NextTokenObjective(Corpus(tokens, tokens, len(tokens), ""), rows, length, seed=0)
+    state = TrainState.build(Run(Path()), Recipe.parse({"dtype": dtype}), None, objective, model)
+
+    def run() -> Timing:
+        started = time.perf_counter()
+        take_step(state)
+        return Timing(time.perf_counter() - started)
+
+    return run
+
+
+def _mixed(most: int, rows: int, seed: int) -> list[int]:
+    """Lengths from a quarter of `most` to all of it, evenly spaced and shuffled."""
+    least = max(1, most // SHORTEST)
+    lengths = [least + round((most - least) * row / max(1, rows - 1)) for row in range(rows)] if rows > 1 else [most]
+    random.Random(seed).shuffle(lengths)
+    return lengths
+
+
+def _random_tokens(spec: specs.ModelSpec, lengths: list[int]) -> list[list[int]]:
+    vocab_size = getattr(spec, "source_vocab_size", None) or spec.vocab_size  # type: ignore[union-attr]
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(vocab_size, (length,), generator=generator).tolist() for length in lengths]

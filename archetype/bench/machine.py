@@ -1,0 +1,125 @@
+"""What this machine is, and the most that it does, measured: memory traffic and matrix products."""
+
+import datetime
+import mmap
+import os
+import platform
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import archetype
+from archetype.cost.hardware import Device
+
+NUM_TRIES = 5  # the best of them counts: a limit is measured
+COPY_BYTES = 2**27  # more than a cache holds
+READ_BYTES = 2**28
+SIDE = 1536  # of the matrices that are multiplied
+# of /proc/cpuinfo, those that decide which kernels run; arm64 calls its vectors asimd
+FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8",
+         "neon", "asimd", "asimddp", "bf16", "i8mm", "sve")  # fmt: skip
+
+
+def measured_device() -> Device:
+    """The peaks of this machine's processor, or of its first GPU."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+    flops = {dtype: matmul_flops(device, getattr(torch, dtype)) for dtype in ("bfloat16", "float32")}
+    name = f"measured: {processor(device)}, {torch.get_num_threads()} threads"
+    return Device("here", copy_bandwidth(device), flops, memory, name)
+
+
+def matmul_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOPs per second of a large matrix product."""
+    a, b = (torch.randn(SIDE, SIDE, device=device).to(dtype) for _ in range(2))
+    return 2 * SIDE**3 / _seconds(lambda: a @ b, device)
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Bytes per second that a copy reads and writes."""
+    source = torch.ones(COPY_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * COPY_BYTES / _seconds(lambda: target.copy_(source), device)
+
+
+def read_bandwidth(device: torch.device) -> tuple[float, int]:
+    """Bytes per second that all threads read of a large buffer, and the size of its pages in bytes.
+
+    The buffer is in huge pages where the system has them. It is read as a matrix times a vector and as a sum,
+    whichever is faster.
+    """
+    if device.type != "cpu":
+        return copy_bandwidth(device), 0
+    numbers = torch.empty(READ_BYTES // 4)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory = mmap.mmap(-1, READ_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        numbers = torch.frombuffer(memory, dtype=torch.float32)
+    matrix = numbers.fill_(1.0).view(-1, min(4096, len(numbers)))
+    vector = torch.ones(matrix.shape[1])
+    seconds = min(_seconds(lambda: matrix @ vector, device), _seconds(matrix.sum, device))
+    return READ_BYTES / seconds, _page_bytes(matrix.data_ptr(), READ_BYTES)
+
+
+def description(device: torch.device) -> dict[str, Any]:
+    """The processor, the system and the threads that are used, for the record."""
+    return {
+        "processor": processor(device),
+        "flags": [flag for flag in FLAGS if flag in _cpu_info("flags", "Features").split()],
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of archetype, torch and Python."""
+    return {"archetype": archetype.__version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def now() -> str:
+    """The date and the time of day, to the second."""
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def processor(device: torch.device) -> str:
+    """The name of the processor, or of the GPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return _cpu_info("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_info(*names: str) -> str:
+    """The first entry of /proc/cpuinfo with one of these names; empty where there is none."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
+    entries = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in entries if name.strip() in names), "")
+
+
+def _page_bytes(address: int, size: int) -> int:
+    """The size of the pages that hold most of a block of memory; the system's own where it does not say."""
+    file, huge, inside = Path("/proc/self/smaps"), 0, False
+    for line in file.read_text().splitlines() if file.exists() else []:
+        if place := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(place[1], 16) <= address < int(place[2], 16)
+        elif inside and line.startswith("AnonHugePages:"):
+            huge = 1024 * int(line.split()[1])
+    sizes = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+    return int(sizes.read_text()) if 2 * huge > size and sizes.exists() else mmap.PAGESIZE
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """The shortest of some tries, after one that warms up."""
+    times = []
+    for _ in range(NUM_TRIES + 1):
+        started = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - started)
+    return min(times[1:])

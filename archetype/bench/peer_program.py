@@ -1,0 +1,179 @@
+"""The program of a peer: another library that runs a job on the same weights. It needs nothing of Archetype.
+
+Any Python runs it that has the library, whose name is the argument. It answers with the library's version, takes one
+request in JSON, answers when the weights are loaded, and then runs the job once for every further line: one object in
+JSON each.
+"""
+
+import ctypes
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+Request = dict[str, Any]
+Run = Callable[[], dict[str, Any]]
+TOKENS_AT_ONCE = 2048  # of all prompts, in one call of llama.cpp
+
+
+def main() -> None:
+    """Speak through the standard output that the program was started with; what libraries print goes elsewhere."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(**fields: Any) -> None:
+        print(json.dumps(fields), file=answers, flush=True)
+
+    package, load = PEERS[sys.argv[1]]
+    try:
+        library = importlib.import_module(package)
+    except ImportError:
+        answer(missing=package)
+        return
+    answer(version=library.__version__)
+    if line := sys.stdin.readline():
+        run = load(library, json.loads(line))
+        answer(ready=True)
+        for _ in sys.stdin:
+            answer(**run())
+
+
+def transformers_run(library: Any, request: Request) -> Run:
+    """A job in transformers."""
+    import torch
+
+    torch.set_num_threads(request["threads"])
+    job, dtype = request["job"], getattr(torch, request["dtype"])
+    kind = "AutoModelForSeq2SeqLM" if request["is_pair"] else "AutoModelForCausalLM"
+    auto_class = getattr(library, "AutoModel" if job == "embed" else kind)
+    model = auto_class.from_pretrained(request["folder"], dtype=torch.float32 if job == "train" else dtype).eval()
+    width = max(map(len, request["prompts"]))
+    padded = [[0] * (width - len(prompt)) + prompt for prompt in request["prompts"]]
+    tokens = torch.tensor(padded)
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in request["prompts"]])
+    if job == "train":
+        return _training(torch, model, tokens, dtype)
+    if job == "embed":
+        return _embedding(torch, model, tokens, mask)
+    return _generation(library, torch, model, tokens, mask, request)
+
+
+def _generation(library: Any, torch: Any, model: Any, tokens: Any, mask: Any, request: Request) -> Run:
+    """Greedy; every row stops when it has its own number of tokens, and the batch when all have."""
+    counts, times = torch.tensor(request["new"]), []
+
+    class Clock(library.StoppingCriteria):  # type: ignore[misc]
+        def __call__(self, ids: Any, scores: Any, **rest: Any) -> Any:
+            times.append(time.perf_counter())
+            return counts <= len(times)
+
+    starts = {"decoder_start_token_id": request["start"]} if request["is_pair"] else {}
+    model.generation_config = library.GenerationConfig(
+        do_sample=False, max_new_tokens=max(request["new"]), pad_token_id=0, **starts
+    )
+    begin = 1 if request["is_pair"] else tokens.shape[1]
+
+    def run() -> dict[str, Any]:
+        times.clear()
+        started = time.perf_counter()
+        with torch.inference_mode():
+            texts = model.generate(tokens, attention_mask=mask, stopping_criteria=[Clock()])
+        ended, first = time.perf_counter(), texts[0, begin : begin + request["new"][0]].tolist()
+        return {"seconds": ended - started, "first": times[0] - started, "tokens": first}
+
+    return run
+
+
+def _training(torch: Any, model: Any, tokens: Any, dtype: Any) -> Run:
+    """Steps of AdamW, with the settings of ours."""
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def run() -> dict[str, Any]:
+        started = time.perf_counter()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
+            loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return {"seconds": time.perf_counter() - started}
+
+    return run
+
+
+def _embedding(torch: Any, model: Any, tokens: Any, mask: Any) -> Run:
+    """The mean of all tokens' vectors."""
+
+    def run() -> dict[str, Any]:
+        started = time.perf_counter()
+        with torch.inference_mode():
+            model(input_ids=tokens, attention_mask=mask).last_hidden_state.mean(1)
+        return {"seconds": time.perf_counter() - started}
+
+    return run
+
+
+def llama_cpp_run(c: Any, request: Request) -> Run:
+    """Text written by llama.cpp, greedily: all prompts together, then all rows that are not finished."""
+    import numpy
+
+    silent = c.llama_log_callback(lambda level, text, user: None)
+    c.llama_log_set(silent, ctypes.c_void_p(0))
+    c.llama_backend_init()
+    model = c.llama_model_load_from_file(request["file"].encode(), c.llama_model_default_params())
+    prompts, new = request["prompts"], request["new"]
+    settings = c.llama_context_default_params()
+    settings.n_ctx = len(prompts) * (max(map(len, prompts)) + max(new) + 8)
+    settings.n_batch, settings.n_ubatch, settings.n_seq_max = TOKENS_AT_ONCE, 512, len(prompts)
+    settings.n_threads = settings.n_threads_batch = request["threads"]
+    context = c.llama_init_from_model(model, settings) if model else None
+    if not context:
+        raise RuntimeError("llama.cpp does not load this file")
+    vocab_size = c.llama_vocab_n_tokens(c.llama_model_get_vocab(model))
+
+    def feed(places: list[tuple[int, int, int, bool]]) -> dict[int, int]:
+        """The likeliest next token of each row whose (token, position, row, is_last) is the last of its prompt."""
+        batch = c.llama_batch_init(len(places), 0, 1)
+        batch.n_tokens = len(places)
+        for i, (token, position, row, is_last) in enumerate(places):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, position, 1
+            batch.seq_id[i][0], batch.logits[i] = row, is_last
+        if c.llama_decode(context, batch) != 0:
+            raise RuntimeError("llama.cpp cannot compute these rows together")
+        logits = {place[2]: c.llama_get_logits_ith(context, i) for i, place in enumerate(places) if place[3]}
+        best = {row: numpy.ctypeslib.as_array(row_logits, (vocab_size,)).argmax() for row, row_logits in logits.items()}
+        c.llama_batch_free(batch)
+        return {row: int(token) for row, token in best.items()}
+
+    def run(silent: Any = silent) -> dict[str, Any]:  # the callback is held as long as the library may call it
+        c.llama_memory_clear(c.llama_get_memory(context), True)
+        started = time.perf_counter()
+        places = [
+            (token, position, row, position == len(prompt) - 1)
+            for row, prompt in enumerate(prompts)
+            for position, token in enumerate(prompt)
+        ]
+        newest: dict[int, int] = {}
+        for begin in range(0, len(places), TOKENS_AT_ONCE):
+            newest |= feed(places[begin : begin + TOKENS_AT_ONCE])
+        first, texts = time.perf_counter() - started, {row: [token] for row, token in newest.items()}
+        while rows := [row for row, text in texts.items() if len(text) < new[row]]:
+            steps = [(texts[row][-1], len(prompts[row]) + len(texts[row]) - 1, row, True) for row in rows]
+            for row, token in feed(steps).items():
+                texts[row].append(token)
+        return {"seconds": time.perf_counter() - started, "first": first, "tokens": texts[0]}
+
+    return run
+
+
+PEERS: dict[str, tuple[str, Callable[[Any, Request], Run]]] = {
+    "transformers": ("transformers", transformers_run),
+    "llama.cpp": ("llama_cpp", llama_cpp_run),
+}
+
+if __name__ == "__main__":
+    main()
