@@ -2,13 +2,14 @@
 
 from archetype.generate.beam import Beam, beam_search, translate
 from archetype.generate.encoder import Pooling, Prediction, classify_pictures, classify_texts, embed, fill
-from archetype.generate.engine import Engine, generate, prefill, stream
+from archetype.generate.engine import Engine, generate, stream
 from archetype.generate.sample import Sampler
 from archetype.generate.score import Score, score
 from archetype.generate.settings import Sampling, generation_config, read_generation_config
+from archetype.generate.step import DecodeStep, prefill
 
 __all__ = [
-    "Beam", "Engine", "Pooling", "Prediction", "Sampler", "Sampling", "Score", "beam_search", "classify_pictures",
-    "classify_texts", "embed", "fill", "generate", "generation_config", "prefill", "read_generation_config", "score",
-    "stream", "translate",
+    "Beam", "DecodeStep", "Engine", "Pooling", "Prediction", "Sampler", "Sampling", "Score", "beam_search",
+    "classify_pictures", "classify_texts", "embed", "fill", "generate", "generation_config", "prefill",
+    "read_generation_config", "score", "stream", "translate",
 ]  # fmt: skip

@@ -3,18 +3,16 @@
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
 
 from archetype.errors import SpecError
 from archetype.generate.finite import check_finite
 from archetype.generate.sample import Sampler
 from archetype.generate.settings import Sampling
+from archetype.generate.step import DecodeStep, prefill
 from archetype.models import CausalModel
 from archetype.nn.cache import State
 from archetype.tokenizers import TextStream, Tokenizer
 from archetype.tokenizers.tokenizer import check_utf8
-
-PREFILL_CHUNK = 512
 
 
 class Engine:
@@ -54,6 +52,7 @@ class Engine:
         longest = max(len(window) for window in self.windows)
         state = self.model.new_state(len(self.active), min(self.context, longest + self.sampling.max_new_tokens))
         logits, state = prefill(self.model, self.windows, state)
+        step = DecodeStep(self.model, state)
         while True:
             check_finite(logits, self.model, self._read_windows)
             for row, token in zip(list(self.active), self.sampler.next(logits, self.active), strict=True):
@@ -63,11 +62,12 @@ class Engine:
                 self.windows[row].append(token)
                 self.left[row] -= 1
                 yield row, token
-            state = self._without_finished(state)
+            state = self._without_finished(step.state)
             if not self.active:
                 return
-            state = self._evict_oldest(state)
-            logits, state = self._step(state)
+            self._evict_oldest(state)
+            step = step if state is step.state else DecodeStep(self.model, state)
+            logits = step(torch.tensor([self.windows[row][-1:] for row in self.active], device=self.device))
 
     @torch.inference_mode()
     def _without_finished(self, state: State) -> State:
@@ -77,7 +77,7 @@ class Engine:
         return state if all_stay or not stay else state.select(torch.tensor(stay, device=self.device))
 
     @torch.inference_mode()
-    def _evict_oldest(self, state: State) -> State:
+    def _evict_oldest(self, state: State) -> None:
         """Rows whose newest token no longer fits lose their oldest quarter; the rest is read anew."""
         full = [place for place, row in enumerate(self.active) if len(self.windows[row]) > self.context]
         if full:
@@ -89,15 +89,6 @@ class Engine:
             if self.context > 1:
                 _, fresh = prefill(self.model, [self.windows[row][:-1] for row in rows], fresh)
             state.insert(torch.tensor(full, device=self.device), fresh)
-        return state
-
-    @torch.inference_mode()
-    def _step(self, state: State) -> tuple[Tensor, State]:
-        """Feed each row its newest token; read only the filled part of the state."""
-        windows = [self.windows[row] for row in self.active]
-        newest = torch.tensor([[window[-1]] for window in windows], device=self.device)
-        output = self.model(newest, state.narrow(max(map(len, windows))), last_only=True)
-        return output.logits[:, 0], output.state
 
     @torch.inference_mode()
     def _read_windows(self) -> None:
@@ -114,28 +105,6 @@ class Engine:
         if not 0 <= min(prompt) <= max(prompt) < self.model.spec.vocab_size:
             cause = f"holds a token outside the vocabulary of {self.model.spec.vocab_size}"
             raise SpecError(place, cause, "is it the model's own tokenizer?")
-
-
-@torch.inference_mode()
-def prefill(model: CausalModel, texts: list[list[int]], state: State) -> tuple[Tensor, State]:
-    """Read texts of any lengths, in chunks; the logits after each, (rows, V), and the state."""
-    lengths = torch.tensor([len(text) for text in texts])
-    longest = int(lengths.max())
-    padded = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
-    logits: Tensor | None = None
-    size = longest if model.spec.follows_length else PREFILL_CHUNK
-    for start in range(0, longest, size):
-        chunk = padded[:, start : start + size].to(state.lengths.device)
-        num_tokens = (lengths - start).clamp(0, chunk.shape[1])
-        whole = bool((num_tokens == chunk.shape[1]).all())
-        num_tokens = num_tokens.to(chunk.device)
-        # a row that has ended is padding from its end on, so even then nothing is written past this chunk
-        view = state.narrow(start + chunk.shape[1])
-        output = model(chunk, view, None if whole else num_tokens, last_only=True)
-        state, last = output.state, output.logits[:, 0]
-        logits = last if logits is None else torch.where((num_tokens > 0)[:, None], last, logits)
-    assert logits is not None
-    return logits, state
 
 
 def stream(

@@ -51,6 +51,22 @@ class LayerState:
         """A view of the first `slots` places; whole where the state's size does not follow the length."""
         return self
 
+    def first_rows(self: S, count: int) -> S:
+        """A view of the first `count` rows."""
+        views = {
+            name: value.first_rows(count) if isinstance(value, LayerState) else value[:count]
+            for name, value in self._values()
+        }
+        return replace(self, **views)
+
+    def tensors(self) -> Iterator[tuple["LayerState", str, Tensor]]:
+        """Each tensor, with the state and the field that hold it."""
+        for name, value in self._values():
+            if isinstance(value, LayerState):
+                yield from value.tensors()
+            else:
+                yield self, name, value
+
     @property
     def nbytes(self) -> int:
         """Bytes allocated."""
@@ -184,6 +200,10 @@ class State:
         """A view that reads only the first `slots` places of each buffer; writes go to the same memory."""
         layers = [layer.narrow(slots) for layer in self.layers]
         return State(self.lengths, layers, min(slots, self.capacity), whole=self.whole or self)
+
+    def first_rows(self, count: int) -> "State":
+        """A view of the first `count` rows; writes go to the same memory."""
+        return State(self.lengths[:count], [layer.first_rows(count) for layer in self.layers], self.capacity)
 
     def advance(self, lengths: Lengths) -> "State":
         """The state after a pass, whole also where the pass had a narrow view of it; its layers are up to date."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from archetype import spec
-from archetype.generate.engine import prefill
+from archetype.generate.step import prefill
 from archetype.models import CausalModel, build_on_meta
 from archetype.nn.cache import State
 from archetype.nn.initialization import initialize

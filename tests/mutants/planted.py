@@ -179,11 +179,17 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
             ("self.seen[rows, chosen] = True", "pass"),
         ],
     ),
+    "generate/step.py": (
+        ("unit/generate/test_engine.py",),
+        [
+            ("torch.where((num_tokens > 0)[:, None], last, logits)", "last"),
+            ("buffer.copy_(updated)", "pass"),
+        ],
+    ),
     "generate/engine.py": (
         ("unit/generate/test_engine.py", "unit/generate/test_stop_strings.py"),
         [
             ("len(self.held)), 0, -1)", "len(self.held)) - 1, 0, -1)"),
-            ("torch.where((num_tokens > 0)[:, None], last, logits)", "last"),
             ("self.finish(row)\n                    continue", "self.finish(row)"),
             ("self.windows[row] = self.windows[row][-length:]", "self.windows[row] = self.windows[row][:length]"),
         ],

@@ -9,7 +9,7 @@ from archetype import spec
 from archetype.errors import SpecError
 from archetype.families.gpt2 import gpt2
 from archetype.families.llama import llama
-from archetype.generate import Engine, Sampler, Sampling, engine, prefill
+from archetype.generate import Engine, Sampler, Sampling, prefill, step
 from archetype.models import Model, build
 from tests.helpers.weights import randomize
 
@@ -102,12 +102,12 @@ def test_chunks_of_a_prompt_change_nothing(model: Model, sampling: Sampling, mon
     prompts = [list(range(n)) for n in (1, 3, 4, 7)]
     sampling = sampling.replace(max_new_tokens=2)
     whole = decoded(model, prompts, sampling)
-    monkeypatch.setattr(engine, "PREFILL_CHUNK", 3)
+    monkeypatch.setattr(step, "PREFILL_CHUNK", 3)
     assert decoded(model, prompts, sampling) == whole
 
 
 def test_prefill_gives_the_logits_after_each_text(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "PREFILL_CHUNK", 5)
+    monkeypatch.setattr(step, "PREFILL_CHUNK", 5)
     texts = [list(range(n)) for n in (1, 5, 6, 11)]
     logits, state = prefill(model, texts, model.new_state(len(texts)))
     assert state.lengths.tolist() == [1, 5, 6, 11]

@@ -1,0 +1,66 @@
+"""What feeds tokens to a model that generates: prompts in chunks, and then one token of every row at a time."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from archetype.models import CausalModel
+from archetype.nn.cache import State
+
+PREFILL_CHUNK = 512
+
+
+class DecodeStep:
+    """One decoding step of a fixed number of rows: their newest tokens in, logits of the next out.
+
+    The state goes on in place: its buffers and `lengths` stay the same tensors.
+
+    Args:
+        model: in evaluation mode.
+        state: of the rows; `state.insert` puts another text in the place of one.
+    """
+
+    def __init__(self, model: CausalModel, state: State) -> None:
+        self.model = model
+        self.state = state
+        self._buffers = [place for layer in state.layers for place in layer.tensors()]
+
+    @torch.inference_mode()
+    def __call__(self, tokens: Int[Tensor, "B 1"]) -> Float[Tensor, "B V"]:
+        """Logits of each row's next token, after its newest."""
+        longest = int(self.state.lengths.max()) + 1
+        output = self.model(tokens, self.state.narrow(longest), last_only=True)
+        for layer, name, buffer in self._buffers:  # a recurrent layer puts new tensors in the place of its own
+            if (updated := getattr(layer, name)) is not buffer:
+                buffer.copy_(updated)
+                setattr(layer, name, buffer)
+        self.state.lengths += 1
+        logits: Tensor = output.logits[:, 0]
+        return logits
+
+
+@torch.inference_mode()
+def prefill(model: CausalModel, texts: list[list[int]], state: State) -> tuple[Tensor, State]:
+    """Read texts of any lengths, in chunks, after what each row has read.
+
+    Returns:
+        The logits after each text, (rows, V), and the state.
+    """
+    lengths = torch.tensor([len(text) for text in texts])
+    longest = int(lengths.max())
+    padded = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
+    filled = int(state.lengths.max())
+    logits: Tensor | None = None
+    size = longest if model.spec.follows_length else PREFILL_CHUNK
+    for start in range(0, longest, size):
+        chunk = padded[:, start : start + size].to(state.lengths.device)
+        num_tokens = (lengths - start).clamp(0, chunk.shape[1])
+        whole = bool((num_tokens == chunk.shape[1]).all())
+        num_tokens = num_tokens.to(chunk.device)
+        # a row that has ended is padding from its end on, so even then nothing is written past this chunk
+        view = state.narrow(filled + start + chunk.shape[1])
+        output = model(chunk, view, None if whole else num_tokens, last_only=True)
+        state, last = output.state, output.logits[:, 0]
+        logits = last if logits is None else torch.where((num_tokens > 0)[:, None], last, logits)
+    assert logits is not None
+    return logits, state
