@@ -24,11 +24,12 @@ if TYPE_CHECKING:
         train,
     )
     from archetype.extension import register
+    from archetype.generate.engine import Engine
     from archetype.language_model import LanguageModel
 
 __version__ = "0.1.0"
 __all__ = [
-    "LanguageModel", "__version__", "build", "cost_report", "diff", "evaluate", "export", "load", "load_spec",
+    "Engine", "LanguageModel", "__version__", "build", "cost_report", "diff", "evaluate", "export", "load", "load_spec",
     "presets", "register", "tokenizer", "train",
 ]  # fmt: skip
 
@@ -39,7 +40,10 @@ if not TYPE_CHECKING:  # a type checker would take any name for an attribute oth
 
         if name not in __all__:
             raise AttributeError(f"module 'archetype' has no attribute {name!r}")
-        modules = {"LanguageModel": "archetype.language_model", "register": "archetype.extension"}
+        modules = {
+            "Engine": "archetype.generate.engine", "LanguageModel": "archetype.language_model",
+            "register": "archetype.extension",
+        }  # fmt: skip
         return getattr(import_module(modules.get(name, "archetype.api")), name)
 
     def __dir__() -> list[str]:

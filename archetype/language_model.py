@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -12,7 +11,7 @@ from torch import Tensor
 from archetype import generate
 from archetype.errors import DataError, SpecError
 from archetype.families import Family
-from archetype.generate import Beam, Pooling, Prediction, Score
+from archetype.generate import Beam, Engine, Pooling, Prediction, Score
 from archetype.generate.settings import GENERATION_CONFIG, Sampling, generation_config, never_written
 from archetype.io import atomic
 from archetype.io.tensors import dtype_of, save
@@ -26,6 +25,7 @@ from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate, Message, write_template
 
 M = TypeVar("M")
+MAX_ROWS = 32  # of several prompts, so many are decoded together
 # What each kind of model is for, in the words of the command line.
 VERBS: dict[type, str] = {
     Decoder: "generate, score or embed texts",
@@ -92,8 +92,9 @@ class LanguageModel:
             ArchetypeError: the model does not generate text, a setting is out of range, or a prompt is too long.
         """
         prompts = [prompt] if isinstance(prompt, str) else prompt
-        model = self._causal_model()
-        texts = generate.generate(model, self._tokenizer(), prompts, self.settings(**sampling))
+        texts = [""] * len(prompts)
+        for index, piece in self.stream_all(prompts, **sampling):
+            texts[index] += piece
         return texts[0] if isinstance(prompt, str) else texts
 
     def stream(self, prompt: str, **sampling: Any) -> Iterator[str]:
@@ -103,7 +104,7 @@ class LanguageModel:
             prompt: a text.
             sampling: fields of `Sampling`.
         """
-        return map(itemgetter(1), self.stream_all([prompt], **sampling))
+        return self._engine(1).submit(prompt, **sampling).pieces()
 
     def stream_all(self, prompts: list[str], **sampling: Any) -> Iterator[tuple[int, str]]:
         """Continue several prompts at once.
@@ -115,8 +116,11 @@ class LanguageModel:
         Returns:
             Pairs of the prompt's index and the next piece of its continuation.
         """
-        model = self._causal_model()
-        return generate.stream(model, self._tokenizer(), prompts, self.settings(**sampling))
+        engine = self._engine(len(prompts))
+        several = len(prompts) > 1
+        requests = [engine.submit(text, id=n if several else None, **sampling) for n, text in enumerate(prompts, 1)]
+        index = {request: n for n, request in enumerate(requests)}
+        return ((index[event.request], event.text) for event in engine.events() if event.text)
 
     def chat(self, messages: list[Message], **sampling: Any) -> str:
         """Answer a conversation.
@@ -132,12 +136,16 @@ class LanguageModel:
 
     def stream_chat(self, messages: list[Message], **sampling: Any) -> Iterator[str]:
         """Answer a conversation piece by piece; arguments and errors as for `chat`."""
-        model, tokenizer = self._causal_model(), self._tokenizer()
+        return self._engine(1).submit(self.encode_chat(messages), **sampling).pieces()
+
+    def encode_chat(self, messages: list[Message]) -> list[int]:
+        """The ids of a conversation, up to where the model's answer begins; errors as for `chat`."""
+        self._causal_model()
+        tokenizer = self._tokenizer()
         if self.template is None:
             cause = "the folder has none: this model continues texts and was not made to answer"
             raise DataError("chat template", cause, "generate without chat")
-        ids = tokenizer.encode_with_special_tokens(self.template.render(messages))
-        return map(itemgetter(1), generate.stream(model, tokenizer, [ids], self.settings(**sampling)))
+        return tokenizer.encode_with_special_tokens(self.template.render(messages))
 
     @overload
     def translate(self, text: str, **beam: Any) -> str: ...
@@ -245,6 +253,12 @@ class LanguageModel:
     def settings(self, **sampling: Any) -> Sampling:
         """The model's defaults of generation with some fields replaced."""
         return self.sampling.replace(**sampling)
+
+    def _engine(self, num_prompts: int) -> Engine:
+        """An engine for some prompts and no more."""
+        self._causal_model()
+        prefix_bytes = {} if num_prompts > 1 else {"prefix_bytes": 0}
+        return Engine(self, min(max(num_prompts, 1), MAX_ROWS), **prefix_bytes)
 
     def _causal_model(self) -> CausalModel:
         if isinstance(self.model, CausalModel):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from archetype.generate import Engine, Sampling
+from archetype import Engine
 from benchmarks.machine import heading, read_bandwidth
 from benchmarks.peer import both
 
@@ -27,8 +27,9 @@ def main() -> None:
     prompt = torch.randint(3, 4000, (PROMPT,), generator=torch.Generator().manual_seed(0)).tolist()
 
     def archetype_tokens(count: int) -> list[int]:
-        settings = Sampling(temperature=0.0, max_new_tokens=count)
-        return [token for _, token in Engine(ours.model, [prompt], settings)]
+        request = Engine(ours, slots=1, prefix_bytes=0).submit(prompt, temperature=0.0, max_new_tokens=count)
+        request.result()
+        return request.tokens
 
     @torch.inference_mode()
     def transformers_tokens(count: int) -> list[int]:

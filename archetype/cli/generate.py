@@ -33,6 +33,13 @@ def generate(
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the token that ends a text.")] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Take each prompt as a message, and print the answer.")] = False,
     system: Annotated[str | None, typer.Option(help="The system message; with --chat.")] = None,
+    input: Annotated[
+        Path | None, typer.Option(help='A file of JSON lines: "prompt" or "messages", "id", and any of these settings.')
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="With --input: the file to append a line to for each text; what it has is kept.")
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="With --input: prompts that are decoded together.")] = 32,
     dtype: Dtype = None,
     device: Device = "cpu",
     as_json: Json = False,
@@ -43,8 +50,6 @@ def generate(
         repetition_penalty=repetition_penalty, seed=seed, stop=tuple(stop) if stop else None,
         ignore_eos=ignore_eos or None,
     )  # fmt: skip
-    texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
-
     from archetype.api import load
     from archetype.errors import SpecError
     from archetype.generate.settings import Sampling
@@ -52,6 +57,16 @@ def generate(
     Sampling.parse(settings)  # a wrong setting is refused before a large model is read
     if system is not None and not chat:
         raise SpecError("--system", "belongs to a conversation", "add --chat")
+    if input is not None or output is not None:
+        if input is None or output is None:
+            raise SpecError(
+                "--output" if input is None else "--input", "belongs with the other", "give --input and --output"
+            )
+        if prompts or chat:
+            raise SpecError("--input", "already has the prompts", "leave out PROMPT and --chat")
+        _generate_file(model, input, output, settings, slots, dtype, device, as_json)
+        return
+    texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
     lm = load(model, dtype, device)
     if chat:
         _print_answers(lm, [_conversation(system, text) for text in texts], settings, as_json)
@@ -137,6 +152,25 @@ def print_stream(lm: "LanguageModel", prompt: str, settings: dict[str, Any]) -> 
         size += len(piece.encode())
     print(flush=True)
     print(f"({size:,} bytes in {time.perf_counter() - started:.1f} s)", file=sys.stderr)
+
+
+def _generate_file(
+    model: Path, input: Path, output: Path, settings: dict[str, Any], slots: int, dtype: str | None, device: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    from archetype.api import load
+    from archetype.cli.prompt_file import generate_file, read_prompts
+
+    prompts = read_prompts(input)  # wrong lines are refused before a large model is read
+    summary = generate_file(load(model, dtype, device), prompts, output, settings, slots)
+    if as_json:
+        print_json({"output": str(output)} | summary)
+    failed = f", {summary['failed']} failed" if summary["failed"] else ""
+    print(
+        f"{output}: {summary['finished']:,} texts now, {summary['before']:,} before{failed}; "
+        f"{summary['tokens']:,} tokens, {summary['tokens_per_second']:,.0f} a second",
+        file=sys.stderr,
+    )
 
 
 def _without_none(**settings: Any) -> dict[str, Any]:

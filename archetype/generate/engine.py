@@ -1,190 +1,460 @@
-"""The engine: prompts in, tokens or text out, one step for all rows at a time."""
+"""The engine: many requests at once, each in a slot of one state, and each as if it were alone."""
 
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor, nn
 
-from archetype.errors import SpecError
+from archetype.errors import ArchetypeError, DataError, SpecError
 from archetype.generate.finite import check_finite
-from archetype.generate.sample import Sampler
+from archetype.generate.request import Event, Logprobs, Request
+from archetype.generate.sample import Sampler, sample
 from archetype.generate.settings import Sampling
-from archetype.generate.step import DecodeStep, prefill
+from archetype.generate.slots import PrefixCache, Slots, shared_length
+from archetype.generate.step import PREFILL_CHUNK, prefill
 from archetype.models import CausalModel
 from archetype.nn.cache import State
-from archetype.tokenizers import TextStream, Tokenizer
+from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.tokenizer import check_utf8
+
+MAX_LOGPROBS = 100  # alternatives of each token
+AHEAD = 512  # tokens for which a request's row has room at first
+
+
+class Loaded(Protocol):
+    """What an engine needs of a language model."""
+
+    @property
+    def model(self) -> nn.Module:
+        """A causal model, in evaluation mode."""
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """None where prompts are token ids."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """The defaults of a request's settings."""
+
+
+@dataclass(frozen=True)
+class Stats:
+    """An engine's work so far.
+
+    Attributes:
+        waiting: requests of which nothing was read yet.
+        running: requests that are read or decoded.
+        finished: requests that ended, whatever the reason.
+        prompt_tokens: tokens of all prompts that were begun.
+        cached_tokens: of these, how many were copied from a text with the same beginning.
+        generated_tokens: tokens chosen.
+        steps: taken.
+        tokens_per_second: tokens chosen, over the time of all steps.
+        state_bytes: of the slots' state, as allocated.
+        prefix_bytes: of the states that are remembered for prompts to come.
+        cache_use: tokens in the slots, as a share of those for which there is room.
+    """
+
+    waiting: int
+    running: int
+    finished: int
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    steps: int
+    tokens_per_second: float
+    state_bytes: int
+    prefix_bytes: int
+    cache_use: float
+
+
+@dataclass
+class Prefill:
+    """The request whose prompt is being read, and how far."""
+
+    request: Request
+    state: State
+    num_read: int
 
 
 class Engine:
-    """Rows that are decoded together. Iterating gives (row, token) as they are chosen.
+    """Continue many prompts at once. What a request gets does not depend on the others.
 
-    A row ends at one of `stop_ids` (which is not given out), after `max_new_tokens`, or when `finish` is called for
-    it; it then leaves the batch. A row that fills the model's context goes on with its newest three quarters: the
-    oldest tokens leave, and what stays is read anew from position 0, as the model was trained.
+    A request waits until a slot is free. Its prompt is read by itself, at most 512 tokens between two decoding steps,
+    and not again where an earlier text began alike; then it is decoded together with the others. A text that fills
+    the model's context goes on with its newest three quarters, read anew from position 0, as the model was trained.
 
-    Raises:
-        SpecError: a prompt is empty, longer than the context, or has an id outside the vocabulary.
-        CheckpointError: while iterating, where logits are NaN or infinite.
-    """
-
-    def __init__(
-        self, model: CausalModel, prompts: list[list[int]], sampling: Sampling, stop_ids: tuple[int, ...] = ()
-    ) -> None:
-        self.model = model
-        self.context = model.spec.context_length
-        for number, prompt in enumerate(prompts):
-            self._check(f"prompt {number + 1}" if len(prompts) > 1 else "prompt", prompt)
-        self.sampling = sampling
-        self.stop_ids = frozenset(() if sampling.ignore_eos else stop_ids)
-        self.active = list(range(len(prompts)))
-        self.windows = [list(prompt) for prompt in prompts]  # what the model sees of each row, the newest token last
-        self.left = [sampling.max_new_tokens] * len(prompts)
-        self.device = model.device
-        self.sampler = Sampler(sampling, prompts, model.spec.vocab_size, self.device)
-
-    def finish(self, row: int) -> None:
-        """Let a row leave before the next step."""
-        self.left[row] = 0
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        if not self.active:
-            return
-        longest = max(len(window) for window in self.windows)
-        state = self.model.new_state(len(self.active), min(self.context, longest + self.sampling.max_new_tokens))
-        logits, state = prefill(self.model, self.windows, state)
-        step = DecodeStep(self.model, state)
-        while True:
-            check_finite(logits, self.model, self._read_windows)
-            for row, token in zip(list(self.active), self.sampler.next(logits, self.active), strict=True):
-                if token in self.stop_ids:
-                    self.finish(row)
-                    continue
-                self.windows[row].append(token)
-                self.left[row] -= 1
-                yield row, token
-            state = self._without_finished(step.state)
-            if not self.active:
-                return
-            self._evict_oldest(state)
-            step = step if state is step.state else DecodeStep(self.model, state)
-            logits = step(torch.tensor([self.windows[row][-1:] for row in self.active], device=self.device))
-
-    @torch.inference_mode()
-    def _without_finished(self, state: State) -> State:
-        stay = [place for place, row in enumerate(self.active) if self.left[row] > 0]
-        all_stay = len(stay) == len(self.active)
-        self.active = [self.active[place] for place in stay]
-        return state if all_stay or not stay else state.select(torch.tensor(stay, device=self.device))
-
-    @torch.inference_mode()
-    def _evict_oldest(self, state: State) -> None:
-        """Rows whose newest token no longer fits lose their oldest quarter; the rest is read anew."""
-        full = [place for place, row in enumerate(self.active) if len(self.windows[row]) > self.context]
-        if full:
-            length = min(max(2, self.context * 3 // 4), self.context)
-            rows = [self.active[place] for place in full]
-            for row in rows:
-                self.windows[row] = self.windows[row][-length:]
-            fresh = self.model.new_state(len(rows), state.capacity)
-            if self.context > 1:
-                _, fresh = prefill(self.model, [self.windows[row][:-1] for row in rows], fresh)
-            state.insert(torch.tensor(full, device=self.device), fresh)
-
-    @torch.inference_mode()
-    def _read_windows(self) -> None:
-        """Pass over each row's text without a state."""
-        for row in self.active:
-            self.model(torch.tensor([self.windows[row]], device=self.device))
-
-    def _check(self, place: str, prompt: list[int]) -> None:
-        if not prompt:
-            raise SpecError(place, "is empty, and the tokenizer has no token that starts a text", "give some text")
-        if len(prompt) > self.context:
-            cause = f"has {len(prompt)} tokens and the model's context holds {self.context}"
-            raise SpecError(place, cause, "shorten it")
-        if not 0 <= min(prompt) <= max(prompt) < self.model.spec.vocab_size:
-            cause = f"holds a token outside the vocabulary of {self.model.spec.vocab_size}"
-            raise SpecError(place, cause, "is it the model's own tokenizer?")
-
-
-def stream(
-    model: CausalModel, tokenizer: Tokenizer, prompts: Sequence[str | list[int]], sampling: Sampling
-) -> Iterator[tuple[int, str]]:
-    """(number of the prompt, next piece of its continuation), as soon as it is certain.
+    Any thread may submit, cancel and read. Who waits for an event takes the steps; `async for` has a thread take them.
 
     Args:
-        model: in evaluation mode.
-        tokenizer: the model's own.
-        prompts: texts, or the ids of texts.
-        sampling: how tokens are chosen, and when a text ends.
+        lm: what `archetype.load` returned.
+        slots: requests that are decoded together, at most.
+        prefix_bytes: memory for the states of texts that later prompts may begin with; 0 remembers none.
 
     Raises:
-        SpecError: a prompt is empty or too long; raised at once, before the first piece is asked for.
-    """
-    ids = [prompt_ids(tokenizer, prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
-    engine = Engine(model, ids, sampling, tokenizer.eos)
-    return _pieces(engine, [tokenizer.stream() for _ in ids], [StopStringFilter(sampling.stop) for _ in ids])
-
-
-def _pieces(engine: Engine, texts: list[TextStream], filters: list["StopStringFilter"]) -> Iterator[tuple[int, str]]:
-    for row, token in engine:
-        if piece := filters[row].push(texts[row].push(token)):
-            yield row, piece
-        if filters[row].stopped:
-            engine.finish(row)
-    for row, (text, stop) in enumerate(zip(texts, filters, strict=True)):
-        if piece := stop.push(text.finish()) + stop.finish():
-            yield row, piece
-
-
-def generate(model: CausalModel, tokenizer: Tokenizer, prompts: list[str], sampling: Sampling) -> list[str]:
-    """The continuation of each prompt."""
-    texts = [""] * len(prompts)
-    for row, piece in stream(model, tokenizer, prompts, sampling):
-        texts[row] += piece
-    return texts
-
-
-def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """A prompt as ids, with the token that starts a text where the tokenizer is used so, or the prompt is empty."""
-    ids = tokenizer.encode(check_utf8(prompt))
-    if tokenizer.bos is not None and (tokenizer.adds_bos or not ids):
-        return [tokenizer.bos, *ids]
-    return ids
-
-
-class StopStringFilter:
-    """Lets text through until a stop string appears, holding back what may be the beginning of one.
-
-    The stop string that is complete first ends the text, where it begins; of several that end together, the longest.
-    So it does not matter into which pieces the text is cut.
+        SpecError: the model does not continue texts, or a size is out of range.
     """
 
-    def __init__(self, stop: tuple[str, ...]) -> None:
-        self.stop = stop
-        self.held = ""
-        self.stopped = False
+    def __init__(self, lm: Loaded, slots: int = 32, prefix_bytes: int = 2**28) -> None:
+        if not isinstance(lm.model, CausalModel):
+            raise SpecError("model", f"{type(lm.model).__name__} does not continue texts", "load a decoder")
+        if slots < 1 or prefix_bytes < 0:
+            raise SpecError("slots" if slots < 1 else "prefix_bytes", "is too small", "use at least 1 slot and 0 bytes")
+        self.model, self.tokenizer, self.sampling = lm.model, lm.tokenizer, lm.sampling
+        self._slots, self._prefixes = Slots(lm.model, slots), PrefixCache(prefix_bytes)
+        self._waiting: deque[Request] = deque()
+        self._cancelled: deque[Request] = deque()
+        self._prefill: Prefill | None = None
+        self._unfinished: dict[object, Request] = {}
+        self._ids = count()
+        self._changed = threading.Condition()  # guards what several threads use: events and the three names below
+        self._stepping = False
+        self._worker: threading.Thread | None = None
+        self._finished = self._prompt_tokens = self._cached_tokens = self._generated_tokens = self._steps = 0
+        self._seconds = 0.0
 
-    def push(self, piece: str) -> str:
-        """The text that no stop string can claim any more."""
-        if self.stopped:
-            return ""
-        self.held += piece
-        ends = [(start + len(string), start) for string in self.stop if (start := self.held.find(string)) >= 0]
-        if ends:
-            self.stopped = True
-            return self._release(min(ends)[1])
-        longest = max((self._overlap(string) for string in self.stop), default=0)
-        return self._release(len(self.held) - longest)
+    def submit(
+        self,
+        prompt: str | list[int],
+        *,
+        logprobs: int | None = None,
+        stop_ids: tuple[int, ...] = (),
+        id: object = None,
+        **sampling: Any,
+    ) -> Request:
+        """Let a prompt wait for its turn.
 
-    def finish(self) -> str:
-        """The text that was held back, at the end."""
-        return "" if self.stopped else self._release(len(self.held))
+        Args:
+            prompt: a text, or the ids of one.
+            logprobs: give each token's log-probability, and those of so many likeliest tokens.
+            stop_ids: tokens that end the text, beside the tokenizer's own.
+            id: of the request (default: a number).
+            sampling: fields of `Sampling`; what is left out is the model's default.
 
-    def _release(self, count: int) -> str:
-        released, self.held = self.held[:count], self.held[count:]
-        return released
+        Raises:
+            ArchetypeError: the prompt is empty or longer than the context, or a setting is out of range.
+        """
+        ids = self.encode(prompt, "prompt" if id is None else f"prompt {id}")
+        settings = self.sampling.replace(**sampling)
+        if settings.stop and self.tokenizer is None:
+            raise DataError("stop", "strings need a tokenizer, and the model's folder has none", "use stop_ids")
+        if logprobs is not None and not 0 <= logprobs <= MAX_LOGPROBS:
+            raise SpecError("logprobs", f"{logprobs} is not between 0 and {MAX_LOGPROBS}", "choose another number")
+        ends = () if settings.ignore_eos or self.tokenizer is None else self.tokenizer.eos
+        stream = None if self.tokenizer is None else self.tokenizer.stream()
+        sampler = Sampler(settings, ids, self.model.spec.vocab_size, self.model.device)
+        with self._changed:
+            name = next(self._ids) if id is None else id
+            if name in self._unfinished:
+                raise SpecError("id", f"{name!r:.80} is another unfinished request", "choose another")
+            stops = frozenset((*ends, *stop_ids))
+            request = Request(self, name, ids, settings, logprobs, stops, stream, sampler)
+            self._unfinished[name] = request
+            self._waiting.append(request)
+        return request
 
-    def _overlap(self, string: str) -> int:
-        """How many characters at the end of what is held begin the stop string."""
-        return next((n for n in range(min(len(string), len(self.held)), 0, -1) if self.held.endswith(string[:n])), 0)
+    def cancel(self, id: object) -> None:
+        """Let a request leave before the next step; nothing happens where it has finished."""
+        if (request := self._unfinished.get(id)) is not None:
+            request.cancel()
+
+    def step(self) -> list[Event]:
+        """Give every running request one more token, and read a piece of the next prompts; the events of all."""
+        return self._take_step()
+
+    def events(self) -> Iterator[Event]:
+        """Take steps until no request is left.
+
+        Raises:
+            ArchetypeError: a request failed.
+        """
+        while self._unfinished:
+            for event in self.step():
+                yield event
+                if event.request.error is not None:
+                    raise event.request.error
+
+    def encode(self, prompt: str | list[int], place: str = "prompt") -> list[int]:
+        """A prompt as ids, with the token that starts a text where the tokenizer is used so, or the prompt is empty.
+
+        Args:
+            prompt: a text, or ids, which are checked only.
+            place: what errors call it.
+
+        Raises:
+            ArchetypeError: it is empty or longer than the context, or holds what is no token.
+        """
+        context, vocab_size = self.model.spec.context_length, self.model.spec.vocab_size
+        ids = prompt if isinstance(prompt, list) else self._with_bos(prompt)
+        if not ids:
+            raise SpecError(place, "is empty, and the tokenizer has no token that starts a text", "give some text")
+        if len(ids) > context:
+            raise SpecError(place, f"has {len(ids)} tokens and the model's context holds {context}", "shorten it")
+        if not 0 <= min(ids) <= max(ids) < vocab_size:
+            cause = f"holds a token outside the vocabulary of {vocab_size}"
+            raise SpecError(place, cause, "is it the model's own tokenizer?")
+        return list(ids)
+
+    def _with_bos(self, text: str) -> list[int]:
+        if self.tokenizer is None:
+            raise DataError("tokenizer", "the model's folder has none", "add its tokenizer.json or tokenizer.model")
+        ids, bos = self.tokenizer.encode(check_utf8(text)), self.tokenizer.bos
+        return [bos, *ids] if bos is not None and (self.tokenizer.adds_bos or not ids) else ids
+
+    @torch.inference_mode()
+    def score(self, texts: list[str | list[int]], logprobs: int = 0) -> list[list[Logprobs | None]]:
+        """How likely each token of some texts is after those before it, by one pass over each.
+
+        Args:
+            texts: texts, or the ids of texts, as `submit` takes them.
+            logprobs: so many likeliest tokens of each place as well.
+
+        Returns:
+            For each text one entry a token; None for the first, which nothing stands before.
+        """
+        scores = []
+        for number, text in enumerate(texts, start=1):
+            ids = self.encode(text, f"text {number}" if len(texts) > 1 else "text")
+            with self._turn():
+                state, size = self.model.new_state(1, len(ids)), self._chunk_size(ids)
+                rows: list[Logprobs | None] = [None]
+                for start in range(0, len(ids), size):
+                    output = self.model(torch.tensor([ids[start : start + size]], device=self.model.device), state)
+                    state, targets = output.state, ids[start + 1 : start + 1 + size]
+                    rows += _logprobs(output.logits[0, : len(targets)], targets, [logprobs] * len(targets))
+            scores.append(rows)
+        return scores
+
+    def stats(self) -> Stats:
+        """What the engine has done, and what is in it now."""
+        with self._changed:
+            started = len(self._slots.requests) + (self._prefill is not None)
+            state = self._slots.state
+            return Stats(
+                waiting=len(self._unfinished) - started,
+                running=started,
+                finished=self._finished,
+                prompt_tokens=self._prompt_tokens,
+                cached_tokens=self._cached_tokens,
+                generated_tokens=self._generated_tokens,
+                steps=self._steps,
+                tokens_per_second=self._generated_tokens / self._seconds if self._seconds else 0.0,
+                state_bytes=state.nbytes,
+                prefix_bytes=self._prefixes.nbytes,
+                cache_use=float(state.lengths.sum()) / (len(state.lengths) * state.capacity),
+            )
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One thread at a time passes tokens to the model."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._stepping)
+            self._stepping = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._stepping = False
+                self._changed.notify_all()
+
+    @torch.inference_mode()
+    def _take_step(self, reader: Request | None = None) -> list[Event]:
+        """Take one step; or wait while another thread does, where that brings something to `reader`."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._stepping or (reader is not None and reader.has_news))
+            if reader is not None and reader.has_news:
+                return []
+            self._stepping = True
+        started, events = time.perf_counter(), list[Event]()
+        try:
+            self._remove_cancelled(events)
+            self._decode(events)
+            num_read = 0
+            while (chunk := self._next_chunk()) and (not num_read or num_read + len(chunk) <= PREFILL_CHUNK):
+                assert self._prefill is not None
+                logits, self._prefill.state = prefill(self.model, [chunk], self._prefill.state)
+                num_read += len(chunk)
+                self._prefill.num_read += len(chunk)
+                self._after_chunk(logits, events)
+        except BaseException as error:
+            events += self._fail_all(error, {event.request for event in events if event.finish_reason})
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._deliver(events, time.perf_counter() - started)
+        return events
+
+    def _deliver(self, events: list[Event], seconds: float) -> None:
+        with self._changed:
+            self._stepping = False
+            self._steps += 1
+            self._seconds += seconds
+            for event in events:
+                self._generated_tokens += event.token is not None
+                if event.finish_reason is not None:
+                    self._finished += 1
+                    del self._unfinished[event.request.id]
+                event.request.deliver(event)
+            self._changed.notify_all()
+
+    def _remove_cancelled(self, events: list[Event]) -> None:
+        cancelled = dict.fromkeys(self._cancelled.popleft() for _ in range(len(self._cancelled)))
+        for request in cancelled:
+            if self._unfinished.get(request.id) is not request:
+                continue
+            if request in self._slots.requests:
+                self._leave(request)
+            elif self._prefill is not None and self._prefill.request is request:
+                self._prefill = None
+            else:
+                self._waiting.remove(request)
+            events.append(request.finish("cancelled"))
+
+    def _decode(self, events: list[Event]) -> None:
+        """One token more of every request in a slot."""
+        if not (requests := list(self._slots.requests)):
+            return
+        self._slots.reserve(len(requests), max(len(request.window) for request in requests))
+        for event in self._choose(self._slots.step(), requests):
+            events.append(event)
+            if event.finish_reason is not None:
+                self._leave(event.request)
+            elif self._evict_oldest(event.request):
+                self._slots.leave(event.request)
+
+    def _next_chunk(self) -> list[int]:
+        """The tokens to read next: of the prompt in hand, or of the first one waiting where a slot is free."""
+        if self._prefill is None and self._waiting and len(self._slots.requests) < self._slots.limit:
+            self._prefill = self._begin(self._waiting.popleft())
+        if self._prefill is None:
+            return []
+        window, start = self._prefill.request.window, self._prefill.num_read
+        return window[start : start + self._chunk_size(window)]
+
+    def _chunk_size(self, tokens: list[int]) -> int:
+        return len(tokens) if self.model.spec.follows_length else PREFILL_CHUNK
+
+    def _begin(self, request: Request) -> Prefill:
+        """Make room for a request, and copy what is known of its text."""
+        upcoming = [request, *islice(self._waiting, self._slots.limit - len(self._slots.requests) - 1)]
+        context = self.model.spec.context_length
+        capacity = max(min(context, len(one.window) + min(one.left, AHEAD)) for one in upcoming)
+        self._slots.reserve(len(self._slots.requests) + len(upcoming), capacity)
+        num_read, prefix = self._prefix(request.window)
+        if prefix is None:
+            state = self.model.new_state(1, len(request.window))
+        else:
+            state = self.model.new_state(1, max(len(request.window), prefix.capacity))
+            state.insert(torch.tensor([0], device=self.model.device), prefix)
+        if not request.is_started:
+            request.is_started, request.num_cached = True, num_read
+            self._prompt_tokens += len(request.prompt)
+            self._cached_tokens += num_read
+        return Prefill(request, state, num_read)
+
+    def _prefix(self, tokens: list[int]) -> tuple[int, State | None]:
+        """How many tokens of a text are known, in a slot or among the states that are remembered, and their state."""
+        if self.model.spec.follows_length:
+            return 0, None
+        length, state = self._prefixes.longest(tokens)
+        if self._slots.state.can_shorten:
+            for row, request in enumerate(self._slots.requests):
+                if (shared := shared_length(tokens, request.window[:-1], can_shorten=True)) > length:
+                    length, state = shared, self._slots.copy(row, shared)
+        return length, state if state is None or not state.can_shorten else state.shorten(length)
+
+    def _after_chunk(self, logits: Tensor, events: list[Event]) -> None:
+        """Where a prompt is read to its end, choose the first token, and give the request a slot."""
+        assert self._prefill is not None
+        request, state = self._prefill.request, self._prefill.state
+        if self._prefill.num_read < len(request.window):
+            return
+        self._prefill = None
+        if not request.tokens and not self.model.spec.follows_length:
+            self._prefixes.put(request.window, state)
+        [event] = self._choose(logits, [request])
+        events.append(event)
+        if event.finish_reason is None and not self._evict_oldest(request):
+            self._slots.join(request, state)
+
+    def _leave(self, request: Request) -> None:
+        """Let a request go from its slot; the state of its text is remembered."""
+        if request.error is not None:
+            self._slots.clear(request)
+        elif self._prefixes.max_bytes and not self.model.spec.follows_length:
+            state = self._slots.copy(self._slots.requests.index(request))
+            self._prefixes.put(request.window[: int(state.lengths)], state)
+        self._slots.leave(request)
+
+    def _evict_oldest(self, request: Request) -> bool:
+        """A text whose newest token no longer fits loses its oldest quarter, and waits to be read anew."""
+        context = self.model.spec.context_length
+        if len(request.window) <= context:
+            return False
+        request.window = request.window[-min(max(2, context * 3 // 4), context) :]
+        self._waiting.appendleft(request)
+        return True
+
+    def _choose(self, logits: Tensor, requests: list[Request]) -> list[Event]:
+        """The next token of each request, from logits (requests, V)."""
+        errors = {} if bool(logits.sum().isfinite()) else self._not_finite(logits, requests)
+        tokens = sample(logits, [request.sampler for request in requests])
+        logprobs = _logprobs(logits, tokens, [request.num_logprobs for request in requests])
+        events = []
+        for request, token, of_token in zip(requests, tokens, logprobs, strict=True):
+            request.error = errors.get(request)
+            events.append(request.choose(token, of_token) if request.error is None else request.finish("error"))
+        return events
+
+    def _not_finite(self, logits: Tensor, requests: list[Request]) -> dict[Request, ArchetypeError]:
+        errors = {}
+        for row, request in enumerate(requests):
+            window = torch.tensor([request.window], device=self.model.device)
+            try:
+                check_finite(logits[row], self.model, lambda: self.model(window))  # noqa: B023
+            except ArchetypeError as error:
+                errors[request] = error
+        return errors
+
+    def _fail_all(self, error: BaseException, finished: set[Request]) -> list[Event]:
+        """After a fault of ours nothing is known of the state: every request fails with it, and the slots are empty."""
+        self._slots, self._prefill = Slots(self.model, self._slots.limit), None
+        self._waiting.clear()
+        failed = [request for request in list(self._unfinished.values()) if request not in finished]
+        for request in failed:
+            request.error = error
+        return [request.finish("error") for request in failed]
+
+    def _step_in_background(self) -> None:
+        """Have a thread take steps until no request is left."""
+        with self._changed:
+            if self._worker is None:
+                self._worker = threading.Thread(target=self._work, name="archetype-engine", daemon=True)
+                self._worker.start()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._unfinished:
+                    self._worker = None
+                    return
+            self._take_step()
+
+
+def _logprobs(logits: Tensor, tokens: list[int], numbers: list[int | None]) -> list[Logprobs | None]:
+    """The log-probability of one token of each row, and of so many likeliest; None where no number is given."""
+    results: list[Logprobs | None] = [None] * len(tokens)
+    for row, (token, number) in enumerate(zip(tokens, numbers, strict=True)):
+        if number is not None:
+            logs = logits[row].float().log_softmax(-1)
+            values, ids = logs.topk(min(number, len(logs)))
+            top = zip(ids.tolist(), values.tolist(), strict=True)
+            results[row] = Logprobs(float(logs[token]), tuple(top))
+    return results

@@ -7,37 +7,55 @@ from archetype.generate.settings import Sampling
 
 
 class Sampler:
-    """Chooses the next tokens of rows that were given the same settings.
+    """How one text's tokens are chosen: its settings, its random numbers, and the tokens that it has seen.
 
-    Each row draws from a generator of its own, all with the same seed: what a row gets does not depend on who shares
-    its batch.
+    It draws from a generator of its own: what a text gets does not depend on who shares its batch.
     """
 
-    def __init__(self, sampling: Sampling, prompts: list[list[int]], vocab_size: int, device: torch.device) -> None:
+    def __init__(self, sampling: Sampling, prompt: list[int], vocab_size: int, device: torch.device) -> None:
         self.sampling = sampling
-        self.generators = [torch.Generator().manual_seed(sampling.seed) for _ in prompts]
-        self.seen: Tensor | None = None
+        self.generator = torch.Generator().manual_seed(sampling.seed)
+        self.seen: Tensor | None = None  # (V,)
         if sampling.repetition_penalty != 1.0:
-            self.seen = torch.zeros(len(prompts), vocab_size, dtype=torch.bool, device=device)
-            for row, prompt in enumerate(prompts):
-                self.seen[row, prompt] = True
+            self.seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
+            self.seen[prompt] = True
+        self.key = (
+            sampling.repetition_penalty, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p,
+        )  # fmt: skip
 
-    def next(self, logits: Tensor, rows: list[int]) -> list[int]:
-        """One token for each of `rows`, from logits (rows, V)."""
-        logits = logits.float()
-        if self.seen is not None:
-            logits = penalised(logits, self.seen[rows], self.sampling.repetition_penalty)
-        chosen = logits.argmax(-1) if self.sampling.greedy else self._draw(filtered(logits, self.sampling), rows)
-        if self.seen is not None:
-            self.seen[rows, chosen] = True
-        return [int(token) for token in chosen]
 
-    def _draw(self, logits: Tensor, rows: list[int]) -> Tensor:
-        """Invert the cumulative distribution at one uniform number of each row's own generator."""
-        uniform = torch.stack([torch.rand((), dtype=torch.float64, generator=self.generators[row]) for row in rows])
-        mass = logits.double().softmax(-1).cumsum(-1)
-        target = uniform.to(mass.device)[:, None] * mass[:, -1:]
-        return torch.searchsorted(mass, target, right=True).squeeze(-1).clamp(max=logits.shape[-1] - 1)
+def sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
+    """The next token of each row of logits (B, V), by that row's sampler; rows with equal settings are one batch."""
+    groups: dict[object, list[int]] = {}
+    for row, sampler in enumerate(samplers):
+        groups.setdefault(sampler.key, []).append(row)
+    tokens = [0] * len(samplers)
+    for rows in groups.values():
+        group = logits if len(groups) == 1 else logits[rows]
+        for row, token in zip(rows, _sample(group.float(), [samplers[row] for row in rows]), strict=True):
+            tokens[row] = token
+    return tokens
+
+
+def _sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
+    """The same for rows with equal settings."""
+    sampling = samplers[0].sampling
+    seen = [sampler.seen for sampler in samplers if sampler.seen is not None]
+    if seen:
+        logits = penalised(logits, torch.stack(seen), sampling.repetition_penalty)
+    chosen = logits.argmax(-1) if sampling.greedy else _draw(filtered(logits, sampling), samplers)
+    tokens: list[int] = chosen.tolist()
+    for row, token in zip(seen, tokens, strict=False):
+        row[token] = True
+    return tokens
+
+
+def _draw(logits: Tensor, samplers: list[Sampler]) -> Tensor:
+    """Invert the cumulative distribution at one uniform number of each row's own generator."""
+    draws = [torch.rand((), dtype=torch.float64, generator=sampler.generator) for sampler in samplers]
+    mass = logits.double().softmax(-1).cumsum(-1)
+    target = torch.stack(draws).to(mass.device)[:, None] * mass[:, -1:]
+    return torch.searchsorted(mass, target, right=True).squeeze(-1).clamp(max=logits.shape[-1] - 1)
 
 
 def penalised(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:

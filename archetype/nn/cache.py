@@ -9,7 +9,7 @@ the table of all kinds.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -23,7 +23,13 @@ EMPTY_SLOT = 2**40  # the position of a place that holds nothing: later than eve
 
 @dataclass
 class LayerState:
-    """Base of all layer states: a dataclass of tensors with the batch first, or of further states."""
+    """Base of all layer states: a dataclass of tensors with the batch first, or of further states.
+
+    Attributes:
+        can_shorten: whether it holds the state after every beginning of the text that was read.
+    """
+
+    can_shorten: ClassVar[bool] = False
 
     def select(self, rows: Int[Tensor, "rows"]) -> "LayerState":
         """A copy of some rows, in that order."""
@@ -83,6 +89,7 @@ class KVCache(LayerState):
     Keys and values of attention; of latent attention the latent and the shared, turned key, as one head each.
     """
 
+    can_shorten: ClassVar[bool] = True
     keys: Float[Tensor, "B K S P"]
     values: Float[Tensor, "B K S Q"]
 
@@ -117,6 +124,8 @@ class KVCache(LayerState):
 @dataclass
 class RingKVCache(KVCache):
     """The keys and values of the newest W positions: place s holds the newest position p with p mod W = s."""
+
+    can_shorten: ClassVar[bool] = False
 
     def append(
         self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], context: ForwardContext
@@ -209,6 +218,15 @@ class State:
         """The state after a pass, whole also where the pass had a narrow view of it; its layers are up to date."""
         state = self.whole or self
         return State(lengths, state.layers, state.capacity)
+
+    @property
+    def can_shorten(self) -> bool:
+        """Whether it holds the state after every beginning of the texts that were read."""
+        return all(layer.can_shorten for layer in self.layers)
+
+    def shorten(self, length: int) -> "State":
+        """A view of the state after the first `length` tokens of each row; `can_shorten` says whether there is one."""
+        return State(torch.full_like(self.lengths, length), self.narrow(length).layers, length)
 
     @property
     def nbytes(self) -> int:

@@ -1,4 +1,4 @@
-"""One process at a time trains a run: a lock that the system releases when its owner ends, however it ends."""
+"""One process at a time trains a run or writes a file: a lock that the system releases when its owner ends."""
 
 import errno
 import logging
@@ -16,14 +16,19 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run directory within the block.
+def locked(folder: Path, name: str = FILE, doing: str = "training this run") -> Iterator[None]:
+    """Hold a lock within the block.
+
+    Args:
+        folder: a run directory, or any other.
+        name: of the lock's own file there.
+        doing: what one process at a time may do.
 
     Raises:
         CheckpointError: another process holds it, or the folder cannot be written to.
     """
-    file = folder / FILE
-    descriptor = _open(file)
+    file = folder / name
+    descriptor = _open(file, doing)
     try:
         yield
     finally:
@@ -32,7 +37,7 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _open(file: Path) -> int:
+def _open(file: Path, doing: str) -> int:
     """The file of the lock, open and locked; one that its last owner removed meanwhile does not count."""
     while True:
         try:
@@ -45,7 +50,7 @@ def _open(file: Path) -> int:
             owner = os.read(descriptor, 20).decode(errors="replace")
             if error.errno in HELD:
                 os.close(descriptor)
-                cause = f"another process{f' ({owner})' if owner else ''} is training this run"
+                cause = f"another process{f' ({owner})' if owner else ''} is {doing}"
                 raise CheckpointError(str(file.parent), cause, "wait for it, or stop it") from None
             log.warning("%s: this file system has no locks: %s", file, error.strerror)
         with suppress(FileNotFoundError):

@@ -6,10 +6,13 @@ import torch
 from torch import Tensor
 
 from archetype import spec
+from archetype.generate import Engine, Sampling
 from archetype.generate.step import prefill
-from archetype.models import CausalModel, build_on_meta
+from archetype.language_model import LanguageModel
+from archetype.models import CausalModel, Model, build_on_meta
 from archetype.nn.cache import State
 from archetype.nn.initialization import initialize
+from archetype.tokenizers import train_tokenizer
 from tests.helpers.passes import forward_step
 from tests.helpers.weights import distance, randomize
 
@@ -34,6 +37,20 @@ def drawn(model: spec.CausalSpec, seed: int = 0) -> CausalModel:
 def text(batch: int, length: int, vocabulary: int, seed: int = 0) -> Tensor:
     """Random tokens."""
     return torch.randint(0, vocabulary, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def decoded(
+    model: Model, prompts: list[list[int]], sampling: Sampling, stop: tuple[int, ...] = (), slots: int = 32
+) -> list[list[int]]:
+    """The continuation of each prompt, all in one engine, without the token that ends it."""
+    tokenizer = train_tokenizer("bytes", [], None)
+    tokenizer.eos = stop
+    engine = Engine(LanguageModel(model.spec, model, tokenizer), slots)
+    requests = [engine.submit(prompt, **dict(sampling)) for prompt in prompts]
+    for _ in engine.events():
+        pass
+    assert all(request.finish_reason in ("stop", "length") for request in requests)
+    return [request.tokens[:-1] if request.finish_reason == "stop" else request.tokens for request in requests]
 
 
 def in_chunks(model: CausalModel, tokens: Tensor, state: State, cuts: list[int]) -> Tensor:

@@ -176,7 +176,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
             ("torch.where(logits > 0, logits / penalty, logits * penalty)", "logits / penalty"),
             ("sampling.min_p * probabilities.amax(-1, keepdim=True)", "sampling.min_p"),
             ("logits < kth", "logits <= kth"),
-            ("self.seen[rows, chosen] = True", "pass"),
+            ("row[token] = True", "pass"),
         ],
     ),
     "generate/step.py": (
@@ -186,12 +186,26 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
             ("buffer.copy_(updated)", "pass"),
         ],
     ),
-    "generate/engine.py": (
+    "generate/request.py": (
         ("unit/generate/test_engine.py", "unit/generate/test_stop_strings.py"),
         [
             ("len(self.held)), 0, -1)", "len(self.held)) - 1, 0, -1)"),
-            ("self.finish(row)\n                    continue", "self.finish(row)"),
-            ("self.windows[row] = self.windows[row][-length:]", "self.windows[row] = self.windows[row][:length]"),
+            ("if token in self._stop_ids:", "if token in self._stop_ids and self.tokens:"),
+        ],
+    ),
+    "generate/engine.py": (
+        ("unit/generate/test_engine.py", "unit/generate/test_requests.py"),
+        [
+            ("request.window = request.window[-min(", "request.window = request.window[:min("),
+            ("state.shorten(length)", "state"),
+        ],
+    ),
+    "generate/slots.py": (
+        ("unit/generate/test_engine.py", "unit/generate/test_requests.py"),
+        [
+            ("self.requests[row] = last", "pass"),
+            ("self.state.lengths[count:] = 0", "pass"),
+            ("min(count, len(tokens) - 1)", "min(count, len(tokens))"),
         ],
     ),
     "training/loop.py": (

@@ -9,8 +9,10 @@ from archetype import spec
 from archetype.errors import SpecError
 from archetype.families.gpt2 import gpt2
 from archetype.families.llama import llama
-from archetype.generate import Engine, Sampler, Sampling, prefill, step
+from archetype.generate import Engine, Sampler, Sampling, prefill, sample, step
+from archetype.language_model import LanguageModel
 from archetype.models import Model, build
+from tests.helpers.causal import decoded
 from tests.helpers.weights import randomize
 
 VOCABULARY, CONTEXT = 13, 16
@@ -49,22 +51,15 @@ def without_state(model: Model, prompt: Tokens, sampling: Sampling, stop: tuple[
     """Every token from a pass over the whole text; past the context, over its newest three quarters."""
     context = model.spec.context_length
     window, found = list(prompt), []
-    sampler = Sampler(sampling, [prompt], VOCABULARY, torch.device("cpu"))
+    sampler = Sampler(sampling, prompt, VOCABULARY, torch.device("cpu"))
     while len(found) < sampling.max_new_tokens:
-        [token] = sampler.next(model(torch.tensor([window])).logits[:, -1], [0])
+        [token] = sample(model(torch.tensor([window])).logits[:, -1], [sampler])
         if token in stop:
             break
         found.append(token)
         window.append(token)
         if len(window) > context:
             window = window[-min(context, max(2, context * 3 // 4)) :]
-    return found
-
-
-def decoded(model: Model, prompts: list[Tokens], sampling: Sampling, stop: tuple[int, ...] = ()) -> list[Tokens]:
-    found: list[Tokens] = [[] for _ in prompts]
-    for row, token in Engine(model, prompts, sampling, stop):
-        found[row].append(token)
     return found
 
 
@@ -130,19 +125,27 @@ def test_the_shortest_contexts_are_decoded_too(context: int) -> None:
     assert decoded(small, prompts, GREEDY) == [without_state(small, prompt, GREEDY) for prompt in prompts]
 
 
-def test_a_finished_row_leaves_and_the_others_go_on(model: Model) -> None:
-    decoding, found = Engine(model, PROMPTS, GREEDY), {row: [] for row in range(len(PROMPTS))}
-    for row, token in decoding:
-        found[row].append(token)
-        if row == 1 and len(found[1]) == 3:
-            decoding.finish(1)
+def submitted(model: Model, prompts: list[Tokens], sampling: Sampling) -> Engine:
+    engine = Engine(LanguageModel(model.spec, model))
+    for row, prompt in enumerate(prompts):
+        engine.submit(prompt, id=row, **dict(sampling))
+    return engine
+
+
+def test_a_cancelled_row_leaves_and_the_others_go_on(model: Model) -> None:
+    engine, found = submitted(model, PROMPTS, GREEDY), {row: [] for row in range(len(PROMPTS))}
+    for event in engine.events():
+        if event.token is not None:
+            found[event.request.id].append(event.token)
+        if event.request.id == 1 and len(found[1]) == 3:
+            engine.cancel(1)
     whole = [without_state(model, prompt, GREEDY) for prompt in PROMPTS]
     assert list(found.values()) == [whole[0], whole[1][:3], *whole[2:]]
 
 
 def test_tokens_come_row_by_row_as_they_are_chosen(model: Model) -> None:
-    order = [row for row, _ in Engine(model, [[1], [2]], GREEDY.replace(max_new_tokens=2))]
-    assert order == [0, 1, 0, 1]
+    events = submitted(model, [[1], [2]], GREEDY.replace(max_new_tokens=2)).events()
+    assert [event.request.id for event in events] == [0, 1, 0, 1]
 
 
 def test_no_prompts_give_no_tokens(model: Model) -> None:
@@ -166,7 +169,9 @@ def test_the_prompts_are_left_as_they_were(model: Model) -> None:
 )
 def test_a_prompt_that_cannot_be_read_is_named(prompt: Tokens, what: str) -> None:
     model = built("learned positions")
-    for prompts, place in (([prompt], "prompt"), ([[1], prompt], "prompt 2")):
+    engine = Engine(LanguageModel(model.spec, model))
+    for name, place in ((None, "prompt"), (2, "prompt 2")):
         with pytest.raises(SpecError) as caught:
-            Engine(model, prompts, GREEDY)
+            engine.submit(prompt, id=name)
         assert str(caught.value) == f"{place}: {what}"
+    assert engine.stats().waiting == 0

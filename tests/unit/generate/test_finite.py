@@ -5,9 +5,10 @@ import torch
 
 from archetype import families, spec
 from archetype.errors import CheckpointError
-from archetype.generate import Beam, Engine, Sampling, beam_search
+from archetype.generate import Beam, Sampling, beam_search
 from archetype.generate.finite import check_finite, first_not_finite
 from archetype.models import Model, build
+from tests.helpers.causal import decoded
 
 PREFIX = "logits: the first NaN or infinite number comes out of "
 REMEDY = "; check the weights there, or compute in float32"
@@ -32,7 +33,7 @@ def test_the_first_bad_layer_is_named(temperature: float) -> None:
     for name, parameter, value, layer in cases:
         model = damaged(name, parameter, value)
         with pytest.raises(CheckpointError) as refused:
-            list(Engine(model, [[1, 2, 3], [4]], Sampling(temperature=temperature, max_new_tokens=3)))
+            decoded(model, [[1, 2, 3], [4]], Sampling(temperature=temperature, max_new_tokens=3))
         assert str(refused.value) == PREFIX + layer + REMEDY
 
 

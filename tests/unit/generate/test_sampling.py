@@ -8,7 +8,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from archetype.generate import Sampler, Sampling
+from archetype.generate import Sampler, Sampling, sample
 from archetype.generate.sample import filtered, penalised
 
 CPU = torch.device("cpu")
@@ -104,16 +104,16 @@ def test_the_penalty_shrinks_what_was_seen(logits: list[float], penalty: float, 
 
 
 def test_the_penalty_falls_on_the_prompt_and_on_what_was_drawn() -> None:
-    sampler = Sampler(Sampling(temperature=0.0, repetition_penalty=10.0), [[0]], 4, CPU)
+    sampler = Sampler(Sampling(temperature=0.0, repetition_penalty=10.0), [0], 4, CPU)
     logits = torch.tensor([[4.0, 3.0, 2.0, 1.0]])
-    assert [sampler.next(logits, [0])[0] for _ in range(5)] == [1, 2, 3, 0, 0]
+    assert [sample(logits, [sampler])[0] for _ in range(5)] == [1, 2, 3, 0, 0]
 
 
 def test_the_penalty_of_one_row_is_not_anothers() -> None:
-    sampler = Sampler(Sampling(temperature=0.0, repetition_penalty=10.0), [[0], [1], [0]], 2, CPU)
+    samplers = [Sampler(Sampling(temperature=0.0, repetition_penalty=10.0), [n], 2, CPU) for n in (0, 1, 0)]
     logits = torch.tensor([[2.0, 2.5]])
-    assert sampler.next(logits.expand(3, 2), [0, 1, 2]) == [1, 0, 1]
-    assert sampler.next(logits, [1]) == [1]  # both were seen by now
+    assert sample(logits.expand(3, 2), samplers) == [1, 0, 1]
+    assert sample(logits, samplers[1:2]) == [1]  # both were seen by now
 
 
 @pytest.mark.parametrize("temperature", [1e-2, 1e-30, 1e-40, 1e-300, 5e-324])
@@ -138,8 +138,8 @@ def test_logits_of_any_size_have_probabilities(size: float) -> None:
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0.7), Sampling(top_k=4, top_p=0.9, min_p=0.1)])
 def test_tokens_are_drawn_as_often_as_they_are_likely(sampling: Sampling) -> None:
     logits, draws = [0.0, 1.0, 2.0, -1.0, 0.5, 1.5, -9.0, 0.25], 4000
-    sampler = Sampler(sampling, [[0]], len(logits), CPU)
-    num_tokens = Counter(sampler.next(torch.tensor([logits]), [0])[0] for _ in range(draws))
+    sampler = Sampler(sampling, [0], len(logits), CPU)
+    num_tokens = Counter(sample(torch.tensor([logits]), [sampler])[0] for _ in range(draws))
     expected = {token: draws * chance for token, chance in enumerate(probabilities(logits, sampling)) if chance}
     assert set(num_tokens) <= set(expected)
     squared = sum((num_tokens[token] - mean) ** 2 / mean for token, mean in expected.items())
@@ -147,8 +147,8 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(sampling: Sampling) -> Non
 
 
 def draws(seed: int, count: int = 20) -> list[int]:
-    sampler = Sampler(Sampling(seed=seed), [[0]], 50, CPU)
-    return [sampler.next(torch.zeros(1, 50), [0])[0] for _ in range(count)]
+    sampler = Sampler(Sampling(seed=seed), [0], 50, CPU)
+    return [sample(torch.zeros(1, 50), [sampler])[0] for _ in range(count)]
 
 
 def test_the_seed_alone_decides() -> None:
@@ -163,8 +163,8 @@ def test_the_seed_alone_decides() -> None:
 def test_a_row_draws_in_a_batch_what_it_draws_alone(steps: list[list[int]]) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(len(steps), 3, 9, generator=generator)
-    sampling = Sampling(seed=3, repetition_penalty=1.5, top_k=7)
-    together, alone = Sampler(sampling, [[0], [1], [2]], 9, CPU), [Sampler(sampling, [[n]], 9, CPU) for n in range(3)]
+    settings = [Sampling(seed=3, repetition_penalty=1.5, top_k=7)] * 2 + [Sampling(seed=4, temperature=0.7)]
+    together, alone = ([Sampler(each, [n], 9, CPU) for n, each in enumerate(settings)] for _ in range(2))
     for step, rows in enumerate(steps):
-        found = together.next(logits[step, rows], rows)
-        assert found == [alone[row].next(logits[step, row][None], [0])[0] for row in rows]
+        found = sample(logits[step, rows], [together[row] for row in rows])
+        assert found == [sample(logits[step, row][None], [alone[row]])[0] for row in rows]

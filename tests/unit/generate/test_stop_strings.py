@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from archetype.generate.engine import StopStringFilter
+from archetype.generate.request import StopStringFilter
 
 TEXTS = st.text("ab", max_size=14)
 STOPS = st.lists(st.text("ab", min_size=1, max_size=4), max_size=4).map(tuple)

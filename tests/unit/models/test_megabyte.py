@@ -6,7 +6,6 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.errors import SpecError
-from archetype.generate.engine import Engine
 from archetype.generate.settings import Sampling
 from archetype.models import MegaByte, build_on_meta
 from archetype.nn.context import ForwardContext
@@ -189,13 +188,8 @@ def test_it_writes_past_its_context() -> None:
     model, settings = megabyte(), Sampling(temperature=0.0, max_new_tokens=40)
     prompts = [writing.text(1, length, VOCABULARY, length)[0].tolist() for length in (1, 7, 20)]
 
-    def written(texts: list[list[int]]) -> list[list[int]]:
-        rows: list[list[int]] = [[] for _ in texts]
-        for row, token in Engine(model, texts, settings):
-            rows[row].append(token)
-        return rows
-
-    assert written(prompts) == [written([prompt])[0] for prompt in prompts]
+    alone = [writing.decoded(model, [prompt], settings)[0] for prompt in prompts]
+    assert writing.decoded(model, prompts, settings) == alone
 
 
 def test_training_reduces_the_loss() -> None:
