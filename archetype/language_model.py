@@ -26,6 +26,7 @@ from archetype.tokenizers.chat_template import ChatTemplate, Message, write_temp
 
 M = TypeVar("M")
 MAX_ROWS = 32  # of several prompts, so many are decoded together
+PREFIX_BYTES = 2**28  # for the states of those whose beginning others share
 # What each kind of model is for, in the words of the command line.
 VERBS: dict[type, str] = {
     Decoder: "generate, score or embed texts",
@@ -257,8 +258,8 @@ class LanguageModel:
     def _engine(self, num_prompts: int) -> Engine:
         """An engine for some prompts and no more."""
         self._causal_model()
-        prefix_bytes = {} if num_prompts > 1 else {"prefix_bytes": 0}
-        return Engine(self, min(max(num_prompts, 1), MAX_ROWS), **prefix_bytes)
+        prefix_bytes = PREFIX_BYTES if num_prompts > 1 else 0
+        return Engine(self, min(max(num_prompts, 1), MAX_ROWS), prefix_bytes)
 
     def _causal_model(self) -> CausalModel:
         if isinstance(self.model, CausalModel):

@@ -14,8 +14,9 @@ from torch import Tensor
 from archetype import spec as specs
 from archetype.data.corpus import Corpus
 from archetype.errors import SpecError
-from archetype.generate import Engine, Sampling
-from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, Model
+from archetype.generate import Engine
+from archetype.language_model import LanguageModel
+from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram
 from archetype.runs.directory import Run
 from archetype.training.loop import take_step
 from archetype.training.objectives.next_token import NextTokenObjective
@@ -155,18 +156,18 @@ def jobs_of(spec: specs.ModelSpec) -> tuple[Job, ...]:
             return ()
 
 
-def generate(model: CausalModel, workload: Workload) -> Timing:
+def generate(model: Decoder | MegaByte | NGram, workload: Workload) -> Timing:
     """Every row's prompt read, and its tokens written greedily; a row that has all of its own leaves the batch."""
-    settings = Sampling(temperature=0.0, max_new_tokens=max(workload.new), ignore_eos=True)
-    texts: list[list[int]] = [[] for _ in workload.prompts]
     first, started = 0.0, time.perf_counter()
-    engine = Engine(model, workload.prompts, settings)
-    for row, token in engine:
+    lm, tokens = LanguageModel(model.spec, model), sum(map(len, workload.prompts))
+    engine = Engine(lm, slots=len(workload.prompts), prefix_bytes=0, prefill_tokens=tokens)
+    requests = [
+        engine.submit(prompt, temperature=0.0, max_new_tokens=new)
+        for prompt, new in zip(workload.prompts, workload.new, strict=True)
+    ]
+    for _ in engine.events():
         first = first or time.perf_counter() - started
-        texts[row].append(token)
-        if len(texts[row]) == workload.new[row]:
-            engine.finish(row)
-    return Timing(time.perf_counter() - started, first, tuple(texts[0]))
+    return Timing(time.perf_counter() - started, first, tuple(requests[0].tokens))
 
 
 @torch.inference_mode()

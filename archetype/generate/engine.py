@@ -87,8 +87,8 @@ class Prefill:
 class Engine:
     """Continue many prompts at once. What a request gets does not depend on the others.
 
-    A request waits until a slot is free. Its prompt is read by itself, at most 512 tokens between two decoding steps,
-    and not again where an earlier text began alike; then it is decoded together with the others. A text that fills
+    A request waits until a slot is free. Its prompt is read by itself, a piece at a time between decoding steps, and
+    not again where an earlier text began alike; then it is decoded together with the others. A text that fills
     the model's context goes on with its newest three quarters, read anew from position 0, as the model was trained.
 
     Any thread may submit, cancel and read. Who waits for an event takes the steps; `async for` has a thread take them.
@@ -97,16 +97,21 @@ class Engine:
         lm: what `archetype.load` returned.
         slots: requests that are decoded together, at most.
         prefix_bytes: memory for the states of texts that later prompts may begin with; 0 remembers none.
+        prefill_tokens: of prompts, so many are read between two decoding steps; more let running requests wait longer.
 
     Raises:
         SpecError: the model does not continue texts, or a size is out of range.
     """
 
-    def __init__(self, lm: Loaded, slots: int = 32, prefix_bytes: int = 2**28) -> None:
+    def __init__(
+        self, lm: Loaded, slots: int = 32, prefix_bytes: int = 2**28, prefill_tokens: int = PREFILL_CHUNK
+    ) -> None:
         if not isinstance(lm.model, CausalModel):
             raise SpecError("model", f"{type(lm.model).__name__} does not continue texts", "load a decoder")
-        if slots < 1 or prefix_bytes < 0:
-            raise SpecError("slots" if slots < 1 else "prefix_bytes", "is too small", "use at least 1 slot and 0 bytes")
+        for name, size, least in (("slots", slots, 1), ("prefix_bytes", prefix_bytes, 0)):
+            if size < least:
+                raise SpecError(name, f"{size} is too small", f"use at least {least}")
+        self.prefill_tokens = prefill_tokens
         self.model, self.tokenizer, self.sampling = lm.model, lm.tokenizer, lm.sampling
         self._slots, self._prefixes = Slots(lm.model, slots), PrefixCache(prefix_bytes)
         self._waiting: deque[Request] = deque()
@@ -277,7 +282,7 @@ class Engine:
             self._remove_cancelled(events)
             self._decode(events)
             num_read = 0
-            while (chunk := self._next_chunk()) and (not num_read or num_read + len(chunk) <= PREFILL_CHUNK):
+            while (chunk := self._next_chunk()) and (not num_read or num_read + len(chunk) <= self.prefill_tokens):
                 assert self._prefill is not None
                 logits, self._prefill.state = prefill(self.model, [chunk], self._prefill.state)
                 num_read += len(chunk)

@@ -65,8 +65,9 @@ def asked(name: str) -> list[tuple[list[int], dict[str, Any]]]:
     beginning = [draw.randrange(1, VOCABULARY) for _ in range(40)]
     requests = []
     for number in range(40):
-        own = [draw.randrange(1, VOCABULARY) for _ in range(draw.choice((1, 2, 5, 9, 20)))]
-        prompt = beginning[: draw.choice((0, 0, 18, 30, 40))] + own
+        shared = draw.choice((0, 0, 18, 30, 40))
+        own = [draw.randrange(1, VOCABULARY) for _ in range(draw.choice((0 if shared else 1, 2, 5, 9, 20)))]
+        prompt = beginning[:shared] + own
         # some run past the context
         limit = {"max_new_tokens": draw.choice((1, 3, 6, 9)) + (12 if len(prompt) > CONTEXT - 10 else 0)}
         requests.append((prompt, SETTINGS[number % len(SETTINGS)] | limit))
@@ -88,7 +89,8 @@ def alone(name: str, number: int) -> Outcome:
 
 def run_mix(name: str, draw: random.Random) -> Engine:
     """Requests that arrive and are cancelled at any time, in an engine of few slots."""
-    engine = Engine(loaded(name), slots=draw.choice((1, 2, 3, 4, 6)), prefix_bytes=draw.choice((0, 3000, 10**6)))
+    sizes = {"slots": (1, 2, 3, 4, 6), "prefix_bytes": (0, 9000, 10**6), "prefill_tokens": (1, 40, 512)}
+    engine = Engine(loaded(name), **{size: draw.choice(values) for size, values in sizes.items()})
     numbers, requests = [draw.randrange(40) for _ in range(draw.randrange(2, 10))], dict[Request, int]()
     while numbers or engine.stats().waiting or engine.stats().running:
         while numbers and draw.random() < 0.5:
@@ -335,7 +337,7 @@ def test_an_engine_needs_a_model_that_continues_texts() -> None:
     bert = archetype.load_spec("bert-tiny")
     with pytest.raises(ArchetypeError, match="model: Encoder does not continue texts; load a decoder"):
         Engine(LanguageModel(bert, archetype.build(bert)))
-    with pytest.raises(ArchetypeError, match="slots: is too small"):
+    with pytest.raises(ArchetypeError, match="slots: 0 is too small; use at least 1"):
         Engine(loaded(), slots=0)
     bare = Engine(LanguageModel(loaded().spec, loaded().model))
     for prompt, options in (("text", {}), ([1], {"stop": "a"})):
