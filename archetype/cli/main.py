@@ -25,7 +25,7 @@ VERBS = {
     "show": ("specs", "show", "Print a specification as the file that would describe it."),
     "diff": ("specs", "diff", "Print every field in which two specifications differ."),
     "set": ("specs", "set_", "Print a changed copy of a specification, checked again."),
-    "explain": ("specs", "explain", "Print what a kind is, its source, and its fields with their defaults."),
+    "explain": ("explain", "explain", "Print what a kind is, its fields, and what one consists of and costs."),
     "schema": ("specs", "schema", "Print the JSON Schema of specification files, for editors."),
     "cost": ("cost", "cost", "Print what a specification costs, by module and with formulas."),
     "tokenizer": ("tokenizer", "app", "Train, show and encode with a tokenizer."),

@@ -136,15 +136,6 @@ def set_(
         atomic.write_bytes(to, text.encode())
 
 
-def explain(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="Such as rotary, experts or pre_norm.")],
-) -> None:
-    """Print what a kind is, its source, and its fields with their defaults."""
-    from archetype.spec import describe
-
-    print(describe.explain(kind))
-
-
 def schema(
     recipe: Annotated[bool, typer.Option("--recipe", help="Of training recipes instead.")] = False,
 ) -> None:

@@ -16,7 +16,7 @@ from archetype.errors import SpecError
 from archetype.spec.base import Spec
 from archetype.spec.model import MODELS
 from archetype.spec.part import Part
-from archetype.spec.synonyms import nearest_kind
+from archetype.spec.synonyms import meant_kind, nearest_kind
 
 TITLE = """\
 # All kinds and their fields
@@ -59,17 +59,24 @@ def kinds() -> Iterator[tuple[str, type[Spec]]]:
             yield cls.__module__.rpartition(".")[2].replace("_", " "), cls
 
 
-def explain(kind: str) -> str:
-    """Everything of that name: what it is, its source, and its fields with their defaults.
+def classes_of(kind: str) -> tuple[list[tuple[str, type[Spec]]], str]:
+    """(role, class) of everything of that name, and how the name is written: of what it stands for where it is usual.
 
     Raises:
         SpecError: there is none.
     """
-    entries = [entry(role, cls) for role, cls in kinds() if cls.model_fields["kind"].default == kind]
-    if not entries:
-        names = list(dict.fromkeys(str(cls.model_fields["kind"].default) for _, cls in kinds()))
+    names = list(dict.fromkeys(str(cls.model_fields["kind"].default) for _, cls in kinds()))
+    name, written = (kind, kind) if kind in names else meant_kind(kind, names) or ("", "")
+    if not name:
         raise SpecError(kind[:60], "there is no such kind", nearest_kind(kind, names))
-    return "\n\n".join(entries)
+    return [(role, cls) for role, cls in kinds() if cls.model_fields["kind"].default == name], written
+
+
+def explain(kind: str) -> str:
+    """What everything of that name is, its source, and its fields with their defaults; errors as of `classes_of`."""
+    parts, written = classes_of(kind)
+    entries = [entry(role, cls) for role, cls in parts]
+    return "\n\n".join([*([f"{kind} is written here as kind: {written}"] if written != kind else []), *entries])
 
 
 def entry(role: str, cls: type[Spec], heading: str = "") -> str:

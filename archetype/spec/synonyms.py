@@ -42,10 +42,16 @@ SYNONYMS = {
 ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu", "glu": "sigmoid"}
 
 
+def meant_kind(name: str, kinds: "dict[str, object] | list[str]") -> tuple[str, str] | None:
+    """The kind that a name which is usual elsewhere stands for, and how to write it; None where it stands for none."""
+    word = name.lower().replace("-", "_").replace(" ", "_")
+    kind = next((kind for kind, words in SYNONYMS.items() if kind in kinds and word in words.split()), None)
+    if kind is None:
+        return None
+    return kind, f"{kind} with activation: {ACTIVATIONS[word]}" if word in ACTIVATIONS else kind
+
+
 def nearest_kind(name: str, kinds: "dict[str, object] | list[str]") -> str:
     """The remedy for a kind that is none: what is meant by a name that is usual elsewhere, the closest, or all."""
-    word = name.lower().replace("-", "_").replace(" ", "_")
-    meant = next((kind for kind, words in SYNONYMS.items() if kind in kinds and word in words.split()), None)
-    if meant is None:
-        return nearest(name, kinds)
-    return f"write {meant} with activation: {ACTIVATIONS[word]}" if word in ACTIVATIONS else f"write {meant}"
+    meant = meant_kind(name, kinds)
+    return f"write {meant[1]}" if meant else nearest(name, kinds)

@@ -95,8 +95,12 @@ def test_a_kind_is_explained_with_its_source_and_fields() -> None:
     assert "| `theta` | `10000.0` | base of the frequencies. |" in text
     assert "| `num_heads` | required | query heads, H. |" in describe.explain("attention")
     assert describe.explain("none").count("(") >= 6  # of norms, positions, feed-forward parts, heads, ...
-    with pytest.raises(SpecError, match=r"^rope: there is no such kind; write rotary$"):
-        describe.explain("rope")
+    assert describe.explain("rope") == f"rope is written here as kind: rotary\n\n{text}"
+    assert describe.explain("swiglu").startswith(
+        "swiglu is written here as kind: gated with activation: silu\n\ngated ("
+    )
+    with pytest.raises(SpecError, match=r"^rotory: there is no such kind; did you mean rotary\?$"):
+        describe.explain("rotory")
 
 
 def test_the_page_of_all_kinds_is_up_to_date() -> None:

@@ -1,0 +1,181 @@
+"""The verb that explains a kind: what it is, its fields, and what one of it consists of and costs in a preset."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from archetype.cost.block import BlockCost
+    from archetype.cost.formula import Formula
+    from archetype.spec.base import Spec
+    from archetype.spec.stack import StackView
+
+SHOWN_IN = "llama-3-8b"  # first of all; changed so for kinds that no preset has
+ASSIGNMENTS = {
+    "gated_delta_net": "layers[*].mixer={kind: gated_delta_net, num_heads: 32}",
+    "short_convolution": "layers[*].mixer={kind: short_convolution}",
+    "batch": "layers[*].wiring.norm={kind: batch}",
+    "parallel": "layers[*].wiring.kind=parallel",
+    "dynamic": "layers[*].mixer.position.scaling={kind: dynamic, factor: 2.0, original_context_length: 8192}",
+    "eight_thirds": "layers[*].feedforward.d_ff={kind: eight_thirds}",
+}
+
+
+class Place(NamedTuple):
+    """Where a preset has a part of a kind.
+
+    Attributes:
+        source: the preset.
+        stack: of its model.
+        layer: the first that has one.
+        content: of the block: mixer, cross, feedforward, or wiring, which is the norms around them.
+        path: of the content in the specification.
+        length: tokens of a row.
+    """
+
+    source: str
+    stack: "StackView"
+    layer: int
+    content: str
+    path: str
+    length: int
+
+    @property
+    def cost(self) -> "BlockCost":
+        """What the block costs."""
+        from archetype.cost.block import BlockCost
+        from archetype.cost.formula import symbol
+
+        return BlockCost(self.stack.layers[self.layer], symbol("D", self.stack.d_model))
+
+
+class Module(NamedTuple):
+    """A module of a block, or a product without parameters: names and shapes of its tensors, and its formulas."""
+
+    name: str
+    shapes: str
+    parameters: "Formula"
+    flops: "Formula"
+
+
+def explain(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Such as rotary, experts or pre_norm.")],
+) -> None:
+    """Print what a kind is, its fields, and what one consists of and costs.
+
+    A part of a block is shown in a preset: how it is written there, the shapes of its tensors, its parameters and the
+    FLOPs of one more token by their formulas, and the state that it keeps of each row.
+    """
+    from archetype.spec import describe
+
+    print(describe.explain(kind))
+    parts, _ = describe.classes_of(kind)
+    place = first_place(str(parts[0][1].model_fields["kind"].default), tuple(cls for _, cls in parts))
+    if place is not None:
+        print("\n" + example(place))
+
+
+def first_place(kind: str, parts: "tuple[type[Spec], ...]") -> Place | None:
+    """The first block of a preset that has a part of one of these classes; published decoders come first."""
+    from archetype.families import preset
+    from archetype.families.index import preset_facts
+    from archetype.spec import assign
+
+    if kind == "none":
+        return None
+    if kind in ASSIGNMENTS:
+        changed = assign(preset(SHOWN_IN), [ASSIGNMENTS[kind]])
+        return next(_places(f"{SHOWN_IN} with {ASSIGNMENTS[kind]}", changed, parts), None)
+    facts = preset_facts()
+    names = sorted(facts, key=lambda name: (name != SHOWN_IN, facts[name].kind != "decoder", name.endswith("-tiny")))
+    return next((place for name in names for place in _places(name, preset(name), parts)), None)
+
+
+def example(place: Place) -> str:
+    """How a part is written, its tensors, and their formulas with their numbers."""
+    from archetype.cost.formula import MEANINGS, symbol_names
+    from archetype.io.yaml import mapping_to_yaml
+    from archetype.table import Table
+
+    field = place.path.rpartition(".")[2]
+    written = mapping_to_yaml({field: getattr(place.stack.layers[place.layer], field).dump()})
+    lines = [f"In {place.source} it stands in {place.path}:", "", written.rstrip()]
+    if modules := modules_of(place):
+        names = symbol_names(formula for module in modules for formula in (module.parameters, module.flops))
+        cells = [
+            [module.name, module.shapes, *(_number(formula, names) for formula in (module.parameters, module.flops))]
+            for module in modules
+        ]
+        heading = "FLOPs of one more token" if place.stack.causal else "FLOPs of a row"
+        lines += ["", str(Table(("module", "tensors", "parameters", heading), cells, text_columns=2)), ""]
+        lines += [f"{name} = {size.value:,}: {MEANINGS[size.name]}" for size, name in names.items()]
+    return "\n".join([*lines, *_state(place)])
+
+
+def modules_of(place: Place) -> list[Module]:
+    """The modules of a part of a block, with the tensors of the block as it is built on the meta device."""
+    import torch
+
+    from archetype.cost.formula import ZERO, symbol
+    from archetype.cost.work import Work
+    from archetype.nn.registry import build_block
+
+    stack, cost, length = place.stack, place.cost, symbol("T", place.length)
+    with torch.device("meta"):
+        block = build_block(stack.layers[place.layer], stack.d_model, stack.causal, place.layer)
+    work = Work(symbol("B", 1), length, "decode" if stack.causal else "forward", source=length, layer=place.layer)
+    parameters, flops = cost.parameters(), cost.flops(work)
+    names = [name for name in dict.fromkeys([*parameters, *flops]) if _belongs(name, place.content)]
+    names = [name for name in names if parameters.get(name) or flops.get(name)]
+    shapes: dict[str, list[str]] = {name: [] for name in names}
+    for tensor, value in block.named_parameters():
+        if rows := [name for name in names if f"{tensor}.".startswith(f"{name}.")]:
+            name = max(rows, key=len)
+            shapes[name].append(f"{tensor[len(name) + 1 :]} {tuple(value.shape)}".lstrip())
+    return [Module(name, ", ".join(shapes[name]), parameters.get(name, ZERO), flops.get(name, ZERO)) for name in names]
+
+
+def _state(place: Place) -> list[str]:
+    """The bytes that a mixer, or attention to a source, keeps of each row."""
+    from archetype.cost.registry import MixerCost
+    from archetype.table import size
+
+    content = place.cost.contents.get(place.content)
+    if not isinstance(content, MixerCost) or not place.stack.causal:
+        return []
+    whole, more = content.state(place.length), content.state(place.length + 1)
+    grows = f", {size(2 * (more - whole))} more for each further token" if more > whole else ""
+    return ["", f"State of a row of {place.length:,} tokens: {size(2 * whole)} in bfloat16{grows}."]
+
+
+def _places(source: str, model: Any, parts: "tuple[type[Spec], ...]") -> Iterator[Place]:
+    """Where a model's blocks have parts of these classes; equal blocks are looked at once."""
+    for stack in model.stacks:
+        seen = set()
+        for layer, block in enumerate(stack.layers):
+            if id(block) in seen:
+                continue
+            seen.add(id(block))
+            contents = {"wiring": "wiring", "mixer": "mixer", "cross": "cross_attention", "feedforward": "feedforward"}
+            for content, field in contents.items():
+                if _has(getattr(block, field), parts):
+                    path = f"{stack.prefix}layers[{layer}].{field}"
+                    yield Place(source, stack, layer, content, path, model.context_length)
+
+
+def _has(value: Any, parts: "tuple[type[Spec], ...]") -> bool:
+    """Whether a part is of one of these classes, or has one that is."""
+    from archetype.spec.base import Spec
+
+    fields = (getattr(value, name) for name in type(value).model_fields) if isinstance(value, Spec) else ()
+    return isinstance(value, parts) or any(_has(field, parts) for field in fields)
+
+
+def _belongs(name: str, content: str) -> bool:
+    """Whether a module of a block is of its mixer, say, or one of the norms that its wiring puts around them."""
+    return name.endswith("_norm") and "." not in name if content == "wiring" else name.startswith(f"{content}.")
+
+
+def _number(formula: "Formula", names: Any) -> str:
+    return f"{formula.text(names)} = {formula.value:,}" if formula else ""
