@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import archetype
 from archetype.errors import ArchetypeError, SpecError
+from archetype.families.llama import llama
 from archetype.language_model import LanguageModel
-from archetype.loading import load, open_pretrained
+from archetype.loading import export, load, open_pretrained
+from archetype.models import build
 from archetype.runs.directory import Run, read_run_model
+from archetype.tokenizers import train_tokenizer
+from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.training.datasets import expand
 from archetype.training.defaults import Budget, assemble
 from archetype.training.loop import run
@@ -20,6 +25,7 @@ from archetype.training.optimizers import AdamW
 from archetype.training.recipe import Recipe
 from archetype.training.schedules import Cosine
 from archetype.training.setup import resume, start
+from tests.helpers.weights import randomize
 
 CPU = torch.device("cpu")
 
@@ -171,3 +177,21 @@ def test_train_is_a_function(tmp_path: Path, recipe: Recipe, text_file: Path) ->
     assert len(lm.spec.layers) == 1 and lm.generate("the", max_new_tokens=3)  # type: ignore[union-attr]
     again = archetype.train(tmp_path / "more", [text_file], start_from=tmp_path / "run", steps=1, batch_size=2)
     assert again.spec == lm.spec
+
+
+def test_a_hugging_face_folder_is_trained_further(tmp_path: Path, text_file: Path) -> None:
+    """Its weights, tokenizer and chat template; transformers loads what comes out of it."""
+    spec = llama(num_layers=1, d_model=16, num_heads=2, d_ff=24, vocab_size=300, context_length=32)
+    tokenizer = train_tokenizer("byte_bpe", text_file.read_text(), 300)
+    lm = LanguageModel(spec, randomize(build(spec)), tokenizer, template=ChatTemplate("{{ messages[0].content }}", {}))
+    export(lm, tmp_path / "published")
+    further = archetype.train(tmp_path / "run", text_file, start_from=tmp_path / "published", steps=1, batch_size=2)
+    begun = load_file(tmp_path / "run" / "checkpoints" / "step-00000000" / "model.safetensors")
+    assert begun.keys() == lm.model.state_dict().keys()
+    assert all(torch.equal(tensor, begun[name]) for name, tensor in lm.model.state_dict().items())
+    assert not torch.equal(further.model.state_dict()["final_norm.weight"], begun["final_norm.weight"])
+    assert further.tokenizer is not None
+    assert further.tokenizer.encode("the model reads") == tokenizer.encode("the model reads")
+    assert further.template is not None and further.template.source == "{{ messages[0].content }}"
+    assert further.spec == lm.spec.replace(name=further.spec.name)
+    assert export(further, tmp_path / "again").name == "llama"
