@@ -29,12 +29,14 @@ def test_an_epoch_has_each_window_once(length: int, size: int, seed: int) -> Non
     assert size - len(seen) <= 3 * length  # what the offset leaves out at the ends
 
 
-def test_epochs_differ_and_seeds_differ() -> None:
+def test_epochs_differ_in_order_and_offset_and_seeds_differ() -> None:
     tokens = np.arange(1000, dtype=np.int32)
-    one, other = Batches(tokens, 4, 8, 0), Batches(tokens, 4, 8, 1)
-    epoch = one.windows // 4
+    one, other = Batches(tokens, 1, 8, 0), Batches(tokens, 1, 8, 1)
+    starts = np.array([one.batch(step)[0, 0] for step in range(4 * one.windows)]).reshape(4, one.windows)
+    assert len({tuple(epoch // 8) for epoch in starts}) == 4  # each in an order of its own
+    offsets = [set(epoch % 8) for epoch in starts]
+    assert all(len(offset) == 1 for offset in offsets) and len(set.union(*offsets)) > 1
     assert not np.array_equal(one.batch(0), other.batch(0))
-    assert not np.array_equal(one.batch(0), one.batch(epoch + 1))
 
 
 def test_too_short_a_text_is_refused() -> None:

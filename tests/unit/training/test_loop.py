@@ -32,10 +32,11 @@ def test_evaluates_and_saves_where_the_recipe_says_and_at_the_end(tmp_path: Path
     assert [e.step for e in events if isinstance(e, Saved)] == [4, 8, 10]
 
 
-def test_loss_falls(tmp_path: Path, recipe: Recipe) -> None:
+def test_loss_falls_and_the_rate_follows_its_schedule(tmp_path: Path, recipe: Recipe) -> None:
     faster = recipe.replace(steps=40, optimizer=AdamW(learning_rate=1e-2))
-    losses = [e.loss for e in train(start(tmp_path / "run", faster, CPU), StopSignal()) if isinstance(e, Step)]
-    assert losses[-1] < losses[0] - 1
+    taken = [e for e in train(start(tmp_path / "run", faster, CPU), StopSignal()) if isinstance(e, Step)]
+    assert taken[-1].loss < taken[0].loss - 1
+    assert [e.learning_rate for e in taken] == [faster.schedule.learning_rate(1e-2, step, 40) for step in range(40)]
 
 
 def break_loss(state: TrainState, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
@@ -154,9 +155,10 @@ def test_only_the_keyboards_second_signal_stops_at_once() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
-def test_weight_decay_falls_on_matrices_only(tmp_path: Path, recipe: Recipe) -> None:
+def test_weight_decay_falls_on_matrices_only_and_betas_are_the_recipes(tmp_path: Path, recipe: Recipe) -> None:
     model = start(tmp_path / "run", recipe, CPU).model
-    groups = AdamW(weight_decay=0.3).build(model).param_groups
+    groups = AdamW(weight_decay=0.3, betas=(0.8, 0.97), eps=1e-7).build(model).param_groups
+    assert all(group["betas"] == (0.8, 0.97) and group["eps"] == 1e-7 for group in groups)
     assert [group["weight_decay"] for group in groups] == [0.3, 0.0]
     assert all(p.dim() >= 2 for p in groups[0]["params"]) and all(p.dim() == 1 for p in groups[1]["params"])
 
