@@ -105,7 +105,7 @@ class LanguageModel:
             prompt: a text.
             sampling: fields of `Sampling`.
         """
-        return self._engine(1).submit(prompt, **sampling).pieces()
+        return self.engine(1).submit(prompt, **sampling).pieces()
 
     def stream_all(self, prompts: list[str], **sampling: Any) -> Iterator[tuple[int, str]]:
         """Continue several prompts at once.
@@ -117,7 +117,7 @@ class LanguageModel:
         Returns:
             Pairs of the prompt's index and the next piece of its continuation.
         """
-        engine = self._engine(len(prompts))
+        engine = self.engine(len(prompts))
         several = len(prompts) > 1
         requests = [engine.submit(text, id=n if several else None, **sampling) for n, text in enumerate(prompts, 1)]
         index = {request: n for n, request in enumerate(requests)}
@@ -137,7 +137,7 @@ class LanguageModel:
 
     def stream_chat(self, messages: list[Message], **sampling: Any) -> Iterator[str]:
         """Answer a conversation piece by piece; arguments and errors as for `chat`."""
-        return self._engine(1).submit(self.encode_chat(messages), **sampling).pieces()
+        return self.engine(1).submit(self.encode_chat(messages), **sampling).pieces()
 
     def encode_chat(self, messages: list[Message]) -> list[int]:
         """The ids of a conversation, up to where the model's answer begins; errors as for `chat`."""
@@ -251,15 +251,22 @@ class LanguageModel:
             return generate.classify_pictures(self._model(VisionEncoder), inputs)
         return generate.classify_texts(self._model(Encoder), self._tokenizer(), inputs)
 
-    def settings(self, **sampling: Any) -> Sampling:
-        """The model's defaults of generation with some fields replaced."""
-        return self.sampling.replace(**sampling)
+    def engine(self, num_prompts: int = 1) -> Engine:
+        """An engine for some prompts and no more.
 
-    def _engine(self, num_prompts: int) -> Engine:
-        """An engine for some prompts and no more."""
+        Args:
+            num_prompts: that are to be continued; the beginnings of one alone are not remembered.
+
+        Raises:
+            SpecError: the model does not continue texts.
+        """
         self._causal_model()
         prefix_bytes = PREFIX_BYTES if num_prompts > 1 else 0
         return Engine(self, min(max(num_prompts, 1), MAX_ROWS), prefix_bytes)
+
+    def settings(self, **sampling: Any) -> Sampling:
+        """The model's defaults of generation with some fields replaced."""
+        return self.sampling.replace(**sampling)
 
     def _causal_model(self) -> CausalModel:
         if isinstance(self.model, CausalModel):

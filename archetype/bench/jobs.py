@@ -14,7 +14,7 @@ from torch import Tensor
 from archetype import spec as specs
 from archetype.data.corpus import Corpus
 from archetype.errors import SpecError
-from archetype.generate import Engine
+from archetype.generate import DecodeStep, Engine, Request, prefill
 from archetype.language_model import LanguageModel
 from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram
 from archetype.runs.directory import Run
@@ -114,7 +114,8 @@ class Timing(NamedTuple):
 
     Attributes:
         seconds: from beginning to end.
-        first: until every row has its first token; None where none is written.
+        first: until every row has its first token; None where none is written. Requests of mixed lengths write while
+            others are still read.
         tokens: what the first row has written.
     """
 
@@ -136,7 +137,7 @@ def runner(model: Model, workload: Workload, dtype: str) -> Callable[[], Timing]
     if isinstance(model, EncoderDecoder):
         return lambda: translate(model, workload)
     if isinstance(model, CausalModel) and workload.job != "embed":
-        return lambda: generate(model, workload)
+        return _requests(model, workload) if workload.job == "batch" else _decoding(model, workload)
     assert isinstance(model, Encoder | Decoder)
     return lambda: embed(model, workload)
 
@@ -156,23 +157,48 @@ def jobs_of(spec: specs.ModelSpec) -> tuple[Job, ...]:
             return ()
 
 
-def generate(model: Decoder | MegaByte | NGram, workload: Workload) -> Timing:
-    """Every row's prompt read, and its tokens written greedily; a row that has all of its own leaves the batch."""
-    first, started = 0.0, time.perf_counter()
-    lm, tokens = LanguageModel(model.spec, model), sum(map(len, workload.prompts))
-    engine = Engine(lm, slots=len(workload.prompts), prefix_bytes=0, prefill_tokens=tokens)
-    requests = [
-        engine.submit(prompt, temperature=0.0, max_new_tokens=new)
-        for prompt, new in zip(workload.prompts, workload.new, strict=True)
-    ]
-    for _ in engine.events():
-        first = first or time.perf_counter() - started
-    return Timing(time.perf_counter() - started, first, tuple(requests[0].tokens))
+def _decoding(model: CausalModel, workload: Workload) -> Callable[[], Timing]:
+    """All prompts read together, and then one step after another of all rows, greedily; steps go on in one state."""
+    rows, prompt, new = workload.sizes
+    step = DecodeStep(model, model.new_state(rows, prompt + new))
+
+    @torch.inference_mode()
+    def run() -> Timing:
+        started = time.perf_counter()
+        logits, state = prefill(model, workload.prompts, model.new_state(rows, prompt + new))
+        step.state.insert(torch.arange(rows, device=model.device), state)
+        newest = logits.argmax(-1, keepdim=True)
+        tokens = [int(newest[0])]
+        first = time.perf_counter() - started
+        for _ in range(new - 1):
+            newest = step(newest).argmax(-1, keepdim=True)
+            tokens.append(int(newest[0]))
+        return Timing(time.perf_counter() - started, first, tuple(tokens))
+
+    return run
+
+
+def _requests(model: Decoder | NGram | MegaByte, workload: Workload) -> Callable[[], Timing]:
+    """All rows as requests to an engine that has a slot for each and remembers no prompt."""
+    engine = Engine(LanguageModel(model.spec, model), slots=len(workload.prompts), prefix_bytes=0)
+
+    def run() -> Timing:
+        started = time.perf_counter()
+        requests = [
+            engine.submit(prompt, temperature=0.0, max_new_tokens=new, ignore_eos=True)
+            for prompt, new in zip(workload.prompts, workload.new, strict=True)
+        ]
+        begun: dict[Request, float] = {}
+        for event in engine.events():
+            begun.setdefault(event.request, time.perf_counter() - started)
+        return Timing(time.perf_counter() - started, max(begun.values()), tuple(requests[0].tokens))
+
+    return run
 
 
 @torch.inference_mode()
 def translate(model: EncoderDecoder, workload: Workload) -> Timing:
-    """Every row's source read, and its target written greedily."""
+    """All sources read together, and their targets written greedily."""
     first, tokens, started = 0.0, [], time.perf_counter()
     state = model.new_state(torch.tensor(workload.prompts, device=model.device), capacity=max(workload.new))
     newest = torch.full((len(workload.prompts), 1), START, device=model.device)

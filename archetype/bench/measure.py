@@ -125,7 +125,7 @@ def rates(workload: Workload, timings: list[Timing]) -> dict[str, Any]:
     rows, job = len(workload.prompts), workload.job
     first = [timing.first for timing in timings if timing.first is not None]
     steps = [timing.seconds - (timing.first or 0.0) for timing in timings]
-    written = sum(workload.new) - rows
+    written = 0 if job == "batch" else sum(workload.new) - rows  # of a batch, some while other prompts were read
     times = {"decode": steps, "prefill": first}.get(job, [timing.seconds for timing in timings])
     tokens = {"decode": written, "batch": sum(workload.new)}.get(job, sum(map(len, workload.prompts)))
     return {

@@ -128,22 +128,27 @@ def llama_cpp_run(c: Any, request: Request) -> Run:
     prompts, new = request["prompts"], request["new"]
     settings = c.llama_context_default_params()
     settings.n_ctx = len(prompts) * (max(map(len, prompts)) + max(new) + 8)
-    settings.n_batch, settings.n_ubatch, settings.n_seq_max = TOKENS_AT_ONCE, 512, len(prompts)
+    # sources are read at once, as each of their tokens sees all
+    settings.n_batch, settings.n_seq_max = TOKENS_AT_ONCE, len(prompts)
+    settings.n_ubatch = TOKENS_AT_ONCE if request["is_pair"] else 512
     settings.n_threads = settings.n_threads_batch = request["threads"]
     context = c.llama_init_from_model(model, settings) if model else None
     if not context:
         raise RuntimeError("llama.cpp does not load this file")
     vocab_size = c.llama_vocab_n_tokens(c.llama_model_get_vocab(model))
 
-    def feed(places: list[tuple[int, int, int, bool]]) -> dict[int, int]:
+    def feed(places: list[tuple[int, int, int, bool]], pass_tokens: Any = c.llama_decode) -> dict[int, int]:
         """The likeliest next token of each row whose (token, position, row, is_last) is the last of its prompt."""
         batch = c.llama_batch_init(len(places), 0, 1)
         batch.n_tokens = len(places)
         for i, (token, position, row, is_last) in enumerate(places):
             batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, position, 1
             batch.seq_id[i][0], batch.logits[i] = row, is_last
-        if c.llama_decode(context, batch) != 0:
+        if pass_tokens(context, batch) != 0:
             raise RuntimeError("llama.cpp cannot compute these rows together")
+        if pass_tokens is c.llama_encode:
+            c.llama_batch_free(batch)
+            return {}
         logits = {place[2]: c.llama_get_logits_ith(context, i) for i, place in enumerate(places) if place[3]}
         best = {row: numpy.ctypeslib.as_array(row_logits, (vocab_size,)).argmax() for row, row_logits in logits.items()}
         c.llama_batch_free(batch)
@@ -157,12 +162,16 @@ def llama_cpp_run(c: Any, request: Request) -> Run:
             for row, prompt in enumerate(prompts)
             for position, token in enumerate(prompt)
         ]
+        if request["is_pair"]:
+            feed(places, c.llama_encode)
+            places = [(request["start"], 0, row, True) for row in range(len(prompts))]
+        read = [1 if request["is_pair"] else len(prompt) for prompt in prompts]
         newest: dict[int, int] = {}
         for begin in range(0, len(places), TOKENS_AT_ONCE):
             newest |= feed(places[begin : begin + TOKENS_AT_ONCE])
         first, texts = time.perf_counter() - started, {row: [token] for row, token in newest.items()}
         while rows := [row for row, text in texts.items() if len(text) < new[row]]:
-            steps = [(texts[row][-1], len(prompts[row]) + len(texts[row]) - 1, row, True) for row in rows]
+            steps = [(texts[row][-1], read[row] + len(texts[row]) - 1, row, True) for row in rows]
             for row, token in feed(steps).items():
                 texts[row].append(token)
         return {"seconds": time.perf_counter() - started, "first": first, "tokens": texts[0]}

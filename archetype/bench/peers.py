@@ -60,7 +60,8 @@ class Peer:
         self.name, self.dtype = name, ""
         self.messages = folder / f"{name}.txt"
         environment = {key: value for key, value in os.environ.items() if key not in OURS}
-        environment |= {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"} | KINDS[name].environment
+        environment |= {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "GGML_NO_BACKTRACE": "1"}
+        environment |= KINDS[name].environment
         source = Path(peer_program.__file__).read_text(encoding="utf-8")
         if (program := shutil.which(python)) is None:
             raise DataError("--peer-python", f"{python} is not a program", "give the path of a Python")
@@ -73,7 +74,7 @@ class Peer:
         self.version = answer.get("version", "")
         if package := answer.get("missing"):
             self.close()
-            raise DataError(name, f"{package} is not installed in {python}", "install it, or give --peer-python")
+            raise DataError(package, f"is not installed in {python}", "install it, or give --peer-python")
 
     def load(self, **request: Any) -> None:
         """Have it load the weights."""
@@ -104,7 +105,8 @@ class Peer:
         self.process.wait()
         self.close()
         said = self.messages.read_text(encoding="utf-8", errors="replace").splitlines() or ["without a word"]
-        raise DataError(self.name, f"ended with status {self.process.returncode}: {one_line(said[-1], 160)}", "")
+        cause = f"ended with status {self.process.returncode}: {one_line(said[-1], 160)}"
+        raise DataError(KINDS[self.name].library, cause)
 
 
 @contextlib.contextmanager
@@ -145,6 +147,7 @@ def opened(
                     export(plain, place)
                 peer.dtype = (kind or dtype) if for_llama_cpp else dtype
                 peer.load(**request, folder=str(place), file=str(place / FILE))
+                peer.run()  # one that cannot run this job ends here
                 peers.append(peer)
             except ArchetypeError as error:
                 left_out[name] = str(error)

@@ -70,8 +70,8 @@ def bench(
         print_json(result)
     else:
         _print(result)
-    for message in left_out.values():
-        print(message, file=sys.stderr)
+    for name, message in left_out.items():
+        print(f"without {name}: {message}", file=sys.stderr)
 
 
 SPEEDS = {"prefill": ("prefill_ms", "{:,.1f} ms"), "decode": ("decode_tokens_per_s", "{:,.1f} tokens/s")}
@@ -82,7 +82,8 @@ def _print(result: dict[str, Any]) -> None:
     from rich.table import Table
 
     peers = result.get("peers", [])
-    title = "{job} {model}, {dtype}, {batch} x {prompt} tokens read, {new} written".format(**result)
+    title = "{job} {model}, {dtype}, {batch} x {prompt} tokens read".format(**result)
+    title += f", {result['new']} written" * bool(result["new"])
     table = Table(box=None, show_header=bool(peers))
     table.add_column("")
     table.add_column("archetype")
@@ -100,7 +101,7 @@ def _print(result: dict[str, Any]) -> None:
     table.add_row("read", f"{result['read_gb_per_s']:,.2f} of {bandwidth:,.1f} GB/s")
     table.add_row("computed", f"{result['flops_per_s'] / 1e9:,.1f} of {flops:,.1f} GFLOP/s")
     table.add_row("of the limit", f"{result['fraction_of_limit']:.0%} ({result['bound']})")
-    if result["tokens"]:
+    if result["tokens"] and peers:
         table.add_row("same tokens", "", *("yes" if peer["same_tokens"] else "no" for peer in peers))
     out, about = console(), result["machine"]
     out.print(title, markup=False, soft_wrap=True)

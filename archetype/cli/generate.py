@@ -1,7 +1,6 @@
 """The verbs that write text: `generate` with a decoder, `translate` with an encoder-decoder."""
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ from archetype.cli.options import Device, Dtype, Json, Model
 from archetype.cli.output import print_json
 
 if TYPE_CHECKING:
+    from archetype.generate import Engine
     from archetype.language_model import LanguageModel
     from archetype.tokenizers.chat_template import Message
 
@@ -74,10 +74,15 @@ def generate(
         continuations = lm.generate(texts, **settings)
         print_json({"prompts": texts, "texts": continuations, "settings": lm.settings(**settings).dump(full=True)})
     elif len(texts) == 1:
-        print_stream(lm, texts[0], settings)
+        engine = lm.engine()
+        _print_stream(engine, texts[0], settings, shown=texts[0])
+        _print_speed(engine)
     else:
-        for prompt, text in zip(texts, lm.generate(texts, **settings), strict=True):
-            print(f"{prompt}{text}\n")
+        engine = lm.engine(len(texts))
+        requests = [engine.submit(text, id=number, **settings) for number, text in enumerate(texts, start=1)]
+        for prompt, request in zip(texts, requests, strict=True):
+            print(f"{prompt}{request.result()}\n")
+        _print_speed(engine)
 
 
 def translate(
@@ -142,16 +147,19 @@ def evaluate(
     print(Table(("text", "tokens", "loss per token", "perplexity", "bits per byte"), rows))
 
 
-def print_stream(lm: "LanguageModel", prompt: str, settings: dict[str, Any]) -> None:
-    """Print the prompt and its continuation as it comes; the speed goes to standard error."""
-    started, size = time.perf_counter(), 0
-    pieces = lm.stream(prompt, **settings)  # refuses a wrong prompt before anything is printed
-    print(prompt, end="", flush=True)
-    for piece in pieces:
+def _print_stream(engine: "Engine", prompt: str | list[int], settings: dict[str, Any], shown: str = "") -> None:
+    """Print what is shown of the prompt, and its continuation as it comes."""
+    request = engine.submit(prompt, **settings)  # refuses a wrong prompt before anything is printed
+    print(shown, end="", flush=True)
+    for piece in request.pieces():
         print(piece, end="", flush=True)
-        size += len(piece.encode())
     print(flush=True)
-    print(f"({size:,} bytes in {time.perf_counter() - started:.1f} s)", file=sys.stderr)
+
+
+def _print_speed(engine: "Engine") -> None:
+    """Print the tokens of all texts, and how many there were in a second; prompts are read in that time too."""
+    stats = engine.stats()
+    print(f"({stats.generated_tokens:,} tokens, {stats.tokens_per_second:,.1f} tokens/s)", file=sys.stderr)
 
 
 def _generate_file(
@@ -190,10 +198,10 @@ def _print_answers(
         answers = [{"messages": messages, "text": lm.chat(messages, **settings)} for messages in conversations]
         print_json({"chats": answers, "settings": lm.settings(**settings).dump(full=True)})
         return
+    engine = lm.engine()
     for messages in conversations:
-        for piece in lm.stream_chat(messages, **settings):
-            print(piece, end="", flush=True)
-        print(flush=True)
+        _print_stream(engine, lm.encode_chat(messages), settings)
+    _print_speed(engine)
 
 
 def _standard_input() -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -105,8 +106,12 @@ def test_a_run_directory_is_a_model(archetype: Command, run_directory: Path, tmp
 
 def test_generate_streams_one_prompt_and_batches_several(archetype: Command, run_directory: Path) -> None:
     flags = ("--max-new-tokens", "12", "--temperature", "0")
-    one = [archetype("generate", run_directory, prompt, *flags).stdout for prompt in ("The ", "If a")]
-    both = archetype("generate", run_directory, "The ", "If a", *flags).stdout
+    alone = [archetype("generate", run_directory, prompt, *flags) for prompt in ("The ", "If a")]
+    together = archetype("generate", run_directory, "The ", "If a", *flags)
+    for done, tokens in ((alone[0], 12), (together, 24)):
+        assert re.fullmatch(rf"\({tokens} tokens, [\d,.]+ tokens/s\)\n", done.stderr)
+    assert archetype("generate", run_directory, "The ", *flags, "--json").stderr == ""
+    one, both = [done.stdout for done in alone], together.stdout
     assert both.split("\n\n") == [text.removesuffix("\n") for text in one] + [""] or both == "\n".join(one) + "\n"
     piped = archetype("generate", run_directory, "-", *flags, input="The ")
     assert piped.stdout == one[0]

@@ -77,7 +77,7 @@ def test_every_number_is_there_and_they_fit_together(job: Job) -> None:
     assert result["machine"]["threads"] == 1 and result["machine"]["processor"]
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d", result["date"])
     assert (result["prefill_ms"] is not None) == (job in ("decode", "prefill", "batch"))
-    assert (result["decode_tokens_per_s"] is not None) == (job in ("decode", "batch"))
+    assert (result["decode_tokens_per_s"] is not None) == (job == "decode")
     numbers = {"decode": 2 * 4, "prefill": 7, "train": 16, "embed": 18}
     if job in numbers:
         assert result["tokens_per_s"] * result["seconds"] == pytest.approx(numbers[job])
@@ -110,7 +110,7 @@ def test_a_folder_is_timed_with_its_own_weights(tmp_path: Path) -> None:
 
 def test_the_table_says_what_the_object_says() -> None:
     result = CliRunner().invoke(app, ["bench", "batch", *COMMANDS["batch"], "--repeat", "1"], catch_exceptions=False)
-    for words in ("batch llama-tiny, float32, 4 x 16 tokens read, 8 written", "prefill", "decode", "of equal lengths",
+    for words in ("batch llama-tiny, float32, 4 x 16 tokens read, 8 written", "prefill", "of equal lengths",
                   "GB/s", "GFLOP/s", "of the limit", "threads"):  # fmt: skip
         assert words in result.stdout, words
 
@@ -181,8 +181,9 @@ def test_every_kind_of_model_has_its_jobs() -> None:
     for kind, made in one_of_each.items():
         for job in jobs_of(made):
             with case(kind, job):
-                timing = runner(build(made).eval(), Workload.of(job, made, 2, 4, None), "float32")()
-                assert timing.seconds >= (timing.first or 0.0)
+                run = runner(build(made).eval(), Workload.of(job, made, 2, 4, None), "float32")
+                timing = run()
+                assert timing.seconds >= (timing.first or 0.0) and timing.tokens == run().tokens
         assert (jobs_of(made) == ()) == isinstance(made, spec.VisionEncoder)
 
 
@@ -191,7 +192,7 @@ def test_rows_of_mixed_lengths_are_all_counted() -> None:
     timings = [Timing(2.0, 0.5, (7, 8, 9)), Timing(4.0, 0.5, (7, 8, 9)), Timing(3.0, 1.0, (7, 8, 9))]
     found = rates(workload, timings)
     assert found["prefill_ms"] == 500.0 and found["seconds"] == 3.0 and found["tokens"] == [7, 8, 9]
-    assert found["decode_tokens_per_s"] == 6 / 2.0 and found["tokens_per_s"] == 8 / 3.0
+    assert found["decode_tokens_per_s"] is None and found["tokens_per_s"] == 8 / 3.0
     assert found["tokens_per_s_range"] == [2.0, 4.0]
 
 
@@ -250,15 +251,15 @@ answer(version="1.0")
 request = json.loads(sys.stdin.readline())
 answer(ready=True)
 for number, line in enumerate(sys.stdin):
-    if {dies} and number == 1:
+    if number == {dies_at}:
         sys.exit("out of patience")
     answer(seconds=3.0, first=1.0, tokens=[request["threads"], len(request["prompts"])])
 """
 
 
-def stand_in(folder: Path, dies: bool = False) -> str:
+def stand_in(folder: Path, dies_at: int = 99) -> str:
     file = folder / "python"
-    file.write_text(STAND_IN.format(python=sys.executable, dies=dies))
+    file.write_text(STAND_IN.format(python=sys.executable, dies_at=dies_at))
     file.chmod(0o755)
     return str(file)
 
@@ -273,14 +274,16 @@ def test_a_peer_stands_beside_ours_and_one_that_is_missing_is_named(tmp_path: Pa
     assert peer["ratios"]["decode_tokens_per_s"] == pytest.approx(result["decode_tokens_per_s"] / 4.0)
     assert peer["ratios"]["prefill"] == pytest.approx(1000.0 / result["prefill_ms"])
     assert peer["same_tokens"] is False
-    missing = f"llama.cpp: llama_cpp is not installed in {python}; install it, or give --peer-python"
+    missing = f"llama_cpp: is not installed in {python}; install it, or give --peer-python"
     assert result["peers_left_out"] == {"llama.cpp": missing}
 
 
 def test_a_peer_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
     sizes = ("--prompt", "4", "--new", "5", "--peer", "--peer-python")
     message = "transformers: ended with status 1: out of patience"
-    assert refusal("decode", "llama-tiny", *sizes, stand_in(tmp_path, dies=True)) == message
+    assert refusal("decode", "llama-tiny", *sizes, stand_in(tmp_path, dies_at=2)) == message
+    result = bench("decode", "llama-tiny", *sizes, stand_in(tmp_path, dies_at=0))  # at once: it is left out
+    assert result["peers_left_out"]["transformers"] == message and "peers" not in result
     with pytest.raises(DataError, match=r"--peer-python: .*no-python is not a program; give the path"):
         peers.Peer("transformers", str(tmp_path / "no-python"), 1, tmp_path)
 
