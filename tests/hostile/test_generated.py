@@ -23,6 +23,7 @@ from archetype.training.loop import run
 from archetype.training.recipe import Recipe
 from archetype.training.setup import start
 from tests.helpers import forked
+from tests.helpers.cases import case
 from tests.helpers.weights import randomize
 from tests.hostile.hostile_files import Class
 from tests.unit.tokenizers.test_chat_template import HOSTILE, WRONG
@@ -225,14 +226,15 @@ def test_what_is_no_file_is_refused(sound: dict[str, Path], tmp_path: Path) -> N
 
 def test_limits_and_judgement_would_tell(sound: dict[str, Path], tmp_path: Path) -> None:
     """The control: sound files are read, and too much time, too much memory and a trace are faults."""
-    for name in CLASSES:
-        kind = of(name, sound)
-        if (kind.sound / kind.file).exists():
-            folder = shutil.copytree(kind.sound, tmp_path / name)
+    kinds = [of(name, sound) for name in CLASSES]
+    once = {(kind.sound, kind.command): kind for kind in kinds if (kind.sound / kind.file).exists()}
+    for number, kind in enumerate(once.values()):
+        with case(kind.file, kind.command):
+            folder = shutil.copytree(kind.sound, tmp_path / str(number))
             command = [part.replace("{}", str(folder)) for part in kind.command if part != "--chat"]
             command = [part.replace(f"{folder}/tokenizer", str(folder / "new")) for part in command]
             answer = forked.run(["python", "-c", PROGRAM, *command], cwd=folder)
-            assert answer.returncode == 0, (name, answer.stderr)
+            assert answer.returncode == 0, answer.stderr
     for work in ("while True: pass", "'x' * 10**9", "1 / 0"):
         answer = forked.run(["python", "-c", PROGRAM.replace("\nmain()", f"\n{work}")])
         assert answer.returncode not in (0, 2), work
