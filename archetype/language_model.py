@@ -74,16 +74,24 @@ class LanguageModel:
         return Table(("", ""), [*self._summary().items()], text_columns=2).html()
 
     @overload
-    def generate(self, prompt: str, **sampling: Any) -> str: ...
+    def generate(
+        self, prompt: str, *, draft: "LanguageModel | None" = None, lookup: bool = False, **sampling: Any
+    ) -> str: ...
 
     @overload
-    def generate(self, prompt: list[str], **sampling: Any) -> list[str]: ...
+    def generate(
+        self, prompt: list[str], *, draft: "LanguageModel | None" = None, lookup: bool = False, **sampling: Any
+    ) -> list[str]: ...
 
-    def generate(self, prompt: str | list[str], **sampling: Any) -> str | list[str]:
+    def generate(
+        self, prompt: str | list[str], *, draft: "LanguageModel | None" = None, lookup: bool = False, **sampling: Any
+    ) -> str | list[str]:
         """Continue a prompt, or several prompts as one batch.
 
         Args:
             prompt: text, or a list of texts.
+            draft: a smaller model with the same tokens, whose guesses save time and change no token.
+            lookup: guess from the text itself instead, where a text repeats parts of its prompt.
             sampling: fields of `Sampling`, such as max_new_tokens=200 or temperature=0.8.
 
         Returns:
@@ -94,30 +102,38 @@ class LanguageModel:
         """
         prompts = [prompt] if isinstance(prompt, str) else prompt
         texts = [""] * len(prompts)
-        for index, piece in self.stream_all(prompts, **sampling):
+        for index, piece in self.stream_all(prompts, draft=draft, lookup=lookup, **sampling):
             texts[index] += piece
         return texts[0] if isinstance(prompt, str) else texts
 
-    def stream(self, prompt: str, **sampling: Any) -> Iterator[str]:
+    def stream(
+        self, prompt: str, *, draft: "LanguageModel | None" = None, lookup: bool = False, **sampling: Any
+    ) -> Iterator[str]:
         """Continue a prompt piece by piece; no piece ends inside a character.
 
         Args:
             prompt: a text.
+            draft: as for `generate`.
+            lookup: likewise.
             sampling: fields of `Sampling`.
         """
-        return self.engine(1).submit(prompt, **sampling).pieces()
+        return self.engine(1, draft, lookup).submit(prompt, **sampling).pieces()
 
-    def stream_all(self, prompts: list[str], **sampling: Any) -> Iterator[tuple[int, str]]:
+    def stream_all(
+        self, prompts: list[str], *, draft: "LanguageModel | None" = None, lookup: bool = False, **sampling: Any
+    ) -> Iterator[tuple[int, str]]:
         """Continue several prompts at once.
 
         Args:
             prompts: the texts.
+            draft: as for `generate`.
+            lookup: likewise.
             sampling: fields of `Sampling`.
 
         Returns:
             Pairs of the prompt's index and the next piece of its continuation.
         """
-        engine = self.engine(len(prompts))
+        engine = self.engine(len(prompts), draft, lookup)
         several = len(prompts) > 1
         requests = [engine.submit(text, id=n if several else None, **sampling) for n, text in enumerate(prompts, 1)]
         index = {request: n for n, request in enumerate(requests)}
@@ -251,18 +267,20 @@ class LanguageModel:
             return generate.classify_pictures(self._model(VisionEncoder), inputs)
         return generate.classify_texts(self._model(Encoder), self._tokenizer(), inputs)
 
-    def engine(self, num_prompts: int = 1) -> Engine:
+    def engine(self, num_prompts: int = 1, draft: "LanguageModel | None" = None, lookup: bool = False) -> Engine:
         """An engine for some prompts and no more.
 
         Args:
             num_prompts: that are to be continued; the beginnings of one alone are not remembered.
+            draft: as for `generate`.
+            lookup: likewise.
 
         Raises:
-            SpecError: the model does not continue texts.
+            SpecError: the model does not continue texts, or cannot be used with guesses.
         """
         self._causal_model()
         prefix_bytes = PREFIX_BYTES if num_prompts > 1 else 0
-        return Engine(self, min(max(num_prompts, 1), MAX_ROWS), prefix_bytes)
+        return Engine(self, min(max(num_prompts, 1), MAX_ROWS), prefix_bytes, draft=draft, lookup=lookup)
 
     def settings(self, **sampling: Any) -> Sampling:
         """The model's defaults of generation with some fields replaced."""

@@ -33,6 +33,10 @@ def generate(
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the token that ends a text.")] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Take each prompt as a message, and print the answer.")] = False,
     system: Annotated[str | None, typer.Option(help="The system message; with --chat.")] = None,
+    draft: Annotated[
+        Path | None, typer.Option(help="A smaller model with the same tokens, whose guesses save time.")
+    ] = None,
+    lookup: Annotated[bool, typer.Option("--lookup", help="Guess from the text itself, to save time.")] = False,
     input: Annotated[
         Path | None, typer.Option(help='A file of JSON lines: "prompt" or "messages", "id", and any of these settings.')
     ] = None,
@@ -62,6 +66,8 @@ def generate(
             raise SpecError(
                 "--output" if input is None else "--input", "belongs with the other", "give --input and --output"
             )
+        if draft is not None or lookup:
+            raise SpecError("--lookup" if lookup else "--draft", "is for prompts of the command line", "leave it out")
         if prompts or chat:
             raise SpecError("--input", "already has the prompts", "leave out PROMPT and --chat")
         _generate_file(model, input, output, settings, slots, dtype, device, as_json)
@@ -69,16 +75,20 @@ def generate(
     texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
     lm = load(model, dtype, device)
     if chat:
+        if draft is not None or lookup:
+            raise SpecError("--lookup" if lookup else "--draft", "is for texts to be continued", "leave out --chat")
         _print_answers(lm, [_conversation(system, text) for text in texts], settings, as_json)
-    elif as_json:
-        continuations = lm.generate(texts, **settings)
+        return
+    guesses: dict[str, Any] = {"draft": None if draft is None else load(draft, dtype, device), "lookup": lookup}
+    if as_json:
+        continuations = lm.generate(texts, **guesses, **settings)
         print_json({"prompts": texts, "texts": continuations, "settings": lm.settings(**settings).dump(full=True)})
     elif len(texts) == 1:
-        engine = lm.engine()
+        engine = lm.engine(**guesses)
         _print_stream(engine, texts[0], settings, shown=texts[0])
         _print_speed(engine)
     else:
-        engine = lm.engine(len(texts))
+        engine = lm.engine(len(texts), **guesses)
         requests = [engine.submit(text, id=number, **settings) for number, text in enumerate(texts, start=1)]
         for prompt, request in zip(texts, requests, strict=True):
             print(f"{prompt}{request.result()}\n")

@@ -18,6 +18,7 @@ from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler, sample
 from archetype.generate.settings import Sampling
 from archetype.generate.slots import PrefixCache, Slots, shared_length
+from archetype.generate.speculate import speculator
 from archetype.generate.step import PREFILL_CHUNK, prefill
 from archetype.models import CausalModel
 from archetype.nn.cache import State
@@ -60,6 +61,8 @@ class Stats:
         state_bytes: of the slots' state, as allocated.
         prefix_bytes: of the states that are remembered for prompts to come.
         cache_use: tokens in the slots, as a share of those for which there is room.
+        guessed_tokens: guesses of a draft model or of prompt lookup.
+        accepted_tokens: of these, how many were right.
     """
 
     waiting: int
@@ -73,6 +76,8 @@ class Stats:
     state_bytes: int
     prefix_bytes: int
     cache_use: float
+    guessed_tokens: int
+    accepted_tokens: int
 
 
 @dataclass
@@ -98,13 +103,23 @@ class Engine:
         slots: requests that are decoded together, at most.
         prefix_bytes: memory for the states of texts that later prompts may begin with; 0 remembers none.
         prefill_tokens: of prompts, so many are read between two decoding steps; more let running requests wait longer.
+        draft: a smaller model with the same tokens, which guesses the next ones; the model checks several in one pass.
+        lookup: guess instead that what followed the newest tokens before follows them again.
+        speculative_tokens: guesses in a step, at most. No guess changes what is chosen.
 
     Raises:
-        SpecError: the model does not continue texts, or a size is out of range.
+        SpecError: the model does not continue texts, cannot be used with guesses, or a size is out of range.
     """
 
     def __init__(
-        self, lm: Loaded, slots: int = 32, prefix_bytes: int = 2**28, prefill_tokens: int = PREFILL_CHUNK
+        self,
+        lm: Loaded,
+        slots: int = 32,
+        prefix_bytes: int = 2**28,
+        prefill_tokens: int = PREFILL_CHUNK,
+        draft: Loaded | None = None,
+        lookup: bool = False,
+        speculative_tokens: int = 4,
     ) -> None:
         if not isinstance(lm.model, CausalModel):
             raise SpecError("model", f"{type(lm.model).__name__} does not continue texts", "load a decoder")
@@ -113,6 +128,8 @@ class Engine:
                 raise SpecError(name, f"{size} is too small", f"use at least {least}")
         self.prefill_tokens = prefill_tokens
         self.model, self.tokenizer, self.sampling = lm.model, lm.tokenizer, lm.sampling
+        self.speculative_tokens = speculative_tokens
+        self._speculator = speculator(lm.model, None if draft is None else draft.model, lookup, slots)
         self._slots, self._prefixes = Slots(lm.model, slots), PrefixCache(prefix_bytes)
         self._waiting: deque[Request] = deque()
         self._cancelled: deque[Request] = deque()
@@ -123,6 +140,7 @@ class Engine:
         self._stepping = False
         self._worker: threading.Thread | None = None
         self._finished = self._prompt_tokens = self._cached_tokens = self._generated_tokens = self._steps = 0
+        self._num_guessed = self._num_accepted = 0
         self._seconds = 0.0
 
     def submit(
@@ -254,6 +272,8 @@ class Engine:
                 state_bytes=state.nbytes,
                 prefix_bytes=self._prefixes.nbytes,
                 cache_use=float(state.lengths.sum()) / (len(state.lengths) * state.capacity),
+                guessed_tokens=self._num_guessed,
+                accepted_tokens=self._num_accepted,
             )
 
     @contextmanager
@@ -323,16 +343,46 @@ class Engine:
             events.append(request.finish("cancelled"))
 
     def _decode(self, events: list[Event]) -> None:
-        """One token more of every request in a slot."""
+        """One token more of every request in a slot, and further ones where they were guessed."""
         if not (requests := list(self._slots.requests)):
             return
-        self._slots.reserve(len(requests), max(len(request.window) for request in requests))
-        for event in self._choose(self._slots.step(), requests):
-            events.append(event)
+        longest = max(len(request.window) for request in requests)
+        limit = min(self.speculative_tokens, self.model.spec.context_length - longest)
+        guesses = self._speculator.propose(requests, limit) if self._speculator and limit > 0 else []
+        self._slots.reserve(len(requests), longest + max(map(len, guesses), default=0))
+        if not any(guesses):
+            last = self._choose(self._slots.step(), requests)
+            events += last
+        else:
+            last = self._verify(requests, guesses, events)
+        for event in last:
             if event.finish_reason is not None:
                 self._leave(event.request)
             elif self._evict_oldest(event.request):
-                self._slots.leave(event.request)
+                self._forget(event.request)
+
+    def _verify(self, requests: list[Request], guesses: list[list[int]], events: list[Event]) -> list[Event]:
+        """Choose a token after each guess that was right; the last event of each request."""
+        logits, started = self._slots.verify(guesses), [len(request.window) for request in requests]
+        lengths = list(started)  # what each row has read that stays
+        last: dict[int, Event] = {}
+        going = list(range(len(requests)))
+        for place in range(logits.shape[1]):
+            for row, event in zip(going, self._choose(logits[going, place], [requests[n] for n in going]), strict=True):
+                events.append(event)
+                last[row] = event
+            going = [
+                row for row in going
+                if last[row].finish_reason is None and guesses[row][place : place + 1] == [last[row].token]
+            ]  # fmt: skip
+            for row in going:
+                lengths[row] += 1
+            if not going:
+                break
+        self._slots.shorten(lengths)
+        self._num_guessed += sum(map(len, guesses))
+        self._num_accepted += sum(lengths) - sum(started)
+        return [last[row] for row in range(len(requests))]
 
     def _next_chunk(self) -> list[int]:
         """The tokens to read next: of the prompt in hand, or of the first one waiting where a slot is free."""
@@ -396,7 +446,12 @@ class Engine:
         elif self._prefixes.max_bytes and not self.model.spec.follows_length:
             state = self._slots.copy(self._slots.requests.index(request))
             self._prefixes.put(request.window[: int(state.lengths)], state)
+        self._forget(request)
+
+    def _forget(self, request: Request) -> None:
         self._slots.leave(request)
+        if self._speculator is not None:
+            self._speculator.leave(request)
 
     def _evict_oldest(self, request: Request) -> bool:
         """A text whose newest token no longer fits loses its oldest quarter, and waits to be read anew."""
@@ -435,6 +490,8 @@ class Engine:
         failed = [request for request in list(self._unfinished.values()) if request not in finished]
         for request in failed:
             request.error = error
+        if self._speculator is not None:
+            self._speculator.clear()
         return [request.finish("error") for request in failed]
 
     def _step_in_background(self) -> None:

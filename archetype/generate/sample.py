@@ -1,5 +1,7 @@
 """From logits to the next token of each row."""
 
+from copy import copy
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,14 @@ class Sampler:
         self.key = (
             sampling.repetition_penalty, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p,
         )  # fmt: skip
+
+    def fork(self) -> "Sampler":
+        """One that will choose as this one, from the same logits."""
+        twin = copy(self)
+        twin.generator = torch.Generator()
+        twin.generator.set_state(self.generator.get_state())
+        twin.seen = None if self.seen is None else self.seen.clone()
+        return twin
 
 
 def sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:

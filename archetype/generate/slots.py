@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from archetype.generate.request import Request
-from archetype.generate.step import DecodeStep
+from archetype.generate.step import DecodeStep, verify
 from archetype.models import CausalModel
 from archetype.nn.cache import State
 
@@ -83,6 +83,17 @@ class Slots:
 
     def _rows(self, *rows: int) -> Tensor:
         return torch.tensor(rows, device=self.model.device)
+
+    @torch.inference_mode()
+    def verify(self, proposals: list[list[int]]) -> Tensor:
+        """Logits after each request's newest token and after each of the tokens proposed, (rows in use, T, V)."""
+        tokens = [[request.window[-1], *more] for request, more in zip(self.requests, proposals, strict=True)]
+        return verify(self.model, tokens, self.state.first_rows(len(tokens)))
+
+    @torch.inference_mode()
+    def shorten(self, lengths: list[int]) -> None:
+        """Go back to where each request's row had read so many tokens."""
+        self.state.lengths[: len(lengths)] = torch.tensor(lengths, device=self.model.device)
 
     def _bucket(self, count: int) -> int:
         """The number of rows of a step for so many requests."""

@@ -40,6 +40,24 @@ class DecodeStep:
 
 
 @torch.inference_mode()
+def verify(model: CausalModel, tokens: list[list[int]], state: State) -> Float[Tensor, "B T V"]:
+    """Logits after each of several tokens of every row, which may have different numbers; the state goes on in place.
+
+    Args:
+        model: its layers' states are full caches, which alone can be shortened afterwards.
+        tokens: of each row, its newest first and then guesses of what follows.
+        state: of the rows.
+    """
+    lengths = torch.tensor([len(row) for row in tokens], device=state.lengths.device)
+    longest = max(map(len, tokens))
+    padded = torch.tensor([row + [0] * (longest - len(row)) for row in tokens], device=state.lengths.device)
+    view = state.narrow(int(state.lengths.max()) + longest)
+    logits: Tensor = model(padded, view, None if bool((lengths == longest).all()) else lengths).logits
+    state.lengths += lengths
+    return logits
+
+
+@torch.inference_mode()
 def prefill(model: CausalModel, texts: list[list[int]], state: State) -> tuple[Tensor, State]:
     """Read texts of any lengths, in chunks, after what each row has read.
 

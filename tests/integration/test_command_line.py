@@ -104,6 +104,16 @@ def test_a_run_directory_is_a_model(archetype: Command, run_directory: Path, tmp
     assert again["texts"] == first["texts"]
 
 
+def test_guesses_change_no_text(archetype: Command, run_directory: Path) -> None:
+    command = ["generate", run_directory, "The the ", "--max-new-tokens", "20", "--temperature", "0.8", "--seed", "3"]
+    plain = archetype(*command).stdout
+    for guess in (["--lookup"], ["--draft", run_directory]):
+        done = archetype(*command, *guess)
+        assert (done.returncode, done.stdout) == (0, plain), done.stderr
+    both = archetype(*command, "--lookup", "--draft", run_directory)
+    assert both.returncode == 2 and "lookup: and a draft model cannot both guess" in both.stderr
+
+
 def test_generate_streams_one_prompt_and_batches_several(archetype: Command, run_directory: Path) -> None:
     flags = ("--max-new-tokens", "12", "--temperature", "0")
     alone = [archetype("generate", run_directory, prompt, *flags) for prompt in ("The ", "If a")]

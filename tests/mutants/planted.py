@@ -200,6 +200,10 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
             ("state.shorten(length)", "state"),
         ],
     ),
+    "generate/speculate.py": (
+        ("unit/generate/test_speculation.py",),
+        [("if token != guess:", "if False:")],
+    ),
     "generate/slots.py": (
         ("unit/generate/test_engine.py", "unit/generate/test_requests.py"),
         [

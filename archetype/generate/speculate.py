@@ -1,0 +1,146 @@
+"""Speculation: guesses of the next tokens, which the model checks all in one pass (Leviathan 2022).
+
+A guess stands where the model, by its own settings and random numbers, chooses the same token. So the text is the one
+without speculation, greedy or sampled, and a wrong guess costs only the pass over it.
+"""
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from archetype.errors import SpecError
+from archetype.generate.request import Request
+from archetype.generate.sample import sample
+from archetype.generate.slots import Slots
+from archetype.generate.step import DecodeStep, prefill
+from archetype.models import CausalModel, Decoder
+
+MAX_NGRAM = 3
+
+
+class Speculator(Protocol):
+    """What guesses."""
+
+    def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
+        """At most `limit` tokens that may follow each request's text, or none."""
+
+    def leave(self, request: Request) -> None:
+        """A request has left its slot."""
+
+    def clear(self) -> None:
+        """All have."""
+
+
+class PromptLookup:
+    """What followed the newest tokens where they stood before, in the prompt or after it (Saxena 2023)."""
+
+    def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
+        """What followed the newest three tokens the last time, or the newest two."""
+        return [self._continuation(np.array(request.window), limit) for request in requests]
+
+    def _continuation(self, window: "np.ndarray[tuple[int], np.dtype[np.int64]]", limit: int) -> list[int]:
+        for length in range(min(MAX_NGRAM, len(window) - 1), 1, -1):
+            earlier = np.lib.stride_tricks.sliding_window_view(window[:-1], length)
+            places = (earlier == window[-length:]).all(1).nonzero()[0]
+            if len(places):
+                following: list[int] = window[places[-1] + length :][:limit].tolist()
+                return following
+        return []
+
+    def leave(self, request: Request) -> None:
+        """Nothing is remembered of a request."""
+
+    def clear(self) -> None:
+        """Nor of any other."""
+
+
+class DraftModel:
+    """What a smaller model would say, by the request's own settings and random numbers.
+
+    Args:
+        model: has the same tokens.
+        slots: requests at once, at most.
+
+    Raises:
+        SpecError: the model's state cannot go back to where a guess was wrong.
+    """
+
+    def __init__(self, model: CausalModel, slots: int) -> None:
+        self.model, self._slots = model, Slots(model, slots)
+        check_can_shorten(model, "draft")
+        self._drafts: dict[Request, tuple[int, list[int]]] = {}  # length of the window then, and what was guessed
+
+    @torch.inference_mode()
+    def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
+        """`limit` tokens for every request that fits into the draft's context."""
+        fitting = {r for r in requests if len(r.window) + limit <= self.model.spec.context_length and limit > 0}
+        for request in [request for request in self._slots.requests if request not in fitting]:
+            self.leave(request)
+        if not fitting:
+            return [[] for _ in requests]
+        self._slots.reserve(len(fitting), max(len(request.window) for request in fitting) + limit)
+        for request in requests:
+            if request in fitting and request not in self._slots.requests:
+                empty = self.model.new_state(1, 1)
+                self._slots.join(request, empty)
+        rows = self._slots.requests
+        state = self._slots.state.first_rows(len(rows))
+        state.lengths.copy_(torch.tensor([self._num_right(request) for request in rows]))
+        unread = [request.window[int(length) :] for request, length in zip(rows, state.lengths, strict=True)]
+        logits, after = prefill(self.model, unread, state)
+        state.lengths.copy_(after.lengths)
+        step, samplers = DecodeStep(self.model, state), [request.sampler.fork() for request in rows]
+        drafts: list[list[int]] = [[] for _ in rows]
+        while True:
+            for draft, token in zip(drafts, sample(logits, samplers), strict=True):
+                draft.append(token)
+            if len(drafts[0]) == limit:
+                break
+            logits = step(torch.tensor([draft[-1:] for draft in drafts], device=self.model.device))
+        self._drafts = {request: (len(request.window), draft) for request, draft in zip(rows, drafts, strict=True)}
+        return [self._drafts[request][1] if request in fitting else [] for request in requests]
+
+    def leave(self, request: Request) -> None:
+        """Give its row to another."""
+        self._drafts.pop(request, None)
+        if request in self._slots.requests:
+            self._slots.leave(request)
+
+    def clear(self) -> None:
+        """Start with new rows."""
+        self._slots, self._drafts = Slots(self.model, self._slots.limit), {}
+
+    def _num_right(self, request: Request) -> int:
+        """How many tokens of a request's text its row has read: up to the first guess that was wrong."""
+        length, draft = self._drafts.get(request, (0, []))
+        for token, guess in zip(request.window[length:-1], draft[:-1], strict=False):
+            if token != guess:
+                break
+            length += 1
+        return length
+
+
+def check_can_shorten(model: CausalModel, place: str) -> None:
+    """Refuse a model whose state cannot go back to where a guess was wrong."""
+    spec, meta = model.spec, torch.device("meta")
+    layers = model.new_layers(1, spec.context_length, model.dtype, meta) if isinstance(model, Decoder) else []
+    if not layers or spec.follows_length or not all(layer.can_shorten for layer in layers):
+        cause = "its state cannot go back to where a guess was wrong, as that of full attention can"
+        raise SpecError(place, cause, "generate without speculation")
+
+
+def speculator(model: CausalModel, draft: nn.Module | None, lookup: bool, slots: int) -> Speculator | None:
+    """What guesses for a model, if anything does."""
+    if draft is None and not lookup:
+        return None
+    check_can_shorten(model, "model")
+    if draft is None:
+        return PromptLookup()
+    if lookup:
+        raise SpecError("lookup", "and a draft model cannot both guess", "choose one of them")
+    if not isinstance(draft, CausalModel) or draft.spec.vocab_size != model.spec.vocab_size:
+        cause = f"does not continue texts in the model's {model.spec.vocab_size:,} tokens"
+        raise SpecError("draft", cause, "use a smaller model with the same tokenizer")
+    return DraftModel(draft, slots)

@@ -1,0 +1,122 @@
+"""Guesses change no token: with a draft model or prompt lookup each text is the one without, greedy or sampled."""
+
+import random
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from archetype import Engine, LanguageModel
+from archetype.errors import SpecError
+from archetype.families.gpt2 import gpt2
+from archetype.families.llama import llama
+from archetype.families.mamba import mamba
+from archetype.families.mistral import mistral
+from archetype.generate.request import Request
+from archetype.generate.speculate import PromptLookup
+from archetype.models import build
+from archetype.spec import Decoder
+from archetype.tokenizers import train_tokenizer
+from tests.helpers.weights import randomize
+
+SIZES: dict[str, Any] = dict(num_heads=2, vocab_size=13, context_length=48)
+SPECS = {
+    "rotary": llama(num_layers=2, d_model=8, d_ff=12, **SIZES),
+    "learned positions": gpt2(num_layers=1, d_model=8, **SIZES),
+    "draft": llama(num_layers=1, d_model=8, d_ff=12, **SIZES | {"context_length": 32}),
+}
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.0},
+    {"temperature": 1.2, "top_k": 9, "seed": 4},
+    {"temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.3, "seed": 7},
+)
+
+
+@cache
+def loaded(name: str, seed: int = 5) -> LanguageModel:
+    tokenizer = train_tokenizer("bytes", [], None)
+    tokenizer.eos = (0,)
+    model = randomize(build(SPECS[name], dtype=torch.float64), seed)
+    return LanguageModel(SPECS[name], model, tokenizer)  # type: ignore[arg-type]
+
+
+def run(engine: Engine, draw: random.Random) -> list[Request]:
+    """Requests that arrive at any time; every third prompt repeats itself."""
+    requests = []
+    for number in range(12):
+        prompt = [draw.randrange(1, 13) for _ in range(draw.choice((1, 3, 6)))] * draw.choice((1, 1, 3))
+        options = SETTINGS[number % 3] | {"max_new_tokens": draw.choice((1, 4, 17, 50)), "ignore_eos": number % 4 > 0}
+        requests.append(engine.submit(prompt, **options))
+        for _ in range(draw.randrange(3)):
+            engine.step()
+    for _ in engine.events():
+        pass
+    return requests
+
+
+@pytest.mark.parametrize("name", ["rotary", "learned positions"])
+@pytest.mark.parametrize("guess", ["lookup", "draft", "the model itself"])
+def test_no_token_changes(name: str, guess: str) -> None:
+    """Also past the context, with stops, and with requests that come and go."""
+    draft = {"lookup": None, "draft": loaded("draft"), "the model itself": loaded(name)}[guess]
+    for seed in range(3):
+        plain = run(Engine(loaded(name), slots=4), random.Random(seed))
+        engine = Engine(loaded(name), slots=4, draft=draft, lookup=draft is None)
+        for request, expected in zip(run(engine, random.Random(seed)), plain, strict=True):
+            assert request.tokens == expected.tokens
+            assert (request.text, request.finish_reason) == (expected.text, expected.finish_reason)
+        stats = engine.stats()
+        assert 0 < stats.accepted_tokens <= stats.guessed_tokens
+        if guess == "the model itself":  # whose guesses are right, but for those past the end of a text
+            assert stats.accepted_tokens > 0.6 * stats.guessed_tokens
+
+
+def test_sampled_tokens_are_as_likely_as_the_model_says() -> None:
+    """The pairs of tokens that follow a prompt, over many seeds, against the probabilities of plain passes."""
+    lm, prompt, draws = loaded("rotary"), [1, 2, 3, 1, 2], 1500
+    engine = Engine(lm, slots=32, draft=loaded("draft"))
+    for seed in range(draws):
+        engine.submit(prompt, id=seed, seed=seed, temperature=1.0, max_new_tokens=3, ignore_eos=True)
+    pairs: Counter[tuple[int, int]] = Counter()
+    requests = {event.request for event in engine.events()}
+    for request in requests:
+        pairs[request.tokens[1], request.tokens[2]] += 1
+    with torch.no_grad():
+        first = lm.model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
+        texts = torch.tensor([[*prompt, token] for token in range(13)])
+        second = lm.model(texts).logits[:, -1].softmax(-1)
+        longer = torch.tensor([[*prompt, a, b] for a in range(13) for b in range(13)])
+        third = lm.model(longer).logits[:, -1].softmax(-1).view(13, 13, 13)
+    expected = torch.einsum("a,ab,abc->bc", first, second, third) * draws
+    observed = torch.tensor([[pairs[b, c] for c in range(13)] for b in range(13)])
+    large = expected >= 5
+    squared = ((observed - expected) ** 2 / expected)[large].sum()
+    degrees = int(large.sum())
+    assert degrees > 20 and squared < degrees + 4 * (2 * degrees) ** 0.5  # far in the tail of chi-square
+    assert engine.stats().accepted_tokens > 100
+
+
+def test_lookup_finds_what_followed_the_newest_tokens_last() -> None:
+    request = Engine(loaded("rotary")).submit([5, 1, 2, 3, 9, 1, 2, 3, 4, 6, 1, 2, 3])
+    assert PromptLookup().propose([request], 3) == [[4, 6, 1]]
+    request.window = [7, 1, 2, 8, 8, 1, 2]
+    assert PromptLookup().propose([request], 9) == [[8, 8, 1, 2]]
+    for window in ([1], [1, 2], [1, 2, 3], [1, 3, 1]):
+        request.window = window
+        assert PromptLookup().propose([request], 9) == [[]]
+
+
+def test_guesses_need_a_state_that_can_go_back() -> None:
+    sizes: dict[str, Any] = dict(num_layers=1, d_model=8, vocab_size=13, context_length=48)
+    for spec in (mamba(**sizes), mistral(num_heads=2, num_kv_heads=1, d_ff=12, window=4, **sizes)):
+        other = LanguageModel(spec, randomize(build(spec)))  # type: ignore[arg-type]
+        for lm, options, place in ((other, {"lookup": True}, "model"), (loaded("rotary"), {"draft": other}, "draft")):
+            with pytest.raises(SpecError, match=f"{place}: its state cannot go back to where a guess was wrong"):
+                Engine(lm, **options)  # type: ignore[arg-type]
+    small = Decoder.parse(SPECS["draft"].dump() | {"vocab_size": 12})
+    with pytest.raises(SpecError, match="draft: does not continue texts in the model's 13 tokens"):
+        Engine(loaded("rotary"), draft=LanguageModel(small, build(small)))
+    with pytest.raises(SpecError, match="lookup: and a draft model cannot both guess"):
+        Engine(loaded("rotary"), draft=loaded("draft"), lookup=True)
