@@ -31,6 +31,11 @@ def generate(
     seed: Annotated[int | None, typer.Option(help="Of the random choices.  [default: 0]")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the token that ends a text.")] = False,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="Write JSON of the schema in this file; as --regex and --lark, by llguidance.")
+    ] = None,
+    regex: Annotated[str | None, typer.Option(help="Write what matches a regular expression as a whole.")] = None,
+    lark: Annotated[Path | None, typer.Option(help="Write what the Lark grammar in this file allows.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Take each prompt as a message, and print the answer.")] = False,
     system: Annotated[str | None, typer.Option(help="The system message; with --chat.")] = None,
     draft: Annotated[
@@ -49,7 +54,10 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Continue a text as it is generated; several prompts run as one batch."""
+    from archetype.io.text import read_text
+
     settings = _without_none(
+        json_schema=json_schema and read_text(json_schema), regex=regex, lark=lark and read_text(lark),
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
         repetition_penalty=repetition_penalty, seed=seed, stop=tuple(stop) if stop else None,
         ignore_eos=ignore_eos or None,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from archetype.errors import ArchetypeError, DataError, SpecError
 from archetype.generate.finite import check_finite
+from archetype.generate.grammar import KINDS, Grammar, GrammarCompiler
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler, sample
 from archetype.generate.settings import Sampling
@@ -136,6 +137,7 @@ class Engine:
         self._prefill: Prefill | None = None
         self._unfinished: dict[object, Request] = {}
         self._ids = count()
+        self._grammars: GrammarCompiler | None = None
         self._changed = threading.Condition()  # guards what several threads use: events and the three names below
         self._stepping = False
         self._worker: threading.Thread | None = None
@@ -172,7 +174,8 @@ class Engine:
             raise SpecError("logprobs", f"{logprobs} is not between 0 and {MAX_LOGPROBS}", "choose another number")
         ends = () if settings.ignore_eos or self.tokenizer is None else self.tokenizer.eos
         stream = None if self.tokenizer is None else self.tokenizer.stream()
-        sampler = Sampler(settings, ids, self.model.spec.vocab_size, self.model.device)
+        grammar = self._grammar(settings)
+        sampler = Sampler(settings, ids, self.model.spec.vocab_size, self.model.device, grammar)
         with self._changed:
             name = next(self._ids) if id is None else id
             if name in self._unfinished:
@@ -182,6 +185,16 @@ class Engine:
             self._unfinished[name] = request
             self._waiting.append(request)
         return request
+
+    def _grammar(self, settings: Sampling) -> Grammar | None:
+        """What the settings constrain a text to."""
+        if not (kinds := [kind for kind in KINDS if getattr(settings, kind) is not None]):
+            return None
+        if self.tokenizer is None:
+            cause = "needs a tokenizer, and the model's folder has none"
+            raise DataError(kinds[0], cause, "add its tokenizer.json or tokenizer.model")
+        self._grammars = self._grammars or GrammarCompiler(self.tokenizer)
+        return self._grammars.compile(settings)
 
     def cancel(self, id: object) -> None:
         """Let a request leave before the next step; nothing happens where it has finished."""

@@ -150,7 +150,8 @@ class Request:
         self.window.append(token)
         self.left -= 1
         piece = self._filter.push(self._stream.push(token)) if self._stream is not None else ""
-        if self._filter.stopped:
+        grammar = self.sampler.grammar
+        if self._filter.stopped or (grammar is not None and grammar.is_complete):
             return self.finish("stop", token, piece, logprobs)
         return self.finish("length", token, piece, logprobs) if not self.left else Event(self, token, piece, logprobs)
 

@@ -5,17 +5,25 @@ from copy import copy
 import torch
 from torch import Tensor
 
+from archetype.generate.grammar import Grammar
 from archetype.generate.settings import Sampling
 
 
 class Sampler:
-    """How one text's tokens are chosen: its settings, its random numbers, and the tokens that it has seen.
+    """How one text's tokens are chosen: its settings, its random numbers, the tokens that it has seen, its grammar.
 
     It draws from a generator of its own: what a text gets does not depend on who shares its batch.
     """
 
-    def __init__(self, sampling: Sampling, prompt: list[int], vocab_size: int, device: torch.device) -> None:
-        self.sampling = sampling
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompt: list[int],
+        vocab_size: int,
+        device: torch.device,
+        grammar: Grammar | None = None,
+    ) -> None:
+        self.sampling, self.grammar = sampling, grammar
         self.generator = torch.Generator().manual_seed(sampling.seed)
         self.seen: Tensor | None = None  # (V,)
         if sampling.repetition_penalty != 1.0:
@@ -31,11 +39,17 @@ class Sampler:
         twin.generator = torch.Generator()
         twin.generator.set_state(self.generator.get_state())
         twin.seen = None if self.seen is None else self.seen.clone()
+        twin.grammar = None if self.grammar is None else self.grammar.fork()
         return twin
 
 
 def sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
     """The next token of each row of logits (B, V), by that row's sampler; rows with equal settings are one batch."""
+    grammars = [(row, sampler.grammar) for row, sampler in enumerate(samplers) if sampler.grammar is not None]
+    if grammars:
+        logits = logits.clone()
+    for row, grammar in grammars:
+        logits[row].masked_fill_(grammar.forbidden(logits.shape[1]).to(logits.device), -torch.inf)
     groups: dict[object, list[int]] = {}
     for row, sampler in enumerate(samplers):
         groups.setdefault(sampler.key, []).append(row)
@@ -44,6 +58,8 @@ def sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
         group = logits if len(groups) == 1 else logits[rows]
         for row, token in zip(rows, _sample(group.float(), [samplers[row] for row in rows]), strict=True):
             tokens[row] = token
+    for row, grammar in grammars:
+        grammar.consume(tokens[row])
     return tokens
 
 

@@ -1,5 +1,6 @@
 """How the next token is chosen, and when to stop; and the ids of special tokens in a model's files."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,12 +20,17 @@ def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+def _as_json(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
 class Sampling(Spec):
     """Settings of one generation; temperature 0 is greedy. The order of application is that of the fields.
 
     `repetition_penalty` divides the positive and multiplies the negative logits of tokens seen (Keskar 2019);
     `top_k` keeps the k likeliest; `top_p` the fewest whose probabilities reach p (Holtzman 2019); `min_p` those at
     least min_p times as likely as the likeliest (Nguyen 2024). `stop` strings end a text and are left out of it.
+    `json_schema` (a dict, or JSON), a `regex` or a `lark` grammar allows only tokens of texts that match it as a whole.
     """
 
     max_new_tokens: Annotated[int, Field(strict=True, ge=1, le=2**20)] = 256
@@ -36,6 +42,9 @@ class Sampling(Spec):
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_tuple)] = ()
     ignore_eos: Flag = False
+    json_schema: Annotated[str | None, BeforeValidator(_as_json)] = None
+    regex: str | None = None
+    lark: str | None = None
 
     @property
     def greedy(self) -> bool:

@@ -14,6 +14,7 @@ SKIPS = {
         "unit/cost/test_activations.py",
         "needs bfloat16 instructions: what oneDNN's LSTM saves is counted",
     ),
+    ("unit/generate/test_grammar.py", "llguidance"),
     ("unit/convert/test_apply.py", "needs /proc/self/maps, which says where a file is mapped"),
 }
 

@@ -1,7 +1,6 @@
 """Guesses change no token: with a draft model or prompt lookup each text is the one without, greedy or sampled."""
 
 import random
-from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -61,7 +60,7 @@ def run(engine: Engine, draw: random.Random) -> list[Request]:
 def test_no_token_changes(name: str, guess: str) -> None:
     """Also past the context, with stops, and with requests that come and go."""
     draft = {"lookup": None, "draft": loaded("draft"), "the model itself": loaded(name)}[guess]
-    for seed in range(3):
+    for seed in range(2):
         plain = run(Engine(loaded(name), slots=4), random.Random(seed))
         engine = Engine(loaded(name), slots=4, draft=draft, lookup=draft is None)
         for request, expected in zip(run(engine, random.Random(seed)), plain, strict=True):
@@ -74,28 +73,25 @@ def test_no_token_changes(name: str, guess: str) -> None:
 
 
 def test_sampled_tokens_are_as_likely_as_the_model_says() -> None:
-    """The pairs of tokens that follow a prompt, over many seeds, against the probabilities of plain passes."""
-    lm, prompt, draws = loaded("rotary"), [1, 2, 3, 1, 2], 1500
-    engine = Engine(lm, slots=32, draft=loaded("draft"))
-    for seed in range(draws):
-        engine.submit(prompt, id=seed, seed=seed, temperature=1.0, max_new_tokens=3, ignore_eos=True)
-    pairs: Counter[tuple[int, int]] = Counter()
-    requests = {event.request for event in engine.events()}
-    for request in requests:
-        pairs[request.tokens[1], request.tokens[2]] += 1
+    """The third token after a prompt, over many seeds, against the probabilities of plain passes."""
+    lm, prompt, draws = loaded("rotary"), [1, 2, 3, 1, 2], 400
+    engine = Engine(lm, draft=loaded("draft"))
+    requests = [
+        engine.submit(prompt, seed=seed, temperature=1.0, max_new_tokens=3, ignore_eos=True) for seed in range(draws)
+    ]
+    for _ in engine.events():
+        pass
     with torch.no_grad():
         first = lm.model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
-        texts = torch.tensor([[*prompt, token] for token in range(13)])
-        second = lm.model(texts).logits[:, -1].softmax(-1)
+        second = lm.model(torch.tensor([[*prompt, a] for a in range(13)])).logits[:, -1].softmax(-1)
         longer = torch.tensor([[*prompt, a, b] for a in range(13) for b in range(13)])
         third = lm.model(longer).logits[:, -1].softmax(-1).view(13, 13, 13)
-    expected = torch.einsum("a,ab,abc->bc", first, second, third) * draws
-    observed = torch.tensor([[pairs[b, c] for c in range(13)] for b in range(13)])
-    large = expected >= 5
-    squared = ((observed - expected) ** 2 / expected)[large].sum()
-    degrees = int(large.sum())
-    assert degrees > 20 and squared < degrees + 4 * (2 * degrees) ** 0.5  # far in the tail of chi-square
-    assert engine.stats().accepted_tokens > 100
+    expected = torch.einsum("a,ab,abc->c", first, second, third) * draws
+    observed = torch.bincount(torch.tensor([request.tokens[2] for request in requests]), minlength=13)
+    assert expected.min() > 5
+    squared = float(((observed - expected) ** 2 / expected).sum())
+    assert squared < 32.9  # chi-square with 12 degrees of freedom stays below in 999 of 1,000 sets of seeds
+    assert engine.stats().accepted_tokens > 50
 
 
 def test_lookup_finds_what_followed_the_newest_tokens_last() -> None:

@@ -1,0 +1,122 @@
+"""Constrained output: only tokens that a JSON schema, a regular expression or a Lark grammar allows, by llguidance."""
+
+import re
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from archetype.errors import DataError, SpecError
+from archetype.generate.settings import Sampling
+from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.stream import REPLACEMENT
+from archetype.tokenizers.tokenizer import SPACE
+
+KINDS = ("json_schema", "regex", "lark")
+
+
+class Grammar:
+    """Where one text stands in its grammar.
+
+    Args:
+        matcher: llguidance's, after the text so far.
+        num_tokens: of the tokenizer; ids beyond them are never allowed.
+    """
+
+    def __init__(self, matcher: Any, num_tokens: int) -> None:
+        self._matcher, self._num_tokens = matcher, num_tokens
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the text can only end here."""
+        return bool(self._matcher.is_stopped())
+
+    def forbidden(self, vocab_size: int) -> Tensor:
+        """True for each of the vocabulary's tokens that cannot follow, (V,)."""
+        bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
+        forbidden = torch.ones(vocab_size, dtype=torch.bool)
+        count = min(vocab_size, self._num_tokens)
+        forbidden[:count] = torch.from_numpy(bits[:count] == 0)
+        return forbidden
+
+    def consume(self, token: int) -> None:
+        """Go on after a token that was allowed."""
+        self._matcher.consume_token(token)
+
+    def fork(self) -> "Grammar":
+        """Another one at the same place."""
+        return Grammar(self._matcher.deep_copy(), self._num_tokens)
+
+
+class GrammarCompiler:
+    """Makes grammars for the tokens of one tokenizer.
+
+    Raises:
+        DataError: llguidance is not installed, or a token's text depends on the tokens beside it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        try:
+            import llguidance
+        except ImportError:
+            raise DataError("llguidance", "is not installed", "pip install 'archetype[grammar]'") from None
+        if tokenizer.kind == "words":
+            cause = "joins words by spaces that no token holds, so that no grammar can be followed"
+            raise DataError("tokenizer", cause, "use a model of bytes, characters or pieces of words")
+        self._library, self._num_tokens = llguidance, tokenizer.vocab_size
+        ends = tokenizer.eos or (tokenizer.vocab_size,)  # without a token that ends texts, one that is never chosen
+        wrapped = llguidance.TokenizerWrapper(_Vocabulary(tokenizer, ends))
+        self._tokenizer = llguidance.LLTokenizer(wrapped, eos_token=list(ends))
+
+    def compile(self, sampling: Sampling) -> Grammar:
+        """The grammar that the settings name, at its start.
+
+        Raises:
+            SpecError: it is wrong.
+        """
+        (kind, source), *others = [(kind, text) for kind in KINDS if (text := getattr(sampling, kind)) is not None]
+        if others:
+            raise SpecError(others[0][0], f"and {kind} cannot both constrain a text", "give one of them")
+        try:
+            text = getattr(self._library.LLMatcher, f"grammar_from_{kind}")(source)
+        except ValueError as error:
+            raise SpecError(kind, str(error), "fix it") from None
+        matcher = self._library.LLMatcher(self._tokenizer, text, log_level=0)
+        if matcher.is_error():
+            raise SpecError(kind, matcher.get_error(), "fix it")
+        return Grammar(matcher, self._num_tokens)
+
+
+class _Vocabulary:
+    """A tokenizer as llguidance asks for it: the bytes of every token, and the tokens of a text."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, ends: tuple[int, ...]) -> None:
+        self.tokenizer, self.eos_token_id = tokenizer, ends[0]
+        special = {*tokenizer.special_tokens.values(), *ends}
+        self.special_token_ids = sorted(special)
+        self.tokens = [b"" if id in special else text for id, text in enumerate(token_bytes(tokenizer))]
+        self.tokens += [b""] * (max(ends) + 1 - len(self.tokens))
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self.tokenizer.encode(text if isinstance(text, str) else text.decode(errors="ignore"))
+
+
+def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
+    """What each token adds to a text that goes before it, in UTF-8; of a token within a character, its own bytes."""
+    first = next((id for id in range(tokenizer.vocab_size) if tokenizer.decode([id]).strip(f" {REPLACEMENT}")), 0)
+    before = tokenizer.decode([first])
+    result = []
+    for id in range(tokenizer.vocab_size):
+        text = tokenizer.decode([first, id])[len(before) :]
+        result.append(text.encode() if REPLACEMENT not in text else _shown_bytes(tokenizer.token(id)))
+    return result
+
+
+def _shown_bytes(token: str) -> bytes:
+    """The bytes of a token that is displayed as `readable` writes it."""
+    text = token.replace(SPACE, " ")
+    escaped = re.sub(r"<0x([0-9A-F]{2})>", lambda byte: chr(0xDC00 + int(byte[1], 16)), text)
+    return escaped.encode("utf-8", "surrogateescape")
