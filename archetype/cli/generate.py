@@ -10,6 +10,7 @@ from archetype.cli.options import Device, Dtype, Json, Model
 from archetype.cli.output import print_json
 
 if TYPE_CHECKING:
+    from archetype.cli.prompt_file import Prompt
     from archetype.generate import Engine
     from archetype.language_model import LanguageModel
     from archetype.tokenizers.chat_template import Message
@@ -64,7 +65,7 @@ def generate(
     )  # fmt: skip
     from archetype.api import load
     from archetype.errors import SpecError
-    from archetype.generate.settings import Sampling
+    from archetype.generate import Engine, Sampling
 
     Sampling.parse(settings)  # a wrong setting is refused before a large model is read
     if system is not None and not chat:
@@ -74,11 +75,14 @@ def generate(
             raise SpecError(
                 "--output" if input is None else "--input", "belongs with the other", "give --input and --output"
             )
-        if draft is not None or lookup:
-            raise SpecError("--lookup" if lookup else "--draft", "is for prompts of the command line", "leave it out")
         if prompts or chat:
             raise SpecError("--input", "already has the prompts", "leave out PROMPT and --chat")
-        _generate_file(model, input, output, settings, slots, dtype, device, as_json)
+        from archetype.cli.prompt_file import read_prompts
+
+        lines = read_prompts(input)  # wrong lines are refused before a large model is read
+        lm = load(model, dtype, device)
+        engine = Engine(lm, slots, draft=None if draft is None else load(draft, dtype, device), lookup=lookup)
+        _generate_file(lm, engine, lines, output, settings, as_json)
         return
     texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
     lm = load(model, dtype, device)
@@ -181,14 +185,12 @@ def _print_speed(engine: "Engine") -> None:
 
 
 def _generate_file(
-    model: Path, input: Path, output: Path, settings: dict[str, Any], slots: int, dtype: str | None, device: str,
+    lm: "LanguageModel", engine: "Engine", prompts: list["Prompt"], output: Path, settings: dict[str, Any],
     as_json: bool,
 ) -> None:  # fmt: skip
-    from archetype.api import load
-    from archetype.cli.prompt_file import generate_file, read_prompts
+    from archetype.cli.prompt_file import generate_file
 
-    prompts = read_prompts(input)  # wrong lines are refused before a large model is read
-    summary = generate_file(load(model, dtype, device), prompts, output, settings, slots)
+    summary = generate_file(lm, engine, prompts, output, settings)
     if as_json:
         print_json({"output": str(output)} | summary)
     failed = f", {summary['failed']} failed" if summary["failed"] else ""

@@ -37,13 +37,14 @@ class Prompt:
     messages: list[dict[str, str]] | None
     settings: dict[str, Any]
 
-    def ids(self, lm: LanguageModel, engine: Engine) -> list[int]:
-        """Its tokens.
+    def ids(self, lm: LanguageModel, engine: Engine, settings: dict[str, Any]) -> list[int]:
+        """Its tokens, once they and the settings are checked.
 
         Raises:
-            ArchetypeError: it is too long, or the model's template refuses it.
+            ArchetypeError: it is too long, the model's template refuses it, or a grammar is wrong.
         """
         try:
+            engine.grammar(lm.settings(**settings | self.settings))
             return engine.encode((self.text or "") if self.messages is None else lm.encode_chat([*self.messages]))
         except ArchetypeError as error:
             raise error.at(self.place) from None
@@ -112,10 +113,11 @@ def finished_ids(file: Path, prompts: list[Prompt]) -> set[int | str]:
     whole = data[: data.rfind(b"\n") + 1]
     for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
         try:
-            id = json_object(line, "line").get("id")
+            record = json_object(line, "line")
         except DataError:
-            id = None
-        if not isinstance(id, int | str) or id not in known:
+            record = {}
+        id = record.get("id")
+        if not isinstance(id, int | str) or id not in known or "finish_reason" not in record:
             raise DataError(f"{file}: line {number}", "is no text of this input", "choose another --output")
         ids.add(id)
     if whole != data:
@@ -124,9 +126,16 @@ def finished_ids(file: Path, prompts: list[Prompt]) -> set[int | str]:
 
 
 def generate_file(
-    lm: LanguageModel, prompts: list[Prompt], output: Path, settings: dict[str, Any], slots: int
+    lm: LanguageModel, engine: Engine, prompts: list[Prompt], output: Path, settings: dict[str, Any]
 ) -> dict[str, int | float]:
     """Continue the prompts that the output does not have yet; append a line for each as it finishes.
+
+    Args:
+        lm: the model.
+        engine: of it.
+        prompts: of the input.
+        output: the file; what it has stays.
+        settings: fields of `Sampling` that a prompt may replace.
 
     Returns:
         How many were done before, now, and failed; tokens, and tokens a second.
@@ -134,12 +143,11 @@ def generate_file(
     Raises:
         ArchetypeError: a prompt is too long, or a file cannot be used; nothing was generated then.
     """
-    engine = Engine(lm, slots)
     with locked(output.parent, f".{output.name}.lock", f"writing {output.name}"):
         finished = finished_ids(output, prompts)
         left = [prompt for prompt in prompts if prompt.id not in finished]
         for prompt in left:
-            prompt.ids(lm, engine)
+            prompt.ids(lm, engine, settings)
         failed, err = 0, console(stderr=True)
         bar = Progress(
             MofNCompleteColumn(), BarColumn(bar_width=20), TextColumn("{task.fields[rate]:,.0f} tokens/s"),
@@ -147,7 +155,7 @@ def generate_file(
         )  # fmt: skip
         with bar:
             task = bar.add_task("", total=len(prompts), completed=len(finished), rate=0.0)
-            for request in _finished_requests(lm, engine, left, settings, slots):
+            for request in _finished_requests(lm, engine, left, settings):
                 append_line(output, json.dumps(_record(request)))
                 failed += request.error is not None
                 bar.update(task, advance=1, rate=engine.stats().tokens_per_second)
@@ -159,13 +167,13 @@ def generate_file(
 
 
 def _finished_requests(
-    lm: LanguageModel, engine: Engine, prompts: list[Prompt], settings: dict[str, Any], slots: int
+    lm: LanguageModel, engine: Engine, prompts: list[Prompt], settings: dict[str, Any]
 ) -> Iterator[Request]:
     """Each request as it ends; of those to come, few are encoded in advance."""
     upcoming, unfinished = iter(prompts), 0
     while True:
-        while unfinished < 2 * slots and (prompt := next(upcoming, None)) is not None:
-            engine.submit(prompt.ids(lm, engine), id=prompt.id, **settings | prompt.settings)
+        while unfinished < 2 * engine.slots and (prompt := next(upcoming, None)) is not None:
+            engine.submit(prompt.ids(lm, engine, settings), id=prompt.id, **settings | prompt.settings)
             unfinished += 1
         if not unfinished:
             return

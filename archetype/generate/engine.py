@@ -127,7 +127,7 @@ class Engine:
         for name, size, least in (("slots", slots, 1), ("prefix_bytes", prefix_bytes, 0)):
             if size < least:
                 raise SpecError(name, f"{size} is too small", f"use at least {least}")
-        self.prefill_tokens = prefill_tokens
+        self.slots, self.prefill_tokens = slots, prefill_tokens
         self.model, self.tokenizer, self.sampling = lm.model, lm.tokenizer, lm.sampling
         self.speculative_tokens = speculative_tokens
         self._speculator = speculator(lm.model, None if draft is None else draft.model, lookup, slots)
@@ -174,7 +174,7 @@ class Engine:
             raise SpecError("logprobs", f"{logprobs} is not between 0 and {MAX_LOGPROBS}", "choose another number")
         ends = () if settings.ignore_eos or self.tokenizer is None else self.tokenizer.eos
         stream = None if self.tokenizer is None else self.tokenizer.stream()
-        grammar = self._grammar(settings)
+        grammar = self.grammar(settings)
         sampler = Sampler(settings, ids, self.model.spec.vocab_size, self.model.device, grammar)
         with self._changed:
             name = next(self._ids) if id is None else id
@@ -186,8 +186,12 @@ class Engine:
             self._waiting.append(request)
         return request
 
-    def _grammar(self, settings: Sampling) -> Grammar | None:
-        """What the settings constrain a text to."""
+    def grammar(self, settings: Sampling) -> Grammar | None:
+        """What the settings constrain a text to, at its start.
+
+        Raises:
+            ArchetypeError: the grammar is wrong, or llguidance is not installed.
+        """
         if not (kinds := [kind for kind in KINDS if getattr(settings, kind) is not None]):
             return None
         if self.tokenizer is None:

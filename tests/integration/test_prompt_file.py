@@ -54,7 +54,7 @@ def test_every_prompt_has_its_text(archetype: Command, run_directory: Path, prom
 def test_kills_lose_and_double_nothing(archetype: Command, run_directory: Path, prompts: Path, tmp_path: Path) -> None:
     """SIGKILL after some lines; a kill within a line is what the torn last line is."""
     output, expected, draw = tmp_path / "texts.jsonl", tmp_path / "expected.jsonl", random.Random(0)
-    command = ["generate", str(run_directory), "--input", str(prompts), "--slots", "3", "--output"]
+    command = ["generate", str(run_directory), "--input", str(prompts), "--slots", "3", "--lookup", "--output"]
     assert archetype(*command, expected).returncode == 0
     for least in (1, 9, 18, 27):
         with (tmp_path / "messages").open("wb") as messages:
@@ -104,7 +104,8 @@ def test_an_output_of_another_input_is_left_alone(
     archetype: Command, run_directory: Path, prompts: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "texts.jsonl"
-    for text in ('{"id": "other"}\n', "notes\n", '{"id": 1}\nnotes\n{"id'):
+    whole = '{"id": 1, "finish_reason": "stop"}\n'
+    for text in ('{"id": "other", "finish_reason": "stop"}\n', "notes\n", f'{whole}notes\n{{"id', '{"id": 1}\n'):
         output.write_text(text)
         done = archetype("generate", run_directory, "--input", prompts, "--output", output)
         number = text.count("\n")
