@@ -6,28 +6,25 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from archetype.errors import ArchetypeError, DataError, SpecError
-from archetype.generate.finite import check_finite
+from archetype.errors import DataError, SpecError
 from archetype.generate.grammar import KINDS, Grammar, GrammarCompiler
 from archetype.generate.request import Event, Logprobs, Request
-from archetype.generate.sample import Sampler, sample
+from archetype.generate.sample import Sampler
+from archetype.generate.scheduler import Scheduler, chunk_size, logprobs_of
 from archetype.generate.settings import Sampling
-from archetype.generate.slots import PrefixCache, Slots, shared_length
 from archetype.generate.speculate import speculator
 from archetype.generate.step import PREFILL_CHUNK, prefill
 from archetype.models import CausalModel
-from archetype.nn.cache import State
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.tokenizer import check_utf8
 
 MAX_LOGPROBS = 100  # alternatives of each token
-AHEAD = 512  # tokens for which a request's row has room at first
 
 
 class Loaded(Protocol):
@@ -81,15 +78,6 @@ class Stats:
     accepted_tokens: int
 
 
-@dataclass
-class Prefill:
-    """The request whose prompt is being read, and how far."""
-
-    request: Request
-    state: State
-    num_read: int
-
-
 class Engine:
     """Continue many prompts at once. What a request gets does not depend on the others.
 
@@ -129,20 +117,16 @@ class Engine:
                 raise SpecError(name, f"{size} is too small", f"use at least {least}")
         self.slots, self.prefill_tokens = slots, prefill_tokens
         self.model, self.tokenizer, self.sampling = lm.model, lm.tokenizer, lm.sampling
-        self.speculative_tokens = speculative_tokens
-        self._speculator = speculator(lm.model, None if draft is None else draft.model, lookup, slots)
-        self._slots, self._prefixes = Slots(lm.model, slots), PrefixCache(prefix_bytes)
-        self._waiting: deque[Request] = deque()
+        guesses = speculator(lm.model, None if draft is None else draft.model, lookup, slots)
+        self._scheduler = Scheduler(lm.model, slots, prefix_bytes, guesses, speculative_tokens)
         self._cancelled: deque[Request] = deque()
-        self._prefill: Prefill | None = None
         self._unfinished: dict[object, Request] = {}
         self._ids = count()
         self._grammars: GrammarCompiler | None = None
         self._changed = threading.Condition()  # guards what several threads use: events and the three names below
         self._stepping = False
         self._worker: threading.Thread | None = None
-        self._finished = self._prompt_tokens = self._cached_tokens = self._generated_tokens = self._steps = 0
-        self._num_guessed = self._num_accepted = 0
+        self._finished = self._generated_tokens = self._steps = 0
         self._seconds = 0.0
 
     def submit(
@@ -183,7 +167,7 @@ class Engine:
             stops = frozenset((*ends, *stop_ids))
             request = Request(self, name, ids, settings, logprobs, stops, stream, sampler)
             self._unfinished[name] = request
-            self._waiting.append(request)
+            self._scheduler.waiting.append(request)
         return request
 
     def grammar(self, settings: Sampling) -> Grammar | None:
@@ -263,34 +247,33 @@ class Engine:
         for number, text in enumerate(texts, start=1):
             ids = self.encode(text, f"text {number}" if len(texts) > 1 else "text")
             with self._turn():
-                state, size = self.model.new_state(1, len(ids)), self._chunk_size(ids)
+                state, size = self.model.new_state(1, len(ids)), chunk_size(self.model, ids)
                 rows: list[Logprobs | None] = [None]
                 for start in range(0, len(ids), size):
                     output = self.model(torch.tensor([ids[start : start + size]], device=self.model.device), state)
                     state, targets = output.state, ids[start + 1 : start + 1 + size]
-                    rows += _logprobs(output.logits[0, : len(targets)], targets, [logprobs] * len(targets))
+                    rows += logprobs_of(output.logits[0, : len(targets)], targets, [logprobs] * len(targets))
             scores.append(rows)
         return scores
 
     def stats(self) -> Stats:
         """What the engine has done, and what is in it now."""
         with self._changed:
-            started = len(self._slots.requests) + (self._prefill is not None)
-            state = self._slots.state
+            scheduler, state = self._scheduler, self._scheduler.slots.state
             return Stats(
-                waiting=len(self._unfinished) - started,
-                running=started,
+                waiting=len(self._unfinished) - scheduler.num_running,
+                running=scheduler.num_running,
                 finished=self._finished,
-                prompt_tokens=self._prompt_tokens,
-                cached_tokens=self._cached_tokens,
+                prompt_tokens=scheduler.prompt_tokens,
+                cached_tokens=scheduler.cached_tokens,
                 generated_tokens=self._generated_tokens,
                 steps=self._steps,
                 tokens_per_second=self._generated_tokens / self._seconds if self._seconds else 0.0,
                 state_bytes=state.nbytes,
-                prefix_bytes=self._prefixes.nbytes,
+                prefix_bytes=scheduler.prefixes.nbytes,
                 cache_use=float(state.lengths.sum()) / (len(state.lengths) * state.capacity),
-                guessed_tokens=self._num_guessed,
-                accepted_tokens=self._num_accepted,
+                guessed_tokens=scheduler.guessed_tokens,
+                accepted_tokens=scheduler.accepted_tokens,
             )
 
     @contextmanager
@@ -317,14 +300,13 @@ class Engine:
         started, events = time.perf_counter(), list[Event]()
         try:
             self._remove_cancelled(events)
-            self._decode(events)
-            num_read = 0
-            while (chunk := self._next_chunk()) and (not num_read or num_read + len(chunk) <= self.prefill_tokens):
-                assert self._prefill is not None
-                logits, self._prefill.state = prefill(self.model, [chunk], self._prefill.state)
+            self._scheduler.decode(events)
+            num_read, (chunk, state) = 0, self._scheduler.next_chunk()
+            while state is not None and (not num_read or num_read + len(chunk) <= self.prefill_tokens):
+                logits, state = prefill(self.model, [chunk], state)
                 num_read += len(chunk)
-                self._prefill.num_read += len(chunk)
-                self._after_chunk(logits, events)
+                self._scheduler.after_chunk(logits, state, len(chunk), events)
+                chunk, state = self._scheduler.next_chunk()
         except BaseException as error:
             events += self._fail_all(error, {event.request for event in events if event.finish_reason})
             if not isinstance(error, Exception):
@@ -349,166 +331,17 @@ class Engine:
     def _remove_cancelled(self, events: list[Event]) -> None:
         cancelled = dict.fromkeys(self._cancelled.popleft() for _ in range(len(self._cancelled)))
         for request in cancelled:
-            if self._unfinished.get(request.id) is not request:
-                continue
-            if request in self._slots.requests:
-                self._leave(request)
-            elif self._prefill is not None and self._prefill.request is request:
-                self._prefill = None
-            else:
-                self._waiting.remove(request)
-            events.append(request.finish("cancelled"))
-
-    def _decode(self, events: list[Event]) -> None:
-        """One token more of every request in a slot, and further ones where they were guessed."""
-        if not (requests := list(self._slots.requests)):
-            return
-        longest = max(len(request.window) for request in requests)
-        limit = min(self.speculative_tokens, self.model.spec.context_length - longest)
-        guesses = self._speculator.propose(requests, limit) if self._speculator and limit > 0 else []
-        self._slots.reserve(len(requests), longest + max(map(len, guesses), default=0))
-        if not any(guesses):
-            last = self._choose(self._slots.step(), requests)
-            events += last
-        else:
-            last = self._verify(requests, guesses, events)
-        for event in last:
-            if event.finish_reason is not None:
-                self._leave(event.request)
-            elif self._evict_oldest(event.request):
-                self._forget(event.request)
-
-    def _verify(self, requests: list[Request], guesses: list[list[int]], events: list[Event]) -> list[Event]:
-        """Choose a token after each guess that was right; the last event of each request."""
-        logits, started = self._slots.verify(guesses), [len(request.window) for request in requests]
-        lengths = list(started)  # what each row has read that stays
-        last: dict[int, Event] = {}
-        going = list(range(len(requests)))
-        for place in range(logits.shape[1]):
-            for row, event in zip(going, self._choose(logits[going, place], [requests[n] for n in going]), strict=True):
-                events.append(event)
-                last[row] = event
-            going = [
-                row for row in going
-                if last[row].finish_reason is None and guesses[row][place : place + 1] == [last[row].token]
-            ]  # fmt: skip
-            for row in going:
-                lengths[row] += 1
-            if not going:
-                break
-        self._slots.shorten(lengths)
-        self._num_guessed += sum(map(len, guesses))
-        self._num_accepted += sum(lengths) - sum(started)
-        return [last[row] for row in range(len(requests))]
-
-    def _next_chunk(self) -> list[int]:
-        """The tokens to read next: of the prompt in hand, or of the first one waiting where a slot is free."""
-        if self._prefill is None and self._waiting and len(self._slots.requests) < self._slots.limit:
-            self._prefill = self._begin(self._waiting.popleft())
-        if self._prefill is None:
-            return []
-        window, start = self._prefill.request.window, self._prefill.num_read
-        return window[start : start + self._chunk_size(window)]
-
-    def _chunk_size(self, tokens: list[int]) -> int:
-        return len(tokens) if self.model.spec.follows_length else PREFILL_CHUNK
-
-    def _begin(self, request: Request) -> Prefill:
-        """Make room for a request, and copy what is known of its text."""
-        upcoming = [request, *islice(self._waiting, self._slots.limit - len(self._slots.requests) - 1)]
-        context = self.model.spec.context_length
-        capacity = max(min(context, len(one.window) + min(one.left, AHEAD)) for one in upcoming)
-        self._slots.reserve(len(self._slots.requests) + len(upcoming), capacity)
-        num_read, prefix = self._prefix(request.window)
-        if prefix is None:
-            state = self.model.new_state(1, len(request.window))
-        else:
-            state = self.model.new_state(1, max(len(request.window), prefix.capacity))
-            state.insert(torch.tensor([0], device=self.model.device), prefix)
-        if not request.is_started:
-            request.is_started, request.num_cached = True, num_read
-            self._prompt_tokens += len(request.prompt)
-            self._cached_tokens += num_read
-        return Prefill(request, state, num_read)
-
-    def _prefix(self, tokens: list[int]) -> tuple[int, State | None]:
-        """How many tokens of a text are known, in a slot or among the states that are remembered, and their state."""
-        if self.model.spec.follows_length:
-            return 0, None
-        length, state = self._prefixes.longest(tokens)
-        if self._slots.state.can_shorten:
-            for row, request in enumerate(self._slots.requests):
-                if (shared := shared_length(tokens, request.window[:-1], can_shorten=True)) > length:
-                    length, state = shared, self._slots.copy(row, shared)
-        return length, state if state is None or not state.can_shorten else state.shorten(length)
-
-    def _after_chunk(self, logits: Tensor, events: list[Event]) -> None:
-        """Where a prompt is read to its end, choose the first token, and give the request a slot."""
-        assert self._prefill is not None
-        request, state = self._prefill.request, self._prefill.state
-        if self._prefill.num_read < len(request.window):
-            return
-        self._prefill = None
-        if not request.tokens and not self.model.spec.follows_length:
-            self._prefixes.put(request.window, state)
-        [event] = self._choose(logits, [request])
-        events.append(event)
-        if event.finish_reason is None and not self._evict_oldest(request):
-            self._slots.join(request, state)
-
-    def _leave(self, request: Request) -> None:
-        """Let a request go from its slot; the state of its text is remembered."""
-        if request.error is not None:
-            self._slots.clear(request)
-        elif self._prefixes.max_bytes and not self.model.spec.follows_length:
-            state = self._slots.copy(self._slots.requests.index(request))
-            self._prefixes.put(request.window[: int(state.lengths)], state)
-        self._forget(request)
-
-    def _forget(self, request: Request) -> None:
-        self._slots.leave(request)
-        if self._speculator is not None:
-            self._speculator.leave(request)
-
-    def _evict_oldest(self, request: Request) -> bool:
-        """A text whose newest token no longer fits loses its oldest quarter, and waits to be read anew."""
-        context = self.model.spec.context_length
-        if len(request.window) <= context:
-            return False
-        request.window = request.window[-min(max(2, context * 3 // 4), context) :]
-        self._waiting.appendleft(request)
-        return True
-
-    def _choose(self, logits: Tensor, requests: list[Request]) -> list[Event]:
-        """The next token of each request, from logits (requests, V)."""
-        errors = {} if bool(logits.sum().isfinite()) else self._not_finite(logits, requests)
-        tokens = sample(logits, [request.sampler for request in requests])
-        logprobs = _logprobs(logits, tokens, [request.num_logprobs for request in requests])
-        events = []
-        for request, token, of_token in zip(requests, tokens, logprobs, strict=True):
-            request.error = errors.get(request)
-            events.append(request.choose(token, of_token) if request.error is None else request.finish("error"))
-        return events
-
-    def _not_finite(self, logits: Tensor, requests: list[Request]) -> dict[Request, ArchetypeError]:
-        errors = {}
-        for row, request in enumerate(requests):
-            window = torch.tensor([request.window], device=self.model.device)
-            try:
-                check_finite(logits[row], self.model, lambda: self.model(window))  # noqa: B023
-            except ArchetypeError as error:
-                errors[request] = error
-        return errors
+            if self._unfinished.get(request.id) is request:
+                self._scheduler.remove(request)
+                events.append(request.finish("cancelled"))
 
     def _fail_all(self, error: BaseException, finished: set[Request]) -> list[Event]:
         """After a fault of ours nothing is known of the state: every request fails with it, and the slots are empty."""
-        self._slots, self._prefill = Slots(self.model, self._slots.limit), None
-        self._waiting.clear()
-        failed = [request for request in list(self._unfinished.values()) if request not in finished]
+        with self._changed:
+            self._scheduler.clear()
+            failed = [request for request in self._unfinished.values() if request not in finished]
         for request in failed:
             request.error = error
-        if self._speculator is not None:
-            self._speculator.clear()
         return [request.finish("error") for request in failed]
 
     def _step_in_background(self) -> None:
@@ -525,15 +358,3 @@ class Engine:
                     self._worker = None
                     return
             self._take_step()
-
-
-def _logprobs(logits: Tensor, tokens: list[int], numbers: list[int | None]) -> list[Logprobs | None]:
-    """The log-probability of one token of each row, and of so many likeliest; None where no number is given."""
-    results: list[Logprobs | None] = [None] * len(tokens)
-    for row, (token, number) in enumerate(zip(tokens, numbers, strict=True)):
-        if number is not None:
-            logs = logits[row].float().log_softmax(-1)
-            values, ids = logs.topk(min(number, len(logs)))
-            top = zip(ids.tolist(), values.tolist(), strict=True)
-            results[row] = Logprobs(float(logs[token]), tuple(top))
-    return results

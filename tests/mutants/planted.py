@@ -193,7 +193,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
             ("if token in self._stop_ids:", "if token in self._stop_ids and self.tokens:"),
         ],
     ),
-    "generate/engine.py": (
+    "generate/scheduler.py": (
         ("unit/generate/test_engine.py", "unit/generate/test_requests.py"),
         [
             ("request.window = request.window[-min(", "request.window = request.window[:min("),

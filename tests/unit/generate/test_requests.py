@@ -20,8 +20,7 @@ from archetype.errors import ArchetypeError, CheckpointError
 from archetype.families.gemma2 import gemma2
 from archetype.families.llama import llama
 from archetype.families.mamba import mamba
-from archetype.generate import engine as engines
-from archetype.generate import step
+from archetype.generate import scheduler, step
 from archetype.generate.request import Event, Request
 from archetype.models import build
 from archetype.tokenizers import train_tokenizer
@@ -112,7 +111,7 @@ def run_mix(name: str, draw: random.Random) -> Engine:
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("count", [12, pytest.param(250, marks=pytest.mark.slow)])
 def test_random_mixes_equal_their_single_runs(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (step, engines):
+    for module in (step, scheduler):
         monkeypatch.setattr(module, "PREFILL_CHUNK", 16)
     draw = random.Random(count)
     cached = sum(run_mix(name, draw).stats().cached_tokens for _ in range(count))
@@ -160,11 +159,11 @@ def test_every_request_ends_once_and_slots_hold_those_that_run(actions: list[tup
 
 def check_slots(engine: Engine, limit: int) -> None:
     """Each running request once, in front, and its row as long as what was read of it."""
-    running = engine._slots.requests
+    running = engine._scheduler.slots.requests
     assert len({*running}) == len(running) <= limit
-    lengths = engine._slots.state.lengths.tolist()
+    lengths = engine._scheduler.slots.state.lengths.tolist()
     assert lengths[: len(running)] == [len(request.window) - 1 for request in running]
-    assert engine._slots.state.capacity <= CONTEXT and len(lengths) <= limit
+    assert engine._scheduler.slots.state.capacity <= CONTEXT and len(lengths) <= limit
     assert not any(request.finish_reason for request in running)
 
 
