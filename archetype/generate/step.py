@@ -1,19 +1,27 @@
 """What feeds tokens to a model that generates: prompts in chunks, and then one token of every row at a time."""
 
+import logging
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from archetype.models import CausalModel
+from archetype.models.output import Output
+from archetype.native.compiler import Library, library
+from archetype.native.recorder import NotRecordable, Recorder, Replay
+from archetype.native.translations import FLOATS
 from archetype.nn.cache import State
 
+log = logging.getLogger(__name__)
 PREFILL_CHUNK = 512
 
 
 class DecodeStep:
     """One decoding step of a fixed number of rows: their newest tokens in, logits of the next out.
 
-    The state goes on in place: its buffers and `lengths` stay the same tensors.
+    The state goes on in place: its buffers and `lengths` stay the same tensors. On CPU the first step is recorded as a
+    list of native operations, which later steps replay; a step that cannot be recorded stays with torch.
 
     Args:
         model: in evaluation mode.
@@ -24,19 +32,58 @@ class DecodeStep:
         self.model = model
         self.state = state
         self._buffers = [place for layer in state.layers for place in layer.tensors()]
+        self._library = library() if model.device.type == "cpu" and model.dtype in FLOATS else None
+        self._tokens = torch.empty(len(state.lengths), 1, dtype=torch.long)
+        self._replay: Replay | None = None
+        self._logits: Tensor | None = None
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether steps are replayed."""
+        return self._replay is not None
 
     @torch.inference_mode()
     def __call__(self, tokens: Int[Tensor, "B 1"]) -> Float[Tensor, "B V"]:
-        """Logits of each row's next token, after its newest."""
+        """Logits of each row's next token, after its newest; the next step may overwrite them."""
+        if self._replay is not None and self._logits is not None:
+            self._tokens.copy_(tokens)
+            self._replay(torch.get_num_threads())
+            return self._logits
+        if self._library is not None:
+            try:
+                return self._record(tokens, self._library)
+            except NotRecordable as error:
+                log.info("decoding is not recorded: %s", error)
+                self._library = None
         longest = int(self.state.lengths.max()) + 1
         output = self.model(tokens, self.state.narrow(longest), last_only=True)
+        self._commit(output)
+        logits: Tensor = output.logits[:, 0]
+        return logits
+
+    def _record(self, tokens: Tensor, kernels: Library) -> Tensor:
+        self._tokens.copy_(tokens)
+        inputs = [self._tokens, self.state.lengths, *(buffer for _, _, buffer in self._buffers)]
+        try:
+            with Recorder(kernels, inputs, torch.get_num_threads()) as recorder:
+                output = self.model(self._tokens, self.state, last_only=True)
+                self._commit(output)
+                logits: Tensor = output.logits[:, 0]
+        except NotRecordable:  # what was written stands where this step writes again
+            for layer, name, buffer in self._buffers:
+                setattr(layer, name, buffer)
+            raise
+        self._replay, self._logits = recorder.finish([logits]), logits
+        return logits
+
+    def _commit(self, output: Output) -> None:
+        """Let the state's own tensors hold what came out."""
         for layer, name, buffer in self._buffers:  # a recurrent layer puts new tensors in the place of its own
             if (updated := getattr(layer, name)) is not buffer:
                 buffer.copy_(updated)
                 setattr(layer, name, buffer)
-        self.state.lengths += 1
-        logits: Tensor = output.logits[:, 0]
-        return logits
+        assert output.state is not None
+        self.state.lengths.copy_(output.state.lengths)
 
 
 @torch.inference_mode()

@@ -9,10 +9,14 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.errors import SpecError
+from archetype.native import attention as native
+from archetype.native.operation import recorded
+from archetype.native.recorder import Recorder
 from archetype.nn.cache import CrossKVCache, KVCache, LayerState, RingKVCache
 from archetype.nn.context import EncoderOutput, ForwardContext, Vectors
+from archetype.nn.linear import Linear
 from archetype.nn.pattern import Bias, Tiles, attend_piece, gather_tiles, scatter_tiles, tiles
-from archetype.nn.position import Rotation, ScoreBias
+from archetype.nn.position import Alibi, Rotation, ScoreBias
 from archetype.nn.registry import build_norm, module_class, module_for
 from archetype.nn.scores import MASKED, ScoreFunction, allowed_pairs, present_keys
 from archetype.patterns import MaskContext, pattern_rule
@@ -30,17 +34,17 @@ class MultiHeadProjection(nn.Module):
         self.sizes = attention.sizes(d_model)
         queries = self.sizes.num_heads * self.sizes.head_dim
         keys = self.sizes.num_kv_heads * self.sizes.head_dim
-        self.q = nn.Linear(d_model, queries, bias=attention.bias.q)
-        self.k = nn.Linear(d_model, keys, bias=attention.bias.k)
-        self.v = nn.Linear(d_model, keys, bias=attention.bias.v)
-        self.o = nn.Linear(queries, d_model, bias=attention.bias.o)
+        self.q = Linear(d_model, queries, bias=attention.bias.q)
+        self.k = Linear(d_model, keys, bias=attention.bias.k)
+        self.v = Linear(d_model, keys, bias=attention.bias.v)
+        self.o = Linear(queries, d_model, bias=attention.bias.o)
         self.q_norm, self.k_norm = self._norm(queries), self._norm(keys)
         heads = self.sizes.num_heads, self.sizes.head_dim
         self.score = nn.Parameter(torch.empty(heads)) if attention.score == "additive" else None
         self.sinks = nn.Parameter(torch.empty(heads[0])) if attention.sinks else None
         self.gate: nn.Linear | None = None
         if attention.gate is not None:
-            self.gate = nn.Linear(d_model, queries if attention.gate.per == "feature" else heads[0], bias=False)
+            self.gate = Linear(d_model, queries if attention.gate.per == "feature" else heads[0], bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """Sinks start as a score of zero."""
@@ -116,8 +120,7 @@ class Attention(MultiHeadProjection):
         self.q_global = self.k_global = self.v_global = None
         if isinstance(pattern, spec.GlobalWindow) and pattern.global_projections:
             self.q_global, self.k_global, self.v_global = (
-                nn.Linear(own.in_features, own.out_features, bias=own.bias is not None)
-                for own in (self.q, self.k, self.v)
+                Linear(own.in_features, own.out_features, bias=own.bias is not None) for own in (self.q, self.k, self.v)
             )
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KVCache:
@@ -131,12 +134,15 @@ class Attention(MultiHeadProjection):
         q = self.apply_rope(self.queries(x), context.positions, context, self.q_norm)  # (B, H, T, P)
         q = self.scale_queries(q, context.positions)
         k, v = self.keys_and_values(x)  # (B, K, T, P) each
+        y: Heads | None
         if cache is None:
             y = self.full_sequence(q, self.apply_rope(k, context.positions, context, self.k_norm), v, context)
             y = y if self.q_global is None else self.attend_globally(y, x, context)
         else:
-            k, v, positions = self.update_cache(k, v, context, cache)  # (B, K, S, P) twice, (b, S)
-            y = attend(q, k, v, self.score_function, self.mask(context, positions))
+            y = recorded(attend_to_cache, self, q, k, v, context, cache)
+            if y is None:
+                k, v, positions = self.update_cache(k, v, context, cache)  # (B, K, S, P) twice, (b, S)
+                y = attend(q, k, v, self.score_function, self.mask(context, positions))
         return self.merge_heads(self.apply_gate(y, x))
 
     def scale_queries(self, q: Heads, positions: Tensor) -> Heads:
@@ -225,6 +231,29 @@ class Attention(MultiHeadProjection):
         return torch.cat((attend(q[:, :, :g], k, v, self.score_function, mask), y[:, :, g:]), dim=2)
 
 
+def attend_to_cache(
+    recorder: Recorder, attention: Attention, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext,
+    cache: LayerState,
+) -> Heads | None:  # fmt: skip
+    """Record: append to the cache, and attend to its filled places alone, or to the newest in a window."""
+    pattern, score, bias = attention.spec.pattern, attention.score_function, attention.bias(context)
+    if not isinstance(pattern, spec.Full | spec.Window) or not isinstance(bias, Alibi | None) or not attention.causal:
+        return None
+    if not isinstance(cache, KVCache) or attention.spec.keys_follow_length or score.additive is not None:
+        return None
+    is_ring, slopes = isinstance(cache, RingKVCache), None if bias is None else torch.tensor(bias.slopes)
+    if is_ring and (slopes is not None or q.shape[2] > 1):
+        return None
+    k = attention.apply_rope(k, context.positions, context, attention.k_norm)
+    for new, buffer in ((k, cache.keys), (v, cache.values)):
+        native.append(recorder, new, buffer, context.positions)
+    return native.attend(
+        recorder, q, cache.keys, cache.values, score.scale, context.positions, is_ring=is_ring, softcap=score.softcap,
+        window=pattern.size if isinstance(pattern, spec.Window) else 0, sinks=score.sinks,
+        slopes=slopes,
+    )  # fmt: skip
+
+
 def _score_bias(module: nn.Module) -> ScoreBias:
     if isinstance(module, ScoreBias):
         return module
@@ -269,6 +298,8 @@ def attend(
         mask: (b, h, T, S): False, or minus infinity, where a pair is not allowed; other numbers are added.
         causal: T = S and only the causal triangle is allowed; without a mask.
     """
+    if (y := recorded(attend_few, q, k, v, score, mask, causal)) is not None:
+        return y
     k, v = k.to(q.dtype), v.to(q.dtype)  # a state may keep fewer bits
     if score.is_scaled_product and q.shape[2] > 1:
         mask = mask.to(q.dtype) if mask is not None and mask.is_floating_point() else mask
@@ -283,6 +314,16 @@ def attend(
         scores = masked.clamp(min=MASKED)
     weights = nn.functional.dropout(score.softmax(scores), score.dropout).to(q.dtype)
     return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*q.shape[:3], v.shape[3])
+
+
+def attend_few(
+    recorder: Recorder, q: Heads, k: Float[Tensor, "B K S P"], v: Float[Tensor, "B K S Q"], score: ScoreFunction,
+    mask: Tensor | None = None, causal: bool = False,
+) -> Float[Tensor, "B H T Q"] | None:  # fmt: skip
+    """Record attention of few queries under a mask."""
+    if causal or score.additive is not None or k.dtype != v.dtype:
+        return None
+    return native.attend(recorder, q, k, v, score.scale, softcap=score.softcap, sinks=score.sinks, mask=mask)
 
 
 def attend_tiles(

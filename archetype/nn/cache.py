@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from archetype.native.attention import append
+from archetype.native.operation import recorded
 from archetype.nn.context import ForwardContext, Lengths
 
 S = TypeVar("S", bound="LayerState")
@@ -105,20 +107,26 @@ class KVCache(LayerState):
         self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], context: ForwardContext
     ) -> tuple[Float[Tensor, "B K S P"], Float[Tensor, "B K S Q"], Int[Tensor, "b S"]]:
         """Write the new positions; return all keys and values, and the position of each."""
-        rows = torch.arange(keys.shape[0], device=keys.device)[:, None]
-        slots = self.keys.shape[2]
         for buffer, new in ((self.keys, keys), (self.values, values)):
-            written, places = new.transpose(1, 2).to(buffer.dtype), context.positions
-            if context.num_tokens is not None:  # padding beyond the buffer leaves an earlier place as it is
-                inside = (places < slots)[:, :, None, None]
-                places = places % slots
-                written = torch.where(inside, written, buffer[rows, :, places])
-            buffer[rows, :, places] = written
-        return self.keys, self.values, torch.arange(slots, device=keys.device)[None]
+            write_places(buffer, new, context)
+        return self.keys, self.values, torch.arange(self.keys.shape[2], device=keys.device)[None]
 
     def narrow(self, slots: int) -> "KVCache":
         """A view of the first `slots` positions."""
         return KVCache(self.keys[:, :, :slots], self.values[:, :, :slots])
+
+
+def write_places(buffer: Float[Tensor, "B K S P"], new: Float[Tensor, "B K T P"], context: ForwardContext) -> None:
+    """Write each new position into its place of a buffer."""
+    if context.num_tokens is None and recorded(append, new, buffer, context.positions) is not None:
+        return
+    rows, slots = torch.arange(new.shape[0], device=new.device)[:, None], buffer.shape[2]
+    written, places = new.transpose(1, 2).to(buffer.dtype), context.positions
+    if context.num_tokens is not None:  # padding beyond the buffer leaves an earlier place as it is
+        inside = (places < slots)[:, :, None, None]
+        places = places % slots
+        written = torch.where(inside, written, buffer[rows, :, places])
+    buffer[rows, :, places] = written
 
 
 @dataclass

@@ -8,9 +8,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from archetype import spec
+from archetype.native import attention as native
+from archetype.native.operation import recorded
+from archetype.native.recorder import Recorder
 from archetype.nn.attention import attend
 from archetype.nn.cache import KVCache, LayerState
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.linear import Linear
 from archetype.nn.position import Rotary
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.scores import MASKED, ScoreFunction, causal_pairs, present_keys
@@ -36,17 +40,17 @@ class LatentAttention(nn.Module):
         heads, latent = mixer.num_heads, mixer.kv_lora_rank
         match mixer.query:
             case spec.DirectQuery():
-                self.q = nn.Linear(d_model, heads * mixer.head_dim, bias=False)
+                self.q = Linear(d_model, heads * mixer.head_dim, bias=False)
             case spec.LowRankQuery(rank=rank):
-                self.q_down = nn.Linear(d_model, rank, bias=mixer.bias)
+                self.q_down = Linear(d_model, rank, bias=mixer.bias)
                 self.q_norm = build_norm(mixer.norm, rank)
-                self.q_up = nn.Linear(rank, heads * mixer.head_dim, bias=False)
+                self.q_up = Linear(rank, heads * mixer.head_dim, bias=False)
             case _:
                 assert_never(mixer.query)
-        self.kv_down = nn.Linear(d_model, latent + mixer.qk_rope_head_dim, bias=mixer.bias)
+        self.kv_down = Linear(d_model, latent + mixer.qk_rope_head_dim, bias=mixer.bias)
         self.kv_norm = build_norm(mixer.norm, latent)
         self.kv_up = nn.Linear(latent, heads * (mixer.qk_nope_head_dim + mixer.v_head_dim), bias=False)
-        self.o = nn.Linear(heads * mixer.v_head_dim, d_model, bias=mixer.bias)
+        self.o = Linear(heads * mixer.v_head_dim, d_model, bias=mixer.bias)
         self.rotary = Rotary(mixer.position, mixer.sizes)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KVCache:
@@ -57,18 +61,29 @@ class LatentAttention(nn.Module):
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
         queries, latents = self._queries(x, context), self._latents(x, context)
+        y: Tensor | None
         if cache is None:
             complete = self.causal or context.num_tokens is None  # then no mask says more than the direction
-            allowed = None if complete else self._allowed(context, context.shared_positions)
+            y = self.attend(queries, latents, None if complete else self._allowed(context, context.shared_positions))
         else:
             assert isinstance(cache, KVCache)
-            latent, key, positions = cache.append(*latents, context)
-            latents = latent.to(x.dtype), key.to(x.dtype)  # a cache may have fewer bits
-            allowed = self._allowed(context, positions)
-        absorbs = self.spec.absorbs(x.shape[1], latents[0].shape[2])
-        y = (self._absorbed if absorbs else self._plain)(queries, latents, allowed)
+            y = recorded(attend_to_latents, self, queries, latents, context, cache)
+            y = self.attend_to_cache(queries, latents, context, cache) if y is None else y
         z: Tensor = self.o(y.transpose(1, 2).flatten(2))
         return z
+
+    def attend(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
+        """Attend in the cheaper of the two forms."""
+        absorbs = self.spec.absorbs(queries[0].shape[2], latents[0].shape[2])
+        return (self._absorbed if absorbs else self._plain)(queries, latents, allowed)
+
+    def attend_to_cache(
+        self, queries: Queries, latents: Latents, context: ForwardContext, cache: KVCache
+    ) -> Float[Tensor, "B H T Q"]:
+        """Append the latents to the cache, and attend to all that it holds."""
+        latent, key, positions = cache.append(*latents, context)
+        dtype = queries[0].dtype  # a cache may have fewer bits
+        return self.attend(queries, (latent.to(dtype), key.to(dtype)), self._allowed(context, positions))
 
     def _queries(self, x: Vectors, context: ForwardContext) -> Queries:
         direct = isinstance(self.spec.query, spec.DirectQuery)
@@ -98,18 +113,17 @@ class LatentAttention(nn.Module):
         # torch's kernel for CPU wants keys as wide as values; without it all weights would be kept
         wide = max(self.spec.head_dim, self.spec.v_head_dim)
         q, k, v = (_widened(part, wide) for part in (torch.cat(queries, dim=-1), key, value))
-        score, causal = ScoreFunction(self._scale, dropout=self._dropout), self.causal and allowed is None
+        score, causal = ScoreFunction(self.scale, dropout=self._dropout), self.causal and allowed is None
         return attend(q, k, v, score, allowed, causal)[..., : self.spec.v_head_dim]
 
     def _absorbed(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
         """The latents are keys and values of one head, which all heads of queries share."""
         plain, turned = queries
         (latent, shared), (batch, heads, length, _) = (part[:, 0] for part in latents), plain.shape
-        up = self.kv_up.weight.view(heads, -1, latent.shape[-1])
-        key_up, value_up = up.split((self.spec.qk_nope_head_dim, self.spec.v_head_dim), dim=1)
+        key_up, value_up = self.expansions
         queries_of_latents = torch.einsum("bhtp,hpc->bhtc", plain, key_up).flatten(1, 2)  # (B, H T, C)
         scores = queries_of_latents @ latent.transpose(1, 2) + turned.flatten(1, 2) @ shared.transpose(1, 2)
-        scores = self._scale * scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = self.scale * scores.to(torch.promote_types(scores.dtype, torch.float32))
         scores = scores.unflatten(1, (heads, length))
         if allowed is None and self.causal:
             allowed = scores.new_ones(scores.shape[2:], dtype=torch.bool).tril()
@@ -120,12 +134,36 @@ class LatentAttention(nn.Module):
         return torch.einsum("bhtc,hqc->bhtq", mixed, value_up)
 
     @property
-    def _scale(self) -> float:
+    def expansions(self) -> tuple[Float[Tensor, "H P C"], Float[Tensor, "H Q C"]]:
+        """The matrices that expand a latent to each head's key and value."""
+        up = self.kv_up.weight.view(self.spec.num_heads, -1, self.spec.kv_lora_rank)
+        key_up, value_up = up.split((self.spec.qk_nope_head_dim, self.spec.v_head_dim), dim=1)
+        return key_up, value_up
+
+    @property
+    def scale(self) -> float:
+        """The factor of the scores."""
         return self.spec.scale or 1 / math.sqrt(self.spec.head_dim)
 
     @property
     def _dropout(self) -> float:
         return self.spec.dropout if self.training else 0.0
+
+
+def attend_to_latents(
+    recorder: Recorder, attention: LatentAttention, queries: Queries, latents: Latents, context: ForwardContext,
+    cache: KVCache,
+) -> Float[Tensor, "B H T Q"] | None:  # fmt: skip
+    """Record the absorbed form, over the filled places."""
+    if not attention.causal or latents[0].shape[2] > 1:
+        return None
+    for new, buffer in zip(latents, (cache.keys, cache.values), strict=True):
+        native.append(recorder, new, buffer, context.positions)
+    (plain, turned), (key_up, value_up) = queries, attention.expansions
+    q = torch.einsum("bhtp,hpc->bhtc", plain, key_up)
+    rotated = turned, cache.values
+    mixed = native.attend(recorder, q, cache.keys, cache.keys, attention.scale, context.positions, second=rotated)
+    return None if mixed is None else torch.einsum("bhtc,hqc->bhtq", mixed, value_up)
 
 
 def _widened(x: Float[Tensor, "*dims P"], features: int) -> Float[Tensor, "*dims Q"]:

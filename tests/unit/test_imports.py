@@ -18,8 +18,9 @@ MODULES = {
 }
 # Each may import what stands before it, and nothing else but itself.
 LAYERS = (
-    "errors", "shapes", "table", "io", "spec", "patterns", "nn", "models", "cost", "families", "tokenizers", "convert",
-    "runs", "data", "training", "generate", "language_model", "measured_cost", "extension", "loading", "bench", "api",
+    "errors", "shapes", "table", "io", "spec", "patterns", "native", "nn", "models", "cost", "families", "tokenizers",
+    "convert", "runs", "data", "training", "generate", "language_model", "measured_cost", "extension", "loading",
+    "bench", "api", "cli",
     "cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"

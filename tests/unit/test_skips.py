@@ -7,6 +7,8 @@ TESTS = Path(__file__).parent.parent
 
 CALLS = {f"pytest.{name}" for name in ("skip", "importorskip", "xfail", "mark.skip", "mark.skipif", "mark.xfail")}
 SKIPS = {
+    ("helpers/kernels.py", "no C++ compiler"),
+    ("helpers/kernels.py", "this processor cannot run "),
     ("conftest.py", "needs ../shared/data (real weights and texts, kept beside the checkout)"),
     ("unit/training/test_allocation.py", "needs glibc, the C library that can be told so"),
     ("parity/conftest.py", "needs llama-cpp-python (compiles for ten minutes; pip install llama-cpp-python)"),

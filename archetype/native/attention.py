@@ -1,0 +1,106 @@
+"""Attention over a cache, and the cache's new positions, as native operations."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from archetype.native.translations import FLOATS, TYPES
+
+if TYPE_CHECKING:
+    from archetype.native.recorder import Recorder
+
+MAX_QUERIES = 64  # of all rows, above which torch's own is faster
+
+
+def append(recorder: "Recorder", new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
+    """Emit the writing of new keys or values, (B, K, T, P), into the places of a buffer, (B, K, S, P).
+
+    A place is a position modulo S. Returns the buffer; None for types that the kernel does not know.
+    """
+    if new.dtype not in FLOATS or buffer.dtype not in FLOATS or new.stride(-1) != 1 or buffer.stride(-1) != 1:
+        return None
+    batch, heads, length, features = new.shape
+    rows = positions.stride(0) if positions.shape[0] > 1 else 0  # one row of positions may stand for all
+    strides = [*new.stride()[:3], *buffer.stride()[:3], rows, positions.stride(1)]
+    integers = [batch, heads, length, features, buffer.shape[2], *strides, TYPES[new.dtype], TYPES[buffer.dtype]]
+    recorder.emit("append", [buffer], [new, buffer, positions], integers, serial=True)
+    return buffer
+
+
+def attend(
+    recorder: "Recorder",
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    positions: Tensor | None = None,
+    window: int = 0,
+    is_ring: bool = False,
+    softcap: float | None = None,
+    slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    mask: Tensor | None = None,
+    second: tuple[Tensor, Tensor] | None = None,
+) -> Tensor | None:
+    """Emit softmax(scale q k^T) v for few queries; None for types or layouts that the kernel does not know.
+
+    Args:
+        recorder: by which.
+        q: queries, (B, H, T, P).
+        keys: (B, K, S, P).
+        values: (B, K, S, Q).
+        scale: factor of the scores.
+        positions: of the queries, (b, T): places up to them are read; None: all S.
+        window: how many places back are read; 0: all.
+        is_ring: the buffers are rings, whose places all hold positions within the window.
+        softcap: c of c tanh(score / c).
+        slopes: (H,), by which scores fall with the distance.
+        sinks: (H,), logits that take a share of the weights.
+        mask: (b, h, T, S): False where a pair is not allowed, or numbers that are added.
+        second: further queries and keys whose products are added to the scores.
+    """
+    batch, heads, length, features = q.shape
+    caches = [keys, values, *([] if second is None else [second[1]])]
+    floats = [tensor for tensor in (slopes, sinks) if tensor is not None]
+    others = [*caches, q, *([] if second is None else [second[0]]), *floats]
+    if batch * length > MAX_QUERIES or q.dtype not in FLOATS or any(cache.dtype != keys.dtype for cache in caches):
+        return None
+    if (
+        keys.dtype not in FLOATS
+        or any(tensor.stride(-1) != 1 for tensor in others)
+        or any(t.dtype != torch.float32 for t in floats)
+    ):
+        return None
+    if mask is not None and mask.dtype not in TYPES:
+        return None
+    y = torch.empty(batch, heads, length, values.shape[3], dtype=q.dtype)
+    q2, keys2 = second or (None, None)
+    where = [0, 0] if positions is None else [positions.stride(0) if positions.shape[0] > 1 else 0, positions.stride(1)]
+    masks = [0] * 4
+    if mask is not None:
+        masks = list(
+            mask.expand(
+                *(max(sizes) for sizes in zip(mask.shape, (batch, heads, length, keys.shape[2]), strict=True))
+            ).stride()
+        )
+    strides = [_strides(q), _strides(q2), _strides(keys), _strides(keys2), _strides(values), where, _strides(y), masks]
+    types = [TYPES[(q if tensor is None else tensor).dtype] for tensor in (q, keys, y, mask)]
+    sizes = [
+        batch,
+        heads,
+        keys.shape[1],
+        length,
+        keys.shape[2],
+        features,
+        values.shape[3],
+        0 if q2 is None else q2.shape[3],
+    ]
+    integers = [*sizes, *(stride for group in strides for stride in group), *types, window, is_ring, 0]
+    pointers = [q, keys, values, positions, y, slopes, sinks, mask, q2, keys2]
+    recorder.emit("attend", [y], pointers, integers, [scale, softcap or 0.0])
+    return y
+
+
+def _strides(tensor: Tensor | None) -> tuple[int, ...]:
+    return (0, 0, 0) if tensor is None else tensor.stride()[:3]

@@ -1,0 +1,297 @@
+"""One decoding step recorded as a list of native operations, and replayed without torch.
+
+While a step runs under a `Recorder`, every operation that torch dispatches is seen: views cost nothing, operations that
+the kernels know become entries of the list, all others are called again at each replay. All tensors of the step stay
+where they are, so a replay reads what changes (token ids, lengths, caches) through the same addresses. What depends on
+weights and constants alone is computed once. A step that asks for a number on the host, or whose shapes depend on
+numbers, cannot be recorded.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from archetype.native.compiler import INTEGERS, NUMBERS, POINTERS, Entry, Library
+from archetype.native.operation import set_recording
+from archetype.native.translations import translation_of
+
+OPERATIONS = (
+    "product",
+    "batched_product",
+    "attend",
+    "append",
+    "pointwise",
+    "rows",
+    "embedding",
+    "quantized_embedding",
+    "topk",
+    "gather",
+)
+HOST_READS = (torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.numpy, torch.Tensor.__bool__, torch.Tensor.__int__)
+UNREPEATABLE = {
+    torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
+}  # fmt: skip
+aten = torch.ops.aten
+IGNORED = {aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.detach_.default}
+
+
+class NotRecordable(Exception):
+    """A step that cannot be replayed, with the operation that is the cause."""
+
+
+@dataclass
+class NativeCall:
+    """An entry of the list, with the tensors that it reads and writes."""
+
+    entry: Entry
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+
+
+@dataclass
+class TorchCall:
+    """An operation of torch, called again at each replay; results go where those of the recording stand."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[Tensor, ...]
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+
+    def __call__(self) -> None:
+        results = [
+            result for result in tree_leaves(self.function(*self.args, **self.kwargs)) if isinstance(result, Tensor)
+        ]
+        for output, result in zip(self.outputs, results, strict=True):
+            if output.data_ptr() != result.data_ptr():
+                output.copy_(result)
+
+
+Call = NativeCall | TorchCall
+
+
+@dataclass
+class Replay:
+    """A recorded step: calling it computes the step anew, in place."""
+
+    library: Library
+    segments: list["ctypes.Array[Entry] | TorchCall"]
+    tensors: list[Any] = field(repr=False)  # that must stay where they are
+
+    @torch.inference_mode()
+    def __call__(self, threads: int) -> None:
+        """Compute the step.
+
+        Args:
+            threads: by which.
+        """
+        for segment in self.segments:
+            if isinstance(segment, TorchCall):
+                segment()
+            else:
+                self.library.run(segment, len(segment), threads)
+
+
+class _HostReads(TorchFunctionMode):
+    """Refuses to give numbers to the host, some of which torch reads without dispatching anything."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in HOST_READS:
+            raise NotRecordable(f"{function.__name__} on the host")
+        return function(*args, **(kwargs or {}))
+
+
+class Recorder(TorchDispatchMode):
+    """Records the operations of the code that runs within it.
+
+    Args:
+        library: the compiled kernels.
+        inputs: the tensors whose contents change between replays.
+        threads: by which the recorded step itself is computed.
+    """
+
+    def __init__(self, library: Library, inputs: Sequence[Tensor], threads: int = 1) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.library, self.threads = library, threads
+        self.calls: list[Call] = []
+        self.tensors: list[Any] = [*inputs]
+        self._changing = {_memory(tensor) for tensor in inputs}
+        self._host_reads = _HostReads()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would load its compiler, for seconds, only to keep it away from here."""
+        return False
+
+    def __enter__(self) -> "Recorder":
+        set_recording(self)
+        self._host_reads.__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._host_reads.__exit__(*error)  # type: ignore[no-untyped-call]
+        set_recording(None)
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if (translation := translation_of(function)) is not None:
+            result = translation(self, function, *args, **kwargs)
+            if result is not None:
+                return result
+        if function._can_decompose():
+            super().__enter__()  # type: ignore[no-untyped-call]
+            try:
+                return function.decompose(*args, **kwargs)
+            finally:
+                super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        return self._torch_call(function, args, kwargs)
+
+    def _torch_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if UNREPEATABLE & set(function.tags):
+            raise NotRecordable(str(function))
+        result = function(*args, **kwargs)
+        outputs = tuple(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        reads = tuple(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
+        self.tensors.extend(outputs)
+        read_memory = {_memory(tensor) for tensor in reads}
+        if function in IGNORED:
+            return result
+        if function._schema.is_mutable:
+            self.calls.append(TorchCall(function, args, kwargs, (), reads, outputs))
+        elif any(_memory(output) not in read_memory for output in outputs):
+            self.calls.append(TorchCall(function, args, kwargs, outputs, reads, outputs))
+        return result
+
+    def emit(
+        self,
+        operation: str,
+        writes: Sequence[Tensor],
+        pointers: Sequence[Tensor | None],
+        integers: Sequence[int],
+        numbers: Sequence[float] = (),
+        serial: bool = False,
+    ) -> None:
+        """Compute a native operation, and add it to the list.
+
+        Args:
+            operation: its name.
+            writes: the tensors that it changes; of `pointers`, all others are read.
+            pointers: the memory that it works on.
+            integers: sizes, strides and types, as the kernel's own comment lists them.
+            numbers: as there.
+            serial: whether one thread computes it.
+        """
+        if not any(tensor.numel() for tensor in writes):
+            return
+        entry = entry_of(operation, pointers, integers, numbers, serial)
+        reads = tuple(tensor for tensor in pointers if tensor is not None)
+        self.calls.append(NativeCall(entry, reads, tuple(writes)))
+        self.tensors.extend(reads)
+        self.library.run((Entry * 1)(entry), 1, self.threads)
+
+    def finish(self, outputs: Sequence[Tensor]) -> Replay:
+        """What was recorded, without what no output and no input needs, and without what never changes."""
+        calls = self._needed(self._changing_calls(), outputs)
+        segments: list[ctypes.Array[Entry] | TorchCall] = []
+        native: list[NativeCall] = []
+        for call in calls:
+            if isinstance(call, NativeCall):
+                native.append(call)
+                continue
+            if native:
+                segments.append(_scheduled(native))
+            native = []
+            segments.append(call)
+        if native:
+            segments.append(_scheduled(native))
+        return Replay(self.library, segments, self.tensors)
+
+    def _changing_calls(self) -> list[Call]:
+        """The calls that read what changes, or write to it; constants that a call writes to change as well."""
+        changing = set(self._changing)
+        for call in self.calls:  # a constant that is changed in place must be made anew
+            if isinstance(call, TorchCall) and call.function._schema.is_mutable:
+                changing |= {_memory(tensor) for tensor in call.writes}
+        calls = []
+        for call in self.calls:
+            written = {_memory(tensor) for tensor in call.writes}
+            if changing & ({_memory(tensor) for tensor in call.reads} | written):
+                changing |= written
+                calls.append(call)
+        return calls
+
+    def _needed(self, calls: list[Call], outputs: Sequence[Tensor]) -> list[Call]:
+        needed = {_memory(tensor) for tensor in outputs} | self._changing
+        result = []
+        for call in reversed(calls):
+            if needed & {_memory(tensor) for tensor in call.writes}:
+                needed |= {_memory(tensor) for tensor in call.reads}
+                result.append(call)
+        return result[::-1]
+
+
+def entry_of(
+    operation: str, pointers: Sequence[Tensor | None], integers: Sequence[int], numbers: Sequence[float], serial: bool
+) -> Entry:
+    """An operation as the kernels read it."""
+    addresses = [None if tensor is None else tensor.data_ptr() for tensor in pointers]
+    return Entry(
+        OPERATIONS.index(operation), serial, False, 0,
+        (ctypes.c_void_p * POINTERS)(*addresses),
+        (ctypes.c_int64 * INTEGERS)(*map(int, integers)),
+        (ctypes.c_double * NUMBERS)(*numbers),
+    )  # fmt: skip
+
+
+class Immediate:
+    """Computes native operations at once and keeps nothing: for what is no decoding step."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+
+    def emit(
+        self, operation: str, writes: Sequence[Tensor], pointers: Sequence[Tensor | None], integers: Sequence[int],
+        numbers: Sequence[float] = (), serial: bool = False,
+    ) -> None:  # fmt: skip
+        """Compute a native operation; the arguments are those of `Recorder.emit`."""
+        if any(tensor.numel() for tensor in writes):
+            entry = entry_of(operation, pointers, integers, numbers, serial)
+            self.library.run((Entry * 1)(entry), 1, torch.get_num_threads())
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() or id(tensor)
+
+
+def _scheduled(calls: list[NativeCall]) -> "ctypes.Array[Entry]":
+    """The entries as one list, with a barrier before what would meet the work of threads that may not have finished.
+
+    Serial entries follow each other in one thread; among themselves they need no barrier.
+    """
+    entries = (Entry * len(calls))()
+    read: dict[bool, set[int]] = {
+        False: set(),
+        True: set(),
+    }  # since the last barrier, by entries that are serial or not
+    written: dict[bool, set[int]] = {False: set(), True: set()}
+    for place, call in enumerate(calls):
+        serial = bool(call.entry.serial)
+        reads, writes = ({_memory(tensor) for tensor in tensors} for tensors in (call.reads, call.writes))
+        others = (False,) if serial else (False, True)
+        call.entry.barrier = any(written[kind] & (reads | writes) or read[kind] & writes for kind in others)
+        if call.entry.barrier:
+            read, written = {False: set(), True: set()}, {False: set(), True: set()}
+        read[serial] |= reads
+        written[serial] |= writes
+        entries[place] = call.entry
+    return entries

@@ -1,0 +1,165 @@
+// Vectors of the machine's own width, in the compiler's generic vectors; instructions by name only where it has none.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+constexpr int W = 16;  // lanes of 32 bits
+#elif defined(__AVX2__)
+constexpr int W = 8;
+#else
+constexpr int W = 4;
+#endif
+
+typedef float floats __attribute__((vector_size(4 * W)));
+typedef int32_t ints __attribute__((vector_size(4 * W)));
+typedef uint32_t words __attribute__((vector_size(4 * W)));
+typedef uint16_t bfloat16;
+typedef uint16_t half;
+
+static inline floats splat(float x) { return x - floats{}; }
+static inline ints splat(int32_t x) { return x - ints{}; }
+
+static inline floats load(const float* p) {
+    floats v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline floats load(const bfloat16* p) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+    return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
+#elif defined(__AVX2__)
+    return (floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
+#else
+    words v;
+    for (int i = 0; i < W; i++) v[i] = (uint32_t)p[i] << 16;
+    return (floats)v;
+#endif
+}
+
+static inline float to_float(float x) { return x; }
+
+static inline float to_float(bfloat16 x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, 4);
+    return y;
+}
+
+static inline bfloat16 to_bfloat16(float x) {  // to the nearest, ties to even
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if (x != x) return 0x7fc0;
+    return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
+
+static inline float half_to_float(half x) {
+    uint32_t sign = (uint32_t)(x & 0x8000) << 16, magnitude = x & 0x7fff;
+    float y;
+    if (magnitude < 0x400) {  // zero and subnormal numbers
+        y = magnitude * 5.9604644775390625e-8f;
+        return sign ? -y : y;
+    }
+    uint32_t bits = sign | ((magnitude << 13) + (magnitude >= 0x7c00 ? 0x70000000u : 0x38000000u));
+    memcpy(&y, &bits, 4);
+    return y;
+}
+
+static inline floats load_half(const half* p) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+    return (floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+#elif defined(__AVX2__) && defined(__F16C__)
+    return (floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+#else
+    floats v;
+    for (int i = 0; i < W; i++) v[i] = half_to_float(p[i]);
+    return v;
+#endif
+}
+
+// The first n lanes; zeros behind.
+template <class T> static inline floats load_part(const T* p, long n) {
+    T lanes[W] = {};
+    memcpy(lanes, p, n * sizeof(T));
+    return load(lanes);
+}
+
+static inline void store(float* p, floats v) { memcpy(p, &v, sizeof v); }
+
+// a b + c, rounded once wherever the processor can: never once in one place and twice in another.
+static inline floats multiply_add(floats a, floats b, floats c) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+    return (floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return (floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__ARM_NEON)
+    return (floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
+static inline float sum(floats v) {  // of both halves, and so on
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+    return _mm512_reduce_add_ps((__m512)v);
+#elif defined(__AVX2__)
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_shuffle_ps(half, half, 1)));
+#else
+    return (v[0] + v[2]) + (v[1] + v[3]);
+#endif
+}
+
+// sum[lane] + low(a) low(b) + high(a) high(b), of the signed 16-bit halves of each lane.
+static inline ints multiply_pairs(ints sum, ints a, ints b) {
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+    return (ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#elif defined(__AVX512F__) && defined(__AVX512BW__)
+    return sum + (ints)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVXVNNI__)
+    return (ints)_mm256_dpwssd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b);
+#elif defined(__AVX2__)
+    return sum + (ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+    return sum + (ints)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#else
+    return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+static inline floats choose(ints mask, floats yes, floats no) { return (floats)((mask & (ints)yes) | (~mask & (ints)no)); }
+
+static inline floats exp(floats x) {  // 2^n (1 + r + r^2/2 + ...), |r| <= ln(2) / 2; relative error below 2e-7
+    const floats low = splat(-104.0f), high = splat(88.72283f), rounding = splat(12582912.0f);  // 1.5 * 2^23
+    floats z = choose(x < low, low, choose(x > high, high, x));
+    floats shifted = z * 1.44269504f + rounding, n = shifted - rounding;
+    floats r = z - n * 0.693359375f + n * 2.12194440e-4f;
+    floats p = splat(1.0f / 5040);
+    p = p * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    ints exponent = (ints)shifted - 0x4b400000, first = exponent >> 1, second = exponent - first;  // 2^128 is no number
+    floats y = p * (floats)((first + 127) << 23) * (floats)((second + 127) << 23);
+    return choose(x > high, splat(INFINITY), choose(x != x, x, y));
+}
+
+static inline floats sigmoid(floats x) { return 1.0f / (1.0f + exp(-x)); }
+
+static inline floats tanh(floats x) {
+    floats square = x * x;
+    floats small = x * (1.0f + square * (-0.33333333f + square * (0.13333333f + square * (-0.053968254f + square * 0.021869489f))));
+    floats large = 1.0f - 2.0f / (1.0f + exp(2.0f * x));
+    return choose(square < splat(0.0625f), small, large);
+}

@@ -1,0 +1,22 @@
+"""Libraries of native kernels, for each set of instructions that this machine can run."""
+
+import platform
+from functools import cache
+
+import pytest
+
+from archetype.native.compiler import MACHINE, Library, compiled, library, processor
+
+# by name: the flags, and what the processor must have; the plainest shows that no kernel leans on wide vectors
+INSTRUCTIONS = {"native": (MACHINE, ""), "x86-64": ("-march=x86-64", "sse2"), "x86-64-v3": ("-march=x86-64-v3", "avx2")}
+
+
+@cache
+def kernels(name: str) -> Library:
+    """The kernels for a set of instructions; a test is skipped where they cannot be compiled or run."""
+    flags, needed = INSTRUCTIONS[name]
+    if library() is None:
+        pytest.skip("no C++ compiler")
+    if name != "native" and (platform.machine() != "x86_64" or needed not in processor()):
+        pytest.skip(f"this processor cannot run {name}")
+    return Library(compiled((flags,)))

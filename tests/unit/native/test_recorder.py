@@ -1,0 +1,99 @@
+"""What a recorder sees, leaves out, leaves to torch and refuses."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from archetype.native.operation import recorded, recording
+from archetype.native.recorder import NotRecordable, Recorder, TorchCall
+from archetype.native.translations import pointwise
+from tests.helpers.cases import case
+from tests.helpers.kernels import kernels
+
+
+def test_what_needs_the_host_or_chance_is_refused() -> None:
+    refused: dict[str, Callable[[Tensor], object]] = {
+        "item": lambda x: x.sum().item(), "tolist": lambda x: x.tolist(), "bool": lambda x: bool(x.sum() > 0),
+        "int": lambda x: int(x.sum()), "numpy": lambda x: x.numpy(), "nonzero": lambda x: x.nonzero(),
+        "unique": lambda x: x.unique(), "mask": lambda x: x[x > 0], "bernoulli": lambda x: torch.bernoulli(x.abs()),
+    }  # fmt: skip
+    for name, function in refused.items():
+        x = torch.ones(3)
+        with case(name), torch.inference_mode(), pytest.raises(NotRecordable), Recorder(kernels("native"), [x]):
+            function(x)
+        assert recording() is None
+
+
+def test_operations_without_a_kernel_are_called_again() -> None:
+    x = torch.tensor([[3.0, 1.0, 2.0]])
+    with torch.inference_mode(), Recorder(kernels("native"), [x]) as recorder:
+        values, order = (x * 2).sort(-1)
+        y = values + order
+    replay = recorder.finish([y])
+    assert [type(segment) is TorchCall for segment in replay.segments] == [False, True, False]
+    x.copy_(torch.tensor([[1.0, 5.0, 4.0]]))
+    replay(2)
+    assert y.tolist() == [[2.0, 10.0, 11.0]]
+
+
+def test_constants_are_computed_once_and_what_nobody_reads_never() -> None:
+    x, w = torch.ones(4), torch.arange(4.0)
+    with torch.inference_mode(), Recorder(kernels("native"), [x]) as recorder:
+        factor = (w + 1).exp()
+        x.cos()
+        y = x * factor
+    replay = recorder.finish([y])
+    assert [len(segment) for segment in replay.segments if not isinstance(segment, TorchCall)] == [1]
+    assert len(recorder.calls) == 4
+
+
+def test_inputs_that_a_step_changes_go_on_from_there() -> None:
+    total, x = torch.zeros(3), torch.ones(3)
+    with torch.inference_mode(), Recorder(kernels("native"), [total, x]) as recorder:
+        total.copy_(total + x)
+    replay = recorder.finish([total])
+    for _ in range(4):
+        replay(2)
+    assert total.tolist() == [5.0] * 3
+
+
+def test_a_native_form_that_does_not_fit_leaves_the_plain_body() -> None:
+    def add_one(recorder: Recorder, x: Tensor) -> Tensor | None:
+        return pointwise(recorder, "add", torch.empty_like(x), x, 1.0) if x.dim() == 1 else None
+
+    assert recorded(add_one, torch.ones(1)) is None  # nothing is being recorded
+    x = torch.ones(2, 1)
+    with torch.inference_mode(), Recorder(kernels("native"), [x]) as recorder:
+        assert recorded(add_one, x) is None
+        y = recorded(add_one, x[0])
+    assert y is not None and len(recorder.calls) == 1 and y.tolist() == [2.0]
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from("+*@")), min_size=1, max_size=12),
+    st.integers(2, 4),
+)
+def test_threads_meet_wherever_one_needs_what_another_writes(steps: list[tuple[int, int, str]], threads: int) -> None:
+    """Products that all threads share, and sums of one thread, in any order of reading: as one thread computes them."""
+    generator = torch.Generator().manual_seed(len(steps))
+    x = torch.randn(2, 160, generator=generator)
+    weights = [torch.randn(160, 160, generator=generator) / 13 for _ in range(3)]
+    values = [x]
+    with torch.inference_mode(), Recorder(kernels("native"), [x]) as recorder:
+        for first, second, kind in steps:
+            a, b = values[first % len(values)], values[second % len(values)]
+            result = (
+                a + b if kind == "+" else a * b if kind == "*" else torch.nn.functional.linear(a, weights[second % 3])
+            )
+            values.append(result.clamp(-9, 9))
+    replay = recorder.finish(values[1:])
+    replay(1)
+    alone = [value.clone() for value in values]
+    for _ in range(5):
+        replay(threads)
+        assert all(torch.equal(one, other) for one, other in zip(alone, values, strict=True))
