@@ -111,6 +111,7 @@ def load(
     device: str | torch.device = "cpu",
     allow_pickle: bool = False,
     overrides: Sequence[str] = (),
+    weights: str | None = None,
 ) -> LanguageModel:
     """Load a model with its tokenizer.
 
@@ -122,6 +123,7 @@ def load(
         allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.
         overrides: assignments path=value, as `archetype set` takes them, to the specification that a Hugging Face
             folder describes; they settle what was assumed of a family that is not registered.
+        weights: "int8" or "int4" for matrices of 8 or 4 bits in groups of 32, about a quarter or an eighth of float32.
 
     Raises:
         ArchetypeError: names the file and what is wrong with it.
@@ -132,7 +134,7 @@ def load(
     from archetype.io.tensors import dtype_of
     from archetype.loading import load
 
-    return load(folder, dtype_of(dtype), device, allow_pickle, overrides)
+    return load(folder, dtype_of(dtype), device, allow_pickle, overrides, weights)
 
 
 def tokenizer(folder: str | Path) -> Tokenizer:

@@ -17,6 +17,7 @@ from archetype.io import atomic
 from archetype.io.tensors import dtype_of, save
 from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram, VisionEncoder
 from archetype.nn.device import resolve_device
+from archetype.nn.quantized import bits_of, quantize_model
 from archetype.runs.directory import Run, write_run_spec, write_weights
 from archetype.runs.origin import write_origin
 from archetype.spec import ModelSpec
@@ -214,6 +215,18 @@ class LanguageModel:
             dtype: such as "bfloat16" or torch.bfloat16 (default: as it is).
         """
         self.model.to(device=None if device is None else resolve_device(device), dtype=dtype_of(dtype))
+        return self
+
+    def quantize(self, weights: str) -> "LanguageModel":
+        """Give the model matrices of few bits in place of its own; returns this language model.
+
+        Args:
+            weights: "int8" or "int4", in groups of 32 numbers that share a scale.
+
+        Raises:
+            SpecError: there is no such type, or the matrices have few bits already.
+        """
+        quantize_model(self.model, bits_of(weights))
         return self
 
     def save(self, folder: str | Path) -> None:

@@ -29,6 +29,7 @@ from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
 from archetype.models import CausalModel, EncoderDecoder, build
 from archetype.nn.device import resolve_device
+from archetype.nn.quantized import bits_of, is_quantized
 from archetype.runs.directory import Run, read_run_model
 from archetype.runs.origin import read_origin
 from archetype.spec import VisionEncoder
@@ -48,6 +49,7 @@ def load(
     device: str | torch.device = "cpu",
     allow_pickle: bool = False,
     overrides: Sequence[str] = (),
+    weights: str | None = None,
 ) -> LanguageModel:
     """Load the model and tokenizer of a run directory or a Hugging Face folder, or one of huggingface.co.
 
@@ -57,6 +59,7 @@ def load(
         device: where the weights go.
         allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.
         overrides: assignments path=value to the specification that a Hugging Face folder describes.
+        weights: int8 or int4 for matrices of 8 or 4 bits (default: as stored).
 
     Raises:
         ArchetypeError: names the file and what is wrong with it.
@@ -64,6 +67,8 @@ def load(
     Warns:
         UnknownFamily: the family is not registered; the message says what was inferred, and from what.
     """
+    if weights is not None:
+        bits_of(weights)  # refused before anything is read
     folder, device = hub.local(Path(folder), allow_pickle), resolve_device(device)
     if Run(folder).exists:
         if overrides:
@@ -77,6 +82,8 @@ def load(
         raise CheckpointError(str(folder), cause, "check the path")
     else:
         lm = _load_hf(folder, dtype, device, allow_pickle, overrides)
+    if weights is not None:
+        lm.quantize(weights)
     log.info("loaded %s: %r", folder, lm)
     return lm
 
@@ -138,6 +145,9 @@ def export(
     if family is not None and family not in published():
         raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(published())}")
     chosen = published()[family] if family else _own_family(lm, format) or family_for(lm.spec)
+    if is_quantized(lm.model):
+        cause = "its matrices have 8 or 4 bits, which the format does not hold"
+        raise CheckpointError("model", cause, "export the model that it was made from")
     chosen.format.config_for(lm.spec)  # refuses before anything is written
     left_out = lm.left_out if chosen is lm.family else {}
     special = _special_ids(lm)

@@ -18,6 +18,7 @@ from archetype.errors import SpecError
 from archetype.io.tensors import dtype_of
 from archetype.language_model import LanguageModel
 from archetype.loading import build_untrained, load, names_weights
+from archetype.nn.quantized import bits_of
 
 TimedPhase = Phase | Literal["train"]
 NUM_TOKENS = 32  # of the first row's text that are printed
@@ -45,14 +46,16 @@ def open_model(source: str, job: str, dtype: str | None, weights: str | None, de
         source: a preset, a file, a folder, or a name of huggingface.co.
         job: training holds float32 weights, whatever it computes in.
         dtype: type of the weights (absent: as stored; float32 of a preset).
-        weights: type that matrices are stored in, where it differs from `dtype`.
+        weights: int8 or int4, which the matrices become once peers have their own.
         device: where the model goes.
 
     Raises:
         SpecError: the weights cannot be stored in this type.
     """
-    if weights is not None:  # becomes an argument of `load` and of `build_untrained`
-        raise SpecError("--weights", f"{weights} is not possible", "use --dtype float32, bfloat16 or float16 alone")
+    if weights is not None:
+        bits_of(weights)
+        if job == "train":
+            raise SpecError("--weights", "of few bits cannot be trained", "leave it out")
     stored = dtype_of("float32" if job == "train" else dtype)
     return load(source, stored, device) if names_weights(source) else build_untrained(source, dtype=stored).to(device)
 

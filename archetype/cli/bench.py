@@ -21,7 +21,9 @@ def bench(
     ],
     model: Exported,
     dtype: Annotated[str | None, DTYPE] = None,
-    weights: Annotated[str | None, typer.Option(help="Type that weights are stored in.  [default: that type]")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="int8 or int4: matrices of 8 or 4 bits.  [default: of that type]")
+    ] = None,
     batch: Annotated[int | None, BATCH] = None,
     prompt: Annotated[int | None, PROMPT] = None,
     new: Annotated[int | None, NEW] = None,
@@ -60,6 +62,8 @@ def bench(
         dtype = dtype or str(lm.model.dtype).removeprefix("torch.")
         python = (peer_python or sys.executable) if peer else None
         with opened(lm, workload, dtype, weights, torch.get_num_threads(), python) as (peers, left_out):
+            if weights is not None:
+                lm.quantize(weights)
             measured = measure(lm, workload, dtype, weights, repeat, peers)
     rows, prompt, new = workload.sizes
     settings = {"job": job, "model": model, "dtype": dtype, "weights": weights or dtype, "batch": rows,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from archetype.cli.options import Exported, Json, Model, Output, Overrides, StoredDtype
+from archetype.cli.options import Exported, Json, Model, Output, Overrides, StoredDtype, Weights
 from archetype.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ def import_(
     model: Model,
     to: Output,
     dtype: StoredDtype = None,
+    weights: Weights = None,
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Also read pytorch_model.bin, tensors only.")
     ] = False,
@@ -25,7 +26,7 @@ def import_(
     from archetype.io.tensors import dtype_of
     from archetype.loading import load
 
-    load(model, dtype_of(dtype), allow_pickle=allow_pickle, overrides=overrides or ()).save(to)
+    load(model, dtype_of(dtype), allow_pickle=allow_pickle, overrides=overrides or (), weights=weights).save(to)
     print(f"wrote {to}")
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from archetype.cli.options import Device, Dtype, Json, Model
+from archetype.cli.options import Device, Dtype, Json, Model, Weights
 from archetype.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def generate(
     ] = None,
     slots: Annotated[int, typer.Option(min=1, help="With --input: prompts that are decoded together.")] = 32,
     dtype: Dtype = None,
+    weights: Weights = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -80,12 +81,12 @@ def generate(
         from archetype.cli.prompt_file import read_prompts
 
         lines = read_prompts(input)  # wrong lines are refused before a large model is read
-        lm = load(model, dtype, device)
+        lm = load(model, dtype, device, weights=weights)
         engine = Engine(lm, slots, draft=None if draft is None else load(draft, dtype, device), lookup=lookup)
         _generate_file(lm, engine, lines, output, settings, as_json)
         return
     texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
-    lm = load(model, dtype, device)
+    lm = load(model, dtype, device, weights=weights)
     if chat:
         if draft is not None or lookup:
             raise SpecError("--lookup" if lookup else "--draft", "is for texts to be continued", "leave out --chat")
@@ -118,6 +119,7 @@ def translate(
         int | None, typer.Option(help="How many tokens longer than its source a target may be.  [default: 50]")
     ] = None,
     dtype: Dtype = None,
+    weights: Weights = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -127,7 +129,7 @@ def translate(
 
     settings = _without_none(num_beams=num_beams, length_penalty=length_penalty, max_extra_tokens=max_extra_tokens)
     Beam.parse(settings)  # a wrong setting is refused before a model is read
-    lm = load(model, dtype, device)
+    lm = load(model, dtype, device, weights=weights)
     sources = texts or _lines()
     targets: list[str] = []
     for start in range(0, len(sources), LINES_AT_ONCE):
@@ -147,6 +149,7 @@ def evaluate(
     ] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a window.  [default: the model's context]")] = None,
     dtype: Dtype = None,
+    weights: Weights = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -156,7 +159,7 @@ def evaluate(
     from archetype.table import Table
 
     texts = {str(file): read_text(file) for file in text}
-    lm = load(model, dtype, device)
+    lm = load(model, dtype, device, weights=weights)
     scores = {name: lm.score(contents, stride, length).record() for name, contents in texts.items()}
     if as_json:
         print_json({"texts": [{"file": name} | score for name, score in scores.items()]})

@@ -82,8 +82,13 @@ class Tensors:
         return {name: self.shape(name) for name in self._where}
 
     def mapped(self, name: str) -> Tensor:
-        """A tensor as a view of its file."""
+        """A tensor of weights as a view of its file."""
         return self._read(name, self._files[self._where[name]])
+
+    def stored(self, name: str) -> Tensor:
+        """A tensor of any type as a view of its file."""
+        tensor: Tensor = self._files[self._where[name]].get_tensor(name)
+        return tensor
 
     @contextmanager
     def copied(self, name: str) -> Iterator[Tensor]:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.errors import SpecError
 from archetype.nn.context import ForwardContext, Tokens, Vectors
+from archetype.nn.linear import Table
 from archetype.nn.registry import build_norm, build_position
 
 
@@ -34,9 +35,9 @@ class Embedding(nn.Module):
         return y
 
 
-def table(rows: int, width: int) -> nn.Embedding:
+def table(rows: int, width: int) -> Table:
     """Vectors by number, not drawn: torch's own drawing loads its compiler, for two seconds, on the meta device."""
-    return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
+    return Table(rows, width, _weight=torch.empty(rows, width))
 
 
 def check_positions_fit(model: spec.ModelSpec, length: int) -> None:

@@ -1,5 +1,7 @@
 """Vectors to answers."""
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -7,28 +9,31 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.nn.activation import activation
 from archetype.nn.context import Vectors
+from archetype.nn.linear import Linear, Weight, project
 from archetype.nn.registry import build_norm
 
 
 class LanguageModelHead(nn.Module):
     """Logits over the vocabulary. A tied head has no table of its own and multiplies by the embedding's."""
 
+    quantized_parameters: ClassVar = ("weight",)
+
     def __init__(self, head: spec.LanguageModelHead, vocab_size: int, d_model: int) -> None:
         super().__init__()
         self.spec = head
         self.dense = self.norm = None
         if head.transform is not None:
-            self.dense = nn.Linear(d_model, d_model)
+            self.dense = Linear(d_model, d_model)
             self.activation = activation(head.transform.activation)
             self.norm = build_norm(head.transform.norm, d_model)
         self.weight = None if head.tied else nn.Parameter(torch.empty(vocab_size, d_model))
         self.bias = nn.Parameter(torch.empty(vocab_size)) if head.bias else None
 
-    def forward(self, x: Vectors, embedding: Float[Tensor, "V D"]) -> Float[Tensor, "B T V"]:
+    def forward(self, x: Vectors, embedding: Weight) -> Float[Tensor, "B T V"]:
         if self.dense is not None and self.norm is not None:
             x = self.norm(self.activation(self.dense(x)))
         x = x if self.spec.scale == 1.0 else x * self.spec.scale
-        logits = nn.functional.linear(x, embedding if self.weight is None else self.weight, self.bias)
+        logits = project(x, embedding if self.weight is None else self.weight, self.bias)
         cap = self.spec.softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 

@@ -21,6 +21,7 @@ from archetype.models.stack import Stack
 from archetype.nn.cache import LayerState, State
 from archetype.nn.context import ForwardContext, Lengths, Tokens
 from archetype.nn.initialization import init_weight
+from archetype.nn.linear import Linear
 from archetype.nn.position import Learned
 
 
@@ -106,7 +107,7 @@ class MegaByte(CausalModel):
         self.global_embedding, self.local_embedding = GlobalEmbedding(model), LocalEmbedding(model)
         self.global_model, self.local_model = (Stack(stack) for stack in model.stacks)
         d_model = model.local_model.d_model
-        self.projection = nn.Linear(model.global_model.d_model // model.patch_size, d_model)
+        self.projection = Linear(model.global_model.d_model // model.patch_size, d_model)
         self.lm_head = LanguageModelHead(model.head, model.vocab_size, d_model)
 
     @torch.no_grad()

@@ -14,6 +14,7 @@ from archetype.models.output import Output
 from archetype.nn.activation import activation
 from archetype.nn.cache import LayerState, State
 from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
+from archetype.nn.linear import Linear
 
 
 @dataclass
@@ -33,7 +34,7 @@ class NGram(CausalModel):
         self.spec = model
         self.embedding = Embedding(specs.Embedding(), model.vocab_size, model.context_length, model.d_model)
         widths = (model.n * model.d_model, *model.hidden)
-        self.hidden = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths, model.hidden, strict=False))
+        self.hidden = nn.ModuleList(Linear(*pair) for pair in zip(widths, model.hidden, strict=False))
         self.activation = activation(model.activation)
         self.lm_head = LanguageModelHead(model.head, model.vocab_size, model.width)
 

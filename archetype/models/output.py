@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from archetype.nn.cache import State
 from archetype.nn.context import Vectors
+from archetype.nn.quantized import QuantizedMatrix
 
 
 @dataclass
@@ -33,9 +34,11 @@ class BaseModel(nn.Module):
     @property
     def device(self) -> torch.device:
         """The device of its weights."""
-        return next(self.parameters()).device
+        return next(tensor for tensors in (self.parameters(), self.buffers()) for tensor in tensors).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of its weights."""
-        return next(self.parameters()).dtype
+        """The type of its weights; of the vectors, where weights have 8 or 4 bits."""
+        for parameter in self.parameters():
+            return parameter.dtype
+        return next(module.dtype for module in self.modules() if isinstance(module, QuantizedMatrix))

@@ -11,6 +11,7 @@ from archetype.models.output import BaseModel, Output
 from archetype.models.stack import Stack
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.initialization import init_weight
+from archetype.nn.linear import Linear
 from archetype.nn.registry import build_norm, build_position
 
 
@@ -21,7 +22,7 @@ class PatchEmbedding(nn.Module):
         super().__init__()
         self.spec = encoder
         embedding, d_model = encoder.embedding, encoder.d_model
-        self.patch = nn.Linear(encoder.num_channels * encoder.patch_size**2, d_model)
+        self.patch = Linear(encoder.num_channels * encoder.patch_size**2, d_model)
         self.class_token = nn.Parameter(torch.empty(d_model)) if encoder.class_token else None
         self.position = build_position(embedding.position, encoder.context_length, d_model)
         self.norm = build_norm(embedding.norm, d_model)

@@ -1,5 +1,6 @@
 """Devices and data types by name, and what `auto` means on this machine."""
 
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -42,8 +43,13 @@ def resolve_dtype(dtype: Literal["auto"] | ComputeDtype, device: torch.device) -
     """The type that products are computed in; auto is bfloat16 where the device has instructions for it."""
     if dtype != "auto":
         return dtype
-    if device.type == "cuda":
-        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+    return "bfloat16" if device.type in ("cpu", "cuda") and has_bfloat16(device.type) else "float32"
+
+
+@cache
+def has_bfloat16(device: str) -> bool:
+    """Whether a device has instructions for products of bfloat16; without them float32's are faster."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    is_fast = device.type == "cpu" and (capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-    return "bfloat16" if is_fast else "float32"
+    return device != "cpu" or bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

@@ -1,18 +1,24 @@
 """Mixture of experts: each token is sent to a few of many feed-forward networks."""
 
 import math
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from archetype import spec
+from archetype.native.operation import recorded
+from archetype.native.recorder import Recorder
+from archetype.native.translations import product
 from archetype.nn.activation import activation
 from archetype.nn.context import ForwardContext
 from archetype.nn.feedforward import gated_product
+from archetype.nn.linear import Linear, Weight, project
+from archetype.nn.quantized import QuantizedMatrix, multiply
 from archetype.nn.registry import build_feedforward, module_for
 
-Projection = tuple[Tensor, Tensor | None]  # weight and bias of one expert
+Projection = tuple[Weight, Tensor | None]  # weight and bias of one expert
 
 
 @module_for(spec.MixtureOfExperts)
@@ -30,7 +36,7 @@ class MixtureOfExperts(nn.Module):
         self.router = nn.Linear(d_model, feedforward.num_experts, bias=feedforward.router.bias)
         self.experts = Experts(feedforward.expert, feedforward.num_experts, d_model)
         self.shared = None if feedforward.shared is None else build_feedforward(feedforward.shared, d_model)
-        self.shared_gate = nn.Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
+        self.shared_gate = Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
         correction = torch.empty(feedforward.num_experts) if feedforward.router.expert_bias else None
         self.register_buffer("correction", correction)
 
@@ -112,6 +118,8 @@ class Experts(nn.Module):
     Tokens are sorted by expert, so that each expert's are one product.
     """
 
+    quantized_parameters: ClassVar = ("gate", "up", "down")
+
     def __init__(self, expert: spec.Expert, num_experts: int, d_model: int) -> None:
         super().__init__()
         d_ff = expert.width(d_model)
@@ -131,14 +139,19 @@ class Experts(nn.Module):
         self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"], weights: Float[Tensor, "N k"]
     ) -> Float[Tensor, "N D"]:
         """Of each token, what its k experts say, weighted."""
+        y = recorded(expert_outputs, self, x, chosen)
+        y = self.sorted_by_expert(x, chosen) if y is None else y
+        return (y * weights[..., None]).sum(1).to(y.dtype)
+
+    def sorted_by_expert(self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]) -> Float[Tensor, "N k D"]:
+        """The outputs of each token's experts, one product for all tokens of an expert."""
         choices = chosen.flatten()
         order = choices.argsort(stable=True)
         sizes = torch.bincount(choices, minlength=self.num_experts).tolist()
         sorted_tokens = x.index_select(0, order // chosen.shape[1]).split(sizes)
         stacks = zip(*map(self._unstacked, self.projections), strict=True)
         outputs = [self._expert(rows, *one) for rows, one in zip(sorted_tokens, stacks, strict=True) if len(rows)]
-        y = torch.cat(outputs).index_select(0, order.argsort()).view(*chosen.shape, -1)
-        return (y * weights[..., None]).sum(1).to(y.dtype)
+        return torch.cat(outputs).index_select(0, order.argsort()).view(*chosen.shape, -1)
 
     def _unstacked(self, name: str) -> list[Projection]:
         """Each expert's weight and bias.
@@ -147,10 +160,37 @@ class Experts(nn.Module):
         """
         weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
         biases = [None] * self.num_experts if bias is None else bias.unbind(0)
+        if isinstance(weight, QuantizedMatrix):
+            return [(weight.matrix(number), own) for number, own in enumerate(biases)]
         return list(zip(weight.unbind(0), biases, strict=True))
 
     def _expert(self, x: Float[Tensor, "n D"], *projections: Projection) -> Float[Tensor, "n D"]:
         *gate, up, down = projections
-        hidden = nn.functional.linear(x, *up)
-        hidden = self.product(nn.functional.linear(x, *gate[0]), hidden) if gate else self.activation(hidden)
-        return nn.functional.linear(hidden, *down)
+        hidden = project(x, *up)
+        hidden = self.product(project(x, *gate[0]), hidden) if gate else self.activation(hidden)
+        return project(hidden, *down)
+
+
+def expert_outputs(
+    recorder: Recorder, experts: Experts, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]
+) -> Float[Tensor, "N k D"] | None:
+    """Record: each token times the matrices of its experts, whose numbers each replay reads anew."""
+
+    def project(name: str, rows: Tensor, indices: Tensor) -> Tensor | None:
+        weight, bias = getattr(experts, name), getattr(experts, f"{name}_bias")
+        if isinstance(weight, QuantizedMatrix):
+            return multiply(weight, rows, bias, indices)
+        return product(recorder, rows, weight, bias, indices)
+
+    *gate, up, down = experts.projections
+    hidden = project(up, x, chosen)
+    if hidden is None:
+        return None
+    if gate:
+        gates = project(gate[0], x, chosen)
+        assert gates is not None
+        hidden = experts.product(gates, hidden)
+    else:
+        hidden = experts.activation(hidden)
+    y = project(down, hidden.flatten(0, 1), chosen.reshape(-1, 1))  # (N, k, F) to (N k, 1, D)
+    return None if y is None else y.view(*chosen.shape, -1)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.nn.activation import activation
 from archetype.nn.context import ForwardContext
+from archetype.nn.linear import Linear
 from archetype.nn.registry import module_for
 
 
@@ -19,8 +20,8 @@ class MLP(nn.Module):
     def __init__(self, feedforward: spec.MLP, d_model: int) -> None:
         super().__init__()
         d_ff = feedforward.width(d_model)
-        self.up = nn.Linear(d_model, d_ff, bias=feedforward.bias)
-        self.down = nn.Linear(d_ff, d_model, bias=feedforward.bias)
+        self.up = Linear(d_model, d_ff, bias=feedforward.bias)
+        self.down = Linear(d_ff, d_model, bias=feedforward.bias)
         self.activation = activation(feedforward.activation)
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
@@ -35,9 +36,9 @@ class GatedMLP(nn.Module):
     def __init__(self, feedforward: spec.GatedMLP, d_model: int) -> None:
         super().__init__()
         d_ff = feedforward.width(d_model)
-        self.gate = nn.Linear(d_model, d_ff, bias=feedforward.bias)
-        self.up = nn.Linear(d_model, d_ff, bias=feedforward.bias)
-        self.down = nn.Linear(d_ff, d_model, bias=feedforward.bias)
+        self.gate = Linear(d_model, d_ff, bias=feedforward.bias)
+        self.up = Linear(d_model, d_ff, bias=feedforward.bias)
+        self.down = Linear(d_ff, d_model, bias=feedforward.bias)
         self.product = gated_product(feedforward)
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:

@@ -9,6 +9,7 @@ from archetype.nn.cache import LayerState
 from archetype.nn.chunks import delta_rule_chunk, read_chunks
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, MatrixState
+from archetype.nn.linear import Linear
 from archetype.nn.mamba import draw_steps
 from archetype.nn.registry import module_for
 
@@ -39,12 +40,12 @@ class GatedDeltaNet(nn.Module):
         keys, values = mixer.key_heads * mixer.head_dim, mixer.num_heads * mixer.v_head_dim
         self.widths = keys, keys, values
         self.q, self.k, self.v, self.gate, self.a, self.b = (
-            nn.Linear(d_model, width, bias=False) for width in (*self.widths, values, *2 * (mixer.num_heads,))
+            Linear(d_model, width, bias=False) for width in (*self.widths, values, *2 * (mixer.num_heads,))
         )
         self.conv = CausalConvolution(mixer.conv_channels, mixer.conv_kernel, bias=False)
         self.dt_bias, self.A_log = (nn.Parameter(torch.empty(mixer.num_heads)) for _ in range(2))
         self.norm = HeadNorm(mixer.v_head_dim, mixer.eps)
-        self.o = nn.Linear(values, d_model, bias=False)
+        self.o = Linear(values, d_model, bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """Steps and rates start as in Mamba-2."""

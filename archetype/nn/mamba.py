@@ -11,6 +11,7 @@ from archetype import spec
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution
+from archetype.nn.linear import Linear
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selective_scan import scan
 
@@ -59,13 +60,13 @@ class Mamba(nn.Module):
         inner = mixer.expand * d_model
         self.spec, self.layer = mixer, layer
         self.sizes = (mixer.rank(d_model), mixer.state_size, mixer.state_size)
-        self.in_proj = nn.Linear(d_model, 2 * inner, bias=mixer.bias)
+        self.in_proj = Linear(d_model, 2 * inner, bias=mixer.bias)
         self.conv = CausalConvolution(inner, mixer.conv_kernel, mixer.conv_bias)
-        self.x_proj = nn.Linear(inner, sum(self.sizes), bias=False)
+        self.x_proj = Linear(inner, sum(self.sizes), bias=False)
         self.dt_proj = StepProjection(mixer, d_model)
         self.A_log = nn.Parameter(torch.empty(inner, mixer.state_size))
         self.D = nn.Parameter(torch.empty(inner))
-        self.out_proj = nn.Linear(inner, d_model, bias=mixer.bias)
+        self.out_proj = Linear(inner, d_model, bias=mixer.bias)
         self.dt_norm, self.b_norm, self.c_norm = (build_norm(mixer.norm, size) for size in self.sizes)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:

@@ -9,6 +9,7 @@ from archetype.nn.cache import LayerState
 from archetype.nn.chunks import read_chunks, state_space_chunk
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, MatrixState
+from archetype.nn.linear import Linear
 from archetype.nn.mamba import draw_steps
 from archetype.nn.registry import module_for
 
@@ -38,11 +39,11 @@ class Mamba2(nn.Module):
     def __init__(self, mixer: spec.Mamba2, d_model: int, causal: bool = True, layer: int = 0) -> None:
         super().__init__()
         self.spec, self.layer = mixer, layer
-        self.in_proj = nn.Linear(d_model, mixer.inner + mixer.conv_channels + mixer.num_heads, bias=mixer.bias)
+        self.in_proj = Linear(d_model, mixer.inner + mixer.conv_channels + mixer.num_heads, bias=mixer.bias)
         self.conv = CausalConvolution(mixer.conv_channels, mixer.conv_kernel, mixer.conv_bias)
         self.dt_bias, self.A_log, self.D = (nn.Parameter(torch.empty(mixer.num_heads)) for _ in range(3))
         self.norm = GatedNorm(mixer.inner, mixer.num_groups, mixer.eps)
-        self.out_proj = nn.Linear(mixer.inner, d_model, bias=mixer.bias)
+        self.out_proj = Linear(mixer.inner, d_model, bias=mixer.bias)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """Steps as in Mamba, rates uniform from 1 to 16 (Dao 2024, section 7.1), and all of the input passed on."""

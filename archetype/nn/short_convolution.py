@@ -7,6 +7,7 @@ from archetype import spec
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, ConvolutionState
+from archetype.nn.linear import Linear
 from archetype.nn.registry import module_for
 
 
@@ -17,9 +18,9 @@ class ShortConvolution(nn.Module):
     def __init__(self, mixer: spec.ShortConvolution, d_model: int, causal: bool = True, layer: int = 0) -> None:
         super().__init__()
         self.layer = layer
-        self.in_proj = nn.Linear(d_model, 3 * d_model, bias=mixer.bias)
+        self.in_proj = Linear(d_model, 3 * d_model, bias=mixer.bias)
         self.conv = CausalConvolution(d_model, mixer.conv_kernel, mixer.bias)
-        self.out_proj = nn.Linear(d_model, d_model, bias=mixer.bias)
+        self.out_proj = Linear(d_model, d_model, bias=mixer.bias)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> ConvolutionState:
         """Before a text stand zeros."""

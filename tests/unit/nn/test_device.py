@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from archetype.errors import SpecError
-from archetype.nn.device import resolve_device, resolve_dtype
+from archetype.nn.device import has_bfloat16, resolve_device, resolve_dtype
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, gpus: int, mps: bool) -> None:
@@ -51,9 +51,12 @@ def test_auto_computes_in_bfloat16_where_the_device_has_instructions_for_it(monk
     capabilities: dict[str, Any] = {}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    has_bfloat16.cache_clear()
     cpu = torch.device("cpu")
     assert resolve_dtype("auto", cpu) == "float32" and resolve_dtype("bfloat16", cpu) == "bfloat16"
     assert resolve_dtype("auto", torch.device("mps")) == "float32"
     assert resolve_dtype("auto", torch.device("cuda")) == "bfloat16"
     capabilities["avx512_bf16"] = True
+    has_bfloat16.cache_clear()
     assert resolve_dtype("auto", cpu) == "bfloat16"
+    has_bfloat16.cache_clear()  # what this machine has

@@ -1,0 +1,51 @@
+"""Products with weights: of float numbers, or of 8 or 4 bits."""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from archetype.native.operation import recorded
+from archetype.native.translations import product
+from archetype.nn.device import has_bfloat16
+from archetype.nn.quantized import QuantizedMatrix, multiply
+
+Weight = Tensor | QuantizedMatrix
+
+
+def project(x: Float[Tensor, "... D"], weight: Weight, bias: Tensor | None = None) -> Float[Tensor, "... F"]:
+    """X W^T + bias."""
+    if isinstance(weight, QuantizedMatrix):
+        return multiply(weight, x, bias)
+    if x.dtype == torch.bfloat16 and not torch.is_grad_enabled() and not has_bfloat16(x.device.type):
+        y = recorded(product, x, weight, bias)
+        return in_float32(x, weight, bias) if y is None else y
+    return nn.functional.linear(x, weight, bias)
+
+
+def in_float32(x: Float[Tensor, "... D"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "... F"]:
+    """X W^T + bias of bfloat16, multiplied in float32 and rounded once: the matrix is converted for this product."""
+    exact = nn.functional.linear(x.float(), weight.float(), None if bias is None else bias.float())
+    return exact.to(x.dtype)
+
+
+class Linear(nn.Linear):
+    """torch's, whose weight may be a `QuantizedMatrix`."""
+
+    quantized_parameters: ClassVar = ("weight",)
+
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
+        return project(x, self.weight, self.bias)
+
+
+class Table(nn.Embedding):
+    """torch's embedding, whose weight may be a `QuantizedMatrix`."""
+
+    quantized_parameters: ClassVar = ("weight",)
+
+    def forward(self, ids: Int[Tensor, "*dims"]) -> Float[Tensor, "*dims D"]:
+        weight: Weight = self.weight
+        if isinstance(weight, QuantizedMatrix):
+            return weight.embedding(ids)
+        return nn.functional.embedding(ids, weight)

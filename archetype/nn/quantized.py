@@ -1,0 +1,214 @@
+"""Matrices in 8 or 4 bits: groups of 32 numbers along a row share a scale, as in llama.cpp's q8_0 and q4_0.
+
+A number is (q - offset) * scale, q unsigned, the scale in float16. Vectors that are multiplied by such a matrix become
+16-bit integers by groups of 32, so that nearly all of the error is the weights' own.
+"""
+
+from collections.abc import Iterator
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from archetype.errors import SpecError
+from archetype.native.compiler import library
+from archetype.native.operation import recorded, recording
+from archetype.native.recorder import Immediate, Recorder
+from archetype.native.translations import quantized_embedding, quantized_product
+
+GROUP = 32
+BITS = {"int8": 8, "int4": 4}
+# Factors, of the scale that reaches a group's largest number, that are tried: cutting it off may serve the others.
+SEARCHED = {8: (1.0, 0.997, 0.994), 4: (1.0, *(0.80 + 0.025 * n for n in range(8)), 1.03, 1.06)}
+
+
+def bits_of(weights: str) -> int:
+    """8 of int8, 4 of int4.
+
+    Raises:
+        SpecError: there is no such type.
+    """
+    if weights not in BITS:
+        raise SpecError("weights", f"{weights!r} is no type of few bits", f"use {' or '.join(BITS)}")
+    return BITS[weights]
+
+
+class QuantizedMatrix(nn.Module):
+    """A matrix, or a stack of matrices, of 8 or 4 bits.
+
+    Args:
+        quants: (rows, K) of 8 bits or (rows, K / 2) of two numbers each, the first in the low half; bytes.
+        scales: (rows, K / 32), float16.
+        size: rows of one matrix; the others of a stack follow.
+        dtype: of the vectors of `embedding`.
+    """
+
+    quants: Tensor
+    scales: Tensor
+
+    def __init__(self, quants: Tensor, scales: Tensor, size: int, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.rows, self.width, self.size, self.dtype = quants.shape[0], scales.shape[1] * GROUP, size, dtype
+        self.bits = 8 * quants.shape[1] // self.width
+        kernels = library() if quants.device.type == "cpu" else None
+        self.lanes = 1 if kernels is None or (size != self.rows and size % kernels.lanes) else kernels.lanes
+        self.register_buffer("quants", _packed(quants, self.lanes, 4))
+        self.register_buffer("scales", _packed(scales, self.lanes, 1))
+
+    def canonical(self) -> tuple[Tensor, Tensor]:
+        """Quants and scales by rows, whatever the machine."""
+        return _unpacked(self.quants, self.lanes, 4)[: self.rows], _unpacked(self.scales, self.lanes, 1)[: self.rows]
+
+    def dequantized(self, dtype: torch.dtype) -> Tensor:
+        """The numbers."""
+        return dequantize(*self.canonical(), self.bits).to(dtype)
+
+    def embedding(self, ids: Tensor) -> Tensor:
+        """Rows by number."""
+        return look_up(self, ids)
+
+    def matrix(self, index: int) -> "QuantizedMatrix":
+        """One matrix of a stack, in the same memory."""
+        one, blocks = copy(self), self.size // self.lanes
+        one._buffers = {
+            name: value[index * blocks : (index + 1) * blocks]
+            for name, value in self._buffers.items()
+            if value is not None
+        }
+        one.rows = self.size
+        return one
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """By rows, so that other machines read it."""
+        destination[f"{prefix}quants"], destination[f"{prefix}scales"] = self.canonical()
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        for name, unit in (("quants", 4), ("scales", 1)):
+            if (value := state_dict.get(prefix + name)) is not None:
+                setattr(self, name, _packed(value, self.lanes, unit))
+
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        return multiply(self, x, bias)
+
+
+def _packed(rows: Tensor, lanes: int, unit: int) -> Tensor:
+    """Rows in blocks of `lanes`, of which each gives `unit` columns in turn; zeros fill the last block."""
+    padded = nn.functional.pad(rows, (0, 0, 0, -len(rows) % lanes))
+    blocks: Tensor = padded.view(-1, lanes, rows.shape[1] // unit, unit).transpose(1, 2)
+    return blocks.flatten(1).contiguous()
+
+
+def _unpacked(blocks: Tensor, lanes: int, unit: int) -> Tensor:
+    rows: Tensor = blocks.unflatten(1, (-1, lanes, unit)).transpose(1, 2)
+    return rows.reshape(len(blocks) * lanes, -1)
+
+
+def quantize(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Quants, as bytes, and scales of the least squared error among the scales that are tried.
+
+    Args:
+        weight: rows of a multiple of 32 numbers.
+        bits: 8 or 4.
+    """
+    groups, offset = weight.float().unflatten(1, (-1, GROUP)), 2 ** (bits - 1)
+    largest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
+    # 4 bits reach -8 but not 8: the sign of the scale turns the largest number to that side
+    full, lowest = (largest.abs() / 127, -127) if bits == 8 else (largest / -8, -8)
+    best = torch.empty_like(groups)
+    error, scales = torch.full_like(full, torch.inf), torch.empty_like(full, dtype=torch.float16)
+    for factor in SEARCHED[bits]:
+        scale = (full * factor).half()
+        inverse = torch.where(scale == 0, 0.0, 1 / scale.float())
+        q = (groups * inverse).round().clamp(lowest, offset - 1)
+        squares = (q * scale.float() - groups).square().sum(-1, keepdim=True)
+        better = squares < error
+        best, error = torch.where(better, q, best), torch.where(better, squares, error)
+        scales = torch.where(better, scale, scales)
+    quants = (best + offset).to(torch.uint8).flatten(1)
+    return (quants if bits == 8 else quants[:, 0::2] | quants[:, 1::2] << 4), scales.squeeze(-1)
+
+
+def dequantize(quants: Tensor, scales: Tensor, bits: int) -> Tensor:
+    """(q - offset) * scale in float32."""
+    if bits == 4:
+        quants = torch.stack((quants & 15, quants >> 4), dim=-1).flatten(1)
+    numbers: Tensor = (quants.to(torch.float32) - 2 ** (bits - 1)).unflatten(1, (-1, GROUP))
+    return (numbers * scales.float()[..., None]).flatten(1)
+
+
+def multiply(matrix: QuantizedMatrix, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None) -> Tensor:
+    """X W^T + bias; with `indices`, of each vector the matrices of a stack that it is multiplied by."""
+    if (y := recorded(multiply_natively, matrix, x, bias, indices)) is not None:
+        return y
+    kernels = library()
+    if kernels is not None and x.device.type == "cpu" and recording() is None:
+        y = multiply_natively(Immediate(kernels), matrix, x.contiguous(), bias, indices)
+        if y is not None:
+            return y
+    weight = matrix.dequantized(x.dtype)
+    if indices is None:
+        return nn.functional.linear(x, weight, bias)
+    stack = weight.view(-1, matrix.size, matrix.width)
+    y = torch.einsum("nd,nkfd->nkf", x, stack[indices])
+    return y if bias is None else y + bias[indices]
+
+
+def multiply_natively(
+    recorder: Recorder | Immediate,
+    matrix: QuantizedMatrix,
+    x: Tensor,
+    bias: Tensor | None = None,
+    indices: Tensor | None = None,
+) -> Tensor | None:
+    kernels = library()
+    if kernels is None or matrix.lanes != kernels.lanes:
+        return None
+    return quantized_product(recorder, x, matrix.quants, matrix.scales, matrix.size, matrix.bits, bias, indices)
+
+
+def look_up(matrix: QuantizedMatrix, ids: Tensor) -> Tensor:
+    """Rows of a matrix by number."""
+    if (y := recorded(look_up_natively, matrix, ids)) is not None:
+        return y
+    blocks, lanes = ids.flatten() // matrix.lanes, ids.flatten() % matrix.lanes
+    quants = matrix.quants.unflatten(1, (-1, matrix.lanes, 4))[blocks, :, lanes].flatten(1)
+    scales = matrix.scales.unflatten(1, (-1, matrix.lanes))[blocks, :, lanes]
+    return dequantize(quants, scales, matrix.bits).to(matrix.dtype).view(*ids.shape, matrix.width)
+
+
+def look_up_natively(recorder: Recorder, matrix: QuantizedMatrix, ids: Tensor) -> Tensor | None:
+    if (kernels := library()) is None or matrix.lanes != kernels.lanes:
+        return None
+    return quantized_embedding(recorder, ids, matrix.quants, matrix.scales, matrix.width, matrix.bits, matrix.dtype)
+
+
+def matrices(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters that may have 8 or 4 bits, by name: rows of a multiple of 32 numbers, of modules that say so."""
+    for name, parameter in model.named_parameters():
+        parent, _, own = name.rpartition(".")
+        module = model.get_submodule(parent)
+        if own in getattr(module, "quantized_parameters", ()) and parameter.shape[-1] % GROUP == 0:
+            yield name, parameter
+
+
+def is_quantized(model: nn.Module) -> bool:
+    """Whether any matrix has 8 or 4 bits."""
+    return any(isinstance(module, QuantizedMatrix) for module in model.modules())
+
+
+def quantize_model(model: nn.Module, bits: int) -> None:
+    """Replace a model's matrices, one after the other, by such of 8 or 4 bits."""
+    if is_quantized(model):
+        raise SpecError("weights", "have 8 or 4 bits already", "load the model that they were made from")
+    for name, parameter in list(matrices(model)):
+        install(model, name, *quantize(parameter.detach().flatten(0, -2), bits), parameter.dtype)
+
+
+def install(model: nn.Module, name: str, quants: Tensor, scales: Tensor, dtype: torch.dtype) -> None:
+    """Put a matrix of 8 or 4 bits in the place of a parameter."""
+    parent, _, own = name.rpartition(".")
+    module = model.get_submodule(parent)
+    size = module.get_parameter(own).shape[-2]
+    del module._parameters[own]
+    module.add_module(own, QuantizedMatrix(quants, scales, size, dtype))

@@ -1,0 +1,168 @@
+"""Matrices of 8 and 4 bits: small errors, exact products of what is stored, the same bits in every file and machine."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from archetype import export, load
+from archetype.errors import ArchetypeError, CheckpointError, SpecError
+from archetype.families import preset
+from archetype.io.tensors import save
+from archetype.language_model import LanguageModel
+from archetype.models import CausalModel, build
+from archetype.native import compiler
+from archetype.nn.quantized import QuantizedMatrix, dequantize, is_quantized, multiply, quantize, quantize_model
+from archetype.runs.directory import Run, read_run_model
+from tests.helpers.cases import case
+from tests.helpers.weights import distance, randomize
+
+SHAPES = ((40, 64), (100, 96), (8, 32), (33, 320))
+
+
+def matrix(rows: int, width: int, bits: int, seed: int = 0) -> tuple[Tensor, QuantizedMatrix]:
+    weight = torch.randn(rows, width, generator=torch.Generator().manual_seed(seed))
+    return weight, QuantizedMatrix(*quantize(weight, bits), rows)
+
+
+@pytest.mark.parametrize(("bits", "error"), [(8, 0.006), (4, 0.09)])
+def test_numbers_are_near_and_products_are_of_the_stored_numbers(bits: int, error: float) -> None:
+    for rows, width in SHAPES:
+        weight, stored = matrix(rows, width, bits)
+        numbers = stored.dequantized(torch.float32)
+        with case(rows, width):
+            assert (numbers - weight).norm() < error * weight.norm()
+            x, bias = torch.randn(5, 1, width), torch.randn(rows)
+            assert distance(multiply(stored, x, bias), nn.functional.linear(x, numbers, bias)) < 1e-4
+            assert torch.equal(multiply(stored, x)[2:3], multiply(stored, x[2:3]))  # whatever the other rows are
+            ids = torch.randint(rows, (3, 2))
+            assert torch.equal(stored.embedding(ids), numbers[ids])
+
+
+def test_extreme_groups() -> None:
+    for bits in (8, 4):
+        weight = torch.zeros(4, 64)
+        weight[0, 5], weight[1, 40], weight[2] = 1e-9, -6e4, 3.0
+        numbers = dequantize(*quantize(weight, bits), bits)
+        assert numbers.isfinite().all()
+        assert (numbers[[0, 3]] == 0).all() and distance(numbers[1:3], weight[1:3]) < 0.01
+
+
+def test_the_best_of_several_scales_is_better_than_the_largest_numbers_own() -> None:
+    weight = torch.randn(64, 256, generator=torch.Generator().manual_seed(3))
+    groups = weight.unflatten(1, (-1, 32))
+    scale = groups.gather(-1, groups.abs().argmax(-1, keepdim=True)) / -8  # as llama.cpp's q4_0
+    plain = ((groups / scale).round().clamp(-8, 7) * scale).flatten(1)
+    assert (dequantize(*quantize(weight, 4), 4) - weight).norm() < 0.97 * (plain - weight).norm()
+
+
+def test_stacks_are_multiplied_by_number_and_cut_in_place() -> None:
+    weight = torch.randn(3 * 16, 64)
+    stack = QuantizedMatrix(*quantize(weight, 8), 16)
+    numbers, indices = stack.dequantized(torch.float32).view(3, 16, 64), torch.tensor([[0, 2], [1, 1]])
+    x, bias = torch.randn(2, 64), torch.randn(3, 16)
+    expected = torch.einsum("nd,nkfd->nkf", x, numbers[indices]) + bias[indices]
+    assert distance(multiply(stack, x, bias, indices), expected) < 1e-4
+    one = stack.matrix(2)
+    assert torch.equal(one.dequantized(torch.float32), numbers[2])
+    assert one.quants.data_ptr() == stack.quants.data_ptr() + 2 * one.quants.nbytes
+
+
+def test_without_kernels_the_plain_body_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(40, 64)
+    packed = QuantizedMatrix(*quantize(weight, 4), 40)
+    monkeypatch.setenv(compiler.VARIABLE, "off")
+    compiler.library.cache_clear()
+    try:
+        plain = QuantizedMatrix(*quantize(weight, 4), 40)
+        assert plain.lanes == 1
+        for stored in (packed, plain):  # also one that kernels were expected for
+            x = torch.randn(3, 64)
+            assert torch.equal(multiply(stored, x), nn.functional.linear(x, stored.dequantized(torch.float32)))
+        assert all(torch.equal(a, b) for a, b in zip(packed.canonical(), plain.canonical(), strict=True))
+        assert torch.equal(packed.embedding(torch.tensor([[3]])), plain.embedding(torch.tensor([[3]])))
+    finally:
+        compiler.library.cache_clear()
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_models_of_few_bits_are_saved_and_loaded_to_the_bit(weights: str, tmp_path: Path) -> None:
+    for name in ("llama-tiny", "mixtral-tiny", "gemma-tiny", "mamba-tiny", "t5-tiny", "bert-tiny", "bigram-tiny"):
+        model = randomize(build(preset(name)))
+        before = sum(parameter.nbytes for parameter in model.parameters())
+        lm = LanguageModel(model.spec, model).quantize(weights)
+        assert is_quantized(model)
+        folder = tmp_path / name
+        lm.save(folder)
+        with case(name):
+            again = load(folder).model
+            assert again.dtype == torch.float32
+            assert again.state_dict().keys() == model.state_dict().keys()
+            for key, tensor in model.state_dict().items():
+                assert torch.equal(tensor, again.state_dict()[key]), key
+            assert (folder / "model.safetensors").stat().st_size < 0.75 * before
+            if isinstance(model, CausalModel):
+                tokens = torch.randint(0, model.spec.vocab_size, (2, 9))
+                assert torch.equal(model(tokens).logits, again(tokens).logits)
+            lm.save(tmp_path / f"{name} again")
+
+
+def test_a_model_of_few_bits_is_near_its_own(tmp_path: Path) -> None:
+    model = randomize(build(preset("llama-tiny")))
+    assert isinstance(model, CausalModel)
+    tokens = torch.randint(0, 256, (4, 64), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        exact = model(tokens).logits.log_softmax(-1)
+        LanguageModel(model.spec, model).save(tmp_path / "run")
+        divergence = {}
+        for weights in ("int8", "int4"):
+            logits = load(tmp_path / "run", weights=weights).model(tokens).logits.log_softmax(-1)
+            divergence[weights] = (exact.exp() * (exact - logits)).sum(-1).mean().item()
+    assert 0 < divergence["int8"] < 1e-4 < divergence["int4"] < 0.05
+
+
+def test_what_stays_as_it_is() -> None:
+    model = build(preset("mixtral-tiny"))
+    quantize_model(model, 8)
+    names = dict(model.named_parameters())
+    assert "blocks.0.feedforward.router.weight" in names and "blocks.0.mixer_norm.weight" in names
+    assert not [name for name in names if "mixer.q" in name or "experts" in name or "embedding" in name]
+    odd = build(preset("lstm-tiny").replace(d_model=40))
+    quantize_model(odd, 8)
+    assert not is_quantized(odd)  # no row has a multiple of 32 numbers
+
+
+def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
+    model = build(preset("llama-tiny"))
+    lm = LanguageModel(model.spec, model.eval())
+    lm.save(tmp_path / "run")
+    with pytest.raises(SpecError, match="weights: 'int5' is no type of few bits; use int8 or int4"):
+        load(tmp_path / "run", weights="int5")
+    lm.quantize("int8")
+    with pytest.raises(SpecError, match="weights: have 8 or 4 bits already"):
+        lm.quantize("int4")
+    with pytest.raises(ArchetypeError, match="model: its matrices have 8 or 4 bits, which the format does not hold"):
+        export(lm, tmp_path / "hf")
+    tensors = dict(lm.model.state_dict())
+    key = "blocks.0.mixer.q.weight"
+    damaged = {
+        "shapes": {f"{key}.quants": tensors[f"{key}.quants"][:, :-4].contiguous()},
+        "belongs to no parameter": {
+            "blocks.9.x.quants": torch.zeros(2, 32, dtype=torch.uint8),
+            "blocks.9.x.scales": torch.zeros(2, 1),
+        },
+        "holds torch.int32": {f"{key}.quants": tensors[f"{key}.quants"].int()},
+    }
+    lm.save(tmp_path / "few")
+    for message, changes in damaged.items():
+        save(Run(tmp_path / "few").weights_file, tensors | changes)
+        with case(message), pytest.raises(CheckpointError, match=message):
+            read_run_model(Run(tmp_path / "few"))
+
+
+def test_kinds_of_models_that_do_not_write() -> None:
+    for name in ("bert-tiny", "vit-tiny", "transformer-tiny"):
+        model = build(preset(name))
+        quantize_model(model, 8)
+        assert is_quantized(model)
