@@ -103,11 +103,30 @@ static inline void put(void* p, int type, long i, float x) {
     }
 }
 
+static inline void widen(const bfloat16* p, long n, float* y) {
+    long i = 0;
+    for (; i + W <= n; i += W) store(y + i, load(p + i));
+    for (; i < n; i++) y[i] = to_float(p[i]);
+}
+
+// n numbers in the type of p, from its place `start` on.
+static inline void put_all(void* p, int type, long start, long stride, long n, const float* x) {
+    if (type == BFLOAT16) {
+        bfloat16* y = (bfloat16*)p + start;
+        for (long i = 0; i < n; i++) y[i * stride] = to_bfloat16(x[i]);
+    } else if (type == FLOAT32) {
+        float* y = (float*)p + start;
+        for (long i = 0; i < n; i++) y[i * stride] = x[i];
+    } else
+        for (long i = 0; i < n; i++) put(p, type, start + i * stride, x[i]);
+}
+
 // n numbers as float32: in place where they are, else in a buffer.
 static const float* as_floats(const void* p, int type, long start, long stride, long n, float* buffer) {
     if (type == FLOAT32 && stride == 1) return (const float*)p + start;
     if (stride == 0) std::fill(buffer, buffer + n, get(p, type, start));
     else if (type == FLOAT32) for (long i = 0; i < n; i++) buffer[i] = ((const float*)p)[start + i * stride];
+    else if (type == BFLOAT16 && stride == 1) widen((const bfloat16*)p + start, n, buffer);
     else if (type == BFLOAT16) for (long i = 0; i < n; i++) buffer[i] = to_float(((const bfloat16*)p)[start + i * stride]);
     else for (long i = 0; i < n; i++) buffer[i] = get(p, type, start + i * stride);
     return buffer;
@@ -115,10 +134,13 @@ static const float* as_floats(const void* p, int type, long start, long stride, 
 
 // ---------------------------------------------------------------------------------------------------------- product
 
-// R rows of a matrix times M vectors. A row's sum is added up in one order, whatever M is.
-template <int R, int M, class T> static inline void dot(const T* w, long ldw, const float* x, long ldx, long K, float* y) {
+// Add to sums[r * stride + m], lane by lane, the products of R rows of a matrix with M vectors, over K of their columns.
+template <int R, int M, class T>
+static inline void accumulate(const T* w, long ldw, const float* x, long ldx, long K, floats* totals, long stride) {
     constexpr int UNROLL = 64 / (sizeof(T) * W) > 0 ? 64 / (sizeof(T) * W) : 1;  // a cache line of weights
-    floats sums[R][M] = {};
+    floats sums[R][M];
+    for (int r = 0; r < R; r++)
+        for (int m = 0; m < M; m++) sums[r][m] = totals[r * stride + m];
     long k = 0;
     for (; k + UNROLL * W <= K; k += UNROLL * W) {
         for (int r = 0; r < R; r++) __builtin_prefetch(w + (r + 2 * R) * ldw + k);
@@ -138,8 +160,15 @@ template <int R, int M, class T> static inline void dot(const T* w, long ldw, co
             for (int m = 0; m < M; m++) sums[r][m] = multiply_add(weights, load_part(x + m * ldx + k, n), sums[r][m]);
         }
     }
-    for (int m = 0; m < M; m++)
-        for (int r = 0; r < R; r++) y[m * R + r] = sum(sums[r][m]);
+    for (int r = 0; r < R; r++)
+        for (int m = 0; m < M; m++) totals[r * stride + m] = sums[r][m];
+}
+
+// One row times one vector.
+template <class T> static inline float dot(const T* w, const float* x, long K) {
+    floats total = {};
+    accumulate<1, 1>(w, 0, x, 0, K, &total, 1);
+    return sum(total);
 }
 
 // The four bytes (two 8-bit, or eight 4-bit weights by groups of 32) of W rows at once: each lane is a row.
@@ -203,19 +232,17 @@ struct Product {
     }
 };
 
-// n rows from `row` on times the vectors m..end; `which` matrix of a stack, whose vectors serve `per_token` products each.
+// Add the products of n rows with M vectors, in tiles for which there are registers.
 template <class T>
-static void row_block(const Product& p, const T* w, long ldw, const float* x, long ldx, long row, long n, long m, long end, long which,
-                      long per_token) {
+static void accumulate_tiles(const T* w, long ldw, long n, const float* x, long ldx, long M, long K, floats* totals, long stride) {
     using std::integral_constant;
-    constexpr int R = ROWS_AT_ONCE, TILE = VECTORS_AT_ONCE;
-    while (m < end) {
-        const long tile = std::min<long>(TILE, end - m);
-        const float* vectors = x + m / per_token * ldx;
-        float y[R * TILE];
-        auto run = [&](auto r, auto t) { dot<decltype(r)::value, decltype(t)::value>(w, ldw, vectors, ldx, p.K, y); };
+    constexpr int TILE = VECTORS_AT_ONCE;
+    for (long m = 0; m < M; m += TILE) {
+        auto run = [&](auto r, auto t) {
+            accumulate<decltype(r)::value, decltype(t)::value>(w, ldw, x + m * ldx, ldx, K, totals + m, stride);
+        };
         auto tiles = [&](auto r) {
-            switch (tile) {
+            switch (std::min<long>(TILE, M - m)) {
                 case 1: run(r, integral_constant<int, 1>()); break;
                 case 2: run(r, integral_constant<int, 2>()); break;
                 case 3: run(r, integral_constant<int, 3>()); break;
@@ -226,33 +253,32 @@ static void row_block(const Product& p, const T* w, long ldw, const float* x, lo
             case 1: tiles(integral_constant<int, 1>()); break;
             case 2: tiles(integral_constant<int, 2>()); break;
             case 3: tiles(integral_constant<int, 3>()); break;
-            default: tiles(integral_constant<int, R>());
+            default: tiles(integral_constant<int, ROWS_AT_ONCE>());
         }
-        for (long i = 0; i < tile; i++)
-            for (long r = 0; r < n; r++) p.put_sum(m + i, row + r, y[i * n + r], which * p.N + row + r);
-        m += tile;
     }
 }
 
 template <class T> static void float_product(const Product& p, const float* x, long ldx, const Worker& worker) {
-    constexpr int R = ROWS_AT_ONCE, TILE = VECTORS_AT_ONCE;
+    constexpr int R = ROWS_AT_ONCE;
     const int64_t* indices = (const int64_t*)p.e.p[5];  // each vector's own matrix of a stack
-    const long per_token = p.e.n[10], stack = p.e.n[11];
-    long rows = std::max<long>(1, PIECE / (long)(p.K * sizeof(T)) / R) * R;
-    share(worker, p.N, rows, [&](long first, long last) {
-        for (long m0 = 0; m0 < p.M; m0 += indices ? 1 : p.M) {
-            long which = indices ? indices[m0] : 0, end = indices ? m0 + 1 : p.M;
-            const T* w = (const T*)p.e.p[1] + which * stack;
+    const long per_token = p.e.n[10], stack = p.e.n[11], M = indices ? 1 : p.M;
+    share(worker, p.N, std::max<long>(1, PIECE / (long)(p.K * sizeof(T)) / R) * R, [&](long first, long last) {
+        floats* totals = scratch<floats>(1, R * M);
+        for (long product = 0; product < (indices ? p.M : 1); product++) {
+            const long which = indices ? indices[product] : 0;
+            const float* vectors = x + (indices ? product / per_token * ldx : 0);
             for (long row = first; row < last; row += R) {
-                long n = std::min<long>(R, last - row);
-                if constexpr (sizeof(T) == 2)
-                    if (end - m0 > TILE) {  // converted once for all vectors
-                        float* converted = scratch<float>(1, R * p.K);
-                        for (long r = 0; r < n; r++) as_floats(w, BFLOAT16, (row + r) * p.ldw, 1, p.K, converted + r * p.K);
-                        row_block(p, converted, p.K, x, ldx, row, n, m0, end, which, 1);
-                        continue;
-                    }
-                row_block(p, w + row * p.ldw, p.ldw, x, ldx, row, n, m0, end, which, indices ? per_token : 1);
+                const long n = std::min<long>(R, last - row);
+                const T* rows = (const T*)p.e.p[1] + which * stack + row * p.ldw;
+                std::fill((float*)totals, (float*)(totals + n * M), 0.0f);
+                if (sizeof(T) == 2 && M > VECTORS_AT_ONCE) {  // converted once for all vectors
+                    float* converted = scratch<float>(2, R * p.K);
+                    for (long r = 0; r < n; r++) as_floats(rows, BFLOAT16, r * p.ldw, 1, p.K, converted + r * p.K);
+                    accumulate_tiles(converted, p.K, n, vectors, ldx, M, p.K, totals, M);
+                } else
+                    accumulate_tiles(rows, p.ldw, n, vectors, ldx, M, p.K, totals, M);
+                for (long r = 0; r < n; r++)
+                    for (long m = 0; m < M; m++) p.put_sum(product + m, row + r, sum(totals[r * M + m]), which * p.N + row + r);
             }
         }
     });
@@ -331,7 +357,7 @@ static void batched_product(const Entry& e, const Worker& worker) {
             } else
                 for (long j = 0; j < n; j++) {
                     const float* column = as_floats(e.p[1], w_type, b * sw[0] + (n0 + j) * sw[2], 1, K, line);
-                    dot<1, 1>(column, 0, x, 0, K, sums + j);
+                    sums[j] = dot(column, x, K);
                 }
             for (long j = 0; j < n; j++) put(e.p[2], y_type, b * sy[0] + m * sy[1] + (n0 + j) * sy[2], sums[j]);
         }
@@ -360,11 +386,7 @@ template <class T> static inline floats dot_keys(const T* keys, long stride, con
 template <class T> static void add_scores(const T* keys, long stride, const float* q, long P, long n, float* scores) {
     long s = 0;
     for (; s + W <= n; s += W) store(scores + s, load(scores + s) + dot_keys(keys + s * stride, stride, q, P));
-    for (; s < n; s++) {
-        float y;
-        dot<1, 1>(keys + s * stride, 0, q, 0, P, &y);
-        scores[s] += y;
-    }
+    for (; s < n; s++) scores[s] += dot(keys + s * stride, q, P);
 }
 
 // y = sum of weights[s] v_s; CHUNK vectors of lanes at a time.
@@ -420,8 +442,12 @@ static void attend(const Entry& e, const Worker& worker) {
             const long position = e.p[3] ? ((const int64_t*)e.p[3])[b * sp[0] + t * sp[1]] + offset : S - 1;
             const long end = std::min(S, position + 1);  // a ring is full of the newest
             const long start = window && !is_ring ? std::max(0L, position - window + 1) : 0, n = std::max(0L, end - start);
-            for (long i = 0; i < P; i++) q[i] = get(e.p[0], q_type, b * sq[0] + h * sq[1] + t * sq[2] + i) * scale;
-            for (long i = 0; i < P2; i++) q[P + i] = get(e.p[8], q_type, b * sq2[0] + h * sq2[1] + t * sq2[2] + i) * scale;
+            const float* first_part = as_floats(e.p[0], q_type, b * sq[0] + h * sq[1] + t * sq[2], 1, P, q);
+            for (long i = 0; i < P; i++) q[i] = first_part[i] * scale;
+            if (P2) {
+                const float* second_part = as_floats(e.p[8], q_type, b * sq2[0] + h * sq2[1] + t * sq2[2], 1, P2, q + P);
+                for (long i = 0; i < P2; i++) q[P + i] = second_part[i] * scale;
+            }
             std::fill(scores, scores + n, 0.0f);
             const long keys = b * sk[0] + k * sk[1] + start * sk[2], keys2 = b * sk2[0] + k * sk2[1] + start * sk2[2];
             const long values = b * sv[0] + k * sv[1] + start * sv[2];
@@ -432,7 +458,7 @@ static void attend(const Entry& e, const Worker& worker) {
                 add_scores((const bfloat16*)e.p[1] + keys, sk[2], q, P, n, scores);
                 if (P2) add_scores((const bfloat16*)e.p[9] + keys2, sk2[2], q + P, P2, n, scores);
             }
-            for (long s = 0; s < n; s++) {
+            for (long s = 0; s < n && (softcap > 0 || slopes || e.p[7]); s++) {
                 if (softcap > 0) scores[s] = softcap * std::tanh(scores[s] / softcap);
                 if (slopes) scores[s] -= slopes[h] * (position - start - s);
                 if (e.p[7]) {
@@ -443,7 +469,7 @@ static void attend(const Entry& e, const Worker& worker) {
             softmax(scores, n, sinks ? sinks + h : nullptr);
             if (cache_type == FLOAT32) mix_values((const float*)e.p[2] + values, sv[2], scores, Q, n, y);
             else mix_values((const bfloat16*)e.p[2] + values, sv[2], scores, Q, n, y);
-            for (long i = 0; i < Q; i++) put(e.p[4], y_type, b * sy[0] + h * sy[1] + t * sy[2] + i, y[i]);
+            put_all(e.p[4], y_type, b * sy[0] + h * sy[1] + t * sy[2], 1, Q, y);
         }
     });
 }
@@ -582,8 +608,7 @@ static void pointwise(const Entry& e, const Worker& worker) {
             const bool direct = y_type == FLOAT32 && e.n[15] == 1;
             float* y = direct ? (float*)e.p[0] + place[0] : buffers[3];
             apply(function, n, y, values[0], values[1], values[2], e.f);
-            if (!direct)
-                for (long i = 0; i < n; i++) put(e.p[0], y_type, place[0] + i * e.n[15], y[i]);
+            if (!direct) put_all(e.p[0], y_type, place[0], e.n[15], n, y);
         }
     });
 }
@@ -631,7 +656,7 @@ static void rows(const Entry& e, const Worker& worker) {
             for (i = 0; i < D; i++) out[i] = (x[i] - mean) * scale;
             if (weight) for (i = 0; i < D; i++) out[i] *= weight[i];
             if (bias) for (i = 0; i < D; i++) out[i] += bias[i];
-            if (out == y) for (i = 0; i < D; i++) put(e.p[0], y_type, r * D + i, y[i]);
+            if (out == y) put_all(e.p[0], y_type, r * D, 1, D, y);
         }
     });
 }

@@ -244,7 +244,11 @@ def _mm(recorder: "Recorder", function: Any, x: Tensor, other: Tensor) -> Tensor
 
 
 def product(
-    recorder: "Recorder", x: Tensor, weight: Tensor, bias: Tensor | None = None, indices: Tensor | None = None
+    recorder: "Recorder | Immediate",
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    indices: Tensor | None = None,
 ) -> Tensor | None:
     """Emit y = x weight^T + bias for few rows.
 

@@ -6,11 +6,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from archetype.native.compiler import library
 from archetype.native.operation import recorded
+from archetype.native.recorder import Immediate
 from archetype.native.translations import product
 from archetype.nn.device import has_bfloat16
 from archetype.nn.quantized import QuantizedMatrix, multiply
 
+FEW = 16  # vectors, for which a matrix is not converted
 Weight = Tensor | QuantizedMatrix
 
 
@@ -20,6 +23,13 @@ def project(x: Float[Tensor, "... D"], weight: Weight, bias: Tensor | None = Non
         return multiply(weight, x, bias)
     if x.dtype == torch.bfloat16 and not torch.is_grad_enabled() and not has_bfloat16(x.device.type):
         y = recorded(product, x, weight, bias)
+        if (
+            y is None
+            and x.numel() <= FEW * x.shape[-1]
+            and x.device.type == "cpu"
+            and (kernels := library()) is not None
+        ):
+            y = product(Immediate(kernels), x, weight, bias)
         return in_float32(x, weight, bias) if y is None else y
     return nn.functional.linear(x, weight, bias)
 
