@@ -14,7 +14,7 @@ from pathlib import Path
 log = logging.getLogger("archetype.native")
 log.addHandler(logging.NullHandler())
 
-SOURCES = ("vector.h", "kernels.cpp")
+SOURCES = ("vector.h", "work.h", "product.h", "attention.h", "elementwise.h", "rows.h", "kernels.cpp")
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-shared")
 MACHINE = "-march=native"
@@ -24,7 +24,7 @@ POINTERS, INTEGERS, NUMBERS = 10, 56, 4
 
 
 class Entry(ctypes.Structure):
-    """One operation of a step, as kernels.cpp declares it."""
+    """One operation of a step, as work.h declares it."""
 
     _fields_ = (
         ("operation", ctypes.c_int32),

@@ -9,13 +9,16 @@
 #include <arm_neon.h>
 #endif
 
+#if !defined(WIDTH)  // another width than the processor's own is computed in pieces or halves of its vectors
 #if defined(__AVX512F__) && defined(__AVX512BW__)
-constexpr int W = 16;  // lanes of 32 bits
+#define WIDTH 16
 #elif defined(__AVX2__)
-constexpr int W = 8;
+#define WIDTH 8
 #else
-constexpr int W = 4;
+#define WIDTH 4
 #endif
+#endif
+constexpr int W = WIDTH;  // lanes of 32 bits
 
 typedef float floats __attribute__((vector_size(4 * W)));
 typedef int32_t ints __attribute__((vector_size(4 * W)));
@@ -33,9 +36,9 @@ static inline floats load(const float* p) {
 }
 
 static inline floats load(const bfloat16* p) {
-#if defined(__AVX512F__) && defined(__AVX512BW__)
+#if WIDTH == 16 && defined(__AVX512F__) && defined(__AVX512BW__)
     return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
-#elif defined(__AVX2__)
+#elif WIDTH == 8 && defined(__AVX2__)
     return (floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
 #else
     words v;
@@ -73,9 +76,9 @@ static inline float half_to_float(half x) {
 }
 
 static inline floats load_half(const half* p) {
-#if defined(__AVX512F__) && defined(__AVX512BW__)
+#if WIDTH == 16 && defined(__AVX512F__) && defined(__AVX512BW__)
     return (floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
-#elif defined(__AVX2__) && defined(__F16C__)
+#elif WIDTH == 8 && defined(__AVX2__) && defined(__F16C__)
     return (floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
 #else
     floats v;
@@ -95,11 +98,11 @@ static inline void store(float* p, floats v) { memcpy(p, &v, sizeof v); }
 
 // a b + c, rounded once wherever the processor can: never once in one place and twice in another.
 static inline floats multiply_add(floats a, floats b, floats c) {
-#if defined(__AVX512F__) && defined(__AVX512BW__)
+#if WIDTH == 16 && defined(__AVX512F__) && defined(__AVX512BW__)
     return (floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__AVX2__) && defined(__FMA__)
+#elif WIDTH == 8 && defined(__AVX2__) && defined(__FMA__)
     return (floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#elif defined(__ARM_NEON)
+#elif WIDTH == 4 && defined(__ARM_NEON)
     return (floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
@@ -107,28 +110,30 @@ static inline floats multiply_add(floats a, floats b, floats c) {
 }
 
 static inline float sum(floats v) {  // of both halves, and so on
-#if defined(__AVX512F__) && defined(__AVX512BW__)
+#if WIDTH == 16 && defined(__AVX512F__) && defined(__AVX512BW__)
     return _mm512_reduce_add_ps((__m512)v);
-#elif defined(__AVX2__)
+#elif WIDTH == 8 && defined(__AVX2__)
     __m128 half = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_shuffle_ps(half, half, 1)));
 #else
-    return (v[0] + v[2]) + (v[1] + v[3]);
+    for (int n = W / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; i++) v[i] += v[i + n];
+    return v[0];
 #endif
 }
 
 // sum[lane] + low(a) low(b) + high(a) high(b), of the signed 16-bit halves of each lane.
 static inline ints multiply_pairs(ints sum, ints a, ints b) {
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#if WIDTH == 16 && defined(__AVX512VNNI__) && defined(__AVX512BW__)
     return (ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
-#elif defined(__AVX512F__) && defined(__AVX512BW__)
+#elif WIDTH == 16 && defined(__AVX512F__) && defined(__AVX512BW__)
     return sum + (ints)_mm512_madd_epi16((__m512i)a, (__m512i)b);
-#elif defined(__AVXVNNI__)
+#elif WIDTH == 8 && defined(__AVXVNNI__)
     return (ints)_mm256_dpwssd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b);
-#elif defined(__AVX2__)
+#elif WIDTH == 8 && defined(__AVX2__)
     return sum + (ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#elif defined(__SSE2__)
+#elif WIDTH == 4 && defined(__SSE2__)
     return sum + (ints)_mm_madd_epi16((__m128i)a, (__m128i)b);
 #else
     return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.native.operation import recorded
+from archetype.native.products import product
 from archetype.native.recorder import Recorder
-from archetype.native.translations import product
 from archetype.nn.activation import activation
 from archetype.nn.context import ForwardContext
 from archetype.nn.feedforward import gated_product

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from archetype.native.compiler import library
 from archetype.native.operation import recorded
+from archetype.native.products import product
 from archetype.native.recorder import Immediate
-from archetype.native.translations import product
 from archetype.nn.device import has_bfloat16
 from archetype.nn.quantized import QuantizedMatrix, multiply
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from archetype.errors import SpecError
 from archetype.native.compiler import library
 from archetype.native.operation import recorded, recording
+from archetype.native.products import quantized_product
 from archetype.native.recorder import Immediate, Recorder
-from archetype.native.translations import quantized_embedding, quantized_product
+from archetype.native.rows import quantized_embedding
 
 GROUP = 32
 BITS = {"int8": 8, "int4": 4}

@@ -8,7 +8,11 @@ import pytest
 from archetype.native.compiler import MACHINE, Library, compiled, library, processor
 
 # by name: the flags, and what the processor must have; the plainest shows that no kernel leans on wide vectors
-INSTRUCTIONS = {"native": (MACHINE, ""), "x86-64": ("-march=x86-64", "sse2"), "x86-64-v3": ("-march=x86-64-v3", "avx2")}
+INSTRUCTIONS = {
+    "native": ((MACHINE,), ""),
+    "x86-64": (("-march=x86-64", "-O1"), "sse2"),
+    "16 lanes": (("-march=x86-64", "-O1", "-DWIDTH=16"), "sse2"),  # as AVX-512 has, in pieces
+}
 
 
 @cache
@@ -19,4 +23,4 @@ def kernels(name: str) -> Library:
         pytest.skip("no C++ compiler")
     if name != "native" and (platform.machine() != "x86_64" or needed not in processor()):
         pytest.skip(f"this processor cannot run {name}")
-    return Library(compiled((flags,)))
+    return Library(compiled(flags))

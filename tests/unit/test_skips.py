@@ -9,6 +9,7 @@ CALLS = {f"pytest.{name}" for name in ("skip", "importorskip", "xfail", "mark.sk
 SKIPS = {
     ("helpers/kernels.py", "no C++ compiler"),
     ("helpers/kernels.py", "this processor cannot run "),
+    ("unit/native/test_compiler.py", "no g++ for x86-64"),
     ("conftest.py", "needs ../shared/data (real weights and texts, kept beside the checkout)"),
     ("unit/training/test_allocation.py", "needs glibc, the C library that can be told so"),
     ("parity/conftest.py", "needs llama-cpp-python (compiles for ten minutes; pip install llama-cpp-python)"),

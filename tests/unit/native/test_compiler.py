@@ -1,6 +1,9 @@
 """Kernels are compiled once, found again, and left out in words where they cannot be compiled."""
 
 import logging
+import platform
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -42,6 +45,28 @@ def test_without_a_compiler_one_line_is_logged_and_the_plain_path_stays(
         monkeypatch.delenv("CXX", raising=False)
         assert library() is None and library() is None
         assert [cause in record.message for record in caplog.records] == [True]
+
+
+def test_kernels_are_valid_for_processors_that_are_not_here() -> None:
+    """What only they can run is at least compiled: AVX-512 with and without integer and bfloat16 instructions."""
+    compiler_path = shutil.which("g++")
+    if compiler_path is None or platform.machine() != "x86_64":
+        pytest.skip("no g++ for x86-64")
+    source = str(Path(compiler.__file__).parent / "kernels.cpp")
+    for machine in ("skylake-avx512", "sapphirerapids"):
+        command = [
+            compiler_path,
+            *compiler.FLAGS,
+            f"-march={machine}",
+            "-fsyntax-only",
+            "-fopenmp",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            source,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, (machine, done.stderr[:500])
 
 
 @pytest.fixture(autouse=True, scope="module")

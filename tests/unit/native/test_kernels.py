@@ -112,7 +112,7 @@ PRODUCTS: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("instructions", ["native", "x86-64"])
+@pytest.mark.parametrize("instructions", ["native", "x86-64", "16 lanes"])
 def test_native_operations_equal_torch(instructions: str) -> None:
     library = kernels(instructions)
     for name, function in POINTWISE.items():
@@ -146,7 +146,7 @@ def test_bfloat16_is_computed_in_float32_and_rounded_once() -> None:
     )
 
 
-@pytest.mark.parametrize("instructions", ["native", "x86-64"])
+@pytest.mark.parametrize("instructions", ["native", "x86-64", "16 lanes"])
 def test_a_row_of_many_equals_the_row_alone_bit_for_bit(instructions: str) -> None:
     library = kernels(instructions)
     for dtype in (torch.float32, torch.bfloat16):

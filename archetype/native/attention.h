@@ -1,0 +1,127 @@
+// Attention over a cache, and the cache's new places.
+#pragma once
+#include "product.h"
+
+// W products of one vector with consecutive keys, each a lane of the result.
+template <class T> static inline floats dot_keys(const T* keys, long stride, const float* q, long P) {
+    floats sums[W] = {};
+    for (long i = 0; i + W <= P; i += W) {
+        floats vector = load(q + i);
+        for (int j = 0; j < W; j++) sums[j] = multiply_add(vector, load(keys + j * stride + i), sums[j]);
+    }
+    if (long n = P % W) {
+        floats vector = load_part(q + P - n, n);
+        for (int j = 0; j < W; j++) sums[j] = multiply_add(vector, load_part(keys + j * stride + P - n, n), sums[j]);
+    }
+    floats y;
+    for (int j = 0; j < W; j++) y[j] = sum(sums[j]);
+    return y;
+}
+
+// scores[s] += q k_s of n keys.
+template <class T> static void add_scores(const T* keys, long stride, const float* q, long P, long n, float* scores) {
+    long s = 0;
+    for (; s + W <= n; s += W) store(scores + s, load(scores + s) + dot_keys(keys + s * stride, stride, q, P));
+    for (; s < n; s++) scores[s] += dot(keys + s * stride, q, P);
+}
+
+// y = sum of weights[s] v_s; CHUNK vectors of lanes at a time.
+template <class T> static void mix_values(const T* values, long stride, const float* weights, long Q, long n, float* y) {
+    constexpr int CHUNK = 8;
+    long c = 0;
+    for (; c + CHUNK * W <= Q; c += CHUNK * W) {
+        floats sums[CHUNK] = {};
+        for (long s = 0; s < n; s++)
+            for (int i = 0; i < CHUNK; i++) sums[i] += weights[s] * load(values + s * stride + c + i * W);
+        memcpy(y + c, sums, sizeof sums);
+    }
+    for (; c < Q; c += W) {
+        const long lanes = std::min<long>(W, Q - c);
+        floats total = {};
+        for (long s = 0; s < n; s++) total += weights[s] * load_part(values + s * stride + c, lanes);
+        memcpy(y + c, &total, lanes * sizeof(float));
+    }
+}
+
+static void softmax(float* row, long n, const float* sink) {
+    float largest = sink ? *sink : -INFINITY;
+    for (long s = 0; s < n; s++) largest = std::max(largest, row[s]);
+    float total = sink ? std::exp(*sink - largest) : 0;
+    floats totals = {};
+    long s = 0;
+    for (; s + W <= n; s += W) {
+        floats weights = exp(load(row + s) - largest);
+        store(row + s, weights);
+        totals += weights;
+    }
+    for (; s < n; s++) total += row[s] = std::exp(row[s] - largest);
+    total += sum(totals);
+    const float inverse = total > 0 ? 1 / total : 0;
+    for (s = 0; s < n; s++) row[s] *= inverse;
+}
+
+// softmax(scale q k^T) v over the positions that a query may see, of a cache whose place s holds position s (or, of a ring,
+// s modulo its size). Scores may be sums of two products, of keys in two parts.
+// p: q keys values positions y slopes sinks mask q2 keys2; n: B H K T S P Q P2, then strides: 8 (b h t) of q, 11 (b h t) of
+// q2, 14 (b k s) of keys, 17 of keys2, 20 of values, 23 (b t) of positions, 25 (b h t) of y, 28 (b h t s) of the mask; 32 types of
+// q cache y mask, 36 window, ring, added to positions. f: scale softcap.
+static void attend(const Entry& e, const Worker& worker) {
+    const long B = e.n[0], H = e.n[1], K = e.n[2], T = e.n[3], S = e.n[4], P = e.n[5], Q = e.n[6], P2 = e.n[7], G = H / K;
+    const int64_t *sq = e.n + 8, *sq2 = e.n + 11, *sk = e.n + 14, *sk2 = e.n + 17, *sv = e.n + 20, *sp = e.n + 23, *sy = e.n + 25, *sm = e.n + 28;
+    const int q_type = e.n[32], cache_type = e.n[33], y_type = e.n[34], mask_type = e.n[35];
+    const long window = e.n[36], is_ring = e.n[37], offset = e.n[38];
+    const float scale = e.f[0], softcap = e.f[1], *slopes = (const float*)e.p[5], *sinks = (const float*)e.p[6];
+    share(worker, B * T * H, 1, [&](long first, long last) {
+        float *q = scratch<float>(0, P + P2), *scores = scratch<float>(1, S), *y = scratch<float>(2, Q);
+        for (long item = first; item < last; item++) {
+            const long b = item / (T * H), t = item / H % T, h = item % H, k = h / G;
+            const long position = e.p[3] ? ((const int64_t*)e.p[3])[b * sp[0] + t * sp[1]] + offset : S - 1;
+            const long end = std::min(S, position + 1);  // a ring is full of the newest
+            const long start = window && !is_ring ? std::max(0L, position - window + 1) : 0, n = std::max(0L, end - start);
+            const float* first_part = as_floats(e.p[0], q_type, b * sq[0] + h * sq[1] + t * sq[2], 1, P, q);
+            for (long i = 0; i < P; i++) q[i] = first_part[i] * scale;
+            if (P2) {
+                const float* second_part = as_floats(e.p[8], q_type, b * sq2[0] + h * sq2[1] + t * sq2[2], 1, P2, q + P);
+                for (long i = 0; i < P2; i++) q[P + i] = second_part[i] * scale;
+            }
+            std::fill(scores, scores + n, 0.0f);
+            const long keys = b * sk[0] + k * sk[1] + start * sk[2], keys2 = b * sk2[0] + k * sk2[1] + start * sk2[2];
+            const long values = b * sv[0] + k * sv[1] + start * sv[2];
+            if (cache_type == FLOAT32) {
+                add_scores((const float*)e.p[1] + keys, sk[2], q, P, n, scores);
+                if (P2) add_scores((const float*)e.p[9] + keys2, sk2[2], q + P, P2, n, scores);
+            } else {
+                add_scores((const bfloat16*)e.p[1] + keys, sk[2], q, P, n, scores);
+                if (P2) add_scores((const bfloat16*)e.p[9] + keys2, sk2[2], q + P, P2, n, scores);
+            }
+            for (long s = 0; s < n && (softcap > 0 || slopes || e.p[7]); s++) {
+                if (softcap > 0) scores[s] = softcap * std::tanh(scores[s] / softcap);
+                if (slopes) scores[s] -= slopes[h] * (position - start - s);
+                if (e.p[7]) {
+                    float m = get(e.p[7], mask_type, b * sm[0] + h * sm[1] + t * sm[2] + (start + s) * sm[3]);
+                    scores[s] = mask_type == BOOL ? (m != 0 ? scores[s] : -1e30f) : std::max(scores[s] + m, -1e30f);
+                }
+            }
+            softmax(scores, n, sinks ? sinks + h : nullptr);
+            if (cache_type == FLOAT32) mix_values((const float*)e.p[2] + values, sv[2], scores, Q, n, y);
+            else mix_values((const bfloat16*)e.p[2] + values, sv[2], scores, Q, n, y);
+            put_all(e.p[4], y_type, b * sy[0] + h * sy[1] + t * sy[2], 1, Q, y);
+        }
+    });
+}
+
+// Write new keys or values into their places. p: new buffer positions; n: B K T P S, strides (b k t) of new, (b k s) of the
+// buffer, (b t) of positions, types of both.
+static void append(const Entry& e, const Worker& worker) {
+    const long B = e.n[0], K = e.n[1], T = e.n[2], P = e.n[3], S = e.n[4];
+    const int64_t *sn = e.n + 5, *sb = e.n + 8, *sp = e.n + 11;
+    const int new_type = e.n[13], type = e.n[14];
+    share(worker, B * T, 1, [&](long first, long last) {
+        for (long item = first; item < last; item++) {
+            const long b = item / T, t = item % T, place = ((const int64_t*)e.p[2])[b * sp[0] + t * sp[1]] % S;
+            for (long k = 0; k < K; k++)
+                for (long i = 0; i < P; i++)
+                    put(e.p[1], type, b * sb[0] + k * sb[1] + place * sb[2] + i, get(e.p[0], new_type, b * sn[0] + k * sn[1] + t * sn[2] + i));
+        }
+    });
+}

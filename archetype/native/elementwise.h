@@ -1,0 +1,124 @@
+// Functions of one element each, with broadcasting.
+#pragma once
+#include "work.h"
+
+enum Function { COPY, ADD, SUB, MUL, MAXIMUM, MINIMUM, NEG, ABS, WHERE, EQ, NE, LT, LE, GT, GE, AND, OR, NOT, REMAINDER, FLOOR_DIVIDE, DIV,
+                POW, EXP, SILU, SIGMOID, TANH, GELU, GELU_TANH, RELU, SOFTPLUS, RSQRT, SQRT, LOG, COS, SIN, SQUARE, RECIPROCAL };
+
+template <class F> static inline void map(long n, float* y, const float* a, const float* b, F f) {
+    long i = 0;
+    for (; i + W <= n; i += W) store(y + i, f(load(a + i), load(b + i)));
+    if (i < n) {
+        floats rest = f(load_part(a + i, n - i), load_part(b + i, n - i));
+        memcpy(y + i, &rest, (n - i) * sizeof(float));
+    }
+}
+
+#define EACH(expression) for (long i = 0; i < n; i++) y[i] = expression; break
+
+static void apply(int function, long n, float* y, const float* a, const float* b, const float* c, const double* f) {
+    switch (function) {
+        case COPY: EACH(a[i]);
+        case ADD: EACH(a[i] + (float)f[0] * b[i]);
+        case SUB: EACH(a[i] - (float)f[0] * b[i]);
+        case MUL: EACH(a[i] * b[i]);
+        case DIV: EACH(a[i] / b[i]);
+        case MAXIMUM: EACH(a[i] != a[i] || a[i] > b[i] ? a[i] : b[i]);
+        case MINIMUM: EACH(a[i] != a[i] || a[i] < b[i] ? a[i] : b[i]);
+        case POW: EACH(std::pow(a[i], b[i]));
+        case EXP: map(n, y, a, a, [](floats x, floats) { return exp(x); }); break;
+        case SILU: map(n, y, a, a, [](floats x, floats) { return x * sigmoid(x); }); break;
+        case SIGMOID: map(n, y, a, a, [](floats x, floats) { return sigmoid(x); }); break;
+        case TANH: map(n, y, a, a, [](floats x, floats) { return tanh(x); }); break;
+        case GELU: EACH(0.5f * a[i] * (1 + std::erf(a[i] * 0.70710678f)));
+        case GELU_TANH:
+            map(n, y, a, a, [](floats x, floats) { return 0.5f * x * (1.0f + tanh(0.79788456f * (x + 0.044715f * x * x * x))); });
+            break;
+        case RELU: EACH(a[i] > 0 || a[i] != a[i] ? a[i] : 0);
+        case SOFTPLUS: EACH(a[i] > 20 ? a[i] : std::log1p(std::exp(a[i])));
+        case NEG: EACH(-a[i]);
+        case RSQRT: EACH(1 / std::sqrt(a[i]));
+        case SQRT: EACH(std::sqrt(a[i]));
+        case LOG: EACH(std::log(a[i]));
+        case COS: EACH(std::cos(a[i]));
+        case SIN: EACH(std::sin(a[i]));
+        case ABS: EACH(std::fabs(a[i]));
+        case SQUARE: EACH(a[i] * a[i]);
+        case RECIPROCAL: EACH(1 / a[i]);
+        case WHERE: EACH(a[i] != 0 ? b[i] : c[i]);
+        case EQ: EACH(a[i] == b[i]);
+        case NE: EACH(a[i] != b[i]);
+        case LT: EACH(a[i] < b[i]);
+        case LE: EACH(a[i] <= b[i]);
+        case GT: EACH(a[i] > b[i]);
+        case GE: EACH(a[i] >= b[i]);
+        case AND: EACH(a[i] != 0 && b[i] != 0);
+        case OR: EACH(a[i] != 0 || b[i] != 0);
+        case NOT: EACH(a[i] == 0);
+    }
+}
+
+static int64_t apply_integer(int function, int64_t a, int64_t b, int64_t c, const double* f) {
+    switch (function) {
+        case COPY: return a;
+        case ADD: return a + (int64_t)f[0] * b;
+        case SUB: return a - (int64_t)f[0] * b;
+        case MUL: return a * b;
+        case MAXIMUM: return std::max(a, b);
+        case MINIMUM: return std::min(a, b);
+        case NEG: return -a;
+        case ABS: return a < 0 ? -a : a;
+        case WHERE: return a ? b : c;
+        case EQ: return a == b;
+        case NE: return a != b;
+        case LT: return a < b;
+        case LE: return a <= b;
+        case GT: return a > b;
+        case GE: return a >= b;
+        case AND: return a && b;
+        case OR: return a || b;
+        case NOT: return !a;
+        case REMAINDER: return b == 0 ? 0 : ((a % b) + b) % b;  // the sign of the divisor, as in Python
+        case FLOOR_DIVIDE: return b == 0 ? 0 : (a - ((a % b) + b) % b) / b;
+        default: return 0;
+    }
+}
+
+static inline int64_t get_integer(const void* p, int type, long i) { return type == INT64 ? ((const int64_t*)p)[i] : ((const uint8_t*)p)[i]; }
+
+// y = f(a, b, c) with strides, so with broadcasting. p: y a b c; n: 4 sizes, number of inputs, function, whether integers,
+// types of y a b c, strides of y at 12, of a b c at 16, 20, 24. f: a number of the function's.
+static void pointwise(const Entry& e, const Worker& worker) {
+    constexpr long CHUNK = 512;
+    const int64_t* size = e.n;
+    const int inputs = e.n[4], function = e.n[5], y_type = e.n[7];
+    const long cuts = (size[3] + CHUNK - 1) / CHUNK, items = size[0] * size[1] * size[2] * cuts;
+    share(worker, items, std::max<long>(1, 4096 / std::min<long>(CHUNK, size[3])), [&](long first, long last) {
+        alignas(64) float buffers[4][CHUNK + W];
+        for (long item = first; item < last; item++) {
+            const long start = item % cuts * CHUNK, n = std::min(CHUNK, size[3] - start), outer = item / cuts;
+            const long index[3] = {outer / (size[1] * size[2]), outer / size[2] % size[1], outer % size[2]};
+            long place[4];
+            for (int j = 0; j <= inputs; j++) {
+                const int64_t* stride = e.n + 12 + 4 * j;
+                place[j] = index[0] * stride[0] + index[1] * stride[1] + index[2] * stride[2] + start * stride[3];
+            }
+            if (e.n[6]) {
+                for (long i = 0; i < n; i++) {
+                    int64_t values[3] = {};
+                    for (int j = 0; j < inputs; j++) values[j] = get_integer(e.p[1 + j], e.n[8 + j], place[1 + j] + i * e.n[19 + 4 * j]);
+                    int64_t y = apply_integer(function, values[0], values[1], values[2], e.f);
+                    if (y_type == INT64) ((int64_t*)e.p[0])[place[0] + i * e.n[15]] = y;
+                    else put(e.p[0], y_type, place[0] + i * e.n[15], (float)y);
+                }
+                continue;
+            }
+            const float* values[3] = {};
+            for (int j = 0; j < inputs; j++) values[j] = as_floats(e.p[1 + j], e.n[8 + j], place[1 + j], e.n[19 + 4 * j], n, buffers[j]);
+            const bool direct = y_type == FLOAT32 && e.n[15] == 1;
+            float* y = direct ? (float*)e.p[0] + place[0] : buffers[3];
+            apply(function, n, y, values[0], values[1], values[2], e.f);
+            if (!direct) put_all(e.p[0], y_type, place[0], e.n[15], n, y);
+        }
+    });
+}

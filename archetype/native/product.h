@@ -1,0 +1,235 @@
+// Products of vectors with matrices of float32, bfloat16, 8 and 4 bits.
+#pragma once
+#include "work.h"
+
+constexpr int ROWS_AT_ONCE = 4, VECTORS_AT_ONCE = W == 16 ? 4 : 3;  // as many sums as there are registers for
+
+// Add to sums[r * stride + m], lane by lane, the products of R rows of a matrix with M vectors, over K of their columns.
+template <int R, int M, class T>
+static inline void accumulate(const T* w, long ldw, const float* x, long ldx, long K, floats* totals, long stride) {
+    constexpr int UNROLL = 64 / (sizeof(T) * W) > 0 ? 64 / (sizeof(T) * W) : 1;  // a cache line of weights
+    floats sums[R][M];
+    for (int r = 0; r < R; r++)
+        for (int m = 0; m < M; m++) sums[r][m] = totals[r * stride + m];
+    long k = 0;
+    for (; k + UNROLL * W <= K; k += UNROLL * W) {
+        for (int r = 0; r < R; r++) __builtin_prefetch(w + (r + 2 * R) * ldw + k);
+        for (int u = 0; u < UNROLL; u++) {
+            floats vectors[M];
+            for (int m = 0; m < M; m++) vectors[m] = load(x + m * ldx + k + u * W);
+            for (int r = 0; r < R; r++) {
+                floats weights = load(w + r * ldw + k + u * W);
+                for (int m = 0; m < M; m++) sums[r][m] = multiply_add(weights, vectors[m], sums[r][m]);
+            }
+        }
+    }
+    for (; k < K; k += W) {
+        long n = std::min<long>(W, K - k);
+        for (int r = 0; r < R; r++) {
+            floats weights = load_part(w + r * ldw + k, n);
+            for (int m = 0; m < M; m++) sums[r][m] = multiply_add(weights, load_part(x + m * ldx + k, n), sums[r][m]);
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int m = 0; m < M; m++) totals[r * stride + m] = sums[r][m];
+}
+
+// One row times one vector.
+template <class T> static inline float dot(const T* w, const float* x, long K) {
+    floats total = {};
+    accumulate<1, 1>(w, 0, x, 0, K, &total, 1);
+    return sum(total);
+}
+
+// The four bytes (two 8-bit, or eight 4-bit weights by groups of 32) of W rows at once: each lane is a row.
+template <int BITS, int M>
+static inline void dot_groups(const uint8_t* w, const half* scales, const int32_t* x, const float* x_scale, const int32_t* x_sum,
+                              long groups, long ldx, floats* y) {
+    constexpr int PAIRS = 16 / BITS, LOADS = 32 / (2 * PAIRS), OFFSET = 1 << (BITS - 1);
+    const words mask = (words)splat(BITS == 8 ? 0x00ff00ff : 0x000f000f);
+    for (int m = 0; m < M; m++) y[m] = floats{};
+    for (long g = 0; g < groups; g++) {
+        ints sums[M];
+        for (int m = 0; m < M; m++) sums[m] = splat(-OFFSET * x_sum[m * groups + g]);
+        for (int i = 0; i < LOADS; i++, w += 4 * W) {
+            words weights;
+            memcpy(&weights, w, sizeof weights);
+            __builtin_prefetch(w + 1024);
+            for (int j = 0; j < PAIRS; j++) {
+                ints pair = (ints)((weights >> (j * BITS)) & mask);
+                for (int m = 0; m < M; m++) sums[m] = multiply_pairs(sums[m], pair, splat(x[m * ldx + g * 16 + i * PAIRS + j]));
+            }
+        }
+        floats scale = load_half(scales + g * W);
+        for (int m = 0; m < M; m++) y[m] = multiply_add(__builtin_convertvector(sums[m], floats), scale * x_scale[m * groups + g], y[m]);
+    }
+}
+
+// Vectors by groups of 32 as 16-bit integers, in pairs as dot_groups meets them.
+static void quantize(const float* x, long ldx, long M, long K, int bits, int32_t* pairs, float* scale, int32_t* sums) {
+    const int stride = 16 / bits;  // a pair is k and k + stride, of each 2 * stride
+    for (long m = 0; m < M; m++)
+        for (long g = 0; g < K / 32; g++) {
+            const float* group = x + m * ldx + g * 32;
+            float largest = 0;
+            for (int k = 0; k < 32; k++) largest = std::max(largest, std::fabs(group[k]));
+            float inverse = largest > 0 ? 32767 / largest : 0;
+            int16_t q[32];
+            int32_t total = 0;
+            for (int k = 0; k < 32; k++) {
+                q[k] = (int16_t)std::nearbyint(group[k] * inverse);
+                total += q[k];
+            }
+            for (int i = 0; i < 16; i++) {
+                int k = i / stride * 2 * stride + i % stride;
+                pairs[m * (K / 2) + g * 16 + i] = (int32_t)((uint32_t)(uint16_t)q[k + stride] << 16 | (uint16_t)q[k]);
+            }
+            scale[m * (K / 32) + g] = largest / 32767;
+            sums[m * (K / 32) + g] = total;
+        }
+}
+
+struct Product {
+    long M, N, K, ldx, ldw, ldy;
+    int x_type, w_type, bias_type, y_type;
+    const Entry& e;
+    explicit Product(const Entry& e)
+        : M(e.n[0]), N(e.n[1]), K(e.n[2]), ldx(e.n[3]), ldw(e.n[4]), ldy(e.n[5]), x_type(e.n[6]), w_type(e.n[7]), bias_type(e.n[8]),
+          y_type(e.n[9]), e(e) {}
+    void put_sum(long m, long row, float y, long bias_row) const {
+        if (e.p[2]) y += get(e.p[2], bias_type, bias_row);
+        put(e.p[3], y_type, m * ldy + row, y);
+    }
+};
+
+// Add the products of n rows with M vectors, in tiles for which there are registers.
+template <class T>
+static void accumulate_tiles(const T* w, long ldw, long n, const float* x, long ldx, long M, long K, floats* totals, long stride) {
+    using std::integral_constant;
+    constexpr int TILE = VECTORS_AT_ONCE;
+    for (long m = 0; m < M; m += TILE) {
+        auto run = [&](auto r, auto t) {
+            accumulate<decltype(r)::value, decltype(t)::value>(w, ldw, x + m * ldx, ldx, K, totals + m, stride);
+        };
+        auto tiles = [&](auto r) {
+            switch (std::min<long>(TILE, M - m)) {
+                case 1: run(r, integral_constant<int, 1>()); break;
+                case 2: run(r, integral_constant<int, 2>()); break;
+                case 3: run(r, integral_constant<int, 3>()); break;
+                default: run(r, integral_constant<int, TILE>());
+            }
+        };
+        switch (n) {
+            case 1: tiles(integral_constant<int, 1>()); break;
+            case 2: tiles(integral_constant<int, 2>()); break;
+            case 3: tiles(integral_constant<int, 3>()); break;
+            default: tiles(integral_constant<int, ROWS_AT_ONCE>());
+        }
+    }
+}
+
+template <class T> static void float_product(const Product& p, const float* x, long ldx, const Worker& worker) {
+    constexpr int R = ROWS_AT_ONCE;
+    const int64_t* indices = (const int64_t*)p.e.p[5];  // each vector's own matrix of a stack
+    const long per_token = p.e.n[10], stack = p.e.n[11], M = indices ? 1 : p.M;
+    share(worker, p.N, std::max<long>(1, PIECE / (long)(p.K * sizeof(T)) / R) * R, [&](long first, long last) {
+        floats* totals = scratch<floats>(1, R * M);
+        for (long product = 0; product < (indices ? p.M : 1); product++) {
+            const long which = indices ? indices[product] : 0;
+            const float* vectors = x + (indices ? product / per_token * ldx : 0);
+            for (long row = first; row < last; row += R) {
+                const long n = std::min<long>(R, last - row);
+                const T* rows = (const T*)p.e.p[1] + which * stack + row * p.ldw;
+                std::fill((float*)totals, (float*)(totals + n * M), 0.0f);
+                if (sizeof(T) == 2 && M > VECTORS_AT_ONCE) {  // converted once for all vectors
+                    float* converted = scratch<float>(2, R * p.K);
+                    for (long r = 0; r < n; r++) as_floats(rows, BFLOAT16, r * p.ldw, 1, p.K, converted + r * p.K);
+                    accumulate_tiles(converted, p.K, n, vectors, ldx, M, p.K, totals, M);
+                } else
+                    accumulate_tiles(rows, p.ldw, n, vectors, ldx, M, p.K, totals, M);
+                for (long r = 0; r < n; r++)
+                    for (long m = 0; m < M; m++) p.put_sum(product + m, row + r, sum(totals[r * M + m]), which * p.N + row + r);
+            }
+        }
+    });
+}
+
+template <int BITS> static void quantized_product(const Product& p, const float* x, long ldx, const Worker& worker) {
+    constexpr int TILE = 4;
+    const int64_t* indices = (const int64_t*)p.e.p[5];
+    const long groups = p.K / 32, block = p.K * W * BITS / 8, blocks = (p.N + W - 1) / W, per_token = p.e.n[10];
+    const long vectors = indices ? p.M / per_token : p.M;
+    auto* pairs = scratch<int32_t>(1, vectors * p.K / 2);
+    auto* scale = scratch<float>(2, vectors * groups);
+    auto* sums = scratch<int32_t>(3, vectors * groups);
+    quantize(x, ldx, vectors, p.K, BITS, pairs, scale, sums);
+    share(worker, blocks, std::max<long>(1, PIECE / block), [&](long first, long last) {
+        for (long b = first; b < last; b++)
+            for (long m = 0; m < p.M;) {
+                const long tile = indices ? 1 : std::min<long>(TILE, p.M - m), which = indices ? indices[m] : 0;
+                const long vector = indices ? m / per_token : m, place = which * blocks + b;
+                floats y[TILE];
+                auto run = [&](auto t) {
+                    dot_groups<BITS, decltype(t)::value>((const uint8_t*)p.e.p[1] + place * block, (const half*)p.e.p[4] + place * groups * W,
+                                                         pairs + vector * (p.K / 2), scale + vector * groups, sums + vector * groups, groups,
+                                                         p.K / 2, y);
+                };
+                switch (tile) {
+                    case 1: run(std::integral_constant<int, 1>()); break;
+                    case 2: run(std::integral_constant<int, 2>()); break;
+                    case 3: run(std::integral_constant<int, 3>()); break;
+                    default: run(std::integral_constant<int, TILE>());
+                }
+                for (long i = 0; i < tile; i++)
+                    for (long r = 0; r < std::min<long>(W, p.N - b * W); r++)
+                        p.put_sum(m + i, b * W + r, y[i][r], which * p.N + b * W + r);
+                m += tile;
+            }
+    });
+}
+
+// y = x w^T + bias. p: x w bias y scales indices; n: M N K ldx ldw ldy, types of x w bias y, choices a token, size of a matrix.
+static void product(const Entry& e, const Worker& worker) {
+    Product p(e);
+    long vectors = e.p[5] ? p.M / e.n[10] : p.M, ldx = p.ldx;
+    const float* x = (const float*)e.p[0];
+    if (p.x_type != FLOAT32) {
+        float* floats = scratch<float>(0, vectors * p.K);
+        for (long m = 0; m < vectors; m++) as_floats(e.p[0], p.x_type, m * p.ldx, 1, p.K, floats + m * p.K);
+        x = floats;
+        ldx = p.K;
+    }
+    switch (p.w_type) {
+        case FLOAT32: float_product<float>(p, x, ldx, worker); break;
+        case BFLOAT16: float_product<bfloat16>(p, x, ldx, worker); break;
+        case INT8: quantized_product<8>(p, x, ldx, worker); break;
+        case INT4: quantized_product<4>(p, x, ldx, worker); break;
+    }
+}
+
+// y[b] = x[b] w[b], of any strides. p: x w y; n: B M N K, strides (b m k) of x, (b k n) of w, (b m n) of y, types of x w y.
+static void batched_product(const Entry& e, const Worker& worker) {
+    const long B = e.n[0], M = e.n[1], N = e.n[2], K = e.n[3];
+    const int64_t *sx = e.n + 4, *sw = e.n + 7, *sy = e.n + 10;
+    const int x_type = e.n[13], w_type = e.n[14], y_type = e.n[15];
+    const long columns = std::max<long>(64, 4096 / std::max<long>(K, 1)), cuts = (N + columns - 1) / columns;
+    share(worker, B * M * cuts, 1, [&](long first, long last) {
+        float *a = scratch<float>(0, K), *line = scratch<float>(1, std::max(K, columns)), *sums = scratch<float>(2, columns);
+        for (long item = first; item < last; item++) {
+            long b = item / (M * cuts), m = item / cuts % M, n0 = item % cuts * columns, n = std::min(columns, N - n0);
+            const float* x = as_floats(e.p[0], x_type, b * sx[0] + m * sx[1], sx[2], K, a);
+            if (sw[2] == 1 || sw[1] != 1) {  // rows of w, times a number each
+                std::fill(sums, sums + n, 0.0f);
+                for (long k = 0; k < K; k++) {
+                    const float* row = as_floats(e.p[1], w_type, b * sw[0] + k * sw[1] + n0 * sw[2], sw[2], n, line);
+                    for (long j = 0; j < n; j++) sums[j] += x[k] * row[j];
+                }
+            } else
+                for (long j = 0; j < n; j++) {
+                    const float* column = as_floats(e.p[1], w_type, b * sw[0] + (n0 + j) * sw[2], 1, K, line);
+                    sums[j] = dot(column, x, K);
+                }
+            for (long j = 0; j < n; j++) put(e.p[2], y_type, b * sy[0] + m * sy[1] + (n0 + j) * sy[2], sums[j]);
+        }
+    });
+}

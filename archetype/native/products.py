@@ -1,0 +1,158 @@
+"""Products as native operations: of vectors with matrices of any type, and of batches."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from archetype.native.rows import reduced
+from archetype.native.translations import FLOATS, SERIAL, TYPES, aten, pointwise, translates
+
+if TYPE_CHECKING:
+    from archetype.native.recorder import Immediate, Recorder
+
+MAX_ROWS = 64  # of a product, above which torch's own is faster
+QUANTIZED = {8: 4, 4: 5}
+
+
+@translates(aten.linear.default)
+def _linear(
+    recorder: "Recorder", function: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor | None:
+    if weight.dim() != 2 or weight.stride(1) != 1:
+        return None
+    return product(recorder, x, weight, bias)
+
+
+@translates(aten.mm.default)
+def _mm(recorder: "Recorder", function: Any, x: Tensor, other: Tensor) -> Tensor | None:
+    return product(recorder, x, other.T) if other.stride(0) == 1 else _bmm(recorder, function, x, other)
+
+
+def product(
+    recorder: "Recorder | Immediate",
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    indices: Tensor | None = None,
+) -> Tensor | None:
+    """Emit y = x weight^T + bias for few rows.
+
+    Args:
+        recorder: by which.
+        x: vectors, (..., K).
+        weight: (N, K); with `indices`, a stack of such, (E, N, K).
+        bias: (N,), or (E, N).
+        indices: of each vector, the matrices that it is multiplied by: (number of vectors, k).
+    """
+    per_token = 1 if indices is None else indices.shape[1]
+    rows, size, width = x.numel() // x.shape[-1] * per_token, weight.shape[-2], x.shape[-1]
+    types = {tensor.dtype for tensor in (x, weight) if tensor.dtype not in FLOATS}
+    if rows > MAX_ROWS or types or x.dtype != weight.dtype or weight.stride(-1) != 1:
+        return None
+    flat = x.reshape(-1, width)
+    if flat.data_ptr() != x.data_ptr() or flat.stride(-1) != 1:
+        return None
+    shape = x.shape[:-1] if indices is None else (*indices.shape,)
+    y = torch.empty(*shape, size, dtype=x.dtype)
+    types_of = [TYPES[tensor.dtype] for tensor in (x, weight, y if bias is None else bias, y)]
+    stack = weight.stride(0) if indices is not None else 0
+    integers = [rows, size, width, flat.stride(0), weight.stride(-2), size, *types_of, per_token, stack]
+    pointers = [x, weight, bias, y, None, indices]
+    recorder.emit("product", [y], pointers, integers, serial=rows * size * width <= 4 * SERIAL)
+    return y
+
+
+def quantized_product(
+    recorder: "Recorder | Immediate",
+    x: Tensor,
+    quants: Tensor,
+    scales: Tensor,
+    size: int,
+    bits: int,
+    bias: Tensor | None = None,
+    indices: Tensor | None = None,
+) -> Tensor | None:
+    """Emit y = x weight^T + bias for a weight in groups of 32.
+
+    Args:
+        recorder: by which.
+        x: vectors, (..., K).
+        quants: packed in blocks of rows, as product.h reads them.
+        scales: float16, packed alike.
+        size: N, rows of the weight (of one matrix, where it is a stack).
+        bits: 8 or 4.
+        bias: (N,), or (E, N).
+        indices: of each vector, the matrices that it is multiplied by: (number of vectors, k).
+    """
+    flat = x.reshape(-1, x.shape[-1])
+    if x.dtype not in FLOATS or flat.data_ptr() != x.data_ptr() or flat.stride(-1) != 1:
+        return None
+    per_token = 1 if indices is None else indices.shape[1]
+    shape = x.shape[:-1] if indices is None else indices.shape
+    y = torch.empty(*shape, size, dtype=x.dtype)
+    bias_type = TYPES[(y if bias is None else bias).dtype]
+    types_of = [TYPES[x.dtype], QUANTIZED[bits], bias_type, TYPES[y.dtype]]
+    integers = [len(flat) * per_token, size, x.shape[-1], flat.stride(0), 0, size, *types_of, per_token, 0]
+    recorder.emit("product", [y], [x, quants, bias, y, scales, indices], integers)
+    return y
+
+
+@translates(aten.bmm.default)
+def _bmm(recorder: "Recorder", function: Any, x: Tensor, other: Tensor) -> Tensor | None:
+    if x.dtype not in FLOATS or other.dtype not in FLOATS:
+        return None
+    if other.shape[-1] == 1 and x.shape[-2] > 1:  # a matrix times a vector
+        y = _bmm(recorder, function, other.transpose(-1, -2), x.transpose(-1, -2))
+        return None if y is None else y.transpose(-1, -2)
+    if x.shape[-2] > MAX_ROWS:
+        return None
+    y = torch.empty(*x.shape[:-1], other.shape[-1], dtype=x.dtype)
+    batch = x.shape[0] if x.dim() == 3 else 1
+    strides = [
+        stride
+        for tensor in (x, other, y)
+        for stride in ((0, *tensor.stride()) if tensor.dim() == 2 else tensor.stride())
+    ]
+    types = [TYPES[tensor.dtype] for tensor in (x, other, y)]
+    integers = [batch, x.shape[-2], y.shape[-1], x.shape[-1], *strides, *types]
+    recorder.emit("batched_product", [y], [x, other, y], integers, serial=other.numel() <= 4 * SERIAL)
+    return y
+
+
+@translates(aten.conv1d.default)
+def _depthwise(
+    recorder: "Recorder", function: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None,
+    stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
+) -> Tensor | None:  # fmt: skip
+    """A convolution of every channel alone that gives one position."""
+    plain = [value if isinstance(value, int) else value[0] for value in (stride, padding, dilation)] == [1, 0, 1]
+    if not plain or x.dim() != 3 or groups != x.shape[1] or weight.shape[0] != groups or x.shape[2] != weight.shape[2]:
+        return None
+    if x.dtype != torch.float32:
+        return None
+    products = pointwise(recorder, "mul", torch.empty_like(x), x, weight[:, 0])
+    if products is None or (y := reduced(recorder, "sum", products)) is None:
+        return None
+    if bias is not None and pointwise(recorder, "add", y, y, bias) is None:
+        return None
+    return y[..., None]
+
+
+@translates(aten.sum.dim_IntList, aten.mean.dim)
+def _reduction(
+    recorder: "Recorder", function: Any, x: Tensor, dim: Any, keepdim: bool = False, dtype: Any = None
+) -> Tensor | None:
+    if dtype not in (None, x.dtype) or x.dtype != torch.float32 or dim is None or len(dim) != 1:
+        return None
+    axis = dim[0] % x.dim()
+    moved = x.movedim(axis, -1)
+    if axis == x.dim() - 1:
+        y = reduced(recorder, "sum" if function is aten.sum.dim_IntList else "mean", x)
+    elif axis == x.dim() - 2 and x.dim() == 3 and function is aten.sum.dim_IntList:
+        ones = torch.ones(1, 1, x.shape[1]).expand(x.shape[0], 1, x.shape[1])
+        y = _bmm(recorder, function, ones, x)
+        y = None if y is None else y[:, 0]
+    else:
+        return None
+    return y if y is None or not keepdim else y.view([*moved.shape[:-1]]).unsqueeze(axis)

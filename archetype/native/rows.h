@@ -1,0 +1,90 @@
+// Functions of rows: norms, softmax, sums, the largest, and rows by number.
+#pragma once
+#include "work.h"
+
+enum Row { RMS_NORM, LAYER_NORM, SOFTMAX, SUM, MEAN };
+
+// A function of each row. p: y x weight bias; n: rows D, stride of x, kind, types of y x weight bias; f: eps.
+static void rows(const Entry& e, const Worker& worker) {
+    const long R = e.n[0], D = e.n[1];
+    const int kind = e.n[3], y_type = e.n[4];
+    share(worker, R, std::max<long>(1, 4096 / D), [&](long first, long last) {
+        float *buffer = scratch<float>(0, D), *y = scratch<float>(1, D), *weights = scratch<float>(2, D), *biases = scratch<float>(3, D);
+        const float* weight = e.p[2] ? as_floats(e.p[2], e.n[6], 0, 1, D, weights) : nullptr;
+        const float* bias = e.p[3] ? as_floats(e.p[3], e.n[7], 0, 1, D, biases) : nullptr;
+        for (long r = first; r < last; r++) {
+            const float* x = as_floats(e.p[1], e.n[5], r * e.n[2], 1, D, buffer);
+            floats sums = {};
+            double total = 0;
+            long i = 0;
+            if (kind == SOFTMAX) {
+                float largest = *std::max_element(x, x + D);
+                for (; i < D; i++) total += y[i] = std::exp(x[i] - largest);
+                for (i = 0; i < D; i++) put(e.p[0], y_type, r * D + i, (float)(y[i] / total));
+                continue;
+            }
+            if (kind != RMS_NORM) {
+                for (; i + W <= D; i += W) sums += load(x + i);
+                for (total = sum(sums); i < D; i++) total += x[i];
+            }
+            if (kind == SUM || kind == MEAN) {
+                put(e.p[0], y_type, r, (float)(kind == SUM ? total : total / D));
+                continue;
+            }
+            const float mean = kind == LAYER_NORM ? (float)(total / D) : 0;
+            sums = floats{};
+            for (i = 0; i + W <= D; i += W) {
+                floats v = load(x + i) - mean;
+                sums += v * v;
+            }
+            for (total = sum(sums); i < D; i++) total += (x[i] - mean) * (x[i] - mean);
+            const float scale = 1 / std::sqrt((float)(total / D) + (float)e.f[0]);
+            float* out = y_type == FLOAT32 ? (float*)e.p[0] + r * D : y;
+            for (i = 0; i < D; i++) out[i] = (x[i] - mean) * scale;
+            if (weight) for (i = 0; i < D; i++) out[i] *= weight[i];
+            if (bias) for (i = 0; i < D; i++) out[i] += bias[i];
+            if (out == y) put_all(e.p[0], y_type, r * D, 1, D, y);
+        }
+    });
+}
+
+// Rows of a table by number. p: y table ids; n: how many, bytes of a row.
+static void embedding(const Entry& e, const Worker&) {
+    for (long i = 0; i < e.n[0]; i++) memcpy((char*)e.p[0] + i * e.n[1], (char*)e.p[1] + ((int64_t*)e.p[2])[i] * e.n[1], e.n[1]);
+}
+
+// Rows of a matrix of 8 or 4 bits by number. p: y quants scales ids; n: how many, K, bits, type of y.
+static void quantized_embedding(const Entry& e, const Worker&) {
+    const long K = e.n[1], bits = e.n[2], per_word = 32 / bits, offset = 1 << (bits - 1), mask = (1 << bits) - 1;
+    for (long i = 0; i < e.n[0]; i++) {
+        const long id = ((const int64_t*)e.p[3])[i], block = id / W, lane = id % W;
+        const uint32_t* quants = (const uint32_t*)e.p[1] + block * (K / per_word) * W + lane;
+        const half* scales = (const half*)e.p[2] + block * (K / 32) * W + lane;
+        for (long k = 0; k < K; k++) {
+            const long q = (quants[k / per_word * W] >> (k % per_word * bits)) & mask;
+            put(e.p[0], e.n[3], i * K + k, (q - offset) * half_to_float(scales[k / 32 * W]));
+        }
+    }
+}
+
+// The k largest of each row, largest first, the earlier of equals first. p: values indices x; n: rows D k; float32.
+static void topk(const Entry& e, const Worker&) {
+    const long D = e.n[1], k = e.n[2];
+    std::vector<long> order(D);
+    for (long r = 0; r < e.n[0]; r++) {
+        const float* x = (const float*)e.p[2] + r * D;
+        for (long i = 0; i < D; i++) order[i] = i;
+        std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](long a, long b) { return x[a] > x[b] || (x[a] == x[b] && a < b); });
+        for (long i = 0; i < k; i++) {
+            ((float*)e.p[0])[r * k + i] = x[order[i]];
+            ((int64_t*)e.p[1])[r * k + i] = order[i];
+        }
+    }
+}
+
+// y[r, i] = x[r, index[r, i]]. p: y x index; n: rows, columns of the index, columns of x; float32.
+static void gather(const Entry& e, const Worker&) {
+    for (long r = 0; r < e.n[0]; r++)
+        for (long i = 0; i < e.n[1]; i++)
+            ((float*)e.p[0])[r * e.n[1] + i] = ((float*)e.p[1])[r * e.n[2] + ((int64_t*)e.p[2])[r * e.n[1] + i]];
+}

@@ -1,0 +1,133 @@
+"""Functions of rows as native operations: norms, softmax, sums, the largest, rows by number."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from archetype.native.translations import FLOATS, SERIAL, TYPES, aten, collapsed, translates
+
+if TYPE_CHECKING:
+    from archetype.native.recorder import Immediate, Recorder
+
+ROWS = ("rms_norm", "layer_norm", "softmax", "sum", "mean")
+
+
+@translates(aten.rms_norm.default)
+def _rms_norm(
+    recorder: "Recorder",
+    function: Any,
+    x: Tensor,
+    shape: list[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor | None:
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    return normalized(recorder, "rms_norm", x, weight, None, eps) if len(shape) == 1 else None
+
+
+@translates(aten.layer_norm.default)
+def _layer_norm(
+    recorder: "Recorder", function: Any, x: Tensor, shape: list[int], weight: Tensor | None = None,
+    bias: Tensor | None = None, eps: float = 1e-5, cudnn_enable: bool = True,
+) -> Tensor | None:  # fmt: skip
+    return normalized(recorder, "layer_norm", x, weight, bias, eps) if len(shape) == 1 else None
+
+
+def normalized(
+    recorder: "Recorder", kind: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor | None:
+    """Emit a norm of the last dimension."""
+    stride = _row_stride(x)
+    if stride is None or any(tensor is not None and tensor.dtype not in FLOATS for tensor in (x, weight, bias)):
+        return None
+    y = torch.empty(x.shape, dtype=x.dtype)
+    return _rows(recorder, kind, y, x, stride, weight, bias, eps)
+
+
+@translates(aten.softmax.int, aten._softmax.default)
+def _softmax(recorder: "Recorder", function: Any, x: Tensor, dim: int, dtype: Any = None) -> Tensor | None:
+    if dim % x.dim() != x.dim() - 1 or dtype not in (None, False, x.dtype) or x.dtype not in FLOATS:
+        return None
+    stride = _row_stride(x)
+    return None if stride is None else _rows(recorder, "softmax", torch.empty(x.shape, dtype=x.dtype), x, stride)
+
+
+def reduced(recorder: "Recorder", kind: str, x: Tensor) -> Tensor | None:
+    """Emit the sum or mean over the last dimension."""
+    stride = _row_stride(x)
+    return None if stride is None else _rows(recorder, kind, torch.empty(x.shape[:-1]), x, stride)
+
+
+def _rows(
+    recorder: "Recorder", kind: str, y: Tensor, x: Tensor, stride: int,
+    weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 0.0,
+) -> Tensor:  # fmt: skip
+    types = [TYPES[(x if tensor is None else tensor).dtype] for tensor in (y, x, weight, bias)]
+    integers = [x.numel() // x.shape[-1], x.shape[-1], stride, ROWS.index(kind), *types]
+    recorder.emit("rows", [y], [y, x, weight, bias], integers, [eps], serial=x.numel() <= SERIAL)
+    return y
+
+
+def _row_stride(x: Tensor) -> int | None:
+    """The distance of the rows of the last dimension, where it is one distance."""
+    if x.dim() == 0 or (x.stride(-1) != 1 and x.shape[-1] != 1):
+        return None
+    layout = collapsed(x.shape[:-1], [x.stride()[:-1]])
+    if layout is None or sum(size > 1 for size in layout[0]) > 1:
+        return None
+    return max(layout[1][0][-1], 1) if math.prod(x.shape[:-1]) > 1 else x.shape[-1]
+
+
+@translates(aten.embedding.default)
+def _embedding(recorder: "Recorder", function: Any, table: Tensor, ids: Tensor, *options: Any) -> Tensor | None:
+    if not ids.is_contiguous() or not table.is_contiguous() or ids.dtype != torch.int64:
+        return None
+    y = torch.empty(*ids.shape, table.shape[1], dtype=table.dtype)
+    recorder.emit("embedding", [y], [y, table, ids], [ids.numel(), table.shape[1] * table.itemsize], serial=True)
+    return y
+
+
+def quantized_embedding(
+    recorder: "Recorder | Immediate",
+    ids: Tensor,
+    quants: Tensor,
+    scales: Tensor,
+    width: int,
+    bits: int,
+    dtype: torch.dtype,
+) -> Tensor | None:
+    """Emit rows of a matrix of 8 or 4 bits, by number."""
+    if dtype not in FLOATS or not ids.is_contiguous():
+        return None
+    y = torch.empty(*ids.shape, width, dtype=dtype)
+    recorder.emit(
+        "quantized_embedding", [y], [y, quants, scales, ids], [ids.numel(), width, bits, TYPES[dtype]], serial=True
+    )
+    return y
+
+
+@translates(aten.topk.default)
+def _topk(
+    recorder: "Recorder", function: Any, x: Tensor, k: int, dim: int = -1, largest: bool = True, ordered: bool = True
+) -> tuple[Tensor, Tensor] | None:
+    if dim % x.dim() != x.dim() - 1 or not largest or x.dtype != torch.float32 or not x.is_contiguous():
+        return None
+    values = torch.empty(*x.shape[:-1], k)
+    indices = torch.empty(values.shape, dtype=torch.int64)
+    integers = [x.numel() // x.shape[-1], x.shape[-1], k]
+    recorder.emit("topk", [values, indices], [values, indices, x], integers, serial=True)
+    return values, indices
+
+
+@translates(aten.gather.default)
+def _gather(recorder: "Recorder", function: Any, x: Tensor, dim: int, index: Tensor, **options: Any) -> Tensor | None:
+    plain = x.is_contiguous() and index.is_contiguous() and x.dtype == torch.float32
+    if dim % x.dim() != x.dim() - 1 or not plain or x.shape[:-1] != index.shape[:-1]:
+        return None
+    y = torch.empty(index.shape)
+    recorder.emit(
+        "gather", [y], [y, x, index], [index.numel() // index.shape[-1], index.shape[-1], x.shape[-1]], serial=True
+    )
+    return y
