@@ -12,7 +12,7 @@ test: .venv/installed-for-tests
 	$(MAKE) --jobs 2 lint pytest
 
 pytest: .venv/installed-for-tests
-	$(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder  # one waits, others work; long files first
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder  # a worker for each core; the long files come first
 
 soak: .venv/installed-for-tests  # the proofs that take longer than a minute each
 	$(BIN)/python -m pytest -m slow --timeout 3600
