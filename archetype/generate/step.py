@@ -9,6 +9,7 @@ from torch import Tensor
 from archetype.models import CausalModel
 from archetype.models.output import Output
 from archetype.native.compiler import Library, library
+from archetype.native.products import MAX_ROWS
 from archetype.native.recorder import NotRecordable, Recorder, Replay
 from archetype.native.translations import FLOATS
 from archetype.nn.cache import State
@@ -21,7 +22,7 @@ class DecodeStep:
     """One decoding step of a fixed number of rows: their newest tokens in, logits of the next out.
 
     The state goes on in place: its buffers and `lengths` stay the same tensors. On CPU the first step is recorded as a
-    list of native operations, which later steps replay; a step that cannot be recorded stays with torch.
+    list of native operations, which later steps replay; one that cannot be recorded, or of many rows, stays with torch.
 
     Args:
         model: in evaluation mode.
@@ -32,7 +33,8 @@ class DecodeStep:
         self.model = model
         self.state = state
         self._buffers = [place for layer in state.layers for place in layer.tensors()]
-        self._library = library() if model.device.type == "cpu" and model.dtype in FLOATS else None
+        is_native = model.device.type == "cpu" and model.dtype in FLOATS and len(state.lengths) <= MAX_ROWS
+        self._library = library() if is_native else None
         self._tokens = torch.empty(len(state.lengths), 1, dtype=torch.long)
         self._replay: Replay | None = None
         self._logits: Tensor | None = None

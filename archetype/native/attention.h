@@ -64,18 +64,18 @@ static void softmax(float* row, long n, const float* sink) {
 // s modulo its size). Scores may be sums of two products, of keys in two parts.
 // p: q keys values positions y slopes sinks mask q2 keys2; n: B H K T S P Q P2, then strides: 8 (b h t) of q, 11 (b h t) of
 // q2, 14 (b k s) of keys, 17 of keys2, 20 of values, 23 (b t) of positions, 25 (b h t) of y, 28 (b h t s) of the mask; 32 types of
-// q cache y mask, 36 window, ring, added to positions. f: scale softcap.
+// q cache y mask, 36 window, ring. f: scale softcap.
 static void attend(const Entry& e, const Worker& worker) {
     const long B = e.n[0], H = e.n[1], K = e.n[2], T = e.n[3], S = e.n[4], P = e.n[5], Q = e.n[6], P2 = e.n[7], G = H / K;
     const int64_t *sq = e.n + 8, *sq2 = e.n + 11, *sk = e.n + 14, *sk2 = e.n + 17, *sv = e.n + 20, *sp = e.n + 23, *sy = e.n + 25, *sm = e.n + 28;
     const int q_type = e.n[32], cache_type = e.n[33], y_type = e.n[34], mask_type = e.n[35];
-    const long window = e.n[36], is_ring = e.n[37], offset = e.n[38];
+    const long window = e.n[36], is_ring = e.n[37];
     const float scale = e.f[0], softcap = e.f[1], *slopes = (const float*)e.p[5], *sinks = (const float*)e.p[6];
     share(worker, B * T * H, 1, [&](long first, long last) {
         float *q = scratch<float>(0, P + P2), *scores = scratch<float>(1, S), *y = scratch<float>(2, Q);
         for (long item = first; item < last; item++) {
             const long b = item / (T * H), t = item / H % T, h = item % H, k = h / G;
-            const long position = e.p[3] ? ((const int64_t*)e.p[3])[b * sp[0] + t * sp[1]] + offset : S - 1;
+            const long position = e.p[3] ? ((const int64_t*)e.p[3])[b * sp[0] + t * sp[1]] : S - 1;
             const long end = std::min(S, position + 1);  // a ring is full of the newest
             const long start = window && !is_ring ? std::max(0L, position - window + 1) : 0, n = std::max(0L, end - start);
             const float* first_part = as_floats(e.p[0], q_type, b * sq[0] + h * sq[1] + t * sq[2], 1, P, q);

@@ -66,37 +66,21 @@ def attend(
     others = [*caches, q, *([] if second is None else [second[0]]), *floats]
     if batch * length > MAX_QUERIES or q.dtype not in FLOATS or any(cache.dtype != keys.dtype for cache in caches):
         return None
-    if (
-        keys.dtype not in FLOATS
-        or any(tensor.stride(-1) != 1 for tensor in others)
-        or any(t.dtype != torch.float32 for t in floats)
-    ):
+    if keys.dtype not in FLOATS or any(tensor.stride(-1) != 1 for tensor in others):
+        return None
+    if any(tensor.dtype != torch.float32 for tensor in floats):
         return None
     if mask is not None and mask.dtype not in TYPES:
         return None
     y = torch.empty(batch, heads, length, values.shape[3], dtype=q.dtype)
     q2, keys2 = second or (None, None)
     where = [0, 0] if positions is None else [positions.stride(0) if positions.shape[0] > 1 else 0, positions.stride(1)]
-    masks = [0] * 4
-    if mask is not None:
-        masks = list(
-            mask.expand(
-                *(max(sizes) for sizes in zip(mask.shape, (batch, heads, length, keys.shape[2]), strict=True))
-            ).stride()
-        )
+    masks = (0,) * 4 if mask is None else mask.expand(batch, heads, length, keys.shape[2]).stride()
     strides = [_strides(q), _strides(q2), _strides(keys), _strides(keys2), _strides(values), where, _strides(y), masks]
     types = [TYPES[(q if tensor is None else tensor).dtype] for tensor in (q, keys, y, mask)]
-    sizes = [
-        batch,
-        heads,
-        keys.shape[1],
-        length,
-        keys.shape[2],
-        features,
-        values.shape[3],
-        0 if q2 is None else q2.shape[3],
-    ]
-    integers = [*sizes, *(stride for group in strides for stride in group), *types, window, is_ring, 0]
+    further = 0 if q2 is None else q2.shape[3]
+    sizes = [batch, heads, keys.shape[1], length, keys.shape[2], features, values.shape[3], further]
+    integers = [*sizes, *(stride for group in strides for stride in group), *types, window, is_ring]
     pointers = [q, keys, values, positions, y, slopes, sinks, mask, q2, keys2]
     recorder.emit("attend", [y], pointers, integers, [scale, softcap or 0.0])
     return y

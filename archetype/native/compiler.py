@@ -30,7 +30,6 @@ class Entry(ctypes.Structure):
         ("operation", ctypes.c_int32),
         ("serial", ctypes.c_int32),
         ("barrier", ctypes.c_int32),
-        ("unused", ctypes.c_int32),
         ("pointers", ctypes.c_void_p * POINTERS),
         ("integers", ctypes.c_int64 * INTEGERS),
         ("numbers", ctypes.c_double * NUMBERS),
@@ -48,18 +47,12 @@ class Library:
         self._library = ctypes.CDLL(str(file))
         self._library.run.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_int)
         self._library.run.restype = None
-        self._library.read_all.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_int)
-        self._library.read_all.restype = ctypes.c_float
         self.lanes: int = self._library.lanes()
         assert self._library.entry_bytes() == ctypes.sizeof(Entry)
 
     def run(self, entries: "ctypes.Array[Entry]", count: int, threads: int) -> None:
         """Compute entries one after the other; the interpreter's lock is free meanwhile."""
         self._library.run(ctypes.addressof(entries), count, threads)
-
-    def read_all(self, address: int, count: int, threads: int) -> float:
-        """The sum of `count` float32 numbers at an address, read by all threads."""
-        return float(self._library.read_all(address, count, threads))
 
 
 @cache

@@ -41,23 +41,3 @@ extern "C" void run(const Entry* entries, long count, int threads) {
         }
     }
 }
-
-// The sum of n numbers, read by all threads: the machine's speed of reading.
-extern "C" float read_all(const float* p, long n, int threads) {
-    float total = 0;
-#if defined(_OPENMP)
-#pragma omp parallel num_threads(threads) reduction(+ : total)
-#endif
-    {
-        long thread = 0, count = 1;
-#if defined(_OPENMP)
-        thread = omp_get_thread_num(), count = omp_get_num_threads();
-#endif
-        long first = n / 64 * thread / count * 64, last = n / 64 * (thread + 1) / count * 64;
-        floats sums[4] = {};
-        for (long i = first; i < last; i += 4 * W)
-            for (int j = 0; j < 4; j++) sums[j] += load(p + i + j * W);
-        total += sum(sums[0] + sums[1] + sums[2] + sums[3]);
-    }
-    return total;
-}

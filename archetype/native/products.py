@@ -1,6 +1,6 @@
 """Products as native operations: of vectors with matrices of any type, and of batches."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,56 +45,58 @@ def product(
         bias: (N,), or (E, N).
         indices: of each vector, the matrices that it is multiplied by: (number of vectors, k).
     """
-    per_token = 1 if indices is None else indices.shape[1]
-    rows, size, width = x.numel() // x.shape[-1] * per_token, weight.shape[-2], x.shape[-1]
-    types = {tensor.dtype for tensor in (x, weight) if tensor.dtype not in FLOATS}
-    if rows > MAX_ROWS or types or x.dtype != weight.dtype or weight.stride(-1) != 1:
+    rows = x.numel() // x.shape[-1] * (1 if indices is None else indices.shape[1])
+    if rows > MAX_ROWS or weight.dtype not in FLOATS or x.dtype != weight.dtype or weight.stride(-1) != 1:
         return None
-    flat = x.reshape(-1, width)
-    if flat.data_ptr() != x.data_ptr() or flat.stride(-1) != 1:
-        return None
-    shape = x.shape[:-1] if indices is None else (*indices.shape,)
-    y = torch.empty(*shape, size, dtype=x.dtype)
-    types_of = [TYPES[tensor.dtype] for tensor in (x, weight, y if bias is None else bias, y)]
-    stack = weight.stride(0) if indices is not None else 0
-    integers = [rows, size, width, flat.stride(0), weight.stride(-2), size, *types_of, per_token, stack]
-    pointers = [x, weight, bias, y, None, indices]
-    recorder.emit("product", [y], pointers, integers, serial=rows * size * width <= 4 * SERIAL)
-    return y
+    stack = 0 if indices is None else weight.stride(0)
+    serial = rows * weight.shape[-2] * x.shape[-1] <= 4 * SERIAL
+    matrix = _Matrix((weight, None), weight.shape[-2], TYPES[weight.dtype], weight.stride(-2), stack, serial)
+    return _product(recorder, x, matrix, bias, indices)
 
 
 def quantized_product(
-    recorder: "Recorder | Immediate",
-    x: Tensor,
-    quants: Tensor,
-    scales: Tensor,
-    size: int,
-    bits: int,
-    bias: Tensor | None = None,
-    indices: Tensor | None = None,
-) -> Tensor | None:
-    """Emit y = x weight^T + bias for a weight in groups of 32.
+    recorder: "Recorder | Immediate", x: Tensor, quants: Tensor, scales: Tensor, size: int, bits: int,
+    bias: Tensor | None = None, indices: Tensor | None = None,
+) -> Tensor | None:  # fmt: skip
+    """Emit y = x weight^T + bias for a weight in groups of 32; other arguments are those of `product`.
 
     Args:
         recorder: by which.
-        x: vectors, (..., K).
+        x: vectors.
         quants: packed in blocks of rows, as product.h reads them.
         scales: float16, packed alike.
         size: N, rows of the weight (of one matrix, where it is a stack).
         bits: 8 or 4.
-        bias: (N,), or (E, N).
-        indices: of each vector, the matrices that it is multiplied by: (number of vectors, k).
+        bias: as there.
+        indices: as there.
     """
+    return _product(recorder, x, _Matrix((quants, scales), size, QUANTIZED[bits]), bias, indices)
+
+
+class _Matrix(NamedTuple):
+    """What a product reads: numbers and perhaps scales, N, the kernels' number of the type, and distances."""
+
+    memory: tuple[Tensor, Tensor | None]
+    size: int
+    type: int
+    row: int = 0
+    stack: int = 0
+    serial: bool = False
+
+
+def _product(
+    recorder: "Recorder | Immediate", x: Tensor, matrix: _Matrix, bias: Tensor | None, indices: Tensor | None
+) -> Tensor | None:
     flat = x.reshape(-1, x.shape[-1])
     if x.dtype not in FLOATS or flat.data_ptr() != x.data_ptr() or flat.stride(-1) != 1:
         return None
     per_token = 1 if indices is None else indices.shape[1]
-    shape = x.shape[:-1] if indices is None else indices.shape
-    y = torch.empty(*shape, size, dtype=x.dtype)
-    bias_type = TYPES[(y if bias is None else bias).dtype]
-    types_of = [TYPES[x.dtype], QUANTIZED[bits], bias_type, TYPES[y.dtype]]
-    integers = [len(flat) * per_token, size, x.shape[-1], flat.stride(0), 0, size, *types_of, per_token, 0]
-    recorder.emit("product", [y], [x, quants, bias, y, scales, indices], integers)
+    y = torch.empty(*(x.shape[:-1] if indices is None else indices.shape), matrix.size, dtype=x.dtype)
+    types = [TYPES[x.dtype], matrix.type, TYPES[(y if bias is None else bias).dtype], TYPES[y.dtype]]
+    sizes = [len(flat) * per_token, matrix.size, x.shape[-1], flat.stride(0), matrix.row, matrix.size]
+    weight, scales = matrix.memory
+    pointers = [x, weight, bias, y, scales, indices]
+    recorder.emit("product", [y], pointers, [*sizes, *types, per_token, matrix.stack], serial=matrix.serial)
     return y
 
 

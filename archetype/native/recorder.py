@@ -24,17 +24,9 @@ from archetype.native.operation import set_recording
 from archetype.native.translations import translation_of
 
 OPERATIONS = (
-    "product",
-    "batched_product",
-    "attend",
-    "append",
-    "pointwise",
-    "rows",
-    "embedding",
-    "quantized_embedding",
-    "topk",
+    "product", "batched_product", "attend", "append", "pointwise", "rows", "embedding", "quantized_embedding", "topk",
     "gather",
-)
+)  # fmt: skip
 HOST_READS = (torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.numpy, torch.Tensor.__bool__, torch.Tensor.__int__)
 UNREPEATABLE = {
     torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
@@ -124,7 +116,8 @@ class Recorder(TorchDispatchMode):
         self.library, self.threads = library, threads
         self.calls: list[Call] = []
         self.tensors: list[Any] = [*inputs]
-        self._changing = {_memory(tensor) for tensor in inputs}
+        self._inputs = {_memory(tensor) for tensor in inputs}
+        self._own = set(self._inputs)  # memory that the step may change: its inputs, and what it made itself
         self._host_reads = _HostReads()
 
     @classmethod
@@ -145,6 +138,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if function._schema.is_mutable and function not in IGNORED and _memory(args[0]) not in self._own:
+            raise NotRecordable(f"{function} changes what the step did not make")
         if (translation := translation_of(function)) is not None:
             result = translation(self, function, *args, **kwargs)
             if result is not None:
@@ -165,12 +160,12 @@ class Recorder(TorchDispatchMode):
         reads = tuple(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
         self.tensors.extend(outputs)
         read_memory = {_memory(tensor) for tensor in reads}
-        if function in IGNORED:
-            return result
-        if function._schema.is_mutable:
-            self.calls.append(TorchCall(function, args, kwargs, (), reads, outputs))
+        if function._schema.is_mutable and function not in IGNORED:
+            self.calls.append(TorchCall(function, args, kwargs, (), reads, outputs or reads))
         elif any(_memory(output) not in read_memory for output in outputs):
-            self.calls.append(TorchCall(function, args, kwargs, outputs, reads, outputs))
+            self._own |= {_memory(output) for output in outputs} - read_memory
+            if function not in IGNORED:
+                self.calls.append(TorchCall(function, args, kwargs, outputs, reads, outputs))
         return result
 
     def emit(
@@ -197,6 +192,7 @@ class Recorder(TorchDispatchMode):
         entry = entry_of(operation, pointers, integers, numbers, serial)
         reads = tuple(tensor for tensor in pointers if tensor is not None)
         self.calls.append(NativeCall(entry, reads, tuple(writes)))
+        self._own |= {_memory(tensor) for tensor in writes}
         self.tensors.extend(reads)
         self.library.run((Entry * 1)(entry), 1, self.threads)
 
@@ -218,21 +214,16 @@ class Recorder(TorchDispatchMode):
         return Replay(self.library, segments, self.tensors)
 
     def _changing_calls(self) -> list[Call]:
-        """The calls that read what changes, or write to it; constants that a call writes to change as well."""
-        changing = set(self._changing)
-        for call in self.calls:  # a constant that is changed in place must be made anew
-            if isinstance(call, TorchCall) and call.function._schema.is_mutable:
-                changing |= {_memory(tensor) for tensor in call.writes}
-        calls = []
-        for call in self.calls:
-            written = {_memory(tensor) for tensor in call.writes}
-            if changing & ({_memory(tensor) for tensor in call.reads} | written):
-                changing |= written
-                calls.append(call)
+        """The calls that read what changes, or write to it: a constant that is changed in place is made anew before."""
+        changing, count = self._inputs, 0
+        while len(changing) != count:
+            count = len(changing)
+            calls = [call for call in self.calls if changing & _touched(call)]
+            changing = changing | {_memory(tensor) for call in calls for tensor in call.writes}
         return calls
 
     def _needed(self, calls: list[Call], outputs: Sequence[Tensor]) -> list[Call]:
-        needed = {_memory(tensor) for tensor in outputs} | self._changing
+        needed = {_memory(tensor) for tensor in outputs} | self._inputs
         result = []
         for call in reversed(calls):
             if needed & {_memory(tensor) for tensor in call.writes}:
@@ -247,7 +238,7 @@ def entry_of(
     """An operation as the kernels read it."""
     addresses = [None if tensor is None else tensor.data_ptr() for tensor in pointers]
     return Entry(
-        OPERATIONS.index(operation), serial, False, 0,
+        OPERATIONS.index(operation), serial, False,
         (ctypes.c_void_p * POINTERS)(*addresses),
         (ctypes.c_int64 * INTEGERS)(*map(int, integers)),
         (ctypes.c_double * NUMBERS)(*numbers),
@@ -274,16 +265,18 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr() or id(tensor)
 
 
+def _touched(call: Call) -> set[int]:
+    return {_memory(tensor) for tensor in (*call.reads, *call.writes)}
+
+
 def _scheduled(calls: list[NativeCall]) -> "ctypes.Array[Entry]":
     """The entries as one list, with a barrier before what would meet the work of threads that may not have finished.
 
     Serial entries follow each other in one thread; among themselves they need no barrier.
     """
     entries = (Entry * len(calls))()
-    read: dict[bool, set[int]] = {
-        False: set(),
-        True: set(),
-    }  # since the last barrier, by entries that are serial or not
+    # since the last barrier, by entries of all threads (False) and by serial ones (True)
+    read: dict[bool, set[int]] = {False: set(), True: set()}
     written: dict[bool, set[int]] = {False: set(), True: set()}
     for place, call in enumerate(calls):
         serial = bool(call.entry.serial)

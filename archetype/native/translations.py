@@ -183,7 +183,11 @@ def _clamp(
 
 @translates(aten.masked_fill.Scalar)
 def _masked_fill(recorder: "Recorder", function: Any, x: Tensor, mask: Tensor, value: float) -> Tensor | None:
-    return pointwise(recorder, "where", torch.empty_like(x), mask, value, x) if x.shape == (x + mask).shape else None
+    return (
+        pointwise(recorder, "where", torch.empty_like(x), mask, value, x)
+        if torch.broadcast_shapes(x.shape, mask.shape) == x.shape
+        else None
+    )
 
 
 @translates(aten._to_copy.default, aten.clone.default)

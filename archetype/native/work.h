@@ -12,7 +12,7 @@
 // Entries that are serial are computed by the first thread alone; before one with `barrier` all threads wait for each other.
 // Which pointers, integers and numbers an operation takes stands at its head.
 struct Entry {
-    int32_t operation, serial, barrier, unused;
+    int32_t operation, serial, barrier;
     void* p[10];
     int64_t n[56];
     double f[4];

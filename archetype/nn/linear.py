@@ -18,24 +18,19 @@ Weight = Tensor | QuantizedMatrix
 
 
 def project(x: Float[Tensor, "... D"], weight: Weight, bias: Tensor | None = None) -> Float[Tensor, "... F"]:
-    """X W^T + bias."""
+    """The product x W^T + bias."""
     if isinstance(weight, QuantizedMatrix):
         return multiply(weight, x, bias)
     if x.dtype == torch.bfloat16 and not torch.is_grad_enabled() and not has_bfloat16(x.device.type):
         y = recorded(product, x, weight, bias)
-        if (
-            y is None
-            and x.numel() <= FEW * x.shape[-1]
-            and x.device.type == "cpu"
-            and (kernels := library()) is not None
-        ):
+        if y is None and x.numel() <= FEW * x.shape[-1] and (kernels := library()) is not None:
             y = product(Immediate(kernels), x, weight, bias)
         return in_float32(x, weight, bias) if y is None else y
     return nn.functional.linear(x, weight, bias)
 
 
 def in_float32(x: Float[Tensor, "... D"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "... F"]:
-    """X W^T + bias of bfloat16, multiplied in float32 and rounded once: the matrix is converted for this product."""
+    """The same of bfloat16, multiplied in float32 and rounded once: the matrix is converted for this product."""
     exact = nn.functional.linear(x.float(), weight.float(), None if bias is None else bias.float())
     return exact.to(x.dtype)
 

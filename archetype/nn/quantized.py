@@ -139,7 +139,7 @@ def dequantize(quants: Tensor, scales: Tensor, bits: int) -> Tensor:
 
 
 def multiply(matrix: QuantizedMatrix, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None) -> Tensor:
-    """X W^T + bias; with `indices`, of each vector the matrices of a stack that it is multiplied by."""
+    """The product x W^T + bias; with `indices`, of each vector the matrices of a stack that it is multiplied by."""
     if (y := recorded(multiply_natively, matrix, x, bias, indices)) is not None:
         return y
     kernels = library()

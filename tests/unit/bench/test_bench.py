@@ -120,12 +120,12 @@ def test_what_a_step_reads_is_its_weights_and_its_state() -> None:
     report = cost_report(made, 2, 9 + 3, "float32")
     seconds = 0.5
     for weights, least in ((None, "float32"), ("int8", "int8")):
-        found = against_limit(made, Workload.of("decode", made, 2, 9, 6), "float32", weights, PEAKS, seconds)
+        measured = against_limit(made, Workload.of("decode", made, 2, 9, 6), "float32", weights, PEAKS, seconds)
         traffic = 5 * (weights_read(cost_report(made, 2, 12, least), 2) + report.state["bytes"])
-        assert found["read_gb_per_s"] == pytest.approx(traffic / seconds / 1e9)
-        assert found["flops_per_s"] == pytest.approx(5 * report.flops["decode"] / seconds)
-        assert found["fraction_of_limit"] == pytest.approx(traffic / PEAKS.bandwidth / seconds)
-        assert found["bound"] == "memory"
+        assert measured["read_gb_per_s"] == pytest.approx(traffic / seconds / 1e9)
+        assert measured["flops_per_s"] == pytest.approx(5 * report.flops["decode"] / seconds)
+        assert measured["fraction_of_limit"] == pytest.approx(traffic / PEAKS.bandwidth / seconds)
+        assert measured["bound"] == "memory"
 
 
 def test_an_encoder_rests_while_its_decoder_writes() -> None:
@@ -136,11 +136,11 @@ def test_an_encoder_rests_while_its_decoder_writes() -> None:
     assert encoder > 0 < cross
     assert weights_read(report, 1) - weights_read(report, 1, "decode") == 4 * (encoder + cross)
     workload = Workload.of("decode", pair, 1, 8, 6)
-    found = against_limit(pair, workload, "float32", None, PEAKS, 1.0)
+    measured = against_limit(pair, workload, "float32", None, PEAKS, 1.0)
     state = build(pair).new_state(torch.tensor(workload.prompts), capacity=3)  # type: ignore[union-attr, operator]
     lengths = 8 * len(pair.stacks[1].layers)  # integers that say how long the source is
     least = 5 * (weights_read(report, 1, "decode") + state.nbytes - lengths)
-    assert found["read_gb_per_s"] == pytest.approx(least / 1e9)
+    assert measured["read_gb_per_s"] == pytest.approx(least / 1e9)
 
 
 def test_a_target_is_written_as_the_model_writes_it() -> None:
@@ -190,10 +190,10 @@ def test_every_kind_of_model_has_its_jobs() -> None:
 def test_rows_of_mixed_lengths_are_all_counted() -> None:
     workload = Workload("batch", [[1, 2], [3, 4, 5, 6]], [3, 5])
     timings = [Timing(2.0, 0.5, (7, 8, 9)), Timing(4.0, 0.5, (7, 8, 9)), Timing(3.0, 1.0, (7, 8, 9))]
-    found = rates(workload, timings)
-    assert found["prefill_ms"] == 500.0 and found["seconds"] == 3.0 and found["tokens"] == [7, 8, 9]
-    assert found["decode_tokens_per_s"] is None and found["tokens_per_s"] == 8 / 3.0
-    assert found["tokens_per_s_range"] == [2.0, 4.0]
+    measured = rates(workload, timings)
+    assert measured["prefill_ms"] == 500.0 and measured["seconds"] == 3.0 and measured["tokens"] == [7, 8, 9]
+    assert measured["decode_tokens_per_s"] is None and measured["tokens_per_s"] == 8 / 3.0
+    assert measured["tokens_per_s_range"] == [2.0, 4.0]
 
 
 def test_sides_take_turns_after_a_round_that_is_not_counted() -> None:

@@ -51,6 +51,32 @@ def test_constants_are_computed_once_and_what_nobody_reads_never() -> None:
     assert len(recorder.calls) == 4
 
 
+def test_what_is_changed_in_place_starts_anew_at_each_replay() -> None:
+    x, w = torch.ones(3), torch.arange(3.0)
+    with torch.inference_mode(), Recorder(kernels("native"), [x]) as recorder:
+        total = torch.zeros(3)
+        total.add_(x)
+        copy = w.clone().add_(x)
+        part = torch.empty(3).copy_(w).mul_(x)
+        joined = torch.cat((w, x)).clone()
+        joined[:3].add_(x)
+    results = [total, copy, part, joined]
+    replay = recorder.finish(results)
+    for factor in (2.0, 3.0, 3.0):
+        x.fill_(factor)
+        replay(2)
+        expected = [x, w + x, w * x, torch.cat((w + x, x))]
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(results, expected, strict=True))
+
+
+def test_what_a_step_did_not_make_it_may_not_change() -> None:
+    x, count = torch.ones(3), torch.zeros(3)
+    with torch.inference_mode(), pytest.raises(NotRecordable, match="did not make"), Recorder(kernels("native"), [x]):
+        count.add_(x)
+    with torch.inference_mode(), pytest.raises(NotRecordable, match="did not make"), Recorder(kernels("native"), [x]):
+        torch.tensor([1.0]).add_(x[0])
+
+
 def test_inputs_that_a_step_changes_go_on_from_there() -> None:
     total, x = torch.zeros(3), torch.ones(3)
     with torch.inference_mode(), Recorder(kernels("native"), [total, x]) as recorder:
