@@ -7,19 +7,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import archetype
-from archetype.families.llama import llama
 from archetype.language_model import LanguageModel
-from archetype.spec import Decoder
-
-SHAPES = {
-    "15M": {"vocab_size": 4096, "d_model": 384, "d_ff": 1024, "num_layers": 6, "num_heads": 6},
-    "110M": {"vocab_size": 32_000, "d_model": 768, "d_ff": 2048, "num_layers": 12, "num_heads": 12, "num_kv_heads": 4},
-}
-
-
-def shape(name: str) -> Decoder:
-    """The specification of a shape."""
-    return llama(name=name, context_length=2048, tied=True, **SHAPES[name])  # type: ignore[arg-type]
+from benchmarks.shapes import shape
 
 
 def both(name: str, dtype: torch.dtype) -> tuple[LanguageModel, PreTrainedModel]:

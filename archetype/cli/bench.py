@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from archetype.cli.options import Device, Exported, Json
-from archetype.cli.output import console, print_json
+from archetype.cli.output import console, print_json, show_warnings
 
 DTYPE = typer.Option(help="Type to compute in.  [default: as stored; float32 of a preset]")
 BATCH = typer.Option(min=1, help="Rows at once.  [default: 1; 16 of batch, 8 of train, 64 of embed]")
@@ -50,6 +50,7 @@ def bench(
     from archetype.errors import SpecError
     from archetype.training.allocation import keep_freed_memory
 
+    show_warnings()
     if (peer or peer_python is not None) and not (peer and device == "cpu"):
         raise SpecError("--peer", "peers are timed on the processor", "leave out --device, and give --peer itself")
     if threads is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from archetype.cli.options import Device, Dtype, Json, Model, Weights
-from archetype.cli.output import print_json
+from archetype.cli.output import print_json, show_warnings
 
 if TYPE_CHECKING:
     from archetype.cli.prompt_file import Prompt
@@ -56,6 +56,7 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Continue a text as it is generated; several prompts run as one batch."""
+    show_warnings()
     from archetype.io.text import read_text
 
     settings = _without_none(

@@ -14,6 +14,17 @@ def print_json(data: Mapping[str, Any]) -> None:
     print(json.dumps(data, indent=2))
 
 
+def show_warnings() -> None:
+    """Print what the library warns of on standard error, a line each, also where its log was not asked for."""
+    import logging
+
+    logger = logging.getLogger("archetype")
+    if not logging.getLogger().handlers and not any(isinstance(h, logging.StreamHandler) for h in logger.handlers):
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setLevel(logging.WARNING)
+        logger.addHandler(handler)
+
+
 def console(*, stderr: bool = False) -> "Console":
     """A rich console; where the stream is no terminal, wide enough that no line is cut."""
     from rich.console import Console

@@ -27,6 +27,9 @@ class DecodeStep:
     Args:
         model: in evaluation mode.
         state: of the rows; `state.insert` puts another text in the place of one.
+
+    Attributes:
+        replay: the recorded step; None before the first, and where it is not recorded.
     """
 
     def __init__(self, model: CausalModel, state: State) -> None:
@@ -36,20 +39,15 @@ class DecodeStep:
         is_native = model.device.type == "cpu" and model.dtype in FLOATS and len(state.lengths) <= MAX_ROWS
         self._library = library() if is_native else None
         self._tokens = torch.empty(len(state.lengths), 1, dtype=torch.long)
-        self._replay: Replay | None = None
+        self.replay: Replay | None = None
         self._logits: Tensor | None = None
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether steps are replayed."""
-        return self._replay is not None
 
     @torch.inference_mode()
     def __call__(self, tokens: Int[Tensor, "B 1"]) -> Float[Tensor, "B V"]:
         """Logits of each row's next token, after its newest; the next step may overwrite them."""
-        if self._replay is not None and self._logits is not None:
+        if self.replay is not None and self._logits is not None:
             self._tokens.copy_(tokens)
-            self._replay(torch.get_num_threads())
+            self.replay(torch.get_num_threads())
             return self._logits
         if self._library is not None:
             try:
@@ -75,7 +73,7 @@ class DecodeStep:
             for layer, name, buffer in self._buffers:
                 setattr(layer, name, buffer)
             raise
-        self._replay, self._logits = recorder.finish([logits]), logits
+        self.replay, self._logits = recorder.finish([logits]), logits
         return logits
 
     def _commit(self, output: Output) -> None:

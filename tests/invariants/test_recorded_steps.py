@@ -35,7 +35,7 @@ def steps(model: CausalModel, count: int, rows: int = 3, recorded: bool = True) 
     if not recorded:
         step._library = None
     count = min(count, capacity - int(lengths.max()))
-    return [step(tokens[:, place : place + 1]).clone() for place in range(9, 9 + count)], step.is_recorded
+    return [step(tokens[:, place : place + 1]).clone() for place in range(9, 9 + count)], step.replay is not None
 
 
 @pytest.mark.parametrize("name", PRESETS)

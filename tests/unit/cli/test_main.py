@@ -193,6 +193,18 @@ def test_the_log_is_silent_unless_it_is_asked_for(tmp_path: Path) -> None:
         assert bool(done.stderr) == logged
 
 
+def test_a_missing_compiler_is_said_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "archetype", "bench", "decode", "llama-tiny", "--new", "3", "--prompt", "2"]
+    without = os.environ | {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "CXX": ""}
+    without.pop("ARCHETYPE_NATIVE", None)
+    for environment, lines in ((without, 1), (without | {"ARCHETYPE_NATIVE": "off"}, 0)):
+        done = subprocess.run(
+            [*command, "--repeat", "1", "--json"], env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("no native kernels, so that decoding is slower: no C++ compiler") == lines
+
+
 @pytest.mark.parametrize(
     ("words", "completions"),
     [("archetype cost llama-2-", {"llama-2-7b", "llama-2-13b", "llama-2-70b"}),
