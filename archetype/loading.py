@@ -110,6 +110,9 @@ def open_pretrained(folder: Path, fields: dict[str, Any]) -> Pretrained:
         if fields.get(name) is not None:
             raise SpecError(name, "stands beside a model that brings its own", "leave out one of them")
     lm = load(folder)
+    if is_quantized(lm.model):
+        cause = "has matrices of 8 or 4 bits, which cannot be trained"
+        raise CheckpointError(str(folder), cause, "begin with the model that it was made from")
     fields["spec"] = lm.spec.dump()
     if lm.tokenizer is not None:
         fields["data.tokenizer"] = str(folder)

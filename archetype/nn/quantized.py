@@ -80,6 +80,13 @@ class QuantizedMatrix(nn.Module):
         one.rows = self.size
         return one
 
+    def _apply(self, fn: Any, recurse: bool = True) -> "QuantizedMatrix":
+        """Follow to another device, or take vectors of another type; quants and scales keep their own types."""
+        self.quants = fn(self.quants)
+        self.scales = self.scales.to(self.quants.device)
+        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        return self
+
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         """By rows, so that other machines read it."""
         destination[f"{prefix}quants"], destination[f"{prefix}scales"] = self.canonical()

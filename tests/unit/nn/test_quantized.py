@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from archetype import export, load
+from archetype import export, load, train
 from archetype.errors import ArchetypeError, CheckpointError, SpecError
 from archetype.families import preset
 from archetype.io.tensors import save
@@ -144,6 +144,9 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
         lm.quantize("int4")
     with pytest.raises(ArchetypeError, match="model: its matrices have 8 or 4 bits, which the format does not hold"):
         export(lm, tmp_path / "hf")
+    lm.save(tmp_path / "few")
+    with pytest.raises(CheckpointError, match="few: has matrices of 8 or 4 bits, which cannot be trained; begin with"):
+        train(tmp_path / "further", text=Path(__file__), start_from=tmp_path / "few", steps=1)
     tensors = dict(lm.model.state_dict())
     key = "blocks.0.mixer.q.weight"
     damaged = {
@@ -154,11 +157,30 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
         },
         "holds torch.int32": {f"{key}.quants": tensors[f"{key}.quants"].int()},
     }
-    lm.save(tmp_path / "few")
     for message, changes in damaged.items():
         save(Run(tmp_path / "few").weights_file, tensors | changes)
         with case(message), pytest.raises(CheckpointError, match=message):
             read_run_model(Run(tmp_path / "few"))
+
+
+def test_another_type_of_vectors_leaves_the_stored_numbers() -> None:
+    for change in (
+        lambda m: m.bfloat16(),
+        lambda m: m.to(torch.float64),
+        lambda m: m.half().float(),
+        lambda m: m.to("cpu"),
+    ):
+        model = randomize(build(preset("llama-tiny")))
+        assert isinstance(model, CausalModel)
+        quantize_model(model, 8)
+        before = {name: tensor for name, tensor in model.state_dict().items() if name.endswith(("quants", "scales"))}
+        tokens = torch.randint(0, 256, (2, 9), generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            exact = model(tokens).logits
+            changed = change(model)
+            assert all(torch.equal(changed.state_dict()[name], tensor) for name, tensor in before.items())
+            logits = changed(tokens).logits
+        assert logits.dtype == changed.dtype and distance(logits.to(exact.dtype), exact) < 0.03
 
 
 def test_kinds_of_models_that_do_not_write() -> None:
