@@ -80,7 +80,7 @@ class Scheduler:
         guesses = self._speculator.propose(requests, limit) if self._speculator and limit > 0 else []
         self.slots.reserve(len(requests), longest + max(map(len, guesses), default=0))
         if not any(guesses):
-            last = self._choose(self.slots.step(), requests)
+            last = self._choose(self.slots.step([request.window[-1] for request in requests]), requests)
             events += last
         else:
             last = self._verify(requests, guesses, events)

@@ -71,15 +71,15 @@ class Slots:
         return state
 
     @torch.inference_mode()
-    def step(self) -> Tensor:
-        """Logits of each request's next token, (rows in use, V)."""
+    def step(self, newest: list[int]) -> Tensor:
+        """Logits of each request's next token after its newest, (rows in use, V)."""
         count = len(self.requests)
         rows = self._bucket(count)
         if rows not in self._steps:
             self._steps[rows] = DecodeStep(self.model, self.state.first_rows(rows))
-        newest = [request.window[-1:] for request in self.requests] + [[0]] * (rows - count)
         self.state.lengths[count:] = 0  # rows without a request stay at their start
-        return self._steps[rows](torch.tensor(newest, device=self.model.device))[:count]
+        tokens = torch.tensor(newest + [0] * (rows - count), device=self.model.device)
+        return self._steps[rows](tokens[:, None])[:count]
 
     def _rows(self, *rows: int) -> Tensor:
         return torch.tensor(rows, device=self.model.device)

@@ -14,7 +14,7 @@ from archetype.errors import SpecError
 from archetype.generate.request import Request
 from archetype.generate.sample import sample
 from archetype.generate.slots import Slots
-from archetype.generate.step import DecodeStep, prefill
+from archetype.generate.step import prefill
 from archetype.models import CausalModel, Decoder
 
 MAX_NGRAM = 3
@@ -91,14 +91,14 @@ class DraftModel:
         unread = [request.window[int(length) :] for request, length in zip(rows, state.lengths, strict=True)]
         logits, after = prefill(self.model, unread, state)
         state.lengths.copy_(after.lengths)
-        step, samplers = DecodeStep(self.model, state), [request.sampler.fork() for request in rows]
+        samplers = [request.sampler.fork() for request in rows]
         drafts: list[list[int]] = [[] for _ in rows]
         while True:
             for draft, token in zip(drafts, sample(logits, samplers), strict=True):
                 draft.append(token)
             if len(drafts[0]) == limit:
                 break
-            logits = step(torch.tensor([draft[-1:] for draft in drafts], device=self.model.device))
+            logits = self._slots.step([draft[-1] for draft in drafts])
         self._drafts = {request: (len(request.window), draft) for request, draft in zip(rows, drafts, strict=True)}
         return [self._drafts[request][1] if request in fitting else [] for request in requests]
 

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from archetype.native import products, rows  # noqa: F401  # whose translations they register
 from archetype.native.compiler import INTEGERS, NUMBERS, POINTERS, Entry, Library
 from archetype.native.operation import set_recording
-from archetype.native.translations import translation_of
+from archetype.native.translations import aten, translation_of
 
 OPERATIONS = (
     "product", "batched_product", "attend", "append", "pointwise", "rows", "embedding", "quantized_embedding", "topk",
@@ -31,7 +31,6 @@ HOST_READS = (torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.numpy, torch.
 UNREPEATABLE = {
     torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
 }  # fmt: skip
-aten = torch.ops.aten
 IGNORED = {aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.detach_.default}
 
 

@@ -13,9 +13,12 @@ from archetype.families.gpt2 import gpt2
 from archetype.families.llama import llama
 from archetype.families.mamba import mamba
 from archetype.families.mistral import mistral
+from archetype.generate import slots
 from archetype.generate.request import Request
 from archetype.generate.speculate import PromptLookup
-from archetype.models import build
+from archetype.generate.step import DecodeStep
+from archetype.models import CausalModel, build
+from archetype.nn.cache import State
 from archetype.spec import Decoder
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.weights import randomize
@@ -116,3 +119,19 @@ def test_guesses_need_a_state_that_can_go_back() -> None:
         Engine(loaded("rotary"), draft=LanguageModel(small, build(small)))
     with pytest.raises(SpecError, match="lookup: and a draft model cannot both guess"):
         Engine(loaded("rotary"), draft=loaded("draft"), lookup=True)
+
+
+def test_the_draft_goes_on_with_the_steps_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step is recorded when it is first taken; a new one for every guess would be recorded every time."""
+    created: list[DecodeStep] = []
+
+    class Counted(DecodeStep):
+        def __init__(self, model: CausalModel, state: State) -> None:
+            super().__init__(model, state)
+            created.append(self)
+
+    monkeypatch.setattr(slots, "DecodeStep", Counted)
+    engine = Engine(loaded("rotary"), draft=loaded("draft", seed=6))
+    tokens = list(engine.submit([1, 2, 3], max_new_tokens=20, ignore_eos=True, temperature=0.0))
+    assert len(tokens) == 20 and engine.stats().guessed_tokens > 20
+    assert 0 < len(created) <= 6  # one each time that the state has grown
