@@ -47,6 +47,56 @@ class Pretrained:
     save: Callable[[Path], None]
 
 
+@dataclass(frozen=True)
+class Setup:
+    """A run before anything of it is written.
+
+    Attributes:
+        recipe: with what data, model and budget decide filled in.
+        notes: what to say of the run when it starts.
+    """
+
+    recipe: Recipe
+    spec: specs.ModelSpec
+    tokenizer: Tokenizer | None
+    objective: Objective
+    notes: tuple[str, ...]
+
+
+def prepare(
+    folder: Path,
+    recipe: Recipe,
+    device: torch.device,
+    text: str | None = None,
+    force: bool = False,
+    budget: Budget | None = None,
+    pretrained: Pretrained | None = None,
+) -> Setup:
+    """Read the data and decide all that a run takes, and write nothing; see `start`."""
+    for path in (str(folder), *recipe.data.files()):
+        if any("\ud800" <= character <= "\udfff" for character in path):
+            raise DataError(path, "its name is not UTF-8", "rename it")
+    data = recipe.data.with_absolute_paths() if text is None else recipe.data.replace(text=(TEXT_FILE,))
+    recipe = recipe.replace(dtype=resolve_dtype(recipe.dtype, device), data=data)
+    texts = data.read_texts(folder) if text is None else {"text": text}
+    notes = _about_weights(recipe.spec)
+    tokenizer = pretrained.tokenizer if pretrained else None
+    if pretrained is not None:
+        notes = (f"goes on from {pretrained.source}: its weights and tokenizer, and a new optimizer",)
+        recipe = recipe.replace(spec=pretrained.model.spec.dump())
+    tokenizer = tokenizer or build_tokenizer(data, texts)
+    spec = resolve_spec(recipe, tokenizer)
+    recipe = recipe.replace(objective=resolve_objective(recipe, spec))
+    if isinstance(data, TokenizedData):
+        recipe = recipe.replace(sequence_length=recipe.sequence_length or spec.context_length)
+    objective = build_objective(recipe, spec, tokenizer, texts)
+    if not force:
+        check_memory(recipe, spec, objective, device)
+    if budget:
+        recipe = budget.fit(recipe, spec, objective, device)
+    return Setup(recipe, spec, tokenizer, objective, notes)
+
+
 def start(
     folder: Path,
     recipe: Recipe,
@@ -72,27 +122,8 @@ def start(
         DataError: the data cannot be used, or there is too little of them.
     """
     atomic.check_absent(folder)
-    for path in (str(folder), *recipe.data.files()):
-        if any("\ud800" <= character <= "\udfff" for character in path):
-            raise DataError(path, "its name is not UTF-8", "rename it")
-    data = recipe.data.with_absolute_paths() if text is None else recipe.data.replace(text=(TEXT_FILE,))
-    recipe = recipe.replace(dtype=resolve_dtype(recipe.dtype, device), data=data)
-    texts = data.read_texts(folder) if text is None else {"text": text}
-    notes = _about_weights(recipe.spec)
-    tokenizer = pretrained.tokenizer if pretrained else None
-    if pretrained is not None:
-        notes = (f"goes on from {pretrained.source}: its weights and tokenizer, and a new optimizer",)
-        recipe = recipe.replace(spec=pretrained.model.spec.dump())
-    tokenizer = tokenizer or build_tokenizer(data, texts)
-    spec = resolve_spec(recipe, tokenizer)
-    recipe = recipe.replace(objective=resolve_objective(recipe, spec))
-    if isinstance(data, TokenizedData):
-        recipe = recipe.replace(sequence_length=recipe.sequence_length or spec.context_length)
-    objective = build_objective(recipe, spec, tokenizer, texts)
-    if not force:
-        check_memory(recipe, spec, objective, device)
-    if budget:
-        recipe = budget.fit(recipe, spec, objective, device)
+    setup = prepare(folder, recipe, device, text, force, budget, pretrained)
+    recipe, spec, tokenizer, objective = setup.recipe, setup.spec, setup.tokenizer, setup.objective
     model = build(spec, recipe.seed, device)
     with atomic.new_folder(folder) as temporary:
         run = Run(temporary)
@@ -113,7 +144,7 @@ def start(
         state = TrainState.build(run, recipe, tokenizer, objective, model)
         if pretrained is not None:
             state.save()
-    state.run, state.notes = Run(folder), notes
+    state.run, state.notes = Run(folder), setup.notes
     return state
 
 
