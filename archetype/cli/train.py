@@ -12,7 +12,9 @@ CHOSEN = "[default: chosen to fit the text]"
 
 SECTIONS = {  # of the options, in the help
     "Run": ("recipe", "to", "resume", "allow_changes", "assignments"),
-    "Model and data": ("spec", "start_from", "text", "source", "target", "images", "tokenizer", "vocab_size"),
+    "Model and data": (
+        "spec", "start_from", "trainable", "text", "source", "target", "images", "tokenizer", "vocab_size",
+    ),
     "Optimization": (
         "steps", "tokens", "flops", "minutes", "patience", "batch_size", "micro_batch_size", "sequence_length",
         "learning_rate", "warmup_steps", "seed",
@@ -33,6 +35,10 @@ def train(
     start_from: Annotated[
         Path | None,
         typer.Option("--from", metavar="MODEL", help="Go on from the weights and the tokenizer of a model."),
+    ] = None,
+    trainable: Annotated[
+        list[str] | None,
+        typer.Option("--train", metavar="PATTERN", help="Which parameters learn, such as 'blocks.[20-23].*'."),
     ] = None,
     text: Annotated[list[str] | None, typer.Option(help="A UTF-8 file, folder or pattern; may be repeated.")] = None,
     source: Annotated[list[str] | None, typer.Option(help="A file of source lines; may be repeated.")] = None,
@@ -96,6 +102,7 @@ def train(
         "data.file": images,
         "data.tokenizer": tokenizer,
         "data.vocab_size": vocab_size,
+        "trainable": tuple(trainable) if trainable else None,
         "batch_size": batch_size,
         "micro_batch_size": micro_batch_size,
         "sequence_length": sequence_length,

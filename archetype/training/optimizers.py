@@ -21,7 +21,7 @@ class Optimizer(Part):
 
     @abstractmethod
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """An optimizer of all parameters of the model."""
+        """An optimizer of the model's parameters that require a gradient."""
 
 
 @part
@@ -41,8 +41,8 @@ class AdamW(Optimizer):
 
     def build(self, model: nn.Module) -> torch.optim.AdamW:
         """AdamW with weight decay on matrices, none on norms and biases."""
-        matrices = [p for p in model.parameters() if p.dim() >= 2]
-        vectors = [p for p in model.parameters() if p.dim() < 2]
+        trainable = [p for p in model.parameters() if p.requires_grad]
+        matrices, vectors = [p for p in trainable if p.dim() >= 2], [p for p in trainable if p.dim() < 2]
         groups = [{"params": matrices, "weight_decay": self.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
         groups = [group for group in groups if group["params"]]
         return torch.optim.AdamW(groups, lr=self.learning_rate, betas=self.betas, eps=self.eps, fused=True)
@@ -53,7 +53,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
     return {
         f"{name}:{key}": value
         for name, parameter in model.named_parameters()
-        for key, value in optimizer.state[parameter].items()
+        for key, value in optimizer.state.get(parameter, {}).items()
     }
 
 

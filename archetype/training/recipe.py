@@ -35,6 +35,7 @@ class Recipe(Spec):
         spec: a preset's name, a file, or a specification.
         data: what is learned from.
         objective: what is learned (absent: what suits the model and the data).
+        trainable: patterns of the parameters that learn, such as blocks.[20-23].* or lm_head (absent: all).
         batch_size: rows of a step.
         micro_batch_size: rows that are computed at once (absent: all of a step).
         sequence_length: tokens of each row (absent: the model's context).
@@ -55,6 +56,7 @@ class Recipe(Spec):
     spec: str | dict[str, Any] = "llama-tiny"
     data: Annotated[Data, ByKind(Data), _default_kind("corpus")] = TextData()
     objective: Annotated[ObjectiveConfig, ByKind(ObjectiveConfig)] | None = None
+    trainable: tuple[str, ...] | None = None
     batch_size: Size = 16
     micro_batch_size: Size | None = None
     sequence_length: Length | None = None
