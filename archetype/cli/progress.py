@@ -97,6 +97,7 @@ class ProgressLine:
         self.console, self.first, self.steps, self.unit = console, first, steps, unit
         self.started = self.last_line = time.monotonic()
         self.rate = 0.0  # predictions a second, smoothed
+        self.waited = 0.0  # the share of time that steps wait for data, smoothed
         self.bar = Progress(
             TextColumn("step {task.completed:>5.0f}/{task.total:.0f}"), BarColumn(bar_width=10), _Measures(),
             TextColumn("left"), TimeRemainingColumn(compact=True),
@@ -126,7 +127,9 @@ class ProgressLine:
 
     def _step(self, event: Step) -> None:
         self.rate = event.per_second if not self.rate else 0.9 * self.rate + 0.1 * event.per_second
-        measures = f"loss {event.loss:.3f}  lr {event.learning_rate:.1e}  {self.rate:,.0f} {self.unit}s/s"
+        self.waited = 0.9 * self.waited + 0.1 * event.data_seconds * event.per_second / max(1, event.num_targets)
+        data = f"  {self.waited:.0%} of the time waits for data" if self.waited >= 0.01 else ""
+        measures = f"loss {event.loss:.3f}  lr {event.learning_rate:.1e}  {self.rate:,.0f} {self.unit}s/s{data}"
         self.bar.update(self.task, completed=event.step, measures=measures)
         if event.skipped:
             self.console.print(f"step {event.step:>5}  skipped: the loss or its gradient was not finite")

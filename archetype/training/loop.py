@@ -113,7 +113,8 @@ def take_step(state: TrainState) -> Step:
     learning_rate = recipe.schedule.learning_rate(recipe.optimizer.learning_rate, state.step, recipe.steps)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
-    batch = tuple(tensor.to(model.device) for tensor in state.objective.batch(state.step))
+    prepared, waited = state.prefetcher.batch(state.step)
+    batch = tuple(tensor.to(model.device, non_blocking=True) for tensor in prepared)
     parts = [*split_batch(batch, recipe.micro_batch_size)]
     statistics = [(buffer, buffer.clone()) for buffer in model.buffers()]
     loss, num_targets = 0.0, 0
@@ -133,7 +134,7 @@ def take_step(state: TrainState) -> Step:
     optimizer.zero_grad(set_to_none=True)
     state.step, state.num_evaluated = state.step + 1, 0
     seconds = max(time.perf_counter() - started, 1e-9)  # a clock may stand still
-    return Step(state.step, loss, learning_rate, norm, num_targets / seconds, num_targets, skipped=not is_finite)
+    return Step(state.step, loss, learning_rate, norm, num_targets / seconds, num_targets, not is_finite, waited)
 
 
 def _shares(objective: Objective, parts: list[Batch]) -> list[float]:

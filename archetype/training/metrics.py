@@ -16,7 +16,10 @@ NULLABLE = ("validation_bits_per_byte",)  # which pairs and images do not have
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step on `num_targets` predictions; `skipped` where the loss or a gradient was not finite."""
+    """One optimizer step on `num_targets` predictions; `skipped` where the loss or a gradient was not finite.
+
+    `data_seconds` is how long it waited for its batch.
+    """
 
     step: int
     loss: float
@@ -25,6 +28,7 @@ class Step:
     per_second: float  # predictions
     num_targets: int
     skipped: bool = False
+    data_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Everything that a training loop works on."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
@@ -17,6 +17,7 @@ from archetype.training.metrics import Saved
 from archetype.training.objectives.base import Objective
 from archetype.training.optimizers import optimizer_tensors
 from archetype.training.parameter_names import names_matching, train_only
+from archetype.training.prefetch import Prefetcher
 from archetype.training.recipe import Recipe
 
 
@@ -30,6 +31,7 @@ class TrainState:
         best_loss: the lowest held-out loss so far.
         num_worse: evaluations since then.
         notes: what to say of the run when it starts.
+        prefetcher: prepares the next batches.
     """
 
     run: Run
@@ -43,6 +45,10 @@ class TrainState:
     best_loss: float = math.inf
     num_worse: int = 0
     notes: tuple[str, ...] = ()
+    prefetcher: Prefetcher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prefetcher = Prefetcher(self.objective.batch, self.model.device.type == "cuda")
 
     @classmethod
     def build(cls, run: Run, recipe: Recipe, tokenizer: Tokenizer | None, objective: Objective, model: Model) -> Self:

@@ -129,4 +129,4 @@ def to_go_on(folder: Path, recipe: Path) -> tuple[str | Path, ...]:
 def measured(folder: Path) -> list[dict[str, Any]]:
     """The metrics of a run, without what follows the clock."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "per_second"} for line in lines]
+    return [{key: value for key, value in line.items() if key not in ("per_second", "data_seconds")} for line in lines]

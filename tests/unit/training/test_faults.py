@@ -37,7 +37,8 @@ def finish(state: TrainState) -> list[Event]:
 def measured(folder: Path) -> list[dict[str, Any]]:
     """The metrics without how long anything took."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "per_second"} for line in lines]
+    clocks = ("per_second", "data_seconds")
+    return [{name: value for name, value in line.items() if name not in clocks} for line in lines]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
