@@ -24,6 +24,7 @@ from archetype.generate.settings import (
     special_ids,
 )
 from archetype.io import atomic, hub
+from archetype.io.huge_pages import move_to_huge_pages
 from archetype.io.tensors import SHARD_BYTES, Tensors
 from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
@@ -50,6 +51,7 @@ def load(
     allow_pickle: bool = False,
     overrides: Sequence[str] = (),
     weights: str | None = None,
+    mapped: bool = False,
 ) -> LanguageModel:
     """Load the model and tokenizer of a run directory or a Hugging Face folder, or one of huggingface.co.
 
@@ -60,6 +62,7 @@ def load(
         allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.
         overrides: assignments path=value to the specification that a Hugging Face folder describes.
         weights: int8 or int4 for matrices of 8 or 4 bits (default: as stored).
+        mapped: whether weights may stay in their file, mapped into memory, as what reads them once alone needs.
 
     Raises:
         ArchetypeError: names the file and what is wrong with it.
@@ -84,6 +87,8 @@ def load(
         lm = _load_hf(folder, dtype, device, allow_pickle, overrides)
     if weights is not None:
         lm.quantize(weights)
+    if not mapped:
+        move_to_huge_pages(lm.model)
     log.info("loaded %s: %r", folder, lm)
     return lm
 
@@ -109,7 +114,7 @@ def open_pretrained(folder: Path, fields: dict[str, Any]) -> Pretrained:
     for name in ("spec", "data.tokenizer", "data.vocab_size"):
         if fields.get(name) is not None:
             raise SpecError(name, "stands beside a model that brings its own", "leave out one of them")
-    lm = load(folder)
+    lm = load(folder, mapped=True)
     if is_quantized(lm.model):
         cause = "has matrices of 8 or 4 bits, which cannot be trained"
         raise CheckpointError(str(folder), cause, "begin with the model that it was made from")

@@ -26,7 +26,9 @@ def import_(
     from archetype.io.tensors import dtype_of
     from archetype.loading import load
 
-    load(model, dtype_of(dtype), allow_pickle=allow_pickle, overrides=overrides or (), weights=weights).save(to)
+    load(
+        model, dtype_of(dtype), allow_pickle=allow_pickle, overrides=overrides or (), weights=weights, mapped=True
+    ).save(to)
     print(f"wrote {to}")
 
 
@@ -50,7 +52,7 @@ def export(
     from archetype.loading import build_untrained, export, load, names_weights
 
     trained = names_weights(model)
-    lm = load(model, dtype_of(dtype)) if trained else build_untrained(model, seed, dtype_of(dtype))
+    lm = load(model, dtype_of(dtype), mapped=True) if trained else build_untrained(model, seed, dtype_of(dtype))
     written = export(lm, to, family, format=format, type=type)
     name = written.format.architecture_of(lm.spec) if format == "hf" else f"GGUF of {written.name}"
     fresh = "" if trained else f"; {model} has no weights: these are random, of seed {seed}"

@@ -1,0 +1,73 @@
+"""Weights in huge pages: what reads all of them again and again, as decoding does, loses time to every small page."""
+
+import ctypes
+import mmap
+from bisect import bisect_right
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+SMALLEST = 2**22  # bytes of weights; fewer stay in the processor's caches
+ALIGNMENT = 64  # bytes of a cache line
+
+
+@torch.no_grad()
+def move_to_huge_pages(model: nn.Module) -> None:
+    """Copy the weights of a model on CPU into one block of huge pages, where the system has them; elsewhere do nothing.
+
+    Parameters and buffers stay the objects that they are. Those that are mapped from a file leave memory one by one, so
+    that no two copies of all stand in it. Nothing else may use the model meanwhile.
+    """
+    tensors = [tensor for tensor in (*model.parameters(), *model.buffers()) if _is_movable(tensor)]
+    sizes = {tensor.data_ptr(): -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors}
+    if sum(sizes.values()) < SMALLEST or (block := _allocate(sum(sizes.values()))) is None:
+        return
+    mappings, offset = _file_mappings(), 0
+    copies: dict[int, Tensor] = {}  # by the address of the original, which tied weights share
+    for tensor in tensors:
+        address = tensor.data_ptr()
+        if address not in copies:
+            copy = torch.frombuffer(block, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
+            copies[address] = copy.view(tensor.shape).copy_(tensor)
+            offset += sizes[address]
+            _release(address, tensor.nbytes, mappings)
+        tensor.data = copies[address].view(tensor.shape)
+
+
+def _is_movable(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.nbytes > 0
+
+
+def _allocate(num_bytes: int) -> mmap.mmap | None:
+    """Memory that asks for huge pages; None where the system knows none."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    block = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        block.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:  # a kernel that was built without them
+        return None
+    return block
+
+
+def _file_mappings() -> list[tuple[int, int]]:
+    """First and last address of what this process has mapped from files, in order."""
+    mappings = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, _, _, _, inode = line.split(maxsplit=5)[:5]
+        if inode != "0":
+            first, _, end = addresses.partition("-")
+            mappings.append((int(first, 16), int(end, 16)))
+    return mappings
+
+
+def _release(address: int, num_bytes: int, mappings: list[tuple[int, int]]) -> None:
+    """Let whole pages of a file leave memory; whoever reads them again finds the file's bytes."""
+    place = bisect_right(mappings, (address, 2**64)) - 1
+    if place < 0 or address + num_bytes > mappings[place][1]:
+        return
+    page = mmap.PAGESIZE
+    first, end = -(-address // page) * page, (address + num_bytes) // page * page
+    if first < end:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)
