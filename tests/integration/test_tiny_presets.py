@@ -35,7 +35,7 @@ from tests.unit.cost.test_flops import flops_of, padding
 from tests.unit.cost.test_parameters import agrees
 
 TINY = sorted(name for name in families.presets() if name.endswith("-tiny"))
-STEPS, LENGTH = 50, 48  # past every window
+STEPS, LENGTH = 25, 48  # past every window
 ENGLISH = "\n\n".join(str(module.__doc__) for module in (decimal, argparse, json, textwrap, Path))
 LINES = [line.strip() for line in ENGLISH.splitlines() if 10 < len(line.strip()) < LENGTH]
 EVERY = pytest.mark.parametrize("name", TINY)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import archetype
 from archetype.cli import main
+from tests.helpers import forked
 from tests.helpers.cases import case
 
 
@@ -186,23 +187,19 @@ def test_the_log_is_silent_unless_it_is_asked_for(tmp_path: Path) -> None:
     lm = archetype.LanguageModel(archetype.load_spec("llama-tiny"), archetype.build("llama-tiny"))
     archetype.export(lm, tmp_path / "hf")
     for flags, logged in (((), False), (("--verbose",), True)):
-        command = [sys.executable, "-m", "archetype", "import", "hf", "-o", f"run-{logged}", *flags]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-        assert (done.returncode, done.stdout) == (0, f"wrote run-{logged}\n"), done.stderr
-        assert done.stderr.startswith("archetype.loading: loaded hf: <LanguageModel ") == logged
+        done = forked.run(["archetype", "import", "hf", "-o", f"run-{logged}", *flags], cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, f"wrote run-{logged}\n".encode()), done.stderr
+        assert done.stderr.startswith(b"archetype.loading: loaded hf: <LanguageModel ") == logged
         assert bool(done.stderr) == logged
 
 
 def test_a_missing_compiler_is_said_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "archetype", "bench", "decode", "llama-tiny", "--new", "3", "--prompt", "2"]
-    without = os.environ | {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "CXX": ""}
-    without.pop("ARCHETYPE_NATIVE", None)
-    for environment, lines in ((without, 1), (without | {"ARCHETYPE_NATIVE": "off"}, 0)):
-        done = subprocess.run(
-            [*command, "--repeat", "1", "--json"], env=environment, capture_output=True, text=True, timeout=120
-        )
+    command = ["archetype", "bench", "decode", "llama-tiny", "--new", "3", "--prompt", "2", "--repeat", "1", "--json"]
+    without = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "CXX": ""}
+    for native, lines in (("", 1), ("off", 0)):
+        done = forked.run(command, without | {"ARCHETYPE_NATIVE": native})
         assert done.returncode == 0, done.stderr
-        assert done.stderr.count("no native kernels, so that decoding is slower: no C++ compiler") == lines
+        assert done.stderr.count(b"no native kernels, so that decoding is slower: no C++ compiler") == lines
 
 
 @pytest.mark.parametrize(
