@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from archetype.convert import hf_folder
+from archetype.convert import hf_folder, peft
 from archetype.convert.gguf import file as gguf
 from archetype.convert.image_processor import FILE as IMAGE_PROCESSOR
 from archetype.convert.image_processor import pictures_as_they_are
@@ -28,16 +29,18 @@ from archetype.io.huge_pages import move_to_huge_pages
 from archetype.io.tensors import SHARD_BYTES, Tensors
 from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
-from archetype.models import CausalModel, EncoderDecoder, build
+from archetype.models import CausalModel, EncoderDecoder, Model, build
 from archetype.nn.device import resolve_device
+from archetype.nn.parameter_names import names_matching
 from archetype.nn.quantized import bits_of, is_quantized
-from archetype.runs.directory import Run, read_run_model
+from archetype.runs.directory import Run, read_adapter, read_run_model
 from archetype.runs.origin import read_origin
 from archetype.spec import VisionEncoder
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template, write_template
 from archetype.tokenizers.fast import write_fast
-from archetype.training.setup import Pretrained
+from archetype.training.pretrained import Pretrained
+from archetype.training.recipe import read_recipe
 
 GgufType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 log = logging.getLogger(__name__)
@@ -55,8 +58,11 @@ def load(
 ) -> LanguageModel:
     """Load the model and tokenizer of a run directory or a Hugging Face folder, or one of huggingface.co.
 
+    An adapter is merged into its model's matrices.
+
     Args:
-        folder: holds spec.yaml (a run) or config.json (Hugging Face); or the name of a model on the hub, owner/name.
+        folder: holds spec.yaml (a run), config.json (Hugging Face) or adapter_config.json (an adapter of peft, which
+            says where its base is); or the name of a model on the hub, owner/name.
         dtype: type of the weights (default: as stored).
         device: where the weights go.
         allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.
@@ -80,6 +86,8 @@ def load(
         lm = _load_run(folder, dtype, device)
     elif not folder.is_dir():
         raise CheckpointError(str(folder), "there is no such folder", "give a run directory or a Hugging Face folder")
+    elif (folder / peft.CONFIG).is_file():
+        lm = _load_peft(folder, dtype, device, allow_pickle, overrides)
     elif not (folder / "config.json").is_file():
         cause = "is neither a run directory (spec.yaml) nor a Hugging Face folder (config.json)"
         raise CheckpointError(str(folder), cause, "check the path")
@@ -121,7 +129,11 @@ def open_pretrained(folder: Path, fields: dict[str, Any]) -> Pretrained:
     fields["spec"] = lm.spec.dump()
     if lm.tokenizer is not None:
         fields["data.tokenizer"] = str(folder)
-    return Pretrained(str(folder), lm.model, lm.tokenizer, lm.save)
+
+    def save(to: Path, model: Model, tokenizer: Tokenizer | None) -> None:
+        replace(lm, spec=model.spec, model=model, tokenizer=tokenizer).save(to)
+
+    return Pretrained(str(folder), lm.model, lm.tokenizer, save)
 
 
 def export(
@@ -204,6 +216,48 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
     family = origin.open_family()
     labels, pictures = origin.labels, origin.image_processor
     return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures)
+
+
+def _load_peft(
+    folder: Path, dtype: torch.dtype | None, device: torch.device, allow_pickle: bool, overrides: Sequence[str]
+) -> LanguageModel:
+    """The base that an adapter names, by its path from here or from the folder, with the adapter merged."""
+    base = Path(peft.read_config(folder)["base_model_name_or_path"])
+    base = folder / base if (folder / base).is_dir() else base
+    try:
+        lm = load(base, dtype, device, allow_pickle, overrides)
+    except CheckpointError as error:
+        if error.place != str(base):
+            raise
+        place = f"{folder / peft.CONFIG}: base_model_name_or_path"
+        raise CheckpointError(
+            place, f"{base} {error.cause}", "name the model that the adapter was trained on"
+        ) from None
+    peft.merge_peft(lm.model, lm.family or family_for(lm.spec), folder)
+    return lm
+
+
+def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> Family:
+    """Write the adapter of a run as a folder of peft.
+
+    Args:
+        folder: a run directory whose model has an adapter.
+        to: must not exist, or be empty.
+        family: the published format of the base (default: as loaded, or the first that can express the model).
+
+    Raises:
+        CheckpointError: the run has no adapter, or the format cannot express it.
+    """
+    run = Run(folder)
+    if (file := read_adapter(run)) is None:
+        raise CheckpointError(str(folder), "has no adapter", "leave out --adapter-only, which exports the model")
+    model, adapter = read_run_model(run, merged=False), file.adapter
+    chosen = published()[family] if family else read_origin(folder).open_family() or family_for(model.spec)
+    chosen.format.config_for(model.spec)  # refuses before anything is written
+    trained = names_matching(model, read_recipe(run.recipe_file).trainable or (), "trainable")
+    with atomic.new_folder(Path(to)) as temporary:
+        peft.write_peft(model, adapter, chosen, temporary, file.base, trained)
+    return chosen
 
 
 def _load_hf(

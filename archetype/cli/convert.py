@@ -1,6 +1,7 @@
 """Verbs that carry a model from one kind of folder to another, and that compare the two libraries on one."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -43,14 +44,21 @@ def export(
     ] = None,
     dtype: StoredDtype = None,
     seed: Annotated[int, typer.Option(help="Of the weights of a specification, which has none.")] = 0,
+    adapter_only: Annotated[
+        bool, typer.Option("--adapter-only", help="Write a run's adapter as a folder of peft, without its base.")
+    ] = False,
 ) -> None:
     """Write a model as a folder for transformers or llama.cpp, read back and compared.
 
-    A preset or a specification's file is written with random weights.
+    A preset or a specification's file is written with random weights. A run's adapter is merged.
     """
     from archetype.io.tensors import dtype_of
-    from archetype.loading import build_untrained, export, load, names_weights
+    from archetype.loading import build_untrained, export, export_adapter, load, names_weights
 
+    if adapter_only:
+        written = export_adapter(Path(model), to, family)
+        print(f"wrote {to} as an adapter of {written.name}")
+        return
     trained = names_weights(model)
     lm = load(model, dtype_of(dtype), mapped=True) if trained else build_untrained(model, seed, dtype_of(dtype))
     written = export(lm, to, family, format=format, type=type)

@@ -1,7 +1,7 @@
 """The verb that trains: a recipe or flags to a run directory."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -13,7 +13,7 @@ CHOSEN = "[default: chosen to fit the text]"
 SECTIONS = {  # of the options, in the help
     "Run": ("recipe", "to", "resume", "allow_changes", "assignments"),
     "Model and data": (
-        "spec", "start_from", "trainable", "text", "source", "target", "images", "tokenizer", "vocab_size",
+        "spec", "start_from", "trainable", "adapter", "text", "source", "target", "images", "tokenizer", "vocab_size",
     ),
     "Optimization": (
         "steps", "tokens", "flops", "minutes", "patience", "batch_size", "micro_batch_size", "sequence_length",
@@ -39,6 +39,10 @@ def train(
     trainable: Annotated[
         list[str] | None,
         typer.Option("--train", metavar="PATTERN", help="Which parameters learn, such as 'blocks.[20-23].*'."),
+    ] = None,
+    adapter: Annotated[
+        Literal["lora", "dora"] | None,
+        typer.Option(help="Low-rank changes learn, and the model stays; --set adapter.rank=16 and others."),
     ] = None,
     text: Annotated[list[str] | None, typer.Option(help="A UTF-8 file, folder or pattern; may be repeated.")] = None,
     source: Annotated[list[str] | None, typer.Option(help="A file of source lines; may be repeated.")] = None,
@@ -103,6 +107,7 @@ def train(
         "data.tokenizer": tokenizer,
         "data.vocab_size": vocab_size,
         "trainable": tuple(trainable) if trainable else None,
+        "adapter.kind": adapter,
         "batch_size": batch_size,
         "micro_batch_size": micro_batch_size,
         "sequence_length": sequence_length,

@@ -32,7 +32,7 @@ def initialize(model: nn.Module, scheme: spec.Initialization, num_layers: int, s
         tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
         for own_name, tensor in tensors.items():
             name = f"{path}.{own_name}" if path else own_name
-            generator = _generator(seed, name, tensor.device)
+            generator = generator_for(seed, name, tensor.device)
             if hasattr(module, "init_tensor") and module.init_tensor(own_name, tensor, generator):
                 continue
             if name.endswith("bias"):
@@ -64,7 +64,7 @@ def init_weight(
             assert_never(scheme)
 
 
-def _generator(seed: int, name: str, device: torch.device) -> torch.Generator | None:
+def generator_for(seed: int, name: str, device: torch.device) -> torch.Generator | None:
     if device.type == "meta":
         return None
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()

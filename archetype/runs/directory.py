@@ -4,21 +4,36 @@ import math
 import re
 import shutil
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from archetype.convert.apply import load_tensors
-from archetype.errors import CheckpointError
+from archetype.errors import CheckpointError, SpecError
 from archetype.families.rules import Rule
 from archetype.io import atomic
 from archetype.io.tensors import Tensors, save
 from archetype.io.weight_files import SINGLE
+from archetype.io.yaml import mapping_to_yaml, read_mapping
 from archetype.models import Model, build_on_meta
+from archetype.nn import adapter as adapters
 from archetype.nn.quantized import BITS, GROUP, install
 from archetype.runs.checkpoints import latest
 from archetype.runs.extensions import check_extensions, write_extensions
-from archetype.spec import ModelSpec, Spec, read, to_yaml
+from archetype.spec import Adapter, ByKind, ModelSpec, Spec, read, to_yaml
+
+
+class AdaptedModel(Spec):
+    """What adapter.yaml says of an adapter, whose tensors stand among the weights beside the model's own.
+
+    Attributes:
+        adapter: its kind and sizes.
+        base: the model that it was put around, as it was named.
+    """
+
+    adapter: Annotated[Adapter, ByKind(Adapter)]
+    base: str = ""
 
 
 class Run:
@@ -35,6 +50,7 @@ class Run:
         checkpoints: the folder that a resumed run starts from.
         provenance_file: recipe and data that the run began with, to tell whether they are still the same.
         best_folder: a run directory with the weights that had the lowest held-out loss.
+        adapter_file: the adapter of the model, where it has one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,6 +65,7 @@ class Run:
         self.checkpoints = folder / "checkpoints"
         self.provenance_file = folder / "provenance.json"
         self.best_folder = folder / "best"
+        self.adapter_file = folder / "adapter.yaml"
 
     @property
     def exists(self) -> bool:
@@ -72,11 +89,32 @@ def write_run_spec(run: Run, spec: ModelSpec, *settings: Spec) -> None:
     atomic.write_bytes(run.spec_file, to_yaml(spec).encode())
 
 
-def read_run_model(run: Run, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Model:
-    """The model of a run: its finished weights, or those of its newest whole checkpoint."""
+def read_run_model(
+    run: Run, dtype: torch.dtype | None = None, device: torch.device | None = None, merged: bool = True
+) -> Model:
+    """The model of a run: its finished weights, or those of its newest whole checkpoint; an adapter's are merged."""
     model = build_on_meta(read_run_spec(run))
+    if (adapted := read_adapter(run)) is not None:
+        adapters.install(model, adapted.adapter)
     fill_from(model, weights_of(run), dtype, device)
+    if merged:
+        adapters.merge(model)
     return model.eval()
+
+
+def read_adapter(run: Run) -> AdaptedModel | None:
+    """The adapter of a run's model; None where it has none."""
+    if not run.adapter_file.is_file():
+        return None
+    try:
+        return AdaptedModel.parse(read_mapping(run.adapter_file))
+    except SpecError as error:
+        raise error.at(str(run.adapter_file)) from None
+
+
+def write_adapter(run: Run, adapted: AdaptedModel) -> None:
+    """Write which adapter's tensors stand among the weights, every value of it."""
+    atomic.write_bytes(run.adapter_file, mapping_to_yaml(adapted.dump(full=True)).encode())
 
 
 def weights_of(run: Run) -> Path:

@@ -1,6 +1,7 @@
 """WHAT an architecture is: frozen, closed data. Nothing here computes, and nothing imports torch."""
 
 from archetype.spec.activation import *
+from archetype.spec.adapter import *
 from archetype.spec.attention import *
 from archetype.spec.base import *
 from archetype.spec.block import *

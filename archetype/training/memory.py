@@ -11,10 +11,12 @@ import torch
 
 from archetype.cost import cost_report
 from archetype.cost.fit import largest
+from archetype.cost.work import FLOAT32
 from archetype.errors import SpecError
 from archetype.spec import ModelSpec
 from archetype.table import size
 from archetype.training.objectives.base import Objective
+from archetype.training.pretrained import num_frozen
 from archetype.training.recipe import Recipe
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -30,12 +32,14 @@ def check_memory(recipe: Recipe, spec: ModelSpec, objective: Objective, device: 
     free = free_memory(device)
     batch, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
     rows = min(batch, recipe.micro_batch_size or batch)
-    report = cost_report(spec, rows, length, recipe.dtype)
+    report, frozen = cost_report(spec, rows, length, recipe.dtype), FLOAT32 * num_frozen(recipe, spec)
 
     def peak(rows: int, accumulates: bool) -> int:
         held = report.memory_cost.memory(rows, report.length)
         # the gradients of the rows before are held beside the activations of the next
-        return held["training_state"] + held["activations"] if accumulates else held["training_peak"]
+        if accumulates:
+            return held["training_state"] + held["activations"] - 3 * frozen
+        return held["training_peak"] - 2 * frozen  # of what is held where backward begins, moments
 
     needed = peak(rows, rows < batch)
     if free is None or needed <= free:

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field
 
 from archetype.errors import SpecError
 from archetype.io.yaml import read_mapping
+from archetype.spec.adapter import Adapter
 from archetype.spec.base import Length, Positive, Size, Spec
 from archetype.spec.part import ByKind
 from archetype.training.datasets import Data, TextData
@@ -35,7 +36,9 @@ class Recipe(Spec):
         spec: a preset's name, a file, or a specification.
         data: what is learned from.
         objective: what is learned (absent: what suits the model and the data).
-        trainable: patterns of the parameters that learn, such as blocks.[20-23].* or lm_head (absent: all).
+        trainable: patterns of the parameters that learn, such as blocks.[20-23].* or lm_head (absent: all, or those of
+            the adapter alone).
+        adapter: low-rank changes that learn in place of the model's own matrices (absent: none).
         batch_size: rows of a step.
         micro_batch_size: rows that are computed at once (absent: all of a step).
         sequence_length: tokens of each row (absent: the model's context).
@@ -57,6 +60,7 @@ class Recipe(Spec):
     data: Annotated[Data, ByKind(Data), _default_kind("corpus")] = TextData()
     objective: Annotated[ObjectiveConfig, ByKind(ObjectiveConfig)] | None = None
     trainable: tuple[str, ...] | None = None
+    adapter: Annotated[Adapter, ByKind(Adapter), _default_kind("lora")] | None = None
     batch_size: Size = 16
     micro_batch_size: Size | None = None
     sequence_length: Length | None = None

@@ -1,6 +1,6 @@
 """From a recipe to the state of a run: tokenizer, specification, objective and model, built anew or resumed."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from archetype.convert.source import open_spec
 from archetype.errors import CheckpointError, DataError, SpecError
 from archetype.io import atomic, hub
 from archetype.models import Model, build, build_on_meta
+from archetype.nn.adapter import install
 from archetype.nn.device import resolve_dtype
 from archetype.runs import checkpoints
-from archetype.runs.directory import Run, fill_from, read_run_spec, write_run_spec
+from archetype.runs.directory import AdaptedModel, Run, fill_from, read_run_spec, write_adapter, write_run_spec
 from archetype.runs.lock import locked
 from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer, trainable_kinds
 from archetype.tokenizers.registry import tokenizer_class
@@ -24,27 +25,13 @@ from archetype.training.defaults import Budget
 from archetype.training.memory import check_memory
 from archetype.training.objectives.base import Objective, ObjectiveConfig, ObjectiveInputs
 from archetype.training.optimizers import restore_optimizer
+from archetype.training.pretrained import Pretrained, take_over
 from archetype.training.provenance import check_origin, check_recipe, read_provenance, write_recipe
 from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.state import TrainState
 
 TEXT_FILE = "text.txt"  # where a run keeps a text that came from no file
 DEFAULT_VOCAB_SIZE = 4096
-
-
-@dataclass(frozen=True)
-class Pretrained:
-    """A model to go on from.
-
-    Attributes:
-        source: where it was loaded from.
-        save: writes all that it came with, as a run directory.
-    """
-
-    source: str
-    model: Model
-    tokenizer: Tokenizer | None
-    save: Callable[[Path], None]
 
 
 @dataclass(frozen=True)
@@ -84,6 +71,8 @@ def prepare(
     if pretrained is not None:
         notes = (f"goes on from {pretrained.source}: its weights and tokenizer, and a new optimizer",)
         recipe = recipe.replace(spec=pretrained.model.spec.dump())
+    elif recipe.adapter is not None:
+        raise SpecError("adapter", "stands beside a trained model, and there is none", "name one with --from")
     tokenizer = tokenizer or build_tokenizer(data, texts)
     spec = resolve_spec(recipe, tokenizer)
     recipe = recipe.replace(objective=resolve_objective(recipe, spec))
@@ -125,15 +114,19 @@ def start(
     setup = prepare(folder, recipe, device, text, force, budget, pretrained)
     recipe, spec, tokenizer, objective = setup.recipe, setup.spec, setup.tokenizer, setup.objective
     model = build(spec, recipe.seed, device)
+    if pretrained is not None:
+        take_over(model, pretrained.model)
     with atomic.new_folder(folder) as temporary:
         run = Run(temporary)
         if pretrained is not None:
-            model.load_state_dict(pretrained.model.state_dict())
-            pretrained.save(temporary / "pretrained")
+            pretrained.save(temporary / "pretrained", model, tokenizer)
             for file in (temporary / "pretrained").iterdir():
                 file.rename(temporary / file.name)
             (temporary / "pretrained").rmdir()
             run.weights_file.unlink()  # they are the checkpoint of step 0
+        if recipe.adapter is not None and pretrained is not None:
+            install(model, recipe.adapter, recipe.seed)
+            write_adapter(run, AdaptedModel(adapter=recipe.adapter, base=pretrained.source))
         write_run_spec(run, spec, recipe)
         write_recipe(run, recipe, spec, objective)
         if tokenizer is not None and not run.tokenizer_folder.is_dir():
@@ -194,7 +187,7 @@ def resume(
     if checkpoint is None:
         model = build(spec, recipe.seed, device)
     else:
-        model = _trainable_model(checkpoint.weights_file, spec, device)
+        model = _trainable_model(checkpoint.weights_file, spec, recipe.adapter, device)
     state = TrainState.build(run, recipe, tokenizer, objective, model)
     if checkpoint is not None:
         restore_optimizer(model, state.optimizer, checkpoint.optimizer())
@@ -310,9 +303,13 @@ def build_objective(
     return config.build(ObjectiveInputs(spec, recipe.data, texts, tokenizer, recipe.batch_size, length, recipe.seed))
 
 
-def _trainable_model(weights: Path, spec: specs.ModelSpec, device: torch.device) -> Model:
+def _trainable_model(
+    weights: Path, spec: specs.ModelSpec, adapter: specs.Adapter | None, device: torch.device
+) -> Model:
     """A model with memory of its own: training writes into it, and the file must not change."""
     model = build_on_meta(spec)
+    if adapter is not None:
+        install(model, adapter)
     fill_from(model, weights)
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):

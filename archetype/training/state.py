@@ -16,8 +16,8 @@ from archetype.training.evaluate import Evaluation
 from archetype.training.metrics import Saved
 from archetype.training.objectives.base import Objective
 from archetype.training.optimizers import optimizer_tensors
-from archetype.training.parameter_names import names_matching, train_only
 from archetype.training.prefetch import Prefetcher
+from archetype.training.pretrained import set_trainable
 from archetype.training.recipe import Recipe
 
 
@@ -53,8 +53,7 @@ class TrainState:
     @classmethod
     def build(cls, run: Run, recipe: Recipe, tokenizer: Tokenizer | None, objective: Objective, model: Model) -> Self:
         """The state before the first step, with a new optimizer of the parameters that learn."""
-        if recipe.trainable is not None:
-            train_only(model, names_matching(model, recipe.trainable, "trainable"))
+        set_trainable(model, recipe)
         return cls(run, recipe, tokenizer, objective, model.train(), recipe.optimizer.build(model))
 
     def remember(self, lines: list[dict[str, Any]]) -> None:

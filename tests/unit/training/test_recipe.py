@@ -82,7 +82,7 @@ def test_the_schema_has_every_kind() -> None:
     kinds = set(re.findall(r'"kind": {"const": "(\w+)"', json.dumps(Recipe.model_json_schema())))
     assert kinds == {
         "corpus", "pairs", "images", "next_token", "masked_token", "span_corruption", "sequence_to_sequence",
-        "image_class", "adamw", "cosine",
+        "image_class", "adamw", "cosine", "lora", "dora",
     }  # fmt: skip
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from archetype.errors import SpecError
+from archetype.nn.parameter_names import pattern_of_names
 from archetype.training.optimizers import optimizer_tensors
-from archetype.training.parameter_names import pattern_of_names
 from archetype.training.recipe import Recipe
 from archetype.training.setup import resume, start
 from tests.unit.training.test_resume import assert_equal_states, measured, steps

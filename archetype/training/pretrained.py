@@ -1,0 +1,90 @@
+"""A trained model to go on from, and what becomes of it where the new one has another head or more tokens."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from archetype.models import Model, build_on_meta
+from archetype.nn.adapter import adapter_parameters, install
+from archetype.nn.parameter_names import names_matching, train_only
+from archetype.spec import ModelSpec
+from archetype.tokenizers import Tokenizer
+from archetype.training.recipe import Recipe
+
+NOT_TOKENS = ("position", "token_type", "class_token")  # tables of an embedding that have no row for each token
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model to go on from.
+
+    Attributes:
+        source: where it was loaded from.
+        save: writes all that it came with as a run directory, with this model and this tokenizer in place of its own.
+    """
+
+    source: str
+    model: Model
+    tokenizer: Tokenizer | None
+    save: Callable[[Path, Model, Tokenizer | None], None]
+
+
+@torch.no_grad()
+def take_over(model: Model, before: Model, num_tokens: int | None = None) -> set[str]:
+    """Give a model the weights of another, as far as both have them.
+
+    The rows of tokens that are new, in the embedding and in the head, are the mean of those before them.
+
+    Args:
+        model: random weights, changed in place.
+        before: the trained model.
+        num_tokens: whose rows were trained (absent: all of them).
+
+    Returns:
+        The names of the tensors that stay random.
+    """
+    trained, random = before.state_dict(), set()
+    for name, tensor in model.state_dict().items():
+        old = trained.get(name)
+        if old is None or old.shape[1:] != tensor.shape[1:]:
+            random.add(name)
+        elif (
+            name.startswith(("embedding", "lm_head"))
+            and not any(part in name for part in NOT_TOKENS)
+            and (
+                num_tokens is not None
+                and len(tensor) > num_tokens
+                and len(old) == getattr(before.spec, "vocab_size", None)
+            )
+        ):
+            tensor[: len(old)] = old
+            tensor[num_tokens:] = old[:num_tokens].mean(0)
+        elif old.shape == tensor.shape:
+            tensor.copy_(old)
+        else:
+            random.add(name)
+    return random
+
+
+def set_trainable(model: Model, recipe: Recipe) -> None:
+    """Let what the recipe names learn: all parameters, those of patterns, and those of the adapter.
+
+    Raises:
+        SpecError: a pattern matches no parameter.
+    """
+    if recipe.trainable is not None or recipe.adapter is not None:
+        named = names_matching(model, recipe.trainable or (), "trainable")
+        train_only(model, named | adapter_parameters(model))
+
+
+def num_frozen(recipe: Recipe, spec: ModelSpec) -> int:
+    """How many numbers of the model do not learn, and need no gradient and no moments."""
+    if recipe.trainable is None and recipe.adapter is None:
+        return 0
+    model = build_on_meta(spec)
+    if recipe.adapter is not None:
+        install(model, recipe.adapter)
+    set_trainable(model, recipe)
+    return sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
