@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import logging
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +19,10 @@ from archetype.io.files import check_regular, read_json
 from archetype.io.tensors import save
 from archetype.io.weight_files import SINGLE
 
-OPTIMIZER = "optimizer.safetensors"
+OPTIMIZER, AVERAGE = "optimizer.safetensors", "ema.safetensors"
 MANIFEST = "manifest.json"
 KEPT = 2  # the newest, and one before it in case a disk damages the newest
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -39,19 +42,32 @@ class Checkpoint:
         """The model's parameters under our own names."""
         return self.folder / SINGLE
 
+    @property
+    def average_file(self) -> Path | None:
+        """The moving average of the parameters, where the run has one."""
+        return self.folder / AVERAGE if AVERAGE in self.manifest["files"] else None
+
     def optimizer(self) -> dict[str, Tensor]:
         """The optimizer's tensors."""
         return load_file(self.folder / OPTIMIZER)
 
 
 def write(
-    checkpoints: Path, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor], provenance: dict[str, Any]
+    checkpoints: Path,
+    step: int,
+    weights: dict[str, Tensor],
+    optimizer: dict[str, Tensor],
+    provenance: dict[str, Any],
+    average: dict[str, Tensor] | None = None,
+    keep: int = KEPT,
 ) -> Checkpoint:
-    """Write a checkpoint that appears whole or not at all, and drop all but the newest `KEPT`.
+    """Write a checkpoint that appears whole or not at all, and drop all but the newest.
 
     Args:
         checkpoints: the run's folder of checkpoints.
         provenance: what else the manifest says: fingerprints of the specification and the data, versions.
+        average: the moving average of the weights.
+        keep: how many checkpoints stay.
     """
     folder = checkpoints / f"step-{step:08d}"
     if folder.exists():  # saved, then interrupted: what is whole stays, for a run's step determines its weights
@@ -60,25 +76,48 @@ def write(
         except CheckpointError:
             shutil.rmtree(folder)
     atomic.remove_unfinished(checkpoints)
+    tensors = {SINGLE: weights, OPTIMIZER: optimizer} | ({} if average is None else {AVERAGE: average})
     with atomic.new_folder(folder) as temporary:
-        save(temporary / SINGLE, weights)
-        save(temporary / OPTIMIZER, optimizer)
-        files = {name: _identity(temporary / name) for name in (SINGLE, OPTIMIZER)}
-        manifest = {"step": step, "files": files} | provenance
+        for name, contents in tensors.items():
+            save(temporary / name, contents)
+        manifest = {"step": step, "files": {name: _identity(temporary / name) for name in tensors}} | provenance
         atomic.write_json(temporary / MANIFEST, manifest | {"sha256": _seal(manifest)})
-    for old in _folders(checkpoints)[:-KEPT]:
+    for old in _folders(checkpoints)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return Checkpoint(folder, manifest)
 
 
-def latest(checkpoints: Path) -> Checkpoint | None:
+def latest(checkpoints: Path, on_damage: Callable[[str], None] = log.warning) -> Checkpoint | None:
     """The newest checkpoint that is whole; None where there is none at all.
 
+    Args:
+        checkpoints: the run's folder of checkpoints.
+        on_damage: is told in one line of damaged ones and of the one that is used in their place.
+
     Raises:
-        CheckpointError: there are checkpoints, but the newest is damaged; names the file, and offers the one before.
+        CheckpointError: there are checkpoints, but all are damaged; names a file of the newest.
     """
-    folders = _folders(checkpoints)
-    return opened(folders[-1]) if folders else None
+    damages: list[CheckpointError] = []
+    for folder in reversed(_folders(checkpoints)):
+        try:
+            checkpoint = opened(folder)
+        except CheckpointError as error:
+            damages.append(error)
+            continue
+        if damages:
+            on_damage(f"{damages[0].place}: {damages[0].cause}; going on from {folder.name}, the one before")
+        return checkpoint
+    if damages:
+        raise damages[0]
+    return None
+
+
+def set_aside(checkpoints: Path, step: int) -> None:
+    """Give damaged checkpoints after a step other names, so that the run can go on from there."""
+    for folder in _folders(checkpoints):
+        if int(folder.name[5:]) > step:
+            shutil.rmtree(folder.with_suffix(".damaged"), ignore_errors=True)
+            folder.rename(folder.with_suffix(".damaged"))
 
 
 def newest_step(checkpoints: Path) -> int | None:
@@ -121,9 +160,7 @@ def _seal(manifest: dict[str, Any]) -> str:
 
 
 def _damaged(folder: Path, name: str, cause: str) -> CheckpointError:
-    others = [other for other in _folders(folder.parent) if other != folder]
-    remedy = f"remove {folder} to go on from {others[-1].name}" if others else f"remove {folder} and start again"
-    return CheckpointError(str(folder / name), cause, remedy)
+    return CheckpointError(str(folder / name), cause, "restore it, or start a new run")
 
 
 def _folders(checkpoints: Path) -> list[Path]:

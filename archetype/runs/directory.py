@@ -3,7 +3,9 @@
 import math
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import torch
@@ -122,7 +124,7 @@ def weights_of(run: Run) -> Path:
     if run.weights_file.is_file():
         return run.weights_file
     if (checkpoint := latest(run.checkpoints)) is not None:
-        return checkpoint.weights_file
+        return checkpoint.average_file or checkpoint.weights_file
     raise CheckpointError(str(run.folder), "has no weights yet", "train it further with `archetype train --resume`")
 
 
@@ -168,16 +170,16 @@ def _stored(tensors: Tensors, name: str) -> Tensor:
     return tensors.stored(name)
 
 
-def write_weights(run: Run, model: Model) -> None:
-    """Write the finished weights under our own names."""
-    save(run.weights_file, model.state_dict())
+def write_weights(run: Run, model: Model, instead: Mapping[str, Tensor] = MappingProxyType({})) -> None:
+    """Write the finished weights under our own names; `instead` are tensors in place of the model's."""
+    save(run.weights_file, {**model.state_dict(), **instead})
 
 
-def write_best(run: Run, model: Model) -> None:
+def write_best(run: Run, model: Model, instead: Mapping[str, Tensor] = MappingProxyType({})) -> None:
     """Write weights as those of a run directory of their own, inside the run's."""
     best = Run(run.best_folder)
     if best.exists:
-        write_weights(best, model)
+        write_weights(best, model, instead)
         return
     with atomic.new_folder(best.folder) as temporary:
         for path in run.folder.iterdir():
@@ -185,4 +187,4 @@ def write_best(run: Run, model: Model) -> None:
                 shutil.copytree(path, temporary / path.name)
             elif path.suffix in (".yaml", ".json", ".jinja") and path != run.provenance_file:
                 shutil.copyfile(path, temporary / path.name)
-        write_weights(Run(temporary), model)
+        write_weights(Run(temporary), model, instead)

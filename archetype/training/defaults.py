@@ -17,7 +17,7 @@ from archetype.spec.edit import put
 from archetype.training.datasets import expand
 from archetype.training.objectives.base import Objective
 from archetype.training.recipe import Recipe
-from archetype.training.schedules import Cosine
+from archetype.training.schedules import WarmUp
 from archetype.training.throughput import seconds_of_steps
 
 SPEC = "llama-tiny"
@@ -57,7 +57,7 @@ class Budget:
             limits.append(60 * self.minutes / seconds_of_steps(recipe, spec, objective, device))
         recipe = recipe.replace(steps=max(1, math.floor(min(limits))))
         schedule, every = recipe.schedule, min(recipe.evaluate_every, -(-recipe.steps // NUM_EVALUATIONS))
-        if isinstance(schedule, Cosine):
+        if isinstance(schedule, WarmUp):
             schedule = schedule.replace(warmup_steps=min(schedule.warmup_steps, recipe.steps // 10))
         return recipe.replace(schedule=schedule, evaluate_every=every)
 

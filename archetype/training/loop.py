@@ -15,8 +15,11 @@ from archetype.runs.lock import locked
 from archetype.training import metrics
 from archetype.training.diagnosis import Diagnosis
 from archetype.training.evaluate import evaluate
+from archetype.training.master_weights import float32_weights
 from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, Step
+from archetype.training.moving_average import averaged
 from archetype.training.objectives.base import IGNORED, Batch, Objective, split_batch
+from archetype.training.optimizers import set_learning_rate
 from archetype.training.plot import draw_picture
 from archetype.training.state import TrainState
 from archetype.training.stop_signal import StopSignal, stop_on_signal
@@ -54,7 +57,7 @@ def run(state: TrainState, on_event: Callable[[Event], None]) -> Interrupted | N
                 on_event(said)
             interrupted = event if isinstance(event, Interrupted) else None
         if interrupted is None:
-            write_weights(run, state.model)
+            write_weights(run, state.model, state.final_weights())
         try:
             draw_picture(run, state.objective.unit)
         except Exception as error:  # whatever a library for pictures raises: the weights are written, and count
@@ -66,20 +69,26 @@ def run(state: TrainState, on_event: Callable[[Event], None]) -> Interrupted | N
 def train(state: TrainState, stop: StopSignal) -> Iterator[Event]:
     """Take the steps that are left, evaluating and saving where the recipe says so, and at the end."""
     recipe, num_skipped = state.recipe, 0
-    yield from evaluations(state, stop)  # those before which the run was interrupted
-    while not is_finished(state) and stop.signal is None:
-        event = take_step(state)
-        num_skipped = num_skipped + 1 if event.skipped else 0
-        yield event
-        if num_skipped == MAX_SKIPPED:
-            cause = f"the loss or its gradient was not finite in {num_skipped} steps in a row"
-            raise DataError(f"step {state.step}", cause, "lower the learning rate, then resume or start again")
-        yield from evaluations(state, stop)
-        if state.step % recipe.checkpoint_every == 0 or (is_finished(state) and not stop):
-            yield state.save()
-    if stop.signal is not None:
-        yield state.save()
-        yield Interrupted(state.step, stop.signal)
+    try:
+        yield from evaluations(state, stop)  # those before which the run was interrupted
+        while not is_finished(state) and stop.signal is None:
+            event = take_step(state)
+            num_skipped = num_skipped + 1 if event.skipped else 0
+            yield event
+            if num_skipped == MAX_SKIPPED:
+                cause = f"the loss or its gradient was not finite in {num_skipped} steps in a row"
+                raise DataError(f"step {state.step}", cause, "lower the learning rate, then resume or start again")
+            yield from evaluations(state, stop)
+            if state.step % recipe.checkpoint_every == 0 or (is_finished(state) and not stop):
+                state.save()
+            yield from state.saved()
+        if stop.signal is not None:
+            state.save()
+        yield from state.saved(wait=True)
+        if stop.signal is not None:
+            yield Interrupted(state.step, stop.signal)
+    finally:
+        state.background.join()
 
 
 def is_finished(state: TrainState) -> bool:
@@ -95,11 +104,12 @@ def evaluations(state: TrainState, stop: StopSignal) -> Iterator[Event]:
         is_repeated = number == 1 and recipe.evaluate_batches >= total
         if state.step and is_due and not is_repeated and number >= state.num_evaluated:
             rows, stopped = recipe.micro_batch_size, stop.__bool__
-            evaluation = evaluate(state.model, state.objective, recipe.dtype, num_batches, rows, stopped)
-            if evaluation is None:
-                return
-            state.count(evaluation)
-            yield Evaluated(state.step, evaluation, on_all=number == 1)
+            with averaged(state.model, state.average):
+                evaluation = evaluate(state.model, state.objective, recipe.dtype, num_batches, rows, stopped)
+                if evaluation is None:
+                    return
+                state.count(evaluation)
+                yield Evaluated(state.step, evaluation, on_all=number == 1)
 
 
 def take_step(state: TrainState) -> Step:
@@ -111,8 +121,7 @@ def take_step(state: TrainState) -> Step:
     recipe, model, optimizer, started = state.recipe, state.model, state.optimizer, time.perf_counter()
     torch.manual_seed((recipe.seed * 1_000_003 + state.step) % 2**63)
     learning_rate = recipe.schedule.learning_rate(recipe.optimizer.learning_rate, state.step, recipe.steps)
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+    set_learning_rate(optimizer, learning_rate)
     prepared, waited = state.prefetcher.batch(state.step)
     batch = tuple(tensor.to(model.device, non_blocking=True) for tensor in prepared)
     parts = [*split_batch(batch, recipe.micro_batch_size)]
@@ -123,10 +132,13 @@ def take_step(state: TrainState) -> Step:
             output = state.objective.compute_loss(model, part)
         (output.loss * weight).backward()
         loss, num_targets = loss + output.loss.detach().item() * weight, num_targets + output.num_targets
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm).item()
+    weights = float32_weights(model, optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(weights.values(), recipe.max_grad_norm).item()
     is_finite = math.isfinite(norm) and math.isfinite(loss)
     if is_finite:
         optimizer.step()
+        if state.average is not None:
+            state.average.update(weights, state.step)
     else:
         log.warning("step %d skipped: the loss or its gradient was not finite", state.step + 1)
         for buffer, before in statistics:

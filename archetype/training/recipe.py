@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 from archetype.errors import SpecError
 from archetype.io.yaml import read_mapping
 from archetype.spec.adapter import Adapter
-from archetype.spec.base import Length, Positive, Size, Spec
+from archetype.spec.base import Flag, Length, Positive, Probability, Size, Spec
 from archetype.spec.part import ByKind
 from archetype.training.datasets import Data, TextData
 from archetype.training.objectives import ObjectiveConfig
@@ -27,9 +27,10 @@ class Recipe(Spec):
     `spec` is a preset's name, a file, or a specification written in place, which may leave `vocab_size` to the
     tokenizer. `objective` may be left out: it is then the first that suits the model and the data. `sequence_length`
     is tokens of each row (absent: the model's context); of pairs, the most that either side may have. `dtype` auto is
-    bfloat16 where the machine computes in it, else float32; weights and moments are float32 always. With
-    `micro_batch_size` so many rows are computed at once, and gradients accumulated over the batch. With `patience`
-    training ends after so many evaluations without a lower held-out loss.
+    bfloat16 where the machine computes in it, else float32; moments are float32 always, and so are the weights that
+    are written. With `micro_batch_size` so many rows are computed at once, and gradients accumulated over the batch.
+    With `ema_decay` the averaged weights are what is evaluated, written and given to people; checkpoints have both.
+    With `patience` training ends after so many evaluations without a lower held-out loss.
 
     Attributes:
         version: of the file format.
@@ -46,11 +47,16 @@ class Recipe(Spec):
         optimizer: how weights follow gradients.
         schedule: how the learning rate follows the steps.
         max_grad_norm: length to which gradients are clipped.
+        ema_decay: what the moving average of the weights keeps of itself in a step (absent: there is none).
         dtype: type that products are computed in.
+        weights_dtype: of the weights in memory; of bfloat16 the optimizer has masters in float32.
+        recompute: none, blocks, or the number of blocks (the first ones) whose activations backward computes again.
+        compile: whether torch.compile makes each block one program.
         seed: of weights, order and dropout.
         evaluate_every: steps between evaluations.
         evaluate_batches: batches of an evaluation.
         checkpoint_every: steps between checkpoints.
+        keep_checkpoints: how many of the newest stay; the weights of the lowest held-out loss stay beside them.
         patience: evaluations without a lower held-out loss before training ends (absent: it goes on).
     """
 
@@ -68,11 +74,16 @@ class Recipe(Spec):
     optimizer: Annotated[Optimizer, ByKind(Optimizer), _default_kind("adamw")] = AdamW()
     schedule: Annotated[Schedule, ByKind(Schedule), _default_kind("cosine")] = Cosine()
     max_grad_norm: Positive = 1.0
+    ema_decay: Probability | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    weights_dtype: Literal["float32", "bfloat16"] = "float32"
+    recompute: Literal["none", "blocks"] | Size = "none"
+    compile: Flag = False
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
     evaluate_every: Length = 250
     evaluate_batches: Length = 20
     checkpoint_every: Length = 500
+    keep_checkpoints: Size = 2
     patience: Size | None = None
 
 

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from archetype.spec.part import Part, part
 
+Steps = Annotated[int, Field(strict=True, ge=0)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+
 
 class Schedule(Part):
     """Base of all schedules."""
@@ -23,24 +26,108 @@ class Schedule(Part):
         """
 
 
-@part
-class Cosine(Schedule):
-    """A linear rise over `warmup_steps`, then half a cosine down to `min_lr_ratio` of the peak (Loshchilov 2016).
+class WarmUp(Schedule):
+    """Base of schedules that begin with a linear rise.
 
     Attributes:
         warmup_steps: steps of the linear rise.
-        min_lr_ratio: the last learning rate, as a share of the peak.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"warmup": "warmup_steps", "final": "min_lr_ratio"}
-    kind: Literal["cosine"] = "cosine"
-    warmup_steps: Annotated[int, Field(strict=True, ge=0)] = 100
-    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
+    warmup_steps: Steps = 100
 
     def learning_rate(self, peak: float, step: int, num_steps: int) -> float:
         """The learning rate of an optimizer step."""
         if step < self.warmup_steps:
             return peak * (step + 1) / self.warmup_steps
-        progress = (step - self.warmup_steps) / max(1, num_steps - 1 - self.warmup_steps)
-        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-        return peak * (self.min_lr_ratio + (1 - self.min_lr_ratio) * cosine)
+        return peak * self.ratio(step, num_steps)
+
+    @abstractmethod
+    def ratio(self, step: int, num_steps: int) -> float:
+        """The learning rate after the rise, as a share of the peak."""
+
+    def progress(self, step: int, first: float, num_steps: int) -> float:
+        """Where a step is between the `first` of a decay, 0, and the last of the run, 1."""
+        return min(1.0, max(0.0, (step - first) / max(1, num_steps - 1 - first)))
+
+
+@part
+class Cosine(WarmUp):
+    """A linear rise over `warmup_steps`, then half a cosine down to `min_lr_ratio` of the peak (Loshchilov 2016).
+
+    Attributes:
+        min_lr_ratio: the last learning rate, as a share of the peak.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {"warmup": "warmup_steps", "final": "min_lr_ratio"}
+    kind: Literal["cosine"] = "cosine"
+    min_lr_ratio: Ratio = 0.1
+
+    def ratio(self, step: int, num_steps: int) -> float:
+        """Half a cosine."""
+        cosine = 0.5 * (1 + math.cos(math.pi * self.progress(step, self.warmup_steps, num_steps)))
+        return self.min_lr_ratio + (1 - self.min_lr_ratio) * cosine
+
+
+@part
+class Linear(WarmUp):
+    """A linear rise over `warmup_steps`, then a linear fall to `min_lr_ratio` of the peak (Devlin 2018).
+
+    Attributes:
+        min_lr_ratio: the last learning rate, as a share of the peak.
+    """
+
+    kind: Literal["linear"] = "linear"
+    min_lr_ratio: Ratio = 0.0
+
+    def ratio(self, step: int, num_steps: int) -> float:
+        """A straight line."""
+        return 1 - (1 - self.min_lr_ratio) * self.progress(step, self.warmup_steps, num_steps)
+
+
+@part
+class WarmupStableDecay(WarmUp):
+    """A linear rise, the peak for most of the run, and a fall at its end (Hu 2024, section 4).
+
+    Attributes:
+        decay_fraction: share of all steps that the fall takes.
+        decay_shape: of the fall; one_minus_sqrt is that of Hägele 2024.
+        min_lr_ratio: the last learning rate, as a share of the peak.
+    """
+
+    kind: Literal["wsd"] = "wsd"
+    decay_fraction: Ratio = 0.2
+    decay_shape: Literal["linear", "cosine", "one_minus_sqrt"] = "one_minus_sqrt"
+    min_lr_ratio: Ratio = 0.0
+
+    def ratio(self, step: int, num_steps: int) -> float:
+        """One until the fall begins."""
+        first = max(float(self.warmup_steps), num_steps * (1 - self.decay_fraction))
+        progress = self.progress(step, first, num_steps)
+        left = {
+            "linear": 1 - progress,
+            "cosine": 0.5 * (1 + math.cos(math.pi * progress)),
+            "one_minus_sqrt": 1 - math.sqrt(progress),
+        }[self.decay_shape]
+        return self.min_lr_ratio + (1 - self.min_lr_ratio) * left
+
+
+@part
+class InverseSquareRoot(WarmUp):
+    """A linear rise, then a fall with the root of the step (Vaswani 2017, equation 3)."""
+
+    kind: Literal["inverse_sqrt"] = "inverse_sqrt"
+
+    def ratio(self, step: int, num_steps: int) -> float:
+        """The root of the share that the rise has of the steps so far."""
+        return math.sqrt(max(1, self.warmup_steps) / (step + 1))
+
+
+@part
+class Constant(WarmUp):
+    """A linear rise, then the peak."""
+
+    kind: Literal["constant"] = "constant"
+
+    def ratio(self, step: int, num_steps: int) -> float:
+        """One."""
+        return 1.0

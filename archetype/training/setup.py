@@ -24,7 +24,6 @@ from archetype.training.datasets import Data, TokenizedData
 from archetype.training.defaults import Budget
 from archetype.training.memory import check_memory
 from archetype.training.objectives.base import Objective, ObjectiveConfig, ObjectiveInputs
-from archetype.training.optimizers import restore_optimizer
 from archetype.training.pretrained import Pretrained, take_over
 from archetype.training.provenance import check_origin, check_recipe, read_provenance, write_recipe
 from archetype.training.recipe import Recipe, read_recipe
@@ -137,6 +136,7 @@ def start(
         state = TrainState.build(run, recipe, tokenizer, objective, model)
         if pretrained is not None:
             state.save()
+            state.background.wait()
     state.run, state.notes = Run(folder), setup.notes
     return state
 
@@ -170,15 +170,19 @@ def resume(
     if tokenizer is None and isinstance(recipe.data, TokenizedData):
         raise CheckpointError(str(run.tokenizer_folder), "is missing", "restore the run's tokenizer")
     objective = build_objective(recipe, spec, tokenizer, recipe.data.read_texts(folder))
-    checkpoint = checkpoints.latest(run.checkpoints)
+    damages: list[str] = []
+    checkpoint = checkpoints.latest(run.checkpoints, damages.append)
     for origin in (began.model_dump() if began else None, checkpoint.manifest if checkpoint else None):
         if origin is not None:
             check_origin(run, recipe, spec, objective, origin, allow_changes)
     step = checkpoint.step if checkpoint else 0
-    notes = () if steps is None else (describe_more_steps(recipe, step, steps),)
+    notes = (*damages, *(() if steps is None else (describe_more_steps(recipe, step, steps),)))
     recipe = recipe.replace(steps=steps or recipe.steps)
     if not force:
         check_memory(recipe, spec, objective, device)
+    if damages:
+        with locked(folder):
+            checkpoints.set_aside(run.checkpoints, step)
     if steps is not None or allow_changes:
         with locked(folder):
             write_recipe(run, recipe, spec, objective)
@@ -190,8 +194,8 @@ def resume(
         model = _trainable_model(checkpoint.weights_file, spec, recipe.adapter, device)
     state = TrainState.build(run, recipe, tokenizer, objective, model)
     if checkpoint is not None:
-        restore_optimizer(model, state.optimizer, checkpoint.optimizer())
-    state.step, state.notes = step, notes
+        state.restore(checkpoint)
+    state.notes = notes
     state.remember([line for line in metrics.read(run.metrics_file) if line["step"] <= step])
     return state
 

@@ -1,10 +1,13 @@
 """Everything that a training loop works on."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 import archetype
 from archetype import spec as specs
@@ -12,10 +15,13 @@ from archetype.models import Model
 from archetype.runs import checkpoints
 from archetype.runs.directory import Run, write_best
 from archetype.tokenizers import Tokenizer
+from archetype.training.background_save import BackgroundSave, Files
 from archetype.training.evaluate import Evaluation
+from archetype.training.master_weights import MasterWeights, float32_weights
 from archetype.training.metrics import Saved
+from archetype.training.moving_average import MovingAverage
 from archetype.training.objectives.base import Objective
-from archetype.training.optimizers import optimizer_tensors
+from archetype.training.optimizers import optimizer_tensors, restore_optimizer
 from archetype.training.prefetch import Prefetcher
 from archetype.training.pretrained import set_trainable
 from archetype.training.recipe import Recipe
@@ -32,6 +38,8 @@ class TrainState:
         num_worse: evaluations since then.
         notes: what to say of the run when it starts.
         prefetcher: prepares the next batches.
+        average: of the weights, where the recipe asks for one.
+        background: writes the checkpoints.
     """
 
     run: Run
@@ -46,6 +54,8 @@ class TrainState:
     num_worse: int = 0
     notes: tuple[str, ...] = ()
     prefetcher: Prefetcher = field(init=False)
+    average: MovingAverage | None = None
+    background: BackgroundSave = field(default_factory=BackgroundSave)
 
     def __post_init__(self) -> None:
         self.prefetcher = Prefetcher(self.objective.batch, self.model.device.type == "cuda")
@@ -54,7 +64,20 @@ class TrainState:
     def build(cls, run: Run, recipe: Recipe, tokenizer: Tokenizer | None, objective: Objective, model: Model) -> Self:
         """The state before the first step, with a new optimizer of the parameters that learn."""
         set_trainable(model, recipe)
-        return cls(run, recipe, tokenizer, objective, model.train(), recipe.optimizer.build(model))
+        optimizer = recipe.optimizer.build(model.train())
+        if recipe.weights_dtype == "bfloat16":
+            optimizer = MasterWeights(model, optimizer)
+        state = cls(run, recipe, tokenizer, objective, model, optimizer)
+        if recipe.ema_decay is not None:
+            state.average = MovingAverage(float32_weights(model, optimizer), recipe.ema_decay)
+        return state
+
+    def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
+        """Take over the optimizer's state, the average and the step of a checkpoint, whose weights the model has."""
+        restore_optimizer(self.model, self.optimizer, checkpoint.optimizer())
+        if self.average is not None and checkpoint.average_file is not None:
+            self.average.restore(load_file(checkpoint.average_file))
+        self.step = checkpoint.step
 
     def remember(self, lines: list[dict[str, Any]]) -> None:
         """Take up the evaluations of a run's earlier part, from its metrics."""
@@ -77,7 +100,11 @@ class TrainState:
         """Note an evaluation at this step; the first of them is compared, and the best weights are written."""
         self.num_evaluated += 1
         if self.num_evaluated == 1 and self.compare(evaluation.loss) and self.recipe.steps > self.recipe.evaluate_every:
-            write_best(self.run, self.model)
+            write_best(self.run, self.model, self.final_weights())
+
+    def final_weights(self) -> dict[str, Tensor]:
+        """The trained parameters in float32, averaged where the recipe says so: what people are given."""
+        return {**float32_weights(self.model, self.optimizer), **(self.average.tensors if self.average else {})}
 
     def provenance(self) -> dict[str, Any]:
         """What a checkpoint says of its origin."""
@@ -87,8 +114,22 @@ class TrainState:
             "versions": {"archetype": archetype.__version__, "torch": torch.__version__},
         }
 
-    def save(self) -> Saved:
-        """Write a checkpoint."""
-        optimizer = optimizer_tensors(self.model, self.optimizer)
-        checkpoints.write(self.run.checkpoints, self.step, self.model.state_dict(), optimizer, self.provenance())
-        return Saved(self.step)
+    def save(self) -> None:
+        """Write a checkpoint while the next steps are taken; the one before must have been written."""
+        run, step, provenance, keep = self.run, self.step, self.provenance(), self.recipe.keep_checkpoints
+        weights = {**self.model.state_dict(), **float32_weights(self.model, self.optimizer)}
+        files = [weights, optimizer_tensors(self.model, self.optimizer)]
+        if self.average is not None:
+            files.append({**self.model.state_dict(), **self.final_weights()})
+
+        def write(files: Files) -> None:
+            weights, optimizer, *average = files
+            checkpoints.write(
+                run.checkpoints, step, weights, optimizer, provenance, average[0] if average else None, keep
+            )
+
+        self.background.start(step, files, write)
+
+    def saved(self, wait: bool = False) -> Iterator[Saved]:
+        """The checkpoints that were written meanwhile; one that could not be written is raised."""
+        yield from map(Saved, self.background.finished(wait))

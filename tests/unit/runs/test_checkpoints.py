@@ -4,7 +4,6 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ def save(checkpoints: Path, step: int) -> training.Checkpoint:
 
 def damage(checkpoint: training.Checkpoint) -> str:
     with pytest.raises(CheckpointError) as caught:
-        latest(checkpoint.folder.parent)
+        opened(checkpoint.folder)
     return str(caught.value)
 
 
@@ -65,6 +64,9 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
         save(tmp_path, step)
     assert steps(tmp_path) == ["step-00000003", "step-00000004"]
     assert KEPT == 2
+    for step in (5, 6, 7):
+        write(tmp_path, step, {}, {}, {}, keep=3)
+    assert steps(tmp_path) == ["step-00000005", "step-00000006", "step-00000007"]
 
 
 def test_the_manifest_says_size_and_hash_of_every_file(tmp_path: Path) -> None:
@@ -78,15 +80,30 @@ def test_the_manifest_says_size_and_hash_of_every_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_deleted_file_is_named_and_the_one_before_offered(
+def test_a_damaged_newest_is_said_and_the_one_before_is_used(
     two: tuple[training.Checkpoint, training.Checkpoint], file: str
 ) -> None:
     (two[1].folder / file).unlink()
-    message = damage(two[1])
-    assert message.startswith(f"{two[1].folder / file}: is missing")
-    assert message.endswith(f"; remove {two[1].folder} to go on from step-00000005")
-    shutil.rmtree(two[1].folder)
-    assert latest(two[1].folder.parent) == two[0]
+    messages: list[str] = []
+    assert latest(two[1].folder.parent, messages.append) == two[0]
+    cause = "is missing or damaged" if file == MANIFEST else "is missing"
+    assert messages == [f"{two[1].folder / file}: {cause}; going on from step-00000005, the one before"]
+    (two[0].folder / file).unlink()
+    with pytest.raises(CheckpointError, match=f"step-00000010/{file}: {cause}; restore it, or start a new run"):
+        latest(two[1].folder.parent)
+
+
+def test_a_damaged_one_is_set_aside(two: tuple[training.Checkpoint, training.Checkpoint]) -> None:
+    training.set_aside(two[0].folder.parent, 5)
+    assert steps(two[0].folder.parent) == ["step-00000005", "step-00000010.damaged"]
+    assert training.newest_step(two[0].folder.parent) == 5
+
+
+def test_the_moving_average_is_a_file_of_its_own_and_what_is_read(tmp_path: Path) -> None:
+    written = write(tmp_path, 5, {"w": torch.zeros(3)}, {}, {}, {"w": torch.ones(3)})
+    assert steps(written.folder) == sorted((*FILES, training.AVERAGE))
+    assert written.average_file and torch.equal(Tensors.single(written.average_file).mapped("w"), torch.ones(3))
+    assert save(tmp_path, 6).average_file is None
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -118,7 +135,7 @@ def test_a_flipped_bit_in_any_byte_is_found_and_the_file_named(
 def test_a_manifest_that_is_none_is_named(tmp_path: Path, text: str) -> None:
     made = save(tmp_path, 1)
     (made.folder / MANIFEST).write_text(text)
-    expected = f"{made.folder / MANIFEST}: is missing or damaged; remove {made.folder} and start again"
+    expected = f"{made.folder / MANIFEST}: is missing or damaged; restore it, or start a new run"
     assert damage(made) == expected
 
 

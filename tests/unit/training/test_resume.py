@@ -2,16 +2,20 @@
 
 import json
 import signal
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from archetype.errors import CheckpointError
 from archetype.runs import checkpoints as checkpoints
+from archetype.runs.directory import read_run_model, weights_of
+from archetype.training.evaluate import evaluate
 from archetype.training.loop import run, train
-from archetype.training.metrics import Event, Interrupted, Step
-from archetype.training.optimizers import optimizer_tensors
+from archetype.training.metrics import Evaluated, Event, Interrupted, Step
+from archetype.training.optimizers import AdamW, optimizer_tensors
 from archetype.training.recipe import Recipe
 from archetype.training.setup import resume, start
 from archetype.training.state import TrainState
@@ -57,6 +61,113 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, recipe: Re
         assert second.step == interrupted_at
         assert [measured(step) for step in first + steps(second)] == expected
         assert_equal_states(second, whole)
+
+
+SHORT = {"batch_size": 8, "steps": 6, "evaluate_batches": 1}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "muon, average, accumulation": {
+        "optimizer": {"kind": "muon"}, "ema_decay": 0.9, "micro_batch_size": 3, "schedule": {"kind": "wsd"},
+    },
+    "adafactor, masters": {"optimizer": {"kind": "adafactor"}, "weights_dtype": "bfloat16", "dtype": "bfloat16"},
+    "lion, masters, average": {"optimizer": {"kind": "lion"}, "weights_dtype": "bfloat16", "ema_decay": 0.5},
+    "nesterov": {"optimizer": {"kind": "sgd", "nesterov": True}, "schedule": {"kind": "inverse_sqrt"}},
+}  # fmt: skip
+
+
+def test_every_optimizer_average_and_master_resumes_to_the_bit(tmp_path: Path, recipe: Recipe) -> None:
+    for name, options in OPTIONS.items():
+        changed = Recipe.parse(recipe.dump() | SHORT | options)
+        whole = start(tmp_path / f"{name}, whole", changed, CPU)
+        expected = [measured(step) for step in steps(whole)]
+        first = steps(start(tmp_path / name, changed, CPU), 4)
+        second = resume(tmp_path / name, CPU)
+        assert [measured(step) for step in first + steps(second)] == expected, name
+        assert_equal_states(second, whole)
+        weights, other = second.final_weights(), whole.final_weights()
+        assert all(torch.equal(weights[path], other[path]) and weights[path].dtype == torch.float32 for path in other)
+
+
+def test_the_average_is_what_is_evaluated_and_written(tmp_path: Path, recipe: Recipe) -> None:
+    """Computed here from the weights after every step; a decay that grows from 2/11 to the recipe's."""
+    state = start(tmp_path / "run", recipe.replace(ema_decay=0.3, checkpoint_every=100), CPU)
+    average = {name: parameter.detach().clone() for name, parameter in state.model.named_parameters()}
+    held_out: dict[int, float] = {}
+
+    def note(event: Event) -> None:
+        if isinstance(event, Step):
+            for name, parameter in state.model.named_parameters():
+                decay = min(0.3, event.step / (9 + event.step))
+                average[name] = decay * average[name] + (1 - decay) * parameter.detach()
+        if isinstance(event, Evaluated) and not event.on_all:
+            held_out[event.step] = event.evaluation.loss
+
+    run(state, note)
+    written = read_run_model(state.run)
+    for name, parameter in written.named_parameters():
+        torch.testing.assert_close(parameter, average[name])
+        assert not torch.equal(parameter, state.model.get_parameter(name)) or "norm" in name
+    evaluation = evaluate(written, state.objective, state.recipe.dtype, recipe.evaluate_batches)
+    assert evaluation is not None and evaluation.loss == held_out[12]
+    checkpoint = checkpoints.latest(state.run.checkpoints)
+    assert checkpoint is not None and weights_of(state.run) == state.run.weights_file
+    state.run.weights_file.unlink()
+    assert weights_of(state.run) == checkpoint.average_file
+
+
+def test_masters_are_float32_and_the_model_bfloat16(tmp_path: Path, recipe: Recipe) -> None:
+    """Updates that bfloat16 would lose add up in the masters; gradients of micro-batches add up in float32."""
+    sizes, optimizer = {"batch_size": 8, "micro_batch_size": 3}, AdamW(learning_rate=1e-6)
+    changed = recipe.replace(weights_dtype="bfloat16", optimizer=optimizer, **sizes)
+    state = start(tmp_path / "run", changed, CPU)
+    before = state.final_weights()["lm_head.weight"].detach().clone()
+    steps(state, 7)
+    masters = state.final_weights()
+    assert {parameter.dtype for parameter in state.model.parameters()} == {torch.bfloat16}
+    for name, parameter in state.model.named_parameters():
+        assert masters[name].dtype == torch.float32
+        assert torch.equal(parameter, masters[name].bfloat16())
+    moved = (masters["lm_head.weight"] - before).abs()
+    assert (moved > 0).float().mean() > 0.9
+    assert (masters["lm_head.weight"].bfloat16() == before.bfloat16()).float().mean() > 0.5
+
+
+def test_the_steps_go_on_while_a_checkpoint_is_written(
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing waits for the sixth step; what is written is the fourth's nevertheless, and said once it is done."""
+    whole = start(tmp_path / "whole", recipe, CPU)
+    steps(whole, 4)
+    sixth, write = threading.Event(), checkpoints.write
+
+    def late(*arguments: Any, **options: Any) -> checkpoints.Checkpoint:
+        assert sixth.wait(60)
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(checkpoints, "write", late)
+    state, order = start(tmp_path / "run", recipe.replace(steps=8), CPU), []
+    for event in train(state, StopSignal()):
+        order.append(f"{type(event).__name__} {event.step}")
+        if isinstance(event, Step) and event.step == 6:
+            sixth.set()
+    assert order.index("Saved 4") > order.index("Step 6")
+    expected = checkpoints.opened(whole.run.checkpoints / "step-00000004")
+    assert checkpoints.opened(state.run.checkpoints / "step-00000004").manifest["files"] == expected.manifest["files"]
+
+
+def test_a_damaged_newest_checkpoint_is_said_and_the_run_goes_on_from_the_one_before(
+    tmp_path: Path, recipe: Recipe
+) -> None:
+    recipe = recipe.replace(batch_size=8)
+    whole = start(tmp_path / "whole", recipe, CPU)
+    steps(whole)
+    steps(start(tmp_path / "run", recipe, CPU), 9)
+    newest = tmp_path / "run" / "checkpoints" / "step-00000009" / "optimizer.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1] + b"\0")
+    state = resume(tmp_path / "run", CPU)
+    assert state.step == 8
+    assert state.notes == (f"{newest}: is not what was saved; going on from step-00000008, the one before",)
+    run(state, lambda event: None)
+    assert_equal_states(state, whole)
 
 
 def test_dropout_makes_the_steps_differ_from_one_without(tmp_path: Path, recipe: Recipe) -> None:

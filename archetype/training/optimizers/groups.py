@@ -1,0 +1,106 @@
+"""Groups of parameters, each with a learning rate and a weight decay of its own, by role or by pattern of names."""
+
+from typing import Any, Literal, NamedTuple, get_args
+
+from torch import Tensor, nn
+
+from archetype.errors import SpecError
+from archetype.nn.parameter_names import names_matching
+from archetype.spec.base import NotNegative, Positive, Spec
+
+Role = Literal["embedding", "norm", "bias", "hidden", "head", "vector"]
+ROLES = get_args(Role)
+HEADS, EMBEDDINGS = ("lm_head", "classifier", "pooler"), ("embedding.", "position_bias")
+
+
+class ParameterGroup(Spec):
+    """Parameters that learn otherwise than the rest.
+
+    `parameters` is a role (embedding, norm, bias, hidden: the matrices of linear maps, head, or vector: the rest) or a
+    pattern of names such as blocks.*.q.weight. Of several groups that match, the last decides.
+
+    Attributes:
+        parameters: a role, or a pattern of their names.
+        learning_rate_ratio: times the learning rate of the schedule.
+        weight_decay: times the learning rate (absent: the optimizer's on matrices, none on the rest).
+    """
+
+    parameters: str
+    learning_rate_ratio: Positive = 1.0
+    weight_decay: NotNegative | None = None
+
+
+def roles_of(model: nn.Module) -> dict[str, Role]:
+    """What each parameter does, by its name.
+
+    Hidden matrices are those of linear maps, of experts and of recurrences, outside embedding and head. What is none
+    of all this, such as a convolution's kernel or A_log of Mamba, has the role `vector`.
+    """
+    roles: dict[str, Role] = {}
+    for path, module in model.named_modules():
+        for own_name, parameter in module.named_parameters(recurse=False):
+            name = f"{path}.{own_name}" if path else own_name
+            roles.setdefault(name, _role(name, module, parameter))
+    return roles
+
+
+def _role(name: str, module: nn.Module, parameter: Tensor) -> Role:
+    *above, own_name = name.split(".")
+    if above and "norm" in above[-1]:
+        return "norm"
+    if any(part in name for part in EMBEDDINGS):
+        return "embedding"
+    if own_name.startswith("bias") or own_name.endswith("bias"):
+        return "bias"
+    if name.startswith(HEADS):
+        return "head"
+    is_matrix = isinstance(module, nn.Linear | nn.RNNBase) or "experts" in above
+    return "hidden" if is_matrix and parameter.dim() >= 2 else "vector"
+
+
+class Grouped(NamedTuple):
+    """A parameter with the settings of its groups."""
+
+    name: str
+    parameter: nn.Parameter
+    role: Role
+    learning_rate_ratio: float
+    weight_decay: float
+
+
+def group_parameters(model: nn.Module, groups: tuple[ParameterGroup, ...], weight_decay: float) -> list[Grouped]:
+    """All parameters that are trained; weight decay falls on matrices unless a group says otherwise.
+
+    Raises:
+        SpecError: a group matches none of them.
+    """
+    roles, grouped, members = roles_of(model), [], []
+    for index, group in enumerate(groups):
+        place, pattern = f"optimizer.groups[{index}].parameters", group.parameters
+        if pattern in ROLES:
+            names = {name for name, role in roles.items() if role == pattern}
+        else:
+            names = names_matching(model, [pattern], place)
+        if not any(model.get_parameter(name).requires_grad for name in names):
+            raise SpecError(place, f"{pattern!r} is no parameter that is trained", f"use another of {', '.join(ROLES)}")
+        members.append(names)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            ratio, decay = 1.0, weight_decay if parameter.dim() >= 2 else 0.0
+            for group, names in zip(groups, members, strict=True):
+                if name in names:
+                    ratio = group.learning_rate_ratio
+                    decay = decay if group.weight_decay is None else group.weight_decay
+            grouped.append(Grouped(name, parameter, roles[name], ratio, decay))
+    return grouped
+
+
+def torch_groups(grouped: list[Grouped]) -> list[dict[str, Any]]:
+    """Groups as torch's optimizers take them: parameters with equal settings together."""
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for each in grouped:
+        groups.setdefault((each.learning_rate_ratio, each.weight_decay), []).append(each.parameter)
+    return [
+        {"params": parameters, "learning_rate_ratio": ratio, "weight_decay": decay}
+        for (ratio, decay), parameters in groups.items()
+    ]

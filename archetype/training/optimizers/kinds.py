@@ -1,0 +1,208 @@
+"""The optimizers that a recipe can name."""
+
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from archetype.errors import SpecError
+from archetype.spec.base import Flag, NotNegative, Positive, Probability, Size
+from archetype.spec.part import part
+from archetype.training.optimizers.base import Optimizer
+from archetype.training.optimizers.groups import Grouped, group_parameters, torch_groups
+
+
+@part
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay, which falls on matrices only (Loshchilov 2017).
+
+    Attributes:
+        weight_decay: of matrices, times the learning rate.
+        betas: decay of the means of gradients and of their squares.
+        eps: added to the root of the mean square.
+        state_bits: of a number of the state; 8 in blocks of 256 (Dettmers 2021), which the extra `torchao` computes.
+    """
+
+    kind: Literal["adamw"] = "adamw"
+    weight_decay: NotNegative = 0.1
+    betas: tuple[Probability, Probability] = (0.9, 0.95)
+    eps: Positive = 1e-8
+    state_bits: Literal[8, 32] = 32
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """AdamW, fused; that of torchao for a state of 8 bits."""
+        groups, options = self.parameter_groups(model), dict[str, Any](betas=self.betas, eps=self.eps)
+        if self.state_bits == 32:
+            return torch.optim.AdamW(groups, lr=self.learning_rate, **options, fused=True)
+        try:
+            from torchao.optim import AdamW8bit
+        except ImportError:
+            cause, remedy = "a state of 8 bits needs torchao", "pip install 'archetype[torchao]', or use 32"
+            raise SpecError("optimizer.state_bits", cause, remedy) from None
+        optimizer: torch.optim.Optimizer = AdamW8bit(groups, lr=self.learning_rate, **options)
+        return optimizer
+
+    def state_bytes(self, num_parameters: int, num_rows_and_columns: int) -> int:
+        """Two moments."""
+        return 2 * num_parameters * self.state_bits // 8
+
+
+@part
+class Muon(Optimizer):
+    """The gradient's momentum made orthogonal, for hidden matrices (Jordan 2024); AdamW for all other parameters.
+
+    `learning_rate` is that of AdamW; an update of a matrix is scaled to the root mean square of AdamW's (Liu 2025), so
+    that the same rate and weight decay serve for both.
+
+    Attributes:
+        weight_decay: of matrices, times the learning rate.
+        momentum: decay of the mean of gradients.
+        nesterov: whether the update looks ahead by one step.
+        num_iterations: of Newton and Schulz, towards the nearest orthogonal matrix.
+        betas: of AdamW.
+        eps: of AdamW.
+    """
+
+    kind: Literal["muon"] = "muon"
+    weight_decay: NotNegative = 0.1
+    momentum: Probability = 0.95
+    nesterov: Flag = True
+    num_iterations: Size = 5
+    betas: tuple[Probability, Probability] = (0.9, 0.95)
+    eps: Positive = 1e-8
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Both optimizers as one."""
+        parts: dict[bool, list[Grouped]] = {True: [], False: []}
+        for grouped in group_parameters(model, self.groups, self.weight_decay):
+            parts[grouped.role == "hidden" and grouped.parameter.dim() == 2].append(grouped)
+        optimizers: list[torch.optim.Optimizer] = []
+        if parts[True]:
+            muon = torch.optim.Muon(
+                torch_groups(parts[True]), lr=self.learning_rate, momentum=self.momentum, nesterov=self.nesterov,
+                ns_steps=self.num_iterations, adjust_lr_fn="match_rms_adamw",
+            )  # fmt: skip
+            optimizers.append(muon)
+        if parts[False]:
+            groups, options = torch_groups(parts[False]), dict[str, Any](betas=self.betas, eps=self.eps)
+            optimizers.append(torch.optim.AdamW(groups, lr=self.learning_rate, **options, fused=True))
+        return Several(optimizers)
+
+    def state_bytes(self, num_parameters: int, num_rows_and_columns: int) -> int:
+        """One momentum; of what AdamW learns two, which a plan counts as hidden too."""
+        return 4 * num_parameters
+
+
+@part
+class Adafactor(Optimizer):
+    """Squares of gradients by rows and columns only, no momentum (Shazeer 2018).
+
+    Attributes:
+        beta2_decay: exponent of the step in the decay of the mean square.
+        clip_threshold: root mean square of an update, above which it is scaled down.
+    """
+
+    kind: Literal["adafactor"] = "adafactor"
+    learning_rate: Positive = 1e-2
+    beta2_decay: Annotated[float, Field(le=0, ge=-1)] = -0.8
+    clip_threshold: Annotated[float, Field(ge=1)] = 1.0
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Torch's Adafactor."""
+        return torch.optim.Adafactor(
+            self.parameter_groups(model), lr=self.learning_rate, beta2_decay=self.beta2_decay, d=self.clip_threshold
+        )
+
+    def state_bytes(self, num_parameters: int, num_rows_and_columns: int) -> int:
+        """A number for each row and each column."""
+        return 4 * num_rows_and_columns
+
+
+@part
+class Lion(Optimizer):
+    """The sign of an interpolated momentum (Chen 2023, algorithm 2); takes a tenth of AdamW's learning rate.
+
+    Attributes:
+        learning_rate: the schedule's peak.
+        weight_decay: of matrices, times the learning rate.
+        betas: weight of the momentum in the update, and its decay.
+    """
+
+    kind: Literal["lion"] = "lion"
+    learning_rate: Positive = 1e-4
+    weight_decay: NotNegative = 1.0
+    betas: tuple[Probability, Probability] = (0.9, 0.99)
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer below."""
+        return LionOptimizer(self.parameter_groups(model), {"lr": self.learning_rate, "betas": self.betas})
+
+    def state_bytes(self, num_parameters: int, num_rows_and_columns: int) -> int:
+        """One momentum."""
+        return 4 * num_parameters
+
+
+@part
+class SGD(Optimizer):
+    """Stochastic gradient descent (Robbins 1951), with momentum.
+
+    Attributes:
+        learning_rate: the schedule's peak.
+        momentum: decay of the sum of gradients; 0 for none.
+        nesterov: whether the update looks ahead by one step (Nesterov 1983).
+    """
+
+    kind: Literal["sgd"] = "sgd"
+    learning_rate: Positive = 1e-1
+    momentum: Probability = 0.9
+    nesterov: Flag = False
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Torch's SGD."""
+        nesterov = self.nesterov and self.momentum > 0
+        groups = self.parameter_groups(model)
+        return torch.optim.SGD(groups, lr=self.learning_rate, momentum=self.momentum, nesterov=nesterov)
+
+    def state_bytes(self, num_parameters: int, num_rows_and_columns: int) -> int:
+        """One momentum, or nothing."""
+        return 4 * num_parameters if self.momentum else 0
+
+
+class Several(torch.optim.Optimizer):
+    """Optimizers of different parameters as one, with their groups and their state.
+
+    Args:
+        optimizers: which share no parameter.
+    """
+
+    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        super().__init__([group for optimizer in optimizers for group in optimizer.param_groups], {})
+        self.optimizers = optimizers
+        for optimizer in optimizers:
+            optimizer.state = self.state
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Take a step of each."""
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+
+class LionOptimizer(torch.optim.Optimizer):
+    """The optimizer of `Lion`."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move every parameter by the learning rate, in the direction of the signs."""
+        for group in self.param_groups:
+            rate, (beta1, beta2) = group["lr"], group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(parameter)
+                momentum: Tensor = state["exp_avg"]
+                update = momentum.lerp(parameter.grad, 1 - beta1).sign_()
+                parameter.mul_(1 - rate * group["weight_decay"]).add_(update, alpha=-rate)
+                momentum.lerp_(parameter.grad, 1 - beta2)

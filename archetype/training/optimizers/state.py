@@ -1,0 +1,59 @@
+"""The state of an optimizer as named tensors, as a checkpoint keeps it, and its learning rate."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from archetype.training.master_weights import float32_weights
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Give every group the learning rate of a step, times its own ratio."""
+    for group in optimizer.param_groups:
+        rate = learning_rate * group.get("learning_rate_ratio", 1.0)
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state under the parameters' names: `blocks.0.mixer.q.weight:exp_avg`.
+
+    A tensor that is made of others, such as one of 8 bits, gives those: `blocks.0.mixer.q.weight:exp_avg.codes`.
+    """
+    return {
+        f"{name}:{key}{part}": tensor
+        for name, parameter in float32_weights(model, optimizer).items()
+        for key, value in optimizer.state.get(parameter, {}).items()
+        for part, tensor in _parts(value)
+    }
+
+
+def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Give the optimizer the state that `optimizer_tensors` returned."""
+    parameters = float32_weights(model, optimizer)
+    on_device = {p for group in optimizer.param_groups if group.get("fused") for p in group["params"]}
+    for name, value in tensors.items():
+        path, _, key = name.rpartition(":")
+        parameter = parameters[path]
+        if "." in key:
+            _restore_part(optimizer, parameter, key, value)
+        else:  # torch counts the steps on the host, unless its fused kernel does
+            stays = key == "step" and parameter not in on_device
+            optimizer.state[parameter][key] = value if stays else value.to(parameter.device)
+
+
+def _parts(value: Tensor) -> Iterator[tuple[str, Tensor]]:
+    if not hasattr(value, "__tensor_flatten__"):
+        return iter([("", value)])
+    return ((f".{name}", getattr(value, name)) for name in value.__tensor_flatten__()[0])
+
+
+def _restore_part(optimizer: torch.optim.Optimizer, parameter: Tensor, key: str, part: str, value: Tensor) -> None:
+    """Fill one of the tensors that a state of 8 bits is made of; the state begins as torchao makes it."""
+    state, (key, part) = optimizer.state[parameter], path.split(".")
+    if key not in state:
+        state[key] = optimizer._new_buffer(parameter, key == "exp_avg")  # type: ignore[attr-defined]
+    getattr(state[key], part).copy_(value)
