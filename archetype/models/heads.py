@@ -20,7 +20,7 @@ class LanguageModelHead(nn.Module):
 
     def __init__(self, head: spec.LanguageModelHead, vocab_size: int, d_model: int) -> None:
         super().__init__()
-        self.spec = head
+        self.spec, self.vocab_size = head, vocab_size
         self.dense = self.norm = None
         if head.transform is not None:
             self.dense = Linear(d_model, d_model)
@@ -29,11 +29,14 @@ class LanguageModelHead(nn.Module):
         self.weight = None if head.tied else nn.Parameter(torch.empty(vocab_size, d_model))
         self.bias = nn.Parameter(torch.empty(vocab_size)) if head.bias else None
 
-    def forward(self, x: Vectors, embedding: Weight) -> Float[Tensor, "B T V"]:
+    def features(self, x: Vectors) -> Vectors:
+        """The vectors that are multiplied by the table."""
         if self.dense is not None and self.norm is not None:
             x = self.norm(self.activation(self.dense(x)))
-        x = x if self.spec.scale == 1.0 else x * self.spec.scale
-        logits = project(x, embedding if self.weight is None else self.weight, self.bias)
+        return x if self.spec.scale == 1.0 else x * self.spec.scale
+
+    def forward(self, x: Vectors, embedding: Weight) -> Float[Tensor, "B T V"]:
+        logits = project(self.features(x), embedding if self.weight is None else self.weight, self.bias)
         cap = self.spec.softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 

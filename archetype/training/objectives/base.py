@@ -11,10 +11,11 @@ from torch.nn.functional import cross_entropy
 from archetype.spec import ModelSpec
 from archetype.spec.part import Part
 from archetype.tokenizers import Tokenizer
+from archetype.training.chunked_loss import IGNORED as IGNORED
+from archetype.training.chunked_loss import chunked_cross_entropy, features_for_logits, head_to_chunk
 from archetype.training.datasets import Data
 
 Batch = tuple[Tensor, ...]
-IGNORED = -100  # a target that is not predicted
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,17 @@ class Objective(ABC):
         """The arguments of the model's `forward`, and the id to predict at each of its logits, or IGNORED."""
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
-        """One forward pass and its loss; labels are smoothed while the model is training."""
+        """One forward pass and its loss, in chunks where the logits are large; labels are smoothed while training."""
         inputs, targets = self.inputs_and_targets(batch)
-        output = model(**inputs)
         smoothing = self.label_smoothing if model.training else 0.0
-        return cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss)
+        head = head_to_chunk(getattr(model, "module", model), targets.numel())  # `module`: of a wrapper such as DDP
+        if head is None:
+            output = model(**inputs)
+            return cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss)
+        with features_for_logits(head) as notes:
+            output = model(**inputs)
+        loss, num_targets, num_correct = chunked_cross_entropy(output.logits, notes[0], targets, smoothing)
+        return LossOutput(loss if output.aux_loss is None else loss + output.aux_loss, num_targets, num_correct)
 
 
 def split_batch(batch: Batch, rows: int | None) -> Iterator[Batch]:

@@ -51,7 +51,7 @@ def _parts(value: Tensor) -> Iterator[tuple[str, Tensor]]:
     return ((f".{name}", getattr(value, name)) for name in value.__tensor_flatten__()[0])
 
 
-def _restore_part(optimizer: torch.optim.Optimizer, parameter: Tensor, key: str, part: str, value: Tensor) -> None:
+def _restore_part(optimizer: torch.optim.Optimizer, parameter: Tensor, path: str, value: Tensor) -> None:
     """Fill one of the tensors that a state of 8 bits is made of; the state begins as torchao makes it."""
     state, (key, part) = optimizer.state[parameter], path.split(".")
     if key not in state:

@@ -1,0 +1,167 @@
+"""Cross-entropy over a large vocabulary, chunk by chunk: no more than one chunk's logits exist at a time.
+
+The gradients of the head are computed together with the loss, so that no product is computed twice (Hsu 2024). Tokens
+that are not predicted take no part, neither of masked texts nor of padding.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from archetype.models.heads import LanguageModelHead
+from archetype.nn.linear import Weight
+
+IGNORED = -100  # a target that is not predicted
+LARGE = 2**26  # bytes of a batch's logits, above which they are computed in chunks
+CHUNK_BYTES, MIN_ROWS = 2**25, 256  # of a chunk's logits; fewer rows would read the gradient of the matrix too often
+
+
+class Head(NamedTuple):
+    """What a head multiplies its features by, and what becomes of the product."""
+
+    weight: Float[Tensor, "V D"]
+    bias: Float[Tensor, "V"] | None
+    softcap: float | None
+
+
+def chunk_rows(vocab_size: int) -> int:
+    """Tokens of a chunk."""
+    return max(MIN_ROWS, CHUNK_BYTES // (4 * vocab_size))
+
+
+def head_to_chunk(model: nn.Module, num_targets: int) -> LanguageModelHead | None:
+    """The model's head where the logits of so many tokens are large; None where they are not."""
+    head = getattr(model, "lm_head", None)
+    if not isinstance(head, LanguageModelHead):
+        return None
+    return head if 4 * num_targets * head.vocab_size > LARGE else None
+
+
+@contextmanager
+def features_for_logits(head: LanguageModelHead) -> Iterator[list[Head]]:
+    """Within the block a head returns its features in place of logits, and notes what it would multiply them by."""
+    notes: list[Head] = []
+
+    def forward(x: Tensor, embedding: Weight) -> Tensor:
+        weight = embedding if head.weight is None else head.weight
+        assert isinstance(weight, Tensor), "matrices of few bits are not trained"
+        notes.append(Head(weight, head.bias, head.spec.softcap))
+        return head.features(x)
+
+    head.forward = forward  # type: ignore[method-assign]
+    try:
+        yield notes
+    finally:
+        del head.forward
+
+
+def chunked_cross_entropy(
+    features: Float[Tensor, "... D"], head: Head, targets: Int[Tensor, "..."], label_smoothing: float
+) -> tuple[Tensor, int, int | None]:
+    """The mean cross-entropy in float32, the number of targets, and without gradients the number of those right.
+
+    Args:
+        features: that the head multiplies.
+        targets: ids, or IGNORED.
+        label_smoothing: the probability that is spread over all V ids.
+    """
+    x, targets = features.flatten(0, -2), targets.flatten()
+    is_target = targets != IGNORED
+    num_targets = int(is_target.sum())
+    if num_targets < len(targets):
+        x, targets = x[is_target], targets[is_target]
+    if torch.is_grad_enabled():
+        loss: Tensor = _ChunkedCrossEntropy.apply(x, head.weight, head.bias, targets, head.softcap, label_smoothing)  # type: ignore[no-untyped-call]
+        return loss, num_targets, None
+    device = x.device.type
+    nats, num_correct, dtype = torch.zeros((), device=x.device), 0, _compute_dtype(x)
+    weight, bias = head.weight.to(dtype), None if head.bias is None else head.bias.to(dtype)
+    with torch.autocast(device, enabled=False):
+        for start in range(0, num_targets, rows := chunk_rows(len(weight))):
+            logits, _ = _logits(x[start : start + rows].to(dtype), weight, bias, head.softcap)
+            chunk = targets[start : start + rows]
+            nats += nn.functional.cross_entropy(logits, chunk, label_smoothing=label_smoothing, reduction="sum")
+            num_correct += int((logits.argmax(-1) == chunk).sum())
+    return nats / num_targets, num_targets, num_correct
+
+
+def _compute_dtype(x: Tensor) -> torch.dtype:
+    """What products are computed in."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> tuple[Tensor, Tensor | None]:
+    """The logits of a chunk in float32, and the tanh that caps them."""
+    logits = nn.functional.linear(x, weight, bias)
+    if softcap is None:
+        return logits.float(), None
+    tanh = logits.div_(softcap).tanh_()
+    return (softcap * tanh).float(), tanh
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """The loss of all chunks, with its gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Float[Tensor, "N D"],
+        weight: Float[Tensor, "V D"],
+        bias: Float[Tensor, "V"] | None,
+        targets: Int[Tensor, "N"],
+        softcap: float | None,
+        label_smoothing: float,
+    ) -> Tensor:
+        dtype, num_tokens, vocab_size = _compute_dtype(x), len(targets), len(weight)
+        w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
+        of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
+        ctx.x_gradient = torch.empty_like(x) if of_x else None
+        ctx.weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if of_weight else None
+        ctx.bias_gradient = torch.zeros_like(bias, dtype=torch.float32) if of_bias and bias is not None else None
+        ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
+        nats = torch.zeros((), device=x.device)
+        with torch.autocast(x.device.type, enabled=False):
+            for start in range(0, num_tokens, rows := chunk_rows(vocab_size)):
+                chunk = x[start : start + rows].to(dtype)  # (n, D)
+                ids = targets[start : start + rows, None]
+                z, tanh = _logits(chunk, w, b, softcap)  # (n, V)
+                largest = z.amax(-1, keepdim=True)
+                z.sub_(largest)
+                chosen, mean = z.gather(1, ids), z.mean(-1, keepdim=True)
+                total = z.exp_().sum(-1, keepdim=True)
+                nats += (total.log() - (1 - label_smoothing) * chosen - label_smoothing * mean).sum()
+                gradient = z.div_(total).sub_(label_smoothing / vocab_size)
+                gradient.scatter_add_(1, ids, torch.full_like(chosen, label_smoothing - 1)).div_(num_tokens)
+                if tanh is not None:
+                    gradient.mul_(1 - tanh.float().square_())
+                g = gradient.to(dtype)
+                if ctx.x_gradient is not None:
+                    ctx.x_gradient[start : start + rows] = g @ w
+                if ctx.weight_gradient is not None:
+                    _add_product(ctx.weight_gradient, g.T, chunk)
+                if ctx.bias_gradient is not None:
+                    ctx.bias_gradient += g.float().sum(0)
+        return nats / num_tokens
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        results = ctx.x_gradient, ctx.weight_gradient, ctx.bias_gradient
+        ctx.x_gradient = ctx.weight_gradient = ctx.bias_gradient = None
+        x, weight, bias = (None if result is None else result.mul_(gradient) for result in results)
+        weight_dtype, bias_dtype = ctx.dtypes
+        weight = None if weight is None else weight.to(weight_dtype)
+        return x, weight, None if bias is None else bias.to(bias_dtype), None, None, None
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a @ b in place, without a copy of the total where the types allow it."""
+    if a.dtype == total.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
