@@ -135,7 +135,7 @@ def runner(model: Model, workload: Workload, dtype: str) -> Callable[[], Timing]
     if workload.job == "train":
         return _trainer(model, workload, dtype)
     if isinstance(model, EncoderDecoder):
-        return lambda: translate(model, workload)
+        return _translating(model, workload)
     if isinstance(model, CausalModel) and workload.job != "embed":
         return _requests(model, workload) if workload.job == "batch" else _decoding(model, workload)
     assert isinstance(model, Encoder | Decoder)
@@ -196,18 +196,24 @@ def _requests(model: Decoder | NGram | MegaByte, workload: Workload) -> Callable
     return run
 
 
-@torch.inference_mode()
-def translate(model: EncoderDecoder, workload: Workload) -> Timing:
-    """All sources read together, and their targets written greedily."""
-    first, tokens, started = 0.0, [], time.perf_counter()
-    state = model.new_state(torch.tensor(workload.prompts, device=model.device), capacity=max(workload.new))
-    newest = torch.full((len(workload.prompts), 1), START, device=model.device)
-    for length in range(1, max(workload.new) + 1):
-        output = model(newest, state.narrow(length), last_only=True)
-        state, newest = output.state, output.logits[:, 0].argmax(-1, keepdim=True)
-        tokens.append(int(newest[0]))
-        first = first or time.perf_counter() - started
-    return Timing(time.perf_counter() - started, first, tuple(tokens))
+def _translating(model: EncoderDecoder, workload: Workload) -> Callable[[], Timing]:
+    """All sources read together, and their targets written greedily; steps go on in one state."""
+    rows, _, new = workload.sizes
+    sources = torch.tensor(workload.prompts, device=model.device)
+    step = DecodeStep(model, model.new_state(sources, capacity=new))
+
+    @torch.inference_mode()
+    def run() -> Timing:
+        tokens, first, started = [], 0.0, time.perf_counter()
+        step.state.insert(torch.arange(rows, device=model.device), model.new_state(sources, capacity=new))
+        newest = torch.full((rows, 1), START, device=model.device)
+        for _ in range(new):
+            newest = step(newest).argmax(-1, keepdim=True)
+            tokens.append(int(newest[0]))
+            first = first or time.perf_counter() - started
+        return Timing(time.perf_counter() - started, first, tuple(tokens))
+
+    return run
 
 
 @torch.inference_mode()

@@ -1,5 +1,7 @@
 """Beam search: the likeliest target of each source, found among the best few at every length; and translation by it."""
 
+import math
+from collections.abc import Iterable
 from typing import Annotated
 
 import torch
@@ -9,12 +11,15 @@ from torch import Tensor
 from archetype.data.pairs import end_of_text
 from archetype.errors import DataError
 from archetype.generate.finite import check_finite
+from archetype.generate.step import DecodeStep, is_native
 from archetype.models import EncoderDecoder
+from archetype.native.products import MAX_ROWS
 from archetype.nn.cache import State
 from archetype.spec.base import Size, Spec
 from archetype.tokenizers import Tokenizer
 
-BATCH_SIZE = 64  # sources that are searched at once
+BATCH_SIZE = 64  # sources that are read together, and searched together where no native kernels limit the rows
+Candidate = tuple[float, int, int]  # the score of a continuation, the beam that it continues, and the token
 
 
 class Beam(Spec):
@@ -48,13 +53,14 @@ def beam_search(
         end: the token that ends one.
         settings: of the search.
     """
-    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))  # alike lengths, little padding
-    targets: dict[int, list[int]] = {}
-    for first in range(0, len(order), BATCH_SIZE):
-        group = order[first : first + BATCH_SIZE]
-        search = _Search(model, [sources[index] for index in group], start, end, settings)
-        targets |= dict(zip(group, search.run(), strict=True))
-    return [targets[index] for index in range(len(sources))]
+    return [max(finished)[1] for finished in finished_targets(model, sources, start, end, settings)]
+
+
+def finished_targets(
+    model: EncoderDecoder, sources: list[list[int]], start: int, end: int, settings: Beam
+) -> list[list[tuple[float, list[int]]]]:
+    """The scores and tokens of all targets that a search has finished, for each source; arguments as there."""
+    return Search(model, sources, start, end, settings).run() if sources else []
 
 
 def translate(
@@ -85,103 +91,216 @@ def translate(
     return [targets.get(index, "") for index in range(len(texts))]
 
 
-class _Search:
-    """Sources that are searched together: `num_beams` rows of the state for each that is not finished."""
+class Hypotheses:
+    """The targets of one source while they are searched, each in a row of the state.
+
+    Args:
+        source: its number.
+        limit: tokens of a target, at most.
+        start: the token that every target starts with.
+        end: the token that ends one.
+        settings: of the search.
+
+    Attributes:
+        targets: what each row has written.
+        scores: the log-probability of each.
+        newest: the last token of each.
+        finished: score and tokens of the targets that have ended.
+        length: tokens of a target so far.
+    """
+
+    def __init__(self, source: int, limit: int, start: int, end: int, settings: Beam) -> None:
+        self.source, self.limit, self.end, self.settings = source, limit, end, settings
+        width = settings.num_beams
+        self.targets: list[list[int]] = [[] for _ in range(width)]
+        self.scores = [0.0, *[-math.inf] * (width - 1)]  # at the start all beams are alike: one of them counts
+        self.newest = [start] * width
+        self.finished: list[tuple[float, list[int]]] = []
+        self.length = 0
+
+    def extend(self, candidates: Iterable[Candidate]) -> list[int] | None:
+        """Go on with the best candidates, which come best first.
+
+        Returns:
+            Of each row, the row that it continues: its own wherever that goes on. None where the search has ended.
+        """
+        self.length += 1
+        going = self._select(candidates)
+        if self._is_finished(going):
+            return None
+        chosen = _by_rows(going)
+        self.targets = [[*self.targets[beam], token] for _, beam, token in chosen]
+        self.scores, self.newest = [score for score, _, _ in chosen], [token for _, _, token in chosen]
+        return [beam for _, beam, _ in chosen]
+
+    def _select(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """The candidates that go on; those that end, if they are among the best, are finished."""
+        width = self.settings.num_beams
+        going: list[Candidate] = []
+        for rank, (score, beam, token) in enumerate(candidates):
+            if token != self.end:
+                going.append((score, beam, token))
+            elif rank < width and score > -math.inf:
+                self.finished.append((self.settings.score(score, self.length), self.targets[beam]))
+        while len(going) < width:  # a vocabulary smaller than the beam
+            going.append((-math.inf, going[0][1], going[0][2]) if going else (-math.inf, 0, self.end))
+        return going[:width]
+
+    def _is_finished(self, going: list[Candidate]) -> bool:
+        """Whether there are enough targets and none that goes on looks better, or the length is reached."""
+        finished = sorted(self.finished, reverse=True)[: self.settings.num_beams]
+        best, beam, token = going[0]
+        if self.length >= self.limit:
+            if not finished:  # cut off
+                self.finished.append((best, [*self.targets[beam], token]))
+            return True
+        enough = len(finished) == self.settings.num_beams
+        return enough and self.settings.score(best, self.length) <= finished[-1][0]
+
+
+def _by_rows(going: list[Candidate]) -> list[Candidate]:
+    """The candidates in an order in which the first that continues a row stands in that row."""
+    stay: dict[int, Candidate] = {}
+    others = [candidate for candidate in going if stay.setdefault(candidate[1], candidate) is not candidate]
+    return [stay[row] if row in stay else others.pop() for row in range(len(going))]
+
+
+class Search:
+    """Sources in slots of one state, each with `num_beams` rows that share the source's keys and values.
+
+    A source whose search ends leaves its slot to the next, so that steps stay full; those with the longest sources
+    come first. At the end the slots in use stand in front, and steps become smaller.
+
+    Args:
+        model: in evaluation mode.
+        sources: at least one.
+        start: the token that every target starts with.
+        end: the token that ends one.
+        settings: of the search.
+    """
 
     def __init__(self, model: EncoderDecoder, sources: list[list[int]], start: int, end: int, settings: Beam) -> None:
-        self.model, self.end, self.settings = model, end, settings
-        self.device = model.device
-        self.active = list(range(len(sources)))
-        self.limits = [
-            min(model.spec.context_length - 1, len(source) + settings.max_extra_tokens) for source in sources
-        ]
+        self.model, self.sources, self.start, self.end, self.settings = model, sources, start, end, settings
+        self.waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))  # from the end
+        rows = MAX_ROWS if is_native(model) else BATCH_SIZE * settings.num_beams
+        self.limit = min(max(1, rows // settings.num_beams), len(sources))
+        self.active: list[Hypotheses] = []
         self.finished: list[list[tuple[float, list[int]]]] = [[] for _ in sources]
-        self.targets: list[list[list[int]]] = [[[] for _ in range(settings.num_beams)] for _ in sources]
-        self.sources, self.start = sources, start
-        self.suppressed = [token for token in settings.suppress_tokens if token < model.spec.vocab_size]
+        self._num_candidates = min(2 * settings.num_beams, model.spec.vocab_size)
+        self._suppressed: Tensor | None = None
+        if tokens := [token for token in settings.suppress_tokens if token < model.spec.vocab_size]:
+            self._suppressed = torch.zeros(model.spec.vocab_size, device=model.device)
+            self._suppressed[tokens] = -torch.inf
+        self._steps: dict[int, DecodeStep] = {}
+        self._read_ahead: list[Hypotheses] = []
+        self._next: State | None = None  # of these, in the reverse order
 
     @torch.inference_mode()
-    def run(self) -> list[list[int]]:
-        """The best target of each source."""
-        state = self._encode_sources()
+    def run(self) -> list[list[tuple[float, list[int]]]]:
+        """Score and tokens of the targets that each source's search has finished."""
+        self.active = self._take(self.limit)
+        self.state = self._read(self.active, self._limit(self.active[0].source))
+        while self.active:
+            self._leave([place for place, rows in enumerate(self._extend()) if rows is None])
+        return self.finished
+
+    def _take(self, count: int) -> list[Hypotheses]:
+        """The next sources."""
+        sources = [self.waiting.pop() for _ in range(min(count, len(self.waiting)))]
+        return [Hypotheses(source, self._limit(source), self.start, self.end, self.settings) for source in sources]
+
+    def _limit(self, source: int) -> int:
+        return min(self.model.spec.context_length - 1, len(self.sources[source]) + self.settings.max_extra_tokens)
+
+    def _read(self, hypotheses: list[Hypotheses], capacity: int) -> State:
+        """The state of targets that are about to begin."""
+        texts = [torch.tensor(self.sources[one.source]) for one in hypotheses]
+        padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True).to(self.model.device)
+        num_tokens = torch.tensor([len(text) for text in texts], device=self.model.device)
+        return self.model.new_state(padded, num_tokens, capacity, num_beams=self.settings.num_beams)
+
+    def _extend(self) -> list[list[int] | None]:
+        """One token more of every target; of each source the rows that its rows continue, or None at its end."""
+        width, count = self.settings.num_beams, len(self.active)
+        slots = min(self.limit, 1 << (count - 1).bit_length())
+        if slots not in self._steps:
+            self._steps[slots] = DecodeStep(self.model, self.state.first_rows(slots * width), self._likeliest)
+        self.state.lengths[count * width :] = 0  # rows without a source stay at their start
+        newest = [token for one in self.active for token in one.newest] + [self.start] * (slots - count) * width
+        logs, tokens = self._steps[slots](self._tensor(newest)[:, None])[: count * width].unbind(1)
+        scores = torch.tensor([one.scores for one in self.active], device=self.model.device)[..., None]
+        totals = (scores + logs.reshape(count, width, -1)).flatten(1)
+        best, places = totals.topk(min(2 * width, totals.shape[1]))
+        chosen = torch.stack(
+            (best, places // logs.shape[1], tokens.reshape(count, -1).gather(1, places)), dim=-1
+        ).tolist()
+        check_finite(torch.tensor([rows[0][0] for rows in chosen]), self.model, self._read_targets)
+        continued = [
+            one.extend((score, int(beam), int(token)) for score, beam, token in rows)
+            for one, rows in zip(self.active, chosen, strict=True)
+        ]
+        self._move(continued)
+        return continued
+
+    def _likeliest(self, logits: Tensor) -> Tensor:
+        """Log-probabilities and ids of each row's likeliest tokens, (rows, 2, number): one tensor to wait for."""
+        logs = logits.float().log_softmax(-1)
+        logs = logs if self._suppressed is None else logs + self._suppressed
+        values, ids = logs.topk(self._num_candidates)
+        return torch.stack((values, ids.float()), dim=1)
+
+    def _move(self, continued: list[list[int] | None]) -> None:
+        """Copy what rows have written to those that continue it."""
         width = self.settings.num_beams
-        newest = torch.full((len(self.active) * width, 1), self.start, device=self.device)
-        scores = torch.full((len(self.active), width), -torch.inf, device=self.device)
-        scores[:, 0] = 0.0  # at the start all beams are alike: one of them counts
-        for length in range(1, max(self.limits) + 1):
-            output = self.model(newest, state.narrow(length), last_only=True)
-            state = output.state
-            check_finite(output.logits[:, 0], self.model, self._read_targets)
-            logs = output.logits[:, 0].float().log_softmax(-1).view(len(self.active), width, -1)
-            logs[..., self.suppressed] = -torch.inf
-            scores, rows, newest = self._extend(scores[..., None] + logs, length)
-            if not self.active:
-                break
-            state = state.select(rows)
-        return [max(finished)[1] for finished in self.finished]
+        moves = [
+            (slot * width + row, slot * width + beam)
+            for slot, rows in enumerate(continued)
+            for row, beam in enumerate(rows or ())
+            if row != beam
+        ]
+        if moves:
+            rows, sources = (self._tensor([*numbers]) for numbers in zip(*moves, strict=True))
+            targets = self.state.targets
+            longest = max(one.length for one in self.active)
+            targets.insert(rows, targets.narrow(longest).select(sources))
+
+    def _leave(self, ended: list[int]) -> None:
+        """Give the slots of sources whose search has ended to the next, and where none is left, to the last in use."""
+        for slot in ended:
+            self.finished[self.active[slot].source] = self.active[slot].finished
+        num_left = len(self.waiting) + len(self._read_ahead)
+        self._fill(ended[:num_left])
+        for slot in reversed(ended[num_left:]):
+            last = self.active.pop()
+            if slot < len(self.active):
+                self.state.insert(self._rows([slot]), self.state.select(self._rows([len(self.active)])))
+                self.active[slot] = last
+
+    def _fill(self, slots: list[int]) -> None:
+        """Let the next sources begin in some slots; many are read together, before their turn."""
+        while slots:
+            if not self._read_ahead:
+                self._read_ahead = self._take(BATCH_SIZE)[::-1]
+                self._next = self._read(self._read_ahead, 1)
+            assert self._next is not None
+            count = min(len(slots), len(self._read_ahead))
+            places = range(len(self._read_ahead) - count, len(self._read_ahead))
+            self.state.insert(self._rows(slots[:count]), self._next.select(self._rows(places)))
+            for slot, place in zip(slots[:count], places, strict=True):
+                self.active[slot] = self._read_ahead[place]
+            del self._read_ahead[places.start :]
+            slots = slots[count:]
+
+    def _rows(self, slots: Iterable[int]) -> Tensor:
+        """All rows of some slots."""
+        width = self.settings.num_beams
+        return self._tensor([slot * width + row for slot in slots for row in range(width)])
+
+    def _tensor(self, numbers: list[int]) -> Tensor:
+        return torch.tensor(numbers, device=self.model.device)
 
     def _read_targets(self) -> None:
         """Pass over each source's likeliest target without a state."""
-        for source in self.active:
-            target = torch.tensor([[self.start, *self.targets[source][0]]], device=self.device)
-            self.model(target, source=torch.tensor([self.sources[source]], device=self.device))
-
-    def _encode_sources(self) -> State:
-        """The sources read once, and a row for each beam."""
-        num_tokens = torch.tensor([len(source) for source in self.sources])
-        padded = torch.zeros(len(self.sources), int(num_tokens.max()), dtype=torch.long)
-        for row, source in zip(padded, self.sources, strict=True):
-            row[: len(source)] = torch.tensor(source)
-        state = self.model.new_state(padded.to(self.device), num_tokens.to(self.device), max(self.limits))
-        return state.select(
-            torch.arange(len(self.sources), device=self.device).repeat_interleave(self.settings.num_beams)
-        )
-
-    def _extend(self, scores: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The best continuations of each source's beams: their scores, the rows that they continue, their tokens."""
-        width, vocabulary = self.settings.num_beams, scores.shape[2]
-        best, places = scores.flatten(1).topk(min(2 * width, scores[0].numel()))
-        stay: list[int] = []
-        beam_scores: list[list[float]] = []
-        rows: list[int] = []
-        tokens: list[int] = []
-        for place, source in enumerate(list(self.active)):
-            chosen = self._select(source, best[place].tolist(), places[place].tolist(), vocabulary, length)
-            if self._is_finished(source, chosen, length):
-                continue
-            stay.append(source)
-            targets = self.targets[source]
-            self.targets[source] = [[*targets[beam], token] for _, beam, token in chosen]
-            beam_scores.append([score for score, _, _ in chosen])
-            rows += [place * width + beam for _, beam, _ in chosen]
-            tokens += [token for _, _, token in chosen]
-        self.active = stay
-        newest = torch.tensor(tokens, device=self.device)[:, None]
-        return torch.tensor(beam_scores, device=self.device), torch.tensor(rows, device=self.device), newest
-
-    def _select(
-        self, source: int, scores: list[float], places: list[int], vocabulary: int, length: int
-    ) -> list[tuple[float, int, int]]:
-        """The (score, beam, token) that go on; those that end, if they are among the best, are finished."""
-        width = self.settings.num_beams
-        going: list[tuple[float, int, int]] = []
-        for rank, (score, place) in enumerate(zip(scores, places, strict=True)):
-            beam, token = divmod(place, vocabulary)
-            if token != self.end:
-                going.append((score, beam, token))
-            elif rank < width and score > -torch.inf:
-                self.finished[source].append((self.settings.score(score, length), self.targets[source][beam]))
-        while len(going) < width:  # a vocabulary smaller than the beam
-            going.append((-torch.inf, going[0][1], going[0][2]) if going else (-torch.inf, 0, self.end))
-        return going[:width]
-
-    def _is_finished(self, source: int, going: list[tuple[float, int, int]], length: int) -> bool:
-        """Whether there are enough targets and none that goes on looks better, or the length is reached."""
-        finished = sorted(self.finished[source], reverse=True)[: self.settings.num_beams]
-        best, beam, token = going[0]
-        if length >= self.limits[source]:
-            if not finished:  # cut off
-                self.finished[source].append((best, [*self.targets[source][beam], token]))
-            return True
-        enough = len(finished) == self.settings.num_beams
-        return enough and self.settings.score(best, length) <= finished[-1][0]
+        for one in self.active:
+            target, source = ([self.start, *one.targets[0]], self.sources[one.source])
+            self.model(self._tensor(target)[None], source=self._tensor(source)[None])

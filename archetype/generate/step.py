@@ -1,12 +1,13 @@
 """What feeds tokens to a model that generates: prompts in chunks, and then one token of every row at a time."""
 
 import logging
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from archetype.models import CausalModel
+from archetype.models import CausalModel, EncoderDecoder
 from archetype.models.output import Output
 from archetype.native.compiler import Library, library
 from archetype.native.products import MAX_ROWS
@@ -27,28 +28,30 @@ class DecodeStep:
     Args:
         model: in evaluation mode.
         state: of the rows; `state.insert` puts another text in the place of one.
+        then: what is computed of the logits, (B, V), in the same step, and returned in their place.
 
     Attributes:
         replay: the recorded step; None before the first, and where it is not recorded.
     """
 
-    def __init__(self, model: CausalModel, state: State) -> None:
-        self.model = model
+    def __init__(
+        self, model: CausalModel | EncoderDecoder, state: State, then: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        self.model, self.then = model, then
         self.state = state
         self._buffers = [place for layer in state.layers for place in layer.tensors()]
-        is_native = model.device.type == "cpu" and model.dtype in FLOATS and len(state.lengths) <= MAX_ROWS
-        self._library = library() if is_native else None
+        self._library = library() if is_native(model) and len(state.lengths) <= MAX_ROWS else None
         self._tokens = torch.empty(len(state.lengths), 1, dtype=torch.long)
         self.replay: Replay | None = None
-        self._logits: Tensor | None = None
+        self._result: Tensor | None = None
 
     @torch.inference_mode()
     def __call__(self, tokens: Int[Tensor, "B 1"]) -> Float[Tensor, "B V"]:
         """Logits of each row's next token, after its newest; the next step may overwrite them."""
-        if self.replay is not None and self._logits is not None:
+        if self.replay is not None and self._result is not None:
             self._tokens.copy_(tokens)
             self.replay(torch.get_num_threads())
-            return self._logits
+            return self._result
         if self._library is not None:
             try:
                 return self._record(tokens, self._library)
@@ -56,25 +59,26 @@ class DecodeStep:
                 log.info("decoding is not recorded: %s", error)
                 self._library = None
         longest = int(self.state.lengths.max()) + 1
-        output = self.model(tokens, self.state.narrow(longest), last_only=True)
+        return self._compute(tokens, self.state.narrow(longest))
+
+    def _compute(self, tokens: Tensor, state: State) -> Tensor:
+        output = self.model(tokens, state, last_only=True)
         self._commit(output)
         logits: Tensor = output.logits[:, 0]
-        return logits
+        return logits if self.then is None else self.then(logits)
 
     def _record(self, tokens: Tensor, kernels: Library) -> Tensor:
         self._tokens.copy_(tokens)
         inputs = [self._tokens, self.state.lengths, *(buffer for _, _, buffer in self._buffers)]
         try:
             with Recorder(kernels, inputs, torch.get_num_threads()) as recorder:
-                output = self.model(self._tokens, self.state, last_only=True)
-                self._commit(output)
-                logits: Tensor = output.logits[:, 0]
+                result = self._compute(self._tokens, self.state)
         except NotRecordable:  # what was written stands where this step writes again
             for layer, name, buffer in self._buffers:
                 setattr(layer, name, buffer)
             raise
-        self.replay, self._logits = recorder.finish([logits]), logits
-        return logits
+        self.replay, self._result = recorder.finish([result]), result
+        return result
 
     def _commit(self, output: Output) -> None:
         """Let the state's own tensors hold what came out."""
@@ -84,6 +88,11 @@ class DecodeStep:
                 setattr(layer, name, buffer)
         assert output.state is not None
         self.state.lengths.copy_(output.state.lengths)
+
+
+def is_native(model: CausalModel | EncoderDecoder) -> bool:
+    """Whether there are native kernels for a model's steps."""
+    return model.device.type == "cpu" and model.dtype in FLOATS and library() is not None
 
 
 @torch.inference_mode()

@@ -53,6 +53,7 @@ class EncoderDecoder(BaseModel):
         num_tokens: Lengths | None = None,
         capacity: int | None = None,
         dtype: torch.dtype | None = None,
+        num_beams: int = 1,
     ) -> State:
         """The state of targets that are about to begin: the source is read, nothing is written.
 
@@ -61,12 +62,16 @@ class EncoderDecoder(BaseModel):
             num_tokens: how many of each row's tokens are not padding (absent: all).
             capacity: of the longest target (absent: the context length).
             dtype: of the cache (absent: the model's).
+            num_beams: targets of each source, in neighbouring rows that share the source's keys and values.
         """
         capacity = min(capacity or self.spec.context_length, self.spec.context_length)
         vectors, bridge = self.encode(source, ForwardContext.of(source, num_tokens=num_tokens))
-        rows, dtype = source.shape[0], dtype or self.dtype
-        layers = self.decoder.new_layers(rows, capacity, dtype, self.device)
-        layers = layers if bridge is None else [layer.to(dtype) for layer in bridge.layers]
+        rows, dtype = source.shape[0] * num_beams, dtype or self.dtype
+        if bridge is None:
+            layers = self.decoder.new_layers(rows, capacity, dtype, self.device)
+        else:
+            sources = torch.arange(rows, device=self.device) // num_beams
+            layers = [layer.to(dtype).select(sources) for layer in bridge.layers]
         for index, block in enumerate(self.decoder.blocks):
             assert isinstance(block, Block)
             if block.cross is not None:

@@ -25,18 +25,21 @@ template <class T> static void add_scores(const T* keys, long stride, const floa
     for (; s < n; s++) scores[s] += dot(keys + s * stride, q, P);
 }
 
-// y = sum of weights[s] v_s; CHUNK vectors of lanes at a time.
+// sums = the first CHUNK vectors of lanes of the sum of weights[s] v_s.
+template <int CHUNK, class T> static inline void mix(const T* values, long stride, const float* weights, long n, float* y) {
+    floats sums[CHUNK] = {};
+    for (long s = 0; s < n; s++)
+        for (int i = 0; i < CHUNK; i++) sums[i] += weights[s] * load(values + s * stride + i * W);
+    memcpy(y, sums, sizeof sums);
+}
+
+// y = sum of weights[s] v_s.
 template <class T> static void mix_values(const T* values, long stride, const float* weights, long Q, long n, float* y) {
-    constexpr int CHUNK = 8;
     long c = 0;
-    for (; c + CHUNK * W <= Q; c += CHUNK * W) {
-        floats sums[CHUNK] = {};
-        for (long s = 0; s < n; s++)
-            for (int i = 0; i < CHUNK; i++) sums[i] += weights[s] * load(values + s * stride + c + i * W);
-        memcpy(y + c, sums, sizeof sums);
-    }
-    for (; c < Q; c += W) {
-        const long lanes = std::min<long>(W, Q - c);
+    for (; c + 8 * W <= Q; c += 8 * W) mix<8>(values + c, stride, weights, n, y + c);
+    for (; c + 4 * W <= Q; c += 4 * W) mix<4>(values + c, stride, weights, n, y + c);
+    for (; c + W <= Q; c += W) mix<1>(values + c, stride, weights, n, y + c);
+    if (const long lanes = Q - c) {
         floats total = {};
         for (long s = 0; s < n; s++) total += weights[s] * load_part(values + s * stride + c, lanes);
         memcpy(y + c, &total, lanes * sizeof(float));
@@ -64,7 +67,7 @@ static void softmax(float* row, long n, const float* sink) {
 // s modulo its size). Scores may be sums of two products, of keys in two parts.
 // p: q keys values positions y slopes sinks mask q2 keys2; n: B H K T S P Q P2, then strides: 8 (b h t) of q, 11 (b h t) of
 // q2, 14 (b k s) of keys, 17 of keys2, 20 of values, 23 (b t) of positions, 25 (b h t) of y, 28 (b h t s) of the mask; 32 types of
-// q cache y mask, 36 window, ring. f: scale softcap.
+// q cache y mask, 36 window, ring, whether the mask is that of the last place alone, by distance. f: scale softcap.
 static void attend(const Entry& e, const Worker& worker) {
     const long B = e.n[0], H = e.n[1], K = e.n[2], T = e.n[3], S = e.n[4], P = e.n[5], Q = e.n[6], P2 = e.n[7], G = H / K;
     const int64_t *sq = e.n + 8, *sq2 = e.n + 11, *sk = e.n + 14, *sk2 = e.n + 17, *sv = e.n + 20, *sp = e.n + 23, *sy = e.n + 25, *sm = e.n + 28;
@@ -78,6 +81,7 @@ static void attend(const Entry& e, const Worker& worker) {
             const long position = e.p[3] ? ((const int64_t*)e.p[3])[b * sp[0] + t * sp[1]] : S - 1;
             const long end = std::min(S, position + 1);  // a ring is full of the newest
             const long start = window && !is_ring ? std::max(0L, position - window + 1) : 0, n = std::max(0L, end - start);
+            const long mask_start = e.n[38] ? start + S - 1 - position : start;
             const float* first_part = as_floats(e.p[0], q_type, b * sq[0] + h * sq[1] + t * sq[2], 1, P, q);
             for (long i = 0; i < P; i++) q[i] = first_part[i] * scale;
             if (P2) {
@@ -98,7 +102,7 @@ static void attend(const Entry& e, const Worker& worker) {
                 if (softcap > 0) scores[s] = softcap * std::tanh(scores[s] / softcap);
                 if (slopes) scores[s] -= slopes[h] * (position - start - s);
                 if (e.p[7]) {
-                    float m = get(e.p[7], mask_type, b * sm[0] + h * sm[1] + t * sm[2] + (start + s) * sm[3]);
+                    float m = get(e.p[7], mask_type, b * sm[0] + h * sm[1] + t * sm[2] + (mask_start + s) * sm[3]);
                     scores[s] = mask_type == BOOL ? (m != 0 ? scores[s] : -1e30f) : std::max(scores[s] + m, -1e30f);
                 }
             }
@@ -119,9 +123,10 @@ static void append(const Entry& e, const Worker& worker) {
     share(worker, B * T, 1, [&](long first, long last) {
         for (long item = first; item < last; item++) {
             const long b = item / T, t = item % T, place = ((const int64_t*)e.p[2])[b * sp[0] + t * sp[1]] % S;
+            float* numbers = scratch<float>(0, P);
             for (long k = 0; k < K; k++)
-                for (long i = 0; i < P; i++)
-                    put(e.p[1], type, b * sb[0] + k * sb[1] + place * sb[2] + i, get(e.p[0], new_type, b * sn[0] + k * sn[1] + t * sn[2] + i));
+                put_all(e.p[1], type, b * sb[0] + k * sb[1] + place * sb[2], 1, P,
+                        as_floats(e.p[0], new_type, b * sn[0] + k * sn[1] + t * sn[2], 1, P, numbers));
         }
     });
 }

@@ -42,6 +42,7 @@ def attend(
     sinks: Tensor | None = None,
     mask: Tensor | None = None,
     second: tuple[Tensor, Tensor] | None = None,
+    distances: Tensor | None = None,
 ) -> Tensor | None:
     """Emit softmax(scale q k^T) v for few queries; None for types or layouts that the kernel does not know.
 
@@ -59,8 +60,11 @@ def attend(
         sinks: (H,), logits that take a share of the weights.
         mask: (b, h, T, S): False where a pair is not allowed, or numbers that are added.
         second: further queries and keys whose products are added to the scores.
+        distances: (1, H, 1, S), in place of a mask: numbers that are added to the scores of a query at the last place,
+            and to those of an earlier one by the same distances.
     """
     batch, heads, length, features = q.shape
+    mask = mask if distances is None else distances
     caches = [keys, values, *([] if second is None else [second[1]])]
     floats = [tensor for tensor in (slopes, sinks) if tensor is not None]
     others = [*caches, q, *([] if second is None else [second[0]]), *floats]
@@ -72,7 +76,7 @@ def attend(
         return None
     if mask is not None and mask.dtype not in TYPES:
         return None
-    y = torch.empty(batch, heads, length, values.shape[3], dtype=q.dtype)
+    y = torch.empty(batch, length, heads, values.shape[3], dtype=q.dtype).transpose(1, 2)  # as merged next
     q2, keys2 = second or (None, None)
     where = [0, 0] if positions is None else [positions.stride(0) if positions.shape[0] > 1 else 0, positions.stride(1)]
     masks = (0,) * 4 if mask is None else mask.expand(batch, heads, length, keys.shape[2]).stride()
@@ -80,7 +84,14 @@ def attend(
     types = [TYPES[(q if tensor is None else tensor).dtype] for tensor in (q, keys, y, mask)]
     further = 0 if q2 is None else q2.shape[3]
     sizes = [batch, heads, keys.shape[1], length, keys.shape[2], features, values.shape[3], further]
-    integers = [*sizes, *(stride for group in strides for stride in group), *types, window, is_ring]
+    integers = [
+        *sizes,
+        *(stride for group in strides for stride in group),
+        *types,
+        window,
+        is_ring,
+        distances is not None,
+    ]
     pointers = [q, keys, values, positions, y, slopes, sinks, mask, q2, keys2]
     recorder.emit("attend", [y], pointers, integers, [scale, softcap or 0.0])
     return y

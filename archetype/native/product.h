@@ -2,23 +2,24 @@
 #pragma once
 #include "work.h"
 
-constexpr int ROWS_AT_ONCE = 4, VECTORS_AT_ONCE = W == 16 ? 4 : 3;  // as many sums as there are registers for
+constexpr int ROWS_AT_ONCE = 4, VECTORS_AT_ONCE = W == 16 ? 6 : 3;  // as many sums as there are registers for
+constexpr long BLOCK = 16384;  // bytes of weights that stay near while all vectors are multiplied by them
 
-// Add to sums[r * stride + m], lane by lane, the products of R rows of a matrix with M vectors, over K of their columns.
+// sums[r][m], lane by lane: the products of R rows of a matrix with M vectors.
 template <int R, int M, class T>
-static inline void accumulate(const T* w, long ldw, const float* x, long ldx, long K, floats* totals, long stride) {
+static inline void accumulate(const T* w, long ldw, const float* x, long ldx, long K, floats (&sums)[R][M]) {
     constexpr int UNROLL = 64 / (sizeof(T) * W) > 0 ? 64 / (sizeof(T) * W) : 1;  // a cache line of weights
-    floats sums[R][M];
     for (int r = 0; r < R; r++)
-        for (int m = 0; m < M; m++) sums[r][m] = totals[r * stride + m];
+        for (int m = 0; m < M; m++) sums[r][m] = floats{};
     long k = 0;
     for (; k + UNROLL * W <= K; k += UNROLL * W) {
-        for (int r = 0; r < R; r++) __builtin_prefetch(w + (r + 2 * R) * ldw + k);
+        if (M == 1)
+            for (int r = 0; r < R; r++) __builtin_prefetch(w + (r + 2 * R) * ldw + k);
         for (int u = 0; u < UNROLL; u++) {
             floats vectors[M];
-            for (int m = 0; m < M; m++) vectors[m] = load(x + m * ldx + k + u * W);
+            for (int m = 0; m < M; m++) vectors[m] = in_register(load(x + m * ldx + k + u * W));
             for (int r = 0; r < R; r++) {
-                floats weights = load(w + r * ldw + k + u * W);
+                floats weights = in_register(load(w + r * ldw + k + u * W));
                 for (int m = 0; m < M; m++) sums[r][m] = multiply_add(weights, vectors[m], sums[r][m]);
             }
         }
@@ -30,15 +31,13 @@ static inline void accumulate(const T* w, long ldw, const float* x, long ldx, lo
             for (int m = 0; m < M; m++) sums[r][m] = multiply_add(weights, load_part(x + m * ldx + k, n), sums[r][m]);
         }
     }
-    for (int r = 0; r < R; r++)
-        for (int m = 0; m < M; m++) totals[r * stride + m] = sums[r][m];
 }
 
 // One row times one vector.
 template <class T> static inline float dot(const T* w, const float* x, long K) {
-    floats total = {};
-    accumulate<1, 1>(w, 0, x, 0, K, &total, 1);
-    return sum(total);
+    floats sums[1][1];
+    accumulate<1, 1>(w, 0, x, 0, K, sums);
+    return sum(sums[0][0]);
 }
 
 // The four bytes (two 8-bit, or eight 4-bit weights by groups of 32) of W rows at once: each lane is a row.
@@ -102,54 +101,74 @@ struct Product {
     }
 };
 
-// Add the products of n rows with M vectors, in tiles for which there are registers.
-template <class T>
-static void accumulate_tiles(const T* w, long ldw, long n, const float* x, long ldx, long M, long K, floats* totals, long stride) {
-    using std::integral_constant;
-    constexpr int TILE = VECTORS_AT_ONCE;
-    for (long m = 0; m < M; m += TILE) {
-        auto run = [&](auto r, auto t) {
-            accumulate<decltype(r)::value, decltype(t)::value>(w, ldw, x + m * ldx, ldx, K, totals + m, stride);
-        };
-        auto tiles = [&](auto r) {
-            switch (std::min<long>(TILE, M - m)) {
-                case 1: run(r, integral_constant<int, 1>()); break;
-                case 2: run(r, integral_constant<int, 2>()); break;
-                case 3: run(r, integral_constant<int, 3>()); break;
-                default: run(r, integral_constant<int, TILE>());
-            }
-        };
-        switch (n) {
-            case 1: tiles(integral_constant<int, 1>()); break;
-            case 2: tiles(integral_constant<int, 2>()); break;
-            case 3: tiles(integral_constant<int, 3>()); break;
-            default: tiles(integral_constant<int, ROWS_AT_ONCE>());
+// The products of n <= 4 rows of a matrix, from `row` on, with M vectors, from m on.
+template <int M, class T> static inline void put_tile(const Product& p, const T* w, long ldw, long n, long row, const float* x, long ldx, long m) {
+    const bool direct = p.y_type == FLOAT32 && (!p.e.p[2] || p.bias_type == FLOAT32);
+    if (n < ROWS_AT_ONCE || !direct) {
+        for (long r = 0; r < n; r++) {
+            floats sums[1][M];
+            accumulate<1, M>(w + r * ldw, ldw, x, ldx, p.K, sums);
+            for (long i = 0; i < M; i++) p.put_sum(m + i, row + r, sum(sums[0][i]), row + r);
         }
+        return;
+    }
+    floats sums[ROWS_AT_ONCE][M];
+    accumulate<ROWS_AT_ONCE, M>(w, ldw, x, ldx, p.K, sums);
+    for (long i = 0; i < M; i++) {
+        float y[4];
+        sum_four(sums[0][i], sums[1][i], sums[2][i], sums[3][i], y);
+        if (const float* bias = (const float*)p.e.p[2]) for (int r = 0; r < 4; r++) y[r] += bias[row + r];
+        memcpy((float*)p.e.p[3] + (m + i) * p.ldy + row, y, sizeof y);
+    }
+}
+
+// The same with all vectors.
+template <class T> static void put_tiles(const Product& p, const T* w, long ldw, long n, long row, const float* x, long ldx, long m) {
+    using std::integral_constant;
+    auto run = [&](auto t) {
+        for (long r = 0; r < n; r += ROWS_AT_ONCE)
+            put_tile<decltype(t)::value>(p, w + r * ldw, ldw, std::min<long>(ROWS_AT_ONCE, n - r), row + r, x + m * ldx, ldx, m);
+    };
+    switch (std::min<long>(VECTORS_AT_ONCE, p.M - m)) {
+        case 1: return run(integral_constant<int, 1>());
+        case 2: return run(integral_constant<int, 2>());
+        case 3: return run(integral_constant<int, 3>());
+        case 4: return run(integral_constant<int, 4>());
+        case 5: return run(integral_constant<int, 5>());
+        default: return run(integral_constant<int, VECTORS_AT_ONCE>());
     }
 }
 
 template <class T> static void float_product(const Product& p, const float* x, long ldx, const Worker& worker) {
     constexpr int R = ROWS_AT_ONCE;
     const int64_t* indices = (const int64_t*)p.e.p[5];  // each vector's own matrix of a stack
-    const long per_token = p.e.n[10], stack = p.e.n[11], M = indices ? 1 : p.M;
+    const long per_token = p.e.n[10], stack = p.e.n[11];
     share(worker, p.N, std::max<long>(1, PIECE / (long)(p.K * sizeof(T)) / R) * R, [&](long first, long last) {
-        floats* totals = scratch<floats>(1, R * M);
-        for (long product = 0; product < (indices ? p.M : 1); product++) {
-            const long which = indices ? indices[product] : 0;
-            const float* vectors = x + (indices ? product / per_token * ldx : 0);
-            for (long row = first; row < last; row += R) {
-                const long n = std::min<long>(R, last - row);
-                const T* rows = (const T*)p.e.p[1] + which * stack + row * p.ldw;
-                std::fill((float*)totals, (float*)(totals + n * M), 0.0f);
-                if (sizeof(T) == 2 && M > VECTORS_AT_ONCE) {  // converted once for all vectors
-                    float* converted = scratch<float>(2, R * p.K);
-                    for (long r = 0; r < n; r++) as_floats(rows, BFLOAT16, r * p.ldw, 1, p.K, converted + r * p.K);
-                    accumulate_tiles(converted, p.K, n, vectors, ldx, M, p.K, totals, M);
-                } else
-                    accumulate_tiles(rows, p.ldw, n, vectors, ldx, M, p.K, totals, M);
-                for (long r = 0; r < n; r++)
-                    for (long m = 0; m < M; m++) p.put_sum(product + m, row + r, sum(totals[r * M + m]), which * p.N + row + r);
+        if (indices || p.M == 1) {
+            for (long m = 0; m < p.M; m++) {
+                const long which = indices ? indices[m] : 0;
+                const T* matrix = (const T*)p.e.p[1] + which * stack;
+                const float* vector = x + m / per_token * ldx;
+                for (long row = first; row < last; row += R) {
+                    const long n = std::min<long>(R, last - row);
+                    floats sums[R][1];
+                    if (n == R) accumulate<R, 1>(matrix + row * p.ldw, p.ldw, vector, 0, p.K, sums);
+                    for (long r = 0; r < n; r++)
+                        p.put_sum(m, row + r, n == R ? sum(sums[r][0]) : dot(matrix + (row + r) * p.ldw, vector, p.K), which * p.N + row + r);
+                }
             }
+            return;
+        }
+        const long block = std::max<long>(1, BLOCK / (long)(p.K * sizeof(float)) / R) * R;
+        for (long row = first; row < last; row += block) {
+            const long n = std::min(block, last - row);
+            const T* weights = (const T*)p.e.p[1] + row * p.ldw;
+            if (sizeof(T) == 2 && p.M > VECTORS_AT_ONCE) {  // converted once for all vectors
+                float* converted = scratch<float>(2, n * p.K);
+                for (long r = 0; r < n; r++) as_floats(weights, BFLOAT16, r * p.ldw, 1, p.K, converted + r * p.K);
+                for (long m = 0; m < p.M; m += VECTORS_AT_ONCE) put_tiles(p, converted, p.K, n, row, x, ldx, m);
+            } else
+                for (long m = 0; m < p.M; m += VECTORS_AT_ONCE) put_tiles(p, weights, p.ldw, n, row, x, ldx, m);
         }
     });
 }

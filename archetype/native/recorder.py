@@ -49,7 +49,10 @@ class NativeCall:
 
 @dataclass
 class TorchCall:
-    """An operation of torch, called again at each replay; results go where those of the recording stand."""
+    """An operation of torch, called again at each replay; results go where those of the recording stand.
+
+    One that works in place has no outputs.
+    """
 
     function: Any
     args: tuple[Any, ...]
@@ -59,9 +62,8 @@ class TorchCall:
     writes: tuple[Tensor, ...]
 
     def __call__(self) -> None:
-        results = [
-            result for result in tree_leaves(self.function(*self.args, **self.kwargs)) if isinstance(result, Tensor)
-        ]
+        leaves = tree_leaves(self.function(*self.args, **self.kwargs))
+        results = [leaf for leaf in leaves if isinstance(leaf, Tensor)] if self.outputs else []
         for output, result in zip(self.outputs, results, strict=True):
             if output.data_ptr() != result.data_ptr():
                 output.copy_(result)

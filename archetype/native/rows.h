@@ -2,7 +2,17 @@
 #pragma once
 #include "work.h"
 
-enum Row { RMS_NORM, LAYER_NORM, SOFTMAX, SUM, MEAN };
+enum Row { RMS_NORM, LAYER_NORM, SOFTMAX, LOG_SOFTMAX, SUM, MEAN };
+
+static float maximum(const float* x, long n) {  // of numbers; of one that is none, anything
+    floats best = splat(-INFINITY);
+    long i = 0;
+    for (; i + W <= n; i += W) best = choose(load(x + i) > best, load(x + i), best);
+    float largest = -INFINITY;
+    for (int j = 0; j < W; j++) largest = std::max(largest, best[j]);
+    for (; i < n; i++) largest = std::max(largest, x[i]);
+    return largest;
+}
 
 // A function of each row. p: y x weight bias; n: rows D, stride of x, kind, types of y x weight bias; f: eps.
 static void rows(const Entry& e, const Worker& worker) {
@@ -17,10 +27,20 @@ static void rows(const Entry& e, const Worker& worker) {
             floats sums = {};
             double total = 0;
             long i = 0;
-            if (kind == SOFTMAX) {
-                float largest = *std::max_element(x, x + D);
-                for (; i < D; i++) total += y[i] = std::exp(x[i] - largest);
-                for (i = 0; i < D; i++) put(e.p[0], y_type, r * D + i, (float)(y[i] / total));
+            if (kind == SOFTMAX || kind == LOG_SOFTMAX) {
+                const float largest = maximum(x, D);
+                for (; i + W <= D; i += W) {
+                    floats exponentials = exp(load(x + i) - largest);
+                    store(y + i, exponentials);
+                    sums += exponentials;
+                }
+                for (total = sum(sums); i < D; i++) total += y[i] = std::exp(x[i] - largest);
+                if (kind == SOFTMAX) for (i = 0; i < D; i++) y[i] = (float)(y[i] / total);
+                else {
+                    const float log_total = (float)(largest + std::log(total));
+                    for (i = 0; i < D; i++) y[i] = x[i] - log_total;
+                }
+                put_all(e.p[0], y_type, r * D, 1, D, y);
                 continue;
             }
             if (kind != RMS_NORM) {
@@ -67,19 +87,40 @@ static void quantized_embedding(const Entry& e, const Worker&) {
     }
 }
 
-// The k largest of each row, largest first, the earlier of equals first. p: values indices x; n: rows D k; float32.
-static void topk(const Entry& e, const Worker&) {
+// The k largest of each row, largest first, the earlier of equals first; what is no number is the largest of all, as in torch.
+// p: values indices x; n: rows D k; float32.
+static void topk(const Entry& e, const Worker& worker) {
     const long D = e.n[1], k = e.n[2];
-    std::vector<long> order(D);
-    for (long r = 0; r < e.n[0]; r++) {
-        const float* x = (const float*)e.p[2] + r * D;
-        for (long i = 0; i < D; i++) order[i] = i;
-        std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](long a, long b) { return x[a] > x[b] || (x[a] == x[b] && a < b); });
-        for (long i = 0; i < k; i++) {
-            ((float*)e.p[0])[r * k + i] = x[order[i]];
-            ((int64_t*)e.p[1])[r * k + i] = order[i];
+    share(worker, e.n[0], 1, [&](long first, long last) {
+        float* best = scratch<float>(0, k);
+        int64_t* places = scratch<int64_t>(1, k);
+        for (long r = first; r < last; r++) {
+            const float* x = (const float*)e.p[2] + r * D;
+            long count = 0;
+            auto insert = [&](long place) {
+                long at = count < k ? count++ : k - 1;
+                const float value = x[place];
+                for (; at > 0 && (value > best[at - 1] || (value != value && best[at - 1] == best[at - 1])); at--) {
+                    best[at] = best[at - 1];
+                    places[at] = places[at - 1];
+                }
+                best[at] = value;
+                places[at] = place;
+            };
+            long i = 0;
+            for (; i < k; i++) insert(i);
+            for (; i + W <= D; i += W) {  // most vectors have nothing that is larger than the k-th so far
+                const floats numbers = load(x + i);
+                if (!any(~(numbers <= best[k - 1]))) continue;
+                for (long j = i; j < i + W; j++)
+                    if (!(x[j] <= best[k - 1]) && best[k - 1] == best[k - 1]) insert(j);
+            }
+            for (; i < D; i++)
+                if (!(x[i] <= best[k - 1]) && best[k - 1] == best[k - 1]) insert(i);
+            memcpy((float*)e.p[0] + r * k, best, k * sizeof(float));
+            memcpy((int64_t*)e.p[1] + r * k, places, k * sizeof(int64_t));
         }
-    }
+    });
 }
 
 // y[r, i] = x[r, index[r, i]]. p: y x index; n: rows, columns of the index, columns of x; float32.

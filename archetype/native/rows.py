@@ -11,7 +11,7 @@ from archetype.native.translations import FLOATS, SERIAL, TYPES, aten, collapsed
 if TYPE_CHECKING:
     from archetype.native.recorder import Immediate, Recorder
 
-ROWS = ("rms_norm", "layer_norm", "softmax", "sum", "mean")
+ROWS = ("rms_norm", "layer_norm", "softmax", "log_softmax", "sum", "mean")
 
 
 @translates(aten.rms_norm.default)
@@ -46,12 +46,13 @@ def normalized(
     return _rows(recorder, kind, y, x, stride, weight, bias, eps)
 
 
-@translates(aten.softmax.int, aten._softmax.default)
+@translates(aten.softmax.int, aten._softmax.default, aten.log_softmax.int, aten._log_softmax.default)
 def _softmax(recorder: "Recorder", function: Any, x: Tensor, dim: int, dtype: Any = None) -> Tensor | None:
     if dim % x.dim() != x.dim() - 1 or dtype not in (None, False, x.dtype) or x.dtype not in FLOATS:
         return None
     stride = _row_stride(x)
-    return None if stride is None else _rows(recorder, "softmax", torch.empty(x.shape, dtype=x.dtype), x, stride)
+    kind = "softmax" if function in (aten.softmax.int, aten._softmax.default) else "log_softmax"
+    return None if stride is None else _rows(recorder, kind, torch.empty(x.shape, dtype=x.dtype), x, stride)
 
 
 def reduced(recorder: "Recorder", kind: str, x: Tensor) -> Tensor | None:
@@ -117,7 +118,7 @@ def _topk(
     values = torch.empty(*x.shape[:-1], k)
     indices = torch.empty(values.shape, dtype=torch.int64)
     integers = [x.numel() // x.shape[-1], x.shape[-1], k]
-    recorder.emit("topk", [values, indices], [values, indices, x], integers, serial=True)
+    recorder.emit("topk", [values, indices], [values, indices, x], integers, serial=x.numel() <= SERIAL)
     return values, indices
 
 

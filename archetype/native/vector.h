@@ -94,6 +94,16 @@ template <class T> static inline floats load_part(const T* p, long n) {
     return load(lanes);
 }
 
+// A vector that was loaded, as one that stays in its register: loading it again with each use would take longer.
+static inline floats in_register(floats v) {
+#if WIDTH == 16 && defined(__AVX512F__)
+    asm("" : "+v"(v));
+#elif WIDTH == 8 && defined(__AVX2__)
+    asm("" : "+x"(v));
+#endif
+    return v;
+}
+
 static inline void store(float* p, floats v) { memcpy(p, &v, sizeof v); }
 
 // a b + c, rounded once wherever the processor can: never once in one place and twice in another.
@@ -123,6 +133,24 @@ static inline float sum(floats v) {  // of both halves, and so on
 #endif
 }
 
+// sum() of four vectors at once.
+static inline void sum_four(floats a, floats b, floats c, floats d, float* y) {
+#if (WIDTH == 8 && defined(__AVX2__)) || (WIDTH == 16 && defined(__AVX512DQ__) && defined(__AVX512BW__))
+#if WIDTH == 16
+    auto half = [](floats v) { return _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1)); };
+#else
+    auto half = [](floats v) { return (__m256)v; };
+#endif
+    auto quarter = [&](floats v) { return _mm_add_ps(_mm256_castps256_ps128(half(v)), _mm256_extractf128_ps(half(v), 1)); };
+    __m128 q[4] = {quarter(a), quarter(b), quarter(c), quarter(d)};
+    __m128 first = _mm_add_ps(_mm_movelh_ps(q[0], q[1]), _mm_movehl_ps(q[1], q[0]));
+    __m128 second = _mm_add_ps(_mm_movelh_ps(q[2], q[3]), _mm_movehl_ps(q[3], q[2]));
+    _mm_storeu_ps(y, _mm_add_ps(_mm_shuffle_ps(first, second, 0x88), _mm_shuffle_ps(first, second, 0xdd)));
+#else
+    y[0] = sum(a), y[1] = sum(b), y[2] = sum(c), y[3] = sum(d);
+#endif
+}
+
 // sum[lane] + low(a) low(b) + high(a) high(b), of the signed 16-bit halves of each lane.
 static inline ints multiply_pairs(ints sum, ints a, ints b) {
 #if WIDTH == 16 && defined(__AVX512VNNI__) && defined(__AVX512BW__)
@@ -137,6 +165,18 @@ static inline ints multiply_pairs(ints sum, ints a, ints b) {
     return sum + (ints)_mm_madd_epi16((__m128i)a, (__m128i)b);
 #else
     return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+static inline bool any(ints mask) {
+#if WIDTH == 16 && defined(__AVX512F__) && defined(__AVX512BW__)
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif WIDTH == 8 && defined(__AVX2__)
+    return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
+#else
+    int32_t bits = 0;
+    for (int i = 0; i < W; i++) bits |= mask[i];
+    return bits != 0;
 #endif
 }
 

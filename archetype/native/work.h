@@ -112,7 +112,8 @@ static inline void put_all(void* p, int type, long start, long stride, long n, c
         for (long i = 0; i < n; i++) y[i * stride] = to_bfloat16(x[i]);
     } else if (type == FLOAT32) {
         float* y = (float*)p + start;
-        for (long i = 0; i < n; i++) y[i * stride] = x[i];
+        if (stride == 1) memcpy(y, x, n * sizeof(float));
+        else for (long i = 0; i < n; i++) y[i * stride] = x[i];
     } else
         for (long i = 0; i < n; i++) put(p, type, start + i * stride, x[i]);
 }

@@ -16,7 +16,7 @@ from archetype.nn.cache import CrossKVCache, KVCache, LayerState, RingKVCache
 from archetype.nn.context import EncoderOutput, ForwardContext, Vectors
 from archetype.nn.linear import Linear
 from archetype.nn.pattern import Bias, Tiles, attend_piece, gather_tiles, scatter_tiles, tiles
-from archetype.nn.position import Alibi, Rotation, ScoreBias
+from archetype.nn.position import Alibi, RelativeBias, Rotation, ScoreBias
 from archetype.nn.registry import build_norm, module_class, module_for
 from archetype.nn.scores import MASKED, ScoreFunction, allowed_pairs, present_keys
 from archetype.patterns import MaskContext, pattern_rule
@@ -237,20 +237,27 @@ def attend_to_cache(
 ) -> Heads | None:  # fmt: skip
     """Record: append to the cache, and attend to its filled places alone, or to the newest in a window."""
     pattern, score, bias = attention.spec.pattern, attention.score_function, attention.bias(context)
-    if not isinstance(pattern, spec.Full | spec.Window) or not isinstance(bias, Alibi | None) or not attention.causal:
+    if not isinstance(pattern, spec.Full | spec.Window) or not isinstance(bias, Alibi | RelativeBias | None):
+        return None
+    if not attention.causal:
         return None
     if not isinstance(cache, KVCache) or attention.spec.keys_follow_length or score.additive is not None:
         return None
-    is_ring, slopes = isinstance(cache, RingKVCache), None if bias is None else torch.tensor(bias.slopes)
-    if is_ring and (slopes is not None or q.shape[2] > 1):
+    is_ring, slots = isinstance(cache, RingKVCache), cache.keys.shape[2]
+    if is_ring and (bias is not None or q.shape[2] > 1):
         return None
+    slopes = torch.tensor(bias.slopes) if isinstance(bias, Alibi) else None
+    distances: Tensor | None = None
+    if isinstance(bias, RelativeBias):
+        places = torch.arange(slots)[None]
+        distances = context.cached(("distances", slots), lambda: bias(places[:, -1:], places))
     k = attention.apply_rope(k, context.positions, context, attention.k_norm)
     for new, buffer in ((k, cache.keys), (v, cache.values)):
         native.append(recorder, new, buffer, context.positions)
     return native.attend(
         recorder, q, cache.keys, cache.values, score.scale, context.positions, is_ring=is_ring, softcap=score.softcap,
         window=pattern.size if isinstance(pattern, spec.Window) else 0, sinks=score.sinks,
-        slopes=slopes,
+        slopes=slopes, distances=distances,
     )  # fmt: skip
 
 
@@ -273,11 +280,28 @@ class CrossAttention(MultiHeadProjection):
         return CrossKVCache(*self.keys_and_values(encoder_output.vectors), num_tokens)
 
     def forward(self, x: Vectors, context: ForwardContext, source: CrossKVCache) -> Vectors:
-        """Let each position of the target attend to the source."""
-        keys = torch.arange(source.keys.shape[2], device=x.device)
-        present = context.cached("source", lambda: present_keys(source.num_tokens, keys))
-        y = attend(self.queries(x), source.keys, source.values, self.score_function, present)
+        """Let each position of the target attend to the source, which neighbouring rows of x may share."""
+        beams = x.shape[0] // source.keys.shape[0]
+        q = self.queries(x).unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)  # (B, H, beams T, P)
+        y = recorded(attend_to_source, q, source, self.score_function, context)
+        if y is None:
+            keys = torch.arange(source.keys.shape[2], device=x.device)
+            present = context.cached("source", lambda: present_keys(source.num_tokens, keys))
+            y = attend(q, source.keys, source.values, self.score_function, present)
+        y = y.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)  # (B beams, H, T, P)
         return self.merge_heads(self.apply_gate(y, x))
+
+
+def attend_to_source(
+    recorder: Recorder, q: Heads, source: CrossKVCache, score: ScoreFunction, context: ForwardContext
+) -> Heads | None:
+    """Record: attend to the tokens of each row's source alone, not to its padding."""
+    if score.additive is not None:
+        return None
+    last = context.cached("last of the source", lambda: (source.num_tokens - 1)[:, None].expand(-1, q.shape[2]))
+    return native.attend(
+        recorder, q, source.keys, source.values, score.scale, last, softcap=score.softcap, sinks=score.sinks
+    )
 
 
 def attend(

@@ -33,7 +33,7 @@ class LayerState:
 
     can_shorten: ClassVar[bool] = False
 
-    def select(self, rows: Int[Tensor, "rows"]) -> "LayerState":
+    def select(self: S, rows: Int[Tensor, "rows"]) -> S:
         """A copy of some rows, in that order."""
         copies = {
             name: value.select(rows) if isinstance(value, LayerState) else value.index_select(0, rows)
@@ -184,10 +184,35 @@ class CrossKVCache(LayerState):
 
 @dataclass
 class DecoderBlockState(LayerState):
-    """The states of a block with cross-attention: the mixer's own, and the source's keys and values."""
+    """The states of a block with cross-attention: the mixer's own, and the source's keys and values.
+
+    Several neighbouring rows of the mixer, as many for each source, may share a source; they come and go together.
+    """
 
     mixer: LayerState
     cross: CrossKVCache
+
+    def select(self, rows: Int[Tensor, "rows"]) -> "DecoderBlockState":
+        """A copy of all rows of some sources."""
+        return replace(self, mixer=self.mixer.select(rows), cross=self.cross.select(self._sources(rows)))
+
+    def insert(self, rows: Int[Tensor, "rows"], other: LayerState) -> None:
+        """Put all rows of other sources in place of these."""
+        assert isinstance(other, DecoderBlockState)
+        self.mixer.insert(rows, other.mixer)
+        self.cross.insert(self._sources(rows), other.cross)
+
+    def first_rows(self, count: int) -> "DecoderBlockState":
+        """A view of the first `count` rows, all of some sources."""
+        return DecoderBlockState(self.mixer.first_rows(count), self.cross.first_rows(count // self._rows_per_source))
+
+    @property
+    def _rows_per_source(self) -> int:
+        _, _, tensor = next(self.mixer.tensors())
+        return len(tensor) // len(self.cross.num_tokens)
+
+    def _sources(self, rows: Int[Tensor, "rows"]) -> Int[Tensor, "sources"]:
+        return rows[:: self._rows_per_source] // self._rows_per_source
 
     def narrow(self, slots: int) -> "DecoderBlockState":
         """A narrow view of the mixer's; the source stays whole."""
@@ -221,6 +246,12 @@ class State:
     def first_rows(self, count: int) -> "State":
         """A view of the first `count` rows; writes go to the same memory."""
         return State(self.lengths[:count], [layer.first_rows(count) for layer in self.layers], self.capacity)
+
+    @property
+    def targets(self) -> "State":
+        """The state without what belongs to sources, whose rows may therefore be copied one by one."""
+        layers = [layer.mixer if isinstance(layer, DecoderBlockState) else layer for layer in self.layers]
+        return State(self.lengths, layers, self.capacity)
 
     def advance(self, lengths: Lengths) -> "State":
         """The state after a pass, whole also where the pass had a narrow view of it; its layers are up to date."""

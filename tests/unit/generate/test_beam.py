@@ -11,15 +11,21 @@ from archetype.errors import SpecError
 from archetype.families.seq2seq import seq2seq
 from archetype.families.t5 import t5
 from archetype.families.transformer import transformer
-from archetype.generate import beam
-from archetype.generate.beam import Beam, beam_search
+from archetype.generate import beam, step
+from archetype.generate.beam import Beam, Hypotheses, Search, beam_search, finished_targets
+from archetype.generate.step import DecodeStep
 from archetype.models import EncoderDecoder, build
+from archetype.nn.cache import State
+from archetype.nn.context import ForwardContext
+from tests.helpers.cases import case
+from tests.helpers.kernels import kernels
 from tests.helpers.passes import taught
-from tests.helpers.weights import randomize
+from tests.helpers.weights import distance, randomize
 
 END = 0
 SIZES = dict(num_layers=1, d_model=8, context_length=12)
 Tokens = list[int]
+Finished = list[tuple[float, Tokens]]
 
 
 # of randomly drawn models, some that give different targets of different lengths, found by trying
@@ -247,12 +253,86 @@ def test_settings_out_of_range_are_named(settings: dict[str, float], message: st
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, 3.0])
 def test_a_search_goes_on_while_a_beam_is_better_than_the_worst_finished(length_penalty: float) -> None:
     """Beams between the best finished and the worst of those that are kept may still end better than either."""
-    model = built("transformer")
-    search = beam._Search(model, [[1, 2, 3, END]], END, END, Beam(num_beams=2, length_penalty=length_penalty))
-    search.targets = [[[1], [2]]]
+    search = Hypotheses(0, 9, END, END, Beam(num_beams=2, length_penalty=length_penalty))
+    search.targets, search.length = [[1], [2]], 2
     scale = 1 / search.settings.score(1.0, 2)
     for score, expected in ((-0.5, False), (-2.0, False), (-3.5, True)):
-        search.finished = [[(-1.0, [1]), (-3.0, [2]), (-4.0, [3])]]  # the third is no longer among the best two
-        assert search._is_finished(0, [(score * scale, 0, 1), (-9.0, 1, 1)], 2) is expected, score
-    search.finished = [[(-1.0, [1])]]
-    assert not search._is_finished(0, [(-9.0, 0, 1), (-9.5, 1, 1)], 2)  # not yet enough of them
+        search.finished = [(-1.0, [1]), (-3.0, [2]), (-4.0, [3])]  # the third is no longer among the best two
+        assert search._is_finished([(score * scale, 0, 1), (-9.0, 1, 1)]) is expected, score
+    search.finished = [(-1.0, [1])]
+    assert not search._is_finished([(-9.0, 0, 1), (-9.5, 1, 1)])  # not yet enough of them
+
+
+def test_a_beam_that_goes_on_stays_in_its_row() -> None:
+    search = Hypotheses(0, 9, END, END, Beam(num_beams=4))
+    assert search.extend([(-1.0, 0, 3), (-2.0, 0, 1), (-3.0, 0, 2), (-4.0, 0, 4)]) == [0, 0, 0, 0]
+    assert search.extend([(-1.5, 2, 1), (-2.0, 1, 1), (-2.5, 2, 3), (-3.0, 2, 2)]) == [2, 1, 2, 2]
+    assert search.newest[1:3] == [1, 1] and sorted(search.newest) == [1, 1, 2, 3]
+    assert all(target[-1] == token for target, token in zip(search.targets, search.newest, strict=True))
+
+
+def searched(model: EncoderDecoder, sources: list[Tokens], rows: int, patch: pytest.MonkeyPatch) -> list[Finished]:
+    """What a search of three beams finishes, of `rows` rows at once."""
+    patch.setattr(beam, "MAX_ROWS", rows)
+    patch.setattr(beam, "BATCH_SIZE", 4)
+    return finished_targets(model, sources, END, END, Beam(num_beams=3, max_extra_tokens=6))
+
+
+def test_recorded_searches_finish_what_plain_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels("native")
+    sources = [[*source, END] for length in range(4) for source in every(4, length)][:30]
+    for name in SEEDS:
+        model = built(name)
+        recorded = searched(model, sources, 15, monkeypatch)
+        with monkeypatch.context() as plain:
+            plain.setattr(step, "library", lambda: None)
+            expected = searched(model, sources, 15, plain)
+        for ours, theirs in zip(recorded, expected, strict=True):
+            with case(name):
+                assert [target for _, target in ours] == [target for _, target in theirs]
+                assert [score for score, _ in ours] == pytest.approx([score for score, _ in theirs], abs=1e-5)
+
+
+def test_steps_of_a_search_are_recorded_and_stay_full(model: EncoderDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources are read once, those that end leave their rows to others, and steps become smaller at the end."""
+    kernels("native")
+    monkeypatch.setattr(beam, "MAX_ROWS", 12)
+    monkeypatch.setattr(beam, "BATCH_SIZE", 3)
+    encode, call, read, rows, steps = model.encode, DecodeStep.__call__, [], [], set[DecodeStep]()
+
+    def counted_encode(source: torch.Tensor, context: ForwardContext) -> object:
+        read.append(len(source))
+        return encode(source, context)
+
+    def counted_step(step: DecodeStep, tokens: torch.Tensor) -> torch.Tensor:
+        rows.append(len(tokens))
+        steps.add(step)
+        return call(step, tokens)
+
+    monkeypatch.setattr(model, "encode", counted_encode)
+    monkeypatch.setattr(DecodeStep, "__call__", counted_step)
+    sources = [*SOURCES * 2, SOURCES[2], SOURCES[2]]  # of which the four longest are the same, and end together
+    targets = Search(model, sources, END, END, Beam(num_beams=3, max_extra_tokens=5)).run()
+    assert all(targets) and sum(read) == len(targets) == 12 and max(read) == 4
+    assert all(step.replay is not None for step in steps)
+    together = rows.copy()
+    rows.clear()
+    Search(model, [SOURCES[2]] * 4 + [[END]], END, END, Beam(num_beams=3, max_extra_tokens=5)).run()
+    assert set(together) <= {3, 6, 12} and together == sorted(together, reverse=True)
+    assert set(rows) == {12, 3} and rows == sorted(rows, reverse=True)
+
+
+def test_targets_share_the_keys_and_values_of_their_source(model: EncoderDecoder) -> None:
+    source, lengths = torch.tensor([[1, 2, 3, 0], [4, 0, 0, 0]]), torch.tensor([4, 2])
+    tokens = torch.randint(0, 5, (6, 3), generator=torch.Generator().manual_seed(0))
+    state = model.new_state(source, lengths, num_beams=3)
+    apart = model.new_state(source.repeat_interleave(3, 0), lengths.repeat_interleave(3))
+    assert state.nbytes < apart.nbytes or not any(block.cross for block in model.decoder.blocks)
+    with torch.no_grad():
+        for ours, theirs in zip(*(two_passes(model, tokens, one) for one in (state, apart)), strict=True):
+            assert distance(ours, theirs) < 1e-6
+
+
+def two_passes(model: EncoderDecoder, tokens: torch.Tensor, state: State) -> list[torch.Tensor]:
+    first = model(tokens[:, :2], state)
+    return [first.logits, model(tokens[:, 2:], first.state).logits]

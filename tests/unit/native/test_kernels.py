@@ -86,11 +86,13 @@ ROWS: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
     ),
     "layer norm": (lambda x, w, b: F.layer_norm(x, (37,), w, b, 1e-5), (floats(3, 37), floats(37), floats(37))),
     "softmax": (lambda x: x.softmax(-1), (floats(3, 2, 19),)),
+    "log softmax": (lambda x: x.log_softmax(-1), (floats(3, 2, 19),)),
     "sum": (lambda x: x.sum(-1), (floats(3, 19),)),
     "sum, kept": (lambda x: x.sum(-1, keepdim=True), (floats(3, 2, 19),)),
     "sum over tokens": (lambda x: x.sum(1), (floats(3, 4, 19),)),
     "mean": (lambda x: x.mean(-1), (floats(3, 19),)),
     "largest": (lambda x: x.topk(3), (floats(4, 11),)),
+    "largest of many": (lambda x: x.topk(20), (floats(3, 3000),)),
     "gathered": (lambda x, i: x.gather(-1, i), (floats(3, 11), whole(3, 4, high=5).abs())),
 }
 PRODUCTS: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
@@ -123,6 +125,16 @@ def test_native_operations_equal_torch(instructions: str) -> None:
         for name, (function, inputs) in table.items():
             with case(instructions, name):
                 check(library, function, inputs, 2e-6)
+
+
+def test_the_largest_of_equals_come_in_order_and_what_is_no_number_comes_first() -> None:
+    x = torch.tensor([[1.0, 3.0, 3.0, -torch.inf, 3.0] + 40 * [2.0], 45 * [-torch.inf]])
+    x[1, 40], x[1, 3] = torch.nan, 1.0
+    for instructions in ("native", "x86-64"):
+        _, (values, places) = record(kernels(instructions), lambda x: x.topk(6), (x,))
+        assert values[0].tolist() == [3, 3, 3, 2, 2, 2] and places[0].tolist() == [1, 2, 4, 5, 6, 7]
+        assert values[1, 0].isnan() and values[1, 1:].tolist() == [1.0] + 4 * [-torch.inf]
+        assert places[1].tolist() == [40, 3, 0, 1, 2, 4]
 
 
 def test_bfloat16_is_computed_in_float32_and_rounded_once() -> None:

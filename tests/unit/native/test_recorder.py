@@ -40,6 +40,17 @@ def test_operations_without_a_kernel_are_called_again() -> None:
     assert y.tolist() == [[2.0, 10.0, 11.0]]
 
 
+def test_operations_in_place_without_a_kernel_are_called_again() -> None:
+    x = torch.tensor([[3.0, 1.0, 2.0]])
+    with torch.inference_mode(), Recorder(kernels("native"), [x]) as recorder:
+        y = x * 2
+        y[:, 1] = -5.0
+    replay = recorder.finish([y])
+    x.add_(1.0)
+    replay(2)
+    assert y.tolist() == [[8.0, -5.0, 6.0]]
+
+
 def test_constants_are_computed_once_and_what_nobody_reads_never() -> None:
     x, w = torch.ones(4), torch.arange(4.0)
     with torch.inference_mode(), Recorder(kernels("native"), [x]) as recorder:
