@@ -32,6 +32,8 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
         samples: whether to show at each evaluation what the model writes.
     """
     keep_freed_memory()
+    if not state.processes.is_main:
+        return run(state, lambda event: None)
     err = console(stderr=True)
     recipe, spec = state.recipe, state.model.spec
     err.print(
@@ -43,7 +45,7 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
 
         def show(event: Event) -> None:
             progress.show(event)
-            if samples and isinstance(event, Evaluated) and (text := sample(state)):
+            if samples and state.processes.holds_all and isinstance(event, Evaluated) and (text := sample(state)):
                 err.print(f"step {event.step:>5}  writes: {text}", markup=False, soft_wrap=True)
 
         interrupted = run(state, show)

@@ -19,7 +19,7 @@ SECTIONS = {  # of the options, in the help
         "steps", "tokens", "flops", "minutes", "patience", "batch_size", "micro_batch_size", "sequence_length",
         "learning_rate", "warmup_steps", "seed",
     ),
-    "Machine": ("dtype", "device", "force"),
+    "Machine": ("dtype", "device", "force", "plan", "gpu"),
 }  # fmt: skip
 
 
@@ -86,6 +86,11 @@ def train(
         bool, typer.Option("--force", help="Train even if a step is expected to take more memory than is free.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda:N or mps.")] = "auto",
+    plan: Annotated[
+        str | None,
+        typer.Option(metavar="NODESxGPUS", help="Only print how this would train on such a cluster, as 16x8."),
+    ] = None,
+    gpu: Annotated[str, typer.Option(help="The devices of the cluster.")] = "H100-SXM",
     as_json: Json = False,
 ) -> None:
     """Train a model on text, pairs of texts or images; writes a run directory."""
@@ -95,6 +100,8 @@ def train(
     from archetype.nn.device import resolve_device
     from archetype.training import setup
     from archetype.training.defaults import Budget, assemble
+    from archetype.training.processes import launched
+    from archetype.training.state import TrainState
 
     files = (*(text or ()), *(texts or ()))
     fields: dict[str, Any] = {
@@ -120,20 +127,36 @@ def train(
     budget = Budget(tokens, flops, minutes)
     if budget and steps is not None:
         raise SpecError("--steps", "stands beside --tokens, --flops or --minutes, which decide it", "give one of them")
+    if plan is not None:
+        from archetype.cli.plan import print_plan
+
+        print_plan(assemble(recipe, fields | {"steps": steps}, assignments or [], budget)[0], plan, gpu, as_json)
+        return
     if resume is not None:
-        others = (recipe, to, assignments, start_from, budget or None, *fields.values())
+        others = (recipe, to, start_from, budget or None, *fields.values())
         if any(value is not None for value in others):
-            raise SpecError("--resume", "a resumed run keeps its recipe", "give --resume alone, or with --steps")
-        state = setup.resume(resume, resolve_device(device), steps, allow_changes, force)
-    else:
-        pretrained = None if start_from is None else open_pretrained(start_from, fields)
-        chosen, said = assemble(recipe, fields | {"steps": steps}, assignments or [], budget)
-        if to is None:
-            raise SpecError("--to", "is missing", "name the run directory to create")
-        state = setup.start(to, chosen, resolve_device(device), None, force, budget, pretrained)
-        state.notes = (*([f"chosen: {said}"] if said else []), *state.notes)
-    interrupted = run_with_progress(state)
-    if as_json:
+            raise SpecError(
+                "--resume", "a resumed run keeps its recipe", "give it alone, or with --steps, --set parallel."
+            )
+    elif to is None:
+        raise SpecError("--to", "is missing", "name the run directory to create")
+    with launched(resolve_device(device)) as (processes, own_device):
+
+        def begin() -> TrainState:
+            if resume is not None:
+                return setup.resume(resume, own_device, steps, allow_changes, force, assignments or (), processes)
+            assert to is not None
+            pretrained = None if start_from is None else open_pretrained(start_from, fields)
+            chosen, said = assemble(recipe, fields | {"steps": steps}, assignments or [], budget)
+            state = setup.start(to, chosen, own_device, None, force, budget, pretrained, processes)
+            state.notes = (*([f"chosen: {said}"] if said else []), *state.notes)
+            return state
+
+        folder = resume or to
+        assert folder is not None
+        state = processes.begin(begin, lambda: setup.resume(folder, own_device, force=True, processes=processes))
+        interrupted = run_with_progress(state)
+    if as_json and processes.is_main:
         from archetype.training.metrics import read
 
         measured = read(state.run.metrics_file)

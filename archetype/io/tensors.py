@@ -19,6 +19,7 @@ from torch import Tensor
 from archetype.errors import CheckpointError
 from archetype.io import atomic
 from archetype.io import weight_files as files
+from archetype.io.slices import Slices
 
 SHARD_BYTES = 5 * 10**9
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -144,6 +145,8 @@ class _Pickle(dict[str, Tensor]):
 
 
 def _open(file: Path) -> Any:
+    if file.is_dir():
+        return Slices(file)
     return _Pickle(file) if file.suffix == ".bin" else files.opened(file, "pt")
 
 

@@ -16,10 +16,12 @@ from torch import Tensor
 from archetype.errors import CheckpointError, DataError
 from archetype.io import atomic
 from archetype.io.files import check_regular, read_json
+from archetype.io.slices import Slices
 from archetype.io.tensors import save
 from archetype.io.weight_files import SINGLE
 
 OPTIMIZER, AVERAGE = "optimizer.safetensors", "ema.safetensors"
+WEIGHTS, MOMENTS = "weights", "optimizer"  # folders of slices, which many processes write
 MANIFEST = "manifest.json"
 KEPT = 2  # the newest, and one before it in case a disk damages the newest
 log = logging.getLogger(__name__)
@@ -39,8 +41,8 @@ class Checkpoint:
 
     @property
     def weights_file(self) -> Path:
-        """The model's parameters under our own names."""
-        return self.folder / SINGLE
+        """The model's parameters under our own names: a file, or a folder of slices that many processes wrote."""
+        return self.folder / (WEIGHTS if (self.folder / WEIGHTS).is_dir() else SINGLE)
 
     @property
     def average_file(self) -> Path | None:
@@ -49,6 +51,10 @@ class Checkpoint:
 
     def optimizer(self) -> dict[str, Tensor]:
         """The optimizer's tensors."""
+        slices = self.folder / MOMENTS
+        if slices.is_dir():
+            tensors = Slices(slices)
+            return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118  # it is no mapping
         return load_file(self.folder / OPTIMIZER)
 
 
@@ -69,6 +75,27 @@ def write(
         average: the moving average of the weights.
         keep: how many checkpoints stay.
     """
+
+    def fill(temporary: Path) -> list[str]:
+        for name, contents in tensors.items():
+            save(temporary / name, contents)
+        return [*tensors]
+
+    tensors = {SINGLE: weights, OPTIMIZER: optimizer} | ({} if average is None else {AVERAGE: average})
+    return write_with(checkpoints, step, fill, provenance, keep)
+
+
+def write_with(
+    checkpoints: Path, step: int, fill: Callable[[Path], list[str]], provenance: dict[str, Any], keep: int = KEPT
+) -> Checkpoint:
+    """Write a checkpoint as `write` does, of files that `fill` writes into the folder that it is called with.
+
+    Args:
+        checkpoints: the run's folder of checkpoints.
+        fill: returns the names of its files.
+        provenance: what else the manifest says.
+        keep: how many checkpoints stay.
+    """
     folder = checkpoints / f"step-{step:08d}"
     if folder.exists():  # saved, then interrupted: what is whole stays, for a run's step determines its weights
         try:
@@ -76,11 +103,9 @@ def write(
         except CheckpointError:
             shutil.rmtree(folder)
     atomic.remove_unfinished(checkpoints)
-    tensors = {SINGLE: weights, OPTIMIZER: optimizer} | ({} if average is None else {AVERAGE: average})
     with atomic.new_folder(folder) as temporary:
-        for name, contents in tensors.items():
-            save(temporary / name, contents)
-        manifest = {"step": step, "files": {name: _identity(temporary / name) for name in tensors}} | provenance
+        files = {name: _identity(temporary / name) for name in fill(temporary)}
+        manifest = {"step": step, "files": files} | provenance
         atomic.write_json(temporary / MANIFEST, manifest | {"sha256": _seal(manifest)})
     for old in _folders(checkpoints)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)

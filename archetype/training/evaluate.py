@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from archetype.models import Model
-from archetype.training.objectives.base import Objective, split_batch
+from archetype.training.objectives.base import Objective
+from archetype.training.processes import ALONE, Processes
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Evaluation:
     bits_per_byte: float | None = None
 
 
-@torch.inference_mode()
+@torch.no_grad()  # what inference mode makes could not be used in training again, as weights in shards are
 def evaluate(
     model: Model,
     objective: Objective,
@@ -31,6 +32,7 @@ def evaluate(
     num_batches: int | None = None,
     rows: int | None = None,
     stop: Callable[[], bool] = lambda: False,
+    processes: Processes = ALONE,
 ) -> Evaluation | None:
     """The mean loss over the held-out examples.
 
@@ -41,6 +43,7 @@ def evaluate(
         num_batches: how many to take, spread over all (absent: all).
         rows: how many of a batch are computed at once (absent: all).
         stop: asked before each batch.
+        processes: that share the rows of each batch.
 
     Returns:
         None where it was stopped.
@@ -49,19 +52,22 @@ def evaluate(
     taken = total if num_batches is None else min(total, num_batches)
     was_training = model.training
     model.eval()
-    nats, count, correct = 0.0, 0, 0
+    nats, count, correct = 0.0, 0.0, 0.0
     try:
         for number in range(taken):
             if stop():
                 return None
-            batch = tuple(tensor.to(model.device) for tensor in objective.validation_batch(number * total // taken))
-            for part in split_batch(batch, rows):
+            batch = objective.validation_batch(number * total // taken)
+            for part, share in processes.parts(objective, batch, rows):
+                part = tuple(tensor.to(model.device) for tensor in part)
                 with torch.autocast(model.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
-                    output = objective.compute_loss(model, part)
-                nats += float(output.loss) * output.num_targets
-                count += output.num_targets
-                correct += output.num_correct or 0
+                    output = processes.compute_loss(objective, model, part)
+                if share:
+                    nats += float(output.loss) * output.num_targets
+                    count += output.num_targets
+                    correct += output.num_correct or 0
     finally:
         model.train(was_training)
+    nats, count, correct = processes.sum(nats, count, correct)
     bits = nats / count / math.log(2) / objective.bytes_per_unit if objective.bytes_per_unit else None
-    return Evaluation(nats / count, correct / count, count, bits)
+    return Evaluation(nats / count, correct / count, int(count), bits)

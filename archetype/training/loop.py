@@ -11,14 +11,12 @@ from archetype.errors import CheckpointError, DataError, one_line
 from archetype.io import atomic
 from archetype.runs import checkpoints
 from archetype.runs.directory import write_weights
-from archetype.runs.lock import locked
 from archetype.training import metrics
 from archetype.training.diagnosis import Diagnosis
 from archetype.training.evaluate import evaluate
 from archetype.training.master_weights import float32_weights
 from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, Step
 from archetype.training.moving_average import averaged
-from archetype.training.objectives.base import IGNORED, Batch, Objective, split_batch
 from archetype.training.optimizers import set_learning_rate
 from archetype.training.plot import draw_picture
 from archetype.training.state import TrainState
@@ -41,23 +39,28 @@ def run(state: TrainState, on_event: Callable[[Event], None]) -> Interrupted | N
     Raises:
         CheckpointError: another process trains this run, or has done so since the state was read.
     """
-    run, interrupted = state.run, None
-    with locked(run.folder), stop_on_signal() as stop:
+    run, processes, interrupted = state.run, state.processes, None
+    with processes.locked(run.folder), stop_on_signal(processes.first_signal) as stop:
         if (newest := checkpoints.newest_step(run.checkpoints) or 0) != state.step:
             cause = f"another process has trained this run to step {newest} meanwhile"
             raise CheckpointError(str(run.folder), cause, "resume it again")
-        atomic.remove_unfinished(run.folder)
-        state.remember(metrics.rewind(run.metrics_file, state.step))
+        if processes.is_main:
+            atomic.remove_unfinished(run.folder)
+            state.remember(metrics.rewind(run.metrics_file, state.step))
         diagnosis = Diagnosis(state)
         for notice in diagnosis.at_start():
             on_event(notice)
         for event in train(state, stop):
-            metrics.append(run.metrics_file, event)
+            if processes.is_main:
+                metrics.append(run.metrics_file, event)
             for said in (event, *diagnosis.after(event)):
                 on_event(said)
             interrupted = event if isinstance(event, Interrupted) else None
+        weights = {} if interrupted else processes.whole(state.final_weights())
+        if not processes.is_main:
+            return interrupted
         if interrupted is None:
-            write_weights(run, state.model, state.final_weights())
+            write_weights(run, state.model, weights)
         try:
             draw_picture(run, state.objective.unit)
         except Exception as error:  # whatever a library for pictures raises: the weights are written, and count
@@ -71,7 +74,7 @@ def train(state: TrainState, stop: StopSignal) -> Iterator[Event]:
     recipe, num_skipped = state.recipe, 0
     try:
         yield from evaluations(state, stop)  # those before which the run was interrupted
-        while not is_finished(state) and stop.signal is None:
+        while not is_finished(state) and not stop.poll():
             event = take_step(state)
             num_skipped = num_skipped + 1 if event.skipped else 0
             yield event
@@ -103,9 +106,9 @@ def evaluations(state: TrainState, stop: StopSignal) -> Iterator[Event]:
         is_due = is_finished(state) or (number == 0 and state.step % recipe.evaluate_every == 0)
         is_repeated = number == 1 and recipe.evaluate_batches >= total
         if state.step and is_due and not is_repeated and number >= state.num_evaluated:
-            rows, stopped = recipe.micro_batch_size, stop.__bool__
+            rows, dtype, objective = recipe.micro_batch_size, recipe.dtype, state.objective
             with averaged(state.model, state.average):
-                evaluation = evaluate(state.model, state.objective, recipe.dtype, num_batches, rows, stopped)
+                evaluation = evaluate(state.model, objective, dtype, num_batches, rows, stop.poll, state.processes)
                 if evaluation is None:
                     return
                 state.count(evaluation)
@@ -119,21 +122,24 @@ def take_step(state: TrainState) -> Step:
     finite reaches neither the weights nor the optimizer's moments, nor the running statistics of a norm.
     """
     recipe, model, optimizer, started = state.recipe, state.model, state.optimizer, time.perf_counter()
-    torch.manual_seed((recipe.seed * 1_000_003 + state.step) % 2**63)
+    processes = state.processes
+    torch.manual_seed((recipe.seed * 1_000_003 + state.step + processes.number * 2**40) % 2**63)
     learning_rate = recipe.schedule.learning_rate(recipe.optimizer.learning_rate, state.step, recipe.steps)
     set_learning_rate(optimizer, learning_rate)
-    prepared, waited = state.prefetcher.batch(state.step)
-    batch = tuple(tensor.to(model.device, non_blocking=True) for tensor in prepared)
-    parts = [*split_batch(batch, recipe.micro_batch_size)]
+    batch, waited = state.prefetcher.batch(state.step)
+    parts = processes.parts(state.objective, batch, recipe.micro_batch_size)
     statistics = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    loss, num_targets = 0.0, 0
-    for part, weight in zip(parts, _shares(state.objective, parts), strict=True):
-        with torch.autocast(model.device.type, torch.bfloat16, enabled=recipe.dtype == "bfloat16"):
-            output = state.objective.compute_loss(model, part)
-        (output.loss * weight).backward()
-        loss, num_targets = loss + output.loss.detach().item() * weight, num_targets + output.num_targets
+    loss, num_targets = 0.0, 0.0
+    for number, (part, share) in enumerate(parts, 1):
+        part = tuple(tensor.to(model.device, non_blocking=True) for tensor in part)
+        with processes.accumulating(number == len(parts)):
+            with torch.autocast(model.device.type, torch.bfloat16, enabled=recipe.dtype == "bfloat16"):
+                output = processes.compute_loss(state.objective, model, part)
+            (output.loss * share).backward()
+        loss, num_targets = loss + output.loss.detach().item() * share, num_targets + output.num_targets * (share > 0)
+    loss, num_targets = processes.sum(loss, num_targets)
     weights = float32_weights(model, optimizer)
-    norm = torch.nn.utils.clip_grad_norm_(weights.values(), recipe.max_grad_norm).item()
+    norm = processes.clip_gradients([*weights.values()], recipe.max_grad_norm)
     is_finite = math.isfinite(norm) and math.isfinite(loss)
     if is_finite:
         optimizer.step()
@@ -146,12 +152,5 @@ def take_step(state: TrainState) -> Step:
     optimizer.zero_grad(set_to_none=True)
     state.step, state.num_evaluated = state.step + 1, 0
     seconds = max(time.perf_counter() - started, 1e-9)  # a clock may stand still
-    return Step(state.step, loss, learning_rate, norm, num_targets / seconds, num_targets, not is_finite, waited)
-
-
-def _shares(objective: Objective, parts: list[Batch]) -> list[float]:
-    """The share of a batch's targets that each of its parts has: the loss is the mean over all of them."""
-    if len(parts) == 1:
-        return [1.0]
-    numbers = [int((objective.inputs_and_targets(part)[1] != IGNORED).sum()) for part in parts]
-    return [number / max(1, sum(numbers)) for number in numbers]
+    rate, skipped = num_targets / seconds, not is_finite
+    return Step(state.step, loss, learning_rate, norm, rate, int(num_targets), skipped, waited)

@@ -53,12 +53,14 @@ def read_provenance(run: Run) -> Provenance | None:
 def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
     """Compare a recipe with the one that the run began with; where its data lie is told by their hash.
 
+    How many processes share the work may change from one day to the next.
+
     Raises:
         CheckpointError: names the field that differs.
     """
     if began is None:
         return
-    paths = tuple(f"data.{field}" for field in recipe.data.path_fields)
+    paths = ("parallel", *(f"data.{field}" for field in recipe.data.path_fields))
     changes = [change for change in differences(Recipe.parse(began.recipe), recipe) if not change[0].startswith(paths)]
     if changes:
         field, before, now = changes[0]

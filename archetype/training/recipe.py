@@ -13,6 +13,7 @@ from archetype.spec.part import ByKind
 from archetype.training.datasets import Data, TextData
 from archetype.training.objectives import ObjectiveConfig
 from archetype.training.optimizers import AdamW, Optimizer
+from archetype.training.parallel.layout import Parallel
 from archetype.training.schedules import Cosine, Schedule
 
 
@@ -52,6 +53,7 @@ class Recipe(Spec):
         weights_dtype: of the weights in memory; of bfloat16 the optimizer has masters in float32.
         recompute: none, blocks, or the number of blocks (the first ones) whose activations backward computes again.
         compile: whether torch.compile makes each block one program.
+        parallel: how many processes share the work, and how.
         seed: of weights, order and dropout.
         evaluate_every: steps between evaluations.
         evaluate_batches: batches of an evaluation.
@@ -79,6 +81,7 @@ class Recipe(Spec):
     weights_dtype: Literal["float32", "bfloat16"] = "float32"
     recompute: Literal["none", "blocks"] | Size = "none"
     compile: Flag = False
+    parallel: Parallel = Parallel()
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
     evaluate_every: Length = 250
     evaluate_batches: Length = 20

@@ -1,6 +1,6 @@
 """From a recipe to the state of a run: tokenizer, specification, objective and model, built anew or resumed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from archetype.training.defaults import Budget
 from archetype.training.memory import check_memory
 from archetype.training.objectives.base import Objective, ObjectiveConfig, ObjectiveInputs
 from archetype.training.pretrained import Pretrained, take_over
+from archetype.training.processes import ALONE, Processes
 from archetype.training.provenance import check_origin, check_recipe, read_provenance, write_recipe
 from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.state import TrainState
@@ -57,6 +58,7 @@ def prepare(
     force: bool = False,
     budget: Budget | None = None,
     pretrained: Pretrained | None = None,
+    processes: Processes = ALONE,
 ) -> Setup:
     """Read the data and decide all that a run takes, and write nothing; see `start`."""
     for path in (str(folder), *recipe.data.files()):
@@ -77,6 +79,7 @@ def prepare(
     recipe = recipe.replace(objective=resolve_objective(recipe, spec))
     if isinstance(data, TokenizedData):
         recipe = recipe.replace(sequence_length=recipe.sequence_length or spec.context_length)
+    processes.check(recipe, spec)
     objective = build_objective(recipe, spec, tokenizer, texts)
     if not force:
         check_memory(recipe, spec, objective, device)
@@ -93,6 +96,7 @@ def start(
     force: bool = False,
     budget: Budget | None = None,
     pretrained: Pretrained | None = None,
+    processes: Processes = ALONE,
 ) -> TrainState:
     """Begin a new run.
 
@@ -104,13 +108,14 @@ def start(
         force: begin even if a step is expected to take more memory than is free.
         budget: from which the number of steps follows (absent: the recipe says it).
         pretrained: a model whose weights and tokenizer the run begins with (absent: the recipe's, with random weights).
+        processes: that share the work; the main one of them begins the run, and the others resume it.
 
     Raises:
         SpecError: parts of the recipe do not belong together.
         DataError: the data cannot be used, or there is too little of them.
     """
     atomic.check_absent(folder)
-    setup = prepare(folder, recipe, device, text, force, budget, pretrained)
+    setup = prepare(folder, recipe, device, text, force, budget, pretrained, processes)
     recipe, spec, tokenizer, objective = setup.recipe, setup.spec, setup.tokenizer, setup.objective
     model = build(spec, recipe.seed, device)
     if pretrained is not None:
@@ -142,7 +147,13 @@ def start(
 
 
 def resume(
-    folder: Path, device: torch.device, steps: int | None = None, allow_changes: bool = False, force: bool = False
+    folder: Path,
+    device: torch.device,
+    steps: int | None = None,
+    allow_changes: bool = False,
+    force: bool = False,
+    sizes: Sequence[str] = (),
+    processes: Processes = ALONE,
 ) -> TrainState:
     """Go on with a run where its newest checkpoint left it, or at its start where it has none yet.
 
@@ -152,6 +163,8 @@ def resume(
         steps: how many the whole run takes from now on (absent: as before).
         allow_changes: go on although recipe or data are not those that the run began with.
         force: go on even if a step is expected to take more memory than is free.
+        sizes: of `parallel` in place of the recipe's, such as parallel.shard=4.
+        processes: that share the work; what is written is by the main one.
 
     Raises:
         CheckpointError: the folder is not a run, its checkpoint is damaged, or its architecture, data or recipe have
@@ -160,8 +173,9 @@ def resume(
     run = Run(folder)
     if not run.exists:
         raise CheckpointError(str(folder), "is not a run directory", "give the folder that `archetype train` made")
-    with locked(folder):
-        pass  # another process is told now, not after all the reading
+    if processes.is_main:
+        with locked(folder):
+            pass  # another process is told now, not after all the reading
     spec, recipe = read_run_spec(run), read_recipe(run.recipe_file)  # says first which extension is missing
     began = read_provenance(run)
     if not allow_changes:
@@ -177,13 +191,14 @@ def resume(
             check_origin(run, recipe, spec, objective, origin, allow_changes)
     step = checkpoint.step if checkpoint else 0
     notes = (*damages, *(() if steps is None else (describe_more_steps(recipe, step, steps),)))
-    recipe = recipe.replace(steps=steps or recipe.steps)
+    recipe = recipe.replace(steps=steps or recipe.steps, parallel=recipe.parallel.resized(sizes))
+    processes.check(recipe, spec)
     if not force:
         check_memory(recipe, spec, objective, device)
-    if damages:
+    if damages and processes.is_main:
         with locked(folder):
             checkpoints.set_aside(run.checkpoints, step)
-    if steps is not None or allow_changes:
+    if steps is not None or allow_changes or sizes:
         with locked(folder):
             write_recipe(run, recipe, spec, objective)
             if steps is not None and checkpoint is not None:  # which has the same weights

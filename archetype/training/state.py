@@ -24,6 +24,7 @@ from archetype.training.objectives.base import Objective
 from archetype.training.optimizers import optimizer_tensors, restore_optimizer
 from archetype.training.prefetch import Prefetcher
 from archetype.training.pretrained import set_trainable
+from archetype.training.processes import ALONE, Processes
 from archetype.training.recipe import Recipe
 
 
@@ -40,6 +41,7 @@ class TrainState:
         prefetcher: prepares the next batches.
         average: of the weights, where the recipe asks for one.
         background: writes the checkpoints.
+        processes: that share the work.
     """
 
     run: Run
@@ -53,6 +55,7 @@ class TrainState:
     best_loss: float = math.inf
     num_worse: int = 0
     notes: tuple[str, ...] = ()
+    processes: Processes = ALONE
     prefetcher: Prefetcher = field(init=False)
     average: MovingAverage | None = None
     background: BackgroundSave = field(default_factory=BackgroundSave)
@@ -100,11 +103,14 @@ class TrainState:
         """Note an evaluation at this step; the first of them is compared, and the best weights are written."""
         self.num_evaluated += 1
         if self.num_evaluated == 1 and self.compare(evaluation.loss) and self.recipe.steps > self.recipe.evaluate_every:
-            write_best(self.run, self.model, self.final_weights())
+            weights = self.processes.whole(self.final_weights())
+            if self.processes.is_main:
+                write_best(self.run, self.model, weights)
 
     def final_weights(self) -> dict[str, Tensor]:
-        """The trained parameters in float32, averaged where the recipe says so: what people are given."""
-        return {**float32_weights(self.model, self.optimizer), **(self.average.tensors if self.average else {})}
+        """All weights in float32, averaged where the recipe says so: what people are given."""
+        average = self.average.tensors if self.average else {}
+        return {**self.model.state_dict(), **float32_weights(self.model, self.optimizer), **average}
 
     def provenance(self) -> dict[str, Any]:
         """What a checkpoint says of its origin."""
@@ -120,15 +126,19 @@ class TrainState:
         weights = {**self.model.state_dict(), **float32_weights(self.model, self.optimizer)}
         files = [weights, optimizer_tensors(self.model, self.optimizer)]
         if self.average is not None:
-            files.append({**self.model.state_dict(), **self.final_weights()})
+            files.append(self.final_weights())
 
         def write(files: Files) -> None:
             weights, optimizer, *average = files
-            checkpoints.write(
+            self.processes.write_checkpoint(
                 run.checkpoints, step, weights, optimizer, provenance, average[0] if average else None, keep
             )
 
-        self.background.start(step, files, write)
+        if self.processes.saves_in_background:
+            self.background.start(step, files, write)
+        else:
+            write(files)
+            self.background.written.append(step)
 
     def saved(self, wait: bool = False) -> Iterator[Saved]:
         """The checkpoints that were written meanwhile; one that could not be written is raised."""

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -10,9 +10,15 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignal:
-    """The first signal that was received, if any; a second SIGINT, of the keyboard, stops at once."""
+    """The first signal that was received, if any; a second SIGINT, of the keyboard, stops at once.
 
-    def __init__(self) -> None:
+    Args:
+        agree: the signal that counts for all processes, of the one that this process received (absent: it counts).
+    """
+
+    def __init__(self, agree: Callable[[int | None], int | None] | None = None) -> None:
+        self.agree = agree
+        self.received: int | None = None
         self.signal: int | None = None
 
     def __bool__(self) -> bool:
@@ -20,15 +26,23 @@ class StopSignal:
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         """The signal handler."""
-        if self.signal is not None and number == signal.SIGINT:
+        if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.signal = number
+        self.received = number
+        if self.agree is None:
+            self.signal = number
+
+    def poll(self) -> bool:
+        """Whether to stop; all processes that train together ask at the same places, and have the same answer."""
+        if self.signal is None and self.agree is not None:
+            self.signal = self.agree(self.received)
+        return bool(self)
 
 
 @contextmanager
-def stop_on_signal() -> Iterator[StopSignal]:
+def stop_on_signal(agree: Callable[[int | None], int | None] | None = None) -> Iterator[StopSignal]:
     """Note SIGINT and SIGTERM, rather than obey them, within the block."""
-    stop = StopSignal()
+    stop = StopSignal(agree)
     if threading.current_thread() is not threading.main_thread():
         yield stop  # Python delivers signals to the main thread only
         return

@@ -46,7 +46,7 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
 
 
 def _parts(value: Tensor) -> Iterator[tuple[str, Tensor]]:
-    if not hasattr(value, "__tensor_flatten__"):
+    if not hasattr(value, "__tensor_flatten__") or hasattr(value, "device_mesh"):  # one in shards is one tensor
         return iter([("", value)])
     return ((f".{name}", getattr(value, name)) for name in value.__tensor_flatten__()[0])
 

@@ -1,0 +1,47 @@
+"""What `train --plan NODESxGPUS` prints: how a recipe would train on a cluster; nothing is read or written."""
+
+from archetype.cli.output import print_json
+from archetype.convert.source import open_spec
+from archetype.cost.hardware import device
+from archetype.cost.parallel import Cluster, Planner, Step, best_steps, plan_table
+from archetype.errors import SpecError
+from archetype.training.recipe import Recipe
+
+
+def print_plan(recipe: Recipe, cluster: str, gpu: str, as_json: bool) -> None:
+    """Print memory and throughput of the fastest layouts, and what the best of them is in a recipe.
+
+    Args:
+        recipe: of which model, batch and length count.
+        cluster: machines and devices of each, such as 16x8.
+        gpu: name of the devices.
+        as_json: print one JSON object.
+
+    Raises:
+        SpecError: no layout fits, or the recipe leaves the vocabulary to a tokenizer.
+    """
+    source = recipe.spec
+    if isinstance(source, dict) and "vocab_size" not in source and source.get("kind") != "vision_encoder":
+        raise SpecError("spec.vocab_size", "is missing, and a plan reads no text", "add --set spec.vocab_size=N")
+    model = open_spec(source)
+    dtype = "float32" if recipe.dtype == "float32" else "bfloat16"
+    length = recipe.sequence_length or model.context_length
+    planner = Planner(model, Cluster.parse(cluster, device(gpu)), recipe.batch_size, length, dtype)
+    steps = best_steps(planner)
+    if as_json:
+        print_json({"cluster": cluster, "device": gpu, "steps": [_data(step) for step in steps]})
+        return
+    print(f"{recipe.batch_size} rows of {length:,} tokens a step, in {dtype}, on {cluster} {gpu}")
+    print(plan_table(planner, steps))
+    best = next((step for step in steps if step.layout.pipeline == 1), None)  # what `train` does
+    if best is not None:
+        print(f"recommended: {' '.join(f'--set {field}' for field in _fields(best))}")
+
+
+def _fields(step: Step) -> list[str]:
+    sizes = [f"parallel.{name}={number}" for name, number in step.layout._asdict().items() if number > 1]
+    return [*sizes, f"micro_batch_size={step.rows}"]
+
+
+def _data(step: Step) -> dict[str, object]:
+    return {**step._asdict(), "layout": step.layout._asdict(), "tokens_per_second": step.tokens_per_second}

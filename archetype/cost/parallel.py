@@ -1,0 +1,321 @@
+"""What training takes of each device when many share it: memory, and time with what the devices say to each other.
+
+Bytes that each device sends and receives in a step, for shards of N devices, T of which share each matrix, P pipeline
+stages and m micro-batches:
+
+* shards (FSDP; Rajbhandari 2019, section 7; Zhao 2023): weights are gathered for forward and again for backward, and
+  gradients are scattered: 3 (N - 1)/N times the weights of the device's stage, whatever the batch;
+* copies: an all-reduce of gradients, 2 (N - 1)/N times them;
+* matrices (Shoeybi 2019, section 3): two all-reduces of a block's vectors in forward and two in backward, of
+  2 (T - 1)/T times rows x tokens x D each; recomputed blocks repeat those of forward;
+* stages (Huang 2018; Narayanan 2021, section 2.2): vectors go on and gradients return once for each micro-batch, and
+  (P - 1)/m of the time of all micro-batches is idle.
+
+Gathering and scattering go on while blocks compute, and count where they take longer; all-reduces of matrices wait.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from archetype import spec
+from archetype.cost.formula import constant
+from archetype.cost.hardware import Device
+from archetype.cost.memory import compute_dtype
+from archetype.cost.report import cost_report
+from archetype.cost.work import FLOAT32, Work
+from archetype.errors import SpecError
+from archetype.table import Table, size
+
+NODE = 8  # devices of a machine that are joined by links of their own
+NVLINK = {"A100": 300e9, "H100": 450e9, "H200": 450e9, "B200": 900e9, "MI300X": 448e9, "MI325X": 448e9}
+# bytes a second in one direction (NVIDIA's and AMD's data sheets); others share the bus of PCIe 4.0 x16
+PCIE = 32e9
+NETWORK = 50e9  # bytes a second and device between machines: 400 Gb/s
+UTILIZATION = {"A100": 0.65}  # share of the peak that a large model's products reach on one device; others:
+DEFAULT_UTILIZATION = 0.5  # both as torchtitan's published steps show, whose H100 had less power than most
+USABLE = 0.94  # of a device's memory, beside what its driver and its allocator keep
+MAX_DEVICES = 1024
+
+
+class Layout(NamedTuple):
+    """How devices share a training step."""
+
+    data_parallel: int = 1
+    shard: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return math.prod(self)
+
+    @property
+    def rows_shared(self) -> int:
+        """Among how many the rows of a batch are shared out."""
+        return self.data_parallel * self.shard
+
+    def __str__(self) -> str:
+        return " x ".join(f"{name} {number}" for name, number in self._asdict().items() if number > 1) or "one device"
+
+
+class Step(NamedTuple):
+    """A training step of one layout."""
+
+    layout: Layout
+    rows: int  # of a device, at once
+    micro_batches: int
+    recomputes: bool
+    memory: int  # bytes of the device that holds most
+    compute: float  # seconds
+    gathering: float  # of weights and gradients, beside computing
+    reducing: float  # of vectors, while products wait
+    bubble: float  # share of the time that stages wait
+    seconds: float
+    tokens: int  # of the whole batch
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of one device."""
+        return self.tokens / self.seconds / self.layout.devices
+
+
+class Cluster(NamedTuple):
+    """Machines with devices of one kind."""
+
+    device: Device
+    nodes: int
+    devices_per_node: int
+
+    @classmethod
+    def parse(cls, text: str, device: Device) -> "Cluster":
+        """NODESxGPUS, such as 16x8.
+
+        Raises:
+            SpecError: it is not that, or more than 1,024 devices.
+        """
+        nodes, _, devices = text.lower().partition("x")
+        if not nodes.isdecimal() or not devices.isdecimal() or not 0 < int(nodes) * int(devices) <= MAX_DEVICES:
+            cause = f"{text!r} is not a number of machines and of devices in each, together at most {MAX_DEVICES:,}"
+            raise SpecError("--plan", cause, "write it as 2x8")
+        return cls(device, int(nodes), int(devices))
+
+    @property
+    def devices(self) -> int:
+        """All of them."""
+        return self.nodes * self.devices_per_node
+
+    def bandwidth(self, span: int) -> float:
+        """Bytes a second of each device among `span` neighbouring ones."""
+        link = next((link for name, link in NVLINK.items() if self.device.name.startswith(name)), PCIE)
+        return link if span <= self.devices_per_node else min(link, NETWORK)
+
+
+class Planner:
+    """Training steps of one model on one cluster.
+
+    Args:
+        model: the specification.
+        cluster: of devices.
+        batch_size: rows of the whole batch.
+        length: tokens of a row.
+        dtype: that products are computed in.
+        cuts_vectors: whether processes that share matrices share the vectors between them and the logits too
+            (sequence parallelism; Korthikanti 2022), which `archetype train` does not.
+    """
+
+    def __init__(
+        self, model: spec.ModelSpec, cluster: Cluster, batch_size: int, length: int, dtype: str = "bfloat16",
+        cuts_vectors: bool = False,
+    ) -> None:  # fmt: skip
+        self.cuts_vectors = cuts_vectors
+        self.model, self.cluster, self.batch_size, self.length, self.dtype = model, cluster, batch_size, length, dtype
+        name = cluster.device.name
+        shares = (share for start, share in UTILIZATION.items() if name.startswith(start))
+        self.speed = cluster.device.peak(dtype) * next(shares, DEFAULT_UTILIZATION)  # FLOPs a second
+        self.report = cost_report(model, 1, length, dtype)
+        self.itemsize = 2 if compute_dtype(dtype) == "bfloat16" else 4
+        self.in_blocks = sum(row.parameters for row in self.report.rows if row.in_block)
+        self.beside_blocks = self.report.parameters["total"] - self.in_blocks
+        self.width = int(getattr(model, "d_model", 0) or model.stacks[0].d_model)
+
+    def steps(self) -> Iterator[Step]:
+        """The fastest step of each layout that the model and the batch allow, whether it fits or not."""
+        for layout in self.layouts():
+            steps = [
+                step for rows in self._rows(layout) for step in (self.step(layout, rows, r) for r in (False, True))
+            ]
+            yield min(steps, key=lambda step: (not self.fits(step), step.seconds if self.fits(step) else step.memory))
+
+    def layouts(self) -> Iterator[Layout]:
+        """Every way to share the work among all devices of the cluster."""
+        devices, layers = self.cluster.devices, self.model.num_layers
+        for tensor in _divisors(min(self.cluster.devices_per_node, NODE)):
+            if any(heads % tensor for heads in _heads(self.model)):
+                continue
+            for pipeline in _divisors(devices // tensor):
+                left = devices // tensor // pipeline
+                if devices % (tensor * pipeline) or pipeline > layers // 2 or self.batch_size % left:
+                    continue
+                for shard in {left, min(left, self.cluster.devices_per_node)}:
+                    if left % shard == 0:
+                        yield Layout(left // shard, shard, tensor, pipeline)
+
+    def step(self, layout: Layout, rows: int, recomputes: bool) -> Step:
+        """What a step takes.
+
+        Args:
+            layout: of the devices.
+            rows: that a device computes at once.
+            recomputes: whether backward computes the blocks' activations again.
+        """
+        own_rows = self.batch_size // layout.rows_shared
+        micro_batches = -(-own_rows // rows)
+        flops = self.report.flops["train_recomputed" if recomputes else "train"] * self.batch_size
+        uneven = self._blocks(layout) * layout.pipeline / self.model.num_layers
+        compute = flops / self.speed / layout.devices * uneven
+        volumes = self.volumes(layout, rows, micro_batches, recomputes)
+        near = layout.tensor
+        gathering = volumes["shard"] / self.cluster.bandwidth(near * layout.shard)
+        gathering += volumes["data_parallel"] / self.cluster.bandwidth(near * layout.rows_shared)
+        reducing = volumes["tensor"] / self.cluster.bandwidth(near)
+        reducing += volumes["pipeline"] / self.cluster.bandwidth(layout.devices)
+        bubble = (layout.pipeline - 1) / micro_batches
+        seconds = max(compute, gathering) + reducing
+        seconds += bubble * (compute + reducing)
+        memory = self.memory(layout, rows, micro_batches, recomputes)
+        tokens = self.batch_size * self.length
+        return Step(
+            layout, rows, micro_batches, recomputes, memory, compute, gathering, reducing, bubble, seconds, tokens
+        )
+
+    def volumes(self, layout: Layout, rows: int, micro_batches: int, recomputes: bool) -> Mapping[str, float]:
+        """Bytes that a device sends in a step, by the dimension of the mesh."""
+        parameters = self._parameters(layout)
+        vectors = rows * self.length * self.width * self.itemsize
+        gathers = (2 * self.itemsize + FLOAT32) * parameters * micro_batches  # gradients meet after each micro-batch
+        return {
+            "shard": gathers * _ring(layout.shard),
+            "data_parallel": 2 * FLOAT32 * parameters / layout.shard * _ring(layout.data_parallel),
+            "tensor": (6 if recomputes else 4)
+            * self._blocks(layout)
+            * micro_batches
+            * 2
+            * vectors
+            * _ring(layout.tensor),
+            "pipeline": 2 * micro_batches * vectors * (layout.pipeline > 1),
+        }
+
+    def memory(self, layout: Layout, rows: int, micro_batches: int, recomputes: bool) -> int:
+        """Bytes of the device that holds most: the first stage, whose micro-batches are all on their way."""
+        parameters = self._parameters(layout)
+        shards = layout.shard
+        state = 4 * FLOAT32 * parameters / shards  # weights, gradients, two moments
+        one_block = self.in_blocks / self.model.num_layers / layout.tensor
+        gathered = (2 * self.itemsize + FLOAT32) * one_block * (shards > 1)  # two blocks, and the gradients of one
+        gathered += self.itemsize * self.beside_blocks / layout.tensor * (shards > 1)
+        if shards == 1 and self.itemsize == 2:
+            gathered = 2 * parameters  # the copies in bfloat16
+        held = min(layout.pipeline, micro_batches)
+        return int(
+            state
+            + gathered
+            + self._activations(layout, rows, recomputes) * held
+            + self._logits(rows) / self._cut(layout)
+        )
+
+    def fits(self, step: Step) -> bool:
+        """Whether a device has room for it."""
+        memory = self.cluster.device.memory
+        return memory is None or step.memory <= USABLE * memory
+
+    def _parameters(self, layout: Layout) -> float:
+        """Of the stage that has most, which has the embedding or the head too."""
+        in_stage = self.in_blocks * self._blocks(layout) / self.model.num_layers
+        return (in_stage + self.beside_blocks) / layout.tensor
+
+    def _blocks(self, layout: Layout) -> int:
+        """Of the longest stage."""
+        return -(-self.model.num_layers // layout.pipeline)
+
+    def _activations(self, layout: Layout, rows: int, recomputes: bool) -> float:
+        """Of the blocks of one stage: norms and inputs of products are whole in every device."""
+        cost, forward = self.report.memory_cost.cost, Work(constant(rows), constant(self.length), "forward")
+        work = forward.in_training(compute_dtype(self.dtype))
+        inputs = rows * self.length * self.width
+        total = largest = 0.0
+        for stack in cost.stacks:
+            for group in stack.groups:
+                contents = len(group.cost.contents)
+                whole = group.cost.wiring.saved_activations(contents, work) + contents * inputs * work.itemsize
+                block = group.cost.saved_activations(work)
+                one = min(block, whole) / self._cut(layout) + max(0, block - whole) / layout.tensor
+                total, largest = total + one * len(group.layers), max(largest, one)
+        if recomputes:
+            return self._blocks(layout) * inputs * self.itemsize / self._cut(layout) + largest
+        return total * self._blocks(layout) / self.model.num_layers
+
+    def _cut(self, layout: Layout) -> int:
+        return layout.tensor if self.cuts_vectors else 1
+
+    def _logits(self, rows: int) -> float:
+        saved = self.report.memory_cost.saved_activations(rows, self.length)
+        return saved.logits + saved.loss_gradient
+
+    def _rows(self, layout: Layout) -> list[int]:
+        own = self.batch_size // layout.rows_shared
+        most = own if layout.pipeline == 1 else max(1, own // layout.pipeline)
+        return [rows for rows in _divisors(own) if rows <= most]
+
+
+def best_steps(planner: Planner, most: int = 12) -> list[Step]:
+    """The fastest layouts that fit, the best first.
+
+    Raises:
+        SpecError: none fits.
+    """
+    steps = [*planner.steps()]
+    fitting = sorted((step for step in steps if planner.fits(step)), key=lambda step: step.seconds)
+    if not fitting:
+        least = min(steps, key=lambda step: step.memory, default=None)
+        needs = "" if least is None else f"; the least is {size(least.memory)} a device, by {least.layout}"
+        cause = f"no layout of {planner.cluster.devices} x {planner.cluster.device.name} fits{needs}"
+        raise SpecError("--plan", cause, "take more devices, a smaller batch or shorter rows")
+    return fitting[:most]
+
+
+def plan_table(planner: Planner, steps: list[Step]) -> Table:
+    """Memory and throughput of each step."""
+    headings = ["layout", "rows at once", "recompute", "memory", "tokens/s a device", "seconds", "waits", "MFU"]
+    return Table(headings, [_cells(planner, step) for step in steps])
+
+
+def _cells(planner: Planner, step: Step) -> list[str]:
+    waits = 1 - step.compute / step.seconds
+    useful = planner.report.flops["train"] * planner.batch_size / step.seconds / step.layout.devices
+    share = useful / planner.cluster.device.peak(planner.dtype)
+    return [
+        str(step.layout), f"{step.rows}", "blocks" if step.recomputes else "none", size(step.memory),
+        f"{step.tokens_per_second:,.0f}", f"{step.seconds:.3g}", f"{waits:.0%}", f"{share:.0%}",
+    ]  # fmt: skip
+
+
+def _heads(model: spec.ModelSpec) -> set[int]:
+    """Every number of heads of a model's attention."""
+    return {
+        heads
+        for stack in model.stacks
+        for block in stack.layers
+        if isinstance(block.mixer, spec.Attention)
+        for heads in block.mixer.sizes(stack.d_model)[:2]
+    }
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def _ring(devices: int) -> float:
+    """The share of a tensor that a device sends when all gather or scatter it in a ring."""
+    return (devices - 1) / devices

@@ -1,0 +1,69 @@
+"""Tensors of which each file of a folder holds slices, as torch.distributed.checkpoint writes them in safetensors."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from archetype.errors import CheckpointError
+from archetype.io import weight_files
+
+KEY, OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # of a file's metadata
+
+
+class Slices:
+    """A folder of slices, with the methods of one open safetensors file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._slices: dict[str, list[tuple[list[int], Any]]] = {}
+        for file in sorted(folder.glob("*.safetensors")):
+            handle = weight_files.opened(file, "pt")
+            try:
+                places = json.loads((handle.metadata() or {})[KEY])
+                for name in handle.keys():  # noqa: SIM118  # it is no mapping
+                    self._slices.setdefault(name, []).append(([*map(int, places[name][OFFSETS])], handle))
+            except (KeyError, TypeError, ValueError):
+                cause = "does not say which slices of tensors it holds"
+                raise CheckpointError(str(file), cause, "restore the checkpoint") from None
+        if not self._slices:
+            raise CheckpointError(str(folder), "holds no slices of tensors", "restore the checkpoint")
+
+    def keys(self) -> list[str]:
+        """The names of all tensors."""
+        return [*self._slices]
+
+    def get_slice(self, name: str) -> SimpleNamespace:
+        """The part of a safetensors slice that is used here."""
+        return SimpleNamespace(get_shape=lambda: self._shape(name))
+
+    def get_tensor(self, name: str) -> Tensor:
+        """A tensor, put together.
+
+        Raises:
+            CheckpointError: a slice is missing.
+        """
+        shape, slices = self._shape(name), self._slices[name]
+        parts = [(offsets, handle.get_tensor(name)) for offsets, handle in slices]
+        if len(parts) == 1 and list(parts[0][1].shape) == shape:
+            complete: Tensor = parts[0][1]
+            return complete
+        if sum(part.numel() for _, part in parts) != math.prod(shape):
+            raise CheckpointError(
+                f"{self.folder}: {name}", "is not whole: a slice is missing", "restore the checkpoint"
+            )
+        whole = torch.empty(shape, dtype=parts[0][1].dtype)
+        for offsets, part in parts:
+            whole[tuple(slice(first, first + size) for first, size in zip(offsets, part.shape, strict=True))] = part
+        return whole
+
+    def _shape(self, name: str) -> list[int]:
+        ends = [
+            [first + size for first, size in zip(offsets, handle.get_slice(name).get_shape(), strict=True)]
+            for offsets, handle in self._slices[name]
+        ]
+        return [max(sizes) for sizes in zip(*ends, strict=True)]

@@ -1,0 +1,74 @@
+"""Checkpoints that all processes write together, each its shards, by torch.distributed.checkpoint.
+
+They are safetensors that say which slices they hold: any number of processes reads them, and one alone.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from archetype.errors import CheckpointError, one_line
+from archetype.runs import checkpoints
+
+if TYPE_CHECKING:
+    from archetype.training.parallel.processes import ManyProcesses
+
+
+def write(
+    processes: "ManyProcesses", folder: Path, step: int, pieces: dict[str, dict[str, Tensor]], *arguments: Any
+) -> None:
+    """Write the shards of every process as one checkpoint, which appears whole or not at all.
+
+    Args:
+        processes: all of which call this.
+        folder: of the run's checkpoints.
+        step: optimizer steps taken.
+        pieces: tensors, whole or in shards, by the name of their subfolder.
+        arguments: further ones of `checkpoints.write_with`.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    is_told = False
+
+    def fill(temporary: Path) -> list[str]:
+        nonlocal is_told
+        is_told = True
+        _tell(str(temporary))
+        _save(temporary, pieces)
+        return sorted(file.relative_to(temporary).as_posix() for file in temporary.rglob("*.safetensors"))
+
+    def main() -> None:
+        try:
+            checkpoints.write_with(folder, step, fill, *arguments)
+        finally:
+            if not is_told:  # the checkpoint of this step is there already, or no folder could be made for it
+                _tell("")
+
+    def other() -> None:
+        if temporary := _tell(""):
+            _save(Path(temporary), pieces)
+
+    processes.together(main if processes.is_main else other)
+
+
+def _save(folder: Path, pieces: dict[str, dict[str, Tensor]]) -> None:
+    for name, tensors in pieces.items():
+        try:
+            writer = HuggingFaceStorageWriter(str(folder / name), save_distributed=True)
+            save({key: tensor.detach() for key, tensor in tensors.items()}, storage_writer=writer)
+        except CheckpointException as error:
+            cause = one_line(f"cannot be written: {next(iter(error.failures.values()))[0]}", 200)
+            raise CheckpointError(str(folder / name), cause, "check space and permissions") from None
+
+
+def _tell(text: str) -> str:
+    """What the main process says to all."""
+    words = [text]
+    dist.broadcast_object_list(words, src=0)
+    return words[0]

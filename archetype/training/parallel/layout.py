@@ -1,0 +1,161 @@
+"""How many processes share the work and how, as a recipe says it."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from archetype import spec as specs
+from archetype.errors import SpecError
+from archetype.spec.base import Size, Spec
+from archetype.spec.edit import put
+from archetype.training.optimizers import SGD, AdamW, Lion
+
+if TYPE_CHECKING:
+    from archetype.training.recipe import Recipe
+
+
+ELEMENTWISE = (AdamW, Lion, SGD)  # optimizers whose step of a number depends on that number alone
+
+
+class Parallel(Spec):
+    """The sizes of one mesh of processes; their product is the number of processes (all but `expert`).
+
+    Attributes:
+        data_parallel: copies of the model, each of which computes some rows of a batch (absent: what is left).
+        shard: processes that share a copy's weights, gradients and moments, and its rows (FSDP; Zhao 2023).
+        tensor: processes that share each matrix of a layer (Shoeybi 2019).
+        pipeline: processes that have some of the layers each (Huang 2018).
+        expert: processes of data_parallel and shard that share the experts (Lepikhin 2020).
+        context: processes that share the positions of a row (Liu 2023).
+        schedule: of a pipeline's micro-batches.
+    """
+
+    sizes: ClassVar[tuple[str, ...]] = ("data_parallel", "shard", "context", "tensor", "pipeline")
+    data_parallel: Size | None = None
+    shard: Size = 1
+    tensor: Size = 1
+    pipeline: Size = 1
+    expert: Size = 1
+    context: Size = 1
+    schedule: Literal["gpipe", "1f1b"] = "1f1b"
+
+    @property
+    def num_processes(self) -> int:
+        """How many processes it takes."""
+        return math.prod(getattr(self, size) or 1 for size in self.sizes)
+
+    @property
+    def num_rows_shared(self) -> int:
+        """Among how many processes the rows of a batch are shared out."""
+        return (self.data_parallel or 1) * self.shard
+
+    def resized(self, assignments: Sequence[str]) -> "Parallel":
+        """The same with other sizes, such as parallel.shard=4.
+
+        Raises:
+            SpecError: an assignment is of something else.
+        """
+        if others := [text for text in assignments if not text.startswith("parallel.")]:
+            raise SpecError(
+                "--set", f"a resumed run keeps its recipe, and {others[0]!r} would change it", "leave it out"
+            )
+        data = self.dump()
+        put(data, [text.removeprefix("parallel.") for text in assignments])
+        return Parallel.parse(data)
+
+    def for_world(self, num_processes: int) -> "Parallel":
+        """The same sizes with as many copies of the model as there are processes for.
+
+        Raises:
+            SpecError: they do not fit.
+        """
+        sizes = ", ".join(f"{name} {size}" for name in self.sizes if (size := getattr(self, name)) not in (None, 1))
+        if self.data_parallel is None and num_processes % self.num_processes == 0:
+            return self.replace(data_parallel=num_processes // self.num_processes)
+        if self.num_processes != num_processes:
+            multiple = " or a multiple" if self.data_parallel is None else ""
+            cause = f"{sizes} takes {self.num_processes} processes{multiple}, and torchrun has started {num_processes}"
+            raise SpecError("parallel", cause, "change the sizes or --nproc-per-node")
+        return self
+
+    def check(self, spec: specs.ModelSpec, recipe: "Recipe") -> None:
+        """Refuse sizes that do not fit a model or the rest of a recipe.
+
+        Raises:
+            SpecError: names the size and what it does not divide, or what does not go with it.
+        """
+        self._check_weights(recipe)
+        for path, part in _parts(spec, ""):
+            if isinstance(part, specs.Attention) and self.tensor > 1:
+                heads = part.sizes(spec.d_model) if hasattr(spec, "d_model") else None
+                for name in ("num_heads", "num_kv_heads"):
+                    if heads is not None:
+                        _check_divides("tensor", self.tensor, f"{path}.{name}", getattr(heads, name))
+            if isinstance(part, specs.MixtureOfExperts) and self.expert > 1:
+                _check_divides("expert", self.expert, f"{path}.num_experts", part.num_experts)
+        if self.context > 1:
+            cause = "positions of a row are not shared out: torch does so for its GPU kernels of plain attention alone"
+            raise SpecError("parallel.context", cause, "make it 1; shard, tensor and recomputing make room too")
+        if self.pipeline > 1:
+            self._check_pipeline(spec, recipe.batch_size, recipe.micro_batch_size or 1)
+        if self.expert > 1 and self.tensor > 1:
+            cause = "experts are shared among processes of data_parallel and shard, or cut by tensor, not both"
+            raise SpecError("parallel.expert", cause, "make one of the two 1")
+        if self.num_rows_shared % self.expert:
+            cause = f"{self.expert} does not divide the {self.num_rows_shared} processes of data_parallel and shard"
+            raise SpecError("parallel.expert", cause, "they share the experts; change one of the sizes")
+        if self.num_rows_shared > recipe.batch_size:
+            cause = f"{recipe.batch_size} rows are fewer than the {self.num_rows_shared} processes that share them"
+            raise SpecError("batch_size", cause, "raise it, or start fewer processes")
+
+    def _check_weights(self, recipe: "Recipe") -> None:
+        """What changes weights must not need more of them than a process has."""
+        if self.num_processes > 1 and recipe.weights_dtype != "float32":
+            raise SpecError("weights_dtype", "one process alone has masters of its weights", "leave it out")
+        are_cut = max(self.shard, self.tensor, self.expert) > 1
+        if recipe.ema_decay is not None and (are_cut or self.pipeline > 1):
+            raise SpecError("ema_decay", "is averaged over whole weights, and these are cut", "use data_parallel alone")
+        optimizer = recipe.optimizer
+        if are_cut and (not isinstance(optimizer, ELEMENTWISE) or getattr(optimizer, "state_bits", 32) != 32):
+            cause = "needs whole matrices, and these are cut"
+            raise SpecError("optimizer", cause, "use adamw, lion or sgd in 32 bits, or data_parallel alone")
+        if recipe.adapter is not None and self.tensor > 1:
+            raise SpecError("parallel.tensor", "adapters are not cut", "use data_parallel or shard")
+
+    def _check_pipeline(self, spec: specs.ModelSpec, batch_size: int, micro_batch_size: int) -> None:
+        head = spec.head
+        if not isinstance(spec, specs.Decoder) or not isinstance(head, specs.LanguageModelHead) or head.tied:
+            cause = "stages are made of decoders whose head has a table of its own"
+            raise SpecError("parallel.pipeline", cause, "make it 1, or head.tied false")
+        if self.shard > 1 or self.expert > 1:
+            cause = "stages are not cut into shards"
+            raise SpecError("parallel.pipeline", cause, "use data_parallel and tensor beside it")
+        parts = [part for _, part in _parts(spec, "")]
+        if any(isinstance(part, specs.RelativeBias) for part in parts) or any(
+            isinstance(part, specs.MixtureOfExperts) and part.balance_loss for part in parts
+        ):
+            cause = "what layers share (relative positions, a balance loss) does not go from stage to stage"
+            raise SpecError("parallel.pipeline", cause, "make it 1")
+        if self.pipeline > spec.num_layers:
+            cause = f"{self.pipeline} stages are more than {spec.num_layers} layers"
+            raise SpecError("parallel.pipeline", cause, "use at most one for each layer")
+        if batch_size % (rows := self.num_rows_shared * micro_batch_size):
+            cause = f"a batch of {batch_size} rows is no number of micro-batches of {rows}"
+            raise SpecError("parallel.pipeline", cause, "change batch_size or micro_batch_size")
+
+
+def _parts(value: object, path: str) -> list[tuple[str, Spec]]:
+    """Every part of a specification, with its path."""
+    if isinstance(value, tuple | list):
+        return [part for index, item in enumerate(value) for part in _parts(item, f"{path}[{index}]")]
+    if not isinstance(value, Spec):
+        return []
+    fields = [(f"{path}.{name}" if path else name, getattr(value, name)) for name in type(value).model_fields]
+    return [(path, value), *(part for name, field in fields for part in _parts(field, name))]
+
+
+def _check_divides(size: str, number: int, name: str, total: int) -> None:
+    if total % number:
+        divisors = [str(divisor) for divisor in range(2, total + 1) if total % divisor == 0]
+        remedy = f"use {', '.join(divisors)} or 1" if divisors else "use 1"
+        raise SpecError(f"parallel.{size}", f"{number} does not divide the {total} of {name}", remedy)

@@ -1,0 +1,117 @@
+"""Pipeline parallelism: each process has some of the layers, and micro-batches go from one to the next (Huang 2018)."""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+from archetype.models import Model
+from archetype.models.decoder import Decoder
+from archetype.nn.context import ForwardContext
+from archetype.training.objectives.base import Batch, LossOutput, Objective, cross_entropy_loss
+
+SCHEDULES: dict[str, type[ScheduleGPipe] | type[Schedule1F1B]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+NO_LOSS = LossOutput(torch.zeros(()), 0, 0)  # of a stage that is not the last
+
+
+class Layers(nn.Module):
+    """The layers of one stage: the first with the embedding, the last with the norm and the head.
+
+    The parts of other stages leave the model, which keeps the names of those that stay.
+    """
+
+    def __init__(self, model: Decoder, number: int, num_stages: int) -> None:
+        super().__init__()
+        first, last = (n * len(model.blocks) // num_stages for n in (number, number + 1))
+        self.is_first, self.is_last = number == 0, number == num_stages - 1
+        self.model, self.own = model, range(first, last)
+        for index in set(range(len(model.blocks))) - set(self.own):
+            model.blocks[index] = nn.Identity()
+        if not self.is_first:
+            model.embedding = nn.Identity()  # type: ignore[assignment]
+        if not self.is_last:
+            model.final_norm = model.lm_head = nn.Identity()  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The next stage's vectors, (B, T, D), of tokens or of the stage before; the last gives logits."""
+        context = ForwardContext.of(x)
+        if self.is_first:
+            x = self.model.embedding(x, context)
+        for index in self.own:
+            x = self.model.blocks[index](x, context, None)
+        if self.is_last:
+            x = self.model.lm_head(self.model.final_norm(x, context), self.model.lm_head.weight)
+        return x
+
+
+class Pipeline:
+    """The stages of a model, one of which is this process's.
+
+    Args:
+        model: whole; only the stage's layers stay.
+        mesh: of the stages.
+        schedule: of micro-batches.
+        device: of this process.
+    """
+
+    def __init__(self, model: Model, mesh: DeviceMesh, schedule: str, device: torch.device) -> None:
+        assert isinstance(model, Decoder)
+        self.schedule, self.device = SCHEDULES[schedule], device
+        self.group, self.number, self.num_stages = mesh.get_group(), mesh.get_local_rank(), mesh.size()
+        self.layers = Layers(model, self.number, self.num_stages)
+        self.width, self.dtype = model.spec.d_model, model.dtype
+        self.judge: Callable[[Tensor, Tensor], Tensor] | None = None  # the loss of a micro-batch's logits and targets
+        self._schedules: dict[tuple[int, ...], ScheduleGPipe | Schedule1F1B] = {}
+
+    def train(self, objective: Objective, part: Batch, rows: int, weight: float) -> LossOutput:
+        """Forward and backward of all micro-batches; gradients are those of the loss times a weight.
+
+        Args:
+            objective: says the targets, and how the last stage's logits are judged.
+            part: the rows of this process.
+            rows: of a micro-batch.
+            weight: of the mean loss over this part's targets.
+        """
+        (tokens,), targets = objective.inputs_and_targets(part)[0].values(), objective.inputs_and_targets(part)[1]
+        total = max(1, int((targets >= 0).sum()))
+
+        def judge(logits: Tensor, targets: Tensor) -> Tensor:
+            output = cross_entropy_loss(logits, targets, objective.label_smoothing)
+            return output.loss * (output.num_targets / total * weight)
+
+        self.judge, schedule = judge, self._schedule(tokens.shape, len(tokens) // rows)
+        losses: list[Tensor] = []
+        inputs = (tokens,) if self.layers.is_first else ()
+        if not self.layers.is_last:
+            schedule.step(*inputs, return_outputs=False)
+            return LossOutput(torch.zeros((), requires_grad=True), 0, None)
+        schedule.step(*inputs, target=targets, losses=losses, return_outputs=False)
+        mean = torch.stack([loss.detach() for loss in losses]).sum() / weight
+        return LossOutput(mean.requires_grad_(), total, None)  # its gradients are there already
+
+    def evaluate(self, objective: Objective, part: Batch) -> LossOutput:
+        """One forward pass; the last stage has the loss."""
+        (tokens,), targets = objective.inputs_and_targets(part)[0].values(), objective.inputs_and_targets(part)[1]
+        x = tokens
+        if not self.layers.is_first:
+            x = torch.empty(*tokens.shape, self.width, dtype=self.dtype, device=self.device)
+            dist.recv(x, group=self.group, group_src=self.number - 1)
+        y = self.layers(x)
+        if self.layers.is_last:
+            return cross_entropy_loss(y, targets)
+        dist.send(y.to(self.dtype).contiguous(), group=self.group, group_dst=self.number + 1)
+        return NO_LOSS
+
+    def _judged(self, logits: Tensor, targets: Tensor) -> Tensor:
+        assert self.judge is not None
+        return self.judge(logits, targets)
+
+    def _schedule(self, shape: torch.Size, micro_batches: int) -> ScheduleGPipe | Schedule1F1B:
+        key = (*shape, micro_batches)
+        if key not in self._schedules:
+            stage = PipelineStage(self.layers, self.number, self.num_stages, self.device, group=self.group)
+            self._schedules[key] = self.schedule(stage, micro_batches, loss_fn=self._judged, scale_grads=False)
+        return self._schedules[key]

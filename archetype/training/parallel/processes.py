@@ -1,0 +1,355 @@
+"""Processes that train one model together: which rows each computes, and what they tell each other."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.nn.parallel import DistributedDataParallel
+
+from archetype.errors import ArchetypeError
+from archetype.models import Model
+from archetype.runs import checkpoints
+from archetype.runs.lock import locked
+from archetype.spec import ModelSpec
+from archetype.training.objectives.base import Batch, LossOutput, Objective, cross_entropy_loss
+from archetype.training.optimizers import optimizer_tensors, restore_optimizer
+from archetype.training.parallel import checkpoint
+from archetype.training.parallel.experts import share_experts
+from archetype.training.parallel.layout import Parallel
+from archetype.training.parallel.pipeline import Pipeline
+from archetype.training.parallel.tensor import share_tensors
+from archetype.training.processes import Processes, num_targets
+
+if TYPE_CHECKING:
+    from archetype.training.recipe import Recipe
+    from archetype.training.state import TrainState
+
+T = TypeVar("T")
+MESH = ("pipeline", "data_parallel", "shard", "context", "tensor")  # the last are nearest, and speak the most
+EXPERT_MESH = ("pipeline", "copies", "expert", "context", "tensor")
+PATIENCE = timedelta(hours=6)  # for the main process to read and tokenize all data
+
+
+@contextmanager
+def process_group(device: torch.device) -> Iterator[tuple["ManyProcesses", torch.device]]:
+    """The processes that torchrun has started, and this one's device, within the block."""
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    try:
+        yield ManyProcesses(device), device
+    except ArchetypeError:
+        if dist.get_rank() == 0:
+            raise
+        raise SystemExit(2) from None  # the main process says it
+    finally:
+        dist.destroy_process_group()
+
+
+class ManyProcesses(Processes):
+    """Processes on one mesh.
+
+    Each computes its rows of the same global batch. Losses are shares of the mean over all targets of that batch, and
+    gradients are summed, so that a step is that of one process.
+
+    Args:
+        device: of this process.
+    """
+
+    saves_in_background = False
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.is_main = device, dist.get_rank() == 0
+        self.ddp: DistributedDataParallel | None = None
+        self.size, self.micro_batch_size, self.share = 1, 1, 1.0
+        self.pipeline: Pipeline | None = None
+        self.cuts_vocabulary = False
+
+    def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
+        """Refuse sizes that do not fit the number of processes or the model."""
+        layout = recipe.parallel.for_world(dist.get_world_size())
+        layout.check(spec, recipe)
+
+    def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":
+        """The state of a run that the main process begins and the others join; the model is then shared out."""
+        state = self.together(begin if self.is_main else lambda: None)
+        joined = self.together(lambda: None if self.is_main else join())
+        state = state or joined
+        assert state is not None
+        self.arrange(state)
+        return state
+
+    def together(self, action: Callable[[], T]) -> T:
+        """The result of an action of every process; where it fails in one, all end."""
+        error: Exception | None = None
+        try:
+            result = action()
+        except Exception as caught:
+            error = caught
+        failed = self._most(0 if error is None else 1)
+        if error is not None:
+            raise error
+        if failed:
+            raise SystemExit(2)  # the process where it failed says why
+        return result
+
+    def arrange(self, state: "TrainState") -> None:
+        """Share out the model and the optimizer of a state that was begun or resumed, on one mesh."""
+        state.processes, layout = self, state.recipe.parallel.for_world(dist.get_world_size())
+        sizes = tuple(getattr(layout, name) for name in MESH)
+        mesh = init_device_mesh(self.device.type, sizes, mesh_dim_names=MESH)
+        rows = mesh["data_parallel", "shard"]._flatten("rows")
+        self.number, self.size, self.rows_group = rows.get_local_rank(), rows.size(), rows.get_group()
+        self.measured = mesh["pipeline", "data_parallel", "shard"]._flatten("measured")
+        self.stages = mesh["pipeline"]
+        self.cuts_vocabulary = layout.tensor > 1
+        self.holds_all = layout.shard == layout.tensor == layout.expert == layout.pipeline == 1
+        self.ddp = data_parallel(state, self.rows_group) if self.holds_all else None
+        if self.holds_all:
+            return
+        tensors = optimizer_tensors(state.model, state.optimizer)
+        experts: DeviceMesh | None = None
+        if layout.expert > 1:
+            sizes = sizes[0], self.size // layout.expert, layout.expert, *sizes[3:]
+            experts = init_device_mesh(self.device.type, sizes, mesh_dim_names=EXPERT_MESH)
+        state.notes = (*state.notes, *share_model(state.model, layout, mesh, experts, state.recipe.dtype))
+        self.pipeline = None
+        if layout.pipeline > 1:
+            self.pipeline = Pipeline(state.model, self.stages, layout.schedule, self.device)
+        state.optimizer = state.recipe.optimizer.build(state.model)
+        if any(isinstance(parameter, DTensor) for parameter in state.model.parameters()):
+            state.optimizer.param_groups = [
+                {**group, "params": parameters}
+                for group in state.optimizer.param_groups
+                for parameters in by_mesh(group["params"])
+            ]
+        restore_optimizer(state.model, state.optimizer, shared_alike(tensors, state.model))
+
+    def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[tuple[Batch, float]]:
+        """The rows of a batch that this process computes, in as many parts as all others have.
+
+        Where they have fewer rows than it takes, some part is a row that does not count.
+        """
+        if self.pipeline is not None:  # whose micro-batches are parts of one part
+            self.micro_batch_size, rows = rows or 1, None
+        total = len(batch[0])
+        own = -(-total // self.size)
+        step = min(rows or own, own)
+        parts = []
+        count = max(1, num_targets(objective, batch))
+        for first in range(self.number * own, (self.number + 1) * own, step):
+            last = min(first + step, (self.number + 1) * own, total)
+            part = tuple(tensor[first:last] if first < last else tensor[:1] for tensor in batch)
+            parts.append((part, num_targets(objective, part) / count if first < last else 0.0))
+        self.share = parts[0][1]
+        return parts
+
+    def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
+        """Gradients of copies meet in the backward pass of the last part; those of shards in each."""
+        return nullcontext() if self.ddp is None or is_last else self.ddp.no_sync()
+
+    def compute_loss(self, objective: Objective, model: nn.Module, part: Batch) -> LossOutput:
+        """One forward pass of a part: through DDP where copies of the whole model are trained, or through stages."""
+        if self.pipeline is not None and not model.training:
+            return self.pipeline.evaluate(objective, part)
+        if self.pipeline is not None:
+            return self.pipeline.train(objective, part, self.micro_batch_size, self.share)
+        if self.cuts_vocabulary and type(objective).compute_loss is Objective.compute_loss:  # never in chunks
+            inputs, targets = objective.inputs_and_targets(part)
+            output = model(**inputs)
+            smoothing = objective.label_smoothing if model.training else 0.0
+            return cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss)
+        return objective.compute_loss(self.ddp if self.ddp is not None and model.training else model, part)
+
+    def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> float:
+        """Clip the gradients to a norm over all their shards."""
+        parameters = [parameter for parameter in parameters if parameter.grad is not None]
+        if self.pipeline is not None and self.size > 1:
+            for gradient in (local(parameter.grad) for parameter in parameters if parameter.grad is not None):
+                dist.all_reduce(gradient, group=self.rows_group)
+        groups = by_mesh(parameters)
+        norms = [torch.nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in groups]
+        norm = torch.stack([whole(norm).float() for norm in norms]).norm()
+        if self.pipeline is not None:
+            square = norm.square()
+            dist.all_reduce(square, group=self.stages.get_group())
+            norm = square.sqrt()
+        for group in groups:
+            torch.nn.utils.clip_grads_with_norm_(group, max_norm, norm)
+        return float(norm)
+
+    def sum(self, *numbers: float) -> tuple[float, ...]:
+        """The sums over the processes that compute different rows."""
+        sums = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        dist.all_reduce(sums, group=self.measured.get_group())
+        return tuple(sums.tolist())
+
+    @property
+    def first_signal(self) -> Callable[[int | None], int | None]:
+        """All processes ask each other at every step."""
+        return lambda received: self._most(received or 0) or None
+
+    @contextmanager
+    def _main_locks(self, folder: Path) -> Iterator[None]:
+        with ExitStack() as stack:
+            self.together(lambda: stack.enter_context(locked(folder)) if self.is_main else None)
+            yield
+
+    def locked(self, folder: Path) -> AbstractContextManager[None]:
+        """The main process holds the lock."""
+        return self._main_locks(folder)
+
+    def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Whole tensors on the CPU in the main process; the others help to gather them."""
+        if self.holds_all:
+            return tensors
+        complete = gathered(tensors, self.is_main or self.pipeline is not None)
+        if self.pipeline is None:
+            return complete
+        stages: list[Any] = [None] * self.stages.size()
+        first = self.stages.get_local_rank() == 0
+        dist.gather_object(complete, stages if first else None, group=self.stages.get_group(), group_dst=0)
+        return {name: tensor for stage in stages if stage for name, tensor in stage.items()}
+
+    def write_checkpoint(
+        self, folder: Path, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor],
+        provenance: dict[str, Any], average: dict[str, Tensor] | None, keep: int,
+    ) -> None:  # fmt: skip
+        """The main process writes what it holds; what is in shards every process writes, into one checkpoint."""
+        if self.holds_all:
+            write = super().write_checkpoint
+            arguments = folder, step, weights, optimizer, provenance, average, keep
+            self.together(lambda: write(*arguments) if self.is_main else None)
+        else:
+            pieces = {checkpoints.WEIGHTS: weights, checkpoints.MOMENTS: optimizer}
+            checkpoint.write(self, folder, step, pieces, provenance, keep)
+
+    def _most(self, number: int) -> int:
+        """The largest of all processes' numbers."""
+        numbers = torch.tensor(number)
+        dist.all_reduce(numbers, dist.ReduceOp.MAX)
+        return int(numbers)
+
+
+def data_parallel(state: "TrainState", group: dist.ProcessGroup) -> DistributedDataParallel:
+    """The model of a state, its gradients summed over the copies of a group."""
+
+    def total(buffer: Tensor) -> torch.futures.Future[Tensor]:
+        summed: torch.futures.Future[Tensor] = dist.all_reduce(buffer, group=group, async_op=True).get_future()
+        return summed.then(lambda done: done.value()[0])
+
+    unused = unused_parameters(state)
+    if unused:
+        names = f"{', '.join(unused[:3])}{f' and {len(unused) - 3} more' if len(unused) > 3 else ''}"
+        state.notes = (*state.notes, f"no part in the loss, and none in training, have {names}")
+        for name in unused:
+            state.model.get_parameter(name).requires_grad_(False)
+    ddp = DistributedDataParallel(state.model, process_group=group)
+    ddp.register_comm_hook(None, lambda _, bucket: total(bucket.buffer()))  # DDP's own would divide them
+    return ddp
+
+
+def unused_parameters(state: "TrainState") -> list[str]:
+    """Parameters that the loss of a row gives no gradient, such as a pooler's that no head reads: DDP would wait."""
+    model, buffers = state.model, [(buffer, buffer.clone()) for buffer in state.model.buffers()]
+    row = tuple(tensor[:1].to(model.device) for tensor in state.objective.batch(state.step))
+    state.objective.compute_loss(model, row).loss.backward()
+    unused = [name for name, weight in model.named_parameters() if weight.requires_grad and weight.grad is None]
+    model.zero_grad(set_to_none=True)
+    for buffer, before in buffers:
+        buffer.copy_(before)
+    return unused
+
+
+def share_model(model: Model, layout: Parallel, mesh: DeviceMesh, experts: DeviceMesh | None, dtype: str) -> list[str]:
+    """Share out a model in place: matrices, experts, then every block's weights.
+
+    Args:
+        model: whole.
+        layout: the sizes.
+        mesh: of all processes.
+        experts: the same processes, those of data_parallel and shard as copies of the experts and their shares.
+        dtype: that products are computed in; weights are gathered in it, and gradients meet in float32.
+
+    Returns:
+        What to say of it.
+    """
+    notes = []
+    if layout.tensor > 1 and (whole_parts := share_tensors(model, mesh["tensor"])):
+        names = f"{', '.join(whole_parts[:3])}{f' and {len(whole_parts) - 3} more' if len(whole_parts) > 3 else ''}"
+        notes.append(f"parallel.tensor: every process computes {names} whole")
+    if layout.num_rows_shared > 1 and layout.pipeline == 1:
+        rows = mesh["shard"] if layout.data_parallel == 1 else mesh["data_parallel", "shard"]
+        blocks = [block for module in model.modules() if isinstance(module, nn.ModuleList) for block in module]
+        policy = MixedPrecisionPolicy(torch.bfloat16 if dtype == "bfloat16" else None, torch.float32)
+        meshes: list[tuple[nn.Module, DeviceMesh]] = [(module, rows) for module in (*blocks, model)]
+        if experts is not None:
+            meshes = [(module, experts["copies"]) for module in share_experts(model, experts["expert"])] + meshes
+        for module, own in meshes:
+            fully_shard(module, mesh=own, mp_policy=policy)
+            assert isinstance(module, FSDPModule)
+            module.set_gradient_divide_factor(1.0)  # losses are shares of the mean: their gradients are summed
+            module.set_force_sum_reduction_for_comms(True)
+    return notes
+
+
+def shared_alike(tensors: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """State of an optimizer, each tensor of a parameter's shape in shards as the parameter is."""
+    parameters = dict(model.named_parameters())
+    shared = {}
+    for name, tensor in tensors.items():
+        parameter = parameters.get(name.rpartition(":")[0])
+        if parameter is None:  # another stage has it
+            continue
+        if isinstance(parameter, DTensor) and tensor.shape == parameter.shape and tensor.dim():
+            tensor = share_of(tensor, parameter)
+        shared[name] = tensor
+    return shared
+
+
+def share_of(tensor: Tensor, parameter: DTensor) -> DTensor:
+    """A whole tensor in shards as a parameter of its shape is."""
+    mesh, placements, shape = parameter.device_mesh, parameter.placements, tensor.shape
+    sizes, offsets = compute_local_shape_and_global_offset(shape, mesh, placements)
+    local = tensor[tuple(slice(first, first + size) for first, size in zip(offsets, sizes, strict=True))].clone()
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=tensor.stride())
+
+
+def by_mesh(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Parameters that are alike in shards: one operation of many tensors takes no others beside them."""
+    groups: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        key = (parameter.device_mesh, parameter.placements) if isinstance(parameter, DTensor) else None
+        groups.setdefault(key, []).append(parameter)
+    return [*groups.values()]
+
+
+def gathered(tensors: dict[str, Tensor], keeps: bool) -> dict[str, Tensor]:
+    """Whole tensors on the CPU, one after the other, for the process that keeps them."""
+    result = {}
+    for name, tensor in tensors.items():
+        complete = whole(tensor.detach())
+        if keeps:
+            result[name] = complete.cpu()
+    return result
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The share of a tensor that this process has."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor of which every process has a share, gathered."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

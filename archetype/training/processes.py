@@ -1,0 +1,130 @@
+"""What training asks of the processes that share its work; here of one that does all of it."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from archetype.errors import SpecError
+from archetype.runs import checkpoints
+from archetype.runs.lock import locked
+from archetype.spec import ModelSpec
+from archetype.training.objectives.base import IGNORED, Batch, LossOutput, Objective, split_batch
+
+if TYPE_CHECKING:
+    from archetype.training.recipe import Recipe
+    from archetype.training.state import TrainState
+
+
+class Processes:
+    """One process: it computes all rows, holds all weights and writes all files.
+
+    `training/parallel` has those that do it together.
+
+    Attributes:
+        is_main: whether this process writes metrics and weights and shows progress.
+        holds_all: whether it has every weight whole, so that it alone can generate.
+        saves_in_background: whether a thread writes checkpoints; not where processes speak to each other meanwhile.
+        number: of this process among those that compute different rows.
+    """
+
+    is_main = True
+    holds_all = True
+    saves_in_background = True
+    number = 0
+
+    def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
+        """Refuse sizes of `parallel` that do not fit the number of processes or the model.
+
+        Raises:
+            SpecError: names the size.
+        """
+        if (size := recipe.parallel.num_processes) > 1:
+            cause = f"its sizes take {size} processes and this is one"
+            remedy = f"start it by torchrun --nproc-per-node {size} -m archetype train, or make them 1"
+            raise SpecError("parallel", cause, remedy)
+
+    def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":
+        """The state of a run.
+
+        Args:
+            begin: begins or resumes it; for the main process alone, which writes.
+            join: for all others, after it.
+        """
+        return begin()
+
+    def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[tuple[Batch, float]]:
+        """The parts of a batch that this process computes, each with its share of all the batch's targets.
+
+        The loss is the mean over all targets of the batch: the sum of the parts' losses times their shares.
+
+        Args:
+            objective: says which targets count.
+            batch: of all processes.
+            rows: computed at once (None: all).
+        """
+        parts = [*split_batch(batch, rows)]
+        if len(parts) == 1:
+            return [(parts[0], 1.0)]
+        numbers = [num_targets(objective, part) for part in parts]
+        return [(part, number / max(1, sum(numbers))) for part, number in zip(parts, numbers, strict=True)]
+
+    def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
+        """Around the forward and backward pass of a part; gradients of all processes meet in that of the last."""
+        return nullcontext()
+
+    def compute_loss(self, objective: Objective, model: nn.Module, part: Batch) -> LossOutput:
+        """One forward pass of a part, and its loss."""
+        return objective.compute_loss(model, part)
+
+    def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> float:
+        """Clip the gradients of all parameters to a norm; the norm before."""
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm).item()
+
+    def sum(self, *numbers: float) -> tuple[float, ...]:
+        """The sums of numbers that each process measured on its own rows."""
+        return numbers
+
+    @property
+    def first_signal(self) -> Callable[[int | None], int | None] | None:
+        """How processes learn of the signal that one of them received; one alone knows."""
+        return None
+
+    def locked(self, folder: Path) -> AbstractContextManager[None]:
+        """Hold the lock of a run within the block."""
+        return locked(folder)
+
+    def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors to be written by the main process, gathered where each process has a share of them."""
+        return tensors
+
+    def write_checkpoint(
+        self, folder: Path, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor],
+        provenance: dict[str, Any], average: dict[str, Tensor] | None, keep: int,
+    ) -> None:  # fmt: skip
+        """Write the checkpoint of a step; see `checkpoints.write`."""
+        checkpoints.write(folder, step, weights, optimizer, provenance, average, keep)
+
+
+ALONE = Processes()
+
+
+def num_targets(objective: Objective, batch: Batch) -> int:
+    """How many predictions a batch asks for."""
+    return int((objective.inputs_and_targets(batch)[1] != IGNORED).sum())
+
+
+@contextmanager
+def launched(device: torch.device) -> Iterator[tuple[Processes, torch.device]]:
+    """The processes that torchrun has started, or this one alone, and this process's own device."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield ALONE, device
+        return
+    from archetype.training.parallel.processes import process_group
+
+    with process_group(device) as many:
+        yield many

@@ -1,0 +1,249 @@
+"""Many processes train what one trains: equal losses on the same examples, checkpoints that any number goes on with."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from archetype.cost.hardware import device
+from archetype.cost.parallel import Cluster, Layout, Planner, best_steps, plan_table
+from archetype.errors import SpecError
+from archetype.families import preset
+from archetype.io.tensors import Tensors
+from archetype.io.yaml import mapping_to_yaml
+from archetype.runs import checkpoints
+from archetype.runs.directory import Run, weights_of
+from archetype.spec import parse
+from archetype.training import metrics, setup
+from archetype.training.optimizers import AdamW, Muon
+from archetype.training.parallel.layout import Parallel
+from archetype.training.processes import ALONE
+from archetype.training.recipe import Recipe
+from tests.helpers.parallel import CPU, Case, train_in, train_one
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "fsdp": {"shard": 2},
+    "tensor": {"tensor": 2},
+    "shared-experts": {"shard": 2, "expert": 2},
+    "two-stages": {"pipeline": 2},
+}
+OF_FOUR: dict[str, dict[str, Any]] = {
+    "ddp-4": {},
+    "fsdp-4": {"shard": 4},
+    "tensor-4": {"tensor": 4},
+    "fsdp-tensor": {"shard": 2, "tensor": 2},
+    "copies-of-shards": {"data_parallel": 2, "shard": 2},
+    "copies-tensor": {"data_parallel": 2, "tensor": 2},
+    "experts-4": {"data_parallel": 2, "shard": 2, "expert": 4},
+    "stages-4": {"pipeline": 2, "data_parallel": 2, "schedule": "gpipe"},
+    "stages-tensor": {"pipeline": 2, "tensor": 2},
+    "copies-of-experts": {"shard": 4, "expert": 2},
+}
+TOLERANCE = 1e-5
+
+
+def kind(sizes: dict[str, Any]) -> str:
+    """Which run of one process a layout is compared with."""
+    return "experts" if "expert" in sizes else "stages" if "pipeline" in sizes else "dense"
+
+
+def plain(recipe: Recipe, steps: int, kind: str = "dense", **changes: Any) -> Recipe:
+    """The recipe without dropout, of which each process draws its own, on rows in parts of two."""
+    mixer: dict[str, Any] = {"kind": "attention", "num_heads": 4, "num_kv_heads": 4, "position": {"kind": "rotary"}}
+    mixer |= {"qk_norm": {"kind": "rms"}, "bias": True, "sinks": True}
+    feedforward: dict[str, Any] = {"kind": "gated", "d_ff": 32, "activation": "silu"}
+    if kind == "experts":
+        feedforward = {"kind": "experts", "num_experts": 4, "experts_per_token": 2, "expert": feedforward}
+    norm = {"kind": "rms"}
+    block = {"wiring": {"kind": "pre_norm", "norm": norm}, "mixer": mixer, "feedforward": feedforward}
+    spec = {"context_length": 16, "d_model": 16, "layers": [{"repeat": 2, "block": block}], "final_norm": norm}
+    spec |= {"head": {"kind": "language_model", "tied": kind == "dense"}}
+    sizes = {"batch_size": 8 if kind == "stages" else 7, "micro_batch_size": 2, "steps": steps, "dtype": "float32"}
+    return recipe.replace(spec=spec, **sizes, **changes)
+
+
+def losses(folder: Path) -> list[float]:
+    """All training and held-out losses of a run."""
+    lines = metrics.read(Run(folder).metrics_file)
+    return [line[name] for line in lines for name in ("loss", "validation_loss") if name in line]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights of a run, finished or not."""
+    tensors = Tensors.single(weights_of(Run(folder)))
+    return {name: tensors.mapped(name).clone() for name in tensors.names()}
+
+
+def check_equal(a: Path, b: Path) -> None:
+    """The losses and the weights of two runs are equal within the tolerance."""
+    assert len(losses(a)) == len(losses(b)) > 5
+    assert losses(a) == pytest.approx(losses(b), abs=TOLERANCE), a
+    first, second = weights(a), weights(b)
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        torch.testing.assert_close(tensor, second[name], atol=1e-3, rtol=0, msg=f"{a}: {name}")
+
+
+def cases(folder: Path, recipe: Recipe, layouts: dict[str, dict[str, Any]], steps: int) -> list[Case]:
+    """A run for each layout."""
+    return [
+        (str(folder / name), plain(recipe, steps, kind(sizes), parallel=Parallel(**sizes)), {})
+        for name, sizes in layouts.items()
+    ]
+
+
+def train_alone(folder: Path, recipe: Recipe, steps: int) -> None:
+    """What all others are compared with: one process."""
+    for name in ("dense", "experts", "stages"):
+        train_one((str(folder / name), plain(recipe, steps, name), {}), ALONE)
+
+
+def unfinished(run: Path, step: int) -> Path:
+    """A copy of a run as it was after so many steps."""
+    copy = shutil.copytree(run, run.with_name(f"{run.name}-at-{step}"))
+    Run(copy).weights_file.unlink()
+    for folder in Run(copy).checkpoints.iterdir():
+        if int(folder.name[5:]) > step:
+            shutil.rmtree(folder)
+    assert metrics.rewind(Run(copy).metrics_file, step)
+    return copy
+
+
+def test_two_processes_train_what_one_trains(recipe: Recipe, tmp_path: Path) -> None:
+    recipe = recipe.replace(evaluate_every=2, checkpoint_every=2)
+    train_alone(tmp_path, recipe, 4)
+    train_in(2, cases(tmp_path, recipe, LAYOUTS, 4))
+    for name, sizes in LAYOUTS.items():
+        check_equal(tmp_path / name, tmp_path / kind(sizes))
+    # what two wrote together, each its shards, is a model, and one goes on with it
+    for name in ("fsdp", "two-stages"):
+        copy = unfinished(tmp_path / name, 2)
+        checkpoint = checkpoints.latest(Run(copy).checkpoints)
+        assert checkpoint is not None and checkpoint.weights_file.is_dir()
+        alone = [f"parallel.{size}=1" for size in LAYOUTS[name]]
+        train_one((str(copy), None, {"sizes": alone}), ALONE)
+        check_equal(copy, tmp_path / kind(LAYOUTS[name]))
+    with pytest.raises(SpecError, match=r"its sizes take 2 processes and this is one; start it by torchrun"):
+        setup.resume(unfinished(tmp_path / "tensor", 4), CPU)
+
+
+@pytest.mark.slow
+def test_fifty_steps_of_two_and_of_four(recipe: Recipe, tmp_path: Path) -> None:
+    steps = 50
+    train_alone(tmp_path, recipe, steps)
+    train_in(2, cases(tmp_path, recipe, LAYOUTS, steps))
+    train_in(4, cases(tmp_path, recipe, OF_FOUR, steps))
+    for name, sizes in (LAYOUTS | OF_FOUR).items():
+        check_equal(tmp_path / name, tmp_path / kind(sizes))
+    low = plain(recipe, steps).replace(dtype="bfloat16")
+    train_one((str(tmp_path / "low"), low, {}), ALONE)
+    train_in(2, [(str(tmp_path / "low-fsdp"), low.replace(parallel=Parallel(shard=2)), {})])
+    assert losses(tmp_path / "low-fsdp") == pytest.approx(losses(tmp_path / "low"), abs=0.03)
+    resumed = []
+    more = {"fsdp": "shard", "tensor": "tensor", "ddp": "data_parallel", "shared-experts": "expert"}
+    for name, sizes in more.items():
+        copy = unfinished(tmp_path / name, 48)
+        resumed.append((str(copy), None, {"sizes": [f"parallel.{sizes}=4"]}))
+    train_in(4, resumed)
+    for folder, _, _ in resumed:
+        check_equal(Path(folder), tmp_path / ("experts" if "experts" in folder else "dense"))
+
+
+def torchrun(*arguments: str) -> subprocess.Popen[str]:
+    """The verb in two processes, as a person starts it."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "archetype"]
+    return subprocess.Popen(
+        [*command, "train", "--device=cpu", *arguments], env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True,
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_verb_in_two_processes_is_killed_stopped_and_resumed(recipe: Recipe, tmp_path: Path) -> None:
+    file, run, one = tmp_path / "recipe.yaml", tmp_path / "run", tmp_path / "one"
+    whole = plain(recipe, 120, checkpoint_every=1, evaluate_every=40)
+    train_one((str(one), whole, {}), ALONE)
+    file.write_text(mapping_to_yaml(whole.replace(parallel=Parallel(shard=2)).dump()))
+    process = torchrun("--recipe", str(file), "--to", str(run))
+    for number in range(4):
+        while not (checkpoints.newest_step(Run(run).checkpoints) or 0) > 20 * number and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(random.Random(number).random())
+        if number < 3:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            time.sleep(0.5)
+            assert checkpoints.latest(Run(run).checkpoints) is not None  # whole
+        else:
+            os.killpg(process.pid, signal.SIGTERM)
+            _, error = process.communicate()
+            assert "go on with: archetype train --resume" in error
+        process = torchrun("--resume", str(run))
+    output, error = process.communicate()
+    assert process.returncode == 0, error
+    assert "Traceback" not in error and output.strip() == ""
+    check_equal(run, one)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_processes", "message"),
+    [
+        ({"tensor": 3}, 3, "parallel.tensor: 3 does not divide the 4 of layers[0].mixer.num_heads; use 2, 4 or 1"),
+        ({"shard": 2}, 3, "parallel: shard 2 takes 2 processes or a multiple, and torchrun has started 3"),
+        ({"data_parallel": 2, "shard": 2}, 2, "parallel: data_parallel 2, shard 2 takes 4 processes, and torchrun has"),
+        ({"shard": 4, "expert": 3}, 4, "parallel.expert: 3 does not divide the 4 of layers[0].feedforward.num_experts"),
+        ({"shard": 8}, 8, "batch_size: 7 rows are fewer than the 8 processes that share them"),
+        ({"pipeline": 2}, 2, "parallel.pipeline: a batch of 7 rows is no number of micro-batches of 2"),
+        ({"pipeline": 2, "shard": 2}, 4, "parallel.pipeline: stages are not cut into shards"),
+        ({"context": 2}, 2, "parallel.context: positions of a row are not shared out"),
+    ],
+)
+def test_sizes_that_do_not_fit(recipe: Recipe, sizes: dict[str, int], num_processes: int, message: str) -> None:
+    recipe = plain(recipe, 1, "experts")
+    assert isinstance(recipe.spec, dict)
+    with pytest.raises(SpecError) as caught:
+        layout = Parallel(**sizes).for_world(num_processes)
+        layout.check(parse({"vocab_size": 256} | recipe.spec), recipe)
+    assert str(caught.value).startswith(message)
+
+
+def test_what_needs_whole_weights_is_refused_where_they_are_cut(recipe: Recipe) -> None:
+    recipe = plain(recipe, 1)
+    assert isinstance(recipe.spec, dict)
+    spec = parse({"vocab_size": 256} | recipe.spec)
+    refused = {
+        "optimizer: needs whole matrices, and": recipe.replace(optimizer=Muon()),
+        "optimizer: needs whole matrices": recipe.replace(optimizer=AdamW(state_bits=8)),
+        "ema_decay: is averaged over whole weights": recipe.replace(ema_decay=0.9),
+        "weights_dtype: one process alone has masters": recipe.replace(weights_dtype="bfloat16"),
+    }
+    for message, other in refused.items():
+        with pytest.raises(SpecError) as caught:
+            Parallel(shard=2).for_world(2).check(spec, other)
+        assert str(caught.value).startswith(message)
+
+
+def test_a_plan_is_the_cost_of_its_layout() -> None:
+    model = preset("llama-3-8b")
+    planner = Planner(model, Cluster.parse("16x8", device("H100-SXM")), 256, 8192)
+    step = planner.step(Layout(shard=128), 2, recomputes=True)
+    parameters = planner.report.parameters["total"]
+    # weights in bfloat16 twice and gradients in float32 once, each less the own share
+    assert planner.volumes(step.layout, 2, 1, True)["shard"] == pytest.approx(8 * parameters * 127 / 128)
+    assert step.memory > 16 * parameters / 128
+    # shards of more devices hold less, in the same time; a stage less sits idle
+    assert planner.step(Layout(16, 8), 2, True).memory > step.memory
+    assert "shard 128" in str(plan_table(planner, best_steps(planner)))
+    with pytest.raises(SpecError, match="no layout of 8 x A10 fits"):
+        best_steps(Planner(model, Cluster.parse("1x8", device("A10")), 8, 8192))
+    with pytest.raises(SpecError, match="write it as 2x8"):
+        Cluster.parse("200x8", device("A10"))
