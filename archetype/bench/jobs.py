@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from archetype import spec as specs
 from archetype.data.corpus import Corpus
@@ -220,8 +219,11 @@ def _translating(model: EncoderDecoder, workload: Workload) -> Callable[[], Timi
 def embed(model: Encoder | Decoder, workload: Workload) -> Timing:
     """The vectors of all rows: of every token's, the mean for an encoder, the last for a decoder."""
     started = time.perf_counter()
-    hidden: Tensor = model(torch.tensor(workload.prompts, device=model.device)).hidden
-    vectors = hidden[:, -1] if isinstance(model, Decoder) else hidden.mean(1)
+    tokens = torch.tensor(workload.prompts, device=model.device)
+    if isinstance(model, Decoder):
+        vectors = model(tokens, last_only=True).hidden[:, -1]
+    else:
+        vectors = model(tokens, hidden_only=True).hidden.mean(1)
     vectors.float().sum().item()  # waits for a GPU
     return Timing(time.perf_counter() - started)
 

@@ -163,8 +163,10 @@ def against_limit(
         "prefill": [("prefill", 1)],
         "batch": [("prefill", 1), ("decode", sizes.new - 1)],
         "train": [("train", 1)],
-        "embed": [("forward", 1)],
+        "embed": [("prefill" if isinstance(spec, specs.Decoder) else "forward", 1)],  # the head of no other token
     }
+    if workload.job == "embed" and isinstance(spec, specs.Encoder):
+        spec = spec.replace(head=specs.NoHead())
     work = [(least_time(spec, phase, sizes, dtype, weights, device), times) for phase, times in phases[workload.job]]
     traffic = sum(time.traffic * times for time, times in work)
     flops = sum(time.flops * times for time, times in work)

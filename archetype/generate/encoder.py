@@ -1,19 +1,22 @@
 """What encoders answer: the masked tokens of a text, a vector for each text, and the class of a text or picture."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from archetype.errors import DataError, SpecError
 from archetype.generate.finite import check_finite
 from archetype.models import Decoder, Encoder, VisionEncoder
+from archetype.nn.context import Lengths, Tokens
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.special_tokens import mask_id
 
 BATCH_SIZE = 256  # pictures that go through the model together
+TOKENS_AT_ONCE = 4096  # of texts that go through the model together, padding included; more are no faster
 MASK = "[MASK]"
 Pooling = Literal["mean", "first", "last"]
 
@@ -45,7 +48,9 @@ def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[
     if mask >= model.spec.vocab_size:
         cause = f"{model.spec.vocab_size} ids hold no mask beside the tokenizer's {tokenizer.vocab_size}"
         raise SpecError("vocab_size", cause, "use a model that was trained on masked tokens")
-    tokens, _ = _padded(model, [tokenizer.add_special_tokens(_with_masks(tokenizer, text, mask))])
+    row = tokenizer.add_special_tokens(_with_masks(tokenizer, text, mask))
+    _check_lengths(model, [row])
+    tokens, _ = _padded(model, [row])
     logits = model(tokens).logits[0, tokens[0] == mask].float()
     check_finite(logits, model, lambda: model(tokens))
     best = logits[:, : tokenizer.vocab_size].softmax(-1).topk(min(top, tokenizer.vocab_size))  # ids beyond have no text
@@ -77,21 +82,25 @@ def embed(
         SpecError: first, for a decoder.
         DataError: a text is empty, or longer than the model's context.
     """
-    tokens, num_tokens = _encoded(model, tokenizer, texts)
-    if isinstance(model, Decoder):
-        vectors, pooling = model(tokens, num_tokens=num_tokens).hidden, pooling or "last"
-    else:
-        vectors, pooling = model(tokens, num_tokens).hidden, pooling or "mean"
-    if pooling == "mean":
-        is_token = torch.arange(tokens.shape[1], device=model.device) < num_tokens[:, None]
-        pooled = (vectors * is_token[..., None]).sum(1) / num_tokens[:, None]
-    elif pooling == "last":
-        pooled = vectors[torch.arange(len(texts)), num_tokens - 1]
-    elif isinstance(model, Encoder):
-        pooled = model.pooled(vectors)
-    else:
+    pooling = pooling or ("last" if isinstance(model, Decoder) else "mean")
+    if pooling == "first" and isinstance(model, Decoder):
         raise SpecError("pooling", "a decoder's first token has seen no other", "use last or mean")
-    return torch.nn.functional.normalize(pooled.float(), dim=-1) if normalized else pooled.float()
+
+    def pooled(tokens: Tokens, num_tokens: Lengths) -> Float[Tensor, "B D"]:
+        if isinstance(model, Decoder) and pooling == "last":
+            last: Tensor = model(tokens, num_tokens=num_tokens, last_only=True).hidden[:, 0]
+            return last
+        options = {"hidden_only": True} if isinstance(model, Encoder) else {}
+        vectors: Tensor = model(tokens, num_tokens=num_tokens, **options).hidden
+        if pooling == "mean":
+            is_token = torch.arange(tokens.shape[1], device=model.device) < num_tokens[:, None]
+            return (vectors * is_token[..., None]).sum(1) / num_tokens[:, None]
+        if isinstance(model, Encoder) and pooling == "first":
+            return model.pooled(vectors)
+        return vectors[torch.arange(len(tokens)), num_tokens - 1]
+
+    result = _by_length(model, _encoded(tokenizer, texts), pooled).float()
+    return torch.nn.functional.normalize(result, dim=-1) if normalized else result
 
 
 @torch.inference_mode()
@@ -115,7 +124,7 @@ def classify_texts(model: Encoder, tokenizer: Tokenizer, texts: list[str]) -> Fl
         DataError: a text is empty, or longer than the model's context.
     """
     _check_has_classes(model)
-    logits: Tensor = model(*_encoded(model, tokenizer, texts)).logits
+    logits = _by_length(model, _encoded(tokenizer, texts), lambda tokens, lengths: model(tokens, lengths).logits)
     return logits.float().softmax(-1)
 
 
@@ -125,22 +134,40 @@ def _check_has_classes(model: Encoder | VisionEncoder) -> None:
         raise SpecError("head", cause, "use a model with head classification")
 
 
-def _encoded(
-    model: Encoder | Decoder, tokenizer: Tokenizer, texts: list[str]
-) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B"]]:
-    """Whole texts as tokens, padded at the end, and how many tokens each has."""
-    return _padded(model, [tokenizer.add_special_tokens(tokenizer.encode(text)) for text in texts])
+def _encoded(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    """Whole texts as tokens."""
+    return [tokenizer.add_special_tokens(tokenizer.encode(text)) for text in texts]
 
 
-def _padded(model: Encoder | Decoder, rows: list[list[int]]) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B"]]:
+def _by_length(
+    model: Encoder | Decoder, rows: list[list[int]], read: Callable[[Tokens, Lengths], Tensor]
+) -> Float[Tensor, "B numbers"]:
+    """What `read` gives for each row, in the given order; rows of like lengths are read together."""
+    _check_lengths(model, rows)
+    order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
+    results, start = [], 0
+    while start < len(order):
+        end = start + 1
+        while end < len(order) and (end + 1 - start) * len(rows[order[end]]) <= TOKENS_AT_ONCE:
+            end += 1
+        results.append(read(*_padded(model, [rows[row] for row in order[start:end]])))
+        start = end
+    return torch.cat(results)[torch.tensor(order, device=model.device).argsort()]
+
+
+def _padded(model: Encoder | Decoder, rows: list[list[int]]) -> tuple[Tokens, Lengths]:
+    """Rows padded at the end, and how many tokens each has."""
+    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in rows], batch_first=True)
+    return padded.to(model.device), torch.tensor([len(ids) for ids in rows], device=model.device)
+
+
+def _check_lengths(model: Encoder | Decoder, rows: list[list[int]]) -> None:
     if not rows:
         raise DataError("texts", "there are none", "give at least one")
     for number, ids in enumerate(rows, start=1):
         if not 0 < len(ids) <= model.spec.context_length:
             cause = f"has {len(ids)} tokens and the model's context holds 1 to {model.spec.context_length}"
             raise DataError(f"text {number}" if len(rows) > 1 else "text", cause, "give some text, or shorten it")
-    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in rows], batch_first=True)
-    return padded.to(model.device), torch.tensor([len(ids) for ids in rows], device=model.device)
 
 
 def _with_masks(tokenizer: Tokenizer, text: str, mask: int) -> list[int]:

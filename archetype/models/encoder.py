@@ -31,13 +31,20 @@ class Encoder(Stack, BaseModel):
         first = hidden[:, 0]
         return first if self.pooler is None else self.pooler(first)
 
-    def forward(self, tokens: Tokens, num_tokens: Lengths | None = None, token_types: Tokens | None = None) -> Output:
+    def forward(
+        self,
+        tokens: Tokens,
+        num_tokens: Lengths | None = None,
+        token_types: Tokens | None = None,
+        hidden_only: bool = False,
+    ) -> Output:
         """The hidden vectors of all tokens, and the head's logits: (B, T, V) of tokens, or (B, Y) of classes.
 
         Args:
             tokens: of each row, padded at the end where rows differ.
             num_tokens: how many of each row's tokens are not padding (absent: all).
             token_types: which part of the input each token belongs to (absent: all to the first).
+            hidden_only: leave out the head.
 
         Raises:
             SpecError: the text is longer than the positions that were learned.
@@ -47,8 +54,8 @@ class Encoder(Stack, BaseModel):
         x = self.run(self.embedding(tokens, context, token_types), context)
         x = self.final_norm(x, context)  # (B, T, D)
         logits: Tensor | None = None
-        if self.lm_head is not None:
+        if self.lm_head is not None and not hidden_only:
             logits = self.lm_head(x, self.embedding.token.weight)
-        elif self.classifier is not None:
+        elif self.classifier is not None and not hidden_only:
             logits = self.classifier(self.pooled(x))
         return Output(logits, aux_loss=context.aux_loss, hidden=x)

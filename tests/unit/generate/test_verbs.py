@@ -1,6 +1,8 @@
 """Filling, embedding and translating: what the models themselves compute, and words where they cannot."""
 
+import random
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from archetype.families.bert import bert
 from archetype.families.llama import llama
 from archetype.families.transformer import transformer
 from archetype.generate import beam_search
+from archetype.generate import encoder as encoder_verbs
 from archetype.generate.beam import Beam
 from archetype.language_model import LanguageModel
 from archetype.models import Encoder, build
@@ -128,6 +131,30 @@ def test_a_vector_is_its_texts_alone_however_long_the_others(pooler: bool, pooli
     lengths = found.norm(dim=1)
     assert torch.allclose(lengths, torch.ones(3), atol=1e-5) == normalized
     assert found.dtype == torch.float32
+
+
+def test_texts_are_read_by_length_and_answered_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(0)
+    texts = ["".join(draw.choices("abc ", k=draw.randint(1, 24))) for _ in range(200)]
+    labelled = encoder(head=spec.ClassificationHead(num_classes=3))
+    causal = llama(num_layers=1, d_model=8, num_heads=2, d_ff=12, vocab_size=260, context_length=24)
+    decoder = LanguageModel(causal, randomize(build(causal)), tokenizer())  # type: ignore[arg-type]
+    for lm in (encoder(), labelled, decoder):
+        read, forward = [], lm.model.forward
+
+        def counted(tokens: torch.Tensor, *args: Any, **options: Any) -> Any:
+            read.append(tuple(tokens.shape))  # noqa: B023
+            return forward(tokens, *args, **options)  # noqa: B023
+
+        ask = lm.classify if lm is labelled else lm.embed
+        together = ask(texts)
+        with monkeypatch.context() as patch:
+            patch.setattr(lm.model, "forward", counted)
+            patch.setattr(encoder_verbs, "TOKENS_AT_ONCE", 100)
+            torch.testing.assert_close(ask(texts), together, rtol=0, atol=1e-5)
+        lengths = [length for _, length in read]
+        assert lengths == sorted(lengths) and all(rows * length <= 100 for rows, length in read)
+        assert sum(rows * length for rows, length in read) < 1.1 * sum(map(len, texts))
 
 
 @pytest.mark.parametrize(("text", "count"), [("", 0), ("a" * 25, 25)])
