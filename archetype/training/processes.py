@@ -26,12 +26,14 @@ class Processes:
     `training/parallel` has those that do it together.
 
     Attributes:
+        is_alone: whether there is no other process.
         is_main: whether this process writes metrics and weights and shows progress.
         holds_all: whether it has every weight whole, so that it alone can generate.
         saves_in_background: whether a thread writes checkpoints; not where processes speak to each other meanwhile.
         number: of this process among those that compute different rows.
     """
 
+    is_alone = True
     is_main = True
     holds_all = True
     saves_in_background = True
@@ -47,6 +49,10 @@ class Processes:
             cause = f"its sizes take {size} processes and this is one"
             remedy = f"start it by torchrun --nproc-per-node {size} -m archetype train, or make them 1"
             raise SpecError("parallel", cause, remedy)
+
+    def building_device(self, recipe: "Recipe", device: torch.device) -> torch.device:
+        """Where a model is built whole, before its parts go to the devices of those that share it."""
+        return device
 
     def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":
         """The state of a run.

@@ -81,7 +81,7 @@ def prepare(
         recipe = recipe.replace(sequence_length=recipe.sequence_length or spec.context_length)
     processes.check(recipe, spec)
     objective = build_objective(recipe, spec, tokenizer, texts)
-    if not force:
+    if processes.is_alone and not force:
         check_memory(recipe, spec, objective, device)
     if budget:
         recipe = budget.fit(recipe, spec, objective, device)
@@ -117,7 +117,7 @@ def start(
     atomic.check_absent(folder)
     setup = prepare(folder, recipe, device, text, force, budget, pretrained, processes)
     recipe, spec, tokenizer, objective = setup.recipe, setup.spec, setup.tokenizer, setup.objective
-    model = build(spec, recipe.seed, device)
+    model = build(spec, recipe.seed, processes.building_device(recipe, device))
     if pretrained is not None:
         take_over(model, pretrained.model)
     with atomic.new_folder(folder) as temporary:
@@ -193,7 +193,7 @@ def resume(
     notes = (*damages, *(() if steps is None else (describe_more_steps(recipe, step, steps),)))
     recipe = recipe.replace(steps=steps or recipe.steps, parallel=recipe.parallel.resized(sizes))
     processes.check(recipe, spec)
-    if not force:
+    if processes.is_alone and not force:
         check_memory(recipe, spec, objective, device)
     if damages and processes.is_main:
         with locked(folder):
@@ -204,9 +204,10 @@ def resume(
             if steps is not None and checkpoint is not None:  # which has the same weights
                 run.weights_file.unlink(missing_ok=True)
     if checkpoint is None:
-        model = build(spec, recipe.seed, device)
+        model = build(spec, recipe.seed, processes.building_device(recipe, device))
     else:
-        model = _trainable_model(checkpoint.weights_file, spec, recipe.adapter, device)
+        building_device = processes.building_device(recipe, device)
+        model = _trainable_model(checkpoint.weights_file, spec, recipe.adapter, building_device)
     state = TrainState.build(run, recipe, tokenizer, objective, model)
     if checkpoint is not None:
         state.restore(checkpoint)

@@ -26,11 +26,11 @@ from archetype.training.optimizers import optimizer_tensors, restore_optimizer
 from archetype.training.parallel import checkpoint
 from archetype.training.parallel.experts import share_experts
 from archetype.training.parallel.layout import Parallel
-from archetype.training.parallel.pipeline import Pipeline
 from archetype.training.parallel.tensor import share_tensors
 from archetype.training.processes import Processes, num_targets
 
 if TYPE_CHECKING:
+    from archetype.training.parallel.pipeline import Pipeline
     from archetype.training.recipe import Recipe
     from archetype.training.state import TrainState
 
@@ -67,6 +67,7 @@ class ManyProcesses(Processes):
         device: of this process.
     """
 
+    is_alone = False
     saves_in_background = False
 
     def __init__(self, device: torch.device) -> None:
@@ -80,6 +81,11 @@ class ManyProcesses(Processes):
         """Refuse sizes that do not fit the number of processes or the model."""
         layout = recipe.parallel.for_world(dist.get_world_size())
         layout.check(spec, recipe)
+
+    def building_device(self, recipe: "Recipe", device: torch.device) -> torch.device:
+        """The host, where no device holds the whole model."""
+        layout = recipe.parallel
+        return torch.device("cpu") if max(layout.shard, layout.tensor, layout.expert, layout.pipeline) > 1 else device
 
     def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":
         """The state of a run that the main process begins and the others join; the model is then shared out."""
@@ -126,7 +132,10 @@ class ManyProcesses(Processes):
         state.notes = (*state.notes, *share_model(state.model, layout, mesh, experts, state.recipe.dtype))
         self.pipeline = None
         if layout.pipeline > 1:
+            from archetype.training.parallel.pipeline import Pipeline  # torch takes two seconds to load its own
+
             self.pipeline = Pipeline(state.model, self.stages, layout.schedule, self.device)
+        state.model.to(self.device)
         state.optimizer = state.recipe.optimizer.build(state.model)
         if any(isinstance(parameter, DTensor) for parameter in state.model.parameters()):
             state.optimizer.param_groups = [

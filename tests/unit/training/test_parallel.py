@@ -33,6 +33,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "fsdp": {"shard": 2},
     "tensor": {"tensor": 2},
+}
+MORE_OF_TWO: dict[str, dict[str, Any]] = {
     "shared-experts": {"shard": 2, "expert": 2},
     "two-stages": {"pipeline": 2},
 }
@@ -101,9 +103,9 @@ def cases(folder: Path, recipe: Recipe, layouts: dict[str, dict[str, Any]], step
     ]
 
 
-def train_alone(folder: Path, recipe: Recipe, steps: int) -> None:
+def train_alone(folder: Path, recipe: Recipe, steps: int, *kinds: str) -> None:
     """What all others are compared with: one process."""
-    for name in ("dense", "experts", "stages"):
+    for name in kinds:
         train_one((str(folder / name), plain(recipe, steps, name), {}), ALONE)
 
 
@@ -120,18 +122,16 @@ def unfinished(run: Path, step: int) -> Path:
 
 def test_two_processes_train_what_one_trains(recipe: Recipe, tmp_path: Path) -> None:
     recipe = recipe.replace(evaluate_every=2, checkpoint_every=2)
-    train_alone(tmp_path, recipe, 4)
+    train_alone(tmp_path, recipe, 4, "dense")
     train_in(2, cases(tmp_path, recipe, LAYOUTS, 4))
     for name, sizes in LAYOUTS.items():
         check_equal(tmp_path / name, tmp_path / kind(sizes))
     # what two wrote together, each its shards, is a model, and one goes on with it
-    for name in ("fsdp", "two-stages"):
-        copy = unfinished(tmp_path / name, 2)
-        checkpoint = checkpoints.latest(Run(copy).checkpoints)
-        assert checkpoint is not None and checkpoint.weights_file.is_dir()
-        alone = [f"parallel.{size}=1" for size in LAYOUTS[name]]
-        train_one((str(copy), None, {"sizes": alone}), ALONE)
-        check_equal(copy, tmp_path / kind(LAYOUTS[name]))
+    copy = unfinished(tmp_path / "fsdp", 2)
+    checkpoint = checkpoints.latest(Run(copy).checkpoints)
+    assert checkpoint is not None and checkpoint.weights_file.is_dir()
+    train_one((str(copy), None, {"sizes": ["parallel.shard=1"]}), ALONE)
+    check_equal(copy, tmp_path / "dense")
     with pytest.raises(SpecError, match=r"its sizes take 2 processes and this is one; start it by torchrun"):
         setup.resume(unfinished(tmp_path / "tensor", 4), CPU)
 
@@ -139,15 +139,20 @@ def test_two_processes_train_what_one_trains(recipe: Recipe, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_fifty_steps_of_two_and_of_four(recipe: Recipe, tmp_path: Path) -> None:
     steps = 50
-    train_alone(tmp_path, recipe, steps)
-    train_in(2, cases(tmp_path, recipe, LAYOUTS, steps))
+    layouts = LAYOUTS | MORE_OF_TWO
+    train_alone(tmp_path, recipe, steps, "dense", "experts", "stages")
+    train_in(2, cases(tmp_path, recipe, layouts, steps))
     train_in(4, cases(tmp_path, recipe, OF_FOUR, steps))
-    for name, sizes in (LAYOUTS | OF_FOUR).items():
+    for name, sizes in (layouts | OF_FOUR).items():
         check_equal(tmp_path / name, tmp_path / kind(sizes))
     low = plain(recipe, steps).replace(dtype="bfloat16")
     train_one((str(tmp_path / "low"), low, {}), ALONE)
     train_in(2, [(str(tmp_path / "low-fsdp"), low.replace(parallel=Parallel(shard=2)), {})])
     assert losses(tmp_path / "low-fsdp") == pytest.approx(losses(tmp_path / "low"), abs=0.03)
+    for name in ("tensor", "shared-experts", "two-stages"):
+        copy = unfinished(tmp_path / name, 48).rename(tmp_path / f"{name}-alone")
+        train_one((str(copy), None, {"sizes": [f"parallel.{size}=1" for size in layouts[name]]}), ALONE)
+        check_equal(copy, tmp_path / kind(layouts[name]))
     resumed = []
     more = {"fsdp": "shard", "tensor": "tensor", "ddp": "data_parallel", "shared-experts": "expert"}
     for name, sizes in more.items():
