@@ -1,8 +1,11 @@
 """What all tests share: array shapes checked at every call, no network, and the shared data where it is present."""
 
+import atexit
 import os
+import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,9 @@ install_import_hook(["archetype.nn", "archetype.models"], "beartype.beartype")
 CHECKED = {"nn", "models", "invariants"}
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if "ARCHETYPE_CACHE" not in os.environ:  # no test writes tokenised documents into the user's own cache
+    os.environ["ARCHETYPE_CACHE"] = tempfile.mkdtemp(prefix="archetype-cache-")
+    atexit.register(shutil.rmtree, os.environ["ARCHETYPE_CACHE"], ignore_errors=True)
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it
 # the same examples in every run, and no time limit for one: the first builds what the others share
 PHASES = (Phase.explicit, Phase.generate, Phase.shrink)

@@ -1,15 +1,27 @@
 """A training run as a person watches it: one live line on a terminal, a line now and then elsewhere."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.text import Text
 
 from archetype.cli.output import console
 from archetype.cost import total_parameters
+from archetype.data.tokenization import reporting
 from archetype.errors import ArchetypeError, one_line
 from archetype.language_model import LanguageModel
 from archetype.training.allocation import keep_freed_memory
@@ -63,7 +75,7 @@ def sample(state: TrainState) -> str:
     """How the model goes on with the first words of the held-out text, in one line; empty for other objectives."""
     if state.num_evaluated > 1 or state.tokenizer is None or not isinstance(state.objective, NextTokenObjective):
         return ""
-    prompt = state.tokenizer.decode(state.objective.corpus.validation[:8].tolist())
+    prompt = state.tokenizer.decode(state.objective.corpus.first_held_out(8).tolist())
     try:
         lm = LanguageModel(state.model.spec, state.model.eval(), state.tokenizer)
         return one_line(prompt + lm.generate(prompt, max_new_tokens=SAMPLE_TOKENS, temperature=0.8, seed=state.step))
@@ -90,6 +102,29 @@ def raise_if_interrupted(state: TrainState, interrupted: Interrupted | None) -> 
         message = f"stopped after step {interrupted.step}; go on with: archetype train --resume {state.run.folder}"
         console(stderr=True).print(message, soft_wrap=True, markup=False)
         raise typer.Exit(128 + interrupted.signal)
+
+
+@contextmanager
+def tokenization_bar() -> Iterator[None]:
+    """Show, within the block, how much of the documents is tokenised, where they are not in the cache."""
+    err = console(stderr=True)
+    columns = TextColumn("tokenising"), BarColumn(bar_width=10), DownloadColumn(), TransferSpeedColumn()
+    bar = Progress(*columns, TimeRemainingColumn(compact=True), console=err, disable=not err.is_terminal)
+    tasks: list[TaskID] = []
+
+    def show(done: int, total: int) -> None:
+        if not tasks:
+            bar.start()
+            tasks.append(bar.add_task("", total=total or None))
+            if not err.is_terminal:
+                err.print(f"tokenising {total / 2**20:,.1f} MiB of documents")
+        bar.update(tasks[0], completed=done)
+
+    try:
+        with reporting(show):
+            yield
+    finally:
+        bar.stop()
 
 
 class ProgressLine:

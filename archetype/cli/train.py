@@ -44,10 +44,15 @@ def train(
         Literal["lora", "dora"] | None,
         typer.Option(help="Low-rank changes learn, and the model stays; --set adapter.rank=16 and others."),
     ] = None,
-    text: Annotated[list[str] | None, typer.Option(help="A UTF-8 file, folder or pattern; may be repeated.")] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(help="A text file, .jsonl, .parquet, folder, pattern or hf:DATASET; may be repeated."),
+    ] = None,
     source: Annotated[list[str] | None, typer.Option(help="A file of source lines; may be repeated.")] = None,
     target: Annotated[list[str] | None, typer.Option(help="A file of target lines; may be repeated.")] = None,
-    images: Annotated[str | None, typer.Option(help="A .npz file of images and labels.")] = None,
+    images: Annotated[
+        str | None, typer.Option(help="A .npz file of images and labels, or a folder of them by class.")
+    ] = None,
     to: OptionalOutput = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run; with --steps, to so many in all.")] = None,
     tokenizer: Annotated[
@@ -94,7 +99,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a model on text, pairs of texts or images; writes a run directory."""
-    from archetype.cli.progress import raise_if_interrupted, run_with_progress
+    from archetype.cli.progress import raise_if_interrupted, run_with_progress, tokenization_bar
     from archetype.errors import SpecError
     from archetype.loading import open_pretrained
     from archetype.nn.device import resolve_device
@@ -154,7 +159,8 @@ def train(
 
         folder = resume or to
         assert folder is not None
-        state = processes.begin(begin, lambda: setup.resume(folder, own_device, force=True, processes=processes))
+        with tokenization_bar():
+            state = processes.begin(begin, lambda: setup.resume(folder, own_device, force=True, processes=processes))
         interrupted = run_with_progress(state)
     if as_json and processes.is_main:
         from archetype.training.metrics import read

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archetype.data.batches import Tokens
+from archetype.data.batches import Batches, Tokens, windows
 from archetype.errors import DataError
 from archetype.tokenizers import Tokenizer
 
@@ -28,6 +28,28 @@ class Corpus:
     validation: Tokens
     validation_bytes: int
     fingerprint: str
+
+    @property
+    def description(self) -> str:
+        """How much there is to learn from."""
+        return f"{len(self.training):,} tokens of text"
+
+    @property
+    def bytes_per_token(self) -> float:
+        """UTF-8 bytes of a held-out token."""
+        return self.validation_bytes / len(self.validation)
+
+    def first_held_out(self, count: int) -> Tokens:
+        """The first held-out tokens."""
+        return self.validation[:count]
+
+    def batches(self, batch_size: int, length: int, seed: int) -> Batches:
+        """Batches of windows to learn from."""
+        return Batches(self.training, batch_size, length, seed)
+
+    def validation_windows(self, length: int) -> Tokens:
+        """The windows that are measured."""
+        return windows(self.validation, length)
 
 
 def split(text: str, validation: float) -> tuple[str, str]:

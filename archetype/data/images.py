@@ -1,4 +1,4 @@
-"""Images and their classes, from a .npz file."""
+"""Images and their classes, from a .npz file or a folder."""
 
 import hashlib
 import zipfile
@@ -14,6 +14,7 @@ from archetype.errors import DataError
 from archetype.io.files import check_regular
 
 MAX_ARRAY_BYTES = 2**30
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,45 @@ def read_images(file: Path) -> Images:
     if labels.min() < 0:
         raise DataError(str(file), "holds a class below 0", "fix the file")
     return Images(images, labels)
+
+
+def read_image_folder(folder: Path, num_channels: int, size: int) -> Images:
+    """The images in a folder's subfolders, one for each class in the order of names, cut and scaled to a square.
+
+    Args:
+        folder: holds the subfolders.
+        num_channels: 1 (grey) or 3 (red, green and blue).
+        size: rows and columns.
+
+    Raises:
+        DataError: names what is not an image, or says that there are none, or too many for the memory.
+    """
+    from PIL import Image, ImageOps
+
+    if num_channels not in (1, 3):
+        raise DataError(str(folder), f"files of images have no {num_channels} channels", "use a model of 1 or 3")
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    files = [
+        (file, label)
+        for label, subfolder in enumerate(classes)
+        for file in sorted(subfolder.rglob("*"))
+        if file.suffix.lower() in IMAGE_SUFFIXES
+    ]
+    if not files:
+        cause = f"its {len(classes)} subfolders hold no image ({', '.join(IMAGE_SUFFIXES)})"
+        raise DataError(str(folder), cause, "give a subfolder for each class")
+    if len(files) * num_channels * size**2 * 4 > MAX_ARRAY_BYTES:
+        cause = f"its {len(files):,} images take more than {MAX_ARRAY_BYTES >> 20:,} MiB"
+        raise DataError(str(folder), cause, "give fewer, or a model of smaller ones")
+    images = np.empty((len(files), num_channels, size, size), dtype=np.float32)
+    for image, (file, _) in zip(images, files, strict=True):
+        try:
+            with Image.open(file) as opened:
+                square = ImageOps.fit(opened.convert("L" if num_channels == 1 else "RGB"), (size, size))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            raise DataError(str(file), "is not an image", "fix or remove it") from None
+        image[:] = np.asarray(square, dtype=np.float32).reshape(size, size, num_channels).transpose(2, 0, 1) / 255
+    return Images(images, np.array([label for _, label in files]))
 
 
 def read_pictures(file: Path) -> npt.NDArray[np.float32]:

@@ -1,6 +1,7 @@
 """The decoder: embedding, blocks, a norm, and logits of the next token."""
 
 from archetype import spec as specs
+from archetype.errors import SpecError
 from archetype.models.causal import CausalModel
 from archetype.models.embedding import Embedding, check_positions_fit
 from archetype.models.heads import LanguageModelHead
@@ -8,6 +9,25 @@ from archetype.models.output import Output
 from archetype.models.stack import Stack
 from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
+from archetype.patterns import pattern_rule
+
+
+def check_documents_are_separate(decoder: specs.Decoder, has_state: bool = False) -> None:
+    """Refuse documents of one row that are not to see each other, where a layer carries something from one to the next.
+
+    Raises:
+        SpecError: names the layer.
+    """
+    if has_state:
+        raise SpecError("document_ids", "stand beside a state, which is that of one text", "give one of them")
+    for index, block in enumerate(decoder.stacks[0].layers):
+        mixer = block.mixer
+        follows_length = isinstance(mixer, specs.Attention) and pattern_rule(mixer.pattern).depends_on_length
+        if follows_length or not mixer.separates_documents:
+            kind = getattr(mixer, "kind", "a mixer")
+            cause = f"what {kind} computes of a document depends on the others of its row"
+            remedy = "use cross_document_attention: true, or full attention or a window in every layer"
+            raise SpecError(f"layers[{index}].mixer", cause, remedy)
 
 
 class Decoder(Stack, CausalModel):
@@ -22,11 +42,21 @@ class Decoder(Stack, CausalModel):
         self.lm_head = LanguageModelHead(decoder.head, decoder.vocab_size, decoder.d_model)
 
     def forward(
-        self, tokens: Tokens, state: State | None = None, num_tokens: Lengths | None = None, last_only: bool = False
+        self,
+        tokens: Tokens,
+        state: State | None = None,
+        num_tokens: Lengths | None = None,
+        last_only: bool = False,
+        document_ids: Tokens | None = None,
     ) -> Output:
-        """Logits of the token after each position, (B, T, V), and the state after these tokens; see `CausalModel`."""
+        """Logits of the token after each position, (B, T, V), and the state after these tokens; see `CausalModel`.
+
+        With `document_ids`, and without a state, no token sees one of another document: logits are as of each alone.
+        """
         check_positions_fit(self.spec, tokens.shape[1])
-        context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)
+        if document_ids is not None:
+            check_documents_are_separate(self.spec, has_state=state is not None)
+        context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens, document_ids)
         context.position_bias = self.position_bias
         x = self.embedding(tokens, context)  # (B, T, D)
         for block, cache in self.layers(state):

@@ -155,6 +155,8 @@ class Attention(MultiHeadProjection):
     def full_sequence(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext) -> Heads:
         """Attend within texts that are complete: by tiles where they have fewer pairs than all."""
         length, pattern, bias = q.shape[2], self.spec.pattern, self.bias(context)
+        if context.document_ids is not None:
+            return attend(q, k, v, self.score_function, self.mask(context, context.positions))
         if context.num_tokens is not None and pattern_rule(pattern).depends_on_length:
             return self.each_length(q, k, v, context)
         if isinstance(pattern, spec.Full):
@@ -187,7 +189,7 @@ class Attention(MultiHeadProjection):
             allowed = allowed_pairs(self.spec.pattern, where, queries, keys)
             if not self.causal and context.num_tokens is not None:
                 allowed = allowed & present_keys(context.num_tokens, keys[0])
-            return allowed
+            return context.within_documents(allowed)
 
         allowed = context.cached(self.pairs_key, pairs)
         if bias is None:

@@ -35,6 +35,8 @@ class ForwardContext:
         starts_at_zero: every row starts at position 0 and sees nothing but these tokens.
         encoder_output: what cross-attention attends to, where no cache has its keys and values.
         position_bias: the table of relative positions that the stack's layers share.
+        document_ids: the document of each token, where several stand in a row and none is to see another; positions
+            then count from the first token of each.
         aux_losses: scalars that parts add to the training loss.
         shared: results that layers share, by key.
     """
@@ -44,13 +46,24 @@ class ForwardContext:
     starts_at_zero: bool
     encoder_output: EncoderOutput | None = None
     position_bias: nn.Module | None = None
+    document_ids: Tokens | None = None
     aux_losses: list[Tensor] = field(default_factory=list)
     shared: dict[Hashable, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tokens: Tensor, lengths: Lengths | None = None, num_tokens: Lengths | None = None) -> "ForwardContext":
+    def of(
+        cls,
+        tokens: Tensor,
+        lengths: Lengths | None = None,
+        num_tokens: Lengths | None = None,
+        document_ids: Tokens | None = None,
+    ) -> "ForwardContext":
         """The context of `tokens`, (B, T) or (B, T, D), after `lengths` earlier ones (None: they are the first)."""
         steps = torch.arange(tokens.shape[1], device=tokens.device)
+        if document_ids is not None:
+            is_first = nn.functional.pad(document_ids[:, 1:] != document_ids[:, :-1], (1, 0))
+            first = (steps * is_first).cummax(1).values  # the place of each token's document
+            return cls(steps - first, num_tokens, starts_at_zero=True, document_ids=document_ids)
         if lengths is None:
             return cls(steps.expand(tokens.shape[:2]), num_tokens, starts_at_zero=True)
         return cls(lengths[:, None] + steps, num_tokens, starts_at_zero=False)
@@ -70,8 +83,14 @@ class ForwardContext:
 
     @property
     def shared_positions(self) -> Int[Tensor, "b T"]:
-        """The positions, as one row where all rows start alike."""
-        return self.positions[:1] if self.starts_at_zero else self.positions
+        """The positions, as one row where all rows are alike."""
+        return self.positions[:1] if self.starts_at_zero and self.document_ids is None else self.positions
+
+    def within_documents(self, allowed: Bool[Tensor, "b 1 T S"]) -> Bool[Tensor, "b2 1 T S"]:
+        """The pairs of new tokens that are allowed, without those of different documents."""
+        if self.document_ids is None:
+            return allowed
+        return allowed & (self.document_ids[:, None, :, None] == self.document_ids[:, None, None, :])
 
     @property
     def aux_loss(self) -> Float[Tensor, ""] | None:

@@ -63,7 +63,8 @@ class LatentAttention(nn.Module):
         queries, latents = self._queries(x, context), self._latents(x, context)
         y: Tensor | None
         if cache is None:
-            complete = self.causal or context.num_tokens is None  # then no mask says more than the direction
+            # then no mask says more than the direction
+            complete = (self.causal or context.num_tokens is None) and context.document_ids is None
             y = self.attend(queries, latents, None if complete else self._allowed(context, context.shared_positions))
         else:
             assert isinstance(cache, KVCache)
@@ -99,7 +100,8 @@ class LatentAttention(nn.Module):
 
     def _allowed(self, context: ForwardContext, keys: Tensor) -> Bool[Tensor, "b 1 t S"]:
         if self.causal:
-            return context.cached("latent causal", lambda: causal_pairs(context.shared_positions, keys))
+            queries = context.shared_positions
+            return context.cached("latent causal", lambda: context.within_documents(causal_pairs(queries, keys)))
         assert context.num_tokens is not None
         return present_keys(context.num_tokens, keys[0])
 

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,24 +12,26 @@ from pathlib import Path
 from archetype.errors import CheckpointError
 
 FILE = ".lock"
+SECONDS_BETWEEN_TRIES = 0.2
 HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 log = logging.getLogger(__name__)
 
 
 @contextmanager
-def locked(folder: Path, name: str = FILE, doing: str = "training this run") -> Iterator[None]:
+def locked(folder: Path, name: str = FILE, doing: str = "training this run", wait: bool = False) -> Iterator[None]:
     """Hold a lock within the block.
 
     Args:
         folder: a run directory, or any other.
         name: of the lock's own file there.
         doing: what one process at a time may do.
+        wait: whether to wait for a process that holds it.
 
     Raises:
         CheckpointError: another process holds it, or the folder cannot be written to.
     """
     file = folder / name
-    descriptor = _open(file, doing)
+    descriptor = _open(file, doing, wait)
     try:
         yield
     finally:
@@ -37,7 +40,7 @@ def locked(folder: Path, name: str = FILE, doing: str = "training this run") -> 
         os.close(descriptor)
 
 
-def _open(file: Path, doing: str) -> int:
+def _open(file: Path, doing: str, wait: bool) -> int:
     """The file of the lock, open and locked; one that its last owner removed meanwhile does not count."""
     while True:
         try:
@@ -50,6 +53,9 @@ def _open(file: Path, doing: str) -> int:
             owner = os.read(descriptor, 20).decode(errors="replace")
             if error.errno in HELD:
                 os.close(descriptor)
+                if wait:
+                    time.sleep(SECONDS_BETWEEN_TRIES)
+                    continue
                 cause = f"another process{f' ({owner})' if owner else ''} is {doing}"
                 raise CheckpointError(str(file.parent), cause, "wait for it, or stop it") from None
             log.warning("%s: this file system has no locks: %s", file, error.strerror)

@@ -198,6 +198,12 @@ class Attention(Mixer):
         return AttentionSizes(self.num_heads, self.num_kv_heads or self.num_heads, head_dim, rotary_dim)
 
     @property
+    def separates_documents(self) -> bool:
+        """By a mask, unless rotations follow the length of a text, or global tokens have their own projections."""
+        is_global = isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections
+        return not (is_global or self.keys_follow_length)
+
+    @property
     def keys_follow_length(self) -> bool:
         """Whether a key's rotation changes as the request grows, so that it cannot be stored rotated."""
         return isinstance(self.position, Rotary) and self.position.scaling.kind == "dynamic"

@@ -81,6 +81,11 @@ class LatentAttention(Mixer):
         return self
 
     @property
+    def separates_documents(self) -> bool:
+        """By a mask."""
+        return True
+
+    @property
     def head_dim(self) -> int:
         """Features of one head's query and key."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim

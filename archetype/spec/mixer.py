@@ -10,6 +10,11 @@ __all__ = ["Mixer"]
 class Mixer(Part):
     """Base of all mixers."""
 
+    @property
+    def separates_documents(self) -> bool:
+        """Whether documents that stand in one row can be computed as if each stood alone."""
+        return False
+
     def check(self, width: int, causal: bool) -> None:
         """Refuse, by `invalid`, a stack in which this mixer cannot stand.
 

@@ -1,20 +1,25 @@
 """The data that a recipe names: files, and how much of them is held out for validation."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from archetype.data.corpus import split
+from archetype.data.corpus import Corpus, corpus, split
+from archetype.data.packing import Documents
 from archetype.data.pairs import read_lines
-from archetype.errors import DataError, SpecError
+from archetype.data.shards import is_held_out
+from archetype.data.sources import HUGGING_FACE, SUFFIXES, Sources, expand, pinned
+from archetype.data.tokenization import cache_folder, tokenized
+from archetype.errors import SpecError
 from archetype.io.text import read_text
-from archetype.spec.base import Flag, Size
+from archetype.spec.base import Flag, Length, Positive, Size, Spec
 from archetype.spec.part import Part, part
+from archetype.tokenizers import Tokenizer
 
-SUFFIXES = (".txt", ".txt.gz", ".md")  # of the files that are read of a folder
+SAMPLE = 2**25  # characters of documents that a tokenizer is trained on
 
 
 class Data(Part):
@@ -64,8 +69,16 @@ class TokenizedData(Data):
         """The texts without what is held out."""
 
 
+class RunningText(TokenizedData):
+    """Base of data of which each token follows from those before."""
+
+    @abstractmethod
+    def tokenized(self, texts: dict[str, str], tokenizer: Tokenizer) -> Corpus | Documents:
+        """All tokens, those to train on and those that are held out."""
+
+
 @part
-class TextData(TokenizedData):
+class TextData(RunningText):
     """UTF-8 files, one after the other, the last part of which is held out.
 
     Attributes:
@@ -83,6 +96,132 @@ class TextData(TokenizedData):
     def training_texts(self, texts: dict[str, str]) -> list[str]:
         """The beginning of the text."""
         return [split(text, self.validation_fraction)[0] for text in texts.values()]
+
+    def tokenized(self, texts: dict[str, str], tokenizer: Tokenizer) -> Corpus:
+        """The text in memory."""
+        return corpus(texts["text"], tokenizer, self.validation_fraction)
+
+
+class PackedDocuments(RunningText):
+    """Base of data that are tokenised once, on disk, and packed into rows; held out are those whose hash is low.
+
+    Attributes:
+        cross_document_attention: whether a position attends to the documents before its own in a row.
+        max_validation_tokens: measured of those that are held out.
+        cache: the folder of tokenised documents (absent: ARCHETYPE_CACHE, or archetype in the user's cache).
+    """
+
+    cross_document_attention: Flag = True
+    max_validation_tokens: Length = 2**20
+    cache: str | None = None
+
+    @abstractmethod
+    def parts_and_weights(self) -> tuple[list[Sources], list[Fraction]]:
+        """The sources, and how many rows of each there are for those of the others."""
+
+    def training_texts(self, texts: dict[str, str]) -> list[str]:
+        """A sample of the documents that are not held out, from all pieces of all sources alike.
+
+        For a tokenizer of characters it is the alphabet of all documents: one that is unknown could not be scored.
+        """
+        pieces = [(sources, piece) for sources in self.parts_and_weights()[0] for piece in sources.pieces()]
+        if self.tokenizer == "characters":
+            return [
+                "".join(sorted({letter for part, piece in pieces for text in part.documents(piece) for letter in text}))
+            ]
+        sample: list[str] = []
+        for sources, piece in pieces:
+            left = SAMPLE // len(pieces)
+            for text in sources.documents(piece):
+                if not is_held_out(text, self.validation_fraction):
+                    sample.append(text)
+                    left -= len(text)
+                if left <= 0:
+                    break
+        return sample
+
+    def tokenized(self, texts: dict[str, str], tokenizer: Tokenizer) -> Documents:
+        """The tokens of the cache, made where they are not there yet."""
+        parts, weights = self.parts_and_weights()
+        cache = cache_folder(self.cache)
+        return Documents(
+            [tokenized(part, tokenizer, cache) for part in parts], self.validation_fraction, weights,
+            not self.cross_document_attention, self.max_validation_tokens,
+        )  # fmt: skip
+
+
+@part
+class DocumentData(PackedDocuments):
+    """Documents of any number and size: text files, JSON lines, Parquet, Hugging Face data sets.
+
+    Attributes:
+        text: text files, JSON lines, Parquet files, folders and patterns of them, and data sets as hf:NAME.
+        field: of JSON lines, Parquet files and data sets: the one that holds the text.
+        separator: the line that stands between the documents of a text file (absent: a file is one document, or several
+            of a MiB).
+    """
+
+    path_fields: ClassVar[tuple[str, ...]] = ("text",)
+    kind: Literal["documents"] = "documents"
+    text: tuple[str, ...] = ()
+    field: str = "text"
+    separator: str | None = None
+
+    def parts_and_weights(self) -> tuple[list[Sources], list[Fraction]]:
+        """The one source."""
+        if not self.text:
+            raise SpecError("data.text", "no text is given", "name a file with --text, or in the recipe")
+        return [Sources(expand(self.text, SUFFIXES), self.field, self.separator)], [Fraction(1)]
+
+    def with_absolute_paths(self) -> Self:
+        """Folders and patterns stay what they are; a data set is named with its revision."""
+        return self.replace(text=tuple(map(_anchored, self.text)), cache=self.cache and _absolute(self.cache))
+
+
+class MixturePart(Spec):
+    """One of the sources of a mixture.
+
+    Attributes:
+        weight: its share of the rows, over the sum of all weights.
+        text: as of kind documents.
+        field: as of kind documents.
+        separator: as of kind documents.
+    """
+
+    weight: Positive = 1.0
+    text: tuple[str, ...]
+    field: str = "text"
+    separator: str | None = None
+
+
+@part
+class MixtureData(PackedDocuments):
+    """Documents of several sources, each with its share of the rows, however large it is.
+
+    A small source is repeated and a large one cut short: an epoch of each ends by itself.
+
+    Attributes:
+        parts: the sources and their weights.
+    """
+
+    kind: Literal["mixture"] = "mixture"
+    parts: tuple[MixturePart, ...] = ()
+
+    def files(self) -> tuple[str, ...]:
+        """All files, in the order of the parts."""
+        return tuple(name for part in self.parts for name in part.text)
+
+    def parts_and_weights(self) -> tuple[list[Sources], list[Fraction]]:
+        """The parts."""
+        if not self.parts:
+            raise SpecError("data.parts", "no part is given", "name one: {text: [FILE], weight: 1}")
+        sources = [Sources(expand(part.text, SUFFIXES), part.field, part.separator) for part in self.parts]
+        return sources, [Fraction(str(part.weight)) for part in self.parts]
+
+    def with_absolute_paths(self) -> Self:
+        """Folders and patterns stay what they are; a data set is named with its revision."""
+        parts = tuple(part.replace(text=tuple(map(_anchored, part.text))) for part in self.parts)
+        return self.replace(parts=parts, cache=self.cache and _absolute(self.cache))
 
 
 @part
@@ -120,10 +259,13 @@ class PairData(TokenizedData):
 
 @part
 class ImageData(Data):
-    """A .npz file of `images`, (N, H, W) or (N, C, H, W), and `labels`, (N,); those held out are drawn by the seed.
+    """Images and their classes; those held out are drawn by the seed.
+
+    They are `images`, (N, H, W) or (N, C, H, W), and `labels`, (N,), of a .npz file, or the files of a folder with a
+    subfolder for each class.
 
     Attributes:
-        file: path of the .npz file.
+        file: path of the .npz file, or of the folder.
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("file",)
@@ -131,31 +273,14 @@ class ImageData(Data):
     file: str = ""
 
 
-def expand(names: Sequence[str]) -> tuple[str, ...]:
-    """Files by their absolute paths, those of folders and of patterns such as books/*.txt in the order of names.
-
-    Raises:
-        DataError: a folder or a pattern has none.
-    """
-    files: list[str] = []
-    for name in names:
-        path = Path(name).absolute()
-        inside = [path]
-        if path.is_dir():
-            inside = [file for file in sorted(path.rglob("*")) if file.name.endswith(SUFFIXES) and file.is_file()]
-        elif not path.exists() and any(letter in name for letter in "*?["):
-            pattern = path.relative_to(path.anchor).as_posix()
-            inside = [file for file in sorted(Path(path.anchor).glob(pattern)) if file.is_file()]
-        if not inside:
-            raise DataError(name, f"holds no file of {', '.join(SUFFIXES)}", "name files, or a pattern such as a/*.md")
-        files += map(str, inside)
-    return tuple(files)
-
-
 def _absolute(value: Any) -> Any:
     if isinstance(value, str):
         return str(Path(value).absolute()) if value else value
     return expand(value)
+
+
+def _anchored(name: str) -> str:
+    return pinned(name) if name.startswith(HUGGING_FACE) else str(Path(name).absolute())
 
 
 def _read(files: tuple[str, ...], folder: Path, field: str) -> list[str]:

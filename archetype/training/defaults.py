@@ -10,11 +10,11 @@ import torch
 
 from archetype.convert.source import open_spec
 from archetype.cost import cost_report
+from archetype.data.sources import HUGGING_FACE, JSON_SUFFIXES, PARQUET_SUFFIX, SUFFIXES, TEXT_SUFFIXES, expand
 from archetype.errors import ArchetypeError
 from archetype.io.yaml import read_mapping
 from archetype.spec import CausalSpec, EncoderDecoder, ModelSpec, assign
 from archetype.spec.edit import put
-from archetype.training.datasets import expand
 from archetype.training.objectives.base import Objective
 from archetype.training.recipe import Recipe
 from archetype.training.schedules import WarmUp
@@ -25,6 +25,8 @@ MAX_VOCAB_SIZE = 4096
 MAX_LENGTH = 1024  # tokens of a row that are chosen, in a model of a longer context
 EPOCHS, MIN_STEPS, MAX_STEPS = 3, 200, 2000
 NUM_EVALUATIONS = 4
+MAX_CORPUS = 2**28  # bytes of text that are held in memory
+UNKNOWN_SIZE = 2**30  # bytes of a data set of the hub
 MAX_WARMUP = 100
 
 
@@ -83,6 +85,8 @@ def assemble(
     for path, value in fields.items():
         if value is not None:
             _put(data, path, value)
+    if (texts := fields.get("data.text")) and "kind" not in data["data"] and _are_documents(texts):
+        _put(data, "data.kind", "documents")
     of_spec = [assignment for assignment in assignments if assignment.startswith("spec.")]
     put(data, [assignment for assignment in assignments if assignment not in of_spec])
     try:
@@ -117,11 +121,11 @@ def _choose(data: dict[str, Any], has_budget: bool) -> str:
             _put(data, path, value)
             chosen[path.rpartition(".")[2]] = value
 
-    files = data.get("data", {}).get("text")
-    if files and data["data"].get("kind", "corpus") == "corpus":
+    files, kind = data.get("data", {}).get("text"), data.get("data", {}).get("kind", "corpus")
+    if files and kind in ("corpus", "documents"):
         choose("spec", SPEC)
-        spec, size = open_spec(data["spec"]), sum(Path(file).stat().st_size for file in expand(files) if _is_file(file))
-        _choose_for_text(choose, data, spec, size, has_budget)
+        size = _size(files, TEXT_SUFFIXES if kind == "corpus" else SUFFIXES)
+        _choose_for_text(choose, data, open_spec(data["spec"]), size, has_budget)
     if not has_budget and "steps" in data:
         choose("schedule.warmup_steps", min(MAX_WARMUP, int(data["steps"]) // 10))
         choose("evaluate_every", max(1, -(-int(data["steps"]) // NUM_EVALUATIONS)))
@@ -155,5 +159,15 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
     data[last] = value
 
 
-def _is_file(file: str) -> bool:
-    return Path(file).is_file()
+def _are_documents(names: Sequence[str]) -> bool:
+    """Whether texts are of a kind that is read document by document, or too long to be held in memory."""
+    of_documents = (*JSON_SUFFIXES, PARQUET_SUFFIX)
+    is_named = any(name.startswith(HUGGING_FACE) or name.endswith(of_documents) for name in names)
+    return is_named or _size(names, TEXT_SUFFIXES) > MAX_CORPUS
+
+
+def _size(names: Sequence[str], suffixes: Sequence[str]) -> int:
+    """Bytes of files, folders and patterns; a guess for data sets of the hub."""
+    if any(name.startswith(HUGGING_FACE) for name in names):
+        return UNKNOWN_SIZE
+    return sum(Path(file).stat().st_size for file in expand(names, suffixes) if Path(file).is_file())

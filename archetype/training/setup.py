@@ -249,7 +249,9 @@ def build_tokenizer(data: Data, texts: dict[str, str]) -> Tokenizer | None:
         return open_tokenizer(Path(data.tokenizer))
     training = data.training_texts(texts)
     if data.tokenizer == "characters":
-        training = list(texts.values())  # the alphabet alone; a held-out character that is unknown could not be scored
+        training = (
+            list(texts.values()) or training
+        )  # the alphabet alone; a held-out character that is unknown could not be scored
     learns_vocabulary = tokenizer_class(data.tokenizer).learns_vocabulary
     vocab_size = (data.vocab_size or DEFAULT_VOCAB_SIZE) if learns_vocabulary else None
     return train_tokenizer(data.tokenizer, training, vocab_size, lowercase=data.lowercase)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from archetype import spec as specs
-from archetype.data.images import ImageBatches, Images, read_images
+from archetype.data.images import ImageBatches, Images, read_image_folder, read_images
 from archetype.errors import DataError, SpecError
 from archetype.spec.base import Probability
 from archetype.spec.part import part
@@ -78,7 +78,8 @@ def _images(file: str, spec: specs.VisionEncoder) -> Images:
     """The images of a file, of the size and the classes that the model is for."""
     if not file:
         raise SpecError("data.file", "no file is given", "name one with --images, or in the recipe")
-    images = read_images(Path(file))
+    is_folder = Path(file).is_dir()
+    images = read_image_folder(Path(file), spec.num_channels, spec.image_size) if is_folder else read_images(Path(file))
     shape, expected = images.images.shape[1:], (spec.num_channels, spec.image_size, spec.image_size)
     if shape != expected:
         actual, taken = (" x ".join(map(str, sizes)) for sizes in (shape, expected))

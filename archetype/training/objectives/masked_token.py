@@ -10,10 +10,11 @@ from torch import Tensor
 from archetype import spec as specs
 from archetype.data.batches import Tokens
 from archetype.data.corpus import Corpus
+from archetype.data.packing import Documents
 from archetype.spec.part import part
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.special_tokens import mask_id
-from archetype.training.datasets import Data, TextData
+from archetype.training.datasets import Data, RunningText
 from archetype.training.objectives.base import IGNORED, Batch, ObjectiveConfig, ObjectiveInputs
 from archetype.training.objectives.text import TextObjective, corpus_of
 
@@ -35,7 +36,7 @@ class MaskedToken(ObjectiveConfig):
     def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
         """An encoder with a head for masked tokens, and text."""
         has_head = isinstance(spec, specs.Encoder) and isinstance(spec.head, specs.MaskedLanguageModelHead)
-        return has_head and isinstance(data, TextData)
+        return has_head and isinstance(data, RunningText)
 
     def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
         """The tokenizer's ids, and the mask where it has none."""
@@ -58,7 +59,7 @@ class MaskedTokenObjective(TextObjective):
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: Corpus | Documents,
         batch_size: int,
         sequence_length: int,
         seed: int,

@@ -2,15 +2,19 @@
 
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from archetype import spec as specs
 from archetype.data.batches import Tokens
 from archetype.data.corpus import Corpus
+from archetype.data.packing import Documents, HeldOutRows, PackedBatches, PackedRows
+from archetype.errors import SpecError
+from archetype.models.decoder import check_documents_are_separate
 from archetype.spec.part import part
-from archetype.training.datasets import Data, TextData
-from archetype.training.objectives.base import Batch, ObjectiveConfig, ObjectiveInputs
+from archetype.training.datasets import Data, RunningText
+from archetype.training.objectives.base import IGNORED, Batch, ObjectiveConfig, ObjectiveInputs
 from archetype.training.objectives.text import TextObjective, corpus_of
 
 
@@ -22,19 +26,32 @@ class NextToken(ObjectiveConfig):
 
     def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
         """A model that writes text, and text."""
-        return isinstance(spec, specs.CausalSpec) and isinstance(data, TextData)
+        return isinstance(spec, specs.CausalSpec) and isinstance(data, RunningText)
 
     def build(self, inputs: ObjectiveInputs) -> "NextTokenObjective":
-        """The examples and the loss."""
-        return NextTokenObjective(corpus_of(inputs), inputs.batch_size, inputs.sequence_length, inputs.seed)
+        """The examples and the loss.
+
+        Raises:
+            SpecError: documents are not to see each other, and a layer of the model carries on from one to the next.
+        """
+        corpus = corpus_of(inputs, separates_documents=True)
+        sizes = (inputs.batch_size, inputs.sequence_length, inputs.seed)
+        if not isinstance(corpus, Documents):
+            return NextTokenObjective(corpus, *sizes)
+        if corpus.separate:
+            if not isinstance(inputs.spec, specs.Decoder):
+                cause = f"false is not for a model of kind {inputs.spec.kind}"
+                raise SpecError("data.cross_document_attention", cause, "leave it out, or use a decoder")
+            check_documents_are_separate(inputs.spec)
+        return PackedNextTokenObjective(corpus, *sizes)
 
 
 class NextTokenObjective(TextObjective):
     """Windows of text, (B, T + 1), of which all tokens but the first are predicted."""
 
-    def __init__(self, corpus: Corpus, batch_size: int, sequence_length: int, seed: int) -> None:
+    def __init__(self, corpus: Corpus | Documents, batch_size: int, sequence_length: int, seed: int) -> None:
         super().__init__(corpus, batch_size, sequence_length, seed)
-        self.bytes_per_unit = corpus.validation_bytes / len(corpus.validation)
+        self.bytes_per_unit = corpus.bytes_per_token
 
     def examples(self, windows: Tokens, step: int) -> Batch:
         """The windows themselves."""
@@ -44,3 +61,35 @@ class NextTokenObjective(TextObjective):
         """The first T of T + 1 tokens, and the last T."""
         (tokens,) = batch
         return {"tokens": tokens[:, :-1]}, tokens[:, 1:]
+
+
+class PackedNextTokenObjective(NextTokenObjective):
+    """Rows of documents one after the other, (B, T + 1): each token of an epoch is predicted once.
+
+    Where no document sees another, the first token of each is not predicted.
+    """
+
+    corpus: Documents
+    batches: PackedBatches
+    validation_windows: HeldOutRows
+
+    def batch(self, step: int) -> Batch:
+        """The tokens of a step, what is to be predicted, and the document of each token where that matters."""
+        return self._tensors(self.batches.rows(step, self.corpus.separate))
+
+    def validation_batch(self, index: int) -> Batch:
+        """Rows of held-out documents."""
+        first = index * self.batch_size
+        return self._tensors(self.validation_windows.rows(slice(first, first + self.batch_size)))
+
+    def _tensors(self, rows: PackedRows) -> Batch:
+        targets = rows.tokens[:, 1:].astype(np.int64)
+        targets[np.arange(targets.shape[1]) >= rows.num_targets[:, None]] = IGNORED
+        targets[rows.document_ids[:, 1:] != rows.document_ids[:, :-1]] = IGNORED  # where these are all one: none
+        arrays = (rows.tokens[:, :-1].astype(np.int64), targets, rows.document_ids[:, :-1].copy())
+        return tuple(map(torch.from_numpy, arrays[: 3 if self.corpus.separate else 2]))
+
+    def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """The tokens, perhaps with their documents, and the tokens after them."""
+        tokens, targets, *ids = batch
+        return {"tokens": tokens} | ({"document_ids": ids[0]} if ids else {}), targets

@@ -11,10 +11,11 @@ from torch import Tensor
 from archetype import spec as specs
 from archetype.data.batches import Tokens
 from archetype.data.corpus import Corpus
+from archetype.data.packing import Documents
 from archetype.errors import DataError
 from archetype.spec.part import part
 from archetype.tokenizers import Tokenizer
-from archetype.training.datasets import Data, TextData
+from archetype.training.datasets import Data, RunningText
 from archetype.training.objectives.base import Batch, ObjectiveConfig, ObjectiveInputs
 from archetype.training.objectives.text import TextObjective, corpus_of
 
@@ -37,7 +38,7 @@ class SpanCorruption(ObjectiveConfig):
 
     def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
         """An encoder-decoder, and text."""
-        return isinstance(spec, specs.EncoderDecoder) and isinstance(data, TextData)
+        return isinstance(spec, specs.EncoderDecoder) and isinstance(data, RunningText)
 
     def num_noise_tokens_and_spans(self, sequence_length: int) -> tuple[int, int]:
         """How many tokens of a row are cut out, and in how many spans."""
@@ -64,7 +65,7 @@ class SpanCorruptionObjective(TextObjective):
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: Corpus | Documents,
         batch_size: int,
         sequence_length: int,
         seed: int,

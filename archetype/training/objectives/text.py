@@ -4,9 +4,11 @@ from abc import abstractmethod
 
 import numpy as np
 
-from archetype.data.batches import Batches, Tokens, windows
-from archetype.data.corpus import Corpus, corpus
-from archetype.training.datasets import TextData
+from archetype.data.batches import Tokens
+from archetype.data.corpus import Corpus
+from archetype.data.packing import Documents
+from archetype.errors import SpecError
+from archetype.training.datasets import RunningText
 from archetype.training.objectives.base import Batch, Objective, ObjectiveInputs
 
 
@@ -20,12 +22,11 @@ class TextObjective(Objective):
         seed: of the order of windows and of what is drawn for each batch.
     """
 
-    def __init__(self, corpus: Corpus, batch_size: int, sequence_length: int, seed: int) -> None:
+    def __init__(self, corpus: Corpus | Documents, batch_size: int, sequence_length: int, seed: int) -> None:
         self.corpus, self.batch_size, self.seed = corpus, batch_size, seed
-        self.fingerprint = corpus.fingerprint
-        self.description = f"{len(corpus.training):,} tokens of text"
-        self.batches = Batches(corpus.training, batch_size, sequence_length, seed)
-        self.validation_windows = windows(corpus.validation, sequence_length)
+        self.fingerprint, self.description = corpus.fingerprint, corpus.description
+        self.batches = corpus.batches(batch_size, sequence_length, seed)
+        self.validation_windows = corpus.validation_windows(sequence_length)
         self.batch_shape = batch_size, sequence_length
         self.num_validation_batches = -(-len(self.validation_windows) // batch_size)
 
@@ -53,7 +54,19 @@ class TextObjective(Objective):
         return np.random.Generator(np.random.Philox(key=key))
 
 
-def corpus_of(inputs: ObjectiveInputs) -> Corpus:
-    """The text of the inputs as tokens."""
-    assert isinstance(inputs.data, TextData)
-    return corpus(inputs.texts["text"], inputs.text_tokenizer, inputs.data.validation_fraction)
+def corpus_of(inputs: ObjectiveInputs, separates_documents: bool = False) -> Corpus | Documents:
+    """The text of the inputs as tokens.
+
+    Args:
+        inputs: of the objective.
+        separates_documents: whether the objective knows what documents are.
+
+    Raises:
+        SpecError: it does not, and the data ask for it.
+    """
+    assert isinstance(inputs.data, RunningText)
+    corpus = inputs.data.tokenized(inputs.texts, inputs.text_tokenizer)
+    if isinstance(corpus, Documents) and corpus.separate and not separates_documents:
+        cause = "false is for the next token of a decoder alone"
+        raise SpecError("data.cross_document_attention", cause, "leave it out")
+    return corpus

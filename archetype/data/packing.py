@@ -1,0 +1,193 @@
+"""Rows of a fixed length out of documents that stand one after the other, of one or several sources by weight."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from archetype.data.batches import Tokens
+from archetype.data.order import permutation
+from archetype.data.shards import TokenizedDocuments, TokenStream
+from archetype.errors import DataError, SpecError
+
+MAX_CYCLE = 2**20  # rows after which each source has had its weight exactly
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """Rows of T predicted tokens and the one before them.
+
+    Attributes:
+        tokens: (B, T + 1).
+        num_targets: how many of each row's last T tokens are predicted, (B,): those behind have had their turn.
+        document_ids: a number for each document of a row, (B, T + 1).
+    """
+
+    tokens: Tokens
+    num_targets: npt.NDArray[np.int64]
+    document_ids: npt.NDArray[np.int64]
+
+
+class PackedStream:
+    """The rows of one stream of documents: each token is predicted exactly once an epoch.
+
+    An epoch is the stream cut into rows from a place that the seed and the epoch determine, round to that place again;
+    the last row goes on into the first one's tokens, which are not predicted again.
+
+    Args:
+        stream: the documents.
+        length: T, predicted tokens of a row.
+        seed: of the order (None: as they stand).
+    """
+
+    def __init__(self, stream: TokenStream, length: int, seed: int | None) -> None:
+        self.stream, self.length, self.seed = stream, length, seed
+        self.num_rows = -(-stream.num_tokens // length)  # of an epoch
+
+    def rows(self, numbers: Sequence[int], with_documents: bool = True) -> PackedRows:
+        """Some rows by their numbers, which count on over all epochs; without document ids these are zeros."""
+        starts, num_targets = zip(*(self._place(*divmod(number, self.num_rows)) for number in numbers), strict=True)
+        tokens = np.stack([self.stream.read(start, self.length + 1) for start in starts])
+        ids = np.zeros(tokens.shape, dtype=np.int64)
+        if with_documents:
+            ids = np.stack([self.stream.starts(start, self.length + 1) for start in starts]).cumsum(1)
+        return PackedRows(tokens, np.array(num_targets), ids)
+
+    def _place(self, epoch: int, index: int) -> tuple[int, int]:
+        """Where a row begins, and how many of its tokens are predicted."""
+        offset = 0
+        if self.seed is not None:
+            index = permutation(self.num_rows, self.seed, epoch)(index)
+            offset = permutation(self.stream.num_tokens, self.seed, epoch)(0)
+        start = index * self.length
+        return offset + start - 1, min(self.length, self.stream.num_tokens - start)
+
+
+class Documents:
+    """Documents of one or several sources, some held out, as an objective reads them.
+
+    Args:
+        sources: the documents of each.
+        fraction: of each, held out.
+        weights: how many rows of each there are for those of the others (absent: one source).
+        separate: whether no position is to attend to another document.
+        max_validation_tokens: measured of those that are held out.
+        place: names the data in errors.
+
+    Raises:
+        DataError: nothing is held out of a source, or all of it is.
+        SpecError: the weights take too many rows to be exact.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[TokenizedDocuments],
+        fraction: float,
+        weights: Sequence[Fraction] = (Fraction(1),),
+        separate: bool = False,
+        max_validation_tokens: int = 2**20,
+        place: str = "data",
+    ) -> None:
+        splits = [source.split(fraction) for source in sources]
+        self.training, self.held_out = [training for training, _ in splits], [held_out for _, held_out in splits]
+        self.separate, self.max_validation_tokens = separate, max_validation_tokens
+        for index, (source, *sides) in enumerate(zip(sources, self.training, self.held_out, strict=True)):
+            if not all(side.num_tokens for side in sides):
+                counts = " and ".join(f"{side.num_documents:,}" for side in sides)
+                cause = f"its {source.num_documents:,} documents make {counts} to learn from and to hold out"
+                remedy = "give more, another validation_fraction, or the separator of documents; or use kind: corpus"
+                raise DataError(place if len(sources) == 1 else f"{place}.parts[{index}]", cause, remedy)
+        shares = [weight / sum(weights) for weight in weights]
+        self.cycle = math.lcm(*(share.denominator for share in shares))
+        if self.cycle > MAX_CYCLE:
+            raise SpecError(f"{place}.parts", f"their weights are exact after {self.cycle:,} rows", "use fewer digits")
+        self.counts = [int(share * self.cycle) for share in shares]
+        self.ends = np.cumsum(self.counts)
+        self.fingerprint = "-".join((*(source.manifest.fingerprint for source in sources), str(fraction)))
+        num_tokens = sum(side.num_tokens for side in self.training)
+        num_documents = sum(side.num_documents for side in self.training)
+        self.description = f"{num_tokens:,} tokens of {num_documents:,} documents"
+        first_tokens = sum(side.num_documents for side in self.held_out) if separate else 0  # which are not predicted
+        num_targets = sum(side.num_tokens for side in self.held_out) - first_tokens
+        self.bytes_per_token = sum(side.num_bytes for side in self.held_out) / max(1, num_targets)
+
+    def first_held_out(self, count: int) -> Tokens:
+        """The first held-out tokens."""
+        side = self.held_out[0]
+        return side.read(0, min(count, side.num_tokens))
+
+    def batches(self, batch_size: int, length: int, seed: int) -> "PackedBatches":
+        """Batches of rows to learn from."""
+        return PackedBatches(self, [PackedStream(side, length, seed) for side in self.training], batch_size, seed)
+
+    def validation_windows(self, length: int) -> "HeldOutRows":
+        """The rows that are measured."""
+        streams = [PackedStream(side, length, None) for side in self.held_out]
+        return HeldOutRows(streams, self.max_validation_tokens, self.separate)
+
+
+class PackedBatches:
+    """Batches of rows, a function of the seed and the step.
+
+    Of `documents.cycle` rows each source has exactly its count, in an order that the seed and the cycle determine; the
+    rows of each source come in its own order, epoch after epoch.
+    """
+
+    def __init__(self, documents: Documents, streams: list[PackedStream], batch_size: int, seed: int) -> None:
+        self.documents, self.streams, self.batch_size, self.seed = documents, streams, batch_size, seed
+
+    def batch(self, step: int) -> Tokens:
+        """The tokens of a step, (batch_size, T + 1)."""
+        return self.rows(step, with_documents=False).tokens
+
+    def rows(self, step: int, with_documents: bool = True) -> PackedRows:
+        """The rows of a step."""
+        numbers = range(step * self.batch_size, (step + 1) * self.batch_size)
+        places = [self.place(number) for number in numbers]
+        return _joined([self.streams[source].rows([number], with_documents) for source, number in places])
+
+    def place(self, number: int) -> tuple[int, int]:
+        """The source of a row, and the row's number there."""
+        cycle, place = divmod(number, self.documents.cycle)
+        turn = permutation(self.documents.cycle, self.seed, cycle, 1)(place)
+        source = int(np.searchsorted(self.documents.ends, turn, side="right"))
+        count = self.documents.counts[source]
+        return source, cycle * count + turn - (int(self.documents.ends[source]) - count)
+
+
+class HeldOutRows:
+    """Rows of all held-out documents in order; where they are too many, some of them, evenly spread.
+
+    Args:
+        streams: of each source.
+        max_tokens: measured at most.
+        separate: whether rows have document ids.
+    """
+
+    def __init__(self, streams: list[PackedStream], max_tokens: int, separate: bool) -> None:
+        self.streams, self.separate = streams, separate
+        self.ends = np.cumsum([stream.num_rows for stream in streams])
+        self.firsts = [int(end) - stream.num_rows for end, stream in zip(self.ends, streams, strict=True)]
+        self.count = min(int(self.ends[-1]), max(1, max_tokens // streams[0].length))
+        self.shape = (self.count, streams[0].length + 1)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, rows: slice) -> Tokens:
+        return self.rows(rows).tokens
+
+    def rows(self, rows: slice) -> PackedRows:
+        """Some of the rows."""
+        numbers = [index * int(self.ends[-1]) // self.count for index in range(*rows.indices(self.count))]
+        sources = np.searchsorted(self.ends, numbers, side="right")
+        places = zip(sources.tolist(), numbers, strict=True)
+        return _joined([self.streams[n].rows([row - self.firsts[n]], self.separate) for n, row in places])
+
+
+def _joined(rows: list[PackedRows]) -> PackedRows:
+    fields = ([getattr(row, name) for row in rows] for name in ("tokens", "num_targets", "document_ids"))
+    return PackedRows(*map(np.concatenate, fields))

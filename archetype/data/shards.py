@@ -1,0 +1,258 @@
+"""Tokenised documents on disk: files of tokens that are mapped into memory, and a manifest that says what they are.
+
+The documents of a shard stand in the order of their hashes, so that a held-out fraction, those of the lowest hashes, is
+the beginning of every shard, whatever the fraction, and whatever files are added later.
+"""
+
+import hashlib
+import mmap
+from array import array
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ValidationError
+
+from archetype.data.batches import Tokens
+from archetype.errors import DataError
+from archetype.io import atomic
+from archetype.io.files import read_bytes
+
+MANIFEST = "manifest.json"
+SHARD_TOKENS = 2**22  # after which a shard ends with its document
+REMEDY = "remove it, and it is tokenised again"
+
+
+class ShardRecord(BaseModel, frozen=True):
+    """A shard as its manifest has it: counts, and the SHA-256 of its two files."""
+
+    name: str
+    documents: int
+    tokens: int
+    bytes: int
+    sha256: dict[str, str]
+
+
+class Manifest(BaseModel, frozen=True):
+    """What the shards of a folder are.
+
+    Attributes:
+        stamps: name, size and time of change of each source.
+        tokenizer: a hash of its files.
+        dtype: of a token.
+        shards: in the order of the sources.
+        versions: of the libraries that made them.
+    """
+
+    version: int
+    stamps: list[tuple[str, int, int]]
+    field: str
+    separator: str | None
+    tokenizer: str
+    dtype: str
+    shards: list[ShardRecord]
+    versions: dict[str, str]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all tokens and documents, wherever they were read from."""
+        return hashlib.sha256("".join(str(shard.sha256) for shard in self.shards).encode()).hexdigest()
+
+
+def document_hash(text: str) -> int:
+    """64 bits that a document's text determines."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def is_held_out(text: str, fraction: float) -> bool:
+    """Whether a document is among the fraction that is held out."""
+    return document_hash(text) < int(fraction * 2**64)
+
+
+class ShardWriter:
+    """Writes documents to shards, each when it has enough tokens.
+
+    Args:
+        folder: of the shards.
+        prefix: of their names.
+        dtype: of a token.
+    """
+
+    def __init__(self, folder: Path, prefix: str, dtype: str) -> None:
+        self.folder, self.prefix, self.dtype = folder, prefix, dtype
+        self.records: list[ShardRecord] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self.tokens, self.ends = array("i"), array("Q")
+        self.hashes, self.sizes = array("Q"), array("Q")
+
+    def add(self, text: str, ids: npt.NDArray[np.int32]) -> None:
+        """Add a document."""
+        self.tokens.frombytes(ids.astype(np.intc).tobytes())
+        self.ends.append(len(self.tokens))
+        self.hashes.append(document_hash(text))
+        self.sizes.append(len(text.encode()))
+        if len(self.tokens) >= SHARD_TOKENS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has been added since the last shard."""
+        if not self.ends:
+            return
+        tokens, hashes = np.asarray(self.tokens, dtype=self.dtype), np.asarray(self.hashes)
+        ends, sizes = np.asarray(self.ends), np.asarray(self.sizes)
+        order = np.argsort(hashes, kind="stable")
+        pieces = np.split(tokens, ends[:-1].astype(np.int64))
+        lengths = np.diff(ends, prepend=np.uint64(0))[order]
+        documents = np.stack((hashes[order], np.cumsum(lengths), np.cumsum(sizes[order]))).astype("<u8")
+        name = f"{self.prefix}-{len(self.records):03}"
+        data = {"tokens": np.concatenate([pieces[i] for i in order]).tobytes(), "documents": documents.tobytes()}
+        for kind, contents in data.items():
+            atomic.write_bytes(self.folder / f"{name}.{kind}", contents)
+        hashes_of_files = {kind: hashlib.sha256(contents).hexdigest() for kind, contents in data.items()}
+        self.records.append(
+            ShardRecord(
+                name=name, documents=len(ends), tokens=len(tokens), bytes=int(sizes.sum()), sha256=hashes_of_files
+            )
+        )
+        self._clear()
+
+
+class Range(NamedTuple):
+    """Consecutive documents of a shard: the place of their first token, and how many they have."""
+
+    first: int
+    num_documents: int
+    num_tokens: int
+    num_bytes: int
+
+
+class Shard:
+    """One shard. Its files are mapped for as long as something is read, so that memory does not grow with them."""
+
+    def __init__(self, folder: Path, record: ShardRecord, dtype: str) -> None:
+        self.path, self.record, self.dtype = str(folder / record.name), record, dtype
+
+    def check(self) -> None:
+        """Compare both files with their hashes.
+
+        Raises:
+            DataError: names the one that differs.
+        """
+        sizes = {"tokens": self.record.tokens * np.dtype(self.dtype).itemsize, "documents": self.record.documents * 24}
+        for kind, digest in self.record.sha256.items():
+            file = Path(f"{self.path}.{kind}")
+            try:
+                with file.open("rb") as opened:
+                    is_intact = file.stat().st_size == sizes[kind]
+                    is_intact = is_intact and hashlib.file_digest(opened, "sha256").hexdigest() == digest
+            except OSError as error:
+                raise DataError(str(file), f"cannot be read: {error.strerror}", REMEDY) from None
+            if not is_intact:
+                raise DataError(str(file), "is damaged: its SHA-256 is not the manifest's", REMEDY)
+
+    @property
+    def tokens(self) -> npt.NDArray[Any]:
+        """All tokens."""
+        return self._mapped("tokens", self.dtype)
+
+    @property
+    def documents(self) -> npt.NDArray[np.uint64]:
+        """Hash, place behind the last token, and bytes up to there, of every document, (3, N)."""
+        return self._mapped("documents", "<u8").reshape(3, -1)
+
+    def _mapped(self, kind: str, dtype: str) -> npt.NDArray[Any]:
+        with open(f"{self.path}.{kind}", "rb", buffering=0) as file:  # noqa: PTH123 - a quarter of a Path's time
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)
+
+    def split(self, fraction: float) -> tuple[Range, Range]:
+        """The documents to train on, and those that are held out."""
+        hashes, ends, sizes = self.documents
+        count = int(np.searchsorted(hashes, np.uint64(int(fraction * 2**64))))
+        tokens, size = (int(ends[count - 1]), int(sizes[count - 1])) if count else (0, 0)
+        record = self.record
+        training = Range(tokens, record.documents - count, record.tokens - tokens, record.bytes - size)
+        return training, Range(0, count, tokens, size)
+
+
+class TokenStream:
+    """The documents of one side of a split, one after the other and again from the start.
+
+    Args:
+        shards: in order.
+        ranges: of each, which documents.
+    """
+
+    def __init__(self, shards: list[Shard], ranges: list[Range]) -> None:
+        parts = [(shard, part) for shard, part in zip(shards, ranges, strict=True) if part.num_tokens]
+        self.shards, self.ranges = [shard for shard, _ in parts], [part for _, part in parts]
+        self.ends = np.cumsum([part.num_tokens for part in self.ranges], dtype=np.int64)
+        self.num_tokens = int(self.ends[-1]) if parts else 0
+        self.num_documents = sum(part.num_documents for part in self.ranges)
+        self.num_bytes = sum(part.num_bytes for part in self.ranges)
+
+    def read(self, start: int, count: int) -> Tokens:
+        """Some tokens, (count,)."""
+        pieces = [shard.tokens[first:last] for shard, first, last in self._places(start, count)]
+        return np.concatenate(pieces).astype(np.int32)
+
+    def starts(self, start: int, count: int) -> npt.NDArray[np.bool_]:
+        """Which of these tokens begin a document, (count,)."""
+        pieces = []
+        for shard, first, last in self._places(start, count):
+            is_start = np.zeros(last - first, dtype=np.bool_)
+            ends = shard.documents[1]
+            is_start[ends[slice(*np.searchsorted(ends, (first, last)))].astype(np.int64) - first] = True
+            is_start[0] |= first == 0
+            pieces.append(is_start)
+        return np.concatenate(pieces)
+
+    def _places(self, start: int, count: int) -> Iterator[tuple[Shard, int, int]]:
+        """Where these tokens are: in which shards, from where to where."""
+        while count:
+            place = start % self.num_tokens
+            index = int(np.searchsorted(self.ends, place, side="right"))
+            part, behind = self.ranges[index], int(self.ends[index]) - place
+            last = part.first + part.num_tokens
+            size = min(count, behind)
+            yield self.shards[index], last - behind, last - behind + size
+            start, count = start + size, count - size
+
+
+class TokenizedDocuments:
+    """The shards of a folder, as their manifest has them.
+
+    Args:
+        folder: holds a manifest.
+        check: whether to compare all files with their hashes.
+
+    Raises:
+        DataError: the manifest or a shard is damaged; names the file.
+    """
+
+    def __init__(self, folder: Path, check: bool = True) -> None:
+        self.folder = folder
+        try:
+            self.manifest = Manifest.model_validate_json(read_bytes(folder / MANIFEST))
+        except ValidationError:
+            raise DataError(str(folder / MANIFEST), "is damaged", REMEDY) from None
+        self.shards = [Shard(folder, record, self.manifest.dtype) for record in self.manifest.shards]
+        if check:
+            with ThreadPoolExecutor(2) as threads:
+                list(threads.map(Shard.check, self.shards))
+
+    @cached_property
+    def num_documents(self) -> int:
+        """Documents of both sides."""
+        return sum(shard.record.documents for shard in self.shards)
+
+    def split(self, fraction: float) -> tuple[TokenStream, TokenStream]:
+        """The documents to train on, and those that are held out: the ones whose hash is in the lowest fraction."""
+        sides: Iterator[Any] = zip(*(shard.split(fraction) for shard in self.shards), strict=True)
+        training, held_out = (TokenStream(self.shards, list(side)) for side in sides)
+        return training, held_out

@@ -1,0 +1,283 @@
+"""Documents to tokens on disk, once: in parallel processes, into a folder that all runs share.
+
+Run as a program this module is one of the processes: it reads the numbers of pieces and answers with what it has made.
+"""
+
+import hashlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archetype.data.corpus import encode
+from archetype.data.shards import MANIFEST, Manifest, ShardRecord, ShardWriter, TokenizedDocuments
+from archetype.data.sources import Part, Sources
+from archetype.errors import ArchetypeError, DataError
+from archetype.io import atomic
+from archetype.io.files import MAX_TEXT_BYTES, read_json
+from archetype.runs.lock import locked
+from archetype.tokenizers import Tokenizer, open_tokenizer
+
+VERSION = 1  # of the shards and of how sources are cut into pieces
+JOB = "job.json"
+LEAST_BYTES = 2**22  # for which further processes are started
+REPORT = 2**20  # bytes after which progress is reported
+Progress = Callable[[int, int], None]  # bytes of text that are tokenised, and about how many there are
+_progress: ContextVar[Progress | None] = ContextVar("progress", default=None)
+
+
+@contextmanager
+def reporting(progress: Progress) -> Iterator[None]:
+    """Within this block `progress` is called, by any thread, as documents are tokenised."""
+    token = _progress.set(progress)
+    try:
+        yield
+    finally:
+        _progress.reset(token)
+
+
+def cache_folder(folder: str | None = None) -> Path:
+    """Where tokenised documents are: the folder itself, ARCHETYPE_CACHE, or archetype in XDG_CACHE_HOME or ~/.cache."""
+    if folder or (folder := os.environ.get("ARCHETYPE_CACHE")):
+        return Path(folder).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "archetype"
+
+
+def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int | None = None) -> TokenizedDocuments:
+    """The tokens of all documents, from the cache where they are there already.
+
+    What an interrupted process has finished is used; its manifest is written last.
+
+    Args:
+        sources: of the documents.
+        tokenizer: of all of them.
+        cache: the folder of all tokenised documents.
+        workers: processes (absent: one for each core, where there is enough to do).
+
+    Raises:
+        DataError: a source cannot be read, holds no text, or has a text that cannot be encoded; or a shard is damaged.
+        CheckpointError: the cache cannot be written to.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        tokenizer.save(Path(temporary))
+        files = {file.name: file.read_bytes() for file in sorted(Path(temporary).iterdir())}
+    digest = hashlib.sha256(json.dumps([tokenizer.kind, tokenizer.bos, tokenizer.eos, tokenizer.adds_bos]).encode())
+    for name, contents in files.items():
+        digest.update(name.encode() + hashlib.sha256(contents).digest())
+    stamps = sources.stamps()
+    about = {"version": VERSION, "stamps": stamps, "field": sources.field, "separator": sources.separator}
+    about |= {"tokenizer": digest.hexdigest(), "dtype": "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"}
+    key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+    folder = cache / "tokens" / key
+    if _is_whole(folder):
+        return TokenizedDocuments(folder)
+    atomic.make_folder(folder)
+    with locked(folder, doing="tokenising these data", wait=True):
+        if not _is_whole(folder):  # another process may have done it meanwhile
+            (folder / MANIFEST).unlink(missing_ok=True)
+            atomic.remove_unfinished(folder)
+            pieces = sources.pieces()
+            atomic.make_folder(folder / "tokenizer")
+            for name, contents in files.items():
+                atomic.write_bytes(folder / "tokenizer" / name, contents)
+            fields = {"names": sources.names, "field": sources.field, "separator": sources.separator}
+            atomic.write_json(folder / JOB, {"sources": fields, "dtype": about["dtype"], "pieces": pieces})
+            shards = _tokenize(folder, sources, pieces, tokenizer, str(about["dtype"]), workers)
+            if not shards:
+                raise DataError(", ".join(sources.names), "holds no text", "choose sources that hold some")
+            if sources.stamps() != stamps:
+                raise DataError(", ".join(sources.names), "was changed while it was read", "start again")
+            versions = {name: version(name) for name in ("numpy", "tokenizers")}
+            atomic.write_json(
+                folder / MANIFEST,
+                Manifest(**about, shards=shards, versions=versions).model_dump(),
+            )
+    return TokenizedDocuments(folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder has a manifest, and no file of it was removed."""
+    if not (folder / MANIFEST).exists():
+        return False
+    return all(_files_exist(folder, shard.record) for shard in TokenizedDocuments(folder, check=False).shards)
+
+
+def _files_exist(folder: Path, record: ShardRecord) -> bool:
+    return all((folder / f"{record.name}.{kind}").is_file() for kind in record.sha256)
+
+
+def _tokenize(
+    folder: Path,
+    sources: Sources,
+    pieces: list[list[Part]],
+    tokenizer: Tokenizer,
+    dtype: str,
+    workers: int | None,
+) -> list[ShardRecord]:
+    """Tokenise the pieces that are not done yet; the shards of all."""
+    sizes = [sum(part.num_bytes for part in piece) for piece in pieces]
+    records = [_finished(folder, number) for number in range(len(pieces))]
+    open_pieces = [number for number, shards in enumerate(records) if shards is None]
+    done = sum(size for size, shards in zip(sizes, records, strict=True) if shards is not None)
+    lock, progress = threading.Lock(), _progress.get()
+
+    def report(size: int) -> None:
+        nonlocal done
+        with lock:
+            done += size
+            if progress is not None:
+                progress(min(done, sum(sizes)), sum(sizes))
+
+    if workers is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        is_much = sum(sizes[number] for number in open_pieces) >= LEAST_BYTES
+        workers = min(cores, len(open_pieces)) if is_much else 1
+    is_ours = type(tokenizer).__module__.startswith("archetype.")  # no other process knows a kind from outside
+    if workers > 1 and is_ours:
+        for number, shards in zip(open_pieces, _in_processes(folder, open_pieces, workers, report), strict=True):
+            records[number] = shards
+    else:
+        for number in open_pieces:
+            records[number] = tokenize_piece(folder, sources, pieces[number], number, tokenizer, dtype, report)
+    return [shard for shards in records for shard in shards or ()]
+
+
+def _finished(folder: Path, number: int) -> list[ShardRecord] | None:
+    """The shards of a piece that an earlier process has finished."""
+    file = folder / f"{number:05}.json"
+    if not file.exists():
+        return None
+    shards = [ShardRecord.model_validate(shard) for shard in read_json(file)["shards"]]
+    return shards if all(_files_exist(folder, shard) for shard in shards) else None
+
+
+def tokenize_piece(
+    folder: Path,
+    sources: Sources,
+    piece: list[Part],
+    number: int,
+    tokenizer: Tokenizer,
+    dtype: str,
+    report: Callable[[int], None],
+) -> list[ShardRecord]:
+    """Write the shards of a piece, and then that they are whole.
+
+    Args:
+        folder: of the shards.
+        sources: of the piece.
+        piece: what to read.
+        number: of the piece.
+        tokenizer: its `bos`, where prompts get it, and its first `eos` stand around every document.
+        dtype: of a token.
+        report: is called with bytes that are done.
+    """
+    writer, size = ShardWriter(folder, f"{number:05}", dtype), 0
+    before = [tokenizer.bos] if tokenizer.adds_bos and tokenizer.bos is not None else []
+    for text in sources.documents(piece):
+        ids = encode(tokenizer, text)
+        writer.add(text, np.concatenate((before, ids, tokenizer.eos[:1])).astype(np.int32))
+        size += len(text)
+        if size >= REPORT:
+            report(size)
+            size = 0
+    report(size)
+    writer.flush()
+    atomic.write_json(folder / f"{number:05}.json", {"shards": [shard.model_dump() for shard in writer.records]})
+    return writer.records
+
+
+def _in_processes(
+    folder: Path, numbers: list[int], workers: int, report: Callable[[int], None]
+) -> list[list[ShardRecord]]:
+    """The shards of pieces, each made by whichever process is free."""
+    idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
+
+    def shards_of(number: int) -> list[ShardRecord]:
+        process = idle.get()
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(f"{number}\n")
+            process.stdin.flush()
+            for line in process.stdout:
+                answer = json.loads(line)
+                if "error" in answer:
+                    raise DataError(*answer["error"])
+                if "shards" in answer:
+                    return [ShardRecord.model_validate(shard) for shard in answer["shards"]]
+                report(answer["bytes"])
+            raise DataError(str(folder), "a process that tokenises has ended", "start again: what is done is used")
+        finally:
+            idle.put(process)
+
+    with _processes(folder, workers) as processes:
+        for process in processes:
+            idle.put(process)
+        threads = ThreadPoolExecutor(workers)
+        try:
+            return list(threads.map(shards_of, numbers))
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _processes(folder: Path, count: int) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that end with this one: their standard input ends, and they are not interrupted from a terminal."""
+    package = str(Path(__file__).parents[2])
+    paths = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", __name__, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": paths},
+            start_new_session=True,
+        )
+        for _ in range(count)
+    ]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def _serve(folder: Path) -> None:
+    """Tokenise the pieces whose numbers come in, and answer a line each: progress, shards, or what is wrong."""
+
+    def answer(**values: Any) -> None:
+        print(json.dumps(values), flush=True)
+
+    job = read_json(folder / JOB, MAX_TEXT_BYTES)
+    fields = job["sources"]
+    sources = Sources(tuple(fields["names"]), fields["field"], fields["separator"])
+    tokenizer = open_tokenizer(folder / "tokenizer")
+    for line in sys.stdin:
+        piece = [Part(*part) for part in job["pieces"][int(line)]]
+        try:
+            shards = tokenize_piece(
+                folder, sources, piece, int(line), tokenizer, job["dtype"], lambda size: answer(bytes=size)
+            )
+            answer(shards=[shard.model_dump() for shard in shards])
+        except ArchetypeError as error:
+            answer(error=[error.place, error.cause, error.remedy])
+
+
+if __name__ == "__main__":
+    try:
+        _serve(Path(sys.argv[1]))
+    except BrokenPipeError:
+        os._exit(1)  # whoever started this has ended
