@@ -18,6 +18,7 @@ SKIPS = {
         "needs bfloat16 instructions: what oneDNN's LSTM saves is counted",
     ),
     ("unit/generate/test_grammar.py", "llguidance"),
+    ("unit/training/test_optimizers.py", "torchao"),
     ("unit/io/test_huge_pages.py", "needs /proc/self/smaps, which says what is in memory"),
     ("unit/convert/test_apply.py", "needs /proc/self/maps, which says where a file is mapped"),
 }

@@ -69,8 +69,10 @@ def test_a_file_without_separators_is_cut_into_sections_at_line_ends(
 
 
 def test_parquet_and_data_sets_are_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    datasets = pytest.importorskip("datasets")
+    import datasets
+    import pyarrow
+    from pyarrow import parquet
+
     monkeypatch.setattr(sources, "PIECE_BYTES", 1000)
     table = pyarrow.table({"text": [*TEXTS, None], "n": range(len(TEXTS) + 1)})
     (tmp_path / "folder").mkdir()

@@ -190,3 +190,14 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
         result = subprocess.run([sys.executable, "-c", PEAK, folder, str(size)], capture_output=True, check=True)
         peaks.append(int(result.stdout) * 1024)
     assert peaks[1] - peaks[0] < 2**22, peaks
+
+
+@pytest.mark.slow
+def test_a_gigabyte_of_text_is_learned_from_within_a_gigabyte_and_no_step_waits(tmp_path: Path) -> None:
+    """All processes together, while they tokenise and while the model learns; then from the cache."""
+    from benchmarks.data import trained, write_text
+
+    write_text(tmp_path / "text.txt", 10**9)
+    for name in ("first", "second"):
+        _, resident, waited = trained(tmp_path, name, "llama-tiny", 200)
+        assert resident < 10**9 and waited < 0.01, (resident, waited)

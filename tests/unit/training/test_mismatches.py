@@ -39,6 +39,9 @@ def made(tmp_path: Path) -> dict[str, Recipe]:
 HEADS = {"encoder": "masked_language_model", "vision_encoder": "classification"}
 
 
+TEXT = "data of kind corpus or documents or mixture"
+
+
 def mismatch(objective: str, model: str, data: str, remedy: str, head: str = "") -> str:
     head = head or HEADS.get(model, "language_model")
     return f"objective: {objective} a model of kind {model} with head {head} and data of kind {data}; use {remedy}"
@@ -56,14 +59,14 @@ MISMATCHES = [
     ("ngram", transformer_pair(), PAIRS,
      mismatch("sequence_to_sequence does not suit", "encoder_decoder", "corpus", "span_corruption")),
     ("ngram", megabyte(), MASKED, mismatch("masked_token does not suit", "megabyte", "corpus", "next_token")),
-    ("pairs", decoder(), None, mismatch("no objective suits", "decoder", "pairs", "data of kind corpus")),
+    ("pairs", decoder(), None, mismatch("no objective suits", "decoder", "pairs", TEXT)),
     ("pairs", decoder(), PAIRS,
-     mismatch("sequence_to_sequence does not suit", "decoder", "pairs", "data of kind corpus")),
-    ("pairs", ENCODER, None, mismatch("no objective suits", "encoder", "pairs", "data of kind corpus")),
+     mismatch("sequence_to_sequence does not suit", "decoder", "pairs", TEXT)),
+    ("pairs", ENCODER, None, mismatch("no objective suits", "encoder", "pairs", TEXT)),
     ("pairs", transformer_pair(), SPANS,
      mismatch("span_corruption does not suit", "encoder_decoder", "pairs", "sequence_to_sequence")),
     ("images", decoder() | {"vocab_size": 9}, None,
-     mismatch("no objective suits", "decoder", "images", "data of kind corpus")),
+     mismatch("no objective suits", "decoder", "images", TEXT)),
     ("images", vision() | {"head": {"kind": "none"}}, None,
      mismatch("no objective suits", "vision_encoder", "images", "another head", "none")),
     ("images", vision(), NEXT, mismatch("next_token does not suit", "vision_encoder", "images", "image_class")),

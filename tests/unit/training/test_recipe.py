@@ -45,7 +45,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"schedule": of_kind("cosin")}, "schedule: there is no kind 'cosin'; did you mean cosine?"),
     ({"data": {"validation_fraction": 1.5}}, "data.validation_fraction: 1.5 is too large; use less than 0.9"),
     ({"data": of_kind("image")}, "data: there is no kind 'image'; did you mean images?"),
-    ({"data": "text.txt"}, "data: there is no kind 'text.txt'; use one of corpus, pairs, images"),
+    ({"data": "text.txt"}, "data: there is no kind 'text.txt'; use one of corpus, documents, mixture, pairs, images"),
     ({"objective": of_kind("next_tokn")}, "objective: there is no kind 'next_tokn'; did you mean next_token?"),
     ({"dtype": "bfloat61"}, "dtype: 'bfloat61' is not a choice; did you mean bfloat16?"),
 ]  # fmt: skip
@@ -55,7 +55,7 @@ RENAMED: list[tuple[dict[str, Any], str, str, str]] = [
     ({"schedule": of_kind("cosine", warmup=3)}, "schedule.", "warmup", "warmup_steps"),
     ({"schedule": of_kind("cosine", final=0.1)}, "schedule.", "final", "min_lr_ratio"),
     *(({"data": {"kind": kind, "validation": 0.1}}, "data.", "validation", "validation_fraction")
-      for kind in ("corpus", "pairs", "images")),
+      for kind in ("corpus", "documents", "mixture", "pairs", "images")),
     ({"objective": of_kind("masked_token", share=0.1)}, "objective.", "share", "mask_probability"),
     ({"objective": of_kind("span_corruption", share=0.1)}, "objective.", "share", "noise_density"),
     ({"objective": of_kind("span_corruption", mean_span=3)}, "objective.", "mean_span", "mean_span_length"),
@@ -81,8 +81,9 @@ def test_where_there_was_one_kind_only_it_may_be_left_out() -> None:
 def test_the_schema_has_every_kind() -> None:
     kinds = set(re.findall(r'"kind": {"const": "(\w+)"', json.dumps(Recipe.model_json_schema())))
     assert kinds == {
-        "corpus", "pairs", "images", "next_token", "masked_token", "span_corruption", "sequence_to_sequence",
-        "image_class", "adamw", "cosine", "lora", "dora",
+        "corpus", "documents", "mixture", "pairs", "images", "next_token", "masked_token", "span_corruption",
+        "sequence_to_sequence", "image_class", "lora", "dora", "adamw", "adafactor", "muon", "lion", "sgd",
+        "cosine", "linear", "constant", "wsd", "inverse_sqrt",
     }  # fmt: skip
 
 
