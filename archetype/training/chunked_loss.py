@@ -127,25 +127,17 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         nats = torch.zeros((), device=x.device)
         with torch.autocast(x.device.type, enabled=False):
             for start in range(0, num_tokens, rows := chunk_rows(vocab_size)):
-                chunk = x[start : start + rows].to(dtype)  # (n, D)
-                ids = targets[start : start + rows, None]
-                z, tanh = _logits(chunk, w, b, softcap)  # (n, V)
-                largest = z.amax(-1, keepdim=True)
-                z.sub_(largest)
-                chosen, mean = z.gather(1, ids), z.mean(-1, keepdim=True)
-                total = z.exp_().sum(-1, keepdim=True)
-                nats += (total.log() - (1 - label_smoothing) * chosen - label_smoothing * mean).sum()
-                gradient = z.div_(total).sub_(label_smoothing / vocab_size)
-                gradient.scatter_add_(1, ids, torch.full_like(chosen, label_smoothing - 1)).div_(num_tokens)
-                if tanh is not None:
-                    gradient.mul_(1 - tanh.float().square_())
-                g = gradient.to(dtype)
+                part = slice(start, start + rows)
+                chunk, ids = x[part].to(dtype), targets[part, None]
+                nats_of_chunk, g = _loss_and_gradient(chunk, w, b, ids, softcap, label_smoothing)
+                g, nats = g.div_(num_tokens), nats + nats_of_chunk
                 if ctx.x_gradient is not None:
-                    ctx.x_gradient[start : start + rows] = g @ w
+                    ctx.x_gradient[part] = g @ w
                 if ctx.weight_gradient is not None:
                     _add_product(ctx.weight_gradient, g.T, chunk)
                 if ctx.bias_gradient is not None:
                     ctx.bias_gradient += g.float().sum(0)
+                del g  # before the next chunk has its own
         return nats / num_tokens
 
     @staticmethod
@@ -157,6 +149,27 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         weight_dtype, bias_dtype = ctx.dtypes
         weight = None if weight is None else weight.to(weight_dtype)
         return x, weight, None if bias is None else bias.to(bias_dtype), None, None, None
+
+
+def _loss_and_gradient(
+    x: Float[Tensor, "n D"],
+    weight: Float[Tensor, "V D"],
+    bias: Float[Tensor, "V"] | None,
+    ids: Int[Tensor, "n 1"],
+    softcap: float | None,
+    label_smoothing: float,
+) -> tuple[Float[Tensor, ""], Float[Tensor, "n V"]]:
+    """The sum of a chunk's losses, and its gradient by the product of features and matrix, in their type."""
+    z, tanh = _logits(x, weight, bias, softcap)  # (n, V)
+    z.sub_(z.amax(-1, keepdim=True))
+    chosen, mean = z.gather(1, ids), z.mean(-1, keepdim=True)
+    total = z.exp_().sum(-1, keepdim=True)
+    nats = (total.log() - (1 - label_smoothing) * chosen - label_smoothing * mean).sum()
+    gradient = z.div_(total).sub_(label_smoothing / len(weight))
+    gradient.scatter_add_(1, ids, torch.full_like(chosen, label_smoothing - 1))
+    if tanh is not None:
+        gradient.mul_(1 - tanh.float().square_())
+    return nats, gradient.to(x.dtype)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import torch
 
-from archetype.cost import cost_report
 from archetype.cost.fit import largest
-from archetype.cost.work import FLOAT32
 from archetype.errors import SpecError
 from archetype.spec import ModelSpec
 from archetype.table import size
 from archetype.training.objectives.base import Objective
-from archetype.training.pretrained import num_frozen
 from archetype.training.recipe import Recipe
+from archetype.training.step_memory import StepMemoryCost
 
 CGROUPS = Path("/sys/fs/cgroup")
 IN_VERSION_1 = {"memory.max": "memory.limit_in_bytes", "memory.current": "memory.usage_in_bytes"}
@@ -32,21 +30,17 @@ def check_memory(recipe: Recipe, spec: ModelSpec, objective: Objective, device: 
     free = free_memory(device)
     batch, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
     rows = min(batch, recipe.micro_batch_size or batch)
-    report, frozen = cost_report(spec, rows, length, recipe.dtype), FLOAT32 * num_frozen(recipe, spec)
+    cost, num_tokens = StepMemoryCost(recipe, spec), length or spec.context_length
 
     def peak(rows: int, accumulates: bool) -> int:
-        held = report.memory_cost.memory(rows, report.length)
-        # the gradients of the rows before are held beside the activations of the next
-        if accumulates:
-            return held["training_state"] + held["activations"] - 3 * frozen
-        return held["training_peak"] - 2 * frozen  # of what is held where backward begins, moments
+        return cost.step(rows, num_tokens, accumulates).peak
 
     needed = peak(rows, rows < batch)
     if free is None or needed <= free:
         return
     most = largest(lambda count: peak(count, False) <= free, rows)
     most_at_once = largest(lambda count: peak(count, True) <= free, rows)
-    tokens = f" of {report.length:,} tokens" if length else ""
+    tokens = f" of {num_tokens:,} tokens" if length else ""
     field = "batch_size" if rows == batch else "micro_batch_size"
     cause = f"a step on {rows:,} rows{tokens} takes {size(needed)}, and {size(free)} are free"
     if not (most if rows == batch else most_at_once):

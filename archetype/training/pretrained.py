@@ -6,10 +6,9 @@ from pathlib import Path
 
 import torch
 
-from archetype.models import Model, build_on_meta
-from archetype.nn.adapter import adapter_parameters, install
+from archetype.models import Model
+from archetype.nn.adapter import adapter_parameters
 from archetype.nn.parameter_names import names_matching, train_only
-from archetype.spec import ModelSpec
 from archetype.tokenizers import Tokenizer
 from archetype.training.recipe import Recipe
 
@@ -77,14 +76,3 @@ def set_trainable(model: Model, recipe: Recipe) -> None:
     if recipe.trainable is not None or recipe.adapter is not None:
         named = names_matching(model, recipe.trainable or (), "trainable")
         train_only(model, named | adapter_parameters(model))
-
-
-def num_frozen(recipe: Recipe, spec: ModelSpec) -> int:
-    """How many numbers of the model do not learn, and need no gradient and no moments."""
-    if recipe.trainable is None and recipe.adapter is None:
-        return 0
-    model = build_on_meta(spec)
-    if recipe.adapter is not None:
-        install(model, recipe.adapter)
-    set_trainable(model, recipe)
-    return sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)

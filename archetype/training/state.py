@@ -16,6 +16,7 @@ from archetype.runs import checkpoints
 from archetype.runs.directory import Run, write_best
 from archetype.tokenizers import Tokenizer
 from archetype.training.background_save import BackgroundSave, Files
+from archetype.training.block_execution import compile_blocks, recompute_blocks
 from archetype.training.evaluate import Evaluation
 from archetype.training.master_weights import MasterWeights, float32_weights
 from archetype.training.metrics import Saved
@@ -67,6 +68,9 @@ class TrainState:
     def build(cls, run: Run, recipe: Recipe, tokenizer: Tokenizer | None, objective: Objective, model: Model) -> Self:
         """The state before the first step, with a new optimizer of the parameters that learn."""
         set_trainable(model, recipe)
+        if recipe.compile:
+            compile_blocks(model)
+        recompute_blocks(model, recipe.recompute)
         optimizer = recipe.optimizer.build(model.train())
         if recipe.weights_dtype == "bfloat16":
             optimizer = MasterWeights(model, optimizer)

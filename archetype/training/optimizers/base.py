@@ -1,6 +1,7 @@
 """What all optimizers have: the peak of the learning rate, and groups of parameters."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 from archetype.spec.base import NotNegative, Positive
 from archetype.spec.part import Part
-from archetype.training.optimizers.groups import ParameterGroup, group_parameters, torch_groups
+from archetype.training.optimizers.groups import Grouped, ParameterGroup, group_parameters, torch_groups
 
 
 class Optimizer(Part):
@@ -36,11 +37,10 @@ class Optimizer(Part):
         """
         return torch_groups(group_parameters(model, self.groups, self.weight_decay))
 
-    def state_bytes(self, num_parameters: int, num_rows_and_columns: int) -> int:
-        """Bytes of the state, beside a few numbers for each tensor.
+    def state_bytes(self, grouped: Sequence[Grouped]) -> int:
+        """Bytes of the state of parameters, beside a number or two for each: here two moments in float32."""
+        return sum(8 * each.parameter.numel() for each in grouped)
 
-        Args:
-            num_parameters: that are trained.
-            num_rows_and_columns: of all their matrices together, and the lengths of vectors.
-        """
-        return 8 * num_parameters
+    def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
+        """Bytes that a step takes beside the state, for one parameter after the other."""
+        return 0

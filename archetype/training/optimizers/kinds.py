@@ -1,5 +1,7 @@
 """The optimizers that a recipe can name."""
 
+import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -43,9 +45,12 @@ class AdamW(Optimizer):
         optimizer: torch.optim.Optimizer = AdamW8bit(groups, lr=self.learning_rate, **options)
         return optimizer
 
-    def state_bytes(self, num_parameters: int, num_rows_and_columns: int) -> int:
-        """Two moments."""
-        return 2 * num_parameters * self.state_bits // 8
+    def state_bytes(self, grouped: Sequence[Grouped]) -> int:
+        """Two moments; small and odd parameters keep theirs in float32."""
+        sizes = [each.parameter.numel() for each in grouped]
+        if self.state_bits == 32:
+            return 8 * sum(sizes)
+        return sum(2 * (size + size // 64) if size >= 4096 and size % 256 == 0 else 8 * size for size in sizes)
 
 
 @part
@@ -76,7 +81,7 @@ class Muon(Optimizer):
         """Both optimizers as one."""
         parts: dict[bool, list[Grouped]] = {True: [], False: []}
         for grouped in group_parameters(model, self.groups, self.weight_decay):
-            parts[grouped.role == "hidden" and grouped.parameter.dim() == 2].append(grouped)
+            parts[_is_matrix(grouped)].append(grouped)
         optimizers: list[torch.optim.Optimizer] = []
         if parts[True]:
             muon = torch.optim.Muon(
@@ -89,9 +94,13 @@ class Muon(Optimizer):
             optimizers.append(torch.optim.AdamW(groups, lr=self.learning_rate, **options, fused=True))
         return Several(optimizers)
 
-    def state_bytes(self, num_parameters: int, num_rows_and_columns: int) -> int:
-        """One momentum; of what AdamW learns two, which a plan counts as hidden too."""
-        return 4 * num_parameters
+    def state_bytes(self, grouped: Sequence[Grouped]) -> int:
+        """One momentum of a matrix, two moments of the rest."""
+        return sum((4 if _is_matrix(each) else 8) * each.parameter.numel() for each in grouped)
+
+    def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
+        """The momentum that looks ahead in float32, and three copies in bfloat16."""
+        return max((10 * each.parameter.numel() for each in grouped if _is_matrix(each)), default=0)
 
 
 @part
@@ -114,9 +123,17 @@ class Adafactor(Optimizer):
             self.parameter_groups(model), lr=self.learning_rate, beta2_decay=self.beta2_decay, d=self.clip_threshold
         )
 
-    def state_bytes(self, num_parameters: int, num_rows_and_columns: int) -> int:
-        """A number for each row and each column."""
-        return 4 * num_rows_and_columns
+    def state_bytes(self, grouped: Sequence[Grouped]) -> int:
+        """A number for each row and each column; for each number of a vector."""
+        shapes = [each.parameter.shape for each in grouped]
+        return sum(
+            4 * math.prod(shape[:-2]) * (shape[-1] + shape[-2]) if len(shape) > 1 else 4 * math.prod(shape)
+            for shape in shapes
+        )
+
+    def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
+        """The update, and the mean square that it is divided by."""
+        return max((8 * each.parameter.numel() for each in grouped), default=0)
 
 
 @part
@@ -138,9 +155,13 @@ class Lion(Optimizer):
         """The optimizer below."""
         return LionOptimizer(self.parameter_groups(model), {"lr": self.learning_rate, "betas": self.betas})
 
-    def state_bytes(self, num_parameters: int, num_rows_and_columns: int) -> int:
+    def state_bytes(self, grouped: Sequence[Grouped]) -> int:
         """One momentum."""
-        return 4 * num_parameters
+        return sum(4 * each.parameter.numel() for each in grouped)
+
+    def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
+        """The update."""
+        return max((4 * each.parameter.numel() for each in grouped), default=0)
 
 
 @part
@@ -164,9 +185,18 @@ class SGD(Optimizer):
         groups = self.parameter_groups(model)
         return torch.optim.SGD(groups, lr=self.learning_rate, momentum=self.momentum, nesterov=nesterov)
 
-    def state_bytes(self, num_parameters: int, num_rows_and_columns: int) -> int:
+    def state_bytes(self, grouped: Sequence[Grouped]) -> int:
         """One momentum, or nothing."""
-        return 4 * num_parameters if self.momentum else 0
+        return sum(4 * each.parameter.numel() for each in grouped) if self.momentum else 0
+
+    def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
+        """The gradient with its weight decay."""
+        return max((4 * each.parameter.numel() for each in grouped), default=0)
+
+
+def _is_matrix(grouped: Grouped) -> bool:
+    """Whether Muon takes a parameter."""
+    return grouped.role == "hidden" and grouped.parameter.dim() == 2
 
 
 class Several(torch.optim.Optimizer):

@@ -1,20 +1,15 @@
 """Activations: what is counted is what autograd saves."""
 
-import weakref
-from collections.abc import Iterable
-from typing import Any
-
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 from archetype import families, spec
 from archetype.cost.memory import MemoryCost, SavedActivations
 from archetype.cost.work import ComputeType
 from archetype.models import build
 from archetype.training.objectives.base import cross_entropy_loss
+from tests.helpers.live_bytes import LiveBytes
 from tests.helpers.specs import DECODERS
 
 BATCH, LENGTH = 3, 20
@@ -101,28 +96,6 @@ def test_recomputed_blocks_save_their_inputs_and_one_block_at_a_time() -> None:
     assert saved.loss_gradient == 2 * saved.logits + 50_257 * 768 * 4
     recomputed = saved.embedding_and_head + saved.block_inputs + max(saved.largest_block, saved.loss_gradient)
     assert saved.peak_recomputed == recomputed < saved.peak
-
-
-class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all storages that operations return, for as long as they live, and the most at once."""
-
-    def __init__(self, before: Iterable[torch.Tensor]) -> None:
-        super().__init__()
-        self.live = self.peak = 0
-        self.known = {tensor.untyped_storage()._cdata for tensor in before}
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = operation(*args, **(kwargs or {}))
-        for value in tree_iter(output):
-            if isinstance(value, torch.Tensor) and (storage := value.untyped_storage())._cdata not in self.known:
-                self._add(storage._cdata, storage.nbytes(), 1)
-                weakref.finalize(storage, self._add, storage._cdata, storage.nbytes(), -1)
-        return output
-
-    def _add(self, storage: int, size: int, sign: int) -> None:
-        (self.known.add if sign > 0 else self.known.discard)(storage)
-        self.live += sign * size
-        self.peak = max(self.peak, self.live)
 
 
 def measured_peak(model: spec.Decoder, batch: int, length: int, compute_dtype: ComputeType) -> int:

@@ -1,0 +1,129 @@
+"""The memory of one training step, by its recipe: optimizer, types, recomputed blocks, chunks of the loss."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from archetype.cost.head import LanguageModelHeadCost
+from archetype.cost.memory import MemoryCost
+from archetype.models import build_on_meta
+from archetype.nn.adapter import install
+from archetype.spec import ModelSpec
+from archetype.training.block_execution import blocks_of, number_recomputed
+from archetype.training.chunked_loss import LARGE, chunk_rows
+from archetype.training.optimizers.groups import Grouped, group_parameters
+from archetype.training.pretrained import set_trainable
+from archetype.training.recipe import Recipe
+
+FLOAT32, BFLOAT16 = 4, 2
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes of one step.
+
+    Attributes:
+        weights: of the model, with the masters and the moving average where there are any.
+        optimizer: its state.
+        gradients: of all trained parameters, in float32.
+        activations: that the backward pass needs, without the logits.
+        logits: what the loss and its gradient hold where the backward pass begins.
+        peak: the most that is held at once.
+    """
+
+    weights: int
+    optimizer: int
+    gradients: int
+    activations: int
+    logits: int
+    peak: int
+
+
+class StepMemoryCost:
+    """The memory of a step for any number of rows and tokens.
+
+    Args:
+        recipe: how the model is trained.
+        spec: the model.
+    """
+
+    def __init__(self, recipe: Recipe, spec: ModelSpec) -> None:
+        self.recipe, self.spec = recipe, spec
+        self.is_bfloat16 = recipe.weights_dtype == "bfloat16"
+        self.cost = MemoryCost(spec, "bfloat16" if self.is_bfloat16 else recipe.dtype)
+        model = build_on_meta(spec)
+        self.num_blocks = len(blocks_of(model))
+        if recipe.adapter is not None:
+            install(model, recipe.adapter)
+        set_trainable(model, recipe)
+        self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.grouped: list[Grouped] = group_parameters(model, recipe.optimizer.groups, recipe.optimizer.weight_decay)
+
+    @cached_property
+    def num_trained(self) -> int:
+        """Parameters that are trained."""
+        return sum(each.parameter.numel() for each in self.grouped)
+
+    def step(self, rows: int, length: int, accumulates: bool = False) -> StepMemory:
+        """A step on so many rows of so many tokens.
+
+        Args:
+            rows: that are computed at once.
+            length: tokens of each.
+            accumulates: whether the gradients of rows before are held beside the activations of the next.
+        """
+        recipe, gradients = self.recipe, FLOAT32 * self.num_trained
+        weights = self.num_parameters * (FLOAT32 + (BFLOAT16 if self.is_bfloat16 else 0))
+        weights += gradients if recipe.ema_decay is not None else 0
+        optimizer = recipe.optimizer.state_bytes(self.grouped)
+        saved = self.cost.saved_activations(rows, length)
+        held, logits = self._loss(saved.logits)
+        outside = saved.embedding_and_head - saved.logits - held - (self.cost.cast_weights if self.is_bfloat16 else 0)
+        if self._share_of_blocks_with_gradients == 0:  # the head alone learns, of what it reads
+            outside = rows * length * FLOAT32 * getattr(self.spec, "d_model", 0)
+        num_recomputed = number_recomputed(recipe.recompute, self.num_blocks)
+        trained = self._share_of_blocks_with_gradients
+        of_recomputed = num_recomputed / max(1, self.num_blocks)
+        blocks = trained * ((1 - of_recomputed) * saved.blocks + of_recomputed * saved.block_inputs)
+        activations, again = int(outside + blocks), saved.largest_block if num_recomputed else 0
+        tied = FLOAT32 * self._table if self.cost.cost.head.tied else 0  # the embedding's gradient beside the head's
+        peak = weights + optimizer + max(
+            (gradients if accumulates else 0) + activations + max(logits, again),
+            gradients + tied + again,
+            gradients + recipe.optimizer.workspace_bytes(self.grouped),
+        )  # fmt: skip
+        return StepMemory(weights, optimizer, gradients, activations, logits, peak)
+
+    @property
+    def _table(self) -> int:
+        """Numbers of the matrix that the logits are products with."""
+        head = self.cost.cost.head
+        return head.vocabulary.value * head.features.value if isinstance(head, LanguageModelHeadCost) else 0
+
+    def _loss(self, logits: int) -> tuple[int, int]:
+        """What a capped head is counted to save of logits that are never there, and what the loss holds at its peak.
+
+        Args:
+            logits: bytes of all of them in float32.
+        """
+        head = self.cost.cost.head
+        is_float32 = self.cost.compute_dtype == "float32"
+        if logits <= LARGE or not isinstance(head, LanguageModelHeadCost):
+            gradient = FLOAT32 * self._table if is_float32 else 0
+            return 0, 3 * logits + gradient
+        num_tokens = logits // FLOAT32 // head.vocabulary.value
+        chunk = min(num_tokens, chunk_rows(head.vocabulary.value)) * head.vocabulary.value
+        copies = FLOAT32 * (3 if head.has_softcap else 1) + (0 if is_float32 else BFLOAT16)
+        gradients = FLOAT32 * (self._table + num_tokens * head.features.value)
+        return logits // FLOAT32 * self.cost.itemsize if head.has_softcap else 0, gradients + chunk * copies
+
+    @property
+    def _share_of_blocks_with_gradients(self) -> float:
+        """Blocks below the first parameter that is trained save nothing."""
+        places = [re.search(r"^blocks\.(\d+)\.", each.name) for each in self.grouped]
+        if not all(places):
+            after = all(place or each.role == "head" for place, each in zip(places, self.grouped, strict=True))
+            if not after:
+                return 1.0
+        first = min((int(place[1]) for place in places if place), default=self.num_blocks)
+        return (self.num_blocks - first) / max(1, self.num_blocks)
