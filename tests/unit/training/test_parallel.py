@@ -168,31 +168,37 @@ def torchrun(*arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "archetype"]
     return subprocess.Popen(
         [*command, "train", "--device=cpu", *arguments], env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True,
-        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 
+def processes_of(torchrun: subprocess.Popen[str]) -> list[int]:
+    """The processes of torchrun: itself and those that it has started, which have sessions of their own."""
+    children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
+    return [torchrun.pid, *map(int, children)]
+
+
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the children of a process are read from /proc")
 def test_the_verb_in_two_processes_is_killed_stopped_and_resumed(recipe: Recipe, tmp_path: Path) -> None:
     file, run, one = tmp_path / "recipe.yaml", tmp_path / "run", tmp_path / "one"
-    whole = plain(recipe, 120, checkpoint_every=1, evaluate_every=40)
+    whole = plain(recipe, 240, checkpoint_every=1, evaluate_every=80)
     train_one((str(one), whole, {}), ALONE)
     file.write_text(mapping_to_yaml(whole.replace(parallel=Parallel(shard=2)).dump()))
-    process = torchrun("--recipe", str(file), "--to", str(run))
+    process, step = torchrun("--recipe", str(file), "--to", str(run)), 0
     for number in range(4):
-        while not (checkpoints.newest_step(Run(run).checkpoints) or 0) > 20 * number and process.poll() is None:
-            time.sleep(0.05)
-        time.sleep(random.Random(number).random())
-        if number < 3:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            time.sleep(0.5)
-            assert checkpoints.latest(Run(run).checkpoints) is not None  # whole
-        else:
-            os.killpg(process.pid, signal.SIGTERM)
-            _, error = process.communicate()
-            assert "go on with: archetype train --resume" in error
-        process = torchrun("--resume", str(run))
+        while (checkpoints.newest_step(Run(run).checkpoints) or 0) < step + 15:
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.02)
+        time.sleep(random.Random(number).random() / 5)
+        for pid in processes_of(process) if number < 3 else ():
+            os.kill(pid, signal.SIGKILL)
+        process.terminate()
+        _, error = process.communicate()
+        assert number < 3 or "go on with: archetype train --resume" in error
+        checkpoint = checkpoints.latest(Run(run).checkpoints, pytest.fail)  # whole, however it ended
+        assert checkpoint is not None
+        step, process = checkpoint.step, torchrun("--resume", str(run))
     output, error = process.communicate()
     assert process.returncode == 0, error
     assert "Traceback" not in error and output.strip() == ""
