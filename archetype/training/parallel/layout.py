@@ -119,6 +119,8 @@ class Parallel(Spec):
         if are_cut and (not isinstance(optimizer, ELEMENTWISE) or getattr(optimizer, "state_bits", 32) != 32):
             cause = "needs whole matrices, and these are cut"
             raise SpecError("optimizer", cause, "use adamw, lion or sgd in 32 bits, or data_parallel alone")
+        if recipe.compile and max(self.tensor, self.expert) > 1:
+            raise SpecError("compile", "blocks whose matrices or experts are shared are not compiled", "leave it out")
         if recipe.adapter is not None and self.tensor > 1:
             raise SpecError("parallel.tensor", "adapters are not cut", "use data_parallel or shard")
 
