@@ -134,7 +134,7 @@ class PackedDocuments(RunningText):
             left = SAMPLE // len(pieces)
             for text in sources.documents(piece):
                 if not is_held_out(text, self.validation_fraction):
-                    sample.append(text)
+                    sample.append(text[:left])
                     left -= len(text)
                 if left <= 0:
                     break

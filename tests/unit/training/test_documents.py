@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from archetype.data import sources
+from archetype.data.shards import is_held_out
 from archetype.errors import CheckpointError, SpecError
 from archetype.spec import parse
-from archetype.training import defaults
+from archetype.training import datasets, defaults
 from archetype.training.datasets import DocumentData, ImageData, MixtureData
 from archetype.training.objectives.base import IGNORED
 from archetype.training.objectives.next_token import PackedNextTokenObjective
@@ -128,6 +129,17 @@ def test_the_alphabet_of_characters_is_that_of_all_documents(file: Path) -> None
     assert tokenizer is not None and tokenizer.vocab_size == len(set("".join(WORDS))) + 1
     mixture = MixtureData(parts=({"text": (str(file),), "field": "body"},), tokenizer="characters")  # type: ignore[arg-type]
     assert build_tokenizer(mixture, {}).vocab_size == tokenizer.vocab_size  # type: ignore[union-attr]
+
+
+def test_a_tokenizer_is_trained_on_a_sample_of_all_pieces_that_stays_small(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = DocumentData(text=(str(file),), field="body", validation_fraction=0.2)
+    texts = [json.loads(line)["body"] for line in file.read_text().splitlines()]
+    assert data.training_texts({}) == [text for text in texts if not is_held_out(text, 0.2)]
+    monkeypatch.setattr(datasets, "SAMPLE", 300)
+    sample = data.training_texts({})
+    assert 200 < sum(map(len, sample)) <= 300 and sample[-1] in "".join(texts[-30:])
 
 
 def test_images_of_a_folder_by_class(tmp_path: Path) -> None:
