@@ -31,7 +31,7 @@ def main() -> None:
     chosen.folder.mkdir(parents=True, exist_ok=True)
     file = chosen.folder / "text.txt"
     write_text(file, round(chosen.gigabytes * 1e9))
-    print(heading())
+    print(heading(f"python -m benchmarks.data --gigabytes {chosen.gigabytes:g}"))
     print(f"{chosen.spec}, {file.stat().st_size / 1e9:.2f} GB of text, {chosen.steps} steps of 16 rows")
     print("| run | seconds | most resident, all processes (MB) | share of a step's time that waits for data |")
     print("|---|--:|--:|--:|")
