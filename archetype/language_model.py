@@ -268,17 +268,18 @@ class LanguageModel:
         return generate.embed(model, self._tokenizer(), texts, pooling, normalized)
 
     def classify(self, inputs: Tensor | list[str]) -> Tensor:
-        """The probability of each class, for images or texts, with an encoder.
+        """The probability of each class, for images or texts; with a head for one class, the value that it estimates.
 
         Args:
             inputs: images, (B, channels, height, width), or texts.
 
         Returns:
-            Probabilities, (B, classes).
+            Probabilities, (B, classes), or values, (B, 1).
         """
         if isinstance(inputs, Tensor):
             return generate.classify_pictures(self._model(VisionEncoder), inputs)
-        return generate.classify_texts(self._model(Encoder), self._tokenizer(), inputs)
+        model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
+        return generate.classify_texts(model, self._tokenizer(), inputs)
 
     def engine(self, num_prompts: int = 1, draft: "LanguageModel | None" = None, lookup: bool = False) -> Engine:
         """An engine for some prompts and no more.
@@ -300,7 +301,7 @@ class LanguageModel:
         return self.sampling.replace(**sampling)
 
     def _causal_model(self) -> CausalModel:
-        if isinstance(self.model, CausalModel):
+        if isinstance(self.model, CausalModel) and getattr(self.model, "classifier", None) is None:
             return self.model
         raise self._wrong_kind()
 
@@ -311,6 +312,10 @@ class LanguageModel:
 
     def _wrong_kind(self) -> SpecError:
         cause = f"a model of kind {self.spec.kind} cannot do this"
+        if isinstance(self.model, Decoder) and self.model.classifier is not None:
+            return SpecError(
+                "model", "a decoder with a head for classes cannot do this", "it can embed or classify texts"
+            )
         return SpecError("model", cause, f"it can {VERBS[type(self.model)]}")
 
     def _tokenizer(self) -> Tokenizer:

@@ -29,7 +29,7 @@ from archetype.io.huge_pages import move_to_huge_pages
 from archetype.io.tensors import SHARD_BYTES, Tensors
 from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
-from archetype.models import CausalModel, EncoderDecoder, Model, build
+from archetype.models import CausalModel, Decoder, EncoderDecoder, Model, build
 from archetype.nn.device import resolve_device
 from archetype.nn.parameter_names import names_matching
 from archetype.nn.quantized import bits_of, is_quantized
@@ -130,10 +130,10 @@ def open_pretrained(folder: Path, fields: dict[str, Any]) -> Pretrained:
     if lm.tokenizer is not None:
         fields["data.tokenizer"] = str(folder)
 
-    def save(to: Path, model: Model, tokenizer: Tokenizer | None) -> None:
-        replace(lm, spec=model.spec, model=model, tokenizer=tokenizer).save(to)
+    def save(to: Path, model: Model, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> None:
+        replace(lm, spec=model.spec, model=model, tokenizer=tokenizer, labels=labels).save(to)
 
-    return Pretrained(str(folder), lm.model, lm.tokenizer, save)
+    return Pretrained(str(folder), lm.model, lm.tokenizer, lm.labels, lm.template, save)
 
 
 def export(
@@ -307,7 +307,12 @@ def _special_ids(lm: LanguageModel) -> dict[str, Any]:
         ids |= {"bos_token_id": lm.tokenizer.bos, "eos_token_id": eos[0] if len(eos) == 1 else list(eos) or None}
         if eos and isinstance(lm.model, EncoderDecoder):
             ids |= {"pad_token_id": eos[0], "decoder_start_token_id": eos[0]}
-    return ids | {name: value for name, value in lm.special.items() if value is not None}
+    ids |= {name: value for name, value in lm.special.items() if value is not None}
+    if isinstance(lm.model, Decoder) and lm.model.classifier is not None and ids["pad_token_id"] is None:
+        ids["pad_token_id"] = (
+            lm.tokenizer.eos[0] if lm.tokenizer and lm.tokenizer.eos else 0
+        )  # by which it finds the last
+    return ids
 
 
 def _label_names(lm: LanguageModel) -> dict[str, dict[str, str | int]]:

@@ -76,11 +76,14 @@ def classify(
     batch = torch.from_numpy(read_pictures(Path(inputs[0]))) if is_images else inputs
     lm = load(model, dtype, device)
     probabilities = lm.classify(batch)
-    best = probabilities.max(-1)
+    best, is_value = probabilities.max(-1), probabilities.shape[1] == 1
     names = [lm.labels[label] if lm.labels else label for label in best.indices.tolist()]
     if as_json:
+        if is_value:
+            print_json({"images" if is_images else "texts": [{"value": value} for value in best.values.tolist()]})
+            return
         rows = [{"class": name, "probabilities": row} for name, row in zip(names, probabilities.tolist(), strict=True)]
         print_json({"images" if is_images else "texts": rows})
         return
     for name, probability in zip(names, best.values.tolist(), strict=True):
-        print(f"{name} {probability:.1%}")
+        print(f"{probability:g}" if is_value else f"{name} {probability:.1%}")

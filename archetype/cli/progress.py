@@ -155,7 +155,10 @@ class ProgressLine:
             self._step(event)
         elif isinstance(event, Evaluated):
             step, evaluation = event.step, event.evaluation
-            measured = f"loss {evaluation.loss:.4f} nats/{self.unit}, {evaluation.accuracy:.1%} right"
+            if evaluation.accuracy is None:
+                measured = f"mean squared error {evaluation.loss:.4f}"
+            else:
+                measured = f"loss {evaluation.loss:.4f} nats/{self.unit}, {evaluation.accuracy:.1%} right"
             bits = f", {evaluation.bits_per_byte:.4f} bits/byte" if evaluation.bits_per_byte is not None else ""
             place = "all held out" if event.on_all else "held out"
             self.console.print(f"step {step:>5}  {place}: {measured}{bits}")

@@ -13,7 +13,8 @@ CHOSEN = "[default: chosen to fit the text]"
 SECTIONS = {  # of the options, in the help
     "Run": ("recipe", "to", "resume", "allow_changes", "assignments"),
     "Model and data": (
-        "spec", "start_from", "trainable", "adapter", "text", "source", "target", "images", "tokenizer", "vocab_size",
+        "spec", "start_from", "trainable", "adapter", "new_tokens", "text", "source", "target", "images",
+        "labelled", "chat", "preferences", "tokenizer", "vocab_size",
     ),
     "Optimization": (
         "steps", "tokens", "flops", "minutes", "patience", "batch_size", "micro_batch_size", "sequence_length",
@@ -44,6 +45,10 @@ def train(
         Literal["lora", "dora"] | None,
         typer.Option(help="Low-rank changes learn, and the model stays; --set adapter.rank=16 and others."),
     ] = None,
+    new_tokens: Annotated[
+        str | None,
+        typer.Option("--add-tokens", metavar="A,B|FILE", help="Further tokens, by commas or a line each of a file."),
+    ] = None,
     text: Annotated[
         list[str] | None,
         typer.Option(help="A text file, .jsonl, .parquet, folder, pattern or hf:DATASET; may be repeated."),
@@ -52,6 +57,13 @@ def train(
     target: Annotated[list[str] | None, typer.Option(help="A file of target lines; may be repeated.")] = None,
     images: Annotated[
         str | None, typer.Option(help="A .npz file of images and labels, or a folder of them by class.")
+    ] = None,
+    labelled: Annotated[
+        list[str] | None, typer.Option(help="JSON lines or CSV of text and label; may be repeated.")
+    ] = None,
+    chat: Annotated[list[str] | None, typer.Option(help="JSON lines of messages; may be repeated.")] = None,
+    preferences: Annotated[
+        list[str] | None, typer.Option(help="JSON lines of prompt, chosen and rejected; may be repeated.")
     ] = None,
     to: OptionalOutput = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run; with --steps, to so many in all.")] = None,
@@ -109,17 +121,23 @@ def train(
     from archetype.training.state import TrainState
 
     files = (*(text or ()), *(texts or ()))
+    kinds = {
+        "pairs": source or target, "images": images, "labelled_text": labelled, "chat": chat,
+        "preferences": preferences,
+    }  # fmt: skip
     fields: dict[str, Any] = {
         "spec": spec,
-        "data.kind": "pairs" if source or target else "images" if images else None,
+        "data.kind": next((kind for kind, value in kinds.items() if value), None),
         "data.text": files or None,
         "data.source": tuple(source) if source else None,
         "data.target": tuple(target) if target else None,
         "data.file": images,
+        "data.examples": tuple(labelled or chat or preferences or ()) or None,
         "data.tokenizer": tokenizer,
         "data.vocab_size": vocab_size,
         "trainable": tuple(trainable) if trainable else None,
         "adapter.kind": adapter,
+        "add_tokens": _names(new_tokens) if new_tokens else None,
         "batch_size": batch_size,
         "micro_batch_size": micro_batch_size,
         "sequence_length": sequence_length,
@@ -168,3 +186,10 @@ def train(
         measured = read(state.run.metrics_file)
         print_json({"run": str(state.run.folder), "step": state.step, "last": measured[-1] if measured else None})
     raise_if_interrupted(state, interrupted)
+
+
+def _names(value: str) -> tuple[str, ...]:
+    """Names by commas, or the lines of a file."""
+    from archetype.io.text import read_text
+
+    return tuple(filter(None, read_text(Path(value)).splitlines() if Path(value).is_file() else value.split(",")))

@@ -110,11 +110,11 @@ class ClassificationHeadCost(HeadCost):
     """Logits of classes for each row, after a pooler where there is one."""
 
     def __init__(self, head: spec.ClassificationHead, pooler: bool, d: Formula) -> None:
-        self.classes, self.pooler, self.d = symbol("Y", head.num_classes), pooler, d
+        self.classes, self.bias, self.pooler, self.d = symbol("Y", head.num_classes), head.bias, pooler, d
 
     def parameters(self) -> Counts:
         """Of the logits; the pooler belongs to the model, which has it with any head."""
-        return {"classifier": linear(self.d, self.classes, bias=True)}
+        return {"classifier": linear(self.d, self.classes, bias=self.bias)}
 
     def flops(self, work: Work) -> Counts:
         """Logits of rows."""
@@ -133,3 +133,10 @@ def encoder_head_cost(model: spec.Encoder | spec.VisionEncoder, d: Formula) -> H
     if isinstance(model, spec.Encoder) and isinstance(model.head, spec.MaskedLanguageModelHead):
         return LanguageModelHeadCost(model.head, model.vocab_size, d)
     return HeadCost()
+
+
+def decoder_head_cost(model: spec.Decoder | spec.EncoderDecoder, d: Formula) -> HeadCost:
+    """The cost of what a decoder ends in."""
+    if isinstance(model.head, spec.ClassificationHead):
+        return ClassificationHeadCost(model.head, False, d)
+    return LanguageModelHeadCost(model.head, model.vocab_size, d)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from archetype import spec
 from archetype.cost.formula import Counts, multiple, prefixed, symbol
-from archetype.cost.head import EmbeddingCost, HeadCost, LanguageModelHeadCost, encoder_head_cost
+from archetype.cost.head import EmbeddingCost, HeadCost, LanguageModelHeadCost, decoder_head_cost, encoder_head_cost
 from archetype.cost.registry import linear
 from archetype.cost.stack import StackCost
 from archetype.cost.work import FLOAT32, INT64, TrainingWork, Work
@@ -74,7 +74,7 @@ class DecoderCost(EmbeddedModelCost):
 
     def __init__(self, model: spec.Decoder | spec.EncoderDecoder) -> None:
         super().__init__(model)
-        self.head = LanguageModelHeadCost(model.head, model.vocab_size, self.d)
+        self.head = decoder_head_cost(model, self.d)
 
     def state(self, length: int) -> tuple[int, int]:
         """Of the stack."""

@@ -118,22 +118,41 @@ class PairBatches:
 
     def __init__(self, pairs: Pairs, batch_size: int, seed: int) -> None:
         self.pairs = pairs
-        self.batch_size = min(batch_size, len(pairs))
-        self.seed = seed
-        self.per_epoch = len(pairs) // self.batch_size
-        self.lengths = np.array([len(t) * 1000 + len(s) for s, t in zip(pairs.sources, pairs.targets, strict=True)])
-        self._epoch: tuple[int, npt.NDArray[np.int64]] | None = None
+        lengths = np.array([len(t) * 1000 + len(s) for s, t in zip(pairs.sources, pairs.targets, strict=True)])
+        self.order = OrderByLength(lengths, batch_size, seed)
+        self.batch_size = self.order.batch_size
 
     def batch(self, step: int) -> tuple[Rows, Rows]:
         """The sources and targets of a step."""
+        return self.pairs.rows(self.order.batch(step))
+
+
+class OrderByLength:
+    """Which examples make each batch: such of similar length, each once an epoch, shuffled anew for every epoch.
+
+    Args:
+        lengths: of the examples, (n,).
+        batch_size: examples of a batch.
+        seed: of the order.
+    """
+
+    def __init__(self, lengths: npt.NDArray[np.int64], batch_size: int, seed: int) -> None:
+        self.lengths, self.seed = lengths, seed
+        self.batch_size = min(batch_size, len(lengths))
+        self.per_epoch = len(lengths) // self.batch_size
+        self._epoch: tuple[int, npt.NDArray[np.int64]] | None = None
+
+    def batch(self, step: int) -> npt.NDArray[np.int64]:
+        """The places of the examples of a step."""
         epoch, index = divmod(step, self.per_epoch)
-        return self.pairs.rows(self._order(epoch)[index])
+        batch: npt.NDArray[np.int64] = self._order(epoch)[index]
+        return batch
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """The pairs of each batch of an epoch, (batches, batch_size)."""
+        """The examples of each batch of an epoch, (batches, batch_size)."""
         if self._epoch is None or self._epoch[0] != epoch:
             generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
-            shuffled = generator.permutation(len(self.pairs))[: self.per_epoch * self.batch_size]
+            shuffled = generator.permutation(len(self.lengths))[: self.per_epoch * self.batch_size]
             pools = [shuffled[i : i + POOL * self.batch_size] for i in range(0, len(shuffled), POOL * self.batch_size)]
             batches = np.concatenate([pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools])
             self._epoch = (epoch, generator.permutation(batches.reshape(-1, self.batch_size)))

@@ -1,5 +1,6 @@
 """How weights are published: a configuration read and written, and weight rules. Data, no torch."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -7,14 +8,28 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from archetype.errors import CheckpointError, shorten
+from archetype.families.classes import read_classes, write_classes
 from archetype.families.config import Config
-from archetype.families.rules import Rule
-from archetype.spec import Encoder, EncoderDecoder, ModelSpec, NoHead, VisionEncoder, differences, parse
+from archetype.families.rules import Rule, rule
+from archetype.spec import (
+    ClassificationHead,
+    Decoder,
+    Encoder,
+    EncoderDecoder,
+    LanguageModelHead,
+    ModelSpec,
+    NoHead,
+    VisionEncoder,
+    differences,
+    parse,
+)
 from archetype.spec.base import explain
 
 # Fields that change no output of a finished model; a format that has no word for them loses nothing.
 SHOWN = 60  # characters of a value, in an error
 TRAINING_ONLY = ("name", "initialization", "dropout")
+OF_CLASSES = "ForSequenceClassification"  # how transformers calls a decoder with a head for classes
+WITHOUT_CLASSES = ("mamba", "mamba2")  # formats whose decoders have no such head there
 
 
 class Keys(Protocol):
@@ -55,19 +70,29 @@ class Format:
     def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
         """The weight rules of a model; without a head, names lack the prefix."""
         rules = self.rules(model) if callable(self.rules) else self.rules
+        if isinstance(model, Decoder) and isinstance(model.head, ClassificationHead):
+            return (*rules, rule("score.weight", "classifier.weight"))
         if isinstance(model, Encoder | VisionEncoder) and isinstance(model.head, NoHead):
             return tuple(replace(rule, hf=rule.hf.removeprefix(self.prefix)) for rule in rules)
         return rules
 
     def architecture_of(self, model: ModelSpec) -> str:
         """The class that transformers loads a model with."""
-        return self.architecture(model) if callable(self.architecture) else self.architecture
+        if callable(self.architecture):
+            return self.architecture(model)
+        if isinstance(model, Decoder) and isinstance(model.head, ClassificationHead):
+            name = re.sub("ForCausalLM|LMHeadModel", OF_CLASSES, self.architecture)
+            return name.replace("Gemma3For", "Gemma3TextFor")
+        return self.architecture
 
     def spec_from(self, config: dict[str, Any], place: str = "config.json") -> ModelSpec:
         """The specification that a config.json describes."""
         reader = Config(config, place)
         try:
             model = self.keys.read(reader)
+            names = config.get("architectures")
+            if isinstance(model, Decoder) and isinstance(names, list) and str(names[:1]).endswith(f"{OF_CLASSES}']"):
+                model = model.replace(head=ClassificationHead(num_classes=read_classes(reader), bias=False))
         except ValidationError as error:  # sizes that do not fit each other
             raise explain(error, every=False).at(place) from None
         reader.finish()
@@ -95,8 +120,14 @@ class Format:
         """
         if misfits := self.keys.misfits(model):
             return {}, misfits
+        body, has_classes = model, isinstance(model, Decoder) and isinstance(model.head, ClassificationHead)
+        if has_classes and self.model_type in WITHOUT_CLASSES:
+            cause = f"the {self.model_type} format has no head for classes of decoders"
+            return {}, [CheckpointError("head", cause, "keep the run directory")]
+        if has_classes:  # what the keys of another head say is not read
+            body = model.replace(head=LanguageModelHead(tied=True))
         try:
-            config = self.keys.write(model)
+            config = self.keys.write(body) | (write_classes(model) if has_classes else {})
             if "model_type" not in config:  # else they are keys as they were read
                 config = {"architectures": [self.architecture_of(model)], "model_type": self.model_type} | config
             if isinstance(model, EncoderDecoder):

@@ -105,30 +105,34 @@ def embed(
 
 @torch.inference_mode()
 def classify_pictures(model: VisionEncoder, images: Float[Tensor, "B channels height width"]) -> Float[Tensor, "B Y"]:
-    """The probability of each class, for each picture.
+    """The probability of each class, for each picture; of one class, the value that it stands for.
 
     Raises:
         SpecError: the model has no classes, or takes pictures of another size.
     """
     _check_has_classes(model)
     logits = [model(part.to(model.device)).logits.float() for part in images.split(BATCH_SIZE)]
-    return torch.cat(logits).softmax(-1)
+    return _answers(torch.cat(logits))
 
 
 @torch.inference_mode()
-def classify_texts(model: Encoder, tokenizer: Tokenizer, texts: list[str]) -> Float[Tensor, "B Y"]:
-    """The probability of each class, for each text.
+def classify_texts(model: Encoder | Decoder, tokenizer: Tokenizer, texts: list[str]) -> Float[Tensor, "B Y"]:
+    """The probability of each class, for each text; of one class, the value that it stands for.
 
     Raises:
         SpecError: the model has no classes.
         DataError: a text is empty, or longer than the model's context.
     """
     _check_has_classes(model)
-    logits = _by_length(model, _encoded(tokenizer, texts), lambda tokens, lengths: model(tokens, lengths).logits)
-    return logits.float().softmax(-1)
+    rows = _encoded(tokenizer, texts)
+    return _answers(_by_length(model, rows, lambda tokens, lengths: model(tokens, num_tokens=lengths).logits).float())
 
 
-def _check_has_classes(model: Encoder | VisionEncoder) -> None:
+def _answers(logits: Float[Tensor, "B Y"]) -> Float[Tensor, "B Y"]:
+    return logits if logits.shape[1] == 1 else logits.softmax(-1)
+
+
+def _check_has_classes(model: Encoder | Decoder | VisionEncoder) -> None:
     if model.classifier is None:
         cause = f"a head of kind {model.spec.head.kind} names no class"
         raise SpecError("head", cause, "use a model with head classification")

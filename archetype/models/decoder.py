@@ -4,7 +4,7 @@ from archetype import spec as specs
 from archetype.errors import SpecError
 from archetype.models.causal import CausalModel
 from archetype.models.embedding import Embedding, check_positions_fit
-from archetype.models.heads import LanguageModelHead
+from archetype.models.heads import Classifier, LanguageModelHead
 from archetype.models.output import Output
 from archetype.models.stack import Stack
 from archetype.nn.cache import State
@@ -39,7 +39,12 @@ class Decoder(Stack, CausalModel):
         super().__init__(decoder.stacks[0])
         self.spec = decoder
         self.embedding = Embedding(decoder.embedding, decoder.vocab_size, decoder.context_length, decoder.d_model)
-        self.lm_head = LanguageModelHead(decoder.head, decoder.vocab_size, decoder.d_model)
+        self.lm_head: LanguageModelHead | None = None
+        self.classifier: Classifier | None = None
+        if isinstance(decoder.head, specs.ClassificationHead):
+            self.classifier = Classifier(decoder.head, decoder.d_model)
+        else:
+            self.lm_head = LanguageModelHead(decoder.head, decoder.vocab_size, decoder.d_model)
 
     def forward(
         self,
@@ -51,7 +56,8 @@ class Decoder(Stack, CausalModel):
     ) -> Output:
         """Logits of the token after each position, (B, T, V), and the state after these tokens; see `CausalModel`.
 
-        With `document_ids`, and without a state, no token sees one of another document: logits are as of each alone.
+        With a head for classes, their logits for each whole text, (B, Y). With `document_ids`, and without a state, no
+        token sees one of another document: logits are as of each alone.
         """
         check_positions_fit(self.spec, tokens.shape[1])
         if document_ids is not None:
@@ -62,5 +68,8 @@ class Decoder(Stack, CausalModel):
         for block, cache in self.layers(state):
             x = block(x, context, cache)
         x = self.final_norm(last_tokens(x, context)) if last_only else self.final_norm(x, context)
-        logits = self.lm_head(x, self.embedding.token.weight)  # (B, t, V)
+        if self.lm_head is not None:
+            logits = self.lm_head(x, self.embedding.token.weight)  # (B, t, V)
+        elif self.classifier is not None:
+            logits = self.classifier((x if last_only else last_tokens(x, context))[:, 0])  # (B, Y)
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x)

@@ -54,7 +54,7 @@ class Classifier(nn.Linear):
     """Logits of classes from a pooled vector."""
 
     def __init__(self, head: spec.ClassificationHead, d_model: int) -> None:
-        super().__init__(d_model, head.num_classes)
+        super().__init__(d_model, head.num_classes, bias=head.bias)
         self.dropout = head.dropout
 
     def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B Y"]:

@@ -53,6 +53,7 @@ class Run:
         provenance_file: recipe and data that the run began with, to tell whether they are still the same.
         best_folder: a run directory with the weights that had the lowest held-out loss.
         adapter_file: the adapter of the model, where it has one.
+        prepared_file: what the objective computed before the first step, such as a reference's log-probabilities.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -68,6 +69,7 @@ class Run:
         self.provenance_file = folder / "provenance.json"
         self.best_folder = folder / "best"
         self.adapter_file = folder / "adapter.yaml"
+        self.prepared_file = folder / "prepared.safetensors"
 
     @property
     def exists(self) -> bool:

@@ -1,16 +1,16 @@
 """What a model gives for the vectors at its end."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from archetype.spec.activation import Activation
 from archetype.spec.base import Flag, Named, Positive, Probability, Size, Spec
 from archetype.spec.norm import AnyNorm, NoNorm
 
 __all__ = [
-    "ClassificationHead", "EncoderHead", "HeadTransform", "LanguageModelHead", "MaskedLanguageModelHead", "NoHead",
-    "VisionHead",
+    "ClassificationHead", "DecoderHead", "EncoderHead", "HeadTransform", "LanguageModelHead", "MaskedLanguageModelHead",
+    "NoHead", "VisionHead",
 ]  # fmt: skip
 
 
@@ -65,17 +65,21 @@ class MaskedLanguageModelHead(Spec):
 
 
 class ClassificationHead(Spec):
-    """Logits of `num_classes` for a whole text or image, from its pooled vector.
+    """Logits of `num_classes` for a whole text or image, from its pooled vector; of one, a value that is estimated.
+
+    A decoder's pooled vector is that of a text's last token, which alone has seen all of it.
 
     Attributes:
         num_classes: classes, Y.
         dropout: of the pooled vector, while training.
+        bias: whether a bias is added to the logits.
     """
 
     renamed: ClassVar[dict[str, str]] = {"classes": "num_classes"}
     kind: Literal["classification"] = "classification"
     num_classes: Size
     dropout: Probability = 0.0
+    bias: Flag = True
 
 
 class NoHead(Spec):
@@ -84,5 +88,13 @@ class NoHead(Spec):
     kind: Literal["none"] = "none"
 
 
+def _default_kind(value: Any) -> Any:
+    """A decoder's head without a `kind` gives logits over the vocabulary."""
+    return {"kind": "language_model"} | value if isinstance(value, dict) else value
+
+
+DecoderHead = Annotated[
+    LanguageModelHead | ClassificationHead, Field(discriminator="kind"), BeforeValidator(_default_kind), Named()
+]
 EncoderHead = Annotated[MaskedLanguageModelHead | ClassificationHead | NoHead, Field(discriminator="kind"), Named()]
 VisionHead = Annotated[ClassificationHead | NoHead, Field(discriminator="kind"), Named()]

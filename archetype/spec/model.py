@@ -9,7 +9,7 @@ from archetype.spec.attention import Attention
 from archetype.spec.base import Flag, Length, Size, Spec, WideSize, invalid
 from archetype.spec.embedding import Embedding, PairEmbedding
 from archetype.spec.feedforward import NoFeedForward
-from archetype.spec.head import EncoderHead, LanguageModelHead, MaskedLanguageModelHead, VisionHead
+from archetype.spec.head import DecoderHead, EncoderHead, LanguageModelHead, MaskedLanguageModelHead, VisionHead
 from archetype.spec.initialization import GPT2Initialization, Initialization
 from archetype.spec.layers import Layers
 from archetype.spec.norm import AnyNorm, NoNorm
@@ -74,7 +74,7 @@ class _Model(Spec):
 
 
 class Decoder(EndsWithNorm, _Model):
-    """A stack in which no position sees a later one; it predicts the next token.
+    """A stack in which no position sees a later one; it predicts the next token, or a class of the text.
 
     Attributes:
         vocab_size: tokens of the vocabulary, V.
@@ -94,7 +94,7 @@ class Decoder(EndsWithNorm, _Model):
     embedding: Embedding = Embedding()
     layers: Layers
     final_norm: AnyNorm = NoNorm()
-    head: LanguageModelHead = LanguageModelHead()
+    head: DecoderHead = LanguageModelHead()
     initialization: Initialization = GPT2Initialization()
 
     @property

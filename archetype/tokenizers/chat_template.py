@@ -58,8 +58,12 @@ class ChatTemplate:
     source: str
     tokens: Mapping[str, str]
 
-    def render(self, messages: list[Message]) -> str:
+    def render(self, messages: list[Message], add_generation_prompt: bool = True) -> str:
         """The text of a conversation, up to where the model's answer begins.
+
+        Args:
+            messages: each with its role and its content.
+            add_generation_prompt: whether it ends with what stands before an answer.
 
         Raises:
             DataError: the template is wrong, refuses these messages, or needs too much time or memory.
@@ -69,9 +73,8 @@ class ChatTemplate:
                 raise TemplateError(f"has {len(self.source):,} characters, more than {MAX_SOURCE:,}")
             size = sum(sys.getsizeof(text) for message in messages for text in message.values())
             template = Sandbox(size).from_string(self.source)
-            return template.render(
-                messages=messages, add_generation_prompt=True, tools=None, documents=None, **self.tokens
-            )
+            settings = {"add_generation_prompt": add_generation_prompt, "tools": None, "documents": None}
+            return template.render(messages=messages, **settings, **self.tokens)
         except TemplateError as error:
             raise DataError("chat template", _line(error), "fix the template or the messages") from None
         except Exception as error:  # whatever Python says of an expression or of the compiled template

@@ -41,7 +41,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def __init__(self, data: bytes, config: Mapping[str, Any] | None = None) -> None:
         self._data = data
-        self._config = dict(config or {})
+        self.config = dict(config or {})
         self.definition = json_object(data, FILE)
         check_definition(self.definition)
         from tokenizers import Tokenizer as Backend
@@ -110,7 +110,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def save(self, folder: Path) -> None:
         write_bytes(folder / FILE, self._data)
-        special_tokens.write_config(folder, self, self._config, self._piece)
+        special_tokens.write_config(folder, self, self.config, self._piece)
 
     def stream(self) -> TextStream:
         steps = [str(step.get("type")) for step in self._decoder_steps]
@@ -160,7 +160,7 @@ class HuggingFaceTokenizer(Tokenizer):
         leading = _leading_id(self.definition.get("post_processor"))
         if leading is not None:
             self.bos, self.adds_bos = leading, True
-        special_tokens.apply_config(self, self._config, self.backend.token_to_id)
+        special_tokens.apply_config(self, self.config, self.backend.token_to_id)
 
 
 @cache

@@ -15,13 +15,15 @@ from archetype.training.processes import ALONE, Processes
 class Evaluation:
     """The held-out loss in nats, the fraction of predictions that were right, and how many there were.
 
-    `bits_per_byte` of text, where every token was predicted.
+    `bits_per_byte` of text, where every token was predicted; `accuracy` of all but values;
+    `reward_margin` of preferences.
     """
 
     loss: float
-    accuracy: float
+    accuracy: float | None
     count: int
     bits_per_byte: float | None = None
+    reward_margin: float | None = None
 
 
 @torch.no_grad()  # what inference mode makes could not be used in training again, as weights in shards are
@@ -52,7 +54,8 @@ def evaluate(
     taken = total if num_batches is None else min(total, num_batches)
     was_training = model.training
     model.eval()
-    nats, count, correct = 0.0, 0.0, 0.0
+    nats, count, correct, margins = 0.0, 0.0, 0.0, 0.0
+    is_counted, has_margin = True, False
     try:
         for number in range(taken):
             if stop():
@@ -66,8 +69,12 @@ def evaluate(
                     nats += float(output.loss) * output.num_targets
                     count += output.num_targets
                     correct += output.num_correct or 0
+                    margins += (output.reward_margin or 0.0) * output.num_targets
+                is_counted &= output.num_correct is not None
+                has_margin |= output.reward_margin is not None
     finally:
         model.train(was_training)
-    nats, count, correct = processes.sum(nats, count, correct)
+    nats, count, correct, margins = processes.sum(nats, count, correct, margins)
     bits = nats / count / math.log(2) / objective.bytes_per_unit if objective.bytes_per_unit else None
-    return Evaluation(nats / count, correct / count, int(count), bits)
+    accuracy, margin = correct / count if is_counted else None, margins / count if has_margin else None
+    return Evaluation(nats / count, accuracy, int(count), bits, margin)

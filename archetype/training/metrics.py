@@ -11,7 +11,7 @@ from archetype.io.files import MAX_TEXT_BYTES, check_regular, read_bytes
 from archetype.training.evaluate import Evaluation
 
 MAX_LINE_BYTES = 2**12  # a run's own have some 300
-NULLABLE = ("validation_bits_per_byte",)  # which pairs and images do not have
+NULLABLE = ("validation_bits_per_byte", "validation_accuracy", "validation_reward_margin")  # not of every run
 
 
 @dataclass(frozen=True)

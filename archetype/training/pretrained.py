@@ -10,6 +10,7 @@ from archetype.models import Model
 from archetype.nn.adapter import adapter_parameters
 from archetype.nn.parameter_names import names_matching, train_only
 from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.training.recipe import Recipe
 
 NOT_TOKENS = ("position", "token_type", "class_token")  # tables of an embedding that have no row for each token
@@ -21,17 +22,23 @@ class Pretrained:
 
     Attributes:
         source: where it was loaded from.
-        save: writes all that it came with as a run directory, with this model and this tokenizer in place of its own.
+        labels: names of the classes of its head.
+        template: its chat template.
+        save: writes all that it came with as a run directory, with this model, tokenizer and labels for its own.
     """
 
     source: str
     model: Model
     tokenizer: Tokenizer | None
-    save: Callable[[Path, Model, Tokenizer | None], None]
+    labels: tuple[str, ...]
+    template: ChatTemplate | None
+    save: Callable[[Path, Model, Tokenizer | None, tuple[str, ...]], None]
 
 
 @torch.no_grad()
-def take_over(model: Model, before: Model, num_tokens: int | None = None) -> set[str]:
+def take_over(
+    model: Model, before: Model, num_tokens: int | None = None, keeps_head: bool = True
+) -> tuple[set[str], set[str]]:
     """Give a model the weights of another, as far as both have them.
 
     The rows of tokens that are new, in the embedding and in the head, are the mean of those before them.
@@ -39,18 +46,19 @@ def take_over(model: Model, before: Model, num_tokens: int | None = None) -> set
     Args:
         model: random weights, changed in place.
         before: the trained model.
-        num_tokens: whose rows were trained (absent: all of them).
+        num_tokens: that the tokenizer had before it got more (absent: it got none).
+        keeps_head: whether its head for classes names the same ones.
 
     Returns:
-        The names of the tensors that stay random.
+        The names of the tensors that stay random, and of those that have rows for new tokens.
     """
-    trained, random = before.state_dict(), set()
+    trained, random, wider = before.state_dict(), set(), set()
     for name, tensor in model.state_dict().items():
         old = trained.get(name)
-        if old is None or old.shape[1:] != tensor.shape[1:]:
+        if old is None or old.shape[1:] != tensor.shape[1:] or (name.startswith("classifier.") and not keeps_head):
             random.add(name)
         elif (
-            name.startswith(("embedding", "lm_head"))
+            name.startswith(("embedding", "source_embedding", "lm_head"))
             and not any(part in name for part in NOT_TOKENS)
             and (
                 num_tokens is not None
@@ -60,11 +68,12 @@ def take_over(model: Model, before: Model, num_tokens: int | None = None) -> set
         ):
             tensor[: len(old)] = old
             tensor[num_tokens:] = old[:num_tokens].mean(0)
+            wider.add(name)
         elif old.shape == tensor.shape:
             tensor.copy_(old)
         else:
             random.add(name)
-    return random
+    return random, wider
 
 
 def set_trainable(model: Model, recipe: Recipe) -> None:

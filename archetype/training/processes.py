@@ -13,7 +13,7 @@ from archetype.errors import SpecError
 from archetype.runs import checkpoints
 from archetype.runs.lock import locked
 from archetype.spec import ModelSpec
-from archetype.training.objectives.base import IGNORED, Batch, LossOutput, Objective, split_batch
+from archetype.training.objectives.base import Batch, LossOutput, Objective, split_batch
 
 if TYPE_CHECKING:
     from archetype.training.recipe import Recipe
@@ -76,7 +76,7 @@ class Processes:
         parts = [*split_batch(batch, rows)]
         if len(parts) == 1:
             return [(parts[0], 1.0)]
-        numbers = [num_targets(objective, part) for part in parts]
+        numbers = [objective.num_targets(part) for part in parts]
         return [(part, number / max(1, sum(numbers))) for part, number in zip(parts, numbers, strict=True)]
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
@@ -117,11 +117,6 @@ class Processes:
 
 
 ALONE = Processes()
-
-
-def num_targets(objective: Objective, batch: Batch) -> int:
-    """How many predictions a batch asks for."""
-    return int((objective.inputs_and_targets(batch)[1] != IGNORED).sum())
 
 
 @contextmanager

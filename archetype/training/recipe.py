@@ -41,6 +41,7 @@ class Recipe(Spec):
         trainable: patterns of the parameters that learn, such as blocks.[20-23].* or lm_head (absent: all, or those of
             the adapter alone).
         adapter: low-rank changes that learn in place of the model's own matrices (absent: none).
+        add_tokens: names of tokens that the tokenizer gets beside its own.
         batch_size: rows of a step.
         micro_batch_size: rows that are computed at once (absent: all of a step).
         sequence_length: tokens of each row (absent: the model's context).
@@ -69,6 +70,7 @@ class Recipe(Spec):
     objective: Annotated[ObjectiveConfig, ByKind(ObjectiveConfig)] | None = None
     trainable: tuple[str, ...] | None = None
     adapter: Annotated[Adapter, ByKind(Adapter), _default_kind("lora")] | None = None
+    add_tokens: tuple[str, ...] = ()
     batch_size: Size = 16
     micro_batch_size: Size | None = None
     sequence_length: Length | None = None

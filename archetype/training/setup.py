@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -11,13 +12,18 @@ from archetype import spec as specs
 from archetype.convert.source import open_spec
 from archetype.errors import CheckpointError, DataError, SpecError
 from archetype.io import atomic, hub
+from archetype.io.tensors import Tensors, save
+from archetype.io.text import read_text
 from archetype.models import Model, build, build_on_meta
 from archetype.nn.adapter import install
 from archetype.nn.device import resolve_dtype
 from archetype.runs import checkpoints
 from archetype.runs.directory import AdaptedModel, Run, fill_from, read_run_spec, write_adapter, write_run_spec
 from archetype.runs.lock import locked
+from archetype.runs.origin import write_origin
 from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer, trainable_kinds
+from archetype.tokenizers.added_tokens import add_tokens
+from archetype.tokenizers.chat_template import ChatTemplate, read_template, write_template
 from archetype.tokenizers.registry import tokenizer_class
 from archetype.training import metrics
 from archetype.training.datasets import Data, TokenizedData
@@ -48,6 +54,7 @@ class Setup:
     tokenizer: Tokenizer | None
     objective: Objective
     notes: tuple[str, ...]
+    template: ChatTemplate | None
 
 
 def prepare(
@@ -70,22 +77,34 @@ def prepare(
     notes = _about_weights(recipe.spec)
     tokenizer = pretrained.tokenizer if pretrained else None
     if pretrained is not None:
-        notes = (f"goes on from {pretrained.source}: its weights and tokenizer, and a new optimizer",)
+        notes = ()
         recipe = recipe.replace(spec=pretrained.model.spec.dump())
     elif recipe.adapter is not None:
         raise SpecError("adapter", "stands beside a trained model, and there is none", "name one with --from")
     tokenizer = tokenizer or build_tokenizer(data, texts)
+    if recipe.add_tokens:
+        if tokenizer is None:
+            raise SpecError("add_tokens", "the model has no tokenizer to add tokens to", "leave it out")
+        tokenizer = add_tokens(tokenizer, recipe.add_tokens)
+        if pretrained is not None:
+            recipe = recipe.replace(spec=with_room_for(tokenizer, pretrained.model.spec).dump())
     spec = resolve_spec(recipe, tokenizer)
-    recipe = recipe.replace(objective=resolve_objective(recipe, spec))
+    config = resolve_objective(recipe, spec)
+    config, spec = config.resolve(spec, data, texts, pretrained.labels if pretrained else None)
+    recipe = recipe.replace(objective=config)
+    if recipe.add_tokens and pretrained and tokenizer and config.num_ids(tokenizer, 1) > tokenizer.vocab_size:
+        cause = f"{config.kind} has ids of its own behind those of the tokenizer, which are trained already"
+        raise SpecError("add_tokens", cause, "begin with a model whose tokenizer has them")
     if isinstance(data, TokenizedData):
         recipe = recipe.replace(sequence_length=recipe.sequence_length or spec.context_length)
     processes.check(recipe, spec)
-    objective = build_objective(recipe, spec, tokenizer, texts)
+    template = resolve_template(data, tokenizer, pretrained)
+    objective = build_objective(recipe, spec, tokenizer, texts, template)
     if processes.is_alone and not force:
         check_memory(recipe, spec, objective, device)
     if budget:
         recipe = budget.fit(recipe, spec, objective, device)
-    return Setup(recipe, spec, tokenizer, objective, notes)
+    return Setup(recipe, spec, tokenizer, objective, notes, template)
 
 
 def start(
@@ -117,13 +136,14 @@ def start(
     atomic.check_absent(folder)
     setup = prepare(folder, recipe, device, text, force, budget, pretrained, processes)
     recipe, spec, tokenizer, objective = setup.recipe, setup.spec, setup.tokenizer, setup.objective
+    labels, notes = class_names(recipe.objective, spec, pretrained), setup.notes
     model = build(spec, recipe.seed, processes.building_device(recipe, device))
     if pretrained is not None:
-        take_over(model, pretrained.model)
+        recipe, notes = _begin_from(pretrained, model, recipe, labels)
     with atomic.new_folder(folder) as temporary:
         run = Run(temporary)
         if pretrained is not None:
-            pretrained.save(temporary / "pretrained", model, tokenizer)
+            pretrained.save(temporary / "pretrained", model, tokenizer, labels)
             for file in (temporary / "pretrained").iterdir():
                 file.rename(temporary / file.name)
             (temporary / "pretrained").rmdir()
@@ -136,14 +156,49 @@ def start(
         if tokenizer is not None and not run.tokenizer_folder.is_dir():
             run.tokenizer_folder.mkdir()
             tokenizer.save(run.tokenizer_folder)
+        if setup.template is not None:
+            write_template(setup.template, run.tokenizer_folder)
+        if pretrained is None and labels:
+            write_origin(temporary, spec, None, labels)
         if text is not None:
             atomic.write_bytes(temporary / TEXT_FILE, text.encode())
         state = TrainState.build(run, recipe, tokenizer, objective, model)
+        if prepared := objective.prepare(model, recipe.dtype):
+            save(run.prepared_file, prepared)
         if pretrained is not None:
             state.save()
             state.background.wait()
-    state.run, state.notes = Run(folder), setup.notes
+    state.run, state.notes = Run(folder), notes
     return state
+
+
+def class_names(
+    objective: ObjectiveConfig | None, spec: specs.ModelSpec, pretrained: Pretrained | None
+) -> tuple[str, ...]:
+    """The names of the classes of a model; none where they have numbers only."""
+    labels: tuple[str, ...] | None = getattr(objective, "labels", None)
+    if labels is None:
+        return pretrained.labels if pretrained and spec.head == pretrained.model.spec.head else ()
+    return () if labels == tuple(map(str, range(len(labels)))) else labels
+
+
+def with_room_for(tokenizer: Tokenizer, spec: specs.ModelSpec) -> specs.ModelSpec:
+    """The same model with a row for every token."""
+    sizes = {name: getattr(spec, name, None) for name in ("vocab_size", "source_vocab_size")}
+    return spec.replace(**{name: max(size, tokenizer.vocab_size) for name, size in sizes.items() if size is not None})
+
+
+def _begin_from(
+    pretrained: Pretrained, model: Model, recipe: Recipe, labels: tuple[str, ...]
+) -> tuple[Recipe, tuple[str, ...]]:
+    """Give a model the weights to go on from; what is new learns whatever else does."""
+    num_tokens = pretrained.tokenizer.vocab_size if pretrained.tokenizer and recipe.add_tokens else None
+    tensors = take_over(model, pretrained.model, num_tokens, keeps_head=labels == pretrained.labels)
+    new, wider = (sorted({name.rpartition(".")[0] for name in names}) for names in tensors)
+    if (new or wider) and (recipe.trainable is not None or recipe.adapter is not None):
+        recipe = recipe.replace(trainable=(*(recipe.trainable or ()), *new, *wider))
+    weights = f"its weights but {', '.join(new)}, which begin at random," if new else "its weights"
+    return recipe, (f"goes on from {pretrained.source}: {weights} and its tokenizer, with a new optimizer",)
 
 
 def resume(
@@ -183,7 +238,11 @@ def resume(
     tokenizer = open_tokenizer(run.tokenizer_folder) if run.tokenizer_folder.is_dir() else None
     if tokenizer is None and isinstance(recipe.data, TokenizedData):
         raise CheckpointError(str(run.tokenizer_folder), "is missing", "restore the run's tokenizer")
-    objective = build_objective(recipe, spec, tokenizer, recipe.data.read_texts(folder))
+    template = read_template(run.tokenizer_folder) if tokenizer is not None else None
+    objective = build_objective(recipe, spec, tokenizer, recipe.data.read_texts(folder), template)
+    if run.prepared_file.is_file():
+        tensors = Tensors.single(run.prepared_file)
+        objective.restore({name: tensors.mapped(name).clone() for name in tensors.names()})
     damages: list[str] = []
     checkpoint = checkpoints.latest(run.checkpoints, damages.append)
     for origin in (began.model_dump() if began else None, checkpoint.manifest if checkpoint else None):
@@ -309,7 +368,11 @@ def _suitable_objectives(spec: specs.ModelSpec, data: Data) -> list[type[Objecti
 
 
 def build_objective(
-    recipe: Recipe, spec: specs.ModelSpec, tokenizer: Tokenizer | None, texts: dict[str, str]
+    recipe: Recipe,
+    spec: specs.ModelSpec,
+    tokenizer: Tokenizer | None,
+    texts: dict[str, str],
+    template: ChatTemplate | None = None,
 ) -> Objective:
     """The examples of a run and its loss.
 
@@ -322,7 +385,22 @@ def build_objective(
     if length > spec.context_length:
         cause = f"{length} is more than the model's context of {spec.context_length}"
         raise SpecError("sequence_length", cause, "use a shorter one or a longer context")
-    return config.build(ObjectiveInputs(spec, recipe.data, texts, tokenizer, recipe.batch_size, length, recipe.seed))
+    return config.build(
+        ObjectiveInputs(spec, recipe.data, texts, tokenizer, recipe.batch_size, length, recipe.seed, template)
+    )
+
+
+def resolve_template(data: Data, tokenizer: Tokenizer | None, pretrained: Pretrained | None) -> ChatTemplate | None:
+    """The chat template of a run as its folder will have it: the file that the data name, or the model's."""
+    template = pretrained.template if pretrained else None
+    if file := getattr(data, "template", ""):
+        template = ChatTemplate(read_text(Path(file)), {})
+    if template is None or tokenizer is None:
+        return None
+    with TemporaryDirectory() as folder:  # beside the tokenizer, whose tokens it may name
+        tokenizer.save(Path(folder))
+        write_template(template, Path(folder))
+        return read_template(Path(folder))
 
 
 def _trainable_model(

@@ -22,7 +22,8 @@ def decoder_keys(
 
     def keys(model: spec.ModelSpec) -> Keys:
         decoder = expect_kind(spec.Decoder, model, "kind")
-        if tied and not decoder.head.tied:
+        head = expect_kind(spec.LanguageModelHead, decoder.head, "head")
+        if tied and not head.tied:
             raise unsupported("head.tied", "a head of its own here")
         if activation is not None:
             check_activations(decoder.layers, (activation,))
@@ -123,13 +124,14 @@ def gemma2(decoder: spec.Decoder) -> Keys:
     width = decoder.d_model // heads.num_heads if decoder.num_layers == 46 else heads.head_dim
     if mixers[0].scale is not None and not math.isclose(mixers[0].scale, width**-0.5):
         raise unsupported("layers[*].mixer.scale", f"another scale than {width} ** -0.5 in gemma2")
-    if mixers[0].softcap is None or decoder.head.softcap is None:
+    head = expect_kind(spec.LanguageModelHead, decoder.head, "head")
+    if mixers[0].softcap is None or head.softcap is None:
         raise unsupported("layers[*].mixer.softcap", "gemma2 without soft caps")
     assert isinstance(mixers[0].pattern, spec.Window)
     return gemma(decoder) | {
         "attention.sliding_window": mixers[0].pattern.size,
         "attn_logit_softcapping": mixers[0].softcap,
-        "final_logit_softcapping": decoder.head.softcap,
+        "final_logit_softcapping": head.softcap,
     }
 
 

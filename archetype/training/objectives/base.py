@@ -1,9 +1,9 @@
 """What every objective has: settings that a recipe names by `kind`, examples, and a loss."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from archetype.spec import ModelSpec
 from archetype.spec.part import Part
 from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.training.chunked_loss import IGNORED as IGNORED
 from archetype.training.chunked_loss import chunked_cross_entropy, features_for_logits, head_to_chunk
 from archetype.training.datasets import Data
@@ -25,12 +26,14 @@ class LossOutput:
     Attributes:
         loss: the mean over all targets in nats, with what parts of the model add.
         num_targets: how many predictions the mean is over.
-        num_correct: how many of them were right; None while training, where it is not counted.
+        num_correct: how many of them were right; None where it is not counted: while training, and of values.
+        reward_margin: by how much preferred completions are rewarded more than others, where that is learned.
     """
 
     loss: Tensor
     num_targets: int
     num_correct: int | None
+    reward_margin: float | None = None
 
 
 def cross_entropy_loss(
@@ -87,6 +90,18 @@ class Objective(ABC):
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model's `forward`, and the id to predict at each of its logits, or IGNORED."""
 
+    def prepare(self, model: nn.Module, dtype: str) -> dict[str, Tensor]:
+        """What is computed once with the model that a run begins with, and kept in the run; nothing for most."""
+        return {}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take what `prepare` returned when the run began."""
+        assert not tensors, "what was prepared is for another objective"
+
+    def num_targets(self, batch: Batch) -> int:
+        """How many predictions the loss of a batch is the mean of."""
+        return int((self.inputs_and_targets(batch)[1] != IGNORED).sum())
+
     def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
         """One forward pass and its loss, in chunks where the logits are large; labels are smoothed while training."""
         inputs, targets = self.inputs_and_targets(batch)
@@ -113,6 +128,7 @@ class ObjectiveInputs:
     Attributes:
         texts: the texts of `data` by the field that names them.
         sequence_length: tokens of a row, or the most that a row may have.
+        template: the model's chat template, where it has one.
     """
 
     spec: ModelSpec
@@ -122,6 +138,7 @@ class ObjectiveInputs:
     batch_size: int
     sequence_length: int
     seed: int
+    template: ChatTemplate | None = None
 
     @property
     def text_tokenizer(self) -> Tokenizer:
@@ -142,6 +159,19 @@ class ObjectiveConfig(Part):
     def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
         """How many ids the vocabulary must have: the tokenizer's, and those that the objective adds."""
         return tokenizer.vocab_size
+
+    def resolve(
+        self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
+    ) -> tuple[Self, ModelSpec]:
+        """The objective with what the data say of it, and the model with the head that it needs.
+
+        Args:
+            spec: of the model.
+            data: what is learned from.
+            texts: of `data`.
+            labels: names of the classes that a trained model has, where they have any (None: it is not trained).
+        """
+        return self, spec
 
     @abstractmethod
     def build(self, inputs: ObjectiveInputs) -> Objective:

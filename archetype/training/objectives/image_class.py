@@ -1,5 +1,6 @@
 """Image classification."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -14,6 +15,7 @@ from archetype.spec.base import Probability
 from archetype.spec.part import part
 from archetype.training.datasets import Data, ImageData
 from archetype.training.objectives.base import Batch, Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.text_class import with_class_head
 
 
 @part
@@ -29,9 +31,20 @@ class ImageClass(ObjectiveConfig):
     label_smoothing: Probability = 0.0
 
     def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
-        """A vision encoder with a head for classes, and images."""
-        has_head = isinstance(spec, specs.VisionEncoder) and isinstance(spec.head, specs.ClassificationHead)
-        return has_head and isinstance(data, ImageData)
+        """A vision encoder, and images."""
+        return isinstance(spec, specs.VisionEncoder) and isinstance(data, ImageData)
+
+    def resolve(
+        self, spec: specs.ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
+    ) -> tuple["ImageClass", specs.ModelSpec]:
+        """A head for as many classes as the images have, where the model has none, or is trained and has another."""
+        assert isinstance(data, ImageData) and isinstance(spec, specs.VisionEncoder)
+        has_classes = isinstance(spec.head, specs.ClassificationHead)
+        if has_classes and labels is None:
+            return self, spec
+        num_classes = int(_images(data.file, spec).labels.max()) + 1
+        keeps_head = isinstance(spec.head, specs.ClassificationHead) and spec.head.num_classes == num_classes
+        return self, spec if keeps_head else with_class_head(spec, num_classes)
 
     def build(self, inputs: ObjectiveInputs) -> "ImageClassObjective":
         """The examples and the loss.
@@ -41,6 +54,7 @@ class ImageClass(ObjectiveConfig):
         """
         assert isinstance(inputs.data, ImageData) and isinstance(inputs.spec, specs.VisionEncoder)
         images = _images(inputs.data.file, inputs.spec)
+        _check_classes(images, inputs.data.file, inputs.spec)
         training, validation = images.split(inputs.data.validation_fraction, inputs.seed)
         return ImageClassObjective(training, validation, inputs.batch_size, inputs.seed, self)
 
@@ -75,7 +89,7 @@ class ImageClassObjective(Objective):
 
 
 def _images(file: str, spec: specs.VisionEncoder) -> Images:
-    """The images of a file, of the size and the classes that the model is for."""
+    """The images of a file, of the size that the model is for."""
     if not file:
         raise SpecError("data.file", "no file is given", "name one with --images, or in the recipe")
     is_folder = Path(file).is_dir()
@@ -84,11 +98,14 @@ def _images(file: str, spec: specs.VisionEncoder) -> Images:
     if shape != expected:
         actual, taken = (" x ".join(map(str, sizes)) for sizes in (shape, expected))
         raise DataError(file, f"its images are {actual} and the model takes {taken}", "change either")
+    return images
+
+
+def _check_classes(images: Images, file: str, spec: specs.VisionEncoder) -> None:
     assert isinstance(spec.head, specs.ClassificationHead)
     if images.labels.max() >= spec.head.num_classes:
         cause = f"holds class {images.labels.max()} and the model's {spec.head.num_classes} classes count from 0"
         raise DataError(file, cause, "change either")
-    return images
 
 
 def _tensors(images: Images) -> Batch:

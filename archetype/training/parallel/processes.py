@@ -27,7 +27,7 @@ from archetype.training.parallel import checkpoint
 from archetype.training.parallel.experts import share_experts
 from archetype.training.parallel.layout import Parallel
 from archetype.training.parallel.tensor import share_tensors
-from archetype.training.processes import Processes, num_targets
+from archetype.training.processes import Processes
 
 if TYPE_CHECKING:
     from archetype.training.parallel.pipeline import Pipeline
@@ -156,11 +156,11 @@ class ManyProcesses(Processes):
         own = -(-total // self.size)
         step = min(rows or own, own)
         parts = []
-        count = max(1, num_targets(objective, batch))
+        count = max(1, objective.num_targets(batch))
         for first in range(self.number * own, (self.number + 1) * own, step):
             last = min(first + step, (self.number + 1) * own, total)
             part = tuple(tensor[first:last] if first < last else tensor[:1] for tensor in batch)
-            parts.append((part, num_targets(objective, part) / count if first < last else 0.0))
+            parts.append((part, objective.num_targets(part) / count if first < last else 0.0))
         self.share = parts[0][1]
         return parts
 

@@ -1,0 +1,67 @@
+"""Examples as records: JSON lines, or CSV with a line of names; those held out are chosen by their hashes."""
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from archetype.errors import DataError
+from archetype.io.text import read_text
+
+
+def read_records(file: Path, fields: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The records of a file, with these fields alone.
+
+    Args:
+        file: .csv with a first line of names, else JSON lines.
+        fields: what each record must have, and what to call it in an error: {"text": "a text"}.
+
+    Raises:
+        DataError: names the line that is damaged, or that lacks a field.
+    """
+    text = read_text(file)
+    records: list[dict[str, Any]] = []
+    if file.name.endswith((".csv", ".csv.gz")):
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        rows = [(reader.line_num, row) for row in reader]
+    else:
+        rows = [(number, _object(line, f"{file}: line {number}")) for number, line in _lines(text)]
+    for number, row in rows:
+        for field, name in fields.items():
+            if row.get(field) is None or row[field] == "":
+                example = ", ".join(f'"{field}": ...' for field in fields)
+                remedy = f"give it {name}: {{{example}}}"
+                raise DataError(f"{file}: line {number}", f"has no {field}", remedy)
+        records.append({field: row[field] for field in fields})
+    if not records:
+        raise DataError(str(file), "holds no record", f"write one with {', '.join(fields)} on each line")
+    return records
+
+
+def _lines(text: str) -> list[tuple[int, str]]:
+    """The lines of a file that are not empty, and their numbers; JSON texts may hold other line ends."""
+    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+
+
+def _object(line: str, place: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise DataError(place, "is not a JSON object", "write one object on each line, or name a .csv file")
+    return value
+
+
+def held_out(texts: Sequence[str], fraction: float) -> npt.NDArray[np.bool_]:
+    """Which of the texts are held out: those of the lowest hashes, wherever they stand in a file."""
+    hashes = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
+    mask = np.zeros(len(texts), dtype=np.bool_)
+    mask[sorted(range(len(texts)), key=hashes.__getitem__)[: max(1, round(len(texts) * fraction))]] = True
+    return mask

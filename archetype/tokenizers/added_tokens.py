@@ -1,0 +1,43 @@
+"""A tokenizer with more tokens: names that are found in a text before anything else is."""
+
+import json
+from collections.abc import Sequence
+
+from archetype.errors import DataError
+from archetype.tokenizers.fast import fast_definition
+from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
+from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
+
+
+def add_tokens(tokenizer: Tokenizer, names: Sequence[str]) -> HuggingFaceTokenizer:
+    """The same tokenizer with tokens behind its own, as a tokenizer.json says them.
+
+    Names in angle or square brackets become special tokens, which no decoded text shows.
+
+    Raises:
+        DataError: the tokenizer has no such form, or a name is empty or a token already.
+    """
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        definition, config = dict(tokenizer.definition), tokenizer.config
+    else:
+        converted, config = fast_definition(tokenizer), {}
+        if converted is None:
+            cause = f"a tokenizer of kind {tokenizer.kind} takes no further tokens"
+            raise DataError("add_tokens", cause, "use a model with a tokenizer.json")
+        definition = converted
+    first, known = tokenizer.vocab_size, {token.get("content") for token in definition.get("added_tokens") or []}
+    known |= {*definition["model"].get("vocab", ())} if isinstance(definition["model"].get("vocab"), dict) else set()
+    for number, name in enumerate(names):
+        if not check_utf8(name) or name in known or name in names[:number]:
+            cause = f"{name!r:.40} is a token already" if name else "a name is empty"
+            raise DataError("add_tokens", cause, "leave it out")
+    definition["added_tokens"] = [*(definition.get("added_tokens") or []), *(
+        {"id": first + number, "content": name, "single_word": False, "lstrip": False, "rstrip": False,
+         "normalized": False, "special": name[0] + name[-1] in ("<>", "[]")} for number, name in enumerate(names)
+    )]  # fmt: skip
+    wider = HuggingFaceTokenizer(json.dumps(definition, ensure_ascii=False).encode(), config)
+    wider.bos, wider.eos, wider.adds_bos = tokenizer.bos, tokenizer.eos, tokenizer.adds_bos
+    for number, name in enumerate(names):
+        if wider.encode(name) != [first + number]:
+            raise DataError("add_tokens", f"{name!r:.40} is not read as one token", "choose another name")
+    return wider

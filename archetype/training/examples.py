@@ -1,0 +1,113 @@
+"""Data whose examples are records of files: texts with labels, conversations, preferences."""
+
+import json
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from archetype.data.records import held_out, read_records
+from archetype.errors import DataError, SpecError
+from archetype.spec.part import part
+from archetype.training.datasets import TokenizedData
+
+Records = list[dict[str, Any]]
+
+
+class RecordData(TokenizedData):
+    """Base of data that are records of JSON lines or CSV files; those held out are chosen by their hashes.
+
+    Attributes:
+        examples: files of the records, in order.
+    """
+
+    path_fields: ClassVar[tuple[str, ...]] = ("examples",)
+    record_fields: ClassVar[dict[str, str]] = {}
+    option: ClassVar[str] = ""
+    examples: tuple[str, ...] = ()
+
+    def read_texts(self, folder: Path) -> dict[str, str]:
+        """All records as JSON lines."""
+        if not self.examples:
+            raise SpecError("data.examples", "no file is given", f"name one with {self.option}, or in the recipe")
+        records = [record for file in self.examples for record in read_records(folder / file, self.record_fields)]
+        return {"examples": "\n".join(map(json.dumps, records))}
+
+    def split(self, texts: dict[str, str]) -> tuple[Records, Records]:
+        """The records to train on, and those that are held out.
+
+        Raises:
+            DataError: there are fewer than two.
+        """
+        lines = texts["examples"].split("\n")
+        if len(lines) < 2:
+            raise DataError(self.examples[0], "holds one record", "give some to learn from and some to hold out")
+        is_held_out = held_out(lines, self.validation_fraction)
+        records = [(json.loads(line), out) for line, out in zip(lines, is_held_out.tolist(), strict=True)]
+        return [record for record, out in records if not out], [record for record, out in records if out]
+
+    def training_texts(self, texts: dict[str, str]) -> list[str]:
+        """The texts of the records that are not held out."""
+        return ["\n".join(text for record in self.split(texts)[0] for text in self.texts_of(record))]
+
+    @abstractmethod
+    def texts_of(self, record: dict[str, Any]) -> list[str]:
+        """All texts of a record."""
+
+
+@part
+class LabelledText(RecordData):
+    """Texts, each with the name of its class or with a number: {"text": ..., "label": ...}, as JSON lines or CSV."""
+
+    record_fields: ClassVar[dict[str, str]] = {"text": "a text", "label": "a label"}
+    option: ClassVar[str] = "--labelled"
+    kind: Literal["labelled_text"] = "labelled_text"
+
+    def texts_of(self, record: dict[str, Any]) -> list[str]:
+        """The text."""
+        return [str(record["text"])]
+
+
+@part
+class Conversations(RecordData):
+    """Conversations as JSON lines: {"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}.
+
+    Attributes:
+        template: a file with a chat template in Jinja (absent: the model's).
+    """
+
+    path_fields: ClassVar[tuple[str, ...]] = ("examples", "template")
+    record_fields: ClassVar[dict[str, str]] = {"messages": "the messages"}
+    option: ClassVar[str] = "--chat"
+    kind: Literal["chat"] = "chat"
+    template: str = ""
+
+    def texts_of(self, record: dict[str, Any]) -> list[str]:
+        """The contents of the messages."""
+        return [str(message["content"]) for message in record["messages"] if isinstance(message, dict)]
+
+
+@part
+class Preferences(RecordData):
+    """A prompt and two completions of it, of which one is preferred: {"prompt": ..., "chosen": ..., "rejected": ...}.
+
+    Each is a text, or the prompt a list of messages and the completions its answers, which a chat template renders.
+
+    Attributes:
+        template: a file with a chat template in Jinja (absent: the model's).
+    """
+
+    path_fields: ClassVar[tuple[str, ...]] = ("examples", "template")
+    record_fields: ClassVar[dict[str, str]] = {
+        "prompt": "a prompt", "chosen": "the better completion", "rejected": "the worse one",
+    }  # fmt: skip
+    option: ClassVar[str] = "--preferences"
+    kind: Literal["preferences"] = "preferences"
+    template: str = ""
+
+    def texts_of(self, record: dict[str, Any]) -> list[str]:
+        """The prompt and both completions."""
+        return [
+            str(part["content"]) if isinstance(part, dict) else str(part)
+            for field in self.record_fields
+            for part in (record[field] if isinstance(record[field], list) else [record[field]])
+        ]

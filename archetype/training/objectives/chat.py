@@ -1,0 +1,135 @@
+"""Supervised fine-tuning on conversations: the loss is on the answers alone."""
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from archetype import spec as specs
+from archetype.data.batches import Tokens
+from archetype.data.conversations import conversation_rows
+from archetype.data.pairs import OrderByLength, Pairs
+from archetype.errors import SpecError
+from archetype.spec.base import Flag
+from archetype.spec.part import part
+from archetype.training.datasets import Data
+from archetype.training.examples import Conversations, Records
+from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
+
+MarkedRow = tuple[Tokens, npt.NDArray[np.bool_]]  # tokens, and which of them the model is to write
+
+
+@part
+class Chat(ObjectiveConfig):
+    """Cross-entropy of the assistant's answers, given all that stands before each (supervised fine-tuning).
+
+    With `packed`, several conversations stand in a row, as many as fit; tokens also attend to those before their own.
+
+    Attributes:
+        packed: whether rows are filled with several conversations.
+    """
+
+    kind: Literal["chat"] = "chat"
+    packed: Flag = False
+
+    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+        """A model that writes text, and conversations."""
+        return writes_text(spec) and isinstance(data, Conversations)
+
+    def build(self, inputs: ObjectiveInputs) -> "ChatObjective":
+        """The examples and the loss.
+
+        Raises:
+            DataError: a conversation is damaged.
+            SpecError: there is no chat template, or no answer fits into a row.
+        """
+        return ChatObjective(inputs, self.packed)
+
+
+def writes_text(spec: specs.ModelSpec) -> bool:
+    """Whether a model gives logits of the next token."""
+    return isinstance(spec, specs.CausalSpec) and not isinstance(spec.head, specs.ClassificationHead)
+
+
+class ChatObjective(Objective):
+    """Conversations of similar length, padded at their ends, of whose tokens the answers are predicted."""
+
+    def __init__(self, inputs: ObjectiveInputs, packed: bool) -> None:
+        assert isinstance(inputs.data, Conversations)
+        self.inputs, self.num_cut, self.num_left_out = inputs, 0, 0
+        training, validation = (self._rows(records) for records in inputs.data.split(inputs.texts))
+        num_conversations = len(training)
+        if packed:
+            training, validation = (_packed(rows, inputs.sequence_length + 1) for rows in (training, validation))
+        if not training or not validation:
+            cause = f"no answer of the conversations fits into {inputs.sequence_length} tokens"
+            raise SpecError("sequence_length", cause, "use a longer one")
+        self.training, self.validation = training, validation
+        self.order = OrderByLength(np.array([len(ids) for ids, _ in training]), inputs.batch_size, inputs.seed)
+        rows = [*training, *validation]
+        self.fingerprint = Pairs([ids for ids, _ in rows], [marks for _, marks in rows]).fingerprint  # type: ignore[arg-type, misc]
+        self.description = f"{num_conversations:,} conversations{self._cut(inputs.sequence_length)}"
+        self.batch_shape = self.order.batch_size, max(len(ids) for ids, _ in rows) - 1
+        self.num_validation_batches = -(-len(validation) // self.order.batch_size)
+
+    def batch(self, step: int) -> Batch:
+        """Tokens (B, T + 1), how many each row has, and which of them are answers."""
+        return marked_batch([self.training[place] for place in self.order.batch(step)])
+
+    def validation_batch(self, index: int) -> Batch:
+        """Conversations that are held out, in order."""
+        size = self.order.batch_size
+        return marked_batch(self.validation[index * size : (index + 1) * size])
+
+    def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """All tokens but the last, and the next of each where it belongs to an answer."""
+        tokens, num_tokens, is_answer = batch
+        targets = tokens[:, 1:].masked_fill(~is_answer[:, 1:], IGNORED)
+        return {"tokens": tokens[:, :-1], "num_tokens": (num_tokens - 1).clamp(max=tokens.shape[1] - 1)}, targets
+
+    def _rows(self, records: Records) -> list[MarkedRow]:
+        """All rows with an answer to learn, cut to the length that there is."""
+        template, longest = self.inputs.template, self.inputs.sequence_length + 1
+        if template is None:
+            remedy = "name a file of one with --set data.template=FILE, or begin with a model that chats"
+            raise SpecError("data.template", "the model has no chat template", remedy)
+        rows: list[MarkedRow] = []
+        for record in records:
+            place = f"data.examples: {str(record['messages'])[:40]}"
+            for row in conversation_rows(record["messages"], template, self.inputs.text_tokenizer, place):
+                ids, is_answer = row.arrays(longest)
+                self.num_cut += len(row.ids) > longest
+                if is_answer[1:].any():
+                    rows.append((ids, is_answer))
+                else:
+                    self.num_left_out += 1
+        return rows
+
+    def _cut(self, length: int) -> str:
+        if not self.num_cut:
+            return ""
+        left_out = f", {self.num_left_out:,} without any answer then left out" if self.num_left_out else ""
+        return f", {self.num_cut:,} of all cut to {length:,} tokens{left_out}"
+
+
+def marked_batch(rows: list[MarkedRow]) -> Batch:
+    """Rows padded at their ends; padding is the token 0, which nothing reads."""
+    num_tokens = torch.tensor([len(ids) for ids, _ in rows])
+    tokens = torch.zeros(len(rows), int(num_tokens.max()), dtype=torch.long)
+    marks = torch.zeros_like(tokens, dtype=torch.bool)
+    for number, (ids, is_marked) in enumerate(rows):
+        tokens[number, : len(ids)], marks[number, : len(ids)] = torch.from_numpy(ids), torch.from_numpy(is_marked)
+    return tokens, num_tokens, marks
+
+
+def _packed(rows: list[MarkedRow], longest: int) -> list[MarkedRow]:
+    """Rows filled with what fits, in order."""
+    packed: list[MarkedRow] = []
+    for ids, is_answer in rows:
+        if packed and len(packed[-1][0]) + len(ids) <= longest:
+            before, marks = packed.pop()
+            ids, is_answer = np.concatenate((before, ids)), np.concatenate((marks, is_answer))
+        packed.append((ids, is_answer))
+    return packed

@@ -1,0 +1,170 @@
+"""Direct preference optimization: of two completions the preferred one becomes likelier than it was."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype import spec as specs
+from archetype.data.conversations import Row
+from archetype.data.pairs import OrderByLength, Pairs
+from archetype.errors import DataError, SpecError
+from archetype.spec.base import Positive
+from archetype.spec.part import part
+from archetype.training.datasets import Data
+from archetype.training.examples import Preferences, Records
+from archetype.training.objectives.base import Batch, LossOutput, Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.chat import MarkedRow, marked_batch, writes_text
+
+Pair = tuple[MarkedRow, MarkedRow]  # the preferred completion after its prompt, and the other one
+
+
+@part
+class DPO(ObjectiveConfig):
+    """-log sigmoid(beta (log p(y_w|x)/p_ref(y_w|x) - log p(y_l|x)/p_ref(y_l|x))) (Rafailov 2023, equation 7).
+
+    The reference is the model that the run begins with; its log-probabilities are computed once, before the first step.
+
+    Attributes:
+        beta: how far the model may go from the reference: the larger, the less.
+    """
+
+    kind: Literal["dpo"] = "dpo"
+    beta: Positive = 0.1
+
+    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+        """A model that writes text, and preferences."""
+        return writes_text(spec) and isinstance(data, Preferences)
+
+    def build(self, inputs: ObjectiveInputs) -> "DPOObjective":
+        """The examples and the loss.
+
+        Raises:
+            DataError: an example is damaged.
+            SpecError: no example fits into a row.
+        """
+        return DPOObjective(inputs, self.beta)
+
+
+class DPOObjective(Objective):
+    """Pairs of completions of similar length, padded at their ends."""
+
+    unit = "pair"
+
+    def __init__(self, inputs: ObjectiveInputs, beta: float) -> None:
+        assert isinstance(inputs.data, Preferences)
+        self.inputs, self.beta, self.num_left_out = inputs, beta, 0
+        self.training, self.validation = (self._pairs(records) for records in inputs.data.split(inputs.texts))
+        if not self.training or not self.validation:
+            cause = f"no pair of completions fits into {inputs.sequence_length} tokens"
+            raise SpecError("sequence_length", cause, "use a longer one")
+        lengths = np.array([max(len(ids) for ids, _ in pair) for pair in self.training])
+        self.order = OrderByLength(lengths, inputs.batch_size, inputs.seed)
+        rows = [row for pair in (*self.training, *self.validation) for row in pair]
+        self.fingerprint = Pairs([ids for ids, _ in rows], [marks.astype(np.int32) for _, marks in rows]).fingerprint
+        left_out = f", {self.num_left_out:,} too long and left out" if self.num_left_out else ""
+        self.description = f"{len(self.training):,} pairs of completions{left_out}"
+        self.batch_shape = 2 * self.order.batch_size, max(len(ids) for ids, _ in rows) - 1
+        self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
+        self.restore(
+            {"training": torch.zeros(len(self.training), 2), "validation": torch.zeros(len(self.validation), 2)}
+        )
+
+    def prepare(self, model: nn.Module, dtype: str) -> dict[str, Tensor]:
+        """The log-probabilities of all completions under the reference."""
+        was_training, reference = model.training, {}
+        model.eval()
+        with torch.no_grad():
+            for name, pairs in (("training", self.training), ("validation", self.validation)):
+                parts = [pairs[i : i + self.order.batch_size] for i in range(0, len(pairs), self.order.batch_size)]
+                device = next(model.parameters()).device
+                with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+                    sums = [self._log_probabilities(model, [t.to(device) for t in _batch(part)])[0] for part in parts]
+                reference[name] = torch.cat(sums).cpu()
+        model.train(was_training)
+        self.restore(reference)
+        return reference
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the reference's log-probabilities, (n, 2) each: of the preferred completion and of the other."""
+        self.reference, self.validation_reference = tensors["training"], tensors["validation"]
+
+    def batch(self, step: int) -> Batch:
+        """For both completions tokens (B, T), how many, and which are the completion's; then the reference (B, 2)."""
+        places = self.order.batch(step)
+        return (*_batch([self.training[place] for place in places]), self.reference[places])
+
+    def validation_batch(self, index: int) -> Batch:
+        """Pairs that are held out, in order."""
+        rows = slice(index * self.order.batch_size, (index + 1) * self.order.batch_size)
+        return (*_batch(self.validation[rows]), self.validation_reference[rows])
+
+    def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """The preferred completions after the others: all tokens but the last, and what comes next."""
+        width = max(batch[0].shape[1], batch[3].shape[1])
+        tokens = torch.cat([nn.functional.pad(rows, (0, width - rows.shape[1])) for rows in (batch[0], batch[3])])
+        num_tokens = torch.cat((batch[1], batch[4]))
+        return {"tokens": tokens[:, :-1], "num_tokens": (num_tokens - 1).clamp(max=width - 1)}, tokens[:, 1:]
+
+    def num_targets(self, batch: Batch) -> int:
+        """One of each pair."""
+        return len(batch[0])
+
+    def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
+        """The mean loss of the pairs, in how many the preferred completion has the larger reward, and by how much."""
+        log_probabilities, aux_loss = self._log_probabilities(model, batch)
+        rewards = self.beta * (log_probabilities - batch[6])  # (B, 2)
+        margins = rewards[:, 0] - rewards[:, 1]
+        loss = -nn.functional.logsigmoid(margins).mean()
+        num_correct = None if loss.requires_grad else int((margins > 0).sum())
+        margin = margins.detach().mean().item()
+        return LossOutput(loss if aux_loss is None else loss + aux_loss, len(margins), num_correct, margin)
+
+    def _log_probabilities(
+        self, model: nn.Module, batch: Batch | list[Tensor]
+    ) -> tuple[Float[Tensor, "B 2"], Tensor | None]:
+        """The log-probability of each completion, the sum over its tokens, and what parts of the model add."""
+        inputs, targets = self.inputs_and_targets(tuple(batch))
+        output = model(**inputs)
+        chosen = output.logits.float().log_softmax(-1).gather(-1, targets[..., None])[..., 0]  # (2 B, T)
+        is_completion = torch.cat([
+            nn.functional.pad(marks, (0, targets.shape[1] + 1 - marks.shape[1])) for marks in (batch[2], batch[5])
+        ])[:, 1:]  # fmt: skip
+        return chosen.masked_fill(~is_completion, 0.0).sum(-1).view(2, -1).T, output.aux_loss
+
+    def _pairs(self, records: Records) -> list[Pair]:
+        longest, pairs = self.inputs.sequence_length + 1, []
+        for record in records:
+            one, two = (self._row(record, record[field]) for field in ("chosen", "rejected"))
+            if max(len(one.ids), len(two.ids)) <= longest:
+                pairs.append((one.arrays(longest), two.arrays(longest)))
+        self.num_left_out += len(records) - len(pairs)
+        return pairs
+
+    def _row(self, record: Mapping[str, Any], completion: Any) -> Row:
+        """A prompt and one of its completions: texts, behind which the text ends, or messages for the template."""
+        prompt, tokenizer, row = record["prompt"], self.inputs.text_tokenizer, Row()
+        if isinstance(prompt, str) and isinstance(completion, str):
+            row.extend(prompt, False, tokenizer)
+            row.extend(prompt + completion, True, tokenizer)
+            before = [tokenizer.bos] if tokenizer.adds_bos and tokenizer.bos is not None else []
+            after = list(tokenizer.eos[:1])
+            marks = [False] * len(before) + row.is_answer + [True] * len(after)
+            return Row(before + row.ids + after, marks, row.text)
+        if self.inputs.template is None or not isinstance(prompt, list) or not isinstance(completion, list):
+            cause = f"{str(prompt)[:40]!r} and its completions are neither texts nor messages for a chat template"
+            raise DataError("data.examples", cause, "give texts, or messages to a model with a chat template")
+        row.extend(self.inputs.template.render(prompt), False, tokenizer)
+        whole = self.inputs.template.render([*prompt, *completion], add_generation_prompt=False)
+        if not whole.startswith(row.text):
+            cause = "renders an answer that does not begin where its prompt ends"
+            raise DataError("chat template", cause, "fix the template")
+        row.extend(whole, True, tokenizer)
+        return row
+
+
+def _batch(pairs: list[Pair]) -> Batch:
+    return (*marked_batch([pair[0] for pair in pairs]), *marked_batch([pair[1] for pair in pairs]))

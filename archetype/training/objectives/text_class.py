@@ -1,0 +1,188 @@
+"""The class of a text, or a number that is said of it."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from archetype import spec as specs
+from archetype.data.batches import Tokens
+from archetype.data.pairs import OrderByLength, Pairs, Rows
+from archetype.errors import DataError, SpecError
+from archetype.spec.base import Probability
+from archetype.spec.part import part
+from archetype.tokenizers import Tokenizer
+from archetype.training.datasets import Data
+from archetype.training.examples import LabelledText, Records
+from archetype.training.objectives.base import Batch, LossOutput, Objective, ObjectiveConfig, ObjectiveInputs
+
+
+def with_class_head(spec: specs.ModelSpec, num_classes: int) -> specs.ModelSpec:
+    """The same model with a new head for classes: as those of transformers, an encoder's behind a pooler."""
+    assert isinstance(spec, specs.Encoder | specs.Decoder | specs.VisionEncoder)
+    is_decoder = isinstance(spec, specs.Decoder)
+    head = specs.ClassificationHead(num_classes=num_classes, dropout=spec.embedding.dropout, bias=not is_decoder)
+    pooler: dict[str, Any] = {} if is_decoder else {"pooler": isinstance(spec, specs.Encoder)}
+    return spec.replace(head=head, **pooler)
+
+
+@part
+class TextClass(ObjectiveConfig):
+    """Cross-entropy of a text's class, by an encoder's first token or a decoder's last.
+
+    A head of other classes than those of the data is replaced by a new one.
+
+    Attributes:
+        labels: names of the classes in the order of their numbers (absent: the model's, or the data's in order).
+        label_smoothing: share of the target that all classes get.
+    """
+
+    kind: Literal["text_class"] = "text_class"
+    labels: tuple[str, ...] = ()
+    label_smoothing: Probability = 0.0
+
+    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+        """An encoder or a decoder, and texts with labels."""
+        return isinstance(spec, specs.Encoder | specs.Decoder) and isinstance(data, LabelledText)
+
+    def resolve(
+        self, spec: specs.ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
+    ) -> tuple["TextClass", specs.ModelSpec]:
+        """The classes, and a head for them where the model has another."""
+        assert isinstance(data, LabelledText)
+        names = sorted({str(record["label"]) for part in data.split(texts) for record in part}, key=_by_number)
+        num_classes = spec.head.num_classes if isinstance(spec.head, specs.ClassificationHead) else 0
+        own = tuple(labels or ()) or tuple(map(str, range(num_classes)))
+        chosen = self.labels or (own if set(names) <= set(own) else tuple(names))
+        if unknown := sorted(set(names) - set(chosen)):
+            cause = f"lacks the class {unknown[0]!r:.60} of the data"
+            raise SpecError("objective.labels", cause, "add it, or leave labels out")
+        if len(chosen) < 2:
+            raise DataError(data.examples[0], f"has one class, {names[0]!r:.60}", "give texts of two classes at least")
+        return self.replace(labels=chosen), spec if num_classes == len(chosen) else with_class_head(spec, len(chosen))
+
+    def build(self, inputs: ObjectiveInputs) -> "LabelledTextObjective":
+        """The examples and the loss."""
+        numbers = {name: number for number, name in enumerate(self.labels)}
+        return LabelledTextObjective(inputs, lambda label: numbers[str(label)], self.label_smoothing)
+
+
+@part
+class Regression(ObjectiveConfig):
+    """Mean squared error of a number that is said of a text, such as its rating."""
+
+    kind: Literal["regression"] = "regression"
+
+    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+        """An encoder or a decoder, and texts with labels."""
+        return isinstance(spec, specs.Encoder | specs.Decoder) and isinstance(data, LabelledText)
+
+    def resolve(
+        self, spec: specs.ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
+    ) -> tuple["Regression", specs.ModelSpec]:
+        """A head for one value where the model has another."""
+        keeps_head = isinstance(spec.head, specs.ClassificationHead) and spec.head.num_classes == 1
+        return self, spec if keeps_head else with_class_head(spec, 1)
+
+    def build(self, inputs: ObjectiveInputs) -> "RegressionObjective":
+        """The examples and the loss.
+
+        Raises:
+            DataError: a label is not a number.
+        """
+        return RegressionObjective(inputs, _number, 0.0)
+
+
+class LabelledTextObjective(Objective):
+    """Texts of similar length, padded at their ends, and the class of each.
+
+    Args:
+        inputs: has the texts.
+        read_label: a record's label as a number.
+        label_smoothing: of the cross-entropy while training.
+    """
+
+    unit = "text"
+
+    def __init__(self, inputs: ObjectiveInputs, read_label: Callable[[Any], float], label_smoothing: float) -> None:
+        assert isinstance(inputs.data, LabelledText)
+        self.label_smoothing = label_smoothing
+        training, validation = inputs.data.split(inputs.texts)
+        tokenizer, length = inputs.text_tokenizer, inputs.sequence_length
+        self.training, num_cut = tokenized_texts(training, tokenizer, length)
+        self.validation, num_cut_too = tokenized_texts(validation, tokenizer, length)
+        self.labels, self.validation_labels = (
+            np.array([read_label(record["label"]) for record in part]) for part in (training, validation)
+        )
+        self.order = OrderByLength(np.array([len(text) for text in self.training]), inputs.batch_size, inputs.seed)
+        texts = [*self.training, *self.validation]
+        self.fingerprint = Pairs(texts, [self.labels, self.validation_labels]).fingerprint
+        cut = f", {num_cut + num_cut_too:,} of all cut to {length:,} tokens" if num_cut + num_cut_too else ""
+        self.description = f"{len(training):,} texts{cut}"
+        self.batch_shape = self.order.batch_size, max(map(len, texts))
+        self.num_validation_batches = -(-len(validation) // self.order.batch_size)
+
+    def batch(self, step: int) -> Batch:
+        """Tokens (B, T), how many each row has (B,), and the labels (B,)."""
+        places = self.order.batch(step)
+        return self._batch([self.training[i] for i in places], self.labels[places])
+
+    def validation_batch(self, index: int) -> Batch:
+        """Texts that are held out, in order."""
+        rows = slice(index * self.order.batch_size, (index + 1) * self.order.batch_size)
+        return self._batch(self.validation[rows], self.validation_labels[rows])
+
+    def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """The texts, and their labels."""
+        tokens, num_tokens, labels = batch
+        return {"tokens": tokens, "num_tokens": num_tokens}, labels
+
+    def num_targets(self, batch: Batch) -> int:
+        """One of each text."""
+        return len(batch[0])
+
+    def _batch(self, texts: list[Tokens], labels: Any) -> Batch:
+        rows = Rows.of(texts)
+        return torch.from_numpy(rows.tokens).long(), torch.from_numpy(rows.num_tokens), torch.from_numpy(labels)
+
+
+class RegressionObjective(LabelledTextObjective):
+    """Texts, and a number that is said of each."""
+
+    def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
+        """The mean of the squared differences."""
+        inputs, values = self.inputs_and_targets(batch)
+        output = model(**inputs)
+        loss = nn.functional.mse_loss(output.logits[:, 0].float(), values.float())
+        return LossOutput(loss if output.aux_loss is None else loss + output.aux_loss, len(values), None)
+
+
+def tokenized_texts(records: Records, tokenizer: Tokenizer, longest: int) -> tuple[list[Tokens], int]:
+    """Each record's text between its special tokens, cut to `longest`, and how many were cut."""
+    rows, num_cut = [], 0
+    around = len(tokenizer.add_special_tokens([]))
+    for record in records:
+        ids = tokenizer.encode(str(record["text"]))
+        num_cut += len(ids) > longest - around
+        rows.append(np.array(tokenizer.add_special_tokens(ids[: longest - around]), dtype=np.int32))
+    if empty := [record["text"] for record, row in zip(records, rows, strict=True) if not len(row)]:
+        raise DataError("data.examples", f"the text {empty[0]!r:.40} has no token", "remove it")
+    return rows, num_cut
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    """Classes that are whole numbers go by number, before others."""
+    return (int(name), "") if name.isdecimal() and len(name) < 10 else (10**10, name)
+
+
+def _number(label: Any) -> float:
+    try:
+        value = float(label)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataError("data.examples", f"the label {label!r:.40} is not a number", "use objective text_class")
+    return value

@@ -1,0 +1,55 @@
+"""Decoders with a head for classes: the logits of transformers' *ForSequenceClassification, both ways."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import archetype
+from archetype import spec
+from archetype.errors import CheckpointError, SpecError
+from archetype.language_model import LanguageModel
+from archetype.models import Decoder
+from tests.helpers.weights import distance, randomize
+
+PRESETS = {
+    "llama-tiny": "LlamaForSequenceClassification",
+    "gpt2-tiny": "GPT2ForSequenceClassification",
+    "gemma3-270m": "Gemma3TextForSequenceClassification",
+}
+SIZES = [f"embedding.scale={32**0.5}", "d_model=32", "vocab_size=64", "layers[*].feedforward.d_ff=48"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_classes_of_a_decoder_are_those_of_transformers(preset: str, tmp_path: Path) -> None:
+    source: Any = archetype.load_spec(preset)
+    source = source.replace(layers=source.layers[:2], head=spec.ClassificationHead(num_classes=3, bias=False))
+    source = source if preset.endswith("tiny") else spec.assign(source, SIZES)
+    model = randomize(archetype.build(source))
+    assert isinstance(model, Decoder)
+    archetype.export(
+        LanguageModel(model.spec, model, labels=("a", "b", "c"), special={"pad_token_id": 0}), tmp_path / "hf"
+    )
+    theirs = getattr(transformers, PRESETS[preset]).from_pretrained(tmp_path / "hf").eval()
+    assert theirs.config.id2label == {0: "a", 1: "b", 2: "c"}
+    tokens, counts = torch.arange(1, 41).view(2, 20), torch.tensor([20, 13])
+    tokens[1, 13:] = 0
+    again = archetype.load(tmp_path / "hf")
+    with torch.inference_mode():
+        expected = theirs(input_ids=tokens, attention_mask=(tokens > 0).long()).logits
+        for one in (model, again.model):
+            assert distance(one(tokens, num_tokens=counts).logits, expected) < 1e-5
+        assert distance(model(tokens, num_tokens=counts, last_only=True).logits, expected) < 1e-5
+    assert again.labels == ("a", "b", "c") and again.spec.head == source.head
+    with pytest.raises(SpecError, match="cannot do this; it can embed or classify texts"):
+        again.generate("text")
+
+
+def test_a_format_without_such_a_head_is_refused() -> None:
+    from archetype.families import FAMILIES
+
+    mamba: Any = archetype.load_spec("mamba-130m")
+    with pytest.raises(CheckpointError, match="head: the mamba format has no head for classes"):
+        FAMILIES["mamba"].format.config_for(mamba.replace(head=spec.ClassificationHead(num_classes=2, bias=False)))

@@ -1,0 +1,125 @@
+"""Chat tuning and preference pairs: their losses are the formulas', and a resumed run goes on to the bit."""
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from archetype import loading
+from archetype.errors import ArchetypeError
+from archetype.training.evaluate import evaluate
+from archetype.training.examples import Conversations, Preferences
+from archetype.training.objectives import DPO, Chat
+from archetype.training.objectives.chat import ChatObjective
+from archetype.training.objectives.dpo import DPOObjective
+from archetype.training.optimizers import AdamW
+from archetype.training.recipe import Recipe
+from archetype.training.setup import resume, start
+from tests.helpers.weights import randomize
+from tests.unit.training.test_resume import assert_equal_states, measured, steps
+
+CPU = torch.device("cpu")
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Numbers to add: conversations of one or two turns, and pairs of which the right sum is preferred."""
+    folder, drawn = tmp_path_factory.mktemp("examples"), random.Random(0)
+    (folder / "template.jinja").write_text(TEMPLATE)
+    talks, pairs = [], []
+    for number in range(60):
+        one, two = drawn.randint(0, 9), drawn.randint(0, 9)
+        turns = [{"role": "user", "content": f"{one}+{two}"}, {"role": "assistant", "content": str(one + two)}]
+        talks.append({"messages": turns * (1 + number % 2)})
+        pairs.append({"prompt": f"{one}+{two}=", "chosen": str(one + two), "rejected": str(one + two + 1)})
+        if number % 2:
+            pairs[-1] = {"prompt": turns[:1], "chosen": turns[1:], "rejected": [turns[1] | {"content": "?"}]}
+    for name, records in (("chat", talks), ("preferences", pairs)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
+    return {name: folder / f"{name}.jsonl" for name in ("chat", "preferences")} | {
+        "template": folder / "template.jinja"
+    }
+
+
+def recipe_of(files: dict[str, Path], kind: str, **fields: Any) -> Recipe:
+    data = {"chat": Conversations, "preferences": Preferences}[kind]
+    return Recipe(
+        spec="llama-tiny", batch_size=8, steps=12, evaluate_every=6, checkpoint_every=5, dtype="float32",
+        data=data(examples=(str(files[kind]),), template=str(files["template"]), tokenizer="bytes"),
+        optimizer=AdamW(learning_rate=3e-3),
+    ).replace(**fields)  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "objective"), [("chat", Chat()), ("chat", Chat(packed=True)), ("preferences", DPO())])
+def test_it_resumes_to_the_bit(kind: str, objective: Any, files: dict[str, Path], tmp_path: Path) -> None:
+    recipe = recipe_of(files, kind, objective=objective, micro_batch_size=3)
+    whole = start(tmp_path / "whole", recipe, CPU)
+    expected = [measured(step) for step in steps(whole)]
+    assert len({loss for _, loss, _ in expected}) == 12
+    first = steps(start(tmp_path / "parts", recipe, CPU), 7)
+    second = resume(tmp_path / "parts", CPU)
+    assert [measured(step) for step in first + steps(second)] == expected
+    assert_equal_states(second, whole)
+    lm = loading.load(tmp_path / "parts")
+    assert lm.chat([{"role": "user", "content": "1+1"}], max_new_tokens=2) is not None
+
+
+def test_a_chat_learns_answers_alone(files: dict[str, Path], tmp_path: Path) -> None:
+    state = start(tmp_path / "run", recipe_of(files, "chat"), CPU)
+    assert isinstance(state.objective, ChatObjective) and state.tokenizer is not None
+    inputs, targets = state.objective.inputs_and_targets(state.objective.batch(0))
+    for tokens, row, count in zip(inputs["tokens"], targets, inputs["num_tokens"], strict=True):
+        text = state.tokenizer.decode(tokens[:count].tolist() + row[count - 1 : count].clamp(min=0).tolist())
+        answers = [part[2:] + ";" for part in text.split(";") if part.startswith("a:")]
+        assert state.tokenizer.decode(row[row >= 0].tolist()) == "".join(answers)
+    packed = start(tmp_path / "packed", recipe_of(files, "chat", objective=Chat(packed=True)), CPU).objective
+    assert isinstance(packed, ChatObjective)
+    for ours, alone in ((packed.training, state.objective.training), (packed.validation, state.objective.validation)):
+        assert len(ours) < len(alone) and all(len(ids) <= 129 for ids, _ in ours)
+        assert sum(marks.sum() for _, marks in ours) == sum(marks.sum() for _, marks in alone)
+    short = start(tmp_path / "short", recipe_of(files, "chat", sequence_length=10), CPU).objective
+    assert "of all cut to 10 tokens" in short.description
+
+
+def test_the_loss_of_preferences_is_that_of_the_formula(files: dict[str, Path], tmp_path: Path) -> None:
+    """Rafailov 2023, equation 7, in numpy, one text at a time."""
+    state = start(tmp_path / "run", recipe_of(files, "preferences", objective=DPO(beta=0.3)), CPU)
+    objective, model = state.objective, state.model.eval()
+    assert isinstance(objective, DPOObjective)
+
+    def log_probability(row: Any) -> float:
+        ids, marks = row
+        with torch.no_grad():
+            logits = model(torch.from_numpy(ids).long()[None]).logits[0].double().numpy()
+        log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        return float(sum(log_probabilities[place - 1, ids[place]] for place in range(1, len(ids)) if marks[place]))
+
+    reference = [[log_probability(row) for row in pair] for pair in objective.validation]
+    assert np.allclose(objective.validation_reference.numpy(), reference, atol=1e-4)
+    randomize(model, seed=4)
+    margins = [
+        0.3 * ((log_probability(better) - before) - (log_probability(worse) - other))
+        for (better, worse), (before, other) in zip(objective.validation, reference, strict=True)
+    ]
+    evaluation = evaluate(model, objective, "float32")
+    assert evaluation is not None and evaluation.reward_margin is not None
+    assert evaluation.loss == pytest.approx(sum(math.log1p(math.exp(-m)) for m in margins) / len(margins), rel=1e-4)
+    assert evaluation.reward_margin == pytest.approx(sum(margins) / len(margins), rel=1e-3, abs=1e-3)
+    assert evaluation.accuracy == sum(margin > 0 for margin in margins) / len(margins)
+
+
+def test_what_is_missing_is_said(files: dict[str, Path], tmp_path: Path) -> None:
+    for kind, message in ("chat", "data.template: the model has no chat template"), ("preferences", "nor messages"):
+        recipe = recipe_of(files, kind)
+        with pytest.raises(ArchetypeError, match=message):
+            start(tmp_path / "run", recipe.replace(data=recipe.data.replace(template="")), CPU)
+    with pytest.raises(ArchetypeError, match="no answer of the conversations fits into 3 tokens; use a longer one"):
+        start(tmp_path / "run", recipe_of(files, "chat", sequence_length=3), CPU)
