@@ -11,7 +11,7 @@ from archetype.io.files import MAX_TEXT_BYTES, check_regular, read_bytes
 from archetype.training.evaluate import Evaluation
 
 MAX_LINE_BYTES = 2**12  # a run's own have some 300
-NULLABLE = ("validation_bits_per_byte", "validation_accuracy", "validation_reward_margin")  # not of every run
+NULLABLE = ("validation_bits_per_byte", "validation_accuracy")  # which pairs or images, and values, do not have
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ def append(file: Path, event: Event) -> None:
         case Step():
             atomic.append_line(file, json.dumps(asdict(event)))
         case Evaluated(step=step, evaluation=evaluation):
-            values = {f"validation_{name}": value for name, value in asdict(evaluation).items()}
+            measured = {name: v for name, v in asdict(evaluation).items() if v is not None or name != "reward_margin"}
+            values = {f"validation_{name}": value for name, value in measured.items()}
             atomic.append_line(file, json.dumps({"step": step} | values))
         case Saved() | Notice() | Interrupted():
             pass

@@ -10,6 +10,7 @@ import torch
 
 from archetype.data.corpus import Corpus
 from archetype.models import build
+from archetype.nn.adapter import install
 from archetype.runs.directory import Run
 from archetype.spec import Decoder, ModelSpec
 from archetype.training.loop import take_step
@@ -39,7 +40,10 @@ def seconds_per_step(
 
 def seconds_of_steps(recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> float:
     """The median time of a step of a run, on a model that is thrown away."""
-    state = TrainState.build(Run(Path()), recipe, None, objective, build(spec, device=device))
+    model = build(spec, device=device)
+    if recipe.adapter is not None:
+        install(model, recipe.adapter)
+    state = TrainState.build(Run(Path()), recipe, None, objective, model)
     times = []
     for _ in range(NUM_STEPS):
         started = time.perf_counter()

@@ -92,16 +92,17 @@ def test_peft_reads_what_is_written_and_merging_changes_nothing(
 
 @pytest.mark.parametrize(("use_rslora", "use_dora"), [(True, False), (False, True)])
 def test_what_peft_writes_is_read(use_rslora: bool, use_dora: bool, tmp_path: Path) -> None:
-    """One adapter for all of c_attn, with ranks of their own."""
+    """One adapter for all of c_attn, with ranks of their own, and a head for classes that learned whole."""
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 64, "n_positions": 32}
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+    classes = {"num_labels": 3, "pad_token_id": 0}
+    model = transformers.GPT2ForSequenceClassification(transformers.GPT2Config(**sizes, **classes))
     randomize(model)
     model.save_pretrained(tmp_path / "base")
     config = LoraConfig(
         r=4, lora_alpha=6, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True, use_rslora=use_rslora,
-        use_dora=use_dora, rank_pattern={"mlp.c_proj": 2}, alpha_pattern={"h.0.attn.c_attn": 3}, task_type="CAUSAL_LM",
+        use_dora=use_dora, rank_pattern={"mlp.c_proj": 2}, alpha_pattern={"h.0.attn.c_attn": 3}, task_type="SEQ_CLS",
     )  # fmt: skip
-    tuned = get_peft_model(transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "base"), config)
+    tuned = get_peft_model(transformers.GPT2ForSequenceClassification.from_pretrained(tmp_path / "base"), config)
     randomize(tuned, seed=3)
     with torch.no_grad():  # all but the adapter and the head are the base's
         state = dict(model.named_parameters())

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from archetype.spec import ModelSpec
+from archetype.spec import CausalSpec, ClassificationHead, ModelSpec
 from archetype.spec.part import Part
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
@@ -145,6 +145,11 @@ class ObjectiveInputs:
         """The tokenizer, which all data have but images."""
         assert self.tokenizer is not None
         return self.tokenizer
+
+
+def writes_text(spec: ModelSpec) -> bool:
+    """Whether a model gives logits of the next token."""
+    return isinstance(spec, CausalSpec) and not isinstance(spec.head, ClassificationHead)
 
 
 class ObjectiveConfig(Part):

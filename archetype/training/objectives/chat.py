@@ -16,7 +16,7 @@ from archetype.spec.base import Flag
 from archetype.spec.part import part
 from archetype.training.datasets import Data
 from archetype.training.examples import Conversations, Records
-from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs, writes_text
 
 MarkedRow = tuple[Tokens, npt.NDArray[np.bool_]]  # tokens, and which of them the model is to write
 
@@ -48,11 +48,6 @@ class Chat(ObjectiveConfig):
         return ChatObjective(inputs, self.packed)
 
 
-def writes_text(spec: specs.ModelSpec) -> bool:
-    """Whether a model gives logits of the next token."""
-    return isinstance(spec, specs.CausalSpec) and not isinstance(spec.head, specs.ClassificationHead)
-
-
 class ChatObjective(Objective):
     """Conversations of similar length, padded at their ends, of whose tokens the answers are predicted."""
 
@@ -69,7 +64,7 @@ class ChatObjective(Objective):
         self.training, self.validation = training, validation
         self.order = OrderByLength(np.array([len(ids) for ids, _ in training]), inputs.batch_size, inputs.seed)
         rows = [*training, *validation]
-        self.fingerprint = Pairs([ids for ids, _ in rows], [marks for _, marks in rows]).fingerprint  # type: ignore[arg-type, misc]
+        self.fingerprint = Pairs([ids for ids, _ in rows], [marks.astype(np.int32) for _, marks in rows]).fingerprint
         self.description = f"{num_conversations:,} conversations{self._cut(inputs.sequence_length)}"
         self.batch_shape = self.order.batch_size, max(len(ids) for ids, _ in rows) - 1
         self.num_validation_batches = -(-len(validation) // self.order.batch_size)

@@ -16,8 +16,15 @@ from archetype.spec.base import Positive
 from archetype.spec.part import part
 from archetype.training.datasets import Data
 from archetype.training.examples import Preferences, Records
-from archetype.training.objectives.base import Batch, LossOutput, Objective, ObjectiveConfig, ObjectiveInputs
-from archetype.training.objectives.chat import MarkedRow, marked_batch, writes_text
+from archetype.training.objectives.base import (
+    Batch,
+    LossOutput,
+    Objective,
+    ObjectiveConfig,
+    ObjectiveInputs,
+    writes_text,
+)
+from archetype.training.objectives.chat import MarkedRow, marked_batch
 
 Pair = tuple[MarkedRow, MarkedRow]  # the preferred completion after its prompt, and the other one
 
@@ -75,7 +82,8 @@ class DPOObjective(Objective):
 
     def prepare(self, model: nn.Module, dtype: str) -> dict[str, Tensor]:
         """The log-probabilities of all completions under the reference."""
-        was_training, reference = model.training, {}
+        was_training = model.training
+        reference: dict[str, Tensor] = {}
         model.eval()
         with torch.no_grad():
             for name, pairs in (("training", self.training), ("validation", self.validation)):
@@ -136,7 +144,8 @@ class DPOObjective(Objective):
         return chosen.masked_fill(~is_completion, 0.0).sum(-1).view(2, -1).T, output.aux_loss
 
     def _pairs(self, records: Records) -> list[Pair]:
-        longest, pairs = self.inputs.sequence_length + 1, []
+        longest = self.inputs.sequence_length + 1
+        pairs: list[Pair] = []
         for record in records:
             one, two = (self._row(record, record[field]) for field in ("chosen", "rejected"))
             if max(len(one.ids), len(two.ids)) <= longest:

@@ -14,7 +14,7 @@ from archetype.errors import SpecError
 from archetype.models.decoder import check_documents_are_separate
 from archetype.spec.part import part
 from archetype.training.datasets import Data, RunningText
-from archetype.training.objectives.base import IGNORED, Batch, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.base import IGNORED, Batch, ObjectiveConfig, ObjectiveInputs, writes_text
 from archetype.training.objectives.text import TextObjective, corpus_of
 
 
@@ -26,7 +26,7 @@ class NextToken(ObjectiveConfig):
 
     def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
         """A model that writes text, and text."""
-        return isinstance(spec, specs.CausalSpec) and isinstance(data, RunningText)
+        return writes_text(spec) and isinstance(data, RunningText)
 
     def build(self, inputs: ObjectiveInputs) -> "NextTokenObjective":
         """The examples and the loss.

@@ -112,6 +112,11 @@ class Parallel(Spec):
         """What changes weights must not need more of them than a process has."""
         if self.num_processes > 1 and recipe.weights_dtype != "float32":
             raise SpecError("weights_dtype", "one process alone has masters of its weights", "leave it out")
+        if recipe.adapter is not None and max(self.tensor, self.pipeline) > 1:
+            raise SpecError("adapter", "stands beside whole matrices, and these are cut", "use data_parallel and shard")
+        if self.pipeline > 1 and recipe.objective is not None and recipe.objective.kind != "next_token":
+            cause = f"stages compute the loss of next tokens, and this is {recipe.objective.kind}"
+            raise SpecError("parallel.pipeline", cause, "use data_parallel and shard")
         are_cut = max(self.shard, self.tensor, self.expert) > 1
         if recipe.ema_decay is not None and (are_cut or self.pipeline > 1):
             raise SpecError("ema_decay", "is averaged over whole weights, and these are cut", "use data_parallel alone")

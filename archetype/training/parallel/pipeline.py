@@ -42,7 +42,7 @@ class Layers(nn.Module):
             x = self.model.embedding(x, context)
         for index in self.own:
             x = self.model.blocks[index](x, context, None)
-        if self.is_last:
+        if self.is_last and self.model.lm_head is not None:
             x = self.model.lm_head(self.model.final_norm(x, context), self.model.lm_head.weight)
         return x
 

@@ -1,6 +1,7 @@
 """A run with an adapter: the model stays as it is, what is resumed is what was interrupted, and every verb takes it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,8 @@ def test_an_adapter_learns_alone_resumes_to_the_bit_and_is_merged(tmp_path: Path
     with torch.inference_mode():
         apart = read_run_model(Run(tmp_path / "run"), merged=False)(tokens).logits
         assert torch.allclose(lm.model(tokens).logits, apart, atol=1e-5)
-    assert lm.generate("the model", max_new_tokens=3)
+    beside = replace(lm, model=read_run_model(Run(tmp_path / "run"), merged=False))
+    assert lm.generate("the model", max_new_tokens=5) == beside.generate("the model", max_new_tokens=5)
     export_verb(str(tmp_path / "run"), tmp_path / "adapter", adapter_only=True, family="llama")
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert (config["base_model_name_or_path"], config["use_dora"]) == (str(tmp_path / "base"), True)
