@@ -1,0 +1,81 @@
+"""Decoding by architectures of about 100 M parameters, random weights, batch 1, on CPU.
+
+    python -m benchmarks.architectures shares       # of the bandwidth, over the bytes that a step must read
+    python -m benchmarks.architectures lengths      # a token with 4,096 cached against one with 128
+
+Of `shares` the bandwidth is measured before and after each model, as `archetype bench` does. Of `lengths` the two steps
+of a model take turns, each on a state of its own.
+"""
+
+import argparse
+import statistics
+import time
+
+import torch
+
+import archetype
+from archetype.bench.jobs import Workload
+from archetype.bench.measure import measure
+from archetype.generate.step import DecodeStep
+from archetype.language_model import LanguageModel
+from archetype.models import Decoder, build
+from archetype.native.recorder import Replay, TorchCall
+from benchmarks.machine import heading
+from benchmarks.shapes import ARCHITECTURES, MIXERS
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("shares", "lengths"))
+    parser.add_argument("--only", help="one architecture, by a part of its name")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    print(heading(f"python -m benchmarks.architectures {chosen.what} --dtype {chosen.dtype}"))
+    table = ARCHITECTURES if chosen.what == "shares" else MIXERS
+    for name in table:
+        if (chosen.only or "").lower() in name.lower():
+            (share if chosen.what == "shares" else lengths)(name, chosen.dtype, chosen.rounds)
+
+
+def share(name: str, dtype: str, rounds: int) -> None:
+    """The share of the bandwidth that `bench decode` prints."""
+    model = archetype.build(ARCHITECTURES[name](), dtype=dtype).eval()
+    lm = LanguageModel(model.spec, model)
+    result = measure(lm, Workload.of("decode", lm.spec, None, None, None), dtype, repeat=rounds)
+    print(
+        f"{name:<18}{sum(tensor.numel() for tensor in model.parameters()) / 1e6:6.0f} M  "
+        f"{result['decode_tokens_per_s']:7.1f} tokens/s  {result['read_gb_per_s']:5.1f} of "
+        f"{result['peak_bandwidth_gb_per_s']:5.1f} GB/s: {result['fraction_of_limit']:.0%}"
+    )
+
+
+def lengths(name: str, dtype: str, rounds: int) -> None:
+    """The time of a step after few and after many tokens."""
+    model = build(MIXERS[name](), dtype=getattr(torch, dtype)).eval()
+    assert isinstance(model, Decoder)
+    steps = {filled: DecodeStep(model, model.new_state(1, filled + 64)) for filled in (128, 4096)}
+    times: dict[int, list[float]] = {filled: [] for filled in steps}
+    token = torch.zeros(1, 1, dtype=torch.long)
+    for _ in range(3 * rounds + 2):
+        for filled, step in steps.items():
+            with torch.inference_mode():
+                step.state.lengths.fill_(filled)
+            started = time.perf_counter()
+            step(token)
+            times[filled].append(time.perf_counter() - started)
+    few, many = (statistics.median(seconds[2:]) for seconds in times.values())
+    left = "" if (replay := steps[128].replay) is None else f", {left_to_torch(replay)} operations left to torch"
+    print(f"{name:<18}{1e3 * few:7.2f} ms at 128  {1e3 * many:7.2f} ms at 4,096: {many / few:5.2f} x{left}")
+
+
+def left_to_torch(replay: Replay) -> int:
+    """How many operations of a recorded step have no kernel."""
+    return sum(isinstance(segment, TorchCall) for segment in replay.segments)
+
+
+if __name__ == "__main__":
+    main()
