@@ -5,6 +5,7 @@ import errno
 import gc
 import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Mapping
@@ -54,6 +55,15 @@ class Verb(TyperCommand):
     """A verb whose options stand in its help by section, as `SECTIONS` of its module says; the others stand last."""
 
     sections: Mapping[str, tuple[str, ...]] = {}
+    optional_values: Mapping[str, tuple[str, str]] = {}  # of options: what one alone means, the form of a value
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; an option that may stand alone gets what it means then."""
+        for option, (alone, form) in self.optional_values.items():
+            if option in args and not re.fullmatch(form, (*args, "")[args.index(option) + 1]):
+                args = [*args]
+                args.insert(args.index(option) + 1, alone)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments, sections, and options that belong to none."""
@@ -93,6 +103,7 @@ class Verbs(TyperGroup):
         command = typer.main.get_command(single)
         if isinstance(command, Verb):
             command.sections = getattr(source, "SECTIONS", {})
+            command.optional_values = getattr(source, "OPTIONAL_VALUES", {})
         command.params += _common_options()
         return command
 

@@ -1,11 +1,20 @@
-"""What `train --plan NODESxGPUS` prints: how a recipe would train on a cluster; nothing is read or written."""
+"""What `train --plan` and `--find-rate` print: how a recipe would train here or on a cluster; nothing is written."""
+
+import math
+from pathlib import Path
+
+import torch
 
 from archetype.cli.output import print_json
 from archetype.convert.source import open_spec
 from archetype.cost.hardware import device
 from archetype.cost.parallel import Cluster, Planner, Step, best_steps, plan_table
 from archetype.errors import SpecError
+from archetype.training.plan import plan
+from archetype.training.plot import draw_in_terminal
+from archetype.training.rate_finder import find_rate
 from archetype.training.recipe import Recipe
+from archetype.training.setup import Setup
 
 
 def print_plan(recipe: Recipe, cluster: str, gpu: str, as_json: bool) -> None:
@@ -45,3 +54,30 @@ def _fields(step: Step) -> list[str]:
 
 def _data(step: Step) -> dict[str, object]:
     return {**step._asdict(), "layout": step.layout._asdict(), "tokens_per_second": step.tokens_per_second}
+
+
+def print_plan_here(setup: Setup, device: torch.device, as_json: bool) -> None:
+    """Print cost, memory and time of a run on this machine, and whether it fits."""
+    planned = plan(setup, device)
+    if as_json:
+        print_json(planned.to_json())
+    else:
+        print(planned.table())
+
+
+def print_rates(setup: Setup, device: torch.device, file: Path | None, as_json: bool) -> None:
+    """Print the curve of a learning-rate range test and the rate that it suggests.
+
+    Args:
+        file: where to draw the curve as a picture (absent: nowhere).
+    """
+    sweep, unit = find_rate(setup, device), setup.objective.unit
+    if file is not None:
+        sweep.draw(file, unit)
+    if as_json:
+        print_json(sweep.to_json())
+        return
+    title = f"loss (nats per {unit}) by the logarithm of the learning rate, base 10"
+    logarithms = [math.log10(rate) for rate in sweep.rates]
+    print(draw_in_terminal({"mean": (logarithms, sweep.means)}, title, 90))
+    print(f"suggested: --learning-rate {sweep.suggested:.1e}")

@@ -9,6 +9,8 @@ from archetype.cli.options import Json, OptionalOutput, complete_presets
 from archetype.cli.output import print_json
 
 CHOSEN = "[default: chosen to fit the text]"
+HERE = "here"  # what --plan alone stands for
+OPTIONAL_VALUES = {"--plan": (HERE, r"\d+x\d+")}  # of options: what one without a value means, and what a value is
 
 SECTIONS = {  # of the options, in the help
     "Run": ("recipe", "to", "resume", "allow_changes", "assignments"),
@@ -20,7 +22,7 @@ SECTIONS = {  # of the options, in the help
         "steps", "tokens", "flops", "minutes", "patience", "batch_size", "micro_batch_size", "sequence_length",
         "learning_rate", "warmup_steps", "seed",
     ),
-    "Machine": ("dtype", "device", "force", "plan", "gpu"),
+    "Machine": ("dtype", "device", "force", "plan", "gpu", "find_rate"),
 }  # fmt: skip
 
 
@@ -105,9 +107,16 @@ def train(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda:N or mps.")] = "auto",
     plan: Annotated[
         str | None,
-        typer.Option(metavar="NODESxGPUS", help="Only print how this would train on such a cluster, as 16x8."),
+        typer.Option(
+            metavar="[NODESxGPUS]",
+            help="Only print cost, memory and time here, or how this would train on such a cluster, as 16x8.",
+        ),
     ] = None,
     gpu: Annotated[str, typer.Option(help="The devices of the cluster.")] = "H100-SXM",
+    find_rate: Annotated[
+        bool,
+        typer.Option("--find-rate", help="Only try rising learning rates and suggest one; --to FILE.png draws it."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train a model on text, pairs of texts or images; writes a run directory."""
@@ -150,10 +159,20 @@ def train(
     budget = Budget(tokens, flops, minutes)
     if budget and steps is not None:
         raise SpecError("--steps", "stands beside --tokens, --flops or --minutes, which decide it", "give one of them")
-    if plan is not None:
-        from archetype.cli.plan import print_plan
+    if plan is not None or find_rate:
+        from archetype.cli.plan import print_plan, print_plan_here, print_rates
 
-        print_plan(assemble(recipe, fields | {"steps": steps}, assignments or [], budget)[0], plan, gpu, as_json)
+        chosen, _ = assemble(recipe, fields | {"steps": steps}, assignments or [], budget)
+        if plan not in (None, HERE):
+            print_plan(chosen, plan, gpu, as_json)
+            return
+        here = resolve_device(device)
+        pretrained = None if start_from is None else open_pretrained(start_from, fields)
+        prepared = setup.prepare(to or Path("run"), chosen, here, None, True, budget, pretrained)
+        if find_rate:
+            print_rates(prepared, here, to, as_json)
+        else:
+            print_plan_here(prepared, here, as_json)
         return
     if resume is not None:
         others = (recipe, to, start_from, budget or None, *fields.values())

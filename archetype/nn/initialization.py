@@ -60,6 +60,10 @@ def init_weight(
             else:
                 bound = math.sqrt(6 / (weight.shape[-2] + weight.shape[-1]))  # Glorot 2010, equation 16
                 weight.uniform_(-bound, bound, generator=generator)
+        case spec.MuPInitialization(std=std, base_width=base_width):
+            is_hidden = "embedding." not in name and not name.startswith(("lm_head", "classifier", "pooler"))
+            shrink = math.sqrt(base_width / weight.shape[-1]) if is_hidden else 1.0  # Yang 2021, table 8
+            weight.normal_(0.0, std * shrink, generator=generator)
         case _:
             assert_never(scheme)
 

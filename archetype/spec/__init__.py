@@ -26,3 +26,4 @@ from archetype.spec.recurrent import *
 from archetype.spec.serialize import *
 from archetype.spec.short_convolution import *
 from archetype.spec.stack import *
+from archetype.spec.width import *

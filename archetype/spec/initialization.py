@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from archetype.spec.base import Named, Positive, Spec
+from archetype.spec.base import Named, Positive, Size, Spec
 
-__all__ = ["GPT2Initialization", "Initialization", "NormalInitialization", "XavierInitialization"]
+__all__ = ["GPT2Initialization", "Initialization", "MuPInitialization", "NormalInitialization", "XavierInitialization"]
 
 
 class NormalInitialization(Spec):
@@ -37,6 +37,25 @@ class XavierInitialization(Spec):
     kind: Literal["xavier"] = "xavier"
 
 
+class MuPInitialization(Spec):
+    """Maximal update parametrization, by which a rate found with a narrow model holds for a wide one (Yang 2021).
+
+    Hidden matrices have std sqrt(base_width / fan in), embedding and head std whatever the width (table 8). The
+    optimizer takes the rate of hidden matrices times base_width / d_model. Logits are to be scaled by
+    base_width / d_model (`head.scale`), and scores by 1 / head_dim where heads grow wider; `spec.widen` adds heads.
+
+    Attributes:
+        std: standard deviation, of hidden matrices at the base width.
+        base_width: d_model at which the learning rate was found.
+    """
+
+    kind: Literal["mup"] = "mup"
+    std: Positive = 0.02
+    base_width: Size = 256
+
+
 Initialization = Annotated[
-    NormalInitialization | GPT2Initialization | XavierInitialization, Field(discriminator="kind"), Named()
+    NormalInitialization | GPT2Initialization | XavierInitialization | MuPInitialization,
+    Field(discriminator="kind"),
+    Named(),
 ]

@@ -131,3 +131,19 @@ class Constant(WarmUp):
     def ratio(self, step: int, num_steps: int) -> float:
         """One."""
         return 1.0
+
+
+@part
+class ExponentialRise(Schedule):
+    """A rise by equal factors from `min_lr_ratio` of the peak to the peak, as a range test takes it (Smith 2015).
+
+    Attributes:
+        min_lr_ratio: the first learning rate, as a share of the peak.
+    """
+
+    kind: Literal["exponential_rise"] = "exponential_rise"
+    min_lr_ratio: Annotated[float, Field(gt=0, le=1)] = 1e-6
+
+    def learning_rate(self, peak: float, step: int, num_steps: int) -> float:
+        """The learning rate of an optimizer step."""
+        return float(peak * self.min_lr_ratio ** (1 - step / max(1, num_steps - 1)))

@@ -2,14 +2,21 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
+from archetype.errors import SpecError
 from archetype.spec.base import NotNegative, Positive
 from archetype.spec.part import Part
-from archetype.training.optimizers.groups import Grouped, ParameterGroup, group_parameters, torch_groups
+from archetype.training.optimizers.groups import (
+    Grouped,
+    ParameterGroup,
+    group_parameters,
+    torch_groups,
+    width_ratio,
+)
 
 
 class Optimizer(Part):
@@ -21,6 +28,9 @@ class Optimizer(Part):
         groups: parameters with a learning rate or a weight decay of their own.
     """
 
+    width_exponent: ClassVar[float | None] = (
+        1.0  # with which rates of hidden matrices fall, of muP; None: it does not say
+    )
     learning_rate: Positive = 1e-3
     weight_decay: NotNegative = 0.0
     groups: tuple[ParameterGroup, ...] = ()
@@ -35,7 +45,20 @@ class Optimizer(Part):
         Raises:
             SpecError: one of `groups` matches no parameter that is trained.
         """
-        return torch_groups(group_parameters(model, self.groups, self.weight_decay))
+        return torch_groups(self.grouped(model))
+
+    def grouped(self, model: nn.Module) -> list[Grouped]:
+        """The trained parameters with their settings; those of a wide model of muP learn more slowly."""
+        ratio = width_ratio(model)
+        if ratio != 1.0 and self.width_exponent is None:
+            cause = f"mup has no rates for {type(self).__name__}"
+            raise SpecError("optimizer.kind", cause, "use adamw, muon, lion or adafactor, or another initialization")
+        grouped = group_parameters(model, self.groups, self.weight_decay)
+        return [
+            each._replace(learning_rate_ratio=each.learning_rate_ratio * ratio ** (self.width_exponent or 0.0))
+            if each.role == "hidden" else each
+            for each in grouped
+        ]  # fmt: skip
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
         """Bytes of the state of parameters, beside a number or two for each: here two moments in float32."""

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from archetype.errors import SpecError
 from archetype.nn.parameter_names import names_matching
+from archetype.spec import MuPInitialization
 from archetype.spec.base import NotNegative, Positive, Spec
 
 Role = Literal["embedding", "norm", "bias", "hidden", "head", "vector"]
@@ -56,6 +57,23 @@ def _role(name: str, module: nn.Module, parameter: Tensor) -> Role:
         return "head"
     is_matrix = isinstance(module, nn.Linear | nn.RNNBase) or "experts" in above
     return "hidden" if is_matrix and parameter.dim() >= 2 else "vector"
+
+
+def width_ratio(model: nn.Module) -> float:
+    """The base width of muP as a share of the model's width; 1 where it is initialized otherwise.
+
+    Raises:
+        SpecError: the model has no one width.
+    """
+    model_spec = getattr(model, "spec", None)
+    scheme = getattr(model_spec, "initialization", None)
+    if not isinstance(scheme, MuPInitialization):
+        return 1.0
+    width = getattr(model_spec, "d_model", None)
+    if not isinstance(width, int):
+        cause = f"mup needs one d_model, which a model of kind {getattr(model_spec, 'kind', '')} does not have"
+        raise SpecError("initialization", cause, "use normal, gpt2 or xavier")
+    return scheme.base_width / width
 
 
 class Grouped(NamedTuple):

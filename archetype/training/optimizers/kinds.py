@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -12,7 +12,7 @@ from archetype.errors import SpecError
 from archetype.spec.base import Flag, NotNegative, Positive, Probability, Size
 from archetype.spec.part import part
 from archetype.training.optimizers.base import Optimizer
-from archetype.training.optimizers.groups import Grouped, group_parameters, torch_groups
+from archetype.training.optimizers.groups import Grouped, torch_groups
 
 
 @part
@@ -69,6 +69,7 @@ class Muon(Optimizer):
         eps: of AdamW.
     """
 
+    width_exponent: ClassVar[float | None] = 0.5  # an update's spectral norm grows with the root of the width
     kind: Literal["muon"] = "muon"
     weight_decay: NotNegative = 0.1
     momentum: Probability = 0.95
@@ -80,7 +81,7 @@ class Muon(Optimizer):
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Both optimizers as one."""
         parts: dict[bool, list[Grouped]] = {True: [], False: []}
-        for grouped in group_parameters(model, self.groups, self.weight_decay):
+        for grouped in self.grouped(model):
             parts[_is_matrix(grouped)].append(grouped)
         optimizers: list[torch.optim.Optimizer] = []
         if parts[True]:
@@ -174,6 +175,7 @@ class SGD(Optimizer):
         nesterov: whether the update looks ahead by one step (Nesterov 1983).
     """
 
+    width_exponent: ClassVar[float | None] = None
     kind: Literal["sgd"] = "sgd"
     learning_rate: Positive = 1e-1
     momentum: Probability = 0.9

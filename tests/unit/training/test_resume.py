@@ -20,6 +20,7 @@ from archetype.training.recipe import Recipe
 from archetype.training.setup import resume, start
 from archetype.training.state import TrainState
 from archetype.training.stop_signal import StopSignal
+from tests.helpers.recipes import recipes
 
 CPU = torch.device("cpu")
 
@@ -85,6 +86,20 @@ def test_every_optimizer_average_and_master_resumes_to_the_bit(tmp_path: Path, r
         assert_equal_states(second, whole)
         weights, other = second.final_weights(), whole.final_weights()
         assert all(torch.equal(weights[path], other[path]) and weights[path].dtype == torch.float32 for path in other)
+
+
+@pytest.mark.slow
+def test_every_model_and_objective_resumes_to_the_bit_with_every_option(tmp_path: Path) -> None:
+    """Twelve architectures and five objectives, each interrupted twice, mid-epoch, with all that a checkpoint holds."""
+    for name, recipe in recipes(tmp_path).items():
+        for number, options in enumerate(OPTIONS.values()):
+            changed = Recipe.parse(recipe.dump() | {"micro_batch_size": 5, "recompute": "blocks"} | options)
+            whole, folder = start(tmp_path / f"{name} {number} whole", changed, CPU), tmp_path / f"{name} {number}"
+            expected = [measured(step) for step in steps(whole)]
+            taken = steps(start(folder, changed, CPU), 3) + steps(resume(folder, CPU), 7)
+            resumed = resume(folder, CPU)
+            assert [measured(step) for step in taken + steps(resumed)] == expected, (name, options)
+            assert_equal_states(resumed, whole)
 
 
 def test_the_average_is_what_is_evaluated_and_written(tmp_path: Path, recipe: Recipe) -> None:

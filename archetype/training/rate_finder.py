@@ -1,0 +1,91 @@
+"""The learning-rate range test: a short run whose rate rises by equal factors, and what its losses suggest."""
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from archetype.models import build
+from archetype.runs.directory import Run
+from archetype.training.loop import take_step
+from archetype.training.plot import draw_curves
+from archetype.training.schedules import ExponentialRise
+from archetype.training.setup import Setup
+from archetype.training.state import TrainState
+
+LOWEST, HIGHEST, NUM_STEPS = 1e-6, 1.0, 100
+SMOOTHING = 0.9  # what the mean of losses keeps of itself
+DIVERGED = 1.5  # times the lowest mean: the run has left the range
+
+
+@dataclass(frozen=True)
+class RateSweep:
+    """The losses of a range test.
+
+    Attributes:
+        rates: learning rates, in the order of the steps.
+        losses: of each step.
+        means: exponential means of the losses, without bias.
+        suggested: the rate at which the mean falls fastest.
+    """
+
+    rates: list[float]
+    losses: list[float]
+    means: list[float]
+    suggested: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, for `--json`."""
+        return asdict(self)
+
+    def draw(self, file: Path, unit: str) -> None:
+        """The losses by the rate, as a PNG file."""
+        logarithms = [math.log10(rate) for rate in self.rates]
+        labelled = {"each step": (logarithms, self.losses), "mean": (logarithms, self.means)}
+        title = f"learning-rate range test: {self.suggested:.1e}"
+        draw_curves(labelled, file, title, "logarithm of the learning rate, base 10", unit)
+
+
+def find_rate(setup: Setup, device: torch.device, num_steps: int = NUM_STEPS) -> RateSweep:
+    """Take some steps of a run, with a rate that rises from 1e-6 to 1, until the loss grows (Smith 2015, section 3.3).
+
+    Nothing is written; the model is thrown away.
+
+    Args:
+        setup: from `prepare`.
+        device: where the model goes.
+        num_steps: of the whole range.
+    """
+    optimizer = setup.recipe.optimizer.replace(learning_rate=HIGHEST)
+    schedule = ExponentialRise(min_lr_ratio=LOWEST / HIGHEST)
+    recipe = setup.recipe.replace(optimizer=optimizer, schedule=schedule, steps=num_steps, ema_decay=None)
+    model = build(setup.spec, recipe.seed, device)
+    state = TrainState.build(Run(Path()), recipe, setup.tokenizer, setup.objective, model)
+    rates: list[float] = []
+    losses: list[float] = []
+    means: list[float] = []
+    mean = 0.0
+    for number in range(1, num_steps + 1):
+        step = take_step(state)
+        if step.skipped:
+            break
+        mean = SMOOTHING * mean + (1 - SMOOTHING) * step.loss
+        rates.append(step.learning_rate)
+        losses.append(step.loss)
+        means.append(mean / (1 - SMOOTHING**number))
+        if means[-1] > DIVERGED * min(means):
+            break
+    return RateSweep(rates, losses, means, steepest(rates, means))
+
+
+def steepest(rates: list[float], means: list[float], width: int = 5) -> float:
+    """The rate around which the means fall most over `width` steps to either side, before they are lowest."""
+    last = means.index(min(means)) if means else 0
+    slopes = {
+        index: means[index + width] - means[index - width]
+        for index in range(width, min(last, len(means) - width - 1) + 1)
+        if index + width < len(means)
+    }
+    return rates[min(slopes, key=slopes.__getitem__)] if slopes else rates[last // 2] if rates else LOWEST

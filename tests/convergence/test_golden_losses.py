@@ -1,0 +1,78 @@
+"""Losses of 100 steps of eight small architectures, as they were recorded: a change of numbers is a change of training.
+
+Recorded with torch 2.13 on x86-64. After a change that is meant: python -m tests.convergence.test_golden_losses
+"""
+
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from archetype.training.datasets import TextData
+from archetype.training.loop import take_step
+from archetype.training.objectives import NextToken
+from archetype.training.recipe import Recipe
+from archetype.training.schedules import Cosine
+from archetype.training.setup import start
+from tests.helpers.recipes import EXPERTS, NEXT, WORDS, decoder
+
+RECORDED_AT = (1, 25, 50, 75, 100)
+SMALL = {"kind": "adamw", "learning_rate": 0.01}
+ROTARY = {"kind": "attention", "num_heads": 2, "position": {"kind": "rotary"}}
+GATED = {"kind": "gated", "d_ff": 24, "activation": "silu"}
+WINDOW = ROTARY | {"pattern": {"kind": "window", "size": 4}}
+MAMBA_2 = {"kind": "mamba2", "state_size": 4, "num_heads": 4, "head_dim": 8}
+WSD = {"schedule": {"kind": "wsd"}}
+NO_MLP = {"kind": "none"}
+LION = {"kind": "lion", "learning_rate": 0.001}
+MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # architecture, and what the recipe says otherwise
+    "attention, learned positions": (decoder() | {"embedding": {"position": {"kind": "learned"}}}, {}),
+    "rotary, gated, tied": (
+        decoder(mixer=ROTARY, feedforward=GATED) | {"head": {"tied": True}},
+        {"schedule": {"kind": "wsd"}},
+    ),
+    "experts": (decoder(mixer=ROTARY, feedforward=EXPERTS), {"ema_decay": 0.9}),
+    "lstm": (decoder(mixer={"kind": "lstm"}), {}),
+    "mamba": (decoder(mixer={"kind": "mamba", "state_size": 4}, feedforward=NO_MLP), {}),
+    "sliding window": (decoder(mixer=WINDOW), {"optimizer": LION, "recompute": "blocks"}),
+    "mamba 2": (decoder(mixer=MAMBA_2, feedforward=NO_MLP), {"micro_batch_size": 2}),
+    "n-gram": (NEXT["ngram"], {"optimizer": {"kind": "sgd", "nesterov": True}}),
+}
+GOLDEN = {
+    "attention, learned positions": [2.944832, 1.856983, 1.4379, 1.372586, 1.302042],
+    "rotary, gated, tied": [2.960454, 2.7688, 2.427016, 1.968781, 1.62672],
+    "experts": [3.131776, 1.934747, 1.443741, 1.296355, 1.154364],
+    "lstm": [2.946738, 1.878649, 1.166244, 1.067754, 0.861446],
+    "mamba": [2.933609, 1.620058, 0.950088, 0.897987, 0.715369],
+    "sliding window": [2.931671, 2.683301, 2.447831, 2.326038, 2.304637],
+    "mamba 2": [2.952327, 1.641118, 1.006995, 0.926258, 0.785865],
+    "n-gram": [2.944464, 2.572408, 2.713215, 2.629608, 2.619673],
+}
+
+
+def losses(name: str, folder: Path) -> list[float]:
+    """The losses of one of them at the recorded steps."""
+    model, fields = MODELS[name]
+    drawn = random.Random(0)
+    (folder / "text.txt").write_text(" ".join(drawn.choice(WORDS) for _ in range(2000)))
+    recipe = Recipe(
+        spec=model, data=TextData(text=(str(folder / "text.txt"),), tokenizer="characters"), objective=NextToken(),
+        batch_size=4, steps=100, schedule=Cosine(warmup_steps=10), seed=5, dtype="float32",
+    )  # fmt: skip
+    state = start(folder / "run", Recipe.parse(recipe.dump() | {"optimizer": SMALL} | fields), torch.device("cpu"))
+    taken = [take_step(state).loss for _ in range(100)]
+    return [taken[step - 1] for step in RECORDED_AT]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_are_those_recorded(name: str, tmp_path: Path) -> None:
+    assert losses(name, tmp_path) == pytest.approx(GOLDEN[name], abs=1e-4)
+
+
+if __name__ == "__main__":
+    for name in MODELS:
+        with tempfile.TemporaryDirectory() as folder:
+            print(name, [round(loss, 6) for loss in losses(name, Path(folder))])
