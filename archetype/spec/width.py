@@ -4,6 +4,7 @@ from archetype.errors import SpecError
 from archetype.spec.attention import Attention
 from archetype.spec.block import Block
 from archetype.spec.feedforward import MLP, GatedMLP, NoFeedForward
+from archetype.spec.head import LanguageModelHead
 from archetype.spec.initialization import MuPInitialization
 from archetype.spec.model import Decoder
 
@@ -24,6 +25,8 @@ def widen(model: Decoder, factor: int, std: float = 0.02) -> Decoder:
     Raises:
         SpecError: a layer has other parts.
     """
+    if not isinstance(model.head, LanguageModelHead):
+        raise SpecError("head", "only a head of tokens is widened", "write the wider specification yourself")
     layers = tuple(_wider(block, factor, f"layers[{index}]") for index, block in enumerate(model.layers))
     scheme = MuPInitialization(std=std, base_width=model.d_model)
     head = model.head.replace(scale=model.head.scale / factor)
