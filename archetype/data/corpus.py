@@ -88,19 +88,19 @@ def corpus(text: str, tokenizer: Tokenizer, validation: float) -> Corpus:
     return Corpus(tokens, held_out_tokens, len(held_out.encode()), digest.hexdigest())
 
 
-def encode(tokenizer: Tokenizer, text: str) -> Tokens:
-    """All tokens of a text, encoded chunk by chunk so that memory stays small."""
-    return np.concatenate([np.array(tokenizer.encode(chunk), dtype=np.int32) for chunk in _chunks(text)])
+def encode(tokenizer: Tokenizer, text: str, size: int | None = None) -> Tokens:
+    """All tokens of a text, encoded in chunks of about `size` characters so that memory stays small."""
+    return np.concatenate([np.array(tokenizer.encode(chunk), dtype=np.int32) for chunk in _chunks(text, size or CHUNK)])
 
 
-def _chunks(text: str) -> Iterator[str]:
+def _chunks(text: str, size: int) -> Iterator[str]:
     """The text cut at line ends between two words, where pre-tokenizers cut anyway.
 
     SentencePiece has none and puts its leading space before each piece: one token in a million may differ.
     """
     start = 0
     while start < len(text):
-        line_end = LINE_END.search(text, start + CHUNK)
+        line_end = LINE_END.search(text, start + size)
         end = line_end.start() + 1 if line_end else len(text)
         yield text[start:end]
         start = end

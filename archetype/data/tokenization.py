@@ -34,6 +34,7 @@ VERSION = 1  # of the shards and of how sources are cut into pieces
 JOB = "job.json"
 LEAST_BYTES = 2**22  # for which further processes are started
 REPORT = 2**20  # bytes after which progress is reported
+CHUNK = 2**16  # characters that are encoded at once: a library takes some hundred bytes for each token of them
 Progress = Callable[[int, int], None]  # bytes of text that are tokenised, and about how many there are
 _progress: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
@@ -186,7 +187,7 @@ def tokenize_piece(
     writer, size = ShardWriter(folder, f"{number:05}", dtype), 0
     before = [tokenizer.bos] if tokenizer.adds_bos and tokenizer.bos is not None else []
     for text in sources.documents(piece):
-        ids = encode(tokenizer, text)
+        ids = encode(tokenizer, text, CHUNK)
         writer.add(text, np.concatenate((before, ids, tokenizer.eos[:1])).astype(np.int32))
         size += len(text)
         if size >= REPORT:

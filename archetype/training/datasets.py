@@ -19,7 +19,7 @@ from archetype.spec.base import Flag, Length, Positive, Size, Spec
 from archetype.spec.part import Part, part
 from archetype.tokenizers import Tokenizer
 
-SAMPLE = 2**25  # characters of documents that a tokenizer is trained on
+SAMPLE = 2**24  # characters of documents that a tokenizer is trained on
 
 
 class Data(Part):
