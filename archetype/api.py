@@ -214,6 +214,8 @@ def train(
         ArchetypeError: parts of the recipe do not belong together, or the data cannot be used.
         KeyboardInterrupt: Ctrl-C was pressed; the run was saved, and can be resumed.
     """
+    from archetype.evaluation.report import write_report
+    from archetype.evaluation.samples import sample
     from archetype.loading import load, open_pretrained
     from archetype.nn.device import resolve_device
     from archetype.spec import Spec
@@ -232,7 +234,9 @@ def train(
     budget = Budget(minutes=minutes)
     chosen, _ = assemble(None if recipe is None else Path(recipe), fields, overrides, budget)
     state = setup.start(Path(to), chosen, resolve_device(device), None, force, budget, pretrained)
-    if run(state, on_event) is not None:
+    interrupted = run(state, on_event, sample)
+    write_report(state.run)
+    if interrupted is not None:
         raise KeyboardInterrupt
     return load(Path(to))
 

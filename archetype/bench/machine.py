@@ -1,27 +1,20 @@
 """What this machine is, and the most that it does, measured: memory traffic and matrix products."""
 
-import datetime
 import mmap
-import os
-import platform
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
-import archetype
 from archetype.cost.hardware import Device
+from archetype.runs.environment import processor
 
 NUM_TRIES = 5  # the best of them counts: a limit is measured
 COPY_BYTES = 2**27  # more than a cache holds
 READ_BYTES = 2**28
 SIDE = 1536  # of the matrices that are multiplied
-# of /proc/cpuinfo, those that decide which kernels run; arm64 calls its vectors asimd
-FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8",
-         "neon", "asimd", "asimddp", "bf16", "i8mm", "sve")  # fmt: skip
 
 
 def measured_device() -> Device:
@@ -63,42 +56,6 @@ def read_bandwidth(device: torch.device) -> tuple[float, int]:
     vector = torch.ones(matrix.shape[1])
     seconds = min(_seconds(lambda: matrix @ vector, device), _seconds(matrix.sum, device))
     return READ_BYTES / seconds, _page_bytes(matrix.data_ptr(), READ_BYTES)
-
-
-def description(device: torch.device) -> dict[str, Any]:
-    """The processor, the system and the threads that are used, for the record."""
-    return {
-        "processor": processor(device),
-        "flags": [flag for flag in FLAGS if flag in _cpu_info("flags", "Features").split()],
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-
-
-def versions() -> dict[str, str]:
-    """Of archetype, torch and Python."""
-    return {"archetype": archetype.__version__, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def now() -> str:
-    """The date and the time of day, to the second."""
-    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-
-
-def processor(device: torch.device) -> str:
-    """The name of the processor, or of the GPU."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return _cpu_info("model name") or platform.processor() or platform.machine()
-
-
-def _cpu_info(*names: str) -> str:
-    """The first entry of /proc/cpuinfo with one of these names; empty where there is none."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
-    entries = (line.partition(":") for line in lines)
-    return next((value.strip() for name, _, value in entries if name.strip() in names), "")
 
 
 def _page_bytes(address: int, size: int) -> int:

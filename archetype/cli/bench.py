@@ -43,11 +43,11 @@ def bench(
     """
     import torch
 
-    from archetype.bench import machine
     from archetype.bench.jobs import Workload
     from archetype.bench.measure import measure, open_model
     from archetype.bench.peers import opened
     from archetype.errors import SpecError
+    from archetype.runs import environment
     from archetype.training.allocation import keep_freed_memory
 
     show_warnings()
@@ -69,7 +69,11 @@ def bench(
     rows, prompt, new = workload.sizes
     settings = {"job": job, "model": model, "dtype": dtype, "weights": weights or dtype, "batch": rows,
                 "prompt": prompt, "new": new, "repeat": repeat}  # fmt: skip
-    where = {"machine": machine.description(lm.model.device), "versions": machine.versions(), "date": machine.now()}
+    where = {
+        "machine": environment.description(lm.model.device),
+        "versions": environment.versions(),
+        "date": environment.now(),
+    }
     result = settings | measured | ({"peers_left_out": left_out} if peer else {}) | where
     if as_json:
         print_json(result)

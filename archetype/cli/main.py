@@ -33,6 +33,7 @@ VERBS = {
     "train": ("train", "train", "Train a model on text, pairs of texts or images; writes a run directory."),
     "runs": ("runs", "runs", "List runs with their size, what their recipes change, and their best held-out loss."),
     "plot": ("runs", "plot", "Draw the loss curves of several runs over each other."),
+    "report": ("runs", "report", "Write report.html of a run: curves, cost, recipe, samples and environment."),
     "generate": ("generate", "generate", "Continue a text as it is generated; several prompts run as one batch."),
     "evaluate": ("generate", "evaluate", "Print how well a model predicts texts: loss, perplexity, bits per byte."),
     "translate": ("generate", "translate", "Translate source texts, one line each."),

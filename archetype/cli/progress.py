@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
+import torch
 import typer
 from rich.console import Console
 from rich.progress import (
@@ -19,20 +20,23 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from archetype.bench.machine import matmul_flops
 from archetype.cli.output import console
 from archetype.cost import total_parameters
 from archetype.data.tokenization import reporting
-from archetype.errors import ArchetypeError, one_line
-from archetype.language_model import LanguageModel
+from archetype.errors import one_line
+from archetype.evaluation.report import write_report
+from archetype.evaluation.samples import sample
+from archetype.table import size
 from archetype.training.allocation import keep_freed_memory
 from archetype.training.loop import run
-from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, Step, read
-from archetype.training.objectives.next_token import NextTokenObjective
+from archetype.training.memory import flops_of_step, peak_memory
+from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, Peak, Sampled, Step, append, read
 from archetype.training.plot import Curve, curves, draw_in_terminal
 from archetype.training.state import TrainState
 
 SECONDS_BETWEEN_LINES = 30.0
-SAMPLE_TOKENS = 40
+SECONDS_BEFORE_PEAK = 10.0  # of training, before half a second is spent on measuring what the machine can do
 
 
 def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool = True) -> Interrupted | None:
@@ -53,14 +57,10 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
         f"{recipe.steps} steps of {recipe.batch_size} rows, in {recipe.dtype}, from step {state.step}",
         markup=False,
     )
-    with ProgressLine(err, state.step, state.recipe.steps, state.objective.unit) as progress:
-
-        def show(event: Event) -> None:
-            progress.show(event)
-            if samples and state.processes.holds_all and isinstance(event, Evaluated) and (text := sample(state)):
-                err.print(f"step {event.step:>5}  writes: {text}", markup=False, soft_wrap=True)
-
-        interrupted = run(state, show)
+    shows_samples = samples and state.processes.holds_all
+    with ProgressLine(err, state) as progress:
+        interrupted = run(state, progress.show, sample if shows_samples else lambda state: "")
+    write_report(state.run)
     if measured := read(state.run.metrics_file):
         training, held_out, _ = curves(measured)
         title = f"loss (nats per {state.objective.unit}) by step"
@@ -69,20 +69,6 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
         err.print(drawn, markup=False)
     err.print(f"run directory: {state.run.folder}", markup=False, soft_wrap=True)
     return interrupted
-
-
-def sample(state: TrainState) -> str:
-    """How the model goes on with the first words of the held-out text, in one line; empty for other objectives."""
-    if state.num_evaluated > 1 or state.tokenizer is None or not isinstance(state.objective, NextTokenObjective):
-        return ""
-    prompt = state.tokenizer.decode(state.objective.corpus.first_held_out(8).tolist())
-    try:
-        lm = LanguageModel(state.model.spec, state.model.eval(), state.tokenizer)
-        return one_line(prompt + lm.generate(prompt, max_new_tokens=SAMPLE_TOKENS, temperature=0.8, seed=state.step))
-    except ArchetypeError as error:  # a part from outside that cannot generate can still be trained
-        return str(error)
-    finally:
-        state.model.train()
 
 
 def loss_bars(curve: Curve, width: int = 60) -> str:
@@ -128,19 +114,26 @@ def tokenization_bar() -> Iterator[None]:
 
 
 class ProgressLine:
-    """Shows the events of a run as they come."""
+    """Shows the events of a run as they come.
 
-    def __init__(self, console: Console, first: int, steps: int, unit: str = "token") -> None:
-        self.console, self.first, self.steps, self.unit = console, first, steps, unit
+    MFU is the share of the FLOPs that matrix products of the run's type reach on this machine, measured once after some
+    seconds; memory is the most that the process has held.
+    """
+
+    def __init__(self, console: Console, state: TrainState) -> None:
+        self.console, self.state = console, state
+        self.first, self.steps, self.unit = state.step, state.recipe.steps, state.objective.unit
         self.started = self.last_line = time.monotonic()
-        self.rate = 0.0  # predictions a second, smoothed
         self.waited = 0.0  # the share of time that steps wait for data, smoothed
+        self.rate = self.loss = 0.0  # predictions a second, and the training loss, both smoothed
+        self.validation, self.utilization = "", ""
+        self.flops, self.peak = flops_of_step(state.recipe, state.model.spec, state.objective), 0.0
         self.bar = Progress(
             TextColumn("step {task.completed:>5.0f}/{task.total:.0f}"), BarColumn(bar_width=10), _Measures(),
             TextColumn("left"), TimeRemainingColumn(compact=True),
             console=console, disable=not console.is_terminal, speed_estimate_period=60,
         )  # fmt: skip
-        self.task = self.bar.add_task("", total=steps, completed=first, measures="")
+        self.task = self.bar.add_task("", total=self.steps, completed=self.first, measures="")
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -155,6 +148,7 @@ class ProgressLine:
             self._step(event)
         elif isinstance(event, Evaluated):
             step, evaluation = event.step, event.evaluation
+            self.validation = f"  held out {evaluation.loss:.3f}"
             if evaluation.accuracy is None:
                 measured = f"mean squared error {evaluation.loss:.4f}"
             else:
@@ -162,6 +156,8 @@ class ProgressLine:
             bits = f", {evaluation.bits_per_byte:.4f} bits/byte" if evaluation.bits_per_byte is not None else ""
             place = "all held out" if event.on_all else "held out"
             self.console.print(f"step {step:>5}  {place}: {measured}{bits}")
+        elif isinstance(event, Sampled):
+            self.console.print(f"step {event.step:>5}  writes: {event.text}", markup=False, soft_wrap=True)
         elif isinstance(event, Notice):
             self.console.print(one_line(event.text), markup=False, soft_wrap=True)
 
@@ -169,7 +165,19 @@ class ProgressLine:
         self.rate = event.per_second if not self.rate else 0.9 * self.rate + 0.1 * event.per_second
         self.waited = 0.9 * self.waited + 0.1 * event.data_seconds * event.per_second / max(1, event.num_targets)
         data = f"  {self.waited:.0%} of the time waits for data" if self.waited >= 0.01 else ""
-        measures = f"loss {event.loss:.3f}  lr {event.learning_rate:.1e}  {self.rate:,.0f} {self.unit}s/s{data}"
+        if not event.skipped:
+            self.loss = event.loss if not self.loss else 0.95 * self.loss + 0.05 * event.loss
+        memory, device = peak_memory(self.state.model.device), self.state.model.device
+        if self.flops and not self.peak and time.monotonic() - self.started > SECONDS_BEFORE_PEAK:
+            num_processes = self.state.recipe.parallel.num_processes
+            self.peak = num_processes * matmul_flops(device, getattr(torch, self.state.recipe.dtype))
+            append(self.state.run.metrics_file, Peak(event.step, self.peak))
+        if self.flops and self.peak:
+            self.utilization = f"  MFU {self.flops * self.rate / event.num_targets / self.peak:.0%}"
+        measures = (
+            f"loss {event.loss:.3f} (smoothed {self.loss:.3f}){self.validation}  lr {event.learning_rate:.1e}  "
+            f"{self.rate:,.0f} {self.unit}s/s{self.utilization}{f'  {size(memory)}' if memory else ''}{data}"
+        )
         self.bar.update(self.task, completed=event.step, measures=measures)
         if event.skipped:
             self.console.print(f"step {event.step:>5}  skipped: the loss or its gradient was not finite")

@@ -1,6 +1,5 @@
 """Verbs on runs: a list of them, and their curves in one picture."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -54,6 +53,7 @@ def _row(run: "Run") -> dict[str, Any]:
     """One run: its size, steps and best held-out loss, and its recipe by path."""
     from archetype.cost import total_parameters
     from archetype.runs.directory import read_run_spec
+    from archetype.spec.edit import leaves
     from archetype.training import metrics
     from archetype.training.recipe import read_recipe
 
@@ -65,21 +65,8 @@ def _row(run: "Run") -> dict[str, Any]:
         "step": lines[-1]["step"] if lines else 0,
         "steps": recipe.steps,
         "best_validation_loss": min(losses, default=None),
-        "recipe": dict(_leaves(recipe.dump(full=True))),
+        "recipe": dict(leaves(recipe.dump(full=True))),
     }
-
-
-def _leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of nested plain data by its path."""
-    match data:
-        case dict():
-            for key, value in data.items():
-                yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
-        case list():
-            for index, value in enumerate(data):
-                yield from _leaves(value, f"{prefix}[{index}]")
-        case _:
-            yield prefix, data
 
 
 def plot(
@@ -126,3 +113,17 @@ def _curves(run: "Run", axis: "Axis") -> "Curves":
         length = read_recipe(run.recipe_file).sequence_length
         flops = cost_report(read_run_spec(run), 1, length).flops["train"] / (length or 1)
     return curves(lines, axis, flops)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")], as_json: Json = False
+) -> None:
+    """Write report.html of a run: curves, cost, recipe, samples and environment."""
+    from archetype.evaluation.report import write_report
+    from archetype.runs.directory import Run
+
+    file = write_report(Run(folder))
+    if as_json:
+        print_json({"report": str(file)})
+    else:
+        print(file)

@@ -13,7 +13,7 @@ HERE = "here"  # what --plan alone stands for
 OPTIONAL_VALUES = {"--plan": (HERE, r"\d+x\d+")}  # of options: what one without a value means, and what a value is
 
 SECTIONS = {  # of the options, in the help
-    "Run": ("recipe", "to", "resume", "allow_changes", "assignments"),
+    "Run": ("recipe", "to", "resume", "track", "allow_changes", "assignments"),
     "Model and data": (
         "spec", "start_from", "trainable", "adapter", "new_tokens", "text", "source", "target", "images",
         "labelled", "chat", "preferences", "tokenizer", "vocab_size",
@@ -94,6 +94,9 @@ def train(
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32 or bfloat16.  [default: auto]")] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order and dropout.  [default: 0]")] = None,
+    track: Annotated[
+        list[str] | None, typer.Option(help="Also report to wandb, trackio or mlflow; may be repeated.")
+    ] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Any other field of the recipe; spec.PATH edits the model's."),
@@ -153,6 +156,7 @@ def train(
         "optimizer.learning_rate": learning_rate,
         "schedule.warmup_steps": warmup_steps,
         "patience": patience,
+        "trackers": tuple(track) if track else None,
         "dtype": dtype,
         "seed": seed,
     }
@@ -202,7 +206,7 @@ def train(
     if as_json and processes.is_main:
         from archetype.training.metrics import read
 
-        measured = read(state.run.metrics_file)
+        measured = [line for line in read(state.run.metrics_file) if "sample" not in line]
         print_json({"run": str(state.run.folder), "step": state.step, "last": measured[-1] if measured else None})
     raise_if_interrupted(state, interrupted)
 

@@ -51,6 +51,8 @@ class Run:
         loss_picture: the loss curve.
         checkpoints: the folder that a resumed run starts from.
         provenance_file: recipe and data that the run began with, to tell whether they are still the same.
+        trackers_file: the ids of this run at the trackers that its recipe names.
+        report_file: all that is known of the run, as a page that needs nothing else.
         best_folder: a run directory with the weights that had the lowest held-out loss.
         adapter_file: the adapter of the model, where it has one.
         prepared_file: what the objective computed before the first step, such as a reference's log-probabilities.
@@ -67,6 +69,8 @@ class Run:
         self.loss_picture = folder / "loss.png"
         self.checkpoints = folder / "checkpoints"
         self.provenance_file = folder / "provenance.json"
+        self.trackers_file = folder / "trackers.json"
+        self.report_file = folder / "report.html"
         self.best_folder = folder / "best"
         self.adapter_file = folder / "adapter.yaml"
         self.prepared_file = folder / "prepared.safetensors"
@@ -187,6 +191,6 @@ def write_best(run: Run, model: Model, instead: Mapping[str, Tensor] = MappingPr
         for path in run.folder.iterdir():
             if path == run.tokenizer_folder:
                 shutil.copytree(path, temporary / path.name)
-            elif path.suffix in (".yaml", ".json", ".jinja") and path != run.provenance_file:
+            elif path.suffix in (".yaml", ".json", ".jinja") and path not in (run.provenance_file, run.trackers_file):
                 shutil.copyfile(path, temporary / path.name)
         write_weights(Run(temporary), model, instead)

@@ -13,7 +13,7 @@ from archetype.spec.model import ModelSpec
 from archetype.spec.serialize import parse
 from archetype.spec.stack import Stack
 
-__all__ = ["assign", "differences", "value_at"]
+__all__ = ["assign", "differences", "leaves", "value_at"]
 
 Change = tuple[str, Any, Any]
 Key = str | slice | tuple[int, ...]  # a field, or items of a list
@@ -208,3 +208,16 @@ def _restacked(layers: tuple[Block, ...], num_layers: Any, target: str) -> list[
     if len(runs(layers)) > 1 and num_layers > len(layers):
         raise SpecError(target, "the stack has no single pattern to repeat", "set layers[i] one by one")
     return [block.dump() for block in cycle(num_layers, *layers)]
+
+
+def leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested plain data by its path."""
+    match data:
+        case dict():
+            for key, value in data.items():
+                yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
+        case list():
+            for index, value in enumerate(data):
+                yield from leaves(value, f"{prefix}[{index}]")
+        case _:
+            yield prefix, data

@@ -15,23 +15,27 @@ from archetype.training import metrics
 from archetype.training.diagnosis import Diagnosis
 from archetype.training.evaluate import evaluate
 from archetype.training.master_weights import float32_weights
-from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, Step
+from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, Sampled, Step
 from archetype.training.moving_average import averaged
 from archetype.training.optimizers import set_learning_rate
 from archetype.training.plot import draw_picture
 from archetype.training.state import TrainState
 from archetype.training.stop_signal import StopSignal, stop_on_signal
+from archetype.training.trackers import Trackers
 
 MAX_SKIPPED = 5  # steps in a row whose loss or gradient is not finite
 log = logging.getLogger(__name__)
 
 
-def run(state: TrainState, on_event: Callable[[Event], None]) -> Interrupted | None:
+def run(
+    state: TrainState, on_event: Callable[[Event], None], sample: Callable[[TrainState], str] = lambda state: ""
+) -> Interrupted | None:
     """Train to the end and keep the metrics; then write the finished weights, and at last the loss curve.
 
     Args:
         state: from `start` or `resume`.
         on_event: is called with every event.
+        sample: what the model writes, in one line; asked at each evaluation.
 
     Returns:
         Where and why it was interrupted; None where it finished.
@@ -40,7 +44,8 @@ def run(state: TrainState, on_event: Callable[[Event], None]) -> Interrupted | N
         CheckpointError: another process trains this run, or has done so since the state was read.
     """
     run, processes, interrupted = state.run, state.processes, None
-    with processes.locked(run.folder), stop_on_signal(processes.first_signal) as stop:
+    trackers = Trackers(run, state.step, state.recipe.trackers, state.recipe.dump(full=True), processes.is_main)
+    with processes.locked(run.folder), stop_on_signal(processes.first_signal) as stop, trackers:
         if (newest := checkpoints.newest_step(run.checkpoints) or 0) != state.step:
             cause = f"another process has trained this run to step {newest} meanwhile"
             raise CheckpointError(str(run.folder), cause, "resume it again")
@@ -51,10 +56,11 @@ def run(state: TrainState, on_event: Callable[[Event], None]) -> Interrupted | N
         for notice in diagnosis.at_start():
             on_event(notice)
         for event in train(state, stop):
-            if processes.is_main:
-                metrics.append(run.metrics_file, event)
-            for said in (event, *diagnosis.after(event)):
-                on_event(said)
+            for measured in (event, *_sampled(event, state, sample)):
+                if processes.is_main:
+                    metrics.append(run.metrics_file, measured)
+                for said in (measured, *diagnosis.after(measured), *trackers.after(measured)):
+                    on_event(said)
             interrupted = event if isinstance(event, Interrupted) else None
         weights = {} if interrupted else processes.whole(state.final_weights())
         if not processes.is_main:
@@ -92,6 +98,12 @@ def train(state: TrainState, stop: StopSignal) -> Iterator[Event]:
             yield Interrupted(state.step, stop.signal)
     finally:
         state.background.join()
+
+
+def _sampled(event: Event, state: TrainState, sample: Callable[[TrainState], str]) -> Iterator[Sampled]:
+    """What the model writes at an evaluation, once where two follow each other."""
+    if isinstance(event, Evaluated) and not event.on_all and (text := sample(state)):
+        yield Sampled(event.step, text)
 
 
 def is_finished(state: TrainState) -> bool:

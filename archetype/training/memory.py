@@ -9,9 +9,10 @@ from pathlib import Path
 
 import torch
 
+from archetype.cost import cost_report
 from archetype.cost.fit import largest
 from archetype.errors import SpecError
-from archetype.spec import ModelSpec
+from archetype.spec import EncoderDecoder, ModelSpec
 from archetype.table import size
 from archetype.training.objectives.base import Objective
 from archetype.training.recipe import Recipe
@@ -49,6 +50,24 @@ def check_memory(recipe: Recipe, spec: ModelSpec, objective: Objective, device: 
         raise SpecError(field, cause, f"use at most {most_at_once:,}, or --force")
     offer = f", or --micro-batch-size {most_at_once}, which accumulates gradients over the rows" if most_at_once else ""
     raise SpecError(field, cause, f"use at most {most:,}{offer}, or --force")
+
+
+def flops_of_step(recipe: Recipe, spec: ModelSpec, objective: Objective) -> int | None:
+    """FLOPs of a step as the cost model counts them; None for encoder-decoders, whose rows differ in length."""
+    if objective.batch_shape is None or isinstance(spec, EncoderDecoder):
+        return None
+    return cost_report(spec, *objective.batch_shape, recipe.dtype).flops["train"]
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """The most bytes that this process has held on a device so far; None where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if device.type != "cpu" or platform.system() == "Windows":
+        return None
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024)
 
 
 def free_memory(device: torch.device) -> int | None:

@@ -41,6 +41,22 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
+class Sampled:
+    """What the model wrote after `step` steps, in one line."""
+
+    step: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most FLOPs a second that matrix products of a run's type reach, of all its processes together."""
+
+    step: int
+    flops: float
+
+
+@dataclass(frozen=True)
 class Saved:
     """A checkpoint was written after `step` steps."""
 
@@ -63,10 +79,10 @@ class Interrupted:
     signal: int
 
 
-Event = Step | Evaluated | Saved | Notice | Interrupted
+Event = Step | Evaluated | Sampled | Saved | Notice | Interrupted
 
 
-def append(file: Path, event: Event) -> None:
+def append(file: Path, event: Event | Peak) -> None:
     """Add an event to the metrics file, where it measured something."""
     match event:
         case Step():
@@ -75,6 +91,10 @@ def append(file: Path, event: Event) -> None:
             measured = {name: v for name, v in asdict(evaluation).items() if v is not None or name != "reward_margin"}
             values = {f"validation_{name}": value for name, value in measured.items()}
             atomic.append_line(file, json.dumps({"step": step} | values))
+        case Sampled(step=step, text=text):
+            atomic.append_line(file, json.dumps({"step": step, "sample": text}))
+        case Peak(step=step, flops=flops):
+            atomic.append_line(file, json.dumps({"step": step, "peak_flops": flops}))
         case Saved() | Notice() | Interrupted():
             pass
 
@@ -105,7 +125,7 @@ def rewind(file: Path, step: int) -> list[dict[str, Any]]:
 
 
 def _parse(text: bytes, place: str) -> dict[str, Any]:
-    """A line: an object of numbers, one of which is the step."""
+    """A line: an object of numbers, one of which is the step, or with a text of the model."""
     try:
         values = json.loads(text) if len(text) <= MAX_LINE_BYTES else None
     except (ValueError, RecursionError):
@@ -116,8 +136,10 @@ def _parse(text: bytes, place: str) -> dict[str, Any]:
 
 
 def _is_measured(item: tuple[str, Any]) -> bool:
-    """Whether a value is one that a run writes: a number that a float can hold, or null where some runs have none."""
+    """Whether a run writes such a value: a number that a float can hold, null where some runs have none, or text."""
     name, value = item
+    if name == "sample":
+        return isinstance(value, str)
     if value is None:
         return name in NULLABLE
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)

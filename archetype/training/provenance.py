@@ -10,6 +10,7 @@ from archetype.io import atomic
 from archetype.io.files import MAX_FILE_BYTES, check_regular, read_bytes
 from archetype.io.yaml import mapping_to_yaml
 from archetype.runs.directory import Run
+from archetype.runs.environment import environment
 from archetype.spec import ModelSpec, fingerprint
 from archetype.spec.edit import differences
 from archetype.training.objectives.base import Objective
@@ -20,18 +21,21 @@ ALLOW = "or give --allow-changes"
 
 
 class Provenance(BaseModel, frozen=True):
-    """Hashes of the specification and the data, and the recipe with all its values."""
+    """Hashes of the specification and the data, the recipe with all its values, and the machine and the versions."""
 
     spec: str
     data: str
     recipe: dict[str, Any]
+    environment: dict[str, Any] = {}
 
 
 def write_recipe(run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective) -> None:
     """Write every value of a run's recipe, and what the run begins with."""
     values = recipe.dump(full=True)
     atomic.write_bytes(run.recipe_file, mapping_to_yaml(values).encode())
-    provenance = Provenance(spec=fingerprint(spec), data=objective.fingerprint, recipe=values)
+    provenance = Provenance(
+        spec=fingerprint(spec), data=objective.fingerprint, recipe=values, environment=environment()
+    )
     atomic.write_json(run.provenance_file, provenance.model_dump())
 
 

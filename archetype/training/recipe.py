@@ -15,6 +15,7 @@ from archetype.training.objectives import ObjectiveConfig
 from archetype.training.optimizers import AdamW, Optimizer
 from archetype.training.parallel.layout import Parallel
 from archetype.training.schedules import Cosine, Schedule
+from archetype.training.trackers import Tracker
 
 
 def _default_kind(kind: str) -> BeforeValidator:
@@ -60,6 +61,7 @@ class Recipe(Spec):
         evaluate_batches: batches of an evaluation.
         checkpoint_every: steps between checkpoints.
         keep_checkpoints: how many of the newest stay; the weights of the lowest held-out loss stay beside them.
+        trackers: services that get the measurements, beside TensorBoard's files: wandb, trackio, mlflow.
         patience: evaluations without a lower held-out loss before training ends (absent: it goes on).
     """
 
@@ -90,6 +92,7 @@ class Recipe(Spec):
     checkpoint_every: Length = 500
     keep_checkpoints: Size = 2
     patience: Size | None = None
+    trackers: tuple[Annotated[Tracker, ByKind(Tracker)], ...] = ()
 
 
 def read_recipe(file: Path) -> Recipe:

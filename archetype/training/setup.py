@@ -134,6 +134,8 @@ def start(
         DataError: the data cannot be used, or there is too little of them.
     """
     atomic.check_absent(folder)
+    for tracker in recipe.trackers:
+        tracker.package()
     setup = prepare(folder, recipe, device, text, force, budget, pretrained, processes)
     recipe, spec, tokenizer, objective = setup.recipe, setup.spec, setup.tokenizer, setup.objective
     labels, notes = class_names(recipe.objective, spec, pretrained), setup.notes

@@ -23,6 +23,7 @@ from archetype.errors import ArchetypeError, DataError
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
 from archetype.models import build
+from archetype.runs import environment
 from tests.helpers.cases import case
 from tests.helpers.specs import ALL
 from tests.helpers.weights import randomize
@@ -232,8 +233,10 @@ def test_pages_and_reading_are_measured(monkeypatch: pytest.MonkeyPatch) -> None
     bandwidth, pages = machine.read_bandwidth(torch.device("cpu"))
     assert bandwidth > 0 and pages in (2**12, 2**14, 2**16, 2**21, 2**25)
     cpu_info = {"flags": "fpu avx2 avx512f avx512_bf16 nonsense", "model name": "A processor"}
-    monkeypatch.setattr(machine, "_cpu_info", lambda *names: next((cpu_info[n] for n in names if n in cpu_info), ""))
-    about = machine.description(torch.device("cpu"))
+    monkeypatch.setattr(
+        environment, "_cpu_info", lambda *names: next((cpu_info[n] for n in names if n in cpu_info), "")
+    )
+    about = environment.description(torch.device("cpu"))
     assert about["processor"] == "A processor" and about["flags"] == ["avx2", "avx512f", "avx512_bf16"]
 
 

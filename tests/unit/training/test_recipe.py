@@ -17,6 +17,7 @@ from archetype.training.optimizers import AdamW, Optimizer
 from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.schedules import Cosine, Schedule
 from archetype.training.setup import start
+from archetype.training.trackers import Tracker
 
 CPU = torch.device("cpu")
 
@@ -80,7 +81,9 @@ def test_where_there_was_one_kind_only_it_may_be_left_out() -> None:
 
 def test_the_schema_has_every_kind() -> None:
     kinds = set(re.findall(r'"kind": {"const": "(\w+)"', json.dumps(Recipe.model_json_schema())))
-    assert kinds >= {kind for role in (Data, ObjectiveConfig, Optimizer, Schedule, Adapter) for kind in role.kinds}
+    assert kinds >= {
+        kind for role in (Data, ObjectiveConfig, Optimizer, Schedule, Adapter, Tracker) for kind in role.kinds
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,185 @@
+"""A run as one page, report.html: curves, cost, recipe, samples and environment, without anything from elsewhere."""
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from archetype.cost import CostReport, cost_report
+from archetype.errors import DataError, one_line
+from archetype.io import atomic
+from archetype.io.yaml import mapping_to_yaml
+from archetype.runs.directory import Run, read_run_spec
+from archetype.spec import EncoderDecoder, to_yaml
+from archetype.table import Table, quantity, size
+from archetype.training import metrics
+from archetype.training.plot import Curve, curves
+from archetype.training.provenance import read_provenance
+from archetype.training.recipe import Recipe, read_recipe
+
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 260, 60, 34, 12, 12  # of a picture and its margins
+MAX_POINTS = 400  # of a curve
+NUM_TICKS = 5
+STYLE = """
+:root { color-scheme: light dark; --paper: #ffffff; --ink: #1b1f24; --soft: #626a73; --line: #d8dee4; --a: #0a58ca;
+  --b: #c2410c; --c: #15803d; }
+@media (prefers-color-scheme: dark) { :root { --paper: #14171a; --ink: #e6e9ec; --soft: #9aa4ae; --line: #333a41;
+  --a: #6ea8fe; --b: #fb923c; --c: #4ade80; } }
+body { background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; max-width: 760px;
+  margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2rem 0 0.5rem; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { border-bottom: 1px solid var(--line); padding: 0.2rem 0.6rem 0.2rem 0; overflow-wrap: anywhere; }
+th { color: var(--soft); font-weight: 500; }
+dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 0.8rem; }
+dt { color: var(--soft); font-size: 0.85rem; } dd { margin: 0; font-size: 1.15rem; }
+pre { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; padding: 0.6rem; font-size: 0.85rem; }
+svg { width: 100%; height: auto; } svg text { fill: var(--soft); font-size: 11px; }
+.axis { stroke: var(--line); } .curve { fill: none; stroke-width: 1.6; }
+.key { font-size: 0.85rem; color: var(--soft); }
+"""
+
+
+def write_report(run: Run) -> Path:
+    """Write report.html into a run directory, from what the run has measured.
+
+    Args:
+        run: finished, interrupted, or still being trained.
+
+    Raises:
+        DataError: the folder is not a run that was trained.
+    """
+    if not run.exists or not run.recipe_file.is_file():
+        raise DataError(str(run.folder), "is not a run that was trained", "give the folder that `archetype train` made")
+    atomic.write_bytes(run.report_file, _page(run).encode())
+    return run.report_file
+
+
+def _page(run: Run) -> str:
+    recipe, spec, lines = read_recipe(run.recipe_file), read_run_spec(run), metrics.read(run.metrics_file)
+    steps = [line for line in lines if "loss" in line]
+    name, provenance = html.escape(one_line(run.folder.resolve().name)), read_provenance(run)
+    length = recipe.sequence_length if hasattr(spec, "vocab_size") else None
+    cost = cost_report(spec, recipe.batch_size, length, recipe.dtype.replace("auto", "float32"))
+    samples = [(f"{line['step']:,}", line["sample"]) for line in lines if "sample" in line]
+    environment = provenance.environment if provenance else {}
+    sections = [
+        ("", _summary(recipe, cost, steps, lines)),
+        ("Loss", _loss_picture(lines)),
+        ("Held-out examples", _evaluations(lines)),
+        ("What it writes", _table(("step", "sample"), samples) if samples else ""),
+        ("Learning rate", _picture({"learning rate": _series(steps, "learning_rate")})),
+        ("Gradient norm", _picture({"norm, before clipping": _series(steps, "gradient_norm")})),
+        ("Predictions a second", _picture({"predictions a second": _series(steps, "per_second")})),
+        ("Cost", _cost(cost)),
+        ("Recipe", f"<pre>{html.escape(mapping_to_yaml(recipe.dump()))}</pre>"),
+        ("Architecture", f"<pre>{html.escape(to_yaml(spec))}</pre>"),
+        ("Environment", _table(("", ""), [(key, _in_words(value)) for key, value in environment.items()])),
+    ]
+    body = "".join(f"{f'<h2>{title}</h2>' if title else ''}{content}" for title, content in sections if content)
+    return (
+        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{STYLE}</style></head><body><h1>{name}</h1>{body}</body></html>\n"
+    )
+
+
+def _summary(recipe: Recipe, cost: CostReport, steps: list[dict[str, Any]], lines: list[dict[str, Any]]) -> str:
+    """The figures that one looks for first."""
+    seconds = sum(line["num_targets"] / line["per_second"] for line in steps if line.get("num_targets"))
+    figures = {
+        "steps": f"{steps[-1]['step'] if steps else 0:,} of {recipe.steps:,}",
+        "parameters": f"{cost.parameters['total']:,}",
+        "predictions": f"{quantity(sum(line.get('num_targets', 0) for line in steps)).strip()}",
+        "time in steps": f"{seconds / 60:.1f} min",
+    }
+    if evaluated := [line for line in lines if "validation_loss" in line]:
+        figures["best held-out loss"] = f"{min(line['validation_loss'] for line in evaluated):.4f}"
+        if (bits := evaluated[-1].get("validation_bits_per_byte")) is not None:
+            figures["bits per byte, last"] = f"{bits:.4f}"
+    peak = next((line["peak_flops"] for line in reversed(lines) if "peak_flops" in line), 0.0)
+    if peak and seconds and not isinstance(cost.spec, EncoderDecoder):
+        utilization = cost.flops["train"] * len(steps) / seconds / peak
+        figures["MFU"] = f"{utilization:.1%} of {peak / 1e9:,.0f} GFLOP/s, measured"
+    return f"<dl>{''.join(f'<div><dt>{key}</dt><dd>{value}</dd></div>' for key, value in figures.items())}</dl>"
+
+
+def _loss_picture(lines: list[dict[str, Any]]) -> str:
+    training, held_out, final = curves(lines)
+    return _picture({"training": training, "held out": held_out, "all that is held out": final})
+
+
+def _evaluations(lines: list[dict[str, Any]]) -> str:
+    rows = [
+        (
+            f"{line['step']:,}", f"{line['validation_loss']:.4f}", f"{math.exp(min(line['validation_loss'], 700)):.2f}",
+            "" if line.get("validation_accuracy") is None else f"{line['validation_accuracy']:.1%}",
+            "" if line.get("validation_bits_per_byte") is None else f"{line['validation_bits_per_byte']:.4f}",
+        )
+        for line in lines
+        if "validation_loss" in line
+    ]  # fmt: skip
+    return _table(("step", "loss", "perplexity", "right", "bits per byte"), rows) if rows else ""
+
+
+def _cost(report: CostReport) -> str:
+    rows = [
+        (row.module, f"{row.parameters:,}", f"{row.parameters / max(1, report.parameters['total']):.1%}")
+        for row in sorted(report.rows, key=lambda row: -row.parameters)
+        if row.parameters
+    ]
+    step = f"a step of {report.batch:,} rows{f' of {report.length:,} tokens' if report.length else ''}"
+    said = f"{step} takes {quantity(report.flops['train'])}FLOPs and {size(report.memory['training_peak'])}"
+    return f"<p>As counted, {said}.</p>{_table(('module', 'parameters', 'share'), rows)}"
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    rows = [list(map(str, row)) for row in rows]
+    return Table(tuple(headings), rows, text_columns=2 if headings[-1] in ("", "sample") else 1).html() if rows else ""
+
+
+def _in_words(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _series(steps: list[dict[str, Any]], field: str) -> Curve:
+    """A value of every step, thinned to what a picture can show."""
+    steps = steps[:: max(1, len(steps) // MAX_POINTS)]
+    return [line["step"] for line in steps], [line[field] for line in steps]
+
+
+def _picture(labelled: dict[str, Curve]) -> str:
+    """Curves by their labels as inline SVG; empty where there are none."""
+    pairs = {label: zip(*curve, strict=True) for label, curve in labelled.items()}
+    points = {label: [(x, y) for x, y in some if math.isfinite(y)] for label, some in pairs.items()}
+    points = {label: some for label, some in points.items() if some}
+    if not points:
+        return ""
+    xs, ys = ([point[axis] for some in points.values() for point in some] for axis in (0, 1))
+    first, last, low, high = min(xs), max(max(xs), min(xs) + 1), min(ys), max(ys)
+    low, high = (low - abs(low) / 100 - 1e-12, high + abs(high) / 100 + 1e-12) if high == low else (low, high)
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = LEFT + (x - first) / (last - first) * (WIDTH - LEFT - RIGHT)
+        return across, TOP + (high - y) / (high - low) * (HEIGHT - TOP - BOTTOM)
+
+    marks = []
+    for number in range(NUM_TICKS):
+        x, y = (a + (b - a) * number / (NUM_TICKS - 1) for a, b in ((first, last), (low, high)))
+        across, down = place(x, y)
+        marks.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{down:.1f}" y2="{down:.1f}"/>')
+        marks.append(f'<text x="{LEFT - 6}" y="{down + 4:.1f}" text-anchor="end">{y:.4g}</text>')
+        anchor = "end" if number == NUM_TICKS - 1 else "middle"
+        marks.append(f'<text x="{across:.1f}" y="{HEIGHT - 14}" text-anchor="{anchor}">{x:,.0f}</text>')
+    marks.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 1}" text-anchor="end">step</text>')
+    keys = []
+    for color, (label, some) in zip("abc", points.items(), strict=False):
+        line = " ".join(f"{across:.1f},{down:.1f}" for across, down in (place(*point) for point in some))
+        marks.append(f'<polyline class="curve" stroke="var(--{color})" points="{line}"/>')
+        if len(some) <= 50:
+            dots = (place(*point) for point in some)
+            marks += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="var(--{color})"/>' for x, y in dots]
+        keys.append(f'<span style="color: var(--{color})">&#9632;</span> {label}: {some[-1][1]:.4g}')
+    svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{", ".join(points)}">{"".join(marks)}</svg>'
+    return f'{svg}<div class="key">{" &emsp; ".join(keys)}</div>'
