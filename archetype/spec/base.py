@@ -41,6 +41,7 @@ Flag = Annotated[bool, Field(strict=True)]
 FULL = "full"  # the serialization context in which no default is left out
 TERSE = "terse"  # the one in which all are
 EARLIER = "earlier"  # terse, with keys as they were once called
+TAG_LIKE_A_FIELD = ("wiring", "parallel")  # a kind, and the field before it; recipes have a field of that name
 
 
 class Spec(BaseModel):
@@ -221,7 +222,12 @@ def as_mapping(value: Any) -> Any:
 
 def _keys(detail: ErrorDetails) -> list[str | int]:
     """The keys of the file that lead to an error; pydantic's location also has tags of unions."""
-    return [step for step in detail["loc"] if isinstance(step, int) or step in Spec.field_names]
+    steps = detail["loc"]
+    return [
+        step
+        for before, step in zip(("", *steps), steps, strict=False)
+        if isinstance(step, int) or (step in Spec.field_names and (before, step) != TAG_LIKE_A_FIELD)
+    ]
 
 
 def path(keys: Iterable[str | int]) -> str:

@@ -413,6 +413,7 @@ def initializations(wild: bool = False) -> SearchStrategy[spec.Initialization]:
     return st.one_of(
         st.builds(spec.NormalInitialization, std=std),
         st.builds(spec.GPT2Initialization, std=std),
+        st.builds(spec.MuPInitialization, std=std),
         st.just(spec.XavierInitialization()),
     )
 

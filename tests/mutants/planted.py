@@ -215,7 +215,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
     "training/loop.py": (
         ("unit/training/test_loop.py", "unit/training/test_every_objective.py"),
         [
-            ("model.parameters(), recipe.max_grad_norm)", "model.parameters(), 2 * recipe.max_grad_norm)"),
+            ("*weights.values()], recipe.max_grad_norm)", "*weights.values()], 2 * recipe.max_grad_norm)"),
             ("recipe.seed * 1_000_003 + state.step", "state.step"),
             ("buffer.copy_(before)", "pass"),
             ("optimizer.zero_grad(set_to_none=True)", "pass"),
@@ -226,19 +226,22 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         ("unit/training/test_loop.py",),
         [("and number == signal.SIGINT", "")],
     ),
-    "training/optimizers.py": (
-        ("unit/training/test_loop.py", "unit/training/test_provenance.py"),
+    "training/optimizers/groups.py": (
+        ("unit/training/test_optimizers.py", "unit/training/test_provenance.py"),
         [
-            ("if p.dim() < 2]\n", "if p.dim() < 1]\n"),
-            ("betas=self.betas", "betas=(0.9, 0.999)"),
-            ("\"weight_decay\": 0.0}", "\"weight_decay\": self.weight_decay}"),
+            ("if parameter.dim() >= 2 else 0.0", "if parameter.dim() >= 1 else 0.0"),
+            ("weight_decay if parameter.dim() >= 2 else 0.0", "weight_decay if parameter.dim() >= 2 else weight_decay"),
         ],
+    ),
+    "training/optimizers/kinds.py": (
+        ("unit/training/test_loop.py", "unit/training/test_provenance.py"),
+        [("groups, options = self.parameter_groups(model), dict[str, Any](betas=self.betas", "groups, options = self.parameter_groups(model), dict[str, Any](betas=(0.9, 0.999)")],
     ),
     "training/schedules.py": (
         ("unit/training/test_schedules.py",),
         [
             ("peak * (step + 1) / self.warmup_steps", "peak * step / self.warmup_steps"),
-            ("num_steps - 1 - self.warmup_steps", "num_steps - self.warmup_steps"),
+            ("num_steps - 1 - first", "num_steps - first"),
         ],
     ),
     "training/evaluate.py": (
@@ -279,7 +282,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         ("unit/runs", "unit/training/test_resume.py"),
         [
             (" and _identity(file) == expected", ""),
-            ("[:-KEPT]", "[: -KEPT + 1]"),
+            ("[:-keep]", "[: -keep + 1]"),
         ],
     ),
     "io/atomic.py": (

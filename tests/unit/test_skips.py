@@ -20,6 +20,7 @@ SKIPS = {
     ("unit/generate/test_grammar.py", "llguidance"),
     ("unit/training/test_optimizers.py", "torchao"),
     ("unit/io/test_huge_pages.py", "needs /proc/self/smaps, which says what is in memory"),
+    ("unit/training/test_parallel.py", "needs /proc, which says what the children of a process are"),
     ("unit/convert/test_apply.py", "needs /proc/self/maps, which says where a file is mapped"),
 }
 

@@ -39,8 +39,8 @@ def outside() -> Iterator[None]:
             return torch.optim.SGD(model.parameters(), lr=self.learning_rate, momentum=self.momentum)
 
     @part
-    class Constant(Schedule):
-        kind: Literal["constant"] = "constant"
+    class Level(Schedule):
+        kind: Literal["level"] = "level"
 
         def learning_rate(self, peak: float, step: int, num_steps: int) -> float:
             return peak
@@ -61,12 +61,12 @@ def outside() -> Iterator[None]:
             return {"tokens": tokens[:, :-2]}, tokens[:, 2:]
 
     yield
-    for role, kind in ((Optimizer, "momentum"), (Schedule, "constant"), (ObjectiveConfig, "second_token")):
+    for role, kind in ((Optimizer, "momentum"), (Schedule, "level"), (ObjectiveConfig, "second_token")):
         del role.kinds[kind]
 
 
 def test_kinds_from_outside_are_named_in_a_recipe_and_resume_to_the_bit(recipe: Recipe, tmp_path: Path) -> None:
-    kinds = {"optimizer": "momentum", "schedule": "constant", "objective": "second_token"}
+    kinds = {"optimizer": "momentum", "schedule": "level", "objective": "second_token"}
     read = Recipe.parse(recipe.dump() | {field: {"kind": kind} for field, kind in kinds.items()})
     assert read.dump()["optimizer"] == {"kind": "momentum"}
     whole = start(tmp_path / "whole", read, CPU)
