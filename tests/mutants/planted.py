@@ -235,7 +235,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
     ),
     "training/optimizers/kinds.py": (
         ("unit/training/test_loop.py", "unit/training/test_provenance.py"),
-        [("groups, options = self.parameter_groups(model), dict[str, Any](betas=self.betas", "groups, options = self.parameter_groups(model), dict[str, Any](betas=(0.9, 0.999)")],
+        [("**options, fused=True)\n        try", "fused=True)\n        try")],
     ),
     "training/schedules.py": (
         ("unit/training/test_schedules.py",),
