@@ -86,13 +86,13 @@ def load(
         lm = _load_run(folder, dtype, device)
     elif not folder.is_dir():
         raise CheckpointError(str(folder), "there is no such folder", "give a run directory or a Hugging Face folder")
+    elif (folder / "config.json").is_file():
+        lm = _load_hf(folder, dtype, device, allow_pickle, overrides)
     elif (folder / peft.CONFIG).is_file():
         lm = _load_peft(folder, dtype, device, allow_pickle, overrides)
-    elif not (folder / "config.json").is_file():
+    else:
         cause = "is neither a run directory (spec.yaml) nor a Hugging Face folder (config.json)"
         raise CheckpointError(str(folder), cause, "check the path")
-    else:
-        lm = _load_hf(folder, dtype, device, allow_pickle, overrides)
     if weights is not None:
         lm.quantize(weights)
     if not mapped:

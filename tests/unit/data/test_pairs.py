@@ -111,7 +111,7 @@ def test_any_step_is_the_same_whoever_asks(lengths: list[int], batch_size: int, 
 def test_an_epoch_has_each_pair_once(lengths: list[int], batch_size: int, seed: int) -> None:
     batches = PairBatches(pairs(lengths), batch_size, seed)
     for epoch in range(2):
-        steps = range(epoch * batches.per_epoch, (epoch + 1) * batches.per_epoch)
+        steps = range(epoch * batches.order.per_epoch, (epoch + 1) * batches.order.per_epoch)
         seen = [number for step in steps for number in numbers(batches, step)]
         assert len(seen) == len(set(seen)) > len(lengths) - min(batch_size, len(lengths))
 
@@ -119,13 +119,13 @@ def test_an_epoch_has_each_pair_once(lengths: list[int], batch_size: int, seed: 
 def test_epochs_differ_and_seeds_differ() -> None:
     one, other = (PairBatches(pairs([3] * 64), 16, seed) for seed in (0, 1))
     assert numbers(one, 0) != numbers(other, 0)
-    assert numbers(one, 0) != numbers(one, one.per_epoch)
+    assert numbers(one, 0) != numbers(one, one.order.per_epoch)
 
 
 def test_rows_of_a_batch_are_of_similar_length_and_batches_come_in_no_order_of_length() -> None:
     lengths = np.random.default_rng(0).integers(1, 60, size=3000).tolist()
     batches = PairBatches(pairs(lengths), 16, 0)
-    found = [batches.batch(step)[1] for step in range(batches.per_epoch)]
+    found = [batches.batch(step)[1] for step in range(batches.order.per_epoch)]
     padding = 1 - sum(rows.num_tokens.sum() for rows in found) / sum(rows.tokens.size for rows in found)
     assert padding < 0.05  # pairs drawn blindly leave almost half
     longest = [rows.num_tokens.max() for rows in found]

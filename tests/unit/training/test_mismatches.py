@@ -39,7 +39,8 @@ def made(tmp_path: Path) -> dict[str, Recipe]:
 HEADS = {"encoder": "masked_language_model", "vision_encoder": "classification"}
 
 
-TEXT = "data of kind corpus or documents or mixture"
+TEXT = "data of kind corpus or documents or mixture or labelled_text"
+FOR_DECODERS = f"{TEXT} or chat or preferences"
 
 
 def mismatch(objective: str, model: str, data: str, remedy: str, head: str = "") -> str:
@@ -53,22 +54,20 @@ MISMATCHES = [
     ("ngram", decoder(), CLASS, mismatch("image_class does not suit", "decoder", "corpus", "next_token")),
     ("ngram", ENCODER, NEXT, mismatch("next_token does not suit", "encoder", "corpus", "masked_token")),
     ("ngram", WITH_CLASSES, None,
-     mismatch("no objective suits", "encoder", "corpus", "another head", "classification")),
+     mismatch("no objective suits", "encoder", "corpus", "data of kind labelled_text", "classification")),
     ("ngram", transformer_pair(), NEXT,
      mismatch("next_token does not suit", "encoder_decoder", "corpus", "span_corruption")),
     ("ngram", transformer_pair(), PAIRS,
      mismatch("sequence_to_sequence does not suit", "encoder_decoder", "corpus", "span_corruption")),
     ("ngram", megabyte(), MASKED, mismatch("masked_token does not suit", "megabyte", "corpus", "next_token")),
-    ("pairs", decoder(), None, mismatch("no objective suits", "decoder", "pairs", TEXT)),
+    ("pairs", decoder(), None, mismatch("no objective suits", "decoder", "pairs", FOR_DECODERS)),
     ("pairs", decoder(), PAIRS,
-     mismatch("sequence_to_sequence does not suit", "decoder", "pairs", TEXT)),
+     mismatch("sequence_to_sequence does not suit", "decoder", "pairs", FOR_DECODERS)),
     ("pairs", ENCODER, None, mismatch("no objective suits", "encoder", "pairs", TEXT)),
     ("pairs", transformer_pair(), SPANS,
      mismatch("span_corruption does not suit", "encoder_decoder", "pairs", "sequence_to_sequence")),
     ("images", decoder() | {"vocab_size": 9}, None,
-     mismatch("no objective suits", "decoder", "images", TEXT)),
-    ("images", vision() | {"head": {"kind": "none"}}, None,
-     mismatch("no objective suits", "vision_encoder", "images", "another head", "none")),
+     mismatch("no objective suits", "decoder", "images", FOR_DECODERS)),
     ("images", vision(), NEXT, mismatch("next_token does not suit", "vision_encoder", "images", "image_class")),
     *((data, vision(), None, mismatch("no objective suits", "vision_encoder", kind, "data of kind images"))
       for data, kind in (("ngram", "corpus"), ("pairs", "pairs"))),
