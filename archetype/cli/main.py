@@ -35,7 +35,11 @@ VERBS = {
     "plot": ("runs", "plot", "Draw the loss curves of several runs over each other."),
     "report": ("runs", "report", "Write report.html of a run: curves, cost, recipe, samples and environment."),
     "generate": ("generate", "generate", "Continue a text as it is generated; several prompts run as one batch."),
-    "evaluate": ("generate", "evaluate", "Print how well a model predicts texts: loss, perplexity, bits per byte; or their classes, one by one."),
+    "evaluate": (
+        "generate",
+        "evaluate",
+        "Print how well a model predicts texts: loss, perplexity, bits per byte; or their classes, one by one.",
+    ),
     "translate": ("generate", "translate", "Translate source texts, one line each."),
     "fill": ("encoder", "fill", "Predict the masked tokens of a text."),
     "embed": ("encoder", "embed", "Embed texts as vectors; without --json, print how similar each two are."),

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from archetype.data import sources
 from archetype.data.sources import SUFFIXES, Sources, expand
 from archetype.errors import DataError
 
+ROOT = Path(__file__).parent.parent.parent.parent
 TEXTS = [f"document {n}: größer\n\n" + "words " * (n % 7) + "\U0001f642" for n in range(40)]
 
 
@@ -68,7 +71,14 @@ def test_a_file_without_separators_is_cut_into_sections_at_line_ends(
         assert read(packed) == read(file)
 
 
-def test_parquet_and_data_sets_are_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_and_data_sets_are_read_in_order() -> None:
+    """In a process of its own, for the libraries start threads that would stand beside all further tests."""
+    command = [sys.executable, "-m", "pytest", "-o", "python_functions=alone_*", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def alone_parquet_and_data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
     import pyarrow
     from pyarrow import parquet
