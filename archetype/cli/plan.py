@@ -1,4 +1,4 @@
-"""What `train --plan` and `--find-rate` print: how a recipe would train here or on a cluster; nothing is written."""
+"""The output of `train --plan` and `--find-rate`: how a recipe would train here or on a cluster."""
 
 import math
 from pathlib import Path
@@ -80,4 +80,7 @@ def print_rates(setup: Setup, device: torch.device, file: Path | None, as_json: 
     title = f"loss (nats per {unit}) by the logarithm of the learning rate, base 10"
     logarithms = [math.log10(rate) for rate in sweep.rates]
     print(draw_in_terminal({"mean": (logarithms, sweep.means)}, title, 90))
-    print(f"suggested: --learning-rate {sweep.suggested:.1e}")
+    if sweep.suggested is None:
+        print(f"no rate lowers the loss in {len(sweep.rates)} steps, so that none is suggested")
+    else:
+        print(f"suggested: --learning-rate {sweep.suggested:.1e}")

@@ -166,6 +166,9 @@ def train(
     if plan is not None or find_rate:
         from archetype.cli.plan import print_plan, print_plan_here, print_rates
 
+        if resume is not None:
+            raise SpecError("--resume", "stands beside --plan or --find-rate, which are for a new run", "leave it out")
+
         chosen, _ = assemble(recipe, fields | {"steps": steps}, assignments or [], budget)
         if plan not in (None, HERE):
             print_plan(chosen, plan, gpu, as_json)

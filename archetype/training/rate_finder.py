@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from archetype.models import build
+from archetype.nn.adapter import install
 from archetype.runs.directory import Run
 from archetype.training.loop import take_step
 from archetype.training.plot import draw_curves
@@ -28,13 +28,13 @@ class RateSweep:
         rates: learning rates, in the order of the steps.
         losses: of each step.
         means: exponential means of the losses, without bias.
-        suggested: the rate at which the mean falls fastest.
+        suggested: the rate at which the mean falls fastest; None where none lowers it.
     """
 
     rates: list[float]
     losses: list[float]
     means: list[float]
-    suggested: float
+    suggested: float | None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for `--json`."""
@@ -44,7 +44,7 @@ class RateSweep:
         """The losses by the rate, as a PNG file."""
         logarithms = [math.log10(rate) for rate in self.rates]
         labelled = {"each step": (logarithms, self.losses), "mean": (logarithms, self.means)}
-        title = f"learning-rate range test: {self.suggested:.1e}"
+        title = "learning-rate range test" + (f": {self.suggested:.1e}" if self.suggested else "")
         draw_curves(labelled, file, title, "logarithm of the learning rate, base 10", unit)
 
 
@@ -58,10 +58,13 @@ def find_rate(setup: Setup, device: torch.device, num_steps: int = NUM_STEPS) ->
         device: where the model goes.
         num_steps: of the whole range.
     """
-    optimizer = setup.recipe.optimizer.replace(learning_rate=HIGHEST)
+    model, recipe, _ = setup.first_model(device)
+    if recipe.adapter is not None:
+        install(model, recipe.adapter, recipe.seed)
+    setup.objective.prepare(model, recipe.dtype)
+    optimizer = recipe.optimizer.replace(learning_rate=HIGHEST)
     schedule = ExponentialRise(min_lr_ratio=LOWEST / HIGHEST)
-    recipe = setup.recipe.replace(optimizer=optimizer, schedule=schedule, steps=num_steps, ema_decay=None)
-    model = build(setup.spec, recipe.seed, device)
+    recipe = recipe.replace(optimizer=optimizer, schedule=schedule, steps=num_steps, ema_decay=None)
     state = TrainState.build(Run(Path()), recipe, setup.tokenizer, setup.objective, model)
     rates: list[float] = []
     losses: list[float] = []
@@ -80,12 +83,17 @@ def find_rate(setup: Setup, device: torch.device, num_steps: int = NUM_STEPS) ->
     return RateSweep(rates, losses, means, steepest(rates, means))
 
 
-def steepest(rates: list[float], means: list[float], width: int = 5) -> float:
-    """The rate around which the means fall most over `width` steps to either side, before they are lowest."""
+def steepest(rates: list[float], means: list[float], width: int = 5) -> float | None:
+    """The rate around which the means fall most over `width` steps to either side, before they are lowest.
+
+    None where the first mean is the lowest.
+    """
     last = means.index(min(means)) if means else 0
+    if last == 0:
+        return None
     slopes = {
         index: means[index + width] - means[index - width]
         for index in range(width, min(last, len(means) - width - 1) + 1)
         if index + width < len(means)
     }
-    return rates[min(slopes, key=slopes.__getitem__)] if slopes else rates[last // 2] if rates else LOWEST
+    return rates[min(slopes, key=slopes.__getitem__)] if slopes else rates[last // 2]

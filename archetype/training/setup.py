@@ -47,6 +47,9 @@ class Setup:
     Attributes:
         recipe: with what data, model and budget decide filled in.
         notes: what to say of the run when it starts.
+        template: the model's chat template.
+        labels: names of its classes, where they have any.
+        pretrained: the model whose weights it begins with.
     """
 
     recipe: Recipe
@@ -55,6 +58,19 @@ class Setup:
     objective: Objective
     notes: tuple[str, ...]
     template: ChatTemplate | None
+    labels: tuple[str, ...]
+    pretrained: Pretrained | None
+
+    def first_model(self, device: torch.device) -> tuple[Model, Recipe, tuple[str, ...]]:
+        """The model that the run begins with, an adapter left out; the recipe, in which what is new learns; and notes.
+
+        Args:
+            device: where the model goes.
+        """
+        model = build(self.spec, self.recipe.seed, device)
+        if self.pretrained is None:
+            return model, self.recipe, self.notes
+        return model, *_begin_from(self.pretrained, model, self.recipe, self.labels)
 
 
 def prepare(
@@ -104,7 +120,8 @@ def prepare(
         check_memory(recipe, spec, objective, device)
     if budget:
         recipe = budget.fit(recipe, spec, objective, device)
-    return Setup(recipe, spec, tokenizer, objective, notes, template)
+    labels = class_names(recipe.objective, spec, pretrained)
+    return Setup(recipe, spec, tokenizer, objective, notes, template, labels, pretrained)
 
 
 def start(
@@ -137,11 +154,8 @@ def start(
     for tracker in recipe.trackers:
         tracker.package()
     setup = prepare(folder, recipe, device, text, force, budget, pretrained, processes)
-    recipe, spec, tokenizer, objective = setup.recipe, setup.spec, setup.tokenizer, setup.objective
-    labels, notes = class_names(recipe.objective, spec, pretrained), setup.notes
-    model = build(spec, recipe.seed, processes.building_device(recipe, device))
-    if pretrained is not None:
-        recipe, notes = _begin_from(pretrained, model, recipe, labels)
+    spec, tokenizer, objective, labels = setup.spec, setup.tokenizer, setup.objective, setup.labels
+    model, recipe, notes = setup.first_model(processes.building_device(setup.recipe, device))
     with atomic.new_folder(folder) as temporary:
         run = Run(temporary)
         if pretrained is not None:
@@ -310,9 +324,7 @@ def build_tokenizer(data: Data, texts: dict[str, str]) -> Tokenizer | None:
         return open_tokenizer(Path(data.tokenizer))
     training = data.training_texts(texts)
     if data.tokenizer == "characters":
-        training = (
-            list(texts.values()) or training
-        )  # the alphabet alone; a held-out character that is unknown could not be scored
+        training = list(texts.values()) or training  # the alphabet: an unknown character could not be scored
     learns_vocabulary = tokenizer_class(data.tokenizer).learns_vocabulary
     vocab_size = (data.vocab_size or DEFAULT_VOCAB_SIZE) if learns_vocabulary else None
     return train_tokenizer(data.tokenizer, training, vocab_size, lowercase=data.lowercase)
