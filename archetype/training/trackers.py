@@ -1,7 +1,6 @@
 """Where measurements go beside a run's metrics.jsonl: TensorBoard's event files, and trackers that a recipe names."""
 
 import logging
-import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from typing import Any, Literal, Self
 
 from archetype.errors import SpecError, one_line
 from archetype.io import atomic
-from archetype.io.event_file import EventFile
 from archetype.io.files import read_json
 from archetype.runs.directory import Run
 from archetype.spec.edit import leaves
@@ -172,14 +170,21 @@ class TensorBoard(Writer):
     name = "tensorboard"
 
     def __init__(self, run: Run, step: int) -> None:
-        seconds = time.time()
+        from torch.utils.tensorboard import SummaryWriter  # loads in a third of a second, and `resume` may yet refuse
+
         folder = run.folder / self.name
         has_events = folder.is_dir() and any(folder.iterdir())
-        file = folder / f"events.out.tfevents.{seconds:.6f}.{socket.gethostname()}"
-        self.file = EventFile(file, seconds, first_step=step + 1 if has_events else 0)
+        self.file = SummaryWriter(str(folder), purge_step=step + 1 if has_events else None)
 
     def write(self, records: list[Record]) -> None:
-        self.file.write(records)
+        for seconds, step, values in records:
+            for tag, value in values.items():
+                add = self.file.add_text if isinstance(value, str) else self.file.add_scalar
+                add(tag, value, step, walltime=seconds)
+        self.file.flush()
+
+    def close(self, interrupted: bool) -> None:
+        self.file.close()
 
 
 class Trackers:
@@ -214,7 +219,10 @@ class Trackers:
         for notice in self.write(0):
             log.warning("%s", notice.text)
         for writer in self.writers:
-            writer.close(self.is_interrupted or error is not None)
+            try:
+                writer.close(self.is_interrupted or error is not None)
+            except Exception:  # as in `write`
+                log.warning("%s failed", writer.name, exc_info=True)
 
     def after(self, event: Event) -> Iterator[Notice]:
         """Take an event; a notice for each writer that failed."""

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parent.parent.parent
 LOADED = (
     "archetype.cli.main", "archetype.cli.progress", "archetype.loading", "archetype.convert.parity",
     "archetype.training.loop", "archetype.training.setup", "matplotlib.figure", "torch", "torch._dynamo", "torch._refs",
+    "torch.utils.tensorboard",
 )  # fmt: skip
 PROGRAM = """#!{python} -IS
 import os, sys

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from archetype.errors import SpecError
-from archetype.io.event_file import EventFile
 from archetype.runs.directory import Run
 from archetype.training import metrics
 from archetype.training.loop import run
@@ -38,7 +37,9 @@ def from_tensorboard(folder: Path) -> Logged:
     events.Reload()
     logged: Logged = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
     for tag in events.Tags()["tensors"]:
-        logged[tag] = [(e.step, e.tensor_proto.string_val[0].decode()) for e in events.Tensors(tag)]
+        logged[tag.removesuffix("/text_summary")] = [
+            (e.step, e.tensor_proto.string_val[0].decode()) for e in events.Tensors(tag)
+        ]
     return logged
 
 
@@ -59,13 +60,6 @@ def test_tensorboard_reads_what_was_measured_once_after_a_resume_too(tmp_path: P
     assert [step for step, _ in logged["training/gradient_norm"]] == list(range(1, 11))
     assert logged["sample"] == [(line["step"], line["sample"]) for line in lines if "sample" in line]
     assert logged["sample"][-1] == (10, "wörds after 10\n")
-
-
-def test_large_steps_and_long_texts_are_encoded(tmp_path: Path) -> None:
-    file = EventFile(tmp_path / "events.out.tfevents.1", 1.0)
-    text = "é" * 400
-    file.write([(2.0, 3_000_000_000, {"a": 0.5, "b": text})])
-    assert from_tensorboard(tmp_path) == {"a": [(3_000_000_000, 0.5)], "b": [(3_000_000_000, text)]}
 
 
 class Package:
