@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from archetype import spec as specs
-from archetype.bench import machine
 from archetype.bench.jobs import Job, Sizes, Timing, Workload, runner
 from archetype.bench.peers import Peer
 from archetype.cost import cost_report
@@ -19,6 +18,7 @@ from archetype.io.tensors import dtype_of
 from archetype.language_model import LanguageModel
 from archetype.loading import build_untrained, load, names_weights
 from archetype.nn.quantized import bits_of
+from archetype.runs import machine
 
 TimedPhase = Phase | Literal["train"]
 NUM_TOKENS = 32  # of the first row's text that are printed

@@ -20,13 +20,13 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from archetype.bench.machine import matmul_flops
 from archetype.cli.output import console
 from archetype.cost import total_parameters
 from archetype.data.tokenization import reporting
 from archetype.errors import one_line
 from archetype.evaluation.report import write_report
 from archetype.evaluation.samples import sample
+from archetype.runs.machine import matmul_flops
 from archetype.table import size
 from archetype.training.allocation import keep_freed_memory
 from archetype.training.loop import run

@@ -1,4 +1,4 @@
-"""What training takes of each device when many share it: memory, and time with what the devices say to each other.
+"""Memory and time of training on many devices, with the communication between them.
 
 Bytes that each device sends and receives in a step, for shards of N devices, T of which share each matrix, P pipeline
 stages and m micro-batches:
@@ -163,7 +163,7 @@ class Planner:
                         yield Layout(left // shard, shard, tensor, pipeline)
 
     def step(self, layout: Layout, rows: int, recomputes: bool) -> Step:
-        """What a step takes.
+        """Memory and time of one step.
 
         Args:
             layout: of the devices.

@@ -38,7 +38,7 @@ class ShardRecord(BaseModel, frozen=True):
 
 
 class Manifest(BaseModel, frozen=True):
-    """What the shards of a folder are.
+    """The shards of a folder, and what they were made from.
 
     Attributes:
         stamps: name, size and time of change of each source.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from archetype.errors import DataError, one_line
+from archetype.io import hub
 from archetype.io.files import check_regular
 
 TEXT_SUFFIXES = (".txt", ".txt.gz", ".md")  # of the files that are read of a folder
@@ -245,7 +246,8 @@ def _text(row: Any, field: str, place: str) -> str:
     if isinstance(value, str):
         return value
     names = ", ".join(map(str, row)) if isinstance(row, dict) else "no object"
-    raise DataError(place, f"has no text under {field!r}", f"name its field with data.field; it has {names}")
+    cause = f"has {'no text' if value is None else f'{value!r:.20}, which is no text,'} under {field!r}"
+    raise DataError(place, cause, f"name its field with data.field; it has {names}")
 
 
 class _Opened:
@@ -314,15 +316,7 @@ def pinned(name: str) -> str:
     repository, _, rest = text.partition(":")
     if "@" in repository:
         return name
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
-    try:
-        revision = HfApi().dataset_info(repository).sha
-    except (HfHubHTTPError, OfflineModeIsEnabled, OSError, ValueError) as error:
-        cause = f"is not a folder here, and huggingface.co does not tell its revision: {one_line(str(error), 80)}"
-        raise DataError(name, cause, "check the name and the network, or name it: hf:NAME@REVISION") from None
-    return f"{HUGGING_FACE}{repository}@{revision}" + (f":{rest}" if rest else "")
+    return f"{HUGGING_FACE}{repository}@{hub.data_set_revision(repository)}" + (f":{rest}" if rest else "")
 
 
 def _data_set(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a model writes while it is trained, on the first of the held-out examples."""
+"""Samples of a model while it is trained: the first held-out example continued, filled in or translated."""
 
 import torch
 from torch import Tensor

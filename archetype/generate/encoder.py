@@ -146,7 +146,7 @@ def _encoded(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
 def _by_length(
     model: Encoder | Decoder, rows: list[list[int]], read: Callable[[Tokens, Lengths], Tensor]
 ) -> Float[Tensor, "B numbers"]:
-    """What `read` gives for each row, in the given order; rows of like lengths are read together."""
+    """The results of `read` for all rows, in the given order; rows of like lengths are read together."""
     _check_lengths(model, rows)
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
     results, start = [], 0

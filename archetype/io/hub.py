@@ -1,4 +1,4 @@
-"""Models of huggingface.co, through huggingface_hub; nothing else here uses a network.
+"""Models and data sets of huggingface.co, through huggingface_hub; only data sets that stream use a network besides.
 
 The library's own settings apply: HF_HOME is the cache's folder, HF_TOKEN the account, HF_HUB_OFFLINE forbids network.
 """
@@ -6,7 +6,7 @@ The library's own settings apply: HF_HOME is the cache's folder, HF_TOKEN the ac
 import re
 from pathlib import Path
 
-from archetype.errors import CheckpointError
+from archetype.errors import CheckpointError, DataError, one_line
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # The files that are read here: no code, no pickles, no other library's weights.
@@ -53,3 +53,21 @@ def download(name: str, patterns: list[str]) -> Path:
         raise CheckpointError(name, cause, "check the path, or the network and HF_HUB_OFFLINE") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(name, f"cannot be downloaded: {' '.join(str(error).split())}", "try again") from None
+
+
+def data_set_revision(name: str) -> str:
+    """The commit that a data set of the hub has now.
+
+    Args:
+        name: owner/name, or the name alone.
+
+    Raises:
+        DataError: there is no such data set, or the hub cannot be reached.
+    """
+    from huggingface_hub import HfApi
+
+    try:
+        return str(HfApi().dataset_info(name).sha)
+    except Exception as error:  # the network library beneath, which has changed twice, raises errors of its own
+        cause = f"is not a folder here, and huggingface.co does not tell its revision: {one_line(str(error), 80)}"
+        raise DataError(f"hf:{name}", cause, "check the name and the network, or name it: hf:NAME@REVISION") from None

@@ -10,7 +10,7 @@ from archetype.io import atomic
 from archetype.io.files import MAX_TEXT_BYTES, check_regular, read_bytes
 from archetype.training.evaluate import Evaluation
 
-MAX_LINE_BYTES = 2**12  # a run's own have some 300
+MAX_LINE_BYTES = 2**13  # numbers take some 300, a sample of 500 characters up to 6,000
 NULLABLE = ("validation_bits_per_byte", "validation_accuracy")  # which pairs or images, and values, do not have
 
 

@@ -6,12 +6,13 @@ from typing import Any
 import torch
 
 from archetype.cost import cost_report
+from archetype.runs.machine import matmul_flops
 from archetype.table import Table, quantity, size
 from archetype.training.block_execution import number_recomputed
 from archetype.training.memory import free_memory
 from archetype.training.setup import Setup
 from archetype.training.step_memory import StepMemory, StepMemoryCost
-from archetype.training.throughput import matmul_flops, seconds_of_steps
+from archetype.training.throughput import seconds_of_steps
 
 MEASURED_FLOPS = 2e13  # of a step: a smaller one is measured, a larger one is estimated
 SHARE_OF_PEAK = 0.5  # that a large step reaches

@@ -50,15 +50,3 @@ def seconds_of_steps(recipe: Recipe, spec: ModelSpec, objective: Objective, devi
         take_step(state)
         times.append(time.perf_counter() - started)
     return statistics.median(times[1:])
-
-
-def matmul_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of a square matrix product, the best of three: what a step cannot exceed."""
-    side = 4096 if device.type == "cuda" else 1024
-    a = torch.randn(side, side, device=device, dtype=dtype)
-    times = []
-    for _ in range(3):
-        started = time.perf_counter()
-        (a @ a).sum().item()  # which waits for a GPU
-        times.append(time.perf_counter() - started)
-    return 2 * side**3 / max(min(times), 1e-9)

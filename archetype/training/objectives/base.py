@@ -65,6 +65,7 @@ class Objective(ABC):
         fingerprint: a hash of the examples, to tell on resuming whether they are still the same.
         num_validation_batches: how many batches the held-out examples make.
         label_smoothing: of the cross-entropy while training.
+        chunks_logits: whether large logits are computed in chunks; not where processes share the vocabulary.
         bytes_per_unit: UTF-8 bytes of held-out text for each prediction, where the loss can be given in bits per byte.
         batch_shape: rows of a batch, and the most tokens that one may have (None for images); absent where it is as
             the recipe says.
@@ -75,6 +76,7 @@ class Objective(ABC):
     fingerprint: str
     num_validation_batches: int
     label_smoothing: float = 0.0
+    chunks_logits: bool = True
     bytes_per_unit: float | None = None
     batch_shape: tuple[int, int | None] | None = None
 
@@ -106,7 +108,8 @@ class Objective(ABC):
         """One forward pass and its loss, in chunks where the logits are large; labels are smoothed while training."""
         inputs, targets = self.inputs_and_targets(batch)
         smoothing = self.label_smoothing if model.training else 0.0
-        head = head_to_chunk(getattr(model, "module", model), targets.numel())  # `module`: of a wrapper such as DDP
+        plain = getattr(model, "module", model)  # within a wrapper such as DDP
+        head = head_to_chunk(plain, targets.numel()) if self.chunks_logits else None
         if head is None:
             output = model(**inputs)
             return cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss)

@@ -21,7 +21,7 @@ from archetype.models import Model
 from archetype.runs import checkpoints
 from archetype.runs.lock import locked
 from archetype.spec import ModelSpec
-from archetype.training.objectives.base import Batch, LossOutput, Objective, cross_entropy_loss
+from archetype.training.objectives.base import Batch, LossOutput, Objective
 from archetype.training.optimizers import optimizer_tensors, restore_optimizer
 from archetype.training.parallel import checkpoint
 from archetype.training.parallel.experts import share_experts
@@ -75,7 +75,6 @@ class ManyProcesses(Processes):
         self.ddp: DistributedDataParallel | None = None
         self.size, self.micro_batch_size, self.share = 1, 1, 1.0
         self.pipeline: Pipeline | None = None
-        self.cuts_vocabulary = False
 
     def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
         """Refuse sizes that do not fit the number of processes or the model."""
@@ -119,7 +118,7 @@ class ManyProcesses(Processes):
         self.number, self.size, self.rows_group = rows.get_local_rank(), rows.size(), rows.get_group()
         self.measured = mesh["pipeline", "data_parallel", "shard"]._flatten("measured")
         self.stages = mesh["pipeline"]
-        self.cuts_vocabulary = layout.tensor > 1
+        state.objective.chunks_logits = layout.tensor == 1
         self.holds_all = layout.shard == layout.tensor == layout.expert == layout.pipeline == 1
         self.ddp = data_parallel(state, self.rows_group) if self.holds_all else None
         if self.holds_all:
@@ -174,11 +173,6 @@ class ManyProcesses(Processes):
             return self.pipeline.evaluate(objective, part)
         if self.pipeline is not None:
             return self.pipeline.train(objective, part, self.micro_batch_size, self.share)
-        if self.cuts_vocabulary and type(objective).compute_loss is Objective.compute_loss:  # never in chunks
-            inputs, targets = objective.inputs_and_targets(part)
-            output = model(**inputs)
-            smoothing = objective.label_smoothing if model.training else 0.0
-            return cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss)
         return objective.compute_loss(self.ddp if self.ddp is not None and model.training else model, part)
 
     def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> float:

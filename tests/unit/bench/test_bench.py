@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import archetype
 from archetype import spec
-from archetype.bench import machine, measure, peers
+from archetype.bench import measure, peers
 from archetype.bench.jobs import SIZES, Job, Timing, Workload, jobs_of, runner
 from archetype.bench.measure import Peaks, against_limit, rates, take_turns
 from archetype.cli.main import app
@@ -23,7 +23,7 @@ from archetype.errors import ArchetypeError, DataError
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
 from archetype.models import build
-from archetype.runs import environment
+from archetype.runs import environment, machine
 from tests.helpers.cases import case
 from tests.helpers.specs import ALL
 from tests.helpers.weights import randomize

@@ -90,7 +90,7 @@ def test_each_figure_of_memory_has_a_name_of_its_own() -> None:
 
 
 def test_this_machine_is_measured_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from archetype.bench import machine
+    from archetype.runs import machine
 
     monkeypatch.setattr(machine, "SIDE", 64)
     monkeypatch.setattr(machine, "COPY_BYTES", 2**16)

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 import archetype
 from archetype.convert.source import open_spec
-from archetype.errors import ArchetypeError, CheckpointError
-from archetype.io.hub import PATTERNS, download, is_name, local
+from archetype.errors import ArchetypeError, CheckpointError, DataError
+from archetype.io.hub import PATTERNS, data_set_revision, download, is_name, local
 from archetype.io.weight_files import SINGLE
 
 
@@ -80,3 +80,17 @@ def test_files_that_are_code_are_never_asked_for(offline: Path, monkeypatch: pyt
     assert not any(pattern.endswith((".py", ".bin", ".pt", "*")) for pattern in PATTERNS)
     local(Path("someone/small"), allow_pickle=True)
     assert asked["allow_patterns"] == [*PATTERNS, "pytorch_model*.bin"]
+
+
+def test_a_data_set_whose_revision_cannot_be_asked_for_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the network library raises: its errors are no OSErrors."""
+
+    class ConnectError(Exception):
+        pass
+
+    def refuse(api: object, name: str) -> None:
+        raise ConnectError("Name or service\nnot known")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", refuse)
+    with pytest.raises(DataError, match=r"^hf:owner/name: .* does not tell its revision: Name or service not known; "):
+        data_set_revision("owner/name")

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from archetype.errors import DataError
+from archetype.evaluation.samples import MAX_SAMPLE
 from archetype.training import metrics
 from archetype.training.evaluate import Evaluation
-from archetype.training.metrics import Evaluated, Saved, Step
+from archetype.training.metrics import Evaluated, Sampled, Saved, Step
 
 
 def test_a_line_for_what_was_measured_and_none_for_the_rest(tmp_path: Path) -> None:
@@ -20,6 +21,11 @@ def test_a_line_for_what_was_measured_and_none_for_the_rest(tmp_path: Path) -> N
         "step": 1, "validation_loss": 2.4, "validation_accuracy": 0.25, "validation_count": 64,
         "validation_bits_per_byte": 3.4,
     }  # fmt: skip
+
+
+def test_the_longest_sample_is_read_again(tmp_path: Path) -> None:
+    metrics.append(tmp_path / "metrics.jsonl", Sampled(1, "\U0001f642" * MAX_SAMPLE))
+    assert metrics.read(tmp_path / "metrics.jsonl") == [{"step": 1, "sample": "\U0001f642" * MAX_SAMPLE}]
 
 
 @pytest.mark.parametrize(
