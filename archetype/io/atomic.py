@@ -60,6 +60,12 @@ def append_line(path: Path, line: str) -> None:
         file.write(line + "\n")
 
 
+def append_bytes(path: Path, data: bytes) -> None:
+    """Add bytes to a file."""
+    with _system_errors(path), path.open("ab") as file:
+        file.write(data)
+
+
 def make_folder(path: Path) -> None:
     """Create a folder and its parents, and check that it can be written to."""
     with _system_errors(path):

@@ -1,10 +1,12 @@
 """Where measurements go beside a run's metrics.jsonl: TensorBoard's event files, and trackers that a recipe names."""
 
 import logging
+import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
+from io import BytesIO
 from typing import Any, Literal, Self
 
 from archetype.errors import SpecError, one_line
@@ -170,21 +172,37 @@ class TensorBoard(Writer):
     name = "tensorboard"
 
     def __init__(self, run: Run, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # loads in a third of a second, and `resume` may yet refuse
+        from tensorboard.compat.proto.event_pb2 import SessionLog  # a third of a second, and `resume` may yet refuse
 
         folder = run.folder / self.name
         has_events = folder.is_dir() and any(folder.iterdir())
-        self.file = SummaryWriter(str(folder), purge_step=step + 1 if has_events else None)
+        atomic.make_folder(folder)
+        seconds = time.time()
+        self.file = folder / f"events.out.tfevents.{seconds:.6f}.{socket.gethostname()}"
+        self._append([{"wall_time": seconds, "file_version": "brain.Event:2"}])
+        if has_events:
+            self._append([{"step": step + 1, "session_log": SessionLog(status=SessionLog.START)}])
 
     def write(self, records: list[Record]) -> None:
-        for seconds, step, values in records:
-            for tag, value in values.items():
-                add = self.file.add_text if isinstance(value, str) else self.file.add_scalar
-                add(tag, value, step, walltime=seconds)
-        self.file.flush()
+        from torch.utils.tensorboard import summary
 
-    def close(self, interrupted: bool) -> None:
-        self.file.close()
+        encoders: tuple[Any, Any] = (summary.scalar, summary.text)  # untyped
+        self._append(
+            {"wall_time": seconds, "step": step, "summary": encoders[isinstance(value, str)](tag, value)}
+            for seconds, step, values in records
+            for tag, value in values.items()
+        )
+
+    def _append(self, events: Iterable[dict[str, Any]]) -> None:
+        """Add events by TensorBoard's own encoder; its writer would do so in a thread, where nobody sees it fail."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        encoded = BytesIO()
+        writer = RecordWriter(encoded)
+        for event in events:
+            writer.write(Event(**event).SerializeToString())
+        atomic.append_bytes(self.file, encoded.getvalue())
 
 
 class Trackers:
