@@ -20,8 +20,8 @@ from archetype.training.datasets import TextData
 from archetype.training.loop import take_step
 from archetype.training.optimizers import AdamW
 from archetype.training.recipe import Recipe
+from archetype.training.resolve import resolve_recipe
 from archetype.training.schedules import Cosine
-from archetype.training.setup import prepare
 from archetype.training.state import TrainState
 
 RATES = [2.0**power for power in range(-11, -2)]
@@ -62,8 +62,8 @@ def final_loss(model: spec.Decoder, rate: float, steps: int, text: Path) -> floa
         spec=model.dump(), data=TextData(text=(str(text),), tokenizer="bytes"), batch_size=8, steps=steps,
         optimizer=AdamW(learning_rate=rate), schedule=Cosine(warmup_steps=steps // 10), dtype="float32",
     )  # fmt: skip
-    setup = prepare(text.parent / "run", recipe, torch.device("cpu"))
-    state = TrainState.build(Run(Path()), setup.recipe, setup.tokenizer, setup.objective, build(setup.spec))
+    resolved = resolve_recipe(text.parent / "run", recipe, torch.device("cpu"))
+    state = TrainState.build(Run(Path()), resolved.recipe, resolved.tokenizer, resolved.objective, build(resolved.spec))
     taken = [take_step(state) for _ in range(steps)]
     mean = statistics.mean(step.loss for step in taken[-20:])
     return mean if math.isfinite(mean) else 9.999

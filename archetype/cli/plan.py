@@ -14,7 +14,7 @@ from archetype.training.plan import plan
 from archetype.training.plot import draw_in_terminal
 from archetype.training.rate_finder import find_rate
 from archetype.training.recipe import Recipe
-from archetype.training.setup import Setup
+from archetype.training.resolve import ResolvedRecipe
 
 
 def print_plan(recipe: Recipe, cluster: str, gpu: str, as_json: bool) -> None:
@@ -56,22 +56,22 @@ def _data(step: Step) -> dict[str, object]:
     return {**step._asdict(), "layout": step.layout._asdict(), "tokens_per_second": step.tokens_per_second}
 
 
-def print_plan_here(setup: Setup, device: torch.device, as_json: bool) -> None:
+def print_plan_here(resolved: ResolvedRecipe, device: torch.device, as_json: bool) -> None:
     """Print cost, memory and time of a run on this machine, and whether it fits."""
-    planned = plan(setup, device)
+    planned = plan(resolved, device)
     if as_json:
         print_json(planned.to_json())
     else:
         print(planned.table())
 
 
-def print_rates(setup: Setup, device: torch.device, file: Path | None, as_json: bool) -> None:
+def print_rates(resolved: ResolvedRecipe, device: torch.device, file: Path | None, as_json: bool) -> None:
     """Print the curve of a learning-rate range test and the rate that it suggests.
 
     Args:
         file: where to draw the curve as a picture (absent: nowhere).
     """
-    sweep, unit = find_rate(setup, device), setup.objective.unit
+    sweep, unit = find_rate(resolved, device), resolved.objective.unit
     if file is not None:
         sweep.draw(file, unit)
     if as_json:

@@ -165,6 +165,7 @@ def train(
         raise SpecError("--steps", "stands beside --tokens, --flops or --minutes, which decide it", "give one of them")
     if plan is not None or find_rate:
         from archetype.cli.plan import print_plan, print_plan_here, print_rates
+        from archetype.training.resolve import resolve_recipe
 
         if resume is not None:
             raise SpecError("--resume", "stands beside --plan or --find-rate, which are for a new run", "leave it out")
@@ -175,11 +176,11 @@ def train(
             return
         here = resolve_device(device)
         pretrained = None if start_from is None else open_pretrained(start_from, fields)
-        prepared = setup.prepare(to or Path("run"), chosen, here, None, True, budget, pretrained)
+        resolved = resolve_recipe(to or Path("run"), chosen, here, None, True, budget, pretrained)
         if find_rate:
-            print_rates(prepared, here, to, as_json)
+            print_rates(resolved, here, to, as_json)
         else:
-            print_plan_here(prepared, here, as_json)
+            print_plan_here(resolved, here, as_json)
         return
     if resume is not None:
         others = (recipe, to, start_from, budget or None, *fields.values())

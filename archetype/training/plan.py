@@ -10,7 +10,7 @@ from archetype.runs.machine import matmul_flops
 from archetype.table import Table, quantity, size
 from archetype.training.block_execution import number_recomputed
 from archetype.training.memory import free_memory
-from archetype.training.setup import Setup
+from archetype.training.resolve import ResolvedRecipe
 from archetype.training.step_memory import StepMemory, StepMemoryCost
 from archetype.training.throughput import seconds_of_steps
 
@@ -76,14 +76,14 @@ class Plan:
         return Table(["", "", ""], rows, text_columns=1)
 
 
-def plan(setup: Setup, device: torch.device) -> Plan:
+def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
     """The cost of a run, its memory by count and its time by measurement where a step is small enough.
 
     Args:
-        setup: from `prepare`.
+        resolved: the recipe, from `resolve_recipe`.
         device: where the model would go.
     """
-    recipe, spec, objective = setup.recipe, setup.spec, setup.objective
+    recipe, spec, objective = resolved.recipe, resolved.spec, resolved.objective
     batch, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
     rows, length = min(batch, recipe.micro_batch_size or batch), length or spec.context_length
     cost = StepMemoryCost(recipe, spec)

@@ -11,8 +11,9 @@ from archetype.nn.adapter import install
 from archetype.runs.directory import Run
 from archetype.training.loop import take_step
 from archetype.training.plot import draw_curves
+from archetype.training.resolve import ResolvedRecipe
 from archetype.training.schedules import ExponentialRise
-from archetype.training.setup import Setup
+from archetype.training.setup import first_model
 from archetype.training.state import TrainState
 
 LOWEST, HIGHEST, NUM_STEPS = 1e-6, 1.0, 100
@@ -48,24 +49,24 @@ class RateSweep:
         draw_curves(labelled, file, title, "logarithm of the learning rate, base 10", unit)
 
 
-def find_rate(setup: Setup, device: torch.device, num_steps: int = NUM_STEPS) -> RateSweep:
+def find_rate(resolved: ResolvedRecipe, device: torch.device, num_steps: int = NUM_STEPS) -> RateSweep:
     """Take some steps of a run, with a rate that rises from 1e-6 to 1, until the loss grows (Smith 2015, section 3.3).
 
     Nothing is written; the model is thrown away.
 
     Args:
-        setup: from `prepare`.
+        resolved: the recipe, from `resolve_recipe`.
         device: where the model goes.
         num_steps: of the whole range.
     """
-    model, recipe, _ = setup.first_model(device)
+    model, recipe, _ = first_model(resolved, device)
     if recipe.adapter is not None:
         install(model, recipe.adapter, recipe.seed)
-    setup.objective.prepare(model, recipe.dtype)
+    resolved.objective.prepare(model, recipe.dtype)
     optimizer = recipe.optimizer.replace(learning_rate=HIGHEST)
     schedule = ExponentialRise(min_lr_ratio=LOWEST / HIGHEST)
     recipe = recipe.replace(optimizer=optimizer, schedule=schedule, steps=num_steps, ema_decay=None)
-    state = TrainState.build(Run(Path()), recipe, setup.tokenizer, setup.objective, model)
+    state = TrainState.build(Run(Path()), recipe, resolved.tokenizer, resolved.objective, model)
     rates: list[float] = []
     losses: list[float] = []
     means: list[float] = []

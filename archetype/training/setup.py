@@ -1,127 +1,32 @@
-"""From a recipe to the state of a run: tokenizer, specification, objective and model, built anew or resumed."""
+"""The state of a run, begun anew or resumed."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 
 from archetype import spec as specs
-from archetype.convert.source import open_spec
-from archetype.errors import CheckpointError, DataError, SpecError
-from archetype.io import atomic, hub
+from archetype.errors import CheckpointError, SpecError
+from archetype.io import atomic
 from archetype.io.tensors import Tensors, save
-from archetype.io.text import read_text
 from archetype.models import Model, build, build_on_meta
 from archetype.nn.adapter import install
-from archetype.nn.device import resolve_dtype
 from archetype.runs import checkpoints
 from archetype.runs.directory import AdaptedModel, Run, fill_from, read_run_spec, write_adapter, write_run_spec
 from archetype.runs.lock import locked
 from archetype.runs.origin import write_origin
-from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer, trainable_kinds
-from archetype.tokenizers.added_tokens import add_tokens
-from archetype.tokenizers.chat_template import ChatTemplate, read_template, write_template
-from archetype.tokenizers.registry import tokenizer_class
+from archetype.tokenizers import open_tokenizer
+from archetype.tokenizers.chat_template import read_template, write_template
 from archetype.training import metrics
-from archetype.training.datasets import Data, TokenizedData
+from archetype.training.datasets import TokenizedData
 from archetype.training.defaults import Budget
 from archetype.training.memory import check_memory
-from archetype.training.objectives.base import Objective, ObjectiveConfig, ObjectiveInputs
 from archetype.training.pretrained import Pretrained, take_over
 from archetype.training.processes import ALONE, Processes
 from archetype.training.provenance import check_origin, check_recipe, read_provenance, write_recipe
 from archetype.training.recipe import Recipe, read_recipe
+from archetype.training.resolve import TEXT_FILE, ResolvedRecipe, build_objective, resolve_recipe
 from archetype.training.state import TrainState
-
-TEXT_FILE = "text.txt"  # where a run keeps a text that came from no file
-DEFAULT_VOCAB_SIZE = 4096
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A run before anything of it is written.
-
-    Attributes:
-        recipe: with what data, model and budget decide filled in.
-        notes: what to say of the run when it starts.
-        template: the model's chat template.
-        labels: names of its classes, where they have any.
-        pretrained: the model whose weights it begins with.
-    """
-
-    recipe: Recipe
-    spec: specs.ModelSpec
-    tokenizer: Tokenizer | None
-    objective: Objective
-    notes: tuple[str, ...]
-    template: ChatTemplate | None
-    labels: tuple[str, ...]
-    pretrained: Pretrained | None
-
-    def first_model(self, device: torch.device) -> tuple[Model, Recipe, tuple[str, ...]]:
-        """The model that the run begins with, an adapter left out; the recipe, in which what is new learns; and notes.
-
-        Args:
-            device: where the model goes.
-        """
-        model = build(self.spec, self.recipe.seed, device)
-        if self.pretrained is None:
-            return model, self.recipe, self.notes
-        return model, *_begin_from(self.pretrained, model, self.recipe, self.labels)
-
-
-def prepare(
-    folder: Path,
-    recipe: Recipe,
-    device: torch.device,
-    text: str | None = None,
-    force: bool = False,
-    budget: Budget | None = None,
-    pretrained: Pretrained | None = None,
-    processes: Processes = ALONE,
-) -> Setup:
-    """Read the data and decide all that a run takes, and write nothing; see `start`."""
-    for path in (str(folder), *recipe.data.files()):
-        if any("\ud800" <= character <= "\udfff" for character in path):
-            raise DataError(path, "its name is not UTF-8", "rename it")
-    data = recipe.data.with_absolute_paths() if text is None else recipe.data.replace(text=(TEXT_FILE,))
-    recipe = recipe.replace(dtype=resolve_dtype(recipe.dtype, device), data=data)
-    texts = data.read_texts(folder) if text is None else {"text": text}
-    notes = _about_weights(recipe.spec)
-    tokenizer = pretrained.tokenizer if pretrained else None
-    if pretrained is not None:
-        notes = ()
-        recipe = recipe.replace(spec=pretrained.model.spec.dump())
-    elif recipe.adapter is not None:
-        raise SpecError("adapter", "stands beside a trained model, and there is none", "name one with --from")
-    tokenizer = tokenizer or build_tokenizer(data, texts)
-    if recipe.add_tokens:
-        if tokenizer is None:
-            raise SpecError("add_tokens", "the model has no tokenizer to add tokens to", "leave it out")
-        tokenizer = add_tokens(tokenizer, recipe.add_tokens)
-        if pretrained is not None:
-            recipe = recipe.replace(spec=with_room_for(tokenizer, pretrained.model.spec).dump())
-    spec = resolve_spec(recipe, tokenizer)
-    config = resolve_objective(recipe, spec)
-    config, spec = config.resolve(spec, data, texts, pretrained.labels if pretrained else None)
-    recipe = recipe.replace(objective=config)
-    if recipe.add_tokens and pretrained and tokenizer and config.num_ids(tokenizer, 1) > tokenizer.vocab_size:
-        cause = f"{config.kind} has ids of its own behind those of the tokenizer, which are trained already"
-        raise SpecError("add_tokens", cause, "begin with a model whose tokenizer has them")
-    if isinstance(data, TokenizedData):
-        recipe = recipe.replace(sequence_length=recipe.sequence_length or spec.context_length)
-    processes.check(recipe, spec)
-    template = resolve_template(data, tokenizer, pretrained)
-    objective = build_objective(recipe, spec, tokenizer, texts, template)
-    if processes.is_alone and not force:
-        check_memory(recipe, spec, objective, device)
-    if budget:
-        recipe = budget.fit(recipe, spec, objective, device)
-    labels = class_names(recipe.objective, spec, pretrained)
-    return Setup(recipe, spec, tokenizer, objective, notes, template, labels, pretrained)
 
 
 def start(
@@ -153,9 +58,9 @@ def start(
     atomic.check_absent(folder)
     for tracker in recipe.trackers:
         tracker.package()
-    setup = prepare(folder, recipe, device, text, force, budget, pretrained, processes)
-    spec, tokenizer, objective, labels = setup.spec, setup.tokenizer, setup.objective, setup.labels
-    model, recipe, notes = setup.first_model(processes.building_device(setup.recipe, device))
+    resolved = resolve_recipe(folder, recipe, device, text, force, budget, pretrained, processes)
+    spec, tokenizer, objective, labels = resolved.spec, resolved.tokenizer, resolved.objective, resolved.labels
+    model, recipe, notes = first_model(resolved, processes.building_device(resolved.recipe, device))
     with atomic.new_folder(folder) as temporary:
         run = Run(temporary)
         if pretrained is not None:
@@ -172,8 +77,8 @@ def start(
         if tokenizer is not None and not run.tokenizer_folder.is_dir():
             run.tokenizer_folder.mkdir()
             tokenizer.save(run.tokenizer_folder)
-        if setup.template is not None:
-            write_template(setup.template, run.tokenizer_folder)
+        if resolved.template is not None:
+            write_template(resolved.template, run.tokenizer_folder)
         if pretrained is None and labels:
             write_origin(temporary, spec, None, labels)
         if text is not None:
@@ -186,35 +91,6 @@ def start(
             state.background.wait()
     state.run, state.notes = Run(folder), notes
     return state
-
-
-def class_names(
-    objective: ObjectiveConfig | None, spec: specs.ModelSpec, pretrained: Pretrained | None
-) -> tuple[str, ...]:
-    """The names of the classes of a model; none where they have numbers only."""
-    labels: tuple[str, ...] | None = getattr(objective, "labels", None)
-    if labels is None:
-        return pretrained.labels if pretrained and spec.head == pretrained.model.spec.head else ()
-    return () if labels == tuple(map(str, range(len(labels)))) else labels
-
-
-def with_room_for(tokenizer: Tokenizer, spec: specs.ModelSpec) -> specs.ModelSpec:
-    """The same model with a row for every token."""
-    sizes = {name: getattr(spec, name, None) for name in ("vocab_size", "source_vocab_size")}
-    return spec.replace(**{name: max(size, tokenizer.vocab_size) for name, size in sizes.items() if size is not None})
-
-
-def _begin_from(
-    pretrained: Pretrained, model: Model, recipe: Recipe, labels: tuple[str, ...]
-) -> tuple[Recipe, tuple[str, ...]]:
-    """Give a model the weights to go on from; what is new learns whatever else does."""
-    num_tokens = pretrained.tokenizer.vocab_size if pretrained.tokenizer and recipe.add_tokens else None
-    tensors = take_over(model, pretrained.model, num_tokens, keeps_head=labels == pretrained.labels)
-    new, wider = (sorted({name.rpartition(".")[0] for name in names}) for names in tensors)
-    if (new or wider) and (recipe.trainable is not None or recipe.adapter is not None):
-        recipe = recipe.replace(trainable=(*(recipe.trainable or ()), *new, *wider))
-    weights = f"its weights but {', '.join(new)}, which begin at random," if new else "its weights"
-    return recipe, (f"goes on from {pretrained.source}: {weights} and its tokenizer, with a new optimizer",)
 
 
 def resume(
@@ -291,16 +167,30 @@ def resume(
     return state
 
 
-def _about_weights(source: Any) -> tuple[str, ...]:
-    """What to say where the specification of a folder is taken without its weights."""
-    if isinstance(source, dict):
-        return ()
-    folder = Path(source)
-    if not hub.is_name(folder) and not any(
-        name for pattern in ("*.safetensors", "*.bin", "checkpoints/step-*") for name in folder.glob(pattern)
-    ):
-        return ()
-    return (f"{source} has weights, which are not used: training starts from random ones; --from {source} uses them",)
+def first_model(resolved: ResolvedRecipe, device: torch.device) -> tuple[Model, Recipe, tuple[str, ...]]:
+    """The model that a run begins with, an adapter left out; the recipe, in which what is new learns; and notes.
+
+    Args:
+        resolved: what the run takes.
+        device: where the model goes.
+    """
+    model = build(resolved.spec, resolved.recipe.seed, device)
+    if resolved.pretrained is None:
+        return model, resolved.recipe, resolved.notes
+    return model, *_begin_from(resolved.pretrained, model, resolved.recipe, resolved.labels)
+
+
+def _begin_from(
+    pretrained: Pretrained, model: Model, recipe: Recipe, labels: tuple[str, ...]
+) -> tuple[Recipe, tuple[str, ...]]:
+    """Give a model the weights to go on from; what is new learns whatever else does."""
+    num_tokens = pretrained.tokenizer.vocab_size if pretrained.tokenizer and recipe.add_tokens else None
+    tensors = take_over(model, pretrained.model, num_tokens, keeps_head=labels == pretrained.labels)
+    new, wider = (sorted({name.rpartition(".")[0] for name in names}) for names in tensors)
+    if (new or wider) and (recipe.trainable is not None or recipe.adapter is not None):
+        recipe = recipe.replace(trainable=(*(recipe.trainable or ()), *new, *wider))
+    weights = f"its weights but {', '.join(new)}, which begin at random," if new else "its weights"
+    return recipe, (f"goes on from {pretrained.source}: {weights} and its tokenizer, with a new optimizer",)
 
 
 def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
@@ -314,107 +204,6 @@ def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
     peak, learning_rate = recipe.optimizer.learning_rate, recipe.schedule.learning_rate
     before, after = learning_rate(peak, max(0, step - 1), recipe.steps), learning_rate(peak, step, steps)
     return f"the schedule now spans {steps} steps: the learning rate goes on from {after:.2g}, not {before:.2g}"
-
-
-def build_tokenizer(data: Data, texts: dict[str, str]) -> Tokenizer | None:
-    """The tokenizer that the data name, trained on what is not held out where it is a kind; None for images."""
-    if not isinstance(data, TokenizedData):
-        return None
-    if data.tokenizer not in trainable_kinds():
-        return open_tokenizer(Path(data.tokenizer))
-    training = data.training_texts(texts)
-    if data.tokenizer == "characters":
-        training = list(texts.values()) or training  # the alphabet: an unknown character could not be scored
-    learns_vocabulary = tokenizer_class(data.tokenizer).learns_vocabulary
-    vocab_size = (data.vocab_size or DEFAULT_VOCAB_SIZE) if learns_vocabulary else None
-    return train_tokenizer(data.tokenizer, training, vocab_size, lowercase=data.lowercase)
-
-
-def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> specs.ModelSpec:
-    """The specification that a recipe names, with an id for every token and for what the objective adds to them.
-
-    Raises:
-        SpecError: its vocabulary is too small.
-    """
-    source = recipe.spec
-    if tokenizer is None:
-        return open_spec(source)
-    is_open = isinstance(source, dict) and "vocab_size" not in source and source.get("kind") != "vision_encoder"
-    spec = open_spec({"vocab_size": tokenizer.vocab_size} | source if isinstance(source, dict) and is_open else source)
-    length = recipe.sequence_length or spec.context_length
-    num_ids = resolve_objective(recipe, spec).num_ids(tokenizer, length)
-    if is_open:
-        spec = spec.replace(vocab_size=num_ids)
-    for field in ("vocab_size", "source_vocab_size"):
-        size = getattr(spec, field, None)
-        if size is not None and size < num_ids:
-            cause = f"{size} is too small for the {num_ids} tokens of the tokenizer and the objective"
-            raise SpecError(field, cause, "raise it, leave it out of the recipe's spec, or use a smaller tokenizer")
-    return spec
-
-
-def resolve_objective(recipe: Recipe, spec: specs.ModelSpec) -> ObjectiveConfig:
-    """The recipe's objective, or the first that suits the model and the data.
-
-    Raises:
-        SpecError: it does not suit them, or none does.
-    """
-    objective, data = recipe.objective, recipe.data
-    if objective is not None and objective.suits(spec, data):
-        return objective
-    suitable = _suitable_objectives(spec, data)
-    if objective is None and suitable:
-        return suitable[0].parse({})
-    name = f"{objective.kind} does not suit" if objective is not None else "no objective suits"
-    cause = f"{name} a model of kind {spec.kind} with head {spec.head.kind} and data of kind {data.kind}"
-    kinds: dict[str, Any] = Data.kinds
-    others = [kind for kind, other in kinds.items() if _suitable_objectives(spec, other.model_construct())]
-    if suitable:
-        remedy = f"use {' or '.join(config.model_fields['kind'].default for config in suitable)}"
-    else:
-        remedy = f"use data of kind {' or '.join(others)}" if others else "use another head"
-    raise SpecError("objective", cause, remedy)
-
-
-def _suitable_objectives(spec: specs.ModelSpec, data: Data) -> list[type[ObjectiveConfig]]:
-    configs: Iterable[Any] = ObjectiveConfig.kinds.values()
-    return [config for config in configs if config.model_construct().suits(spec, data)]
-
-
-def build_objective(
-    recipe: Recipe,
-    spec: specs.ModelSpec,
-    tokenizer: Tokenizer | None,
-    texts: dict[str, str],
-    template: ChatTemplate | None = None,
-) -> Objective:
-    """The examples of a run and its loss.
-
-    Raises:
-        SpecError: the objective does not suit the model or the data.
-        DataError: there is too little to learn from.
-    """
-    config = resolve_objective(recipe, spec)
-    length = recipe.sequence_length or spec.context_length
-    if length > spec.context_length:
-        cause = f"{length} is more than the model's context of {spec.context_length}"
-        raise SpecError("sequence_length", cause, "use a shorter one or a longer context")
-    return config.build(
-        ObjectiveInputs(spec, recipe.data, texts, tokenizer, recipe.batch_size, length, recipe.seed, template)
-    )
-
-
-def resolve_template(data: Data, tokenizer: Tokenizer | None, pretrained: Pretrained | None) -> ChatTemplate | None:
-    """The chat template of a run as its folder will have it: the file that the data name, or the model's."""
-    template = pretrained.template if pretrained else None
-    if file := getattr(data, "template", ""):
-        template = ChatTemplate(read_text(Path(file)), {})
-    if template is None or tokenizer is None:
-        return None
-    with TemporaryDirectory() as folder:  # beside the tokenizer, whose tokens it may name
-        tokenizer.save(Path(folder))
-        write_template(template, Path(folder))
-        return read_template(Path(folder))
 
 
 def _trainable_model(

@@ -24,8 +24,8 @@ from archetype.training.loop import take_step
 from archetype.training.objectives import SpanCorruption
 from archetype.training.optimizers import AdamW
 from archetype.training.recipe import Recipe
+from archetype.training.resolve import build_objective, build_tokenizer, resolve_spec
 from archetype.training.schedules import Cosine
-from archetype.training.setup import build_objective, build_tokenizer, resolve_spec
 from archetype.training.state import TrainState
 from tests.helpers import causal as writing
 from tests.helpers.combinations import EXACT, padded

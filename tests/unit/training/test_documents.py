@@ -16,7 +16,8 @@ from archetype.training.datasets import DocumentData, ImageData, MixtureData
 from archetype.training.objectives.base import IGNORED
 from archetype.training.objectives.next_token import PackedNextTokenObjective
 from archetype.training.recipe import Recipe
-from archetype.training.setup import build_objective, build_tokenizer, resume, start
+from archetype.training.resolve import build_objective, build_tokenizer
+from archetype.training.setup import resume, start
 from tests.helpers.recipes import ENCODER, WORDS, decoder, transformer_pair, vision
 from tests.unit.training.test_resume import assert_equal_states, measured, steps
 

@@ -12,7 +12,8 @@ from archetype.training.datasets import ImageData, PairData, TextData
 from archetype.training.objectives.masked_token import MaskedTokenObjective
 from archetype.training.objectives.span_corruption import SpanCorruptionObjective
 from archetype.training.recipe import Recipe
-from archetype.training.setup import resolve_objective, resume, start
+from archetype.training.resolve import resolve_objective
+from archetype.training.setup import resume, start
 from tests.helpers.recipes import ENCODER, decoder, megabyte, recipes, transformer_pair, vision
 from tests.unit.training.test_resume import steps
 

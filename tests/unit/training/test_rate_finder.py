@@ -10,13 +10,14 @@ from archetype.loading import open_pretrained
 from archetype.training.loop import run, take_step
 from archetype.training.rate_finder import find_rate, steepest
 from archetype.training.recipe import Recipe
-from archetype.training.setup import prepare, start
+from archetype.training.resolve import resolve_recipe
+from archetype.training.setup import start
 
 
 def test_the_rate_rises_by_equal_factors_until_the_loss_grows(tmp_path: Path, recipe: Recipe) -> None:
     device = torch.device("cpu")
-    setup = prepare(tmp_path / "run", recipe.replace(batch_size=8), device)
-    sweep = find_rate(setup, device, num_steps=60)
+    resolved = resolve_recipe(tmp_path / "run", recipe.replace(batch_size=8), device)
+    sweep = find_rate(resolved, device, num_steps=60)
     assert not (tmp_path / "run").exists()
     factors = [later / rate for rate, later in zip(sweep.rates, sweep.rates[1:], strict=False)]
     assert sweep.rates[0] == 1e-6 and factors == pytest.approx([10 ** (6 / 59)] * len(factors))
@@ -35,10 +36,13 @@ def test_a_trained_model_is_where_the_range_test_of_its_run_begins(tmp_path: Pat
         fields: dict[str, Any] = {}
         pretrained = open_pretrained(tmp_path / "base", fields)
         further = Recipe.parse(recipe.replace(adapter=None).dump() | ({"adapter": adapter} if adapter else {}))
-        setup = prepare(tmp_path / "run", further, device, pretrained=pretrained)
+        resolved = resolve_recipe(tmp_path / "run", further, device, pretrained=pretrained)
         first = take_step(start(tmp_path / f"run{adapter is None}", further, device, pretrained=pretrained))
-        assert find_rate(setup, device, num_steps=3).losses[0] == first.loss
-        assert first.loss < find_rate(prepare(tmp_path / "new", recipe, device), device, num_steps=3).losses[0] - 0.3
+        assert find_rate(resolved, device, num_steps=3).losses[0] == first.loss
+        assert (
+            first.loss
+            < find_rate(resolve_recipe(tmp_path / "new", recipe, device), device, num_steps=3).losses[0] - 0.3
+        )
 
 
 def test_the_suggested_rate_is_where_the_loss_falls_fastest() -> None:

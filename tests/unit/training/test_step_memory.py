@@ -18,7 +18,8 @@ from archetype.training.master_weights import MasterWeights
 from archetype.training.objectives.next_token import NextTokenObjective
 from archetype.training.plan import plan
 from archetype.training.recipe import Recipe
-from archetype.training.setup import prepare, start
+from archetype.training.resolve import resolve_recipe
+from archetype.training.setup import start
 from archetype.training.state import TrainState
 from archetype.training.step_memory import StepMemoryCost
 from tests.helpers.live_bytes import LiveBytes
@@ -77,7 +78,7 @@ def test_the_memory_of_a_step_is_within_a_tenth_of_what_is_measured(monkeypatch:
 def test_a_plan_says_what_a_run_takes_and_writes_nothing(tmp_path: Path, recipe: Recipe) -> None:
     folder, device = tmp_path / "run", torch.device("cpu")
     half, whole = (
-        plan(prepare(folder, recipe.replace(recompute=blocks, micro_batch_size=16), device), device)
+        plan(resolve_recipe(folder, recipe.replace(recompute=blocks, micro_batch_size=16), device), device)
         for blocks in ("none", "blocks")
     )
     assert not folder.exists()
@@ -90,5 +91,5 @@ def test_a_plan_says_what_a_run_takes_and_writes_nothing(tmp_path: Path, recipe:
     assert half.to_json()["memory"]["peak"] == half.memory.peak
     text = str(half.table())
     assert all(word in text for word in ("optimizer", "activations", "logits", "peak", "fits", "of a few steps"))
-    from_head = plan(prepare(folder, recipe.replace(trainable=("lm_head",)), device), device)
+    from_head = plan(resolve_recipe(folder, recipe.replace(trainable=("lm_head",)), device), device)
     assert from_head.trained == state.model.lm_head.weight.numel()

@@ -1,0 +1,232 @@
+"""From a recipe to all that it leaves to data, model and budget: tokenizer, specification, objective, steps."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from archetype import spec as specs
+from archetype.convert.source import open_spec
+from archetype.errors import DataError, SpecError
+from archetype.io import hub
+from archetype.io.text import read_text
+from archetype.nn.device import resolve_dtype
+from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer, trainable_kinds
+from archetype.tokenizers.added_tokens import add_tokens
+from archetype.tokenizers.chat_template import ChatTemplate, read_template, write_template
+from archetype.tokenizers.registry import tokenizer_class
+from archetype.training.datasets import Data, TokenizedData
+from archetype.training.defaults import Budget
+from archetype.training.memory import check_memory
+from archetype.training.objectives.base import Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.pretrained import Pretrained
+from archetype.training.processes import ALONE, Processes
+from archetype.training.recipe import Recipe
+
+TEXT_FILE = "text.txt"  # where a run keeps a text that came from no file
+DEFAULT_VOCAB_SIZE = 4096
+
+
+@dataclass(frozen=True)
+class ResolvedRecipe:
+    """What a run takes, before anything of it is written.
+
+    Attributes:
+        recipe: with what data, model and budget decide filled in.
+        notes: what to say of the run when it starts.
+        template: the model's chat template.
+        labels: names of its classes, where they have any.
+        pretrained: the model whose weights it begins with.
+    """
+
+    recipe: Recipe
+    spec: specs.ModelSpec
+    tokenizer: Tokenizer | None
+    objective: Objective
+    notes: tuple[str, ...]
+    template: ChatTemplate | None
+    labels: tuple[str, ...]
+    pretrained: Pretrained | None
+
+
+def resolve_recipe(
+    folder: Path,
+    recipe: Recipe,
+    device: torch.device,
+    text: str | None = None,
+    force: bool = False,
+    budget: Budget | None = None,
+    pretrained: Pretrained | None = None,
+    processes: Processes = ALONE,
+) -> ResolvedRecipe:
+    """Read the data and decide all that a run takes, and write nothing; see `setup.start`."""
+    for path in (str(folder), *recipe.data.files()):
+        if any("\ud800" <= character <= "\udfff" for character in path):
+            raise DataError(path, "its name is not UTF-8", "rename it")
+    data = recipe.data.with_absolute_paths() if text is None else recipe.data.replace(text=(TEXT_FILE,))
+    recipe = recipe.replace(dtype=resolve_dtype(recipe.dtype, device), data=data)
+    texts = data.read_texts(folder) if text is None else {"text": text}
+    notes = _about_weights(recipe.spec)
+    tokenizer = pretrained.tokenizer if pretrained else None
+    if pretrained is not None:
+        notes = ()
+        recipe = recipe.replace(spec=pretrained.model.spec.dump())
+    elif recipe.adapter is not None:
+        raise SpecError("adapter", "stands beside a trained model, and there is none", "name one with --from")
+    tokenizer = tokenizer or build_tokenizer(data, texts)
+    if recipe.add_tokens:
+        if tokenizer is None:
+            raise SpecError("add_tokens", "the model has no tokenizer to add tokens to", "leave it out")
+        tokenizer = add_tokens(tokenizer, recipe.add_tokens)
+        if pretrained is not None:
+            recipe = recipe.replace(spec=with_room_for(tokenizer, pretrained.model.spec).dump())
+    spec = resolve_spec(recipe, tokenizer)
+    config = resolve_objective(recipe, spec)
+    config, spec = config.resolve(spec, data, texts, pretrained.labels if pretrained else None)
+    recipe = recipe.replace(objective=config)
+    if recipe.add_tokens and pretrained and tokenizer and config.num_ids(tokenizer, 1) > tokenizer.vocab_size:
+        cause = f"{config.kind} has ids of its own behind those of the tokenizer, which are trained already"
+        raise SpecError("add_tokens", cause, "begin with a model whose tokenizer has them")
+    if isinstance(data, TokenizedData):
+        recipe = recipe.replace(sequence_length=recipe.sequence_length or spec.context_length)
+    processes.check(recipe, spec)
+    template = resolve_template(data, tokenizer, pretrained)
+    objective = build_objective(recipe, spec, tokenizer, texts, template)
+    if processes.is_alone and not force:
+        check_memory(recipe, spec, objective, device)
+    if budget:
+        recipe = budget.fit(recipe, spec, objective, device)
+    labels = class_names(recipe.objective, spec, pretrained)
+    return ResolvedRecipe(recipe, spec, tokenizer, objective, notes, template, labels, pretrained)
+
+
+def build_tokenizer(data: Data, texts: dict[str, str]) -> Tokenizer | None:
+    """The tokenizer that the data name, trained on what is not held out where it is a kind; None for images."""
+    if not isinstance(data, TokenizedData):
+        return None
+    if data.tokenizer not in trainable_kinds():
+        return open_tokenizer(Path(data.tokenizer))
+    training = data.training_texts(texts)
+    if data.tokenizer == "characters":
+        training = list(texts.values()) or training  # the alphabet: an unknown character could not be scored
+    learns_vocabulary = tokenizer_class(data.tokenizer).learns_vocabulary
+    vocab_size = (data.vocab_size or DEFAULT_VOCAB_SIZE) if learns_vocabulary else None
+    return train_tokenizer(data.tokenizer, training, vocab_size, lowercase=data.lowercase)
+
+
+def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> specs.ModelSpec:
+    """The specification that a recipe names, with an id for every token and for what the objective adds to them.
+
+    Raises:
+        SpecError: its vocabulary is too small.
+    """
+    source = recipe.spec
+    if tokenizer is None:
+        return open_spec(source)
+    is_open = isinstance(source, dict) and "vocab_size" not in source and source.get("kind") != "vision_encoder"
+    spec = open_spec({"vocab_size": tokenizer.vocab_size} | source if isinstance(source, dict) and is_open else source)
+    length = recipe.sequence_length or spec.context_length
+    num_ids = resolve_objective(recipe, spec).num_ids(tokenizer, length)
+    if is_open:
+        spec = spec.replace(vocab_size=num_ids)
+    for field in ("vocab_size", "source_vocab_size"):
+        size = getattr(spec, field, None)
+        if size is not None and size < num_ids:
+            cause = f"{size} is too small for the {num_ids} tokens of the tokenizer and the objective"
+            raise SpecError(field, cause, "raise it, leave it out of the recipe's spec, or use a smaller tokenizer")
+    return spec
+
+
+def resolve_objective(recipe: Recipe, spec: specs.ModelSpec) -> ObjectiveConfig:
+    """The recipe's objective, or the first that suits the model and the data.
+
+    Raises:
+        SpecError: it does not suit them, or none does.
+    """
+    objective, data = recipe.objective, recipe.data
+    if objective is not None and objective.suits(spec, data):
+        return objective
+    suitable = _suitable_objectives(spec, data)
+    if objective is None and suitable:
+        return suitable[0].parse({})
+    name = f"{objective.kind} does not suit" if objective is not None else "no objective suits"
+    cause = f"{name} a model of kind {spec.kind} with head {spec.head.kind} and data of kind {data.kind}"
+    kinds: dict[str, Any] = Data.kinds
+    others = [kind for kind, other in kinds.items() if _suitable_objectives(spec, other.model_construct())]
+    if suitable:
+        remedy = f"use {' or '.join(config.model_fields['kind'].default for config in suitable)}"
+    else:
+        remedy = f"use data of kind {' or '.join(others)}" if others else "use another head"
+    raise SpecError("objective", cause, remedy)
+
+
+def _suitable_objectives(spec: specs.ModelSpec, data: Data) -> list[type[ObjectiveConfig]]:
+    configs: Iterable[Any] = ObjectiveConfig.kinds.values()
+    return [config for config in configs if config.model_construct().suits(spec, data)]
+
+
+def build_objective(
+    recipe: Recipe,
+    spec: specs.ModelSpec,
+    tokenizer: Tokenizer | None,
+    texts: dict[str, str],
+    template: ChatTemplate | None = None,
+) -> Objective:
+    """The examples of a run and its loss.
+
+    Raises:
+        SpecError: the objective does not suit the model or the data.
+        DataError: there is too little to learn from.
+    """
+    config = resolve_objective(recipe, spec)
+    length = recipe.sequence_length or spec.context_length
+    if length > spec.context_length:
+        cause = f"{length} is more than the model's context of {spec.context_length}"
+        raise SpecError("sequence_length", cause, "use a shorter one or a longer context")
+    return config.build(
+        ObjectiveInputs(spec, recipe.data, texts, tokenizer, recipe.batch_size, length, recipe.seed, template)
+    )
+
+
+def resolve_template(data: Data, tokenizer: Tokenizer | None, pretrained: Pretrained | None) -> ChatTemplate | None:
+    """The chat template of a run as its folder will have it: the file that the data name, or the model's."""
+    template = pretrained.template if pretrained else None
+    if file := getattr(data, "template", ""):
+        template = ChatTemplate(read_text(Path(file)), {})
+    if template is None or tokenizer is None:
+        return None
+    with TemporaryDirectory() as folder:  # beside the tokenizer, whose tokens it may name
+        tokenizer.save(Path(folder))
+        write_template(template, Path(folder))
+        return read_template(Path(folder))
+
+
+def class_names(
+    objective: ObjectiveConfig | None, spec: specs.ModelSpec, pretrained: Pretrained | None
+) -> tuple[str, ...]:
+    """The names of the classes of a model; none where they have numbers only."""
+    labels: tuple[str, ...] | None = getattr(objective, "labels", None)
+    if labels is None:
+        return pretrained.labels if pretrained and spec.head == pretrained.model.spec.head else ()
+    return () if labels == tuple(map(str, range(len(labels)))) else labels
+
+
+def with_room_for(tokenizer: Tokenizer, spec: specs.ModelSpec) -> specs.ModelSpec:
+    """The same model with a row for every token."""
+    sizes = {name: getattr(spec, name, None) for name in ("vocab_size", "source_vocab_size")}
+    return spec.replace(**{name: max(size, tokenizer.vocab_size) for name, size in sizes.items() if size is not None})
+
+
+def _about_weights(source: Any) -> tuple[str, ...]:
+    """What to say where the specification of a folder is taken without its weights."""
+    if isinstance(source, dict):
+        return ()
+    folder = Path(source)
+    if not hub.is_name(folder) and not any(
+        name for pattern in ("*.safetensors", "*.bin", "checkpoints/step-*") for name in folder.glob(pattern)
+    ):
+        return ()
+    return (f"{source} has weights, which are not used: training starts from random ones; --from {source} uses them",)
