@@ -6,11 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from archetype.errors import SpecError
 from archetype.spec.base import Flag, NotNegative, Positive, Probability, Size
 from archetype.spec.part import part
+from archetype.training.optimizers.algorithms import LionOptimizer, MuonOptimizer, Several, orthogonal_dtype
 from archetype.training.optimizers.base import Optimizer
 from archetype.training.optimizers.groups import Grouped, torch_groups
 
@@ -85,11 +86,8 @@ class Muon(Optimizer):
             parts[_is_matrix(grouped)].append(grouped)
         optimizers: list[torch.optim.Optimizer] = []
         if parts[True]:
-            muon = torch.optim.Muon(
-                torch_groups(parts[True]), lr=self.learning_rate, momentum=self.momentum, nesterov=self.nesterov,
-                ns_steps=self.num_iterations, adjust_lr_fn="match_rms_adamw",
-            )  # fmt: skip
-            optimizers.append(muon)
+            options = dict[str, Any](momentum=self.momentum, nesterov=self.nesterov, num_iterations=self.num_iterations)
+            optimizers.append(MuonOptimizer(torch_groups(parts[True]), options | {"lr": self.learning_rate}))
         if parts[False]:
             groups, options = torch_groups(parts[False]), dict[str, Any](betas=self.betas, eps=self.eps)
             optimizers.append(torch.optim.AdamW(groups, lr=self.learning_rate, **options, fused=True))
@@ -100,8 +98,9 @@ class Muon(Optimizer):
         return sum((4 if _is_matrix(each) else 8) * each.parameter.numel() for each in grouped)
 
     def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """The momentum that looks ahead in float32, and three copies in bfloat16."""
-        return max((10 * each.parameter.numel() for each in grouped if _is_matrix(each)), default=0)
+        """The momentum that looks ahead in float32, and three matrices in the type that it is made orthogonal in."""
+        matrices = [each.parameter for each in grouped if _is_matrix(each)]
+        return max(((4 + 3 * orthogonal_dtype(each).itemsize) * each.numel() for each in matrices), default=0)
 
 
 @part
@@ -199,42 +198,3 @@ class SGD(Optimizer):
 def _is_matrix(grouped: Grouped) -> bool:
     """Whether Muon takes a parameter."""
     return grouped.role == "hidden" and grouped.parameter.dim() == 2
-
-
-class Several(torch.optim.Optimizer):
-    """Optimizers of different parameters as one, with their groups and their state.
-
-    Args:
-        optimizers: which share no parameter.
-    """
-
-    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
-        super().__init__([group for optimizer in optimizers for group in optimizer.param_groups], {})
-        self.optimizers = optimizers
-        for optimizer in optimizers:
-            optimizer.state = self.state
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Take a step of each."""
-        for optimizer in self.optimizers:
-            optimizer.step()
-
-
-class LionOptimizer(torch.optim.Optimizer):
-    """The optimizer of `Lion`."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move every parameter by the learning rate, in the direction of the signs."""
-        for group in self.param_groups:
-            rate, (beta1, beta2) = group["lr"], group["betas"]
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["exp_avg"] = torch.zeros_like(parameter)
-                momentum: Tensor = state["exp_avg"]
-                update = momentum.lerp(parameter.grad, 1 - beta1).sign_()
-                parameter.mul_(1 - rate * group["weight_decay"]).add_(update, alpha=-rate)
-                momentum.lerp_(parameter.grad, 1 - beta2)

@@ -2,6 +2,7 @@
 
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,11 +19,13 @@ from archetype.training.optimizers import (
     Muon,
     Optimizer,
     ParameterGroup,
+    algorithms,
     optimizer_tensors,
     restore_optimizer,
     roles_of,
     set_learning_rate,
 )
+from archetype.training.optimizers.algorithms import MuonOptimizer, orthogonalize
 from archetype.training.recipe import Recipe
 from archetype.training.setup import start
 from tests.helpers.recipes import ENCODER, NEXT, recurrent_pair, transformer_pair
@@ -146,6 +149,31 @@ def test_muon_has_the_hidden_matrices_and_adamw_the_rest() -> None:
     assert moments["blocks.0.mixer.q.weight"] == {"momentum_buffer"}
     for name in ("embedding.token.weight", "lm_head.weight", "final_norm.weight", "blocks.0.feedforward.experts.down"):
         assert moments[name] == {"step", "exp_avg", "exp_avg_sq"}, name
+
+
+def test_muon_is_torchs_where_there_is_bfloat16_and_as_orthogonal_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes, options = ((24, 24), (40, 16), (16, 40)), dict[str, Any](lr=0.01, weight_decay=0.1, momentum=0.9)
+    for nesterov in (True, False):
+        ours, theirs = ([nn.Parameter(torch.ones(shape)) for shape in shapes] for _ in range(2))
+        muon = MuonOptimizer(ours, options | {"nesterov": nesterov, "num_iterations": 5})
+        torchs = torch.optim.Muon(theirs, **options, nesterov=nesterov, adjust_lr_fn="match_rms_adamw")
+        monkeypatch.setattr(algorithms, "has_bfloat16", lambda device: True)
+        for _ in range(3):
+            for a, b in zip(ours, theirs, strict=True):
+                a.grad = torch.randn(a.shape)
+                b.grad = a.grad.clone()
+            muon.step()
+            torchs.step()
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    monkeypatch.setattr(algorithms, "has_bfloat16", lambda device: False)
+    for shape in shapes:
+        matrix = torch.randn(shape)
+        direction = orthogonalize(matrix, 5)
+        u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+        values = torch.diagonal(u.T @ direction @ v.T)  # in the same singular vectors
+        assert direction.dtype == torch.float32
+        assert (u @ torch.diag(values) @ v - direction).abs().max() < 1e-4
+        assert values.min() > 0.6 and values.max() < 1.3
 
 
 def test_a_group_that_matches_nothing_is_refused_before_a_run_is_written(tmp_path: Path, recipe: Recipe) -> None:

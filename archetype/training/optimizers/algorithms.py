@@ -1,0 +1,95 @@
+"""Optimizers that torch lacks, or has in another form than training on every machine needs."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from archetype.nn.device import has_bfloat16
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of an odd polynomial that is steep at 0 and near 1 up to 1 (Jordan 2024)
+
+
+class Several(torch.optim.Optimizer):
+    """Optimizers of different parameters as one, with their groups and their state.
+
+    Args:
+        optimizers: which share no parameter.
+    """
+
+    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        super().__init__([group for optimizer in optimizers for group in optimizer.param_groups], {})
+        self.optimizers = optimizers
+        for optimizer in optimizers:
+            optimizer.state = self.state
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Take a step of each."""
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+
+class LionOptimizer(torch.optim.Optimizer):
+    """The optimizer of `Lion`."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move every parameter by the learning rate, in the direction of the signs."""
+        for group in self.param_groups:
+            rate, (beta1, beta2) = group["lr"], group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(parameter)
+                momentum: Tensor = state["exp_avg"]
+                update = momentum.lerp(parameter.grad, 1 - beta1).sign_()
+                parameter.mul_(1 - rate * group["weight_decay"]).add_(update, alpha=-rate)
+                momentum.lerp_(parameter.grad, 1 - beta2)
+
+
+class MuonOptimizer(torch.optim.Optimizer):
+    """The optimizer of `Muon`: torch's, which however makes matrices orthogonal in bfloat16 on every machine."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move every matrix along its orthogonal momentum, as far as AdamW would (Liu 2025, equation 4)."""
+        for group in self.param_groups:
+            rate, decay = group["lr"], group["momentum"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
+                momentum: Tensor = state["momentum_buffer"].lerp_(parameter.grad, 1 - decay)
+                update = parameter.grad.lerp(momentum, decay) if group["nesterov"] else momentum
+                direction = orthogonalize(update, group["num_iterations"])
+                parameter.mul_(1 - rate * group["weight_decay"])
+                parameter.add_(direction, alpha=-rate * 0.2 * math.sqrt(max(parameter.shape)))
+
+
+def orthogonalize(matrix: Tensor, num_iterations: int) -> Tensor:
+    """Nearly the nearest orthogonal matrix, by the iteration of Newton and Schulz (Jordan 2024).
+
+    Args:
+        matrix: (rows, columns).
+        num_iterations: of which each takes three products.
+
+    Returns:
+        A matrix with the same singular vectors, and singular values between about 0.7 and 1.2.
+    """
+    a, b, c = NEWTON_SCHULZ
+    x = matrix.to(orthogonal_dtype(matrix))
+    x = (x if x.shape[0] <= x.shape[1] else x.T) / x.norm().clamp(min=1e-7)
+    for _ in range(num_iterations):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x if matrix.shape[0] <= matrix.shape[1] else x.T
+
+
+def orthogonal_dtype(matrix: Tensor) -> torch.dtype:
+    """bfloat16 where a device has instructions for it, as torch's Muon; elsewhere it takes ten times as long."""
+    return torch.bfloat16 if has_bfloat16(matrix.device.type) else torch.float32
