@@ -190,6 +190,7 @@ def test_a_group_that_matches_nothing_is_refused_before_a_run_is_written(tmp_pat
 
 
 @pytest.mark.slow  # torchao compiles its step
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # of torch's own compiler
 def test_a_state_of_8_bits_takes_a_quarter_and_goes_on_to_the_bit() -> None:
     pytest.importorskip("torchao")
 
