@@ -12,21 +12,28 @@ from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
 from archetype.patterns import pattern_rule
 
 
-def check_documents_are_separate(decoder: specs.Decoder, has_state: bool = False) -> None:
+def check_documents_are_separate(
+    model: specs.ModelSpec, field: str = "document_ids", remedy: str = "leave document_ids out"
+) -> None:
     """Refuse documents of one row that are not to see each other, where a layer carries something from one to the next.
 
+    Args:
+        model: that reads them.
+        field: that asks for them to be separate.
+        remedy: how not to ask for it.
+
     Raises:
-        SpecError: names the layer.
+        SpecError: the model is no decoder, or names the layer.
     """
-    if has_state:
-        raise SpecError("document_ids", "stand beside a state, which is that of one text", "give one of them")
-    for index, block in enumerate(decoder.stacks[0].layers):
+    if not isinstance(model, specs.Decoder):
+        raise SpecError(field, f"texts of one row are not kept apart by a model of kind {model.kind}", remedy)
+    for index, block in enumerate(model.stacks[0].layers):
         mixer = block.mixer
         follows_length = isinstance(mixer, specs.Attention) and pattern_rule(mixer.pattern).depends_on_length
         if follows_length or not mixer.separates_documents:
             kind = getattr(mixer, "kind", "a mixer")
             cause = f"what {kind} computes of a document depends on the others of its row"
-            remedy = "use cross_document_attention: true, or full attention or a window in every layer"
+            remedy = f"{remedy}, or use full attention or a window in every layer"
             raise SpecError(f"layers[{index}].mixer", cause, remedy)
 
 
@@ -61,7 +68,9 @@ class Decoder(Stack, CausalModel):
         """
         check_positions_fit(self.spec, tokens.shape[1])
         if document_ids is not None:
-            check_documents_are_separate(self.spec, has_state=state is not None)
+            check_documents_are_separate(self.spec)
+            if state is not None:
+                raise SpecError("document_ids", "stand beside a state, which is that of one text", "give one of them")
         context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens, document_ids)
         context.position_bias = self.position_bias
         x = self.embedding(tokens, context)  # (B, T, D)

@@ -12,6 +12,7 @@ from archetype.data.batches import Tokens
 from archetype.data.conversations import conversation_rows
 from archetype.data.pairs import OrderByLength, Pairs
 from archetype.errors import SpecError
+from archetype.models.decoder import check_documents_are_separate
 from archetype.spec.base import Flag
 from archetype.spec.part import part
 from archetype.training.datasets import Data
@@ -25,7 +26,7 @@ MarkedRow = tuple[Tokens, npt.NDArray[np.bool_]]  # tokens, and which of them th
 class Chat(ObjectiveConfig):
     """Cross-entropy of the assistant's answers, given all that stands before each (supervised fine-tuning).
 
-    With `packed`, several conversations stand in a row, as many as fit; tokens also attend to those before their own.
+    With `packed`, several conversations stand in a row, as many as fit, and none sees another.
 
     Attributes:
         packed: whether rows are filled with several conversations.
@@ -43,46 +44,60 @@ class Chat(ObjectiveConfig):
 
         Raises:
             DataError: a conversation is damaged.
-            SpecError: there is no chat template, or no answer fits into a row.
+            SpecError: there is no chat template, no answer fits into a row, or a layer carries on from one to the next.
         """
+        if self.packed:
+            check_documents_are_separate(inputs.spec, "objective.packed", "leave objective.packed out")
         return ChatObjective(inputs, self.packed)
 
 
 class ChatObjective(Objective):
-    """Conversations of similar length, padded at their ends, of whose tokens the answers are predicted."""
+    """Rows of one or several conversations, of similar length, padded at their ends; the answers are predicted."""
 
     def __init__(self, inputs: ObjectiveInputs, packed: bool) -> None:
         assert isinstance(inputs.data, Conversations)
-        self.inputs, self.num_cut, self.num_left_out = inputs, 0, 0
-        training, validation = (self._rows(records) for records in inputs.data.split(inputs.texts))
-        num_conversations = len(training)
-        if packed:
-            training, validation = (_packed(rows, inputs.sequence_length + 1) for rows in (training, validation))
+        self.inputs, self.packed, self.num_cut, self.num_left_out = inputs, packed, 0, 0
+        conversations = [self._rows(records) for records in inputs.data.split(inputs.texts)]
+        longest = inputs.sequence_length + 1 if packed else 0
+        training, validation = (_packed(rows, longest) for rows in conversations)
         if not training or not validation:
             cause = f"no answer of the conversations fits into {inputs.sequence_length} tokens"
             raise SpecError("sequence_length", cause, "use a longer one")
         self.training, self.validation = training, validation
-        self.order = OrderByLength(np.array([len(ids) for ids, _ in training]), inputs.batch_size, inputs.seed)
-        rows = [*training, *validation]
+        rows = [_joined(row) for row in (*training, *validation)]
+        lengths = np.array([len(ids) for ids, _ in rows])
+        self.order = OrderByLength(lengths[: len(training)], inputs.batch_size, inputs.seed)
         self.fingerprint = Pairs([ids for ids, _ in rows], [marks.astype(np.int32) for _, marks in rows]).fingerprint
-        self.description = f"{num_conversations:,} conversations{self._cut(inputs.sequence_length)}"
-        self.batch_shape = self.order.batch_size, max(len(ids) for ids, _ in rows) - 1
+        self.description = f"{len(conversations[0]):,} conversations{self._cut(inputs.sequence_length)}"
+        self.batch_shape = self.order.batch_size, int(lengths.max()) - 1
         self.num_validation_batches = -(-len(validation) // self.order.batch_size)
 
     def batch(self, step: int) -> Batch:
-        """Tokens (B, T + 1), how many each row has, and which of them are answers."""
-        return marked_batch([self.training[place] for place in self.order.batch(step)])
+        """Tokens (B, T + 1), how many each row has, which of them are answers, and of packed rows each conversation."""
+        return self._batch([self.training[place] for place in self.order.batch(step)])
 
     def validation_batch(self, index: int) -> Batch:
         """Conversations that are held out, in order."""
         size = self.order.batch_size
-        return marked_batch(self.validation[index * size : (index + 1) * size])
+        return self._batch(self.validation[index * size : (index + 1) * size])
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """All tokens but the last, and the next of each where it belongs to an answer."""
-        tokens, num_tokens, is_answer = batch
+        tokens, num_tokens, is_answer, *ids = batch
         targets = tokens[:, 1:].masked_fill(~is_answer[:, 1:], IGNORED)
-        return {"tokens": tokens[:, :-1], "num_tokens": (num_tokens - 1).clamp(max=tokens.shape[1] - 1)}, targets
+        inputs = {"tokens": tokens[:, :-1], "num_tokens": (num_tokens - 1).clamp(max=tokens.shape[1] - 1)}
+        if ids:
+            inputs["document_ids"] = ids[0][:, :-1]
+            targets = targets.masked_fill(ids[0][:, 1:] != ids[0][:, :-1], IGNORED)
+        return inputs, targets
+
+    def _batch(self, rows: list[list[MarkedRow]]) -> Batch:
+        batch = marked_batch([_joined(row) for row in rows])
+        if not self.packed:
+            return batch
+        places = torch.arange(batch[0].shape[1])
+        ends = [torch.tensor([len(ids) for ids, _ in row]).cumsum(0) for row in rows]
+        return (*batch, torch.stack([torch.bucketize(places, of_row[:-1], right=True) for of_row in ends]))
 
     def _rows(self, records: Records) -> list[MarkedRow]:
         """All rows with an answer to learn, cut to the length that there is."""
@@ -119,12 +134,19 @@ def marked_batch(rows: list[MarkedRow]) -> Batch:
     return tokens, num_tokens, marks
 
 
-def _packed(rows: list[MarkedRow], longest: int) -> list[MarkedRow]:
-    """Rows filled with what fits, in order."""
-    packed: list[MarkedRow] = []
-    for ids, is_answer in rows:
-        if packed and len(packed[-1][0]) + len(ids) <= longest:
-            before, marks = packed.pop()
-            ids, is_answer = np.concatenate((before, ids)), np.concatenate((marks, is_answer))
-        packed.append((ids, is_answer))
-    return packed
+def _packed(conversations: list[MarkedRow], longest: int) -> list[list[MarkedRow]]:
+    """The conversations of each row: as many as fit into `longest` tokens, in order, and one where none does."""
+    rows: list[list[MarkedRow]] = []
+    num_tokens = longest
+    for conversation in conversations:
+        num_tokens += len(conversation[0])
+        if num_tokens > longest:
+            rows.append([])
+            num_tokens = len(conversation[0])
+        rows[-1].append(conversation)
+    return rows
+
+
+def _joined(row: list[MarkedRow]) -> MarkedRow:
+    ids, marks = zip(*row, strict=True)
+    return np.concatenate(ids), np.concatenate(marks)

@@ -10,7 +10,6 @@ from archetype import spec as specs
 from archetype.data.batches import Tokens
 from archetype.data.corpus import Corpus
 from archetype.data.packing import Documents, HeldOutRows, PackedBatches, PackedRows
-from archetype.errors import SpecError
 from archetype.models.decoder import check_documents_are_separate
 from archetype.spec.part import part
 from archetype.training.datasets import Data, RunningText
@@ -39,10 +38,8 @@ class NextToken(ObjectiveConfig):
         if not isinstance(corpus, Documents):
             return NextTokenObjective(corpus, *sizes)
         if corpus.separate:
-            if not isinstance(inputs.spec, specs.Decoder):
-                cause = f"false is not for a model of kind {inputs.spec.kind}"
-                raise SpecError("data.cross_document_attention", cause, "leave it out, or use a decoder")
-            check_documents_are_separate(inputs.spec)
+            field = "data.cross_document_attention"
+            check_documents_are_separate(inputs.spec, field, f"leave {field} out")
         return PackedNextTokenObjective(corpus, *sizes)
 
 

@@ -20,7 +20,8 @@ from archetype.training.objectives.dpo import DPOObjective
 from archetype.training.optimizers import AdamW
 from archetype.training.recipe import Recipe
 from archetype.training.setup import resume, start
-from tests.helpers.weights import randomize
+from tests.helpers.recipes import decoder, megabyte
+from tests.helpers.weights import distance, randomize
 from tests.unit.training.test_resume import assert_equal_states, measured, steps
 
 CPU = torch.device("cpu")
@@ -80,13 +81,41 @@ def test_a_chat_learns_answers_alone(files: dict[str, Path], tmp_path: Path) -> 
         text = state.tokenizer.decode(tokens[:count].tolist() + row[count - 1 : count].clamp(min=0).tolist())
         answers = [part[2:] + ";" for part in text.split(";") if part.startswith("a:")]
         assert state.tokenizer.decode(row[row >= 0].tolist()) == "".join(answers)
-    packed = start(tmp_path / "packed", recipe_of(files, "chat", objective=Chat(packed=True)), CPU).objective
-    assert isinstance(packed, ChatObjective)
-    for ours, alone in ((packed.training, state.objective.training), (packed.validation, state.objective.validation)):
-        assert len(ours) < len(alone) and all(len(ids) <= 129 for ids, _ in ours)
-        assert sum(marks.sum() for _, marks in ours) == sum(marks.sum() for _, marks in alone)
     short = start(tmp_path / "short", recipe_of(files, "chat", sequence_length=10), CPU).objective
     assert "of all cut to 10 tokens" in short.description
+
+
+def test_packed_conversations_are_computed_as_each_alone(files: dict[str, Path], tmp_path: Path) -> None:
+    """A control: without the conversations' numbers the second of a row sees the first."""
+    alone = start(tmp_path / "run", recipe_of(files, "chat"), CPU).objective
+    recipe = recipe_of(files, "chat", objective=Chat(packed=True))
+    state = start(tmp_path / "packed", recipe, CPU)
+    objective, model = state.objective, state.model.eval()
+    assert isinstance(objective, ChatObjective) and isinstance(alone, ChatObjective)
+    for rows, conversations in (objective.training, alone.training), (objective.validation, alone.validation):
+        assert len(rows) < len(conversations) and all(sum(len(ids) for ids, _ in row) <= 129 for row in rows)
+        assert [ids.tolist() for row in rows for ids, _ in row] == [row[0][0].tolist() for row in conversations]
+    randomize(model)
+    is_mixed = False
+    for step in range(2):
+        inputs, targets = objective.inputs_and_targets(objective.batch(step))
+        together = model(**inputs).logits
+        plain = model(**{name: value for name, value in inputs.items() if name != "document_ids"}).logits
+        for number, place in enumerate(objective.order.batch(step)):
+            first = 0
+            for ids, marks in objective.training[place]:
+                expected = model(torch.from_numpy(ids[:-1]).long()[None]).logits[0]
+                part = slice(first, first + len(ids) - 1)
+                assert distance(together[number, part], expected) < 1e-5
+                is_mixed |= distance(plain[number, part], expected) > 1e-3
+                assert torch.equal(targets[number, part] >= 0, torch.from_numpy(marks[1:]))
+                assert first == 0 or targets[number, first - 1] < 0  # the next conversation's first token
+                first += len(ids)
+            assert (targets[number, first - 1 :] < 0).all()
+    assert is_mixed
+    for spec in (decoder(mixer={"kind": "gru"}), megabyte()):
+        with pytest.raises(ArchetypeError, match=r"leave objective.packed out"):
+            start(tmp_path / "gru", recipe.replace(spec=spec), CPU)
 
 
 def test_the_loss_of_preferences_is_that_of_the_formula(files: dict[str, Path], tmp_path: Path) -> None:
