@@ -65,6 +65,11 @@ def read_images(file: Path) -> Images:
     return Images(images, labels)
 
 
+def class_names(folder: Path) -> tuple[str, ...]:
+    """The subfolders of a folder of images, one for each class, in the order of names."""
+    return tuple(sorted(path.name for path in folder.iterdir() if path.is_dir()))
+
+
 def read_image_folder(folder: Path, num_channels: int, size: int) -> Images:
     """The images in a folder's subfolders, one for each class in the order of names, cut and scaled to a square.
 
@@ -80,11 +85,11 @@ def read_image_folder(folder: Path, num_channels: int, size: int) -> Images:
 
     if num_channels not in (1, 3):
         raise DataError(str(folder), f"files of images have no {num_channels} channels", "use a model of 1 or 3")
-    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    classes = class_names(folder)
     files = [
         (file, label)
-        for label, subfolder in enumerate(classes)
-        for file in sorted(subfolder.rglob("*"))
+        for label, name in enumerate(classes)
+        for file in sorted((folder / name).rglob("*"))
         if file.suffix.lower() in IMAGE_SUFFIXES
     ]
     if not files:

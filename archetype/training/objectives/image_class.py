@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from archetype import spec as specs
-from archetype.data.images import ImageBatches, Images, read_image_folder, read_images
+from archetype.data.images import ImageBatches, Images, class_names, read_image_folder, read_images
 from archetype.errors import DataError, SpecError
 from archetype.spec.base import Probability
 from archetype.spec.part import part
@@ -22,12 +22,16 @@ from archetype.training.objectives.text_class import with_class_head
 class ImageClass(ObjectiveConfig):
     """Cross-entropy of an image's class.
 
+    A head of other classes than those of the images is replaced by a new one.
+
     Attributes:
+        labels: names of the classes in the order of their numbers (absent: those of a folder's subfolders).
         label_smoothing: share of the target that all classes get.
     """
 
     renamed: ClassVar[dict[str, str]] = {"smoothing": "label_smoothing"}
     kind: Literal["image_class"] = "image_class"
+    labels: tuple[str, ...] = ()
     label_smoothing: Probability = 0.0
 
     def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
@@ -37,14 +41,19 @@ class ImageClass(ObjectiveConfig):
     def resolve(
         self, spec: specs.ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["ImageClass", specs.ModelSpec]:
-        """A head for as many classes as the images have, where the model has none, or is trained and has another."""
+        """The classes, and a head for them where the model has none, or is trained and has another."""
         assert isinstance(data, ImageData) and isinstance(spec, specs.VisionEncoder)
-        has_classes = isinstance(spec.head, specs.ClassificationHead)
-        if has_classes and labels is None:
-            return self, spec
+        num_own = spec.head.num_classes if isinstance(spec.head, specs.ClassificationHead) else 0
+        names = self.labels or (class_names(Path(data.file)) if Path(data.file).is_dir() else ())
+        if num_own and labels is None:
+            return self.replace(labels=names if len(names) == num_own else ()), spec
         num_classes = int(_images(data.file, spec).labels.max()) + 1
-        keeps_head = isinstance(spec.head, specs.ClassificationHead) and spec.head.num_classes == num_classes
-        return self, spec if keeps_head else with_class_head(spec, num_classes)
+        chosen = names or (tuple(labels or ()) if num_classes == num_own else ())
+        if chosen and len(chosen) < num_classes:
+            cause = f"names {len(chosen)} classes, and the images have {num_classes}"
+            raise SpecError("objective.labels", cause, "name all, or leave labels out")
+        num_classes = len(chosen) or num_classes
+        return self.replace(labels=chosen), spec if num_own == num_classes else with_class_head(spec, num_classes)
 
     def build(self, inputs: ObjectiveInputs) -> "ImageClassObjective":
         """The examples and the loss.

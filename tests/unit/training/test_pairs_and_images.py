@@ -1,20 +1,29 @@
 """Learning from pairs, and from images: what is in the loss, and what is not."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.nn.functional import cross_entropy
 
-from archetype.data.images import Images
+from archetype import loading
+from archetype.data.images import Images, read_image_folder
 from archetype.data.pairs import Pairs
 from archetype.families.seq2seq import seq2seq
 from archetype.families.transformer import transformer
 from archetype.families.vit import vit
 from archetype.models import EncoderDecoder, build
+from archetype.training.datasets import ImageData
 from archetype.training.evaluate import evaluate
+from archetype.training.loop import run
 from archetype.training.objectives.image_class import ImageClass, ImageClassObjective
 from archetype.training.objectives.sequence_to_sequence import SequenceToSequence, SequenceToSequenceObjective
+from archetype.training.optimizers import AdamW
+from archetype.training.setup import start
 from tests.helpers.passes import taught
+from tests.helpers.recipes import recipes
 from tests.helpers.weights import randomize
 from tests.unit.training.test_text_objectives import held_out
 
@@ -102,6 +111,34 @@ def test_labels_are_smoothed_in_training_only(model: EncoderDecoder) -> None:
     expected = 0.7 * sharp.compute_loss(model, batch).loss + 0.3 * uniform
     torch.testing.assert_close(smooth.compute_loss(model, batch).loss, expected)
     assert abs(expected - sharp.compute_loss(model, batch).loss) > 1e-3
+
+
+def test_a_trained_vision_encoder_gets_a_head_for_the_classes_of_a_folder(tmp_path: Path) -> None:
+    """Three classes by number, then two by name, then two others: what is below the head goes on, and is learned."""
+    recipe, device = recipes(tmp_path)["images"].replace(steps=40), torch.device("cpu")
+    run(start(tmp_path / "base", recipe.replace(steps=2), device), lambda event: None)
+    drawn = np.random.default_rng(0)
+    for folder, classes in (("first", ("dark", "light")), ("second", ("black", "white"))):
+        for name, level in zip(classes, (40, 200), strict=True):
+            (tmp_path / folder / name).mkdir(parents=True)
+            for number in range(16):
+                pixels = (level + drawn.integers(-30, 30, (9, 11))).astype(np.uint8)
+                Image.fromarray(pixels).save(tmp_path / folder / name / f"{number}.png")
+        before = loading.open_pretrained(tmp_path / ("base" if folder == "first" else "tuned first"), {})
+        tuned = recipe.replace(data=ImageData(file=str(tmp_path / folder)), optimizer=AdamW(learning_rate=1e-2))
+        state = start(tmp_path / f"tuned {folder}", tuned, device, pretrained=before)
+        trained, weights = before.model.state_dict(), state.model.state_dict()
+        assert {name for name in weights if not torch.equal(weights[name], trained.get(name, torch.zeros(())))} == {
+            name for name in weights if name.startswith("classifier.")
+        }
+        assert "its weights but classifier, which begin at random" in state.notes[0]
+        run(state, lambda event: None)
+        lm = loading.load(tmp_path / f"tuned {folder}")
+        assert lm.labels == classes
+        pictures = read_image_folder(tmp_path / folder, 1, 8)
+        assert lm.classify(torch.from_numpy(pictures.images)).argmax(1).tolist() == pictures.labels.tolist()
+    same = start(tmp_path / "same", tuned, device, pretrained=loading.open_pretrained(tmp_path / "tuned second", {}))
+    assert all(torch.equal(tensor, lm.model.state_dict()[name]) for name, tensor in same.model.state_dict().items())
 
 
 def image_objective(smoothing: float = 0.0) -> ImageClassObjective:
