@@ -158,13 +158,13 @@ class Engine:
             raise SpecError("logprobs", f"{logprobs} is not between 0 and {MAX_LOGPROBS}", "choose another number")
         ends = () if settings.ignore_eos or self.tokenizer is None else self.tokenizer.eos
         stream = None if self.tokenizer is None else self.tokenizer.stream()
+        stops = frozenset((*ends, *stop_ids))
         grammar = self.grammar(settings)
-        sampler = Sampler(settings, ids, self.model.spec.vocab_size, self.model.device, grammar)
+        sampler = Sampler(settings, ids, self.model.spec.vocab_size, self.model.device, grammar, stops)
         with self._changed:
             name = next(self._ids) if id is None else id
             if name in self._unfinished:
                 raise SpecError("id", f"{name!r:.80} is another unfinished request", "choose another")
-            stops = frozenset((*ends, *stop_ids))
             request = Request(self, name, ids, settings, logprobs, stops, stream, sampler)
             self._unfinished[name] = request
             self._scheduler.waiting.append(request)

@@ -1,6 +1,5 @@
 """Constrained output: only tokens that a JSON schema, a regular expression or a Lark grammar allows, by llguidance."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,7 @@ from torch import Tensor
 from archetype.errors import DataError, SpecError
 from archetype.generate.settings import Sampling
 from archetype.tokenizers import Tokenizer
-from archetype.tokenizers.stream import REPLACEMENT
-from archetype.tokenizers.tokenizer import SPACE
+from archetype.tokenizers.token_bytes import TokenBytes
 
 KINDS = ("json_schema", "regex", "lark")
 
@@ -97,26 +95,9 @@ class _Vocabulary:
         self.tokenizer, self.eos_token_id = tokenizer, ends[0]
         special = {*tokenizer.special_tokens.values(), *ends}
         self.special_token_ids = sorted(special)
-        self.tokens = [b"" if id in special else text for id, text in enumerate(token_bytes(tokenizer))]
+        bytes_of = TokenBytes(tokenizer)
+        self.tokens = [b"" if id in special else bytes_of(id) for id in range(tokenizer.vocab_size)]
         self.tokens += [b""] * (max(ends) + 1 - len(self.tokens))
 
     def __call__(self, text: str | bytes) -> list[int]:
         return self.tokenizer.encode(text if isinstance(text, str) else text.decode(errors="ignore"))
-
-
-def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
-    """What each token adds to a text that goes before it, in UTF-8; of a token within a character, its own bytes."""
-    first = next((id for id in range(tokenizer.vocab_size) if tokenizer.decode([id]).strip(f" {REPLACEMENT}")), 0)
-    before = tokenizer.decode([first])
-    result = []
-    for id in range(tokenizer.vocab_size):
-        text = tokenizer.decode([first, id])[len(before) :]
-        result.append(text.encode() if REPLACEMENT not in text else _shown_bytes(tokenizer.token(id)))
-    return result
-
-
-def _shown_bytes(token: str) -> bytes:
-    """The bytes of a token that is displayed as `readable` writes it."""
-    text = token.replace(SPACE, " ")
-    escaped = re.sub(r"<0x([0-9A-F]{2})>", lambda byte: chr(0xDC00 + int(byte[1], 16)), text)
-    return escaped.encode("utf-8", "surrogateescape")

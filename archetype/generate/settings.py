@@ -13,6 +13,8 @@ from archetype.spec.base import Flag, Positive, Probability, Spec
 
 GENERATION_CONFIG = "generation_config.json"
 NEVER = "bad_words_ids"  # in the files of translators, a list of the sequences of tokens that are never written
+Bias = Annotated[float, Field(strict=True, ge=-100, le=100)]
+Penalty = Annotated[float, Field(strict=True, ge=-2, le=2)]
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
 
@@ -27,13 +29,20 @@ def _as_json(value: Any) -> Any:
 class Sampling(Spec):
     """Settings of one generation; temperature 0 is greedy. The order of application is that of the fields.
 
-    `repetition_penalty` divides the positive and multiplies the negative logits of tokens seen (Keskar 2019);
-    `top_k` keeps the k likeliest; `top_p` the fewest whose probabilities reach p (Holtzman 2019); `min_p` those at
-    least min_p times as likely as the likeliest (Nguyen 2024). `stop` strings end a text and are left out of it.
-    `json_schema` (a dict, or JSON), a `regex` or a `lark` grammar allows only tokens of texts that match it as a whole.
+    No token of `eos` ends a text of fewer than `min_new_tokens`. `logit_bias` is added to the logits of the tokens that
+    it names; `presence_penalty` is taken from those of tokens that the text has, `frequency_penalty` as often as it has
+    them, the prompt not counted (as in OpenAI's API). `repetition_penalty` divides the positive and multiplies the
+    negative logits of tokens seen (Keskar 2019); `top_k` keeps the k likeliest; `top_p` the fewest whose probabilities
+    reach p (Holtzman 2019); `min_p` those at least min_p times as likely as the likeliest (Nguyen 2024). `stop` strings
+    end a text and are left out of it. `json_schema` (a dict, or JSON), a `regex` or a `lark` grammar allows only tokens
+    of texts that match it as a whole.
     """
 
     max_new_tokens: Annotated[int, Field(strict=True, ge=1, le=2**20)] = 256
+    min_new_tokens: Annotated[int, Field(strict=True, ge=0, le=2**20)] = 0
+    logit_bias: Annotated[dict[int, Bias], Field(max_length=1024)] = {}  # noqa: RUF012  # pydantic copies it
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
     repetition_penalty: Positive = 1.0
     temperature: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 1.0
     top_k: Annotated[int, Field(strict=True, ge=1)] | None = None

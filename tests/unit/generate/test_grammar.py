@@ -11,9 +11,9 @@ import pytest
 from archetype import Engine, LanguageModel
 from archetype.errors import ArchetypeError
 from archetype.families.llama import llama
-from archetype.generate.grammar import token_bytes
 from archetype.models import build
 from archetype.tokenizers import Tokenizer, train_tokenizer
+from archetype.tokenizers.token_bytes import TokenBytes
 from tests.helpers.weights import randomize
 
 pytest.importorskip("llguidance", reason="needs llguidance (pip install 'archetype[grammar]')")
@@ -90,7 +90,7 @@ def test_the_same_texts_without_a_grammar_are_not() -> None:
 @pytest.mark.parametrize("kind", ["bytes", "byte_bpe", "characters", "bpe"])
 def test_bytes_of_tokens_are_those_of_the_text(kind: str) -> None:
     tokenizer: Tokenizer = train_tokenizer(kind, TEXT, 300 if "bpe" in kind else None)  # type: ignore[arg-type]
-    ids, table = tokenizer.encode(TEXT), token_bytes(tokenizer)
+    ids, table = tokenizer.encode(TEXT), [*map(TokenBytes(tokenizer), range(tokenizer.vocab_size))]
     joined = tokenizer.decode(ids[:1]).encode() + b"".join(table[id] for id in ids[1:])
     assert joined.decode() == tokenizer.decode(ids)
 

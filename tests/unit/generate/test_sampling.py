@@ -8,6 +8,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from archetype.errors import SpecError
 from archetype.generate import Sampler, Sampling, sample
 from archetype.generate.sample import filtered, penalised
 
@@ -114,6 +115,28 @@ def test_the_penalty_of_one_row_is_not_anothers() -> None:
     logits = torch.tensor([[2.0, 2.5]])
     assert sample(logits.expand(3, 2), samplers) == [1, 0, 1]
     assert sample(logits, samplers[1:2]) == [1]  # both were seen by now
+
+
+def test_what_concerns_one_text_changes_its_logits_alone() -> None:
+    logits = torch.tensor([[4.0, 3.5, 3.0, 1.0]])
+    greedy = Sampling(temperature=0.0)
+    cases: dict[str, tuple[Sampling, list[int]]] = {
+        "bias": (greedy.replace(logit_bias={2: 2.0, 0: -100.0}), [2] * 5),
+        "presence, once for each token": (greedy.replace(presence_penalty=0.75), [0, 1, 0, 0, 0]),
+        "frequency, as often as it stands": (greedy.replace(frequency_penalty=0.4), [0, 0, 1, 0, 1]),
+        "an end that is too early": (greedy.replace(min_new_tokens=2), [1, 1, 0, 0, 0]),
+        "none": (greedy, [0] * 5),
+    }
+    for name, (sampling, expected) in cases.items():
+        sampler = Sampler(sampling, [1, 1], 4, CPU, ends=[0, 9])
+        assert [sample(logits, [sampler])[0] for _ in range(5)] == expected, name
+    samplers = [Sampler(sampling, [1], 4, CPU, ends=[0]) for sampling, _ in cases.values()]
+    for step in range(5):
+        together = sample(logits.expand(len(cases), 4), samplers)
+        assert together == [expected[step] for _, expected in cases.values()]
+    assert logits.tolist() == [[4.0, 3.5, 3.0, 1.0]]
+    with pytest.raises(SpecError, match="logit_bias: holds a token outside the vocabulary of 4"):
+        Sampler(Sampling(logit_bias={4: 1.0}), [0], 4, CPU)
 
 
 @pytest.mark.parametrize("temperature", [1e-2, 1e-30, 1e-40, 1e-300, 5e-324])

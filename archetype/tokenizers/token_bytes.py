@@ -1,0 +1,36 @@
+"""The bytes of single tokens, also of those that are parts of characters."""
+
+import re
+
+from archetype.tokenizers.stream import REPLACEMENT
+from archetype.tokenizers.tokenizer import SPACE, Tokenizer
+
+
+class TokenBytes:
+    """What each token adds to a text that goes before it, in UTF-8; of a token within a character, its own bytes.
+
+    Args:
+        tokenizer: any.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        visible = (id for id in range(tokenizer.vocab_size) if tokenizer.decode([id]).strip(f" {REPLACEMENT}"))
+        self._first = next(visible, 0)
+        self._before = tokenizer.decode([self._first])
+        self._known: dict[int, bytes] = {}
+
+    def __call__(self, id: int) -> bytes:
+        """The bytes of a token; none of one that has no text."""
+        if (known := self._known.get(id)) is None:
+            text = self._tokenizer.decode([self._first, id])[len(self._before) :]
+            known = text.encode() if REPLACEMENT not in text else _shown_bytes(self._tokenizer.token(id))
+            self._known[id] = known
+        return known
+
+
+def _shown_bytes(token: str) -> bytes:
+    """The bytes of a token that is displayed as `readable` writes it."""
+    text = token.replace(SPACE, " ")
+    escaped = re.sub(r"<0x([0-9A-F]{2})>", lambda byte: chr(0xDC00 + int(byte[1], 16)), text)
+    return escaped.encode("utf-8", "surrogateescape")
