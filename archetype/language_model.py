@@ -1,6 +1,6 @@
 """A model with its tokenizer: what `archetype.load` returns, and what can be asked of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -252,11 +252,13 @@ class LanguageModel:
             if self.template is not None:
                 write_template(self.template, run.tokenizer_folder)
 
-    def embed(self, texts: list[str], pooling: Pooling | None = None, normalized: bool = True) -> Tensor:
+    def embed(
+        self, texts: Sequence[str | list[int]], pooling: Pooling | None = None, normalized: bool = True
+    ) -> Tensor:
         """Embed texts as vectors, with an encoder or a decoder.
 
         Args:
-            texts: one row of the result each.
+            texts: one row of the result each; or the token ids of whole texts.
             pooling: "mean" over a text's tokens (default for an encoder), its "first" token through the pooler, or its
                 "last" token, which alone has seen the whole text in a decoder (default there).
             normalized: scale vectors to length 1.

@@ -5,7 +5,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -81,8 +81,6 @@ def read_image_folder(folder: Path, num_channels: int, size: int) -> Images:
     Raises:
         DataError: names what is not an image, or says that there are none, or too many for the memory.
     """
-    from PIL import Image, ImageOps
-
     if num_channels not in (1, 3):
         raise DataError(str(folder), f"files of images have no {num_channels} channels", "use a model of 1 or 3")
     classes = class_names(folder)
@@ -100,13 +98,31 @@ def read_image_folder(folder: Path, num_channels: int, size: int) -> Images:
         raise DataError(str(folder), cause, "give fewer, or a model of smaller ones")
     images = np.empty((len(files), num_channels, size, size), dtype=np.float32)
     for image, (file, _) in zip(images, files, strict=True):
-        try:
-            with Image.open(file) as opened:
-                square = ImageOps.fit(opened.convert("L" if num_channels == 1 else "RGB"), (size, size))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            raise DataError(str(file), "is not an image", "fix or remove it") from None
-        image[:] = np.asarray(square, dtype=np.float32).reshape(size, size, num_channels).transpose(2, 0, 1) / 255
+        image[:] = decode_image(file, num_channels, size)
     return Images(images, np.array([label for _, label in files]))
+
+
+def decode_image(file: Path | IO[bytes], num_channels: int, size: int) -> npt.NDArray[np.float32]:
+    """An image, cut and scaled to a square, (C, H, W), between 0 and 1.
+
+    Args:
+        file: of any of the usual formats.
+        num_channels: 1 (grey) or 3 (red, green and blue).
+        size: rows and columns.
+
+    Raises:
+        DataError: it is not an image.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(file) as opened:
+            square = ImageOps.fit(opened.convert("L" if num_channels == 1 else "RGB"), (size, size))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning):
+        place = str(file) if isinstance(file, Path) else "image"
+        raise DataError(place, "is not an image", "fix or remove it") from None
+    pixels: npt.NDArray[np.float32] = np.asarray(square, dtype=np.float32) / np.float32(255)
+    return pixels.reshape(size, size, num_channels).transpose(2, 0, 1)
 
 
 def read_pictures(file: Path) -> npt.NDArray[np.float32]:

@@ -1,6 +1,6 @@
 """What encoders answer: the masked tokens of a text, a vector for each text, and the class of a text or picture."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -64,7 +64,7 @@ def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[
 def embed(
     model: Encoder | Decoder,
     tokenizer: Tokenizer,
-    texts: list[str],
+    texts: Sequence[str | list[int]],
     pooling: Pooling | None = None,
     normalized: bool = True,
 ) -> Float[Tensor, "B D"]:
@@ -73,7 +73,7 @@ def embed(
     Args:
         model: in evaluation mode.
         tokenizer: the model's own.
-        texts: none of them empty.
+        texts: none of them empty; or whole texts as token ids.
         pooling: mean, first or last; absent, mean for an encoder, and last for a decoder, whose last token alone has
             seen the whole text.
         normalized: whether every vector has length 1, so that a product of two is the cosine of their angle.
@@ -138,9 +138,9 @@ def _check_has_classes(model: Encoder | Decoder | VisionEncoder) -> None:
         raise SpecError("head", cause, "use a model with head classification")
 
 
-def _encoded(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+def _encoded(tokenizer: Tokenizer, texts: Sequence[str | list[int]]) -> list[list[int]]:
     """Whole texts as tokens."""
-    return [tokenizer.add_special_tokens(tokenizer.encode(text)) for text in texts]
+    return [text if isinstance(text, list) else tokenizer.add_special_tokens(tokenizer.encode(text)) for text in texts]
 
 
 def _by_length(
