@@ -28,10 +28,12 @@ LOADED = (
     "torch.utils.tensorboard",
 )  # fmt: skip
 PROGRAM = """#!{python} -IS
-import os, sys
+import os, signal, sys
 sys.path.insert(0, {root!r})
 from tests.helpers.forked import Process
-sys.exit(Process({address!r}, [{name!r}, *sys.argv[1:]], os.getcwd(), dict(os.environ), (0, 1, 2)).wait() % 256)
+process = Process({address!r}, [{name!r}, *sys.argv[1:]], os.getcwd(), dict(os.environ), (0, 1, 2))
+signal.signal(signal.SIGTERM, lambda *_: process.kill(signal.SIGTERM))
+sys.exit(process.wait() % 256)
 """
 
 

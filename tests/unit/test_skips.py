@@ -18,6 +18,8 @@ SKIPS = {
         "needs bfloat16 instructions: what oneDNN's LSTM saves is counted",
     ),
     ("unit/generate/test_grammar.py", "llguidance"),
+    ("integration/test_serve.py", "llguidance"),
+    ("integration/test_serve.py", "tenacity"),
     ("unit/training/test_optimizers.py", "torchao"),
     ("unit/io/test_huge_pages.py", "needs /proc/self/smaps, which says what is in memory"),
     ("unit/training/test_parallel.py", "needs /proc, which says what the children of a process are"),

@@ -1,0 +1,1 @@
+"""Models behind OpenAI's HTTP API: `archetype serve`."""

@@ -1,0 +1,144 @@
+"""POST /v1/chat/completions: answers to conversations, by the model's own template."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from archetype.errors import ArchetypeError
+from archetype.serve.answers import Envelope, chat_logprobs
+from archetype.serve.completions import index_of
+from archetype.serve.errors import ApiError, event
+from archetype.serve.exchange import Exchange
+from archetype.serve.generation import Choices, begin, check_tokens, is_end
+from archetype.serve.metrics import Metrics
+from archetype.serve.models import Models, ServedModel
+from archetype.serve.requests import ChatRequest, Message, plain_messages
+
+
+async def chat_completions(models: Models, metrics: Metrics, exchange: Exchange) -> None:
+    """Answer a conversation."""
+    body = exchange.read(ChatRequest)
+    count = body.num_logprobs()
+    async with models.use(body.model) as model:
+        model.check("chat completions")
+        _, ids = await encode_conversation(
+            model, body.messages, body.add_generation_prompt, body.continue_final_message
+        )
+        choices = await begin(model, body, [ids], None, count, metrics)
+        try:
+            if body.stream:
+                envelope = Envelope(model, "chatcmpl", "chat.completion.chunk")
+                await exchange.stream(_chunks(model, body, choices, envelope, count))
+            else:
+                envelope = Envelope(model, "chatcmpl", "chat.completion")
+                await exchange.answer(await _answer(model, body, choices, envelope, count))
+        finally:
+            choices.cancel()
+
+
+async def render(models: Models, exchange: Exchange) -> None:
+    """Answer with the prompt that a conversation becomes, and its ids."""
+    body = exchange.read(ChatRequest)
+    async with models.use(body.model) as model:
+        model.check("chat completions")
+        text, ids = await encode_conversation(
+            model, body.messages, body.add_generation_prompt, body.continue_final_message
+        )
+    await exchange.answer({"model": model.name, "prompt": text, "token_ids": ids, "count": len(ids)})
+
+
+async def encode_conversation(
+    model: ServedModel, messages: list[Message], add_generation_prompt: bool | None, continue_final: bool | None
+) -> tuple[str, list[int]]:
+    """The text that a template makes of messages, and its ids.
+
+    Args:
+        model: whose template it is.
+        messages: of the conversation.
+        add_generation_prompt: whether the text ends with what stands before an answer (default: yes).
+        continue_final: whether it ends within the last message instead, which is to be continued.
+
+    Raises:
+        ApiError: there is no template, or it refuses these messages.
+    """
+    if continue_final and add_generation_prompt:
+        message = "continue_final_message: and add_generation_prompt cannot both be true; give one of them"
+        raise ApiError("invalid_value", message, "continue_final_message")
+    template, tokenizer, plain = model.lm.template, model.tokenizer, plain_messages(messages)
+    if template is None:
+        message = (
+            f"{model.name} has no chat template: it continues texts; use /v1/completions, or start the server with "
+            "--chat-template FILE"
+        )
+        raise ApiError("no_chat_template", message, "messages")
+
+    def encode() -> tuple[str, list[int]]:
+        text = template.render(
+            list(plain), add_generation_prompt=not continue_final and add_generation_prompt is not False
+        )
+        if continue_final and (content := plain[-1]["content"].strip()) in text:
+            text = text[: text.rindex(content) + len(content)]
+        return text, check_tokens(model, tokenizer.encode_with_special_tokens(text), "messages")
+
+    try:
+        return await model.worker.text(encode)
+    except ArchetypeError as error:
+        raise ApiError("invalid_value", str(error), "messages") from None
+
+
+async def _answer(
+    model: ServedModel, body: ChatRequest, choices: Choices, envelope: Envelope, count: int | None
+) -> dict[str, Any]:
+    """The answer to a request that is not streamed."""
+    texts, reasons = [""] * choices.n, ["length"] * choices.n
+    contents: list[list[dict[str, Any]]] = [[] for _ in texts]
+    async for events in choices.events():
+        for one in events:
+            index = index_of(one)
+            texts[index] += one.text
+            reasons[index] = one.finish_reason or "length"
+            if count is not None and one.logprobs is not None and not is_end(one):
+                contents[index].append(chat_logprobs(model, one, count))
+    items = []
+    for index, text in enumerate(texts):
+        logprobs = None if count is None else {"content": contents[index], "refusal": None}
+        item = {
+            "index": index,
+            "message": {"role": "assistant", "content": text, "refusal": None},
+            "logprobs": logprobs,
+            "finish_reason": reasons[index],
+        }
+        if body.return_token_ids:
+            item["token_ids"] = choices.requests[index].tokens if choices.requests else []
+        items.append(item)
+    more = {"prompt_token_ids": choices.prompts[0]} if body.return_token_ids else {}
+    return envelope.holding(items, usage=choices.usage, **more)
+
+
+async def _chunks(
+    model: ServedModel, body: ChatRequest, choices: Choices, envelope: Envelope, count: int | None
+) -> AsyncGenerator[bytes]:
+    """The events of a stream: the role first, those of one step in one piece, an empty delta last."""
+    more = {"usage": None} if body.include_usage else {}
+
+    def chunk(index: int, delta: dict[str, str], logprobs: Any = None, reason: str | None = None, **rest: Any) -> bytes:
+        item = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason} | rest
+        return event(envelope.holding([item], **more))
+
+    yield b"".join(chunk(index, {"role": "assistant", "content": ""}) for index in range(choices.n))
+    if not choices.requests:
+        yield b"".join(chunk(index, {}, reason="length") for index in range(choices.n))
+    async for events in choices.events():
+        pieces = []
+        for one in events:
+            index, logprobs = index_of(one), None
+            if count is not None and one.logprobs is not None and not is_end(one):
+                logprobs = {"content": [chat_logprobs(model, one, count)], "refusal": None}
+            ids: dict[str, Any] = {"token_ids": [one.token]} if body.return_token_ids and one.token is not None else {}
+            if one.text or logprobs or ids:
+                pieces.append(chunk(index, {"content": one.text}, logprobs, **ids))
+            if one.finish_reason is not None:
+                pieces.append(chunk(index, {}, reason=one.finish_reason))
+        if pieces or not events:
+            yield b"".join(pieces) or b": ping\n\n"
+    if body.include_usage:
+        yield event(envelope.holding([], usage=choices.usage))

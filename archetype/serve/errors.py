@@ -1,0 +1,106 @@
+"""What a request can be refused with: one table, and one shape for all of it."""
+
+import json
+from typing import Any
+
+from archetype.errors import ArchetypeError, CheckpointError, one_line, shorten
+
+INVALID, SERVER, LIMIT = "invalid_request_error", "server_error", "rate_limit_exceeded"
+MAX_CHARACTERS = 2000  # of a message; a whole error has at most 4 KB
+# code: status and type. OpenAI's clients repeat a request after 408, 409, 429 and all from 500 on, unless told not to.
+CODES = {
+    "invalid_json": (400, INVALID),
+    "invalid_value": (400, INVALID),
+    "unknown_parameter": (400, INVALID),
+    "unsupported_parameter": (400, INVALID),
+    "no_chat_template": (400, INVALID),
+    "context_length_exceeded": (400, INVALID),
+    "invalid_api_key": (401, INVALID),
+    "host_not_allowed": (403, INVALID),
+    "model_not_found": (404, INVALID),
+    "unknown_url": (404, INVALID),
+    "method_not_allowed": (405, INVALID),
+    "request_timeout": (408, INVALID),
+    "request_too_large": (413, INVALID),
+    "media_type": (415, INVALID),
+    "headers_too_large": (431, INVALID),
+    "queue_full": (429, LIMIT),
+    "internal_error": (500, SERVER),
+    "model_loading": (503, SERVER),
+    "shutting_down": (503, SERVER),
+}
+NO_RETRY = {"x-should-retry": "false"}
+HEADERS = {
+    "invalid_api_key": {"www-authenticate": "Bearer"},
+    "request_timeout": NO_RETRY,
+    "internal_error": NO_RETRY,
+    "queue_full": {"retry-after": "1"},
+    "model_loading": {"retry-after": "5"},
+    "shutting_down": {"retry-after": "5"},
+}
+
+
+class ApiError(Exception):
+    """A request that is refused.
+
+    Args:
+        code: a key of `CODES`.
+        message: what is wrong, and what to do.
+        param: the field of the body that is meant.
+        headers: of the answer, beside those of the code.
+    """
+
+    def __init__(
+        self, code: str, message: str, param: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.type = CODES[code]
+        self.code, self.message, self.param = code, message, param
+        self.headers = HEADERS.get(code, {}) | (headers or {})
+
+    @property
+    def body(self) -> bytes:
+        """The error as clients read it: all four keys, always."""
+        message = shorten(one_line(self.message), MAX_CHARACTERS)
+        error = {"message": message, "type": self.type, "param": self.param, "code": self.code}
+        return json.dumps({"error": error}).encode()
+
+
+def api_error(error: BaseException, param: str | None = None) -> ApiError:
+    """Any error as one of the table; what is a fault of ours says nothing of the request's contents.
+
+    Args:
+        error: that was raised while a request was read or answered.
+        param: the field of the body that is meant, where it is the caller's mistake.
+    """
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, CheckpointError):
+        return ApiError("internal_error", str(error))
+    if isinstance(error, ArchetypeError):
+        return ApiError("invalid_value", str(error), param or _field(error.place))
+    return ApiError("internal_error", "the server failed on this request; its log says where")
+
+
+def unsupported(param: str, remedy: str) -> ApiError:
+    """A field that would change the answer, and that nothing here acts on."""
+    return ApiError("unsupported_parameter", f"{param}: is not supported; {remedy}", param)
+
+
+# settings of `Sampling` that are called otherwise in the API
+FIELDS = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "llguidance": "response_format"}
+
+
+def _field(place: str) -> str | None:
+    name = place.partition(".")[0].partition("[")[0].partition(" ")[0]
+    return FIELDS.get(name, name) if name.isidentifier() else None
+
+
+def event(data: Any) -> bytes:
+    """One server-sent event.
+
+    Args:
+        data: bytes of JSON, or what is to be written as JSON.
+    """
+    body = data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
+    return b"data: " + body + b"\n\n"

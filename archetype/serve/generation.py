@@ -1,0 +1,179 @@
+"""The choices of one answer: their requests to the engine, and the events of these."""
+
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from archetype.generate import Event, Logprobs, Request
+from archetype.serve.errors import ApiError, api_error
+from archetype.serve.metrics import Clock, Metrics
+from archetype.serve.models import ServedModel
+from archetype.serve.requests import Generation
+from archetype.serve.worker import Stream
+
+PING_SECONDS = 10.0  # of silence, after which a stream says that it is alive
+
+
+@dataclass
+class Choices:
+    """All choices of one answer, in the order of their indices: those of the first prompt come first.
+
+    Attributes:
+        model: that generates.
+        prompts: token ids.
+        n: choices of each prompt.
+        clock: that measures its tokens.
+        requests: of all choices; empty where nothing is generated.
+        stream: of their events.
+        cancelled: whether nobody waits for it any more.
+    """
+
+    model: ServedModel
+    prompts: list[list[int]]
+    n: int
+    clock: Clock
+    requests: list[Request] = field(default_factory=list)
+    stream: Stream = field(default_factory=Stream)
+    cancelled: bool = False
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """How many tokens were read and sampled, the one that ended a text included."""
+        prompt, completion = sum(map(len, self.prompts)), sum(len(request.tokens) for request in self.requests)
+        cached = sum(request.num_cached for request in self.requests[:: self.n])
+        return usage(prompt, completion, cached)
+
+    def cancel(self) -> None:
+        """Let all that is unfinished leave before the next step."""
+        self.cancelled = True
+        for request in self.requests:
+            if request.finish_reason is None:
+                request.cancel()
+
+    async def events(self) -> AsyncIterator[list[Event]]:
+        """The events of each step, until all choices are finished; none after each silence.
+
+        Raises:
+            ApiError: a choice failed.
+        """
+        left = len(self.requests)
+        first = True
+        while left:
+            events = await self.stream.take(PING_SECONDS)
+            if events:
+                self.clock.tick(first)
+                first = False
+            for event in events:
+                if event.finish_reason == "error":
+                    raise api_error(event.request.error or RuntimeError("a request failed"))
+                left -= event.finish_reason is not None
+            yield events
+
+
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:
+    """The numbers of tokens, as answers give them."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }
+
+
+async def begin(
+    model: ServedModel,
+    body: Generation,
+    prompts: list[list[int]],
+    default_tokens: int | None,
+    logprobs: int | None,
+    metrics: Metrics,
+) -> Choices:
+    """Submit the choices of an answer.
+
+    Args:
+        model: that generates.
+        body: the request's.
+        prompts: token ids.
+        default_tokens: of a choice where the body does not say; None for the rest of the context.
+        logprobs: alternatives of each token.
+        metrics: which count.
+
+    Raises:
+        ApiError: a prompt does not fit, a setting is wrong, or too many requests wait.
+    """
+    choices = Choices(model, prompts, body.n or 1, metrics.clock(model.name))
+    settings, most = body.sampling(), body.most_tokens()
+    limits = [room(model, prompt, most, default_tokens) for prompt in prompts]
+    if most == 0:
+        return choices
+    stop_ids = tuple(body.stop_token_ids or ())
+    seed = secrets.randbits(62) if body.seed is None else body.seed
+    count = len(prompts) * choices.n
+    model.worker.admit(count)
+
+    def submit() -> None:
+        for index in range(count):
+            if choices.cancelled:
+                return
+            number, k = divmod(index, choices.n)
+            own = {"max_new_tokens": limits[number], "seed": (seed + k) % 2**63, "stop_ids": stop_ids}
+            request = model.worker.submit(prompts[number], choices.stream, index, logprobs, **settings | own)
+            choices.requests.append(request)
+
+    def submitted() -> None:
+        model.worker.done(count - len(choices.requests))  # those that did not begin
+        if choices.cancelled:
+            choices.cancel()
+
+    try:
+        await model.worker.text(submit, submitted)
+    except BaseException as error:
+        choices.cancel()
+        if isinstance(error, Exception):
+            raise api_error(error) from None
+        raise
+    return choices
+
+
+def room(model: ServedModel, prompt: list[int], most: int | None, default: int | None) -> int:
+    """The tokens that may be generated after a prompt.
+
+    Raises:
+        ApiError: prompt and completion together are longer than the context.
+    """
+    context = model.context_length or 0
+    left = context - len(prompt)
+    asked = 0 if most is None else most
+    if len(prompt) + asked > context or (left < 1 and most is None):
+        message = (
+            f"This model's maximum context length is {context} tokens. However, you requested {len(prompt) + asked} "
+            f"tokens ({len(prompt)} in the prompt, {asked} in the completion). Please shorten the prompt or max_tokens."
+        )
+        raise ApiError("context_length_exceeded", message, "messages" if default is None else "prompt")
+    return min(left, left if default is None else default) if most is None else most
+
+
+def check_tokens(model: ServedModel, ids: list[int], param: str) -> list[int]:
+    """Token ids, if the model has them.
+
+    Raises:
+        ApiError: there are none, or one is outside the vocabulary.
+    """
+    vocab_size = model.vocab_size
+    if not ids:
+        raise ApiError("invalid_value", f"{param}: is empty, and the tokenizer has no token that starts a text", param)
+    if not 0 <= min(ids) <= max(ids) < vocab_size:
+        raise ApiError("invalid_value", f"{param}: holds a token outside the vocabulary of {vocab_size}", param)
+    return ids
+
+
+def is_end(event: Event) -> bool:
+    """Whether a token only ends the text, and stands for none of it."""
+    return event.finish_reason == "stop" and not event.text and event.token in event.request._stop_ids
+
+
+def best(model: ServedModel, token: int, logprobs: Logprobs, count: int) -> list[tuple[int, float]]:
+    """The likeliest tokens of a place, and the chosen one, whatever its rank."""
+    top = list(logprobs.top[:count])
+    return top if any(id == token for id, _ in top) else [*top, (token, logprobs.logprob)]

@@ -1,0 +1,43 @@
+"""The page at /: built assets where there are some, otherwise how to build them."""
+
+import mimetypes
+import secrets
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+
+from archetype.serve.exchange import Exchange
+
+FOLDER = Path(__file__).parent / "page"  # written by `make page`, never committed
+MISSING = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Archetype</title>
+<h1>Archetype</h1>
+<p>The API is running: see <a href="/v1/models">/v1/models</a> and <a href="/metrics">/metrics</a>.</p>
+<p>The page is not built. Build it with <code>make page</code> in a checkout, and start the server again.</p></html>
+"""
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; img-src 'self' blob: data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+IMMUTABLE = "public, max-age=31536000, immutable"
+
+
+async def index(exchange: Exchange) -> None:
+    """Answer with the page, or with how to build it."""
+    file, nonce = FOLDER / "index.html", secrets.token_urlsafe(16)
+    text = file.read_text(encoding="utf-8").replace("{{nonce}}", nonce) if file.is_file() else MISSING
+    headers = {
+        "content-type": "text/html; charset=utf-8", "content-security-policy": POLICY.format(nonce=nonce),
+        "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-cache",
+    }  # fmt: skip
+    await exchange.answer(text, headers=headers)
+
+
+async def asset(exchange: Exchange) -> None:
+    """Answer with a file of the page; their names change with their contents."""
+    folder = (FOLDER / "assets").resolve()
+    file = (folder / exchange.parameters["path"]).resolve()
+    if not file.is_relative_to(folder) or not file.is_file():
+        raise HTTPException(404)
+    kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+    headers = {"content-type": kind, "cache-control": IMMUTABLE, "x-content-type-options": "nosniff"}
+    await exchange.answer(file.read_bytes(), headers=headers)

@@ -1,0 +1,446 @@
+"""The HTTP API over real sockets: what clients send, and the shape of all that they get."""
+
+import base64
+import io
+import json
+import math
+import socket
+import threading
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import archetype
+from archetype import LanguageModel
+from archetype.models import build
+from archetype.serve.models import Source
+from archetype.spec import assign
+from archetype.tokenizers import train_tokenizer
+from archetype.tokenizers.chat_template import ChatTemplate
+from tests.helpers.serving import TEMPLATE, Served, serving
+from tests.helpers.weights import randomize
+
+PROMPT = "Once upon a time"
+
+
+@cache
+def tiny(preset: str, *changes: str, labels: tuple[str, ...] = ()) -> LanguageModel:
+    """A preset of bytes with random weights, in float64; token 0 ends a text."""
+    spec = assign(archetype.load_spec(preset), [*changes])
+    tokenizer = train_tokenizer("bytes", [], None)
+    tokenizer.eos = (0,)
+    template = ChatTemplate(TEMPLATE, {"eos_token": "<end>"})
+    model = randomize(build(spec, dtype=torch.float64), seed=5).eval()
+    return LanguageModel(spec, model, tokenizer, labels=labels, template=template)  # type: ignore[arg-type]
+
+
+def models() -> dict[str, LanguageModel]:
+    """One of each kind."""
+    bytes_ = "vocab_size=257"
+    return {
+        "llama": tiny("llama-tiny", bytes_),
+        "bert": tiny("bert-tiny", bytes_),
+        "classes": tiny("bert-tiny", bytes_, "head={kind: classification, num_classes: 3}", labels=("a", "b", "c")),
+        "transformer": tiny("transformer-tiny", bytes_),
+        "vit": LanguageModel(vit.spec, vit, labels=()) if (vit := picture_model()) else None,  # type: ignore[dict-item]
+        "mamba": tiny("mamba-tiny", bytes_),
+    }
+
+
+@cache
+def picture_model() -> Any:
+    return randomize(build(archetype.load_spec("vit-tiny")), seed=3).eval()
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but this machine is connected to."""
+    intact = socket.socket.connect
+
+    def connect(self: socket.socket, address: Any) -> None:
+        assert self.family == socket.AF_UNIX or address[0] == "127.0.0.1", address
+        intact(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    all_models = models()
+    sources = [Source(name, name, ("gpt-4",) if name == "llama" else ()) for name in all_models]
+    with serving(all_models, sources=sources) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def client(server: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def continuation(prompt: str | list[int], **sampling: Any) -> str:
+    """What the model itself says."""
+    return tiny("llama-tiny", "vocab_size=257").engine().submit(prompt, temperature=0.0, **sampling).result()
+
+
+def test_openai_python_lists_models(client: openai.OpenAI, server: Served) -> None:
+    listed = client.models.list().data
+    assert [model.id for model in listed] == list(models())
+    assert listed[0].model_dump()["max_model_len"] == 128 or listed[0].model_dump()["max_model_len"] > 0
+    assert client.models.retrieve("gpt-4").id == "llama"
+    with pytest.raises(openai.NotFoundError) as refused:
+        client.models.retrieve("lama")
+    assert refused.value.code == "model_not_found" and "did you mean llama?" in refused.value.message
+    assert refused.value.request_id is not None
+
+
+def test_openai_python_completes(client: openai.OpenAI) -> None:
+    whole = client.completions.create(model="llama", prompt=PROMPT, max_tokens=24, temperature=0)
+    [choice] = whole.choices
+    assert choice.text == continuation(PROMPT, max_new_tokens=24)
+    assert choice.finish_reason in ("stop", "length") and choice.logprobs is None
+    assert whole.usage is not None and whole.usage.prompt_tokens == len(PROMPT)
+    assert whole.system_fingerprint is not None and whole.system_fingerprint.startswith("fp_")
+    chunks = list(
+        client.completions.create(
+            model="llama", prompt=[PROMPT, "Tom"], max_tokens=24, temperature=0, stream=True, n=2,
+            stream_options={"include_usage": True},
+        )
+    )  # fmt: skip
+    texts = [""] * 4
+    for chunk in chunks[:-1]:
+        assert chunk.usage is None and chunk.choices
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    tom = continuation("Tom", max_new_tokens=24)
+    assert texts == [whole.choices[0].text, whole.choices[0].text, tom, tom]
+    assert chunks[-1].choices == [] and chunks[-1].usage is not None
+    assert len({(chunk.id, chunk.created) for chunk in chunks}) == 1
+
+
+def test_openai_python_chats(client: openai.OpenAI, server: Served) -> None:
+    messages: Any = [
+        {"role": "developer", "content": "Short."},
+        {"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]},
+    ]
+    prompt = "system: Short.\nuser: Hi\nassistant: "
+    expected = continuation(prompt, max_new_tokens=12)
+    answer = client.chat.completions.create(model="llama", messages=messages, max_tokens=12, temperature=0)
+    assert answer.choices[0].message.content == expected
+    parts = client.chat.completions.create(
+        model="llama", messages=messages, max_completion_tokens=12, temperature=0, stream=True, logprobs=True
+    )
+    deltas = [chunk.choices[0] for chunk in parts]
+    assert deltas[0].delta.role == "assistant" and deltas[0].delta.content == ""
+    assert "".join(delta.delta.content or "" for delta in deltas) == expected
+    assert deltas[-1].finish_reason == answer.choices[0].finish_reason
+    assert deltas[-1].delta.content is None
+    logprobs = [delta.logprobs for delta in deltas if delta.logprobs is not None]
+    assert all(entry.top_logprobs == [] for one in logprobs for entry in one.content or [])
+    bytes_ = bytes(byte for one in logprobs for entry in one.content or [] for byte in entry.bytes or [])
+    assert bytes_.decode("utf-8", "replace").startswith(expected[:4])
+    rendered = server.call("/v1/chat/completions/render", {"messages": messages}).json
+    assert rendered["prompt"] == prompt and rendered["token_ids"] == list(prompt.encode())
+
+
+def test_a_conversation_can_be_continued_and_refused_by_its_template(server: Served) -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well, "}]
+    fields = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
+    assert server.call("/v1/chat/completions/render", fields).json["prompt"] == "user: Hi\nassistant: Well,"
+    refused = server.call("/v1/chat/completions", {"messages": [{"role": "tool", "content": "x"}]})
+    assert (refused.status, refused.error["param"]) == (400, "messages")
+    assert "no tools here" in refused.error["message"]
+
+
+def test_openai_python_embeds(client: openai.OpenAI, server: Served) -> None:
+    texts = ["one", "two and three"]
+    expected = models()["bert"].embed(texts).float()
+    answer = client.embeddings.create(model="bert", input=texts)  # asks for base64
+    assert torch.allclose(torch.tensor([row.embedding for row in answer.data]), expected, atol=1e-6)
+    assert answer.usage.prompt_tokens == len("".join(texts))
+    ids = [list(text.encode()) for text in texts]
+    plain = server.call("/v1/embeddings", {"model": "bert", "input": ids, "encoding_format": "float"}).json
+    assert torch.allclose(torch.tensor([row["embedding"] for row in plain["data"]]), expected, atol=1e-6)
+
+
+def test_texts_and_images_are_classified(server: Served) -> None:
+    answer = server.call("/v1/classify", {"model": "classes", "input": ["one", "two"]}).json
+    expected = models()["classes"].classify(["one", "two"])
+    assert [row["label"] for row in answer["data"]] == ["abc"[best] for best in expected.argmax(-1).tolist()]
+    assert torch.allclose(torch.tensor([row["probs"] for row in answer["data"]]), expected.float(), atol=1e-6)
+    spec = picture_model().spec
+    pixels = np.random.default_rng(0).integers(256, size=(spec.image_size, spec.image_size), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).convert("L" if spec.num_channels == 1 else "RGB").save(file, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    batch = torch.from_numpy(pixels).float()[None, None].expand(1, spec.num_channels, -1, -1) / 255
+    answer = server.call("/v1/classify", {"model": "vit", "input": [{"type": "image_url", "image_url": {"url": url}}]})
+    expected = models()["vit"].classify(batch)
+    assert torch.allclose(torch.tensor([row["probs"] for row in answer.json["data"]]), expected, atol=1e-6)
+    for wrong in ("http://example.com/a.png", "data:image/png;base64,AAAA", "data:image/png;base64,*"):
+        assert server.call("/v1/classify", {"model": "vit", "input": wrong}).error["code"] == "invalid_value"
+
+
+def test_the_bytes_of_a_stream(server: Served) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 3, "temperature": 0, "stream": True, "ignore_eos": True}
+    reply = server.call("/v1/completions", body)
+    assert reply.status == 200 and reply.headers["cache-control"] == "no-cache"
+    assert reply.headers["x-accel-buffering"] == "no" and reply.headers["x-request-id"].startswith("req_")
+    *chunks, done = reply.events
+    assert done == "[DONE]" and reply.body.endswith(b"data: [DONE]\n\n")
+    assert {frozenset(chunk) for chunk in chunks} == {
+        frozenset({"id", "object", "created", "model", "system_fingerprint", "choices"})
+    }
+    reasons = [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]]
+    assert reasons[-1] == "length" and set(reasons[:-1]) <= {None}
+    assert all(len(chunk["choices"]) == 1 and "logprobs" in chunk["choices"][0] for chunk in chunks)
+    chat = server.call("/v1/chat/completions", {"messages": [{"role": "user", "content": ""}], "max_tokens": 2,
+                                                "n": 2, "stream": True}).events  # fmt: skip
+    assert [chunk["choices"][0]["delta"] for chunk in chat[:2]] == [{"role": "assistant", "content": ""}] * 2
+    last = {chunk["choices"][0]["index"]: chunk["choices"][0] for chunk in chat[:-1]}
+    assert all(choice["delta"] == {} and choice["finish_reason"] for choice in last.values())
+
+
+def test_echoed_log_probabilities_are_those_of_the_model(server: Served) -> None:
+    """What lm-eval sends: ids, one token, its prompt before it; its three traps."""
+    lm = tiny("llama-tiny", "vocab_size=257")
+    prompts = [list(b"the cat sat"), list(b"on the mat by the door")]
+    body = {"prompt": prompts, "max_tokens": 1, "logprobs": 1, "echo": True, "seed": 1234, "temperature": 0}
+    choices = server.call("/v1/completions", body).json["choices"]
+    for prompt, choice, scores in zip(prompts, choices, lm.engine().score(prompts, 1), strict=True):
+        logprobs = choice["logprobs"]
+        assert len(logprobs["token_logprobs"]) == len(prompt) + 1 == len(logprobs["tokens"])
+        assert logprobs["token_logprobs"][0] is None is logprobs["top_logprobs"][0]
+        for ours, top, score in zip(
+            logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:], scores[1:], strict=False
+        ):
+            assert score is not None and ours == score.logprob
+            assert (ours == max(top.values())) == (score.top[0][1] == score.logprob)
+            assert ours in top.values()
+        assert logprobs["text_offset"][:3] == [0, 1, 2] and choice["text"].startswith(bytes(prompt).decode())
+    forced = body | {"prompt": prompts[0], "logit_bias": {"0": 100}}
+    [ended] = server.call("/v1/completions", forced).json["choices"]
+    assert ended["finish_reason"] == "stop" and len(ended["logprobs"]["tokens"]) == len(prompts[0]) + 1
+    alone = server.call("/v1/completions", body | {"max_tokens": 0}).json
+    assert alone["usage"]["completion_tokens"] == 0
+    assert alone["choices"][0]["logprobs"]["token_logprobs"] == choices[0]["logprobs"]["token_logprobs"][:-1]
+    *chunks, _ = server.call("/v1/completions", body | {"stream": True}).events
+    streamed = [value for chunk in chunks for choice in chunk["choices"] if choice["index"] == 1
+                for value in choice["logprobs"]["token_logprobs"]]  # fmt: skip
+    assert streamed == choices[1]["logprobs"]["token_logprobs"]
+
+
+def test_settings_reach_the_engine(server: Served) -> None:
+    lm = tiny("llama-tiny", "vocab_size=257")
+    fields = {
+        "temperature": 0.9, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "repetition_penalty": 1.1,
+        "presence_penalty": 0.5, "frequency_penalty": 0.3, "logit_bias": {"101": -5, "32": 1.5},
+    }  # fmt: skip
+    sampling: Any = fields | {"logit_bias": {101: -5.0, 32: 1.5}}
+    answer = server.call("/v1/completions", fields | {"prompt": PROMPT, "max_tokens": 20, "n": 3, "seed": 7,
+                                                      "return_token_ids": True, "min_tokens": 20}).json  # fmt: skip
+    for k, choice in enumerate(answer["choices"]):
+        request = lm.engine().submit(PROMPT, max_new_tokens=20, min_new_tokens=20, seed=7 + k, **sampling)
+        assert choice["text"] == request.result() and choice["token_ids"] == request.tokens
+        assert choice["finish_reason"] == "length"
+    text = continuation(PROMPT, max_new_tokens=20)
+    stop = text[3:6]
+    stopped = server.call(
+        "/v1/completions", {"prompt": PROMPT, "max_tokens": 20, "temperature": 0, "stop": ["?!", stop]}
+    )
+    assert stopped.json["choices"][0]["text"] == text.partition(stop)[0]
+    assert stopped.json["choices"][0]["finish_reason"] == "stop"
+    ignored = server.call(
+        "/v1/completions", {"prompt": "a", "user": "me", "tools": [], "response_format": {"type": "text"}}
+    )
+    assert ignored.status == 200 and ignored.headers["x-archetype-ignored"] == "tools, user, response_format"
+
+
+def test_grammars_constrain_texts(server: Served) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"enum": [1, 2]}
+    forms: list[dict[str, Any]] = [
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}},
+        {"guided_json": schema},
+        {"structured_outputs": {"json": schema}},
+    ]
+    for form in forms:
+        text = server.call("/v1/completions", form | {"prompt": "a", "max_tokens": 40}).json["choices"][0]["text"]
+        assert json.loads(text) in (1, 2)
+    for form in (
+        {"guided_choice": ["yes", 'n"o']},
+        {"guided_regex": 'yes|n"o'},
+        {"structured_outputs": {"regex": 'yes|n"o'}},
+    ):
+        text = server.call("/v1/completions", form | {"prompt": "a", "max_tokens": 40}).json["choices"][0]["text"]
+        assert text in ("yes", 'n"o')
+    assert server.call("/v1/completions", {"prompt": "a", "guided_regex": "("}).error["code"] == "invalid_value"
+
+
+def test_tokens_and_health(server: Served) -> None:
+    assert server.call("/tokenize", {"prompt": "hé"}).json == {
+        "tokens": [104, 195, 169], "count": 3, "max_model_len": tiny("llama-tiny", "vocab_size=257").spec.context_length
+    }  # fmt: skip
+    assert server.call("/detokenize", {"tokens": [104, 195, 169]}).json == {"prompt": "hé"}
+    info = server.call("/tokenizer_info").json
+    assert info["eos_token"] == "<end>" and info["chat_template"] == TEMPLATE and "bos_token" in info
+    counted = server.call("/tokenize", {"messages": [{"role": "user", "content": "x"}]}).json["count"]
+    assert counted == len("user: x\nassistant: ")
+    assert server.call("/health").json == {"status": "ok"}
+    metrics = server.call("/metrics").body.decode()
+    assert 'archetype_requests_total{path="/tokenize",status="200"}' in metrics
+    assert 'archetype_generated_tokens_total{model="llama"}' in metrics
+    assert "archetype_time_to_first_token_seconds_bucket" in metrics
+    page = server.call("/")
+    assert page.status == 200 and b"make page" in page.body
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+ERRORS: list[tuple[dict[str, Any], int, str, str | None]] = [
+    # body of /v1/completions, status, code, param
+    ({"prompt": "a", "model": "other"}, 404, "model_not_found", "model"),
+    ({"promt": "a"}, 400, "unknown_parameter", "promt"),
+    ({"prompt": None}, 400, "invalid_value", "prompt"),
+    ({"prompt": []}, 400, "invalid_value", "prompt"),
+    ({"prompt": [[]]}, 400, "invalid_value", "prompt"),
+    ({"prompt": [1, "a"]}, 400, "invalid_value", "prompt"),
+    ({"prompt": [999]}, 400, "invalid_value", "prompt"),
+    ({"prompt": ["a"] * 129}, 400, "invalid_value", "prompt"),
+    ({"prompt": "a", "n": 129}, 400, "invalid_value", "n"),
+    ({"prompt": "a", "max_tokens": "5"}, 400, "invalid_value", "max_tokens"),
+    ({"prompt": "a", "max_tokens": 5, "max_completion_tokens": 6}, 400, "invalid_value", "max_tokens"),
+    ({"prompt": "a", "max_tokens": 100000}, 400, "context_length_exceeded", "prompt"),
+    ({"prompt": "a", "temperature": 2.5}, 400, "invalid_value", "temperature"),
+    ({"prompt": "a", "top_p": 0}, 400, "invalid_value", "top_p"),
+    ({"prompt": "a", "seed": 2**64}, 400, "invalid_value", "seed"),
+    ({"prompt": "a", "logprobs": 21}, 400, "invalid_value", "logprobs"),
+    ({"prompt": "a", "stop": ["x"] * 17}, 400, "invalid_value", "stop"),
+    ({"prompt": "a", "stop": [""]}, 400, "invalid_value", "stop"),
+    ({"prompt": "a", "logit_bias": {"99999": 1}}, 400, "invalid_value", "logit_bias"),
+    ({"prompt": "a", "logit_bias": {"a": 1}}, 400, "invalid_value", "logit_bias"),
+    ({"prompt": "a", "presence_penalty": 3}, 400, "invalid_value", "presence_penalty"),
+    ({"prompt": "a", "suffix": "b"}, 400, "unsupported_parameter", "suffix"),
+    ({"prompt": "a", "tools": [{"type": "function"}]}, 400, "unsupported_parameter", "tools"),
+    ({"prompt": "a", "guided_regex": "a", "guided_choice": ["a"]}, 400, "invalid_value", "guided_choice"),
+    ({"prompt": "a", "response_format": {"type": "json_schema"}}, 400, "invalid_value", "response_format"),
+    ({"prompt": "a", "model": "bert"}, 400, "invalid_value", "model"),
+    ({"prompt": "a", "stream": True, "temperature": 9}, 400, "invalid_value", "temperature"),
+    ({"prompt": "a\ud800"}, 400, "invalid_json", None),
+]
+
+
+def test_every_mistake_is_one_shape(server: Served) -> None:
+    for body, status, code, param in ERRORS:
+        reply = server.call("/v1/completions", body)
+        assert (reply.status, reply.error["code"], reply.error["param"]) == (status, code, param), (body, reply.body)
+        assert reply.error["type"] == "invalid_request_error" and reply.headers["content-type"] == "application/json"
+    assert "maximum context length is" in server.call("/v1/completions", ERRORS[11][0]).error["message"]
+    raw: list[tuple[bytes, str]] = [
+        (b"{", "invalid_json"), (b"[]", "invalid_json"), (b'{"prompt": NaN}', "invalid_value"),
+        (b'{"prompt": "a", "temperature": NaN}', "invalid_value"), (b"[" * 100_000, "invalid_json"),
+        (b'{"prompt": "\xff"}', "invalid_json"),
+    ]  # fmt: skip
+    for data, code in raw:
+        reply = server.call("/v1/completions", data)
+        assert (reply.status, reply.error["code"]) == (400, code), data[:40]
+    for path, body, status, code in (
+        ("/v1/complete", {}, 404, "unknown_url"), ("/v1/completions", None, 405, "method_not_allowed"),
+        ("/v1/models", {}, 405, "method_not_allowed"), ("/v1/models/x", None, 404, "model_not_found"),
+    ):  # fmt: skip
+        reply = server.call(path, body)
+        assert (reply.status, reply.error["code"]) == (status, code), path
+    assert "/v1/completions" in server.call("/v1/complete", {}).error["message"]
+    reply = server.call("/v1/completions", {"prompt": "a"}, content_type="text/plain")
+    assert (reply.status, reply.error["code"]) == (415, "media_type")
+    for host in ("evil.example", "evil.example:80", ""):
+        reply = server.call("/v1/models", host=host)
+        assert (reply.status, reply.error["code"]) == (403, "host_not_allowed")
+    assert server.call("/v1/models", host="localhost:1").status == 200
+
+
+def test_a_translator_takes_the_source_as_prompt(server: Served) -> None:
+    lm = models()["transformer"]
+    sources = ["one two", "three"]
+    body = {"model": "transformer", "prompt": sources, "max_tokens": 8}
+    texts = [choice["text"] for choice in server.call("/v1/completions", body).json["choices"]]
+    assert texts == lm.translate(sources, max_extra_tokens=8)
+    chunks = server.call("/v1/completions", body | {"stream": True}).events[:-1]
+    assert [choice["text"] for chunk in chunks for choice in chunk["choices"]] == texts
+
+
+FIELDS = [
+    "prompt", "messages", "n", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "logit_bias", "echo",
+    "logprobs", "stream", "stream_options", "model", "response_format", "presence_penalty", "min_tokens",
+    "stop_token_ids", "guided_choice", "ignore_eos", "what",
+]  # fmt: skip
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 5) | st.floats(-1, 3) | st.text(max_size=4) | st.integers(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(("type", "0", "role")), inner),
+    max_leaves=4,
+)
+STARTS: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "ab"},
+    "/v1/chat/completions": {"messages": [{"role": "user"}]},
+}
+
+
+@settings(max_examples=60)
+@given(st.dictionaries(st.sampled_from(FIELDS), VALUES))
+def test_no_fields_make_the_server_fail(server: Served, fields: dict[str, Any]) -> None:
+    for path, start in STARTS.items():
+        reply = server.call(path, start | {"max_tokens": 2} | fields)
+        assert reply.status in (200, 400, 404), (fields, reply.body)
+        if reply.status != 200:
+            assert reply.error["message"]
+
+
+def test_sixteen_clients_at_once_get_what_each_gets_alone(server: Served) -> None:
+    def ask(number: int, results: dict[int, Any]) -> None:
+        body = {"prompt": f"{number} " * (1 + number % 5), "max_tokens": 8 + number, "temperature": 0, "stream": True,
+                "model": "mamba" if number % 4 == 3 else "llama"}  # fmt: skip
+        if number % 3 == 2:  # goes away
+            with server.connect() as connection:
+                server.send(connection, "/v1/completions", body | {"max_tokens": 90})
+                connection.recv(10)
+            return
+        chunks = server.call("/v1/completions", body).events
+        results[number] = "".join(choice["text"] for chunk in chunks[:-1] for choice in chunk["choices"])
+
+    together: dict[int, str] = {}
+    threads = [threading.Thread(target=ask, args=(number, together)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    alone: dict[int, str] = {}
+    for number in together:
+        ask(number, alone)
+    assert together == alone and len(together) == 11
+    while server.unfinished():
+        pass
+
+
+def test_lm_eval_scores_as_the_model_does(server: Served) -> None:
+    pytest.importorskip("tenacity")  # lm-eval[api]
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+
+    lm = tiny("llama-tiny", "vocab_size=257")
+    api = LocalCompletionsAPI(
+        base_url=f"{server.url}/completions", model="llama", tokenizer_backend="remote", batch_size=2, max_length=100
+    )
+    pairs = [("the cat", " sat on"), ("two", " two"), ("a", "\0"), ("one", continuation("one", max_new_tokens=3))]
+    requests = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
+    for (context, rest), (ours, is_greedy) in zip(pairs, api.loglikelihood(requests, disable_tqdm=True), strict=True):
+        [rows] = lm.engine().score([list((context + rest).encode())], 1)
+        scores = [row for row in rows[len(context.encode()) :] if row is not None]
+        assert math.isclose(ours, sum(row.logprob for row in scores), abs_tol=1e-5)
+        assert is_greedy == all(row.logprob == row.top[0][1] for row in scores)
