@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         build,
         cost_report,
         diff,
+        draw,
         evaluate,
         export,
         load,
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Engine", "LanguageModel", "__version__", "build", "cost_report", "diff", "evaluate", "export", "load", "load_spec",
-    "presets", "register", "tokenizer", "train",
+    "Engine", "LanguageModel", "__version__", "build", "cost_report", "diff", "draw", "evaluate", "export", "load",
+    "load_spec", "presets", "register", "tokenizer", "train",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker would take any name for an attribute otherwise

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from archetype.convert.source import Source
     from archetype.cost import CostReport
     from archetype.cost.work import AttentionPairs
+    from archetype.diagram import Drawing, Measure
     from archetype.generate import Score
     from archetype.language_model import LanguageModel
     from archetype.models import Model
@@ -80,6 +81,42 @@ def cost_report(
     from archetype import cost
 
     return cost.cost_report(load_spec(source), batch, length, dtype, attention)
+
+
+def draw(
+    source: Source,
+    other: Source | None = None,
+    measure: Measure = "parameters",
+    batch: int = 1,
+    length: int | None = None,
+    dtype: str = "bfloat16",
+) -> Drawing:
+    """Draw an architecture; a notebook shows it, `.save("it.svg")` or `.save("it.png")` writes it.
+
+    Repeated blocks are folded, the residual stream is a rail, shapes are in letters, each box has a bar of its cost.
+
+    Args:
+        source: anything that `load_spec` takes.
+        other: drawn beside it, with what was added, removed or changed coloured and listed (absent: nothing).
+        measure: what the bars show: parameters, active ones, FLOPs or bytes of the weights.
+        batch: sequences at once, for FLOPs.
+        length: tokens of each sequence (default: the context length).
+        dtype: type of the weights.
+
+    Raises:
+        ArchetypeError: a specification is wrong, or there is no such measure.
+    """
+    from archetype.cost import cost_report
+    from archetype.diagram import Drawing
+    from archetype.diagram.architecture import draw
+    from archetype.diagram.compare import compared
+
+    specs = [load_spec(one) for one in (source, other) if one is not None]
+    scenes = [draw(cost_report(one, batch, length, dtype), measure) for one in specs]
+    if len(specs) == 1:
+        return Drawing(scenes[0])
+    (first, second), (left, right) = specs, scenes
+    return Drawing(compared((first, left), (second, right)))
 
 
 def build(

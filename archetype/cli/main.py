@@ -29,6 +29,7 @@ VERBS = {
     "explain": ("explain", "explain", "Print what a kind is, its fields, and what one consists of and costs."),
     "schema": ("specs", "schema", "Print the JSON Schema of specification files, for editors."),
     "cost": ("cost", "cost", "Print what a specification costs, by module and with formulas."),
+    "draw": ("draw", "draw", "Draw an architecture as SVG or PNG, with shapes and costs; of two what differs."),
     "tokenizer": ("tokenizer", "app", "Train, show and encode with a tokenizer."),
     "train": ("train", "train", "Train a model on text, pairs of texts or images; writes a run directory."),
     "runs": ("runs", "runs", "List runs with their size, what their recipes change, and their best held-out loss."),
@@ -99,7 +100,7 @@ class Verbs(TyperGroup):
         if cmd_name not in VERBS:
             return None
         module, name, _ = VERBS[cmd_name]
-        if module not in ("specs", "cost"):  # those that end soon
+        if module not in ("specs", "cost", "draw"):  # those that end soon
             gc.enable()
         source = import_module(f"archetype.cli.{module}")
         single = verb = getattr(source, name)

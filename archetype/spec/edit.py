@@ -130,11 +130,11 @@ def _compare_layers(a: list[Any], b: list[Any], place: str) -> Iterator[Change]:
         for change in _compare(a[index % len(a)], b[index % len(b)], ""):
             shared.setdefault(repr(change), ([], change))[0].append(index)
     for indices, (path, old, new) in shared.values():
-        yield f"{prefix}layers[{_index_text(indices, count)}].{path}", old, new
+        yield f"{prefix}layers[{index_text(indices, count)}].{path}", old, new
 
 
-def _index_text(indices: list[int], count: int) -> str:
-    """[0, 1, 2] of three -> *, [1, 3] of four -> 1::2, [0, 1] of four -> :2"""
+def index_text(indices: list[int], count: int) -> str:
+    """Items of a list as a path names them: [0, 1, 2] of three -> *, [1, 3] of four -> 1::2, [0, 1] of four -> :2"""
     if len(indices) == 1 and count > 1:
         return str(indices[0])
     step = indices[1] - indices[0] if len(indices) > 1 else 1

@@ -1,7 +1,7 @@
 """A stack of layers: in memory an explicit tuple of blocks, in a file as short as its pattern allows."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Hashable, Sequence
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo
 
@@ -9,6 +9,8 @@ from archetype.spec.base import Size, Spec, invalid
 from archetype.spec.block import Block
 
 __all__ = ["cycle", "repeat", "runs"]
+
+T = TypeVar("T", bound=Hashable)
 
 MAX_LAYERS = 10_000
 MAX_GROUP = 64  # the longest pattern of layers that a file writes as one group
@@ -73,11 +75,11 @@ def _expanded(index: int, item: dict[str, Any]) -> list[Any]:
     return [*group] * times
 
 
-def runs(layers: Sequence[Block]) -> list[tuple[int, tuple[Block, ...]]]:
+def runs(layers: Sequence[T]) -> list[tuple[int, tuple[T, ...]]]:
     """The stack read from left to right as (times, group): at each place the group that repeats furthest."""
-    distinct: dict[Block, int] = {}
+    distinct: dict[T, int] = {}
     codes = [distinct.setdefault(block, len(distinct)) for block in layers]
-    groups: list[tuple[int, tuple[Block, ...]]] = []
+    groups: list[tuple[int, tuple[T, ...]]] = []
     start = 0
     while start < len(codes):
         sizes = range(1, min(MAX_GROUP, (len(codes) - start) // 2) + 1)

@@ -1,0 +1,12 @@
+"""Architectures as diagrams: from a specification and its costs to a scene, and from that to SVG, PNG or JSON.
+
+    draw = archetype.draw("llama-3-8b")    # a notebook shows it; .svg, .scene, .save("llama.png")
+
+Nothing here loads torch.
+"""
+
+from archetype.diagram.drawing import Drawing
+from archetype.diagram.inside import Cell, Group, Inside, inside_of
+from archetype.diagram.scene import MEASURES, Measure, Scene
+
+__all__ = ["MEASURES", "Cell", "Drawing", "Group", "Inside", "Measure", "Scene", "inside_of"]

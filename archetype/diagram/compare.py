@@ -1,0 +1,169 @@
+"""Two models as one picture: what was added, removed and changed is coloured, and every changed field is listed."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from archetype.diagram.scene import Box, Container, Layout, Note, Scene
+from archetype.diagram.text import wrapped
+from archetype.spec import Spec, differences
+from archetype.spec.edit import Change
+
+LINE, EDGE = 15.0, 28.0
+MOST_LINES = 40  # of the list of changes
+MARKS = ("removed", "added", "changed")
+
+
+def compared(first: tuple[Spec, Scene], second: tuple[Spec, Scene]) -> Scene:
+    """Two scenes side by side, with their differences.
+
+    Args:
+        first: a model, and its scene.
+        second: what it is compared with, and its scene.
+    """
+    changes = differences(first[0], second[0])
+    old, new = (_Side(spec, scene) for spec, scene in (first, second))
+    sides = (old.marked(new, "removed", changes), new.marked(old, "added", changes))
+    (a, left), (b, right) = (first[1], sides[0]), (second[1], sides[1])
+    width, height = a.width + b.width, max(a.height, b.height)
+    lines = [f"{path}: {_short(before)} → {_short(after)}" for path, before, after in changes] or ["no difference"]
+    lines = [piece for line in lines for piece in wrapped(line, 11, width - 2 * EDGE)]
+    if len(lines) > MOST_LINES:
+        lines = [*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES} more lines; archetype diff has all"]
+    layout = Layout()
+    layout.join(_named(left, "a"), 0, height - a.height)
+    layout.join(_named(right, "b"), a.width, height - b.height)
+    counts = [f"{number} {mark}" for mark in MARKS if (number := _number(layout, mark))]
+    heading = f"{len(changes)} fields differ" if len(changes) != 1 else "1 field differs"
+    summary = f"{heading}; of the boxes {', '.join(counts)}" if counts else heading
+    layout.notes.append(Note(EDGE, height + LINE, summary, "start", "title"))
+    style = "changed" if changes else "quiet"
+    layout.notes += [Note(EDGE, height + LINE * (number + 2), line, "start", style)
+                     for number, line in enumerate(lines)]  # fmt: skip
+    description = f"{a.description} Beside it {b.description} {summary}."
+    return Scene(
+        f"{a.name} and {b.name}", description, a.measure, a.unit, width, height + LINE * (len(lines) + 3),
+        tuple(layout.boxes), tuple(layout.containers), tuple(layout.wires), tuple(layout.notes), a.legend,
+    )  # fmt: skip
+
+
+class _Side:
+    """One of two models, with its boxes by what they are called in the other."""
+
+    def __init__(self, spec: Spec, scene: Scene) -> None:
+        self.spec, self.scene = spec, scene
+        self.counts = {stack.prefix: len(stack.layers) for stack in getattr(spec, "stacks", ())}
+        self.blocks = {container.id: container for container in scene.containers if container.kind == "block"}
+        items: list[Box | Container] = [*scene.boxes, *scene.containers]
+        self.items = {item.id: item for item in items}
+
+    def marked(self, other: "_Side", absent: str, changes: Iterable[Change]) -> Layout:
+        """Its scene, with what the other has not, and what differs in it."""
+        partners = {place: self._partner(container, other) for place, container in self.blocks.items()}
+        paths = [_path(path) for path, _, _ in changes]
+
+        def mark(item: Any) -> str:
+            block = next((place for place in self.blocks if f"{item.id}.".startswith(f"{place}.")), None)
+            partner = item.id if block is None else partners[block] and partners[block] + item.id[len(block) :]
+            twin = other.items.get(partner or "")
+            if twin is None:
+                return absent
+            return "changed" if _said(item) != _said(twin) else ""
+
+        marks = {item.id: mark(item) for item in self.items.values()}
+        for path in paths:
+            for item in self._drawn(path):
+                marks[item.id] = marks[item.id] or "changed"
+        scene = self.scene
+        return Layout(
+            [replace(box, change=marks[box.id]) for box in scene.boxes],
+            [replace(container, change=marks[container.id]) for container in scene.containers],
+            list(scene.wires), list(scene.notes),
+        )  # fmt: skip
+
+    def _partner(self, container: Container, other: "_Side") -> str | None:
+        """The block of the other model that draws this one's first layer; stacks repeat, as `differences` has it."""
+        prefix, layers, _ = _path(container.field)
+        first = min(_indices(layers, self.counts[prefix]))
+        for place, twin in other.blocks.items():
+            its_prefix, its_layers, _ = _path(twin.field)
+            if its_prefix == prefix and first % other.counts[prefix] in _indices(its_layers, other.counts[prefix]):
+                return place
+        return None
+
+    def _drawn(self, path: "_Path") -> list[Box | Container]:
+        """What draws a field best: of all whose field is a part of its path, those with the longest."""
+        fitting: list[tuple[int, Box | Container]] = []
+        for item in self.items.values():
+            if not item.field and item.id != "model":
+                continue
+            own = _path(item.field)
+            if (
+                own.rest != path.rest[: len(own.rest)]
+                or own.prefix != path.prefix
+                or bool(own.layers) > bool(path.layers)
+            ):
+                continue
+            if own.layers and not self._meet(own, path):
+                continue
+            fitting.append((len(own.rest) + bool(own.layers), item))
+        best = max((length for length, _ in fitting), default=0)
+        chosen = [item for length, item in fitting if length == best]
+        containers = [item for item in chosen if isinstance(item, Container)]
+        return list(containers or chosen) or [self.items["model"]]
+
+    def _meet(self, own: "_Path", path: "_Path") -> bool:
+        count = self.counts.get(path.prefix, 1)
+        return bool(_indices(own.layers, count) & _indices(path.layers, count))
+
+
+class _Path(NamedTuple):
+    """A path of a specification: encoder.layers[1::2].mixer.window is `encoder.`, `1::2`, (mixer, window)."""
+
+    prefix: str
+    layers: str
+    rest: tuple[str, ...]
+
+
+def _path(text: str) -> _Path:
+    prefix, layers, rest = "", "", text
+    if match := re.fullmatch(r"(|\w+\.)layers\[([^]]*)\]\.?(.*)", text):
+        prefix, layers, rest = match.groups()
+    return _Path(prefix, layers, tuple(part for part in rest.split(".") if part))
+
+
+def _indices(text: str, count: int) -> set[int]:
+    """The layers that brackets name, of so many."""
+    if text == "*":
+        return set(range(count))
+    if ":" in text:
+        return set(range(count)[slice(*(int(bound) if bound else None for bound in text.split(":")))])
+    return {int(index) % count for index in text.split(",")}
+
+
+def _said(item: Box | Container) -> tuple[Any, ...]:
+    """What a reader sees of it, of one layer."""
+    if isinstance(item, Container):
+        return item.label, () if item.kind == "block" else item.lines, item.repeat
+    cost, layers = item.cost, item.repeat
+    return item.kind, item.label, item.shape, cost.parameters // layers, cost.active // layers, cost.flops // layers
+
+
+def _named(layout: Layout, side: str) -> Layout:
+    """The same with ids of their own."""
+    return Layout(
+        [replace(box, id=f"{side}:{box.id}") for box in layout.boxes],
+        [replace(container, id=f"{side}:{container.id}") for container in layout.containers],
+        [replace(wire, source=f"{side}:{wire.source}", target=f"{side}:{wire.target}") for wire in layout.wires],
+        list(layout.notes),
+    )
+
+
+def _number(layout: Layout, mark: str) -> int:
+    return sum(box.change == mark for box in layout.boxes)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

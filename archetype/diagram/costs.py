@@ -1,0 +1,114 @@
+"""Which box gets which row of a cost report: every row exactly one."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from archetype.cost.formula import MEANINGS, Formula, symbol_names
+from archetype.cost.model import ModelCost
+from archetype.cost.registry import PartCost
+from archetype.cost.report import CostReport
+from archetype.cost.stack import LayerGroup, StackCost
+from archetype.diagram.scene import Cost
+
+
+class ReportCosts:
+    """The rows of a cost report, which boxes take one by one."""
+
+    def __init__(self, report: CostReport) -> None:
+        self.report = report
+        self.model: ModelCost = report.memory_cost.cost
+        self.rows = {row.module: row for row in report.rows}
+        self.untaken = set(self.rows)
+        parts = [part for stack in self.model.stacks for group in stack.groups for part in group.cost.contents.values()]
+        sizes = [size for part in parts for size in vars(part).values() if isinstance(size, Formula)]
+        self.symbols = symbol_names([*sizes, *(formula for row in report.rows for formula in row.formulas.values())])
+
+    def take(self, *modules: str) -> Cost:
+        """The cost of modules outside the blocks."""
+        return self.sum((name, 1) for name in modules)
+
+    def sum(self, rows: Iterable[tuple[str, int]]) -> Cost:
+        """The cost of rows, of so many of the layers that each counts together."""
+        cost = Cost()
+        for name, layers in rows:
+            if name in self.rows:
+                self.untaken.discard(name)
+                cost = cost + Cost.of(self.rows[name], self.report.dtype, layers)
+        return cost
+
+    def legend(self, shapes: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
+        """Each letter that stands in some shapes, with its value and meaning."""
+        names = sorted(self.symbols.values(), key=len, reverse=True)
+        used = set(re.findall("|".join(map(re.escape, names)), " ".join(shapes)))
+        values = {symbol: name for symbol, name in self.symbols.items() if name in used and symbol.name != "S"}
+        return tuple((name, symbol.value, MEANINGS[symbol.name]) for symbol, name in values.items())
+
+    def of_layers(self, stack: StackCost, layers: tuple[int, ...]) -> "LayerCosts":
+        """The rows of some equal layers of a stack."""
+        return LayerCosts(self, stack, layers)
+
+    def text(self, formula: Formula) -> str:
+        """A formula in the letters of shapes: H P as HP, D^2 as D²."""
+        names = {symbol: self.symbols.get(symbol, symbol.name) for symbol in formula.symbols}
+        text = formula.text(names).replace("^2", "²").replace("^3", "³")
+        return " + ".join(term.replace(" ", "") for term in text.split(" + "))
+
+
+class LayerCosts:
+    """The rows of equal layers of a stack, all of them together."""
+
+    def __init__(self, costs: ReportCosts, stack: StackCost, layers: tuple[int, ...]) -> None:
+        self.costs, self.stack, self.layers = costs, stack, layers
+        chosen = set(layers)
+        self.groups: list[tuple[LayerGroup, int]] = [
+            (group, number) for group in stack.groups if (number := len(chosen.intersection(group.layers)))
+        ]
+        self.block = self.groups[0][0].cost
+
+    def modules(self, content: str) -> Iterator[str]:
+        """The names of a content's modules, without its own."""
+        seen: dict[str, None] = {}
+        for group, _ in self.groups:
+            start = f"{self.stack.prefix}blocks.{group.label}.{content}."
+            seen |= dict.fromkeys(name.removeprefix(start) for name in self.costs.rows if name.startswith(start))
+        yield from seen
+
+    def take(self, *modules: str) -> Cost:
+        """The cost of modules of the block, such as `mixer.q`."""
+        prefix = f"{self.stack.prefix}blocks."
+        return self.costs.sum((f"{prefix}{group.label}.{name}", n) for group, n in self.groups for name in modules)
+
+    def take_all(self) -> Cost:
+        """The cost of all modules of the block."""
+        starts = [f"{self.stack.prefix}blocks.{group.label}." for group, _ in self.groups]
+        names = {name.removeprefix(start) for start in starts for name in self.costs.rows if name.startswith(start)}
+        return self.take(*sorted(names))
+
+    def shape(self, content: str, module: str, formula_from: PartCost | None) -> str:
+        """What a module makes of what, in letters: D → KP; of one that is no projection, how many numbers it has."""
+        projection = _projections(formula_from).get(module)
+        if projection is not None:
+            inputs, outputs = projection
+            return f"{self.costs.text(inputs)} → {self.costs.text(outputs)}"
+        counts = self.block.parameters()
+        formula = counts.get(f"{content}.{module}" if content else module)
+        return self.costs.text(formula) if formula else ""
+
+
+def _projections(cost: PartCost | None) -> Mapping[str, tuple[Formula, Formula]]:
+    """Inputs and outputs of the projections of a part, where its cost says them."""
+    if cost is None:
+        return {}
+    said: Mapping[str, Any] = getattr(cost, "projections", {})
+    projections = {name: (one[0], one[1]) for name, one in said.items() if name != "conv"}
+    if inner := getattr(cost, "inner", None):
+        projections |= dict.fromkeys(getattr(cost, "inputs", ()), (cost.d, inner))
+        if hasattr(cost, "inputs"):
+            projections["down"] = (inner, cost.d)
+    for prefix, name in (("experts.", "expert"), ("shared.", "shared")):
+        inner_projections = _projections(getattr(cost, name, None))
+        projections |= {f"{prefix}{key}": value for key, value in inner_projections.items()}
+    if hasattr(cost, "num_experts"):
+        projections["router"] = (cost.d, cost.num_experts)
+    return projections

@@ -1,0 +1,172 @@
+"""A scene as what is painted: rectangles, lines and text, for every kind of file alike."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from archetype.diagram.scene import Box, Cost, Scene
+from archetype.diagram.text import fitted, short, short_bytes, text_width
+
+ROLES = {
+    "cross": "mixer", "expert": "feedforward", "input": "end", "output": "end", "shared": "embedding",
+    "add": "node", "tap": "rail",
+}  # fmt: skip
+NUMBER, LABEL, SMALL, SHAPE = 10.0, 12.0, 11.0, 10.0  # sizes of text in a box
+INSET = 8.0  # of text in a box
+BAR = 3.0  # height of a bar
+
+
+class Area(NamedTuple):
+    """A rectangle: where it is, what it is painted as, how round it is, and what is said when it is pointed at."""
+
+    x: float
+    y: float
+    w: float
+    h: float
+    style: str
+    radius: float = 0.0
+    change: str = ""
+    says: str = ""
+    name: str = ""
+
+
+class Line(NamedTuple):
+    """A wire."""
+
+    points: tuple[tuple[float, float], ...]
+    style: str
+    arrow: bool
+
+
+class Text(NamedTuple):
+    """A line of text; y is its middle."""
+
+    x: float
+    y: float
+    text: str
+    size: float
+    anchor: str = "start"
+    bold: bool = False
+    style: str = "ink"
+    owner: str = ""  # the box that it stands in
+
+    @property
+    def area(self) -> tuple[float, float, float, float]:
+        """Left, upper, right and lower edge."""
+        width = text_width(self.text, self.size, self.bold)
+        left = self.x - {"start": 0.0, "middle": width / 2, "end": width}[self.anchor]
+        return left, self.y - self.size / 2, left + width, self.y + self.size / 2
+
+
+Item = Area | Line | Text
+
+
+def paint(scene: Scene) -> Iterator[Item]:
+    """All that is painted, from the back to the front."""
+    largest = max([getattr(box.cost, scene.measure) for box in scene.boxes] + [1])
+    total: Any = sum((box.cost for box in scene.boxes), Cost())
+    for container in scene.containers:
+        if container.kind == "model" and not container.change:
+            continue
+        copies = 2 if container.kind == "expert" and container.repeat > 1 else 0
+        for copy in range(copies, 0, -1):
+            yield Area(container.x + 4 * copy, container.y - 4 * copy, container.w, container.h, "card", 8)
+        says = "; ".join((f"{container.id}: {container.label}", *container.lines))
+        radius = 14 if container.kind in ("block", "repeat", "model") else 8
+        style = (
+            container.kind
+            if container.kind in ("block", "repeat", "model", "expert")
+            else f"container {role(container.kind)}"
+        )
+        yield Area(
+            container.x, container.y, container.w, container.h, style, radius, container.change, says, container.id
+        )
+    order = {"stream": 0, "tied": 1, "state": 2, "source": 3, "branch": 4}
+    for wire in sorted(scene.wires, key=lambda wire: order.get(wire.kind, 5)):
+        ends = {box.id: box.kind for box in scene.boxes if box.id in (wire.source, wire.target)}
+        arrow = ends.get(wire.target) != "tap" and wire.kind != "tied" and wire.kind != "stream"
+        yield Line(wire.points, wire.kind, arrow)
+    for box in scene.boxes:
+        yield from _box(box, scene, largest, total)
+    for note in scene.notes:
+        on_edge = note.style in ("fold", "pill") or note.style.startswith("layer")
+        bold = on_edge or note.style in ("title", "heading")
+        size = {"heading": 18.0, "title": 12.0, "pill": 10.0}.get(note.style, 13.0 if on_edge else 10.0)
+        if on_edge:
+            width = text_width(note.text, size, bold) + 16
+            style = f"edge {note.style}" if note.style.startswith("layer") else note.style
+            left = note.x if note.anchor == "start" else note.x - width
+            yield Area(left, note.y - 11, width, 22, style, 11)
+            yield Text(left + width / 2, note.y, note.text, size, "middle", True, note.style)
+        elif note.style == "heading":
+            text, size = fitted(note.text, size, scene.width - 2 * note.x, 10, bold)
+            yield Text(note.x, note.y, text, size, note.anchor, bold)
+        else:
+            yield Text(note.x, note.y, note.text, size, note.anchor, bold, note.style)
+
+
+def role(kind: str) -> str:
+    """What colours a kind of box."""
+    return ROLES.get(kind, kind)
+
+
+def amount(cost: Cost, measure: str) -> str:
+    """A cost in few characters; empty where there is none."""
+    number = getattr(cost, measure)
+    return "" if not number else short_bytes(number) if measure == "bytes" else short(number)
+
+
+def cost_line(box: Box, total: Cost, measure: str) -> str:
+    """All that is known of a box in one line."""
+    parts = [f"{box.id}: {box.label}" if box.label != box.id.rpartition(".")[2] else box.id]
+    parts += [box.shape] * bool(box.shape) + [box.detail] * bool(box.detail)
+    cost, layers = box.cost, box.repeat
+    if cost.parameters or cost.flops:
+        each = f" ({cost.parameters // layers:,} in each of {layers} layers)" if layers > 1 else ""
+        parts.append(f"{cost.parameters:,} parameters{each}")
+        parts += [f"{cost.active:,} active"] * (cost.active != cost.parameters)
+        parts += [f"{cost.flops:,} FLOPs", f"{cost.bytes:,} bytes"]
+        share = getattr(cost, measure) / max(1, getattr(total, measure))
+        parts.append(f"{share:.1%} of all {measure}")
+    return ", ".join(parts)
+
+
+def _box(box: Box, scene: Scene, largest: int, total: Cost) -> Iterator[Item]:
+    says = cost_line(box, total, scene.measure)
+    if box.kind in ("add", "tap"):
+        yield Area(box.x, box.y, box.w, box.h, f"{role(box.kind)}", box.w / 2, box.change, says, box.id)
+        if box.label:
+            yield Text(box.x + box.w / 2, box.y + box.h / 2, box.label, 13, "middle", True, "rail", box.id)
+        return
+    radius = box.h / 2 if box.kind in ("input", "output") else 6
+    style = f"box {role(box.kind)}" + (" shared" if box.kind == "shared" else "")
+    yield Area(box.x, box.y, box.w, box.h, style, radius, box.change, says, box.id)
+    left, right, inner = box.x + INSET, box.x + box.w - INSET, box.w - 2 * INSET
+    number = amount(box.cost, scene.measure)
+    if box.h < 30:
+        yield from _slim(box, number, left, right, inner)
+        return
+    taken = text_width(number, NUMBER) + 8 if number else 0
+    text, size = fitted(box.label, LABEL, inner - taken, 8, bold=True)
+    yield Text(left, box.y + 13, text, size, "start", True, "ink", box.id)
+    if number:
+        yield Text(right, box.y + 13, number, NUMBER, "end", False, "ink", box.id)
+    text, size = fitted(box.shape, SHAPE, inner, 7)
+    if text:
+        yield Text(left, box.y + 27, text, size, "start", False, "quiet", box.id)
+    share = getattr(box.cost, scene.measure) / largest
+    if share:
+        track = min(inner, 108.0)
+        yield Area(left, box.y + box.h - BAR - 3.5, track, BAR, "track", BAR / 2)
+        yield Area(left, box.y + box.h - BAR - 3.5, max(track * share, 1.0), BAR, f"bar {role(box.kind)}", BAR / 2)
+
+
+def _slim(box: Box, number: str, left: float, right: float, inner: float) -> Iterator[Text]:
+    middle = box.y + box.h / 2
+    beside = box.shape if box.kind in ("input", "output", "operation") or box.kind.startswith("layer") else number
+    if not beside:
+        text, size = fitted(box.label, SMALL, inner, 7)
+        yield Text(box.x + box.w / 2, middle, text, size, "middle", False, "ink", box.id)
+        return
+    text, size = fitted(box.label, SMALL, inner - text_width(beside, 9) - 6, 7)
+    yield Text(left, middle, text, size, "start", False, "ink", box.id)
+    yield Text(right, middle, beside, 9, "end", False, "quiet", box.id)

@@ -1,0 +1,53 @@
+"""A scene as PNG, painted by matplotlib."""
+
+from io import BytesIO
+
+from archetype.diagram.colours import LIGHT, Colours, area_paint, line_paint, text_colour
+from archetype.diagram.picture import Area, Line, Text, paint
+from archetype.diagram.scene import Scene
+from archetype.diagram.svg import arrow
+
+
+def png(scene: Scene, scale: float = 2.0, colours: Colours = LIGHT) -> bytes:
+    """The picture as the bytes of a file.
+
+    Args:
+        scene: what is drawn.
+        scale: pixels of the file for each of the scene.
+        colours: of the theme.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import FancyBboxPatch, Polygon
+
+    dpi, points = 100 * scale, 72 / 100  # a pixel of the scene is a hundredth of an inch
+    figure = Figure(figsize=(scene.width / 100, scene.height / 100), dpi=dpi, facecolor=colours.paper)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, scene.width), ylim=(scene.height, 0))
+    axes.axis("off")
+    dashes = (0, (3, 2.2))
+    for order, item in enumerate(paint(scene)):
+        match item:
+            case Area():
+                look = area_paint(item.style, item.change, colours)
+                shape = f"round,pad=0,rounding_size={min(item.radius, item.w / 2, item.h / 2)}"
+                dash = dashes if look.dashed else "solid"
+                axes.add_patch(FancyBboxPatch((item.x, item.y), item.w, item.h, shape, facecolor=look.fill,
+                                              edgecolor=look.edge, linewidth=look.width * points, linestyle=dash,
+                                              zorder=order))  # fmt: skip
+            case Line():
+                look = line_paint(item.style, colours)
+                xs, ys = zip(*item.points, strict=True)
+                axes.add_line(Line2D(xs, ys, color=look.edge, linewidth=look.width * points, zorder=order,
+                                     linestyle=dashes if look.dashed else "solid", solid_capstyle="butt"))  # fmt: skip
+                if item.arrow:
+                    axes.add_patch(Polygon(arrow(item.points), closed=True, color=look.edge, linewidth=0, zorder=order))
+            case Text():
+                colour, weight = text_colour(item.style, colours), "bold" if item.bold else "normal"
+                side = {"start": "left", "middle": "center", "end": "right"}[item.anchor]
+                axes.text(item.x, item.y, item.text.replace("$", r"\$"), fontsize=item.size * points, color=colour,
+                          ha=side, va="center_baseline", weight=weight, zorder=order, family="DejaVu Sans")  # fmt: skip
+    stream = BytesIO()
+    FigureCanvasAgg(figure).print_png(stream)
+    return stream.getvalue()
