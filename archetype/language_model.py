@@ -33,7 +33,7 @@ VERBS: dict[type, str] = {
     Decoder: "generate, score or embed texts",
     NGram: "generate or score texts",
     MegaByte: "generate or score texts",
-    EncoderDecoder: "translate",
+    EncoderDecoder: "translate or generate texts",
     Encoder: "fill, embed or classify texts",
     VisionEncoder: "classify images",
 }
@@ -87,10 +87,10 @@ class LanguageModel:
     def generate(
         self, prompt: str | list[str], *, draft: "LanguageModel | None" = None, lookup: bool = False, **sampling: Any
     ) -> str | list[str]:
-        """Continue a prompt, or several prompts as one batch.
+        """Continue a prompt, or several prompts as one batch; with an encoder-decoder, write the target of each.
 
         Args:
-            prompt: text, or a list of texts.
+            prompt: text, or a list of texts; for an encoder-decoder the source.
             draft: a smaller model with the same tokens, whose guesses save time and change no token.
             lookup: guess from the text itself instead, where a text repeats parts of its prompt.
             sampling: fields of `Sampling`, such as max_new_tokens=200 or temperature=0.8.
@@ -294,7 +294,8 @@ class LanguageModel:
         Raises:
             SpecError: the model does not continue texts, or cannot be used with guesses.
         """
-        self._causal_model()
+        if not isinstance(self.model, EncoderDecoder):
+            self._causal_model()
         prefix_bytes = PREFIX_BYTES if num_prompts > 1 else 0
         return Engine(self, min(max(num_prompts, 1), MAX_ROWS), prefix_bytes, draft=draft, lookup=lookup)
 

@@ -55,7 +55,7 @@ def generate(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Continue a text as it is generated; several prompts run as one batch."""
+    """Continue a text as it is generated, or answer a source; several prompts run as one batch."""
     show_warnings()
     from archetype.io.text import read_text
 
@@ -99,13 +99,14 @@ def generate(
         print_json({"prompts": texts, "texts": continuations, "settings": lm.settings(**settings).dump(full=True)})
     elif len(texts) == 1:
         engine = lm.engine(**guesses)
-        _print_stream(engine, texts[0], settings, shown=texts[0])
+        _print_stream(engine, texts[0], settings, shown="" if lm.spec.kind == "encoder_decoder" else texts[0])
         _print_speed(engine)
     else:
         engine = lm.engine(len(texts), **guesses)
         requests = [engine.submit(text, id=number, **settings) for number, text in enumerate(texts, start=1)]
         for prompt, request in zip(texts, requests, strict=True):
-            print(f"{prompt}{request.result()}\n")
+            shown = "" if lm.spec.kind == "encoder_decoder" else prompt
+            print(f"{shown}{request.result()}\n")
         _print_speed(engine)
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from archetype.data.pairs import end_of_text
 from archetype.errors import DataError
 from archetype.generate.finite import check_finite
-from archetype.generate.step import DecodeStep, is_native
+from archetype.generate.slots import Slots
+from archetype.generate.step import is_native
 from archetype.models import EncoderDecoder
 from archetype.native.products import MAX_ROWS
 from archetype.nn.cache import State
@@ -183,61 +184,44 @@ class Search:
         self.model, self.sources, self.start, self.end, self.settings = model, sources, start, end, settings
         self.waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))  # from the end
         rows = MAX_ROWS if is_native(model) else BATCH_SIZE * settings.num_beams
-        self.limit = min(max(1, rows // settings.num_beams), len(sources))
-        self.active: list[Hypotheses] = []
+        limit = min(max(1, rows // settings.num_beams), len(sources))
+        self.slots: Slots[Hypotheses] = Slots(model, limit, settings.num_beams, self._likeliest)
         self.finished: list[list[tuple[float, list[int]]]] = [[] for _ in sources]
         self._num_candidates = min(2 * settings.num_beams, model.spec.vocab_size)
         self._suppressed: Tensor | None = None
         if tokens := [token for token in settings.suppress_tokens if token < model.spec.vocab_size]:
             self._suppressed = torch.zeros(model.spec.vocab_size, device=model.device)
             self._suppressed[tokens] = -torch.inf
-        self._steps: dict[int, DecodeStep] = {}
         self._read_ahead: list[Hypotheses] = []
         self._next: State | None = None  # of these, in the reverse order
 
     @torch.inference_mode()
     def run(self) -> list[list[tuple[float, list[int]]]]:
         """Score and tokens of the targets that each source's search has finished."""
-        self.active = self._take(self.limit)
-        self.state = self._read(self.active, self._limit(self.active[0].source))
-        while self.active:
-            self._leave([place for place, rows in enumerate(self._extend()) if rows is None])
+        longest = self.waiting[-1]
+        self.slots.reserve(self.slots.limit, self._limit(longest), len(self.sources[longest]))
+        self._fill([*range(self.slots.limit)])
+        while self.slots.texts:
+            self._leave([slot for slot, rows in enumerate(self._extend()) if rows is None])
         return self.finished
-
-    def _take(self, count: int) -> list[Hypotheses]:
-        """The next sources."""
-        sources = [self.waiting.pop() for _ in range(min(count, len(self.waiting)))]
-        return [Hypotheses(source, self._limit(source), self.start, self.end, self.settings) for source in sources]
 
     def _limit(self, source: int) -> int:
         return min(self.model.spec.context_length - 1, len(self.sources[source]) + self.settings.max_extra_tokens)
 
-    def _read(self, hypotheses: list[Hypotheses], capacity: int) -> State:
-        """The state of targets that are about to begin."""
-        texts = [torch.tensor(self.sources[one.source]) for one in hypotheses]
-        padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True).to(self.model.device)
-        num_tokens = torch.tensor([len(text) for text in texts], device=self.model.device)
-        return self.model.new_state(padded, num_tokens, capacity, num_beams=self.settings.num_beams)
-
     def _extend(self) -> list[list[int] | None]:
         """One token more of every target; of each source the rows that its rows continue, or None at its end."""
-        width, count = self.settings.num_beams, len(self.active)
-        slots = min(self.limit, 1 << (count - 1).bit_length())
-        if slots not in self._steps:
-            self._steps[slots] = DecodeStep(self.model, self.state.first_rows(slots * width), self._likeliest)
-        self.state.lengths[count * width :] = 0  # rows without a source stay at their start
-        newest = [token for one in self.active for token in one.newest] + [self.start] * (slots - count) * width
-        logs, tokens = self._steps[slots](self._tensor(newest)[:, None])[: count * width].unbind(1)
-        scores = torch.tensor([one.scores for one in self.active], device=self.model.device)[..., None]
-        totals = (scores + logs.reshape(count, width, -1)).flatten(1)
+        width, active = self.settings.num_beams, self.slots.texts
+        logs, tokens = self.slots.step([token for one in active for token in one.newest]).unbind(1)
+        scores = torch.tensor([one.scores for one in active], device=self.model.device)[..., None]
+        totals = (scores + logs.reshape(len(active), width, -1)).flatten(1)
         best, places = totals.topk(min(2 * width, totals.shape[1]))
         chosen = torch.stack(
-            (best, places // logs.shape[1], tokens.reshape(count, -1).gather(1, places)), dim=-1
+            (best, places // logs.shape[1], tokens.reshape(len(active), -1).gather(1, places)), dim=-1
         ).tolist()
         check_finite(torch.tensor([rows[0][0] for rows in chosen]), self.model, self._read_targets)
         continued = [
             one.extend((score, int(beam), int(token)) for score, beam, token in rows)
-            for one, rows in zip(self.active, chosen, strict=True)
+            for one, rows in zip(active, chosen, strict=True)
         ]
         self._move(continued)
         return continued
@@ -260,47 +244,47 @@ class Search:
         ]
         if moves:
             rows, sources = (self._tensor([*numbers]) for numbers in zip(*moves, strict=True))
-            targets = self.state.targets
-            longest = max(one.length for one in self.active)
+            targets = self.slots.state.targets
+            longest = max(one.length for one in self.slots.texts)
             targets.insert(rows, targets.narrow(longest).select(sources))
 
     def _leave(self, ended: list[int]) -> None:
         """Give the slots of sources whose search has ended to the next, and where none is left, to the last in use."""
-        for slot in ended:
-            self.finished[self.active[slot].source] = self.active[slot].finished
+        over = [self.slots.texts[slot] for slot in ended]
+        for one in over:
+            self.finished[one.source] = one.finished
         num_left = len(self.waiting) + len(self._read_ahead)
         self._fill(ended[:num_left])
-        for slot in reversed(ended[num_left:]):
-            last = self.active.pop()
-            if slot < len(self.active):
-                self.state.insert(self._rows([slot]), self.state.select(self._rows([len(self.active)])))
-                self.active[slot] = last
+        for one in over[num_left:]:
+            self.slots.leave(one)
 
     def _fill(self, slots: list[int]) -> None:
         """Let the next sources begin in some slots; many are read together, before their turn."""
         while slots:
             if not self._read_ahead:
-                self._read_ahead = self._take(BATCH_SIZE)[::-1]
-                self._next = self._read(self._read_ahead, 1)
+                self._read_next()
             assert self._next is not None
             count = min(len(slots), len(self._read_ahead))
-            places = range(len(self._read_ahead) - count, len(self._read_ahead))
-            self.state.insert(self._rows(slots[:count]), self._next.select(self._rows(places)))
-            for slot, place in zip(slots[:count], places, strict=True):
-                self.active[slot] = self._read_ahead[place]
-            del self._read_ahead[places.start :]
+            width, place = self.settings.num_beams, len(self._read_ahead) - count
+            rows = torch.arange(place * width, (place + count) * width, device=self.model.device)
+            self.slots.put(slots[:count], self._read_ahead[place:], self._next.select(rows))
+            del self._read_ahead[place:]
             slots = slots[count:]
 
-    def _rows(self, slots: Iterable[int]) -> Tensor:
-        """All rows of some slots."""
-        width = self.settings.num_beams
-        return self._tensor([slot * width + row for slot in slots for row in range(width)])
+    def _read_next(self) -> None:
+        """Read the next sources."""
+        sources = [self.waiting.pop() for _ in range(min(BATCH_SIZE, len(self.waiting)))][::-1]
+        self._read_ahead = [Hypotheses(n, self._limit(n), self.start, self.end, self.settings) for n in sources]
+        texts = [self._tensor(self.sources[source]) for source in sources]
+        padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
+        num_tokens = self._tensor([len(text) for text in texts])
+        self._next = self.model.new_state(padded, num_tokens, capacity=1, num_beams=self.settings.num_beams)
 
     def _tensor(self, numbers: list[int]) -> Tensor:
         return torch.tensor(numbers, device=self.model.device)
 
     def _read_targets(self) -> None:
         """Pass over each source's likeliest target without a state."""
-        for one in self.active:
+        for one in self.slots.texts:
             target, source = ([self.start, *one.targets[0]], self.sources[one.source])
             self.model(self._tensor(target)[None], source=self._tensor(source)[None])

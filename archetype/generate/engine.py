@@ -12,15 +12,16 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from archetype.data.pairs import end_of_text
 from archetype.errors import DataError, SpecError
 from archetype.generate.grammar import KINDS, Grammar, GrammarCompiler
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler
 from archetype.generate.scheduler import Scheduler, chunk_size, logprobs_of
-from archetype.generate.settings import Sampling
+from archetype.generate.settings import Sampling, never_written
 from archetype.generate.speculate import speculator
 from archetype.generate.step import PREFILL_CHUNK, prefill
-from archetype.models import CausalModel
+from archetype.models import CausalModel, EncoderDecoder, GenerativeModel
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.tokenizer import check_utf8
 
@@ -42,6 +43,10 @@ class Loaded(Protocol):
     def sampling(self) -> Sampling:
         """The defaults of a request's settings."""
 
+    @property
+    def special(self) -> dict[str, Any]:
+        """Ids of special tokens, as the model's files give them."""
+
 
 @dataclass(frozen=True)
 class Stats:
@@ -52,7 +57,7 @@ class Stats:
         running: requests that are read or decoded.
         finished: requests that ended, whatever the reason.
         prompt_tokens: tokens of all prompts that were begun.
-        cached_tokens: of these, how many were copied from a text with the same beginning.
+        cached_tokens: of these, how many were copied from a text with the same beginning, or from the same source.
         generated_tokens: tokens chosen.
         steps: taken.
         tokens_per_second: tokens chosen, over the time of all steps.
@@ -79,18 +84,19 @@ class Stats:
 
 
 class Engine:
-    """Continue many prompts at once. What a request gets does not depend on the others.
+    """Continue many prompts at once, or write the targets of many sources. None depends on the others.
 
     A request waits until a slot is free. Its prompt is read by itself, a piece at a time between decoding steps, and
     not again where an earlier text began alike; then it is decoded together with the others. A text that fills
     the model's context goes on with its newest three quarters, read anew from position 0, as the model was trained.
+    The prompt of an encoder-decoder is the source; equal sources are read once, and a target ends with the context.
 
     Any thread may submit, cancel and read. Who waits for an event takes the steps; `async for` has a thread take them.
 
     Args:
         lm: what `archetype.load` returned.
         slots: requests that are decoded together, at most.
-        prefix_bytes: memory for the states of texts that later prompts may begin with; 0 remembers none.
+        prefix_bytes: memory for the states of texts that later prompts may begin with, or of sources; 0 remembers none.
         prefill_tokens: of prompts, so many are read between two decoding steps; more let running requests wait longer.
         draft: a smaller model with the same tokens, which guesses the next ones; the model checks several in one pass.
         lookup: guess instead that what followed the newest tokens before follows them again.
@@ -110,15 +116,18 @@ class Engine:
         lookup: bool = False,
         speculative_tokens: int = 4,
     ) -> None:
-        if not isinstance(lm.model, CausalModel):
-            raise SpecError("model", f"{type(lm.model).__name__} does not continue texts", "load a decoder")
+        if not isinstance(lm.model, GenerativeModel):
+            cause = f"{type(lm.model).__name__} does not continue texts"
+            raise SpecError("model", cause, "load a decoder or an encoder-decoder")
         for name, size, least in (("slots", slots, 1), ("prefix_bytes", prefix_bytes, 0)):
             if size < least:
                 raise SpecError(name, f"{size} is too small", f"use at least {least}")
         self.slots, self.prefill_tokens = slots, prefill_tokens
         self.model, self.tokenizer, self.sampling = lm.model, lm.tokenizer, lm.sampling
         guesses = speculator(lm.model, None if draft is None else draft.model, lookup, slots)
-        self._scheduler = Scheduler(lm.model, slots, prefix_bytes, guesses, speculative_tokens)
+        suppressed = tuple(id for id in never_written(lm.special) if id < lm.model.spec.vocab_size)
+        self._scheduler = Scheduler(lm.model, slots, prefix_bytes, suppressed, guesses, speculative_tokens)
+        self._start = lm.special.get("decoder_start_token_id")
         self._cancelled: deque[Request] = deque()
         self._unfinished: dict[object, Request] = {}
         self._ids = count()
@@ -133,6 +142,7 @@ class Engine:
         self,
         prompt: str | list[int],
         *,
+        target: str | list[int] = "",
         logprobs: int | None = None,
         stop_ids: tuple[int, ...] = (),
         id: object = None,
@@ -141,7 +151,8 @@ class Engine:
         """Let a prompt wait for its turn.
 
         Args:
-            prompt: a text, or the ids of one.
+            prompt: a text, or the ids of one; for an encoder-decoder the source.
+            target: for an encoder-decoder, what the target begins with, which its text goes on from.
             logprobs: give each token's log-probability, and those of so many likeliest tokens.
             stop_ids: tokens that end the text, beside the tokenizer's own.
             id: of the request (default: a number).
@@ -151,6 +162,7 @@ class Engine:
             ArchetypeError: the prompt is empty or longer than the context, or a setting is out of range.
         """
         ids = self.encode(prompt, "prompt" if id is None else f"prompt {id}")
+        window = self._target(target)
         settings = self.sampling.replace(**sampling)
         if settings.stop and self.tokenizer is None:
             raise DataError("stop", "strings need a tokenizer, and the model's folder has none", "use stop_ids")
@@ -160,12 +172,15 @@ class Engine:
         stream = None if self.tokenizer is None else self.tokenizer.stream()
         stops = frozenset((*ends, *stop_ids))
         grammar = self.grammar(settings)
-        sampler = Sampler(settings, ids, self.model.spec.vocab_size, self.model.device, grammar, stops)
+        window = window or list(ids)
+        sampler = Sampler(settings, window, self.model.spec.vocab_size, self.model.device, grammar, stops)
         with self._changed:
             name = next(self._ids) if id is None else id
             if name in self._unfinished:
                 raise SpecError("id", f"{name!r:.80} is another unfinished request", "choose another")
-            request = Request(self, name, ids, settings, logprobs, stops, stream, sampler)
+            request = Request(self, name, ids, window, settings, logprobs, stops, stream, sampler)
+            if isinstance(self.model, EncoderDecoder):  # a target has a place in the context for its end as well
+                request.left = min(request.left, self.model.spec.context_length - len(window))
             self._unfinished[name] = request
             self._scheduler.waiting.append(request)
         return request
@@ -208,6 +223,8 @@ class Engine:
     def encode(self, prompt: str | list[int], place: str = "prompt") -> list[int]:
         """A prompt as ids, with the token that starts a text where the tokenizer is used so, or the prompt is empty.
 
+        A source ends with the token that ends a text.
+
         Args:
             prompt: a text, or ids, which are checked only.
             place: what errors call it.
@@ -215,22 +232,50 @@ class Engine:
         Raises:
             ArchetypeError: it is empty or longer than the context, or holds what is no token.
         """
-        context, vocab_size = self.model.spec.context_length, self.model.spec.vocab_size
-        ids = prompt if isinstance(prompt, list) else self._with_bos(prompt)
+        vocab_size = self.model.spec.vocab_size
+        if isinstance(self.model, EncoderDecoder):
+            vocab_size = self.model.spec.source_vocab_size or vocab_size
+            ids = prompt if isinstance(prompt, list) else self._with_eos(prompt)
+        else:
+            ids = prompt if isinstance(prompt, list) else self._with_bos(prompt)
         if not ids:
             raise SpecError(place, "is empty, and the tokenizer has no token that starts a text", "give some text")
+        self._check(ids, vocab_size, place)
+        return list(ids)
+
+    def _target(self, target: str | list[int]) -> list[int]:
+        """What an encoder-decoder has written before its first token; for other models nothing."""
+        if not isinstance(self.model, EncoderDecoder):
+            if target:
+                raise SpecError("target", "belongs to an encoder-decoder", "leave it out")
+            return []
+        ids = target if isinstance(target, list) else self._tokenizer().encode_target(target) if target else []
+        start = end_of_text(self._tokenizer()) if self._start is None else self._start
+        self._check([start, *ids, start], self.model.spec.vocab_size, "target")  # and a token that follows
+        return [start, *ids]
+
+    def _check(self, ids: list[int], vocab_size: int, place: str) -> None:
+        """Refuse ids that the model cannot read."""
+        context = self.model.spec.context_length
         if len(ids) > context:
             raise SpecError(place, f"has {len(ids)} tokens and the model's context holds {context}", "shorten it")
         if not 0 <= min(ids) <= max(ids) < vocab_size:
             cause = f"holds a token outside the vocabulary of {vocab_size}"
             raise SpecError(place, cause, "is it the model's own tokenizer?")
-        return list(ids)
 
     def _with_bos(self, text: str) -> list[int]:
+        tokenizer = self._tokenizer()
+        ids, bos = tokenizer.encode(check_utf8(text)), tokenizer.bos
+        return [bos, *ids] if bos is not None and (tokenizer.adds_bos or not ids) else ids
+
+    def _with_eos(self, text: str) -> list[int]:
+        tokenizer = self._tokenizer()
+        return [*tokenizer.encode(check_utf8(text)), end_of_text(tokenizer)]
+
+    def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
             raise DataError("tokenizer", "the model's folder has none", "add its tokenizer.json or tokenizer.model")
-        ids, bos = self.tokenizer.encode(check_utf8(text)), self.tokenizer.bos
-        return [bos, *ids] if bos is not None and (self.tokenizer.adds_bos or not ids) else ids
+        return self.tokenizer
 
     @torch.inference_mode()
     def score(self, texts: list[str | list[int]], logprobs: int = 0) -> list[list[Logprobs | None]]:
@@ -242,7 +287,13 @@ class Engine:
 
         Returns:
             For each text one entry a token; None for the first, which nothing stands before.
+
+        Raises:
+            SpecError: the model is an encoder-decoder, in which a text has no probability without a source.
         """
+        if not isinstance(self.model, CausalModel):
+            cause = "an encoder-decoder gives no text a probability without its source"
+            raise SpecError("model", cause, "score texts with a decoder")
         scores = []
         for number, text in enumerate(texts, start=1):
             ids = self.encode(text, f"text {number}" if len(texts) > 1 else "text")
@@ -301,12 +352,9 @@ class Engine:
         try:
             self._remove_cancelled(events)
             self._scheduler.decode(events)
-            num_read, (chunk, state) = 0, self._scheduler.next_chunk()
-            while state is not None and (not num_read or num_read + len(chunk) <= self.prefill_tokens):
-                logits, state = prefill(self.model, [chunk], state)
-                num_read += len(chunk)
-                self._scheduler.after_chunk(logits, state, len(chunk), events)
-                chunk, state = self._scheduler.next_chunk()
+            for piece, state in self._scheduler.pieces(self.prefill_tokens):
+                logits, state = prefill(self.model, [piece], state)
+                self._scheduler.after_piece(logits, state, events)
         except BaseException as error:
             events += self._fail_all(error, {event.request for event in events if event.finish_reason})
             if not isinstance(error, Exception):

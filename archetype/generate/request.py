@@ -55,13 +55,13 @@ class Request:
 
     Attributes:
         id: its number in the engine, or what the caller named it.
-        prompt: token ids.
+        prompt: token ids; those of the source, where the model is an encoder-decoder.
         sampling: its settings.
         tokens: the ids chosen so far, of which events were given; the one that ended the text included.
         text: what they say.
         finish_reason: None until it has finished.
         error: why it failed.
-        num_cached: tokens of the prompt that were copied from an earlier text with the same beginning.
+        num_cached: tokens of the prompt that were copied from an earlier text with the same beginning, or source.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Request:
         engine: "Engine",
         id: object,
         prompt: list[int],
+        window: list[int],
         sampling: Sampling,
         num_logprobs: int | None,
         stop_ids: frozenset[int],
@@ -82,7 +83,7 @@ class Request:
         self.error: BaseException | None = None
         self.num_cached = 0
         self.sampler = sampler
-        self.window = list(prompt)  # what the model sees, the newest token last
+        self.window = window  # what the decoder sees, the newest token last
         self.left = sampling.max_new_tokens
         self.is_started = False
         self._engine, self._stop_ids = engine, stop_ids

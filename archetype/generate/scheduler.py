@@ -1,7 +1,9 @@
 """Which requests run, and what a step brings to each: slots, prompts in chunks, shared beginnings, guesses."""
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import torch
@@ -11,10 +13,10 @@ from archetype.errors import ArchetypeError
 from archetype.generate.finite import check_finite
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import sample
-from archetype.generate.slots import PrefixCache, Slots, shared_length
+from archetype.generate.slots import MIN_SHARED, PrefixCache, Slots, shared_length
 from archetype.generate.speculate import Speculator
 from archetype.generate.step import PREFILL_CHUNK
-from archetype.models import CausalModel
+from archetype.models import EncoderDecoder, GenerativeModel
 from archetype.nn.cache import State
 
 AHEAD = 512  # tokens for which a request's row has room at first
@@ -22,10 +24,10 @@ AHEAD = 512  # tokens for which a request's row has room at first
 
 @dataclass
 class Prefill:
-    """The request whose prompt is being read, and how far."""
+    """The request whose prompt is being read, and how far; without a state its source is yet to be read."""
 
     request: Request
-    state: State
+    state: State | None
     num_read: int
 
 
@@ -35,29 +37,39 @@ class Scheduler:
     Args:
         model: in evaluation mode.
         slots: requests that are decoded together, at most.
-        prefix_bytes: memory for the states of texts that later prompts may begin with.
+        prefix_bytes: memory for the states of texts that later prompts may begin with, or of sources.
+        suppressed: tokens that are never chosen.
         speculator: what guesses, if anything does.
         speculative_tokens: guesses in a step, at most.
     """
 
     def __init__(
-        self, model: CausalModel, slots: int, prefix_bytes: int, speculator: Speculator | None, speculative_tokens: int
+        self,
+        model: GenerativeModel,
+        slots: int,
+        prefix_bytes: int,
+        suppressed: tuple[int, ...],
+        speculator: Speculator | None,
+        speculative_tokens: int,
     ) -> None:
         self.model, self.speculative_tokens = model, speculative_tokens
-        self.slots, self.prefixes = Slots(model, slots), PrefixCache(prefix_bytes)
+        self.slots: Slots[Request] = Slots(model, slots)
+        self.prefixes = PrefixCache(prefix_bytes, 1 if isinstance(model, EncoderDecoder) else MIN_SHARED)
         self.waiting: deque[Request] = deque()
         self.prompt_tokens = self.cached_tokens = self.guessed_tokens = self.accepted_tokens = 0
         self._reading: Prefill | None = None
+        self._has_source = isinstance(model, EncoderDecoder)
+        self._suppressed = torch.tensor(suppressed, dtype=torch.long, device=model.device)
         self._speculator = speculator
 
     @property
     def num_running(self) -> int:
         """Requests that are read or decoded."""
-        return len(self.slots.requests) + (self._reading is not None)
+        return len(self.slots.texts) + (self._reading is not None)
 
     def remove(self, request: Request) -> None:
         """Let a request go, wherever it is."""
-        if request in self.slots.requests:
+        if request in self.slots.texts:
             self._leave(request)
         elif self._reading is not None and self._reading.request is request:
             self._reading = None
@@ -73,7 +85,7 @@ class Scheduler:
 
     def decode(self, events: list[Event]) -> None:
         """One token more of every request in a slot, and further ones where they were guessed."""
-        if not (requests := list(self.slots.requests)):
+        if not (requests := list(self.slots.texts)):
             return
         longest = max(len(request.window) for request in requests)
         limit = min(self.speculative_tokens, self.model.spec.context_length - longest)
@@ -92,7 +104,8 @@ class Scheduler:
 
     def _verify(self, requests: list[Request], guesses: list[list[int]], events: list[Event]) -> list[Event]:
         """Choose a token after each guess that was right; the last event of each request."""
-        logits, started = self.slots.verify(guesses), [len(request.window) for request in requests]
+        logits = self.slots.verify([[one.window[-1], *more] for one, more in zip(requests, guesses, strict=True)])
+        started = [len(request.window) for request in requests]
         lengths = list(started)  # what each row has read that stays
         last: dict[int, Event] = {}
         going = list(range(len(requests)))
@@ -113,36 +126,58 @@ class Scheduler:
         self.accepted_tokens += sum(lengths) - sum(started)
         return [last[row] for row in range(len(requests))]
 
-    def next_chunk(self) -> tuple[list[int], State | None]:
-        """What is to be read next: of the prompt in hand, or of the first that waits where a slot is free.
+    def pieces(self, limit: int) -> Iterator[tuple[list[int], State]]:
+        """Pieces of the prompts that wait, and the state before each; `after_piece` must be called between two.
 
-        Returns:
-            Token ids, and the state before them; none where nothing is to be read.
+        Args:
+            limit: tokens of all pieces, sources included; but there is one piece at least.
         """
-        if self._reading is None and self.waiting and len(self.slots.requests) < self.slots.limit:
+        num_read = 0
+        while (reading := self._next()) is not None:
+            request, start = reading.request, reading.num_read
+            piece = request.window[start : start + chunk_size(self.model, request.window)]
+            size = len(piece) + (len(request.prompt) if reading.state is None else 0)
+            if num_read and num_read + size > limit:
+                return
+            num_read += size
+            reading.num_read += len(piece)
+            yield piece, reading.state or self._read_source(request)
+
+    def _next(self) -> Prefill | None:
+        """The prompt that is being read, or the first that waits where a slot is free."""
+        if self._reading is None and self.waiting and len(self.slots.texts) < self.slots.limit:
             self._reading = self._begin(self.waiting.popleft())
-        if self._reading is None:
-            return [], None
-        window, start = self._reading.request.window, self._reading.num_read
-        return window[start : start + chunk_size(self.model, window)], self._reading.state
+        return self._reading
 
     def _begin(self, request: Request) -> Prefill:
-        """Make room for a request, and copy what is known of its text."""
-        upcoming = [request, *islice(self.waiting, self.slots.limit - len(self.slots.requests) - 1)]
+        """Make room for a request, and copy what is known of its text, or of its source."""
+        upcoming = [request, *islice(self.waiting, self.slots.limit - len(self.slots.texts) - 1)]
         context = self.model.spec.context_length
         capacity = max(min(context, len(one.window) + min(one.left, AHEAD)) for one in upcoming)
-        self.slots.reserve(len(self.slots.requests) + len(upcoming), capacity)
-        num_read, prefix = self._prefix(request.window)
-        if prefix is None:
-            state = self.model.new_state(1, len(request.window))
-        else:
-            state = self.model.new_state(1, max(len(request.window), prefix.capacity))
-            state.insert(torch.tensor([0], device=self.model.device), prefix)
+        source_length = max(len(one.prompt) for one in upcoming) if self._has_source else 1
+        self.slots.reserve(len(self.slots.texts) + len(upcoming), capacity, source_length)
+        num_read, prefix = (0, self.prefixes.get(request.prompt)) if self._has_source else self._prefix(request.window)
+        num_cached = len(request.prompt) if self._has_source and prefix is not None else num_read
         if not request.is_started:
-            request.is_started, request.num_cached = True, num_read
+            request.is_started, request.num_cached = True, num_cached
             self.prompt_tokens += len(request.prompt)
-            self.cached_tokens += num_read
-        return Prefill(request, state, num_read)
+            self.cached_tokens += num_cached
+        return Prefill(request, None if self._has_source and prefix is None else self._state(request, prefix), num_read)
+
+    def _state(self, request: Request, prefix: State | None) -> State:
+        """A row with room for a request's text, after what is known of it."""
+        length = len(request.window)
+        state = self.slots.empty_state(1, length if prefix is None else max(length, prefix.capacity))
+        if prefix is not None:
+            state.insert(torch.tensor([0], device=self.model.device), prefix)
+        return state
+
+    def _read_source(self, request: Request) -> State:
+        """A row with room for a request's target, whose source was read."""
+        assert isinstance(self.model, EncoderDecoder)
+        source = self.model.new_state(torch.tensor([request.prompt], device=self.model.device), capacity=1)
+        self.prefixes.put(request.prompt, source)
+        return self._state(request, source)
 
     def _prefix(self, tokens: list[int]) -> tuple[int, State | None]:
         """How many tokens of a text are known, in a slot or among the states that are remembered, and their state."""
@@ -150,39 +185,42 @@ class Scheduler:
             return 0, None
         length, state = self.prefixes.longest(tokens)
         if self.slots.state.can_shorten:
-            for row, request in enumerate(self.slots.requests):
+            for row, request in enumerate(self.slots.texts):
                 if (shared := shared_length(tokens, request.window[:-1], can_shorten=True)) > length:
                     length, state = shared, self.slots.copy(row, shared)
         return length, state if state is None or not state.can_shorten else state.shorten(length)
 
-    def after_chunk(self, logits: Tensor, state: State, count: int, events: list[Event]) -> None:
+    def after_piece(self, logits: Tensor, state: State, events: list[Event]) -> None:
         """Where a prompt is read to its end, choose the first token, and give the request a slot.
 
         Args:
-            logits: after the chunk, (1, V).
+            logits: after the piece, (1, V).
             state: likewise.
-            count: of the chunk's tokens.
             events: what the step has brought so far; that of the first token is added.
         """
         assert self._reading is not None
-        request, num_read = self._reading.request, self._reading.num_read + count
-        if num_read < len(request.window):
-            self._reading = Prefill(request, state, num_read)
+        self._reading.state, request = state, self._reading.request
+        if self._reading.num_read < len(request.window):
             return
         self._reading = None
-        if not request.tokens and not self.model.spec.follows_length:
+        if not request.tokens and self._remembers_texts:
             self.prefixes.put(request.window, state)
         [event] = self._choose(logits, [request])
         events.append(event)
         if event.finish_reason is None and not self._evict_oldest(request):
             self.slots.join(request, state)
 
+    @property
+    def _remembers_texts(self) -> bool:
+        """Whether the state after a text can serve another; an encoder-decoder remembers sources instead."""
+        return not self._has_source and not self.model.spec.follows_length
+
     def _leave(self, request: Request) -> None:
         """Let a request go from its slot; the state of its text is remembered."""
         if request.error is not None:
             self.slots.clear(request)
-        elif self.prefixes.max_bytes and not self.model.spec.follows_length:
-            state = self.slots.copy(self.slots.requests.index(request))
+        elif self.prefixes.max_bytes and self._remembers_texts:
+            state = self.slots.copy(self.slots.texts.index(request))
             self.prefixes.put(request.window[: int(state.lengths)], state)
         self._forget(request)
 
@@ -203,7 +241,8 @@ class Scheduler:
     def _choose(self, logits: Tensor, requests: list[Request]) -> list[Event]:
         """The next token of each request, from logits (requests, V)."""
         errors = {} if bool(logits.sum().isfinite()) else self._not_finite(logits, requests)
-        tokens = sample(logits, [request.sampler for request in requests])
+        allowed = logits.index_fill(1, self._suppressed, -torch.inf) if len(self._suppressed) else logits
+        tokens = sample(allowed, [request.sampler for request in requests])
         logprobs = logprobs_of(logits, tokens, [request.num_logprobs for request in requests])
         events = []
         for request, token, of_token in zip(requests, tokens, logprobs, strict=True):
@@ -214,15 +253,16 @@ class Scheduler:
     def _not_finite(self, logits: Tensor, requests: list[Request]) -> dict[Request, ArchetypeError]:
         errors = {}
         for row, request in enumerate(requests):
-            window = torch.tensor([request.window], device=self.model.device)
+            inputs = {"source": torch.tensor([request.prompt], device=self.model.device)} if self._has_source else {}
+            rerun = partial(self.model, torch.tensor([request.window], device=self.model.device), **inputs)
             try:
-                check_finite(logits[row], self.model, lambda: self.model(window))  # noqa: B023
+                check_finite(logits[row], self.model, rerun)
             except ArchetypeError as error:
                 errors[request] = error
         return errors
 
 
-def chunk_size(model: CausalModel, tokens: list[int]) -> int:
+def chunk_size(model: GenerativeModel, tokens: list[int]) -> int:
     """Tokens of a text that are read at once."""
     return len(tokens) if model.spec.follows_length else PREFILL_CHUNK
 

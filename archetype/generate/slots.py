@@ -1,102 +1,128 @@
 """Slots: the rows of one state, of which those in use stand in front; and states of texts that others begin with."""
 
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
 import torch
 from torch import Tensor
 
-from archetype.generate.request import Request
 from archetype.generate.step import DecodeStep, verify
-from archetype.models import CausalModel
+from archetype.models import CausalModel, EncoderDecoder, GenerativeModel
 from archetype.nn.cache import State
 
+T = TypeVar("T")
 MIN_SHARED = 16  # tokens: a shorter beginning is read again
 
 
-class Slots:
-    """The requests that are decoded together, each in a row of one state.
+class Slots(Generic[T]):
+    """The texts that are written together, each in a row of one state, or in as many rows as it has beams.
 
-    A step has 1, 2, 4, 8, ... rows, the fewest that hold all requests, so that few shapes are in use. The state grows
-    with what is asked for, and never shrinks.
+    A step has the rows of 1, 2, 4, 8, ... texts, the fewest that hold all of them, so that few shapes are in use. The
+    state grows with what is asked for, and never shrinks.
 
     Args:
         model: in evaluation mode.
-        limit: the most requests.
+        limit: the most texts.
+        num_beams: rows of a text, which share its source.
+        then: what a step computes of the logits, as `DecodeStep` says.
+
+    Attributes:
+        texts: what stands in each slot, for the caller: requests, or hypotheses of a search.
     """
 
-    def __init__(self, model: CausalModel, limit: int) -> None:
-        self.model, self.limit = model, limit
-        self.requests: list[Request] = []
-        self.state = model.new_state(1, 1)
+    def __init__(
+        self, model: GenerativeModel, limit: int, num_beams: int = 1, then: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        self.model, self.limit, self.num_beams, self.then = model, limit, num_beams, then
+        self.texts: list[T] = []
+        self._source_length = 1
+        self.state = self.empty_state(1, 1)
         self._steps: dict[int, DecodeStep] = {}
 
+    def empty_state(self, texts: int, capacity: int) -> State:
+        """Rows for some texts that are yet to be read."""
+        if isinstance(self.model, EncoderDecoder):
+            return self.model.empty_state(texts, capacity, self._source_length, self.num_beams)
+        return self.model.new_state(texts, capacity)
+
     @torch.inference_mode()
-    def reserve(self, rows: int, capacity: int) -> None:
-        """Make the state large enough for so many requests, and for so many tokens of each."""
-        rows, state = max(self._bucket(rows), len(self.state.lengths)), self.state
-        if rows == len(state.lengths) and capacity <= state.capacity:
+    def reserve(self, texts: int, capacity: int, source_length: int = 1) -> None:
+        """Make the state large enough for so many texts, for so many tokens of each, and of each one's source."""
+        context, state, known = self.model.spec.context_length, self.state, self._source_length
+        texts = max(self._bucket(texts), len(state.lengths) // self.num_beams)
+        if texts * self.num_beams == len(state.lengths) and capacity <= state.capacity and source_length <= known:
             return
         if capacity > state.capacity:
-            capacity = max(capacity, min(2 * state.capacity, self.model.spec.context_length))
-        self.state, self._steps = self.model.new_state(rows, max(capacity, state.capacity)), {}
-        if count := len(self.requests):
-            self.state.insert(self._rows(*range(count)), state.first_rows(count))
+            capacity = max(capacity, min(2 * state.capacity, context))
+        if source_length > known:
+            self._source_length = max(source_length, min(2 * known, context))
+        self.state, self._steps = self.empty_state(texts, max(capacity, state.capacity)), {}
+        if count := len(self.texts):
+            self.state.insert(self._rows(range(count)), state.first_rows(count * self.num_beams))
 
     @torch.inference_mode()
-    def join(self, request: Request, state: State) -> None:
-        """Give a request that was prefilled a row; `reserve` has made room for it."""
-        self.state.insert(self._rows(len(self.requests)), state)
-        self.requests.append(request)
+    def put(self, slots: list[int], texts: list[T], state: State) -> None:
+        """Let texts that were read have these slots, or the first free ones; `reserve` has made room for them."""
+        self.state.insert(self._rows(slots), state)
+        for slot, text in zip(slots, texts, strict=True):
+            self.texts[slot : slot + 1] = [text]
+
+    def join(self, text: T, state: State) -> None:
+        """Give a text that was read the first free slot."""
+        self.put([len(self.texts)], [text], state)
 
     @torch.inference_mode()
-    def leave(self, request: Request) -> None:
-        """Let a request go; the last one takes its row."""
-        row, last = self.requests.index(request), self.requests.pop()
-        if last is not request:
-            self.state.insert(self._rows(row), self.copy(len(self.requests)))
-            self.requests[row] = last
-        self.state.lengths[len(self.requests)] = 0
+    def leave(self, text: T) -> None:
+        """Let a text go; the last one takes its slot."""
+        slot, last = self.texts.index(text), self.texts.pop()
+        if last is not text:
+            self.state.insert(self._rows([slot]), self.copy(len(self.texts)))
+            self.texts[slot] = last
+        self.state.lengths[len(self.texts) * self.num_beams :] = 0
 
     @torch.inference_mode()
-    def clear(self, request: Request) -> None:
+    def clear(self, text: T) -> None:
         """Remove numbers that are not finite: what is masked is multiplied by zero, which leaves them as they are."""
-        fresh = self.model.new_state(1, self.state.capacity)
-        self.state.insert(self._rows(self.requests.index(request)), fresh)
+        self.state.insert(self._rows([self.texts.index(text)]), self.empty_state(1, self.state.capacity))
 
     @torch.inference_mode()
-    def copy(self, row: int, length: int | None = None) -> State:
-        """What a row has read, or the first tokens of it, as a state of its own."""
-        length = int(self.state.lengths[row]) if length is None else length
-        state = self.state.narrow(length).select(self._rows(row))
+    def copy(self, slot: int, length: int | None = None) -> State:
+        """What a slot's rows have read, or the first tokens of it, as a state of its own."""
+        length = int(self.state.lengths[slot * self.num_beams]) if length is None else length
+        state = self.state.narrow(length).select(self._rows([slot]))
         if not state.can_shorten:
             state.capacity = self.state.capacity  # which decides what kind of buffer a window has
         return state
 
     @torch.inference_mode()
     def step(self, newest: list[int]) -> Tensor:
-        """Logits of each request's next token after its newest, (rows in use, V)."""
-        count = len(self.requests)
-        rows = self._bucket(count)
-        if rows not in self._steps:
-            self._steps[rows] = DecodeStep(self.model, self.state.first_rows(rows))
-        self.state.lengths[count:] = 0  # rows without a request stay at their start
+        """Logits of each row's next token after its newest, (rows in use, V), or what is computed of them."""
+        count, slots = len(newest), self._bucket(len(self.texts))
+        rows = slots * self.num_beams
+        if slots not in self._steps:
+            self._steps[slots] = DecodeStep(self.model, self.state.first_rows(rows), self.then)
+        self.state.lengths[count:] = 0  # rows without a text stay at their start
         tokens = torch.tensor(newest + [0] * (rows - count), device=self.model.device)
-        return self._steps[rows](tokens[:, None])[:count]
-
-    def _rows(self, *rows: int) -> Tensor:
-        return torch.tensor(rows, device=self.model.device)
+        return self._steps[slots](tokens[:, None])[:count]
 
     @torch.inference_mode()
-    def verify(self, proposals: list[list[int]]) -> Tensor:
-        """Logits after each request's newest token and after each of the tokens proposed, (rows in use, T, V)."""
-        tokens = [[request.window[-1], *more] for request, more in zip(self.requests, proposals, strict=True)]
+    def verify(self, tokens: list[list[int]]) -> Tensor:
+        """Logits after each text's newest token and after each of the tokens guessed to follow, (rows in use, T, V)."""
+        assert isinstance(self.model, CausalModel)
         return verify(self.model, tokens, self.state.first_rows(len(tokens)))
 
     @torch.inference_mode()
     def shorten(self, lengths: list[int]) -> None:
-        """Go back to where each request's row had read so many tokens."""
+        """Go back to where each text's row had read so many tokens."""
         self.state.lengths[: len(lengths)] = torch.tensor(lengths, device=self.model.device)
 
+    def _rows(self, slots: Iterable[int]) -> Tensor:
+        """All rows of some slots."""
+        rows = [slot * self.num_beams + row for slot in slots for row in range(self.num_beams)]
+        return torch.tensor(rows, device=self.model.device)
+
     def _bucket(self, count: int) -> int:
-        """The number of rows of a step for so many requests."""
+        """The number of slots of a step for so many texts."""
         return min(self.limit, 1 << max(count - 1, 0).bit_length())
 
 
@@ -105,21 +131,22 @@ class PrefixCache:
 
     Args:
         max_bytes: of all states together.
+        min_tokens: of a text that is worth remembering.
     """
 
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
+    def __init__(self, max_bytes: int, min_tokens: int = MIN_SHARED) -> None:
+        self.max_bytes, self.min_tokens = max_bytes, min_tokens
         self._states: dict[tuple[int, ...], State] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes of all states."""
-        return sum(state.nbytes for state in self._states.values())
+        return sum(state.nbytes for state in [*self._states.values()])  # others may ask while a step adds one
 
     def put(self, tokens: list[int], state: State) -> None:
         """Remember the state after a text; from then on nobody writes to it."""
         key = tuple(tokens)
-        if len(key) < MIN_SHARED or state.nbytes > self.max_bytes:
+        if len(key) < self.min_tokens or state.nbytes > self.max_bytes:
             return
         if state.can_shorten:  # it serves for its beginnings too
             self._states = {other: known for other, known in self._states.items() if key[: len(other)] != other}
@@ -128,14 +155,20 @@ class PrefixCache:
         while self.nbytes > self.max_bytes:
             del self._states[next(iter(self._states))]
 
+    def get(self, tokens: list[int]) -> State | None:
+        """The state after exactly this text."""
+        key = tuple(tokens)
+        if (state := self._states.pop(key, None)) is not None:
+            self._states[key] = state  # now the most recently used
+        return state
+
     def longest(self, tokens: list[int]) -> tuple[int, State | None]:
         """How many tokens of a text, less than all, a remembered state can give, and this state."""
         shared = [(shared_length(tokens, read, state.can_shorten), read) for read, state in self._states.items()]
         count, read = max(shared, default=(0, ()))
         if not count:
             return 0, None
-        self._states[read] = state = self._states.pop(read)  # now the most recently used
-        return count, state
+        return count, self.get(list(read))
 
 
 def shared_length(tokens: list[int], read: tuple[int, ...] | list[int], can_shorten: bool) -> int:

@@ -15,7 +15,7 @@ from archetype.generate.request import Request
 from archetype.generate.sample import sample
 from archetype.generate.slots import Slots
 from archetype.generate.step import prefill
-from archetype.models import CausalModel, Decoder
+from archetype.models import CausalModel, Decoder, GenerativeModel
 
 MAX_NGRAM = 3
 
@@ -68,7 +68,7 @@ class DraftModel:
     """
 
     def __init__(self, model: CausalModel, slots: int) -> None:
-        self.model, self._slots = model, Slots(model, slots)
+        self.model, self._slots = model, Slots[Request](model, slots)
         check_can_shorten(model, "draft")
         self._drafts: dict[Request, tuple[int, list[int]]] = {}  # length of the window then, and what was guessed
 
@@ -76,16 +76,16 @@ class DraftModel:
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
         """`limit` tokens for every request that fits into the draft's context."""
         fitting = {r for r in requests if len(r.window) + limit <= self.model.spec.context_length and limit > 0}
-        for request in [request for request in self._slots.requests if request not in fitting]:
+        for request in [request for request in self._slots.texts if request not in fitting]:
             self.leave(request)
         if not fitting:
             return [[] for _ in requests]
         self._slots.reserve(len(fitting), max(len(request.window) for request in fitting) + limit)
         for request in requests:
-            if request in fitting and request not in self._slots.requests:
+            if request in fitting and request not in self._slots.texts:
                 empty = self.model.new_state(1, 1)
                 self._slots.join(request, empty)
-        rows = self._slots.requests
+        rows = self._slots.texts
         state = self._slots.state.first_rows(len(rows))
         state.lengths.copy_(torch.tensor([self._num_right(request) for request in rows]))
         unread = [request.window[int(length) :] for request, length in zip(rows, state.lengths, strict=True)]
@@ -105,12 +105,12 @@ class DraftModel:
     def leave(self, request: Request) -> None:
         """Give its row to another."""
         self._drafts.pop(request, None)
-        if request in self._slots.requests:
+        if request in self._slots.texts:
             self._slots.leave(request)
 
     def clear(self) -> None:
         """Start with new rows."""
-        self._slots, self._drafts = Slots(self.model, self._slots.limit), {}
+        self._slots, self._drafts = Slots[Request](self.model, self._slots.limit), {}
 
     def _num_right(self, request: Request) -> int:
         """How many tokens of a request's text its row has read: up to the first guess that was wrong."""
@@ -122,7 +122,7 @@ class DraftModel:
         return length
 
 
-def check_can_shorten(model: CausalModel, place: str) -> None:
+def check_can_shorten(model: GenerativeModel, place: str) -> None:
     """Refuse a model whose state cannot go back to where a guess was wrong."""
     spec, meta = model.spec, torch.device("meta")
     layers = model.new_layers(1, spec.context_length, model.dtype, meta) if isinstance(model, Decoder) else []
@@ -131,7 +131,7 @@ def check_can_shorten(model: CausalModel, place: str) -> None:
         raise SpecError(place, cause, "generate without speculation")
 
 
-def speculator(model: CausalModel, draft: nn.Module | None, lookup: bool, slots: int) -> Speculator | None:
+def speculator(model: GenerativeModel, draft: nn.Module | None, lookup: bool, slots: int) -> Speculator | None:
     """What guesses for a model, if anything does."""
     if draft is None and not lookup:
         return None

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from archetype.models import CausalModel, EncoderDecoder
+from archetype.models import CausalModel, GenerativeModel
 from archetype.models.output import Output
 from archetype.native.compiler import Library, library
 from archetype.native.products import MAX_ROWS
@@ -34,9 +34,7 @@ class DecodeStep:
         replay: the recorded step; None before the first, and where it is not recorded.
     """
 
-    def __init__(
-        self, model: CausalModel | EncoderDecoder, state: State, then: Callable[[Tensor], Tensor] | None = None
-    ) -> None:
+    def __init__(self, model: GenerativeModel, state: State, then: Callable[[Tensor], Tensor] | None = None) -> None:
         self.model, self.then = model, then
         self.state = state
         self._buffers = [place for layer in state.layers for place in layer.tensors()]
@@ -90,7 +88,7 @@ class DecodeStep:
         self.state.lengths.copy_(output.state.lengths)
 
 
-def is_native(model: CausalModel | EncoderDecoder) -> bool:
+def is_native(model: GenerativeModel) -> bool:
     """Whether there are native kernels for a model's steps."""
     return model.device.type == "cpu" and model.dtype in FLOATS and library() is not None
 
@@ -114,7 +112,7 @@ def verify(model: CausalModel, tokens: list[list[int]], state: State) -> Float[T
 
 
 @torch.inference_mode()
-def prefill(model: CausalModel, texts: list[list[int]], state: State) -> tuple[Tensor, State]:
+def prefill(model: GenerativeModel, texts: list[list[int]], state: State) -> tuple[Tensor, State]:
     """Read texts of any lengths, in chunks, after what each row has read.
 
     Returns:

@@ -1,6 +1,6 @@
 """Parts assembled into whole models."""
 
-from archetype.models.build import Model, build, build_on_meta
+from archetype.models.build import GenerativeModel, Model, build, build_on_meta
 from archetype.models.causal import CausalModel
 from archetype.models.decoder import Decoder
 from archetype.models.encoder import Encoder
@@ -15,6 +15,7 @@ __all__ = [
     "Decoder",
     "Encoder",
     "EncoderDecoder",
+    "GenerativeModel",
     "MegaByte",
     "Model",
     "NGram",

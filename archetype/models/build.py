@@ -9,6 +9,7 @@ from torch import nn
 
 from archetype import spec
 from archetype.errors import SpecError
+from archetype.models.causal import CausalModel
 from archetype.models.decoder import Decoder
 from archetype.models.encoder import Encoder
 from archetype.models.encoder_decoder import EncoderDecoder
@@ -18,6 +19,7 @@ from archetype.models.vision import VisionEncoder
 from archetype.nn.initialization import initialize
 
 Model = Decoder | NGram | MegaByte | Encoder | EncoderDecoder | VisionEncoder
+GenerativeModel = CausalModel | EncoderDecoder
 MODULES: dict[type[spec.ModelSpec], Callable[[Any], Model]] = {
     spec.Decoder: Decoder, spec.NGram: NGram, spec.MegaByte: MegaByte,
     spec.Encoder: Encoder, spec.EncoderDecoder: EncoderDecoder, spec.VisionEncoder: VisionEncoder,

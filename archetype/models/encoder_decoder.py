@@ -79,6 +79,24 @@ class EncoderDecoder(BaseModel):
                 layers[index] = DecoderBlockState(layers[index], keys)
         return State(torch.zeros(rows, dtype=torch.long, device=self.device), layers, capacity)
 
+    def empty_state(self, batch: int, capacity: int, source_length: int, num_beams: int = 1) -> State:
+        """Rows for targets whose sources are yet to be read: the rows of a `new_state` join in their place.
+
+        Args:
+            batch: number of sources.
+            capacity: of the longest target.
+            source_length: of the longest source.
+            num_beams: targets of each source.
+        """
+        rows, dtype, device = batch * num_beams, self.dtype, self.device
+        layers = self.decoder.new_layers(rows, capacity, dtype, device)
+        for index, block in enumerate(self.decoder.blocks):
+            assert isinstance(block, Block)
+            if block.cross is not None:
+                source = block.cross.empty_source(batch, source_length, dtype, device)
+                layers[index] = DecoderBlockState(layers[index], source)
+        return State(torch.zeros(rows, dtype=torch.long, device=device), layers, capacity)
+
     def forward(
         self,
         target: Tokens,

@@ -281,6 +281,10 @@ class CrossAttention(MultiHeadProjection):
             num_tokens = torch.full((rows,), length, device=encoder_output.vectors.device)
         return CrossKVCache(*self.keys_and_values(encoder_output.vectors), num_tokens)
 
+    def empty_source(self, batch: int, length: int, dtype: torch.dtype, device: torch.device) -> CrossKVCache:
+        """Room for the keys and values of sources that are yet to be read."""
+        return CrossKVCache.empty(batch, self.sizes.num_kv_heads, length, self.sizes.head_dim, dtype, device)
+
     def forward(self, x: Vectors, context: ForwardContext, source: CrossKVCache) -> Vectors:
         """Let each position of the target attend to the source, which neighbouring rows of x may share."""
         beams = x.shape[0] // source.keys.shape[0]

@@ -181,6 +181,14 @@ class CrossKVCache(LayerState):
     values: Float[Tensor, "B K S P"]
     num_tokens: Lengths
 
+    @classmethod
+    def empty(
+        cls, batch: int, heads: int, length: int, size: int, dtype: torch.dtype, device: torch.device
+    ) -> "CrossKVCache":
+        """Rows without a source: one token of zeros, from which attention gives finite numbers."""
+        keys, values = torch.zeros(2, batch, heads, length, size, dtype=dtype, device=device).unbind()
+        return cls(keys, values, torch.ones(batch, dtype=torch.long, device=device))
+
 
 @dataclass
 class DecoderBlockState(LayerState):

@@ -17,8 +17,7 @@ from archetype.generate import slots
 from archetype.generate.request import Request
 from archetype.generate.speculate import PromptLookup
 from archetype.generate.step import DecodeStep
-from archetype.models import CausalModel, build
-from archetype.nn.cache import State
+from archetype.models import build
 from archetype.spec import Decoder
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.weights import randomize
@@ -126,8 +125,8 @@ def test_the_draft_goes_on_with_the_steps_that_it_has(monkeypatch: pytest.Monkey
     created: list[DecodeStep] = []
 
     class Counted(DecodeStep):
-        def __init__(self, model: CausalModel, state: State) -> None:
-            super().__init__(model, state)
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
             created.append(self)
 
     monkeypatch.setattr(slots, "DecodeStep", Counted)
