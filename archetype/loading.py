@@ -165,9 +165,9 @@ def export(
     if family is not None and family not in published():
         raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(published())}")
     chosen = published()[family] if family else _own_family(lm, format) or family_for(lm.spec)
-    if is_quantized(lm.model):
+    if format == "hf" and is_quantized(lm.model):
         cause = "its matrices have 8 or 4 bits, which the format does not hold"
-        raise CheckpointError("model", cause, "export the model that it was made from")
+        raise CheckpointError("model", cause, "export the model that it was made from, or use --format gguf")
     chosen.format.config_for(lm.spec)  # refuses before anything is written
     left_out = lm.left_out if chosen is lm.family else {}
     special = _special_ids(lm)

@@ -42,6 +42,7 @@ def export(
         Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None,
         typer.Option(help="Of the matrices in a GGUF file.  [default: as the model's]"),
     ] = None,
+    weights: Weights = None,
     dtype: StoredDtype = None,
     seed: Annotated[int, typer.Option(help="Of the weights of a specification, which has none.")] = 0,
     adapter_only: Annotated[
@@ -60,7 +61,13 @@ def export(
         print(f"wrote {to} as an adapter of {written.name}")
         return
     trained = names_weights(model)
-    lm = load(model, dtype_of(dtype), mapped=True) if trained else build_untrained(model, seed, dtype_of(dtype))
+    lm = (
+        load(model, dtype_of(dtype), mapped=True, weights=weights)
+        if trained
+        else build_untrained(model, seed, dtype_of(dtype))
+    )
+    if weights is not None and not trained:
+        lm.quantize(weights)
     written = export(lm, to, family, format=format, type=type)
     name = written.format.architecture_of(lm.spec) if format == "hf" else f"GGUF of {written.name}"
     fresh = "" if trained else f"; {model} has no weights: these are random, of seed {seed}"

@@ -63,9 +63,11 @@ def shapes_of(model: nn.Module) -> dict[str, Shape]:
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
-def export_tensors(model: nn.Module, rules: list[Rule]) -> Iterator[tuple[str, Tensor]]:
-    """The file's tensors, one by one."""
-    state = model.state_dict()
+def export_tensors(
+    model: nn.Module, rules: list[Rule], state: dict[str, Tensor] | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """The file's tensors, one by one; of the model's own, or of those that stand for them in `state`."""
+    state = model.state_dict() if state is None else state
     for rule in rules:
         params = _params(rule, state)
         tensor = params[0] if len(params) == 1 else _join(params, rule.heads)

@@ -10,7 +10,7 @@ from torch import Tensor
 from archetype import spec
 from archetype.convert.gguf.architectures import Value, gguf_of
 from archetype.convert.gguf.quantize import BLOCKS
-from archetype.convert.gguf.tensors import TYPES, gguf_tensors
+from archetype.convert.gguf.tensors import TYPES, gguf_tensors, own_type
 from archetype.convert.gguf.vocabulary import vocabulary
 from archetype.errors import CheckpointError, DataError
 from archetype.families import Family
@@ -34,7 +34,7 @@ def write_gguf(
     """Write a model with its tokenizer and its chat template, and compare what is read back.
 
     Args:
-        model: in float32, float16 or bfloat16.
+        model: in float32, float16 or bfloat16; of 8 or 4 bits, its numbers and scales are q8_0's and q4_0's.
         family: one that llama.cpp knows.
         tokenizer: None leaves the vocabulary out: such a file takes and gives ids only.
         file: to make.
@@ -49,7 +49,9 @@ def write_gguf(
     library = _library()
     target = gguf_of(family.name)
     keys = target.metadata(model.spec)
-    type = type or _own_type(model)
+    type = type or own_type(model)
+    if not type:
+        raise CheckpointError("dtype", "of the model has no place in GGUF", "use --dtype float32, float16 or bfloat16")
     if type not in TYPES:
         raise CheckpointError("--type", f"{type!r} is not known", f"use one of {', '.join(TYPES)}")
     writer = library.GGUFWriter(file, target.architecture)
@@ -99,15 +101,6 @@ def _put(writer: Any, key: str, value: Value) -> None:
             writer.add_float32(key, value)
         case str():
             writer.add_string(key, value)
-
-
-def _own_type(model: Model) -> str:
-    """The type of a model's parameters, by its name in GGUF."""
-    dtype = next(model.parameters()).dtype
-    name = next((name for name, known in TYPES.items() if known == dtype), None)
-    if name is None:
-        raise CheckpointError("dtype", f"{dtype} has no place in GGUF", "use --dtype float32, float16 or bfloat16")
-    return name
 
 
 def _put_tensor(writer: Any, library: Any, name: str, tensor: Tensor, type: str) -> None:

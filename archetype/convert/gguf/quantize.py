@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from archetype.nn.quantized import QuantizedMatrix
+
 BLOCK = 32  # weights
 WEIGHTS_AT_ONCE = 2**22
 
@@ -44,6 +46,30 @@ def _q4_0(blocks: Blocks) -> UInt8[Tensor, "n 18"]:
 
 
 BLOCKS: dict[str, Callable[[Blocks], Tensor]] = {"q8_0": _q8_0, "q4_0": _q4_0}
+
+
+def own_blocks(matrix: QuantizedMatrix) -> UInt8[Tensor, "rows bytes"]:
+    """A matrix of 8 or 4 bits in blocks of q8_0 or q4_0, with its own numbers and scales."""
+    quants, scales = matrix.canonical()
+    groups = quants.unflatten(1, (scales.shape[1], -1))  # (rows, K / 32, 32 or 16)
+    if matrix.bits == 8:
+        groups = groups ^ 128  # q - 128 as a signed byte
+    else:
+        numbers = torch.stack((groups & 15, groups >> 4), dim=-1).flatten(-2)
+        groups = numbers[..., : BLOCK // 2] | numbers[..., BLOCK // 2 :] << 4
+    return torch.cat((_bytes(scales[..., None]), groups), dim=-1).flatten(1)
+
+
+def dequantize(blocks: UInt8[Tensor, "*rows bytes"], type: str) -> Float[Tensor, "*rows D"]:
+    """The weights of blocks, in float32."""
+    parts = blocks.unflatten(-1, (-1, 34 if type == "q8_0" else 18))
+    scale = parts[..., :2].contiguous().view(torch.float16).float()
+    if type == "q8_0":
+        q = parts[..., 2:].contiguous().view(torch.int8).float()
+    else:
+        q = torch.cat((parts[..., 2:] & 15, parts[..., 2:] >> 4), dim=-1).float() - 8
+    numbers: Tensor = scale * q
+    return numbers.flatten(-2)
 
 
 def _inverse(scale: Tensor) -> Tensor:

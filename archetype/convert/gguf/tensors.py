@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from archetype import spec
-from archetype.convert.apply import export_tensors, shapes_of
+from archetype.convert.apply import export_tensors
 from archetype.convert.gguf.architectures import Gguf, frequency_factors
-from archetype.convert.gguf.quantize import BLOCK, BLOCKS, quantize
+from archetype.convert.gguf.quantize import BLOCK, BLOCKS, dequantize, own_blocks, quantize
 from archetype.families.rules import for_model
 from archetype.models import Model
+from archetype.nn.experts import Experts
+from archetype.nn.quantized import QuantizedMatrix
 
 # What llama.cpp wants in float32, whatever the type of the rest.
 EXACT = (
@@ -29,16 +31,22 @@ log = logging.getLogger(__name__)
 def gguf_tensors(model: Model, target: Gguf, type: str) -> dict[str, Tensor]:
     """The tensors of the file, by name: matrices in its type, norms and vectors in float32.
 
+    A model of 8 or 4 bits gives q8_0 or q4_0 its own numbers and scales, and its other matrices as they are. In another
+    type all are rounded again, and a warning says by how much.
+
     Args:
         model: whose parameters they are.
         target: how its family stands in GGUF.
         type: f32, f16, bf16; q8_0 and q4_0 in bytes, but in f16 where rows are no multiple of 32 weights.
     """
     tensors: dict[str, Tensor] = {}
-    for name, stored in _stored(model, target):
+    own, squares = own_type(model), torch.zeros(2)
+    for name, stored in _stored(model, target, type if type == own and own in BLOCKS else None):
         tensor = stored.detach()
         if tensor.dim() == 1 or name.endswith(EXACT) or not name.endswith(".weight"):
-            tensors[name] = tensor.float().contiguous()
+            tensors[name] = _numbers(tensor, type).contiguous()
+        elif type == own:
+            tensors[name] = tensor.contiguous()
         elif type not in BLOCKS:
             tensors[name] = tensor.to(TYPES[type]).contiguous()
         elif tensor.shape[-1] % BLOCK:
@@ -46,20 +54,54 @@ def gguf_tensors(model: Model, target: Gguf, type: str) -> dict[str, Tensor]:
             tensors[name] = tensor.half().contiguous()
         else:
             tensors[name] = quantize(tensor, type)
+        if own in BLOCKS and type != own:
+            numbers = tensor.float()
+            squares += torch.stack(((_numbers(tensors[name], type) - numbers).square().sum(), numbers.square().sum()))
+    if squares[0]:
+        error = float((squares[0] / squares[1]).sqrt())
+        log.warning("%s became %s: its numbers were rounded again, with a relative error of %.2g", own, type, error)
     factors = frequency_factors(model.spec)
     return tensors if factors is None else tensors | {"rope_freqs.weight": torch.tensor(factors)}
 
 
-def _stored(model: Model, target: Gguf) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor as llama.cpp computes with it."""
+def own_type(model: Model) -> str:
+    """The type of a model's matrices, by its name in GGUF; empty where it has none there."""
+    for module in model.modules():
+        if isinstance(module, QuantizedMatrix):
+            return {8: "q8_0", 4: "q4_0"}[module.bits]
+    dtype = next(model.parameters()).dtype
+    return next((name for name, known in TYPES.items() if known == dtype), "")
+
+
+def _numbers(tensor: Tensor, type: str) -> Tensor:
+    return dequantize(tensor, type) if tensor.dtype == torch.uint8 else tensor.float()
+
+
+def _parameters(model: Model, in_blocks: bool) -> dict[str, Tensor]:
+    """Each parameter by name; matrices of 8 or 4 bits as blocks, of which rows may be put in order, or as numbers."""
+    state = model.state_dict()
+    for name, module in model.named_modules():
+        if isinstance(module, QuantizedMatrix):
+            for part in ("quants", "scales"):
+                del state[f"{name}.{part}"]
+            matrix = own_blocks(module) if in_blocks else module.dequantized(torch.float32)
+            stacked = isinstance(model.get_submodule(name.rpartition(".")[0]), Experts)
+            state[name] = matrix.unflatten(0, (-1, module.size)) if stacked else matrix
+    return state
+
+
+def _stored(model: Model, target: Gguf, blocks: str | None) -> Iterator[tuple[str, Tensor]]:
+    """Each tensor as llama.cpp computes with it; in `blocks` of a type where the model has the numbers of such."""
     heads = _head_counts(model) if target.paired else {}
-    for name, tensor in export_tensors(model, for_model(target.rules, model.spec.num_layers, shapes_of(model))):
+    state = _parameters(model, blocks in BLOCKS)
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    for name, tensor in export_tensors(model, for_model(target.rules, model.spec.num_layers, shapes), state):
         place = name.rpartition(".")[0]
         kind = name.split(".")[2] if name.startswith("blk.") else ""
         if kind in heads:
             yield name, _interleave(tensor, heads[kind])
         elif kind == "attn_kv_b":
-            yield from _absorbed(model, place, tensor)
+            yield from _absorbed(model, place, tensor, blocks)
         elif kind == "ssm_a":
             yield name, -tensor.float().exp()
         elif kind == "ssm_conv1d":
@@ -84,13 +126,17 @@ def _interleave(tensor: Tensor, heads: int) -> Tensor:
     return pairs.reshape(tensor.shape)
 
 
-def _absorbed(model: Model, place: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Latents to keys and values, head by head: the first (H, C, P), as queries are taken to latents by it."""
+def _absorbed(model: Model, place: str, tensor: Tensor, blocks: str | None) -> Iterator[tuple[str, Tensor]]:
+    """Latents to keys and values, head by head: the first (H, C, P), as queries are taken to latents by it.
+
+    Its rows are columns here, which blocks do not follow: it is in float32 where the others are in blocks.
+    """
     mixer = model.spec.layers[0].mixer  # type: ignore[union-attr]
     assert isinstance(mixer, spec.LatentAttention)
     whole = tensor.unflatten(0, (mixer.num_heads, -1))
     key, value = whole.split((mixer.qk_nope_head_dim, mixer.v_head_dim), dim=1)
     above = place.rpartition(".")[0]
+    key = dequantize(key, blocks) if blocks is not None and key.dtype == torch.uint8 else key
     yield f"{above}.attn_k_b.weight", key.transpose(1, 2)
     yield f"{above}.attn_v_b.weight", value
 

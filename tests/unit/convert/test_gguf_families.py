@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -11,8 +12,15 @@ from archetype import spec
 from archetype.errors import CheckpointError
 from archetype.families.bert import bert
 from archetype.families.deepseek_v2 import deepseek_v2
+from archetype.families.gpt2 import gpt2
+from archetype.families.llama import llama
+from archetype.families.mamba import mamba
+from archetype.families.mixtral import mixtral
 from archetype.families.t5 import t5
+from archetype.language_model import LanguageModel
 from archetype.models import Model, build
+from archetype.nn.quantized import QuantizedMatrix
+from tests.helpers.cases import case
 from tests.helpers.weights import randomize
 from tests.unit.conftest import COMMON
 from tests.unit.convert.test_gguf import arrays, value, written
@@ -127,3 +135,61 @@ def test_what_llama_cpp_does_not_compute_is_refused(tmp_path: Path, case: str) -
         written(build(made), tmp_path / "out")
     assert str(caught.value).startswith(said), caught.value
     assert not list(tmp_path.iterdir())
+
+
+FEW: dict[str, Any] = dict(num_layers=1, d_model=64, vocab_size=40, context_length=16, num_heads=2)
+FEW_BITS = {
+    "rows in another order": llama(**FEW, num_kv_heads=1, d_ff=48),
+    "several in one": gpt2(**FEW),
+    "experts": mixtral(**FEW, num_kv_heads=1, d_ff=32, num_experts=3),
+    "latents": deepseek_v2(
+        **FEW, d_ff=64, num_experts=4, experts_per_token=2, expert_d_ff=32, kv_lora_rank=32, qk_nope_head_dim=16,
+        qk_rope_head_dim=16, v_head_dim=16, num_dense_layers=0,
+    ),
+    "two stacks": t5(**FEW, head_dim=32, d_ff=64),
+    "states": mamba(num_layers=1, d_model=64, vocab_size=40, context_length=16),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_a_model_of_few_bits_gives_its_own_numbers(tmp_path: Path, weights: str) -> None:
+    """Every number is the model's to the bit, as the library reads them, and matrices have no more bits."""
+    own = {"int8": "Q8_0", "int4": "Q4_0"}[weights]
+    for name, made in FEW_BITS.items():
+        with case(name):
+            model = randomize(build(made))
+            LanguageModel(made, model).quantize(weights)
+            file = written(model, tmp_path / weights / name)
+            exact = arrays(written(model, tmp_path / weights / f"{name} exact", type="f32"))
+            kinds = {tensor.name: tensor.tensor_type.name for tensor in file.tensors}
+            few = {name for name, kind in kinds.items() if kind == own}
+            matrices = sum(isinstance(module, QuantizedMatrix) for module in model.modules())
+            assert len(few) == matrices - (2 if name == "several in one" else 0)
+            assert {*kinds.values()} == {own, "F32"} and "token_embd.weight" in few
+            assert ("blk.0.attn_k_b.weight" in kinds) == (name == "latents")
+            for tensor in file.tensors:
+                numbers = gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(exact[tensor.name].shape)
+                assert np.array_equal(numbers, exact[tensor.name]), tensor.name
+    assert value(file, "general.file_type") == gguf.LlamaFileType[f"MOSTLY_{own}"]
+
+
+def test_few_bits_become_others_with_an_error_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = FEW_BITS["several in one"]
+    for weights, type, least, most in (
+        ("int8", "q4_0", 0.02, 0.2),
+        ("int4", "q8_0", 1e-4, 0.01),
+        ("int8", "bf16", 1e-4, 0.01),
+    ):
+        model = randomize(build(made))
+        LanguageModel(made, model).quantize(weights)
+        matrix = model.get_submodule("blocks.0.feedforward.up.weight").dequantized(torch.float32).numpy()
+        file = written(model, tmp_path / f"{weights}-{type}", type=type)
+        [tensor] = [tensor for tensor in file.tensors if tensor.name == "blk.0.ffn_up.weight"]
+        assert tensor.tensor_type.name == type.upper()
+        numbers = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        error = float(np.sqrt(np.square(numbers - matrix).sum() / np.square(matrix).sum()))
+        said = caplog.messages.pop()
+        assert said.startswith(
+            f"{ {'int8': 'q8_0', 'int4': 'q4_0'}[weights] } became {type}: its numbers were rounded again"
+        )
+        assert least < error < most and float(said.split()[-1]) == pytest.approx(error, rel=0.3)
