@@ -55,7 +55,10 @@ def generate(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Continue a text as it is generated, or answer a source; several prompts run as one batch."""
+    """Continue a text as it is generated; several prompts run as one batch.
+
+    With an encoder-decoder a prompt is a source, whose target is written.
+    """
     show_warnings()
     from archetype.io.text import read_text
 
@@ -126,6 +129,7 @@ def translate(
     as_json: Json = False,
 ) -> None:
     """Translate source texts, one line each."""
+    show_warnings()
     from archetype.api import load
     from archetype.generate.beam import Beam
 

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 import archetype
 from archetype.cli import main
+from archetype.language_model import LanguageModel
+from archetype.tokenizers import train_tokenizer
 from tests.helpers import forked
 from tests.helpers.cases import case
 
@@ -194,10 +196,13 @@ def test_the_log_is_silent_unless_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_missing_compiler_is_said_once(tmp_path: Path) -> None:
-    command = ["archetype", "bench", "decode", "llama-tiny", "--new", "3", "--prompt", "2", "--repeat", "1", "--json"]
+    timed = ["bench", "decode", "llama-tiny", "--new", "3", "--prompt", "2", "--repeat", "1", "--json"]
+    model = archetype.build("llama-tiny").eval()
+    LanguageModel(model.spec, model, train_tokenizer("bytes", [], None)).save(tmp_path / "run")
+    written = ["generate", str(tmp_path / "run"), "ab", "--max-new-tokens", "2"]
     without = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "CXX": ""}
-    for native, lines in (("", 1), ("off", 0)):
-        done = forked.run(command, without | {"ARCHETYPE_NATIVE": native})
+    for arguments, native, lines in ((timed, "", 1), (written, "", 1), (written, "off", 0)):
+        done = forked.run(["archetype", *arguments], without | {"ARCHETYPE_NATIVE": native})
         assert done.returncode == 0, done.stderr
         assert done.stderr.count(b"no native kernels, so that decoding is slower: no C++ compiler") == lines
 

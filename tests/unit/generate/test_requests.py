@@ -26,6 +26,7 @@ from archetype.generate import scheduler, step
 from archetype.generate.request import Event, Request
 from archetype.models import build
 from archetype.tokenizers import train_tokenizer
+from tests.helpers.kernels import kernels
 from tests.helpers.weights import randomize
 
 VOCABULARY, CONTEXT = 13, 64
@@ -131,6 +132,36 @@ def test_random_mixes_equal_their_single_runs(name: str, count: int, monkeypatch
     cached = sum(run_mix(name, draw).stats().cached_tokens for _ in range(count))
     assert len({alone(name, number)[2] for number in range(40)}) == 2
     assert (cached > 0) == (name != "rotation by length")
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(200, marks=pytest.mark.slow)])
+def test_in_float32_company_changes_no_bit(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of kernels' steps; where a beginning is copied from a prompt of another length, only the last digits."""
+    kernels("native")
+    for module in (step, scheduler):
+        monkeypatch.setattr(module, "PREFILL_CHUNK", 16)
+    lm = LanguageModel(SPECS["full"], randomize(build(SPECS["full"]), seed=5))  # type: ignore[arg-type]
+    draw = random.Random(count)
+    for _ in range(count):
+        beginning = [draw.randrange(1, VOCABULARY) for _ in range(30)] if draw.random() < 0.5 else []
+        prompts = [
+            beginning + [draw.randrange(VOCABULARY) for _ in range(draw.choice((1, 5, 17, 30)))] for _ in range(6)
+        ]
+        engine, alone = (Engine(lm, slots, prefix_bytes=0, prefill_tokens=draw.choice((1, 40))) for slots in (5, 1))
+        options: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 12, "logprobs": 2}
+        requests = []
+        for prompt in prompts:
+            requests.append(engine.submit(prompt, **options))
+            for _ in range(draw.choice((0, 0, 2))):
+                engine.step()
+        for request in requests:
+            together, single = ([*one] for one in (request, alone.submit(request.prompt, **options)))
+            assert [event.token for event in together] == [event.token for event in single]
+            for ours, theirs in zip(together, single, strict=True):
+                assert ours.logprobs is not None and theirs.logprobs is not None
+                exact = ours.logprobs.logprob if request.num_cached == 0 else None
+                assert theirs.logprobs.logprob == (exact or pytest.approx(ours.logprobs.logprob, abs=1e-4))
+        assert beginning or engine.stats().cached_tokens == 0
 
 
 ACTIONS = st.lists(
