@@ -6,6 +6,7 @@ from archetype.cost.registry import FeedForwardCost, cost_of, linear
 from archetype.cost.work import TrainingWork
 
 SAVES_OUTPUT = ("relu", "tanh", "sigmoid")  # their derivatives are functions of their outputs
+COMPUTED_AGAIN = ("silu", "gelu", "gelu_tanh")  # in the backward pass of a gate
 
 
 @cost_of(spec.MLP)
@@ -45,8 +46,10 @@ class MLPCost(FeedForwardCost):
         number = work.tokens if tokens is None else tokens
         activation = self.part.activation
         swish = isinstance(activation, spec.Swish)  # a product of its input and a sigmoid
-        clamped = 2 * (isinstance(self.part, spec.GatedMLP) and self.part.limit is not None)
-        vectors = self.saved_inner + (activation not in SAVES_OUTPUT) + swish + clamped
+        vectors = self.saved_inner + (activation not in SAVES_OUTPUT) + swish
+        if isinstance(self.part, spec.GatedMLP):
+            changed = self.part.limit is not None or self.part.unit_offset
+            vectors += 2 * (self.part.limit is not None) - (activation in COMPUTED_AGAIN and not changed)
         inputs = work.input_bytes(self.d.value, len(self.inputs), number)
         return inputs + number * self.inner.value * vectors * work.itemsize
 

@@ -3,13 +3,15 @@
 #include "elementwise.h"
 #include "product.h"
 #include "rows.h"
+#include "fused.h"
 
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
 
 typedef void (*Operation)(const Entry&, const Worker&);
-static const Operation operations[] = {product, batched_product, attend, append, pointwise, rows, embedding, quantized_embedding, topk, gather};
+static const Operation operations[] = {product, batched_product, attend, append, pointwise, rows, embedding, quantized_embedding, topk, gather,
+                                       gated, gated_backward, rotate};
 
 extern "C" int lanes() { return W; }
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any, ClassVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype import spec
-from archetype.nn.activation import activation
+from archetype.native import fused
+from archetype.nn.activation import FUNCTIONS, activation
 from archetype.nn.context import ForwardContext
 from archetype.nn.linear import Linear
 from archetype.nn.registry import module_for
@@ -48,10 +51,66 @@ class GatedMLP(nn.Module):
 
 def gated_product(feedforward: spec.GatedMLP) -> Callable[[Tensor, Tensor], Tensor]:
     """f(gate) * up: with a limit both are clamped before, with a unit offset it is f(gate) * (1 + up) (gpt-oss)."""
-    return partial(_gated, activation(feedforward.activation), feedforward.limit, feedforward.unit_offset)
+    choice, limit, unit_offset = feedforward.activation, feedforward.limit, feedforward.unit_offset
+    if isinstance(choice, str) and choice in GatedProduct.derivatives and limit is None and not unit_offset:
+        return partial(_gated_product, choice)
+    return partial(_gated, activation(choice), limit, unit_offset)
 
 
 def _gated(f: Callable[[Tensor], Tensor], limit: float | None, unit_offset: bool, gate: Tensor, up: Tensor) -> Tensor:
     if limit is not None:
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return f(gate) * (1 + up if unit_offset else up)
+
+
+def _gated_product(name: spec.ActivationName, gate: Tensor, up: Tensor) -> Tensor:
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return FUNCTIONS[name](gate) * up
+    y: Tensor = GatedProduct.apply(gate, up, name)  # type: ignore[no-untyped-call]
+    return y
+
+
+def _silu_backward(dy: Tensor, x: Tensor) -> Tensor:
+    if not torch.is_grad_enabled():
+        gradient: Tensor = torch.ops.aten.silu_backward(dy, x)
+        return gradient
+    s = x.sigmoid()  # torch cannot differentiate its own operation once more
+    return dy * s * (1 + x * (1 - s))
+
+
+class GatedProduct(torch.autograd.Function):
+    """f(gate) * up, which saves the two alone: the backward pass computes f(gate) again.
+
+    Autograd's own rules would save f(gate) too, a number for each token and each of d_ff.
+    """
+
+    generate_vmap_rule = True
+    derivatives: ClassVar[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {  # (dy, x) -> dy * f'(x)
+        "silu": _silu_backward,
+        "gelu": torch.ops.aten.gelu_backward,
+        "gelu_tanh": partial(torch.ops.aten.gelu_backward, approximate="tanh"),
+    }
+
+    @staticmethod
+    def forward(gate: Tensor, up: Tensor, name: spec.ActivationName) -> Tensor:
+        y = fused.gated(name, gate, up)
+        return FUNCTIONS[name](gate) * up if y is None else y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str], output: Tensor) -> None:
+        gate, up, ctx.name = inputs
+        ctx.save_for_backward(gate, up)
+        ctx.save_for_forward(gate, up)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:
+        gate, up = ctx.saved_tensors
+        gradients = fused.gated_backward(ctx.name, dy, gate, up)
+        if gradients is None:
+            gradients = GatedProduct.derivatives[ctx.name](dy * up, gate), dy * FUNCTIONS[ctx.name](gate)
+        return *gradients, None
+
+    @staticmethod
+    def jvp(ctx: Any, dgate: Tensor, dup: Tensor, _: None) -> Tensor:
+        gate, up = ctx.saved_tensors
+        return GatedProduct.derivatives[ctx.name](dgate * up, gate) + FUNCTIONS[ctx.name](gate) * dup

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from archetype import spec
+from archetype.native import fused
 from archetype.nn.context import ForwardContext, Lengths, Vectors
 from archetype.nn.registry import module_for
 
@@ -84,6 +85,8 @@ class Rotary(Rotation):
         where = "queries" if positions is context.positions else "keys"
         cos, sin = context.cached((where, self.key), lambda: self.tables(positions, context))
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+        if (y := fused.rotate(x, cos, sin, self.spec.interleaved)) is not None:
+            return y
         rotated, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
         if self.spec.interleaved:
             even, odd = rotated[..., 0::2], rotated[..., 1::2]

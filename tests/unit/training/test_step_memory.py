@@ -72,7 +72,7 @@ def test_the_memory_of_a_step_is_within_a_tenth_of_what_is_measured(monkeypatch:
             rows = recipe.micro_batch_size or batch
             plan = StepMemoryCost(recipe, model).step(rows, length, rows < batch)
             ratios[name] = plan.peak / measured_peak(recipe, model, batch, length)
-    assert all(0.9 < ratio < 1.1 for ratio in ratios.values()), ratios
+    assert all(0.9 < ratio < 1.1 for ratio in ratios.values()), str(ratios)
 
 
 def test_a_plan_says_what_a_run_takes_and_writes_nothing(tmp_path: Path, recipe: Recipe) -> None:

@@ -1,0 +1,83 @@
+// What a training step computes between its products, each in one pass over memory; all numbers are float32.
+#pragma once
+#include "work.h"
+
+enum Gate { GATE_SILU, GATE_GELU_TANH };
+constexpr long NUMBERS = 4096;  // that a thread takes at a time
+
+static inline floats load_some(const float* p, long n) { return n >= W ? load(p) : load_part(p, n); }
+
+static inline void store_some(float* p, floats v, long n) {
+    if (n >= W) store(p, v);
+    else memcpy(p, &v, n * sizeof(float));
+}
+
+// f(x) and its derivative.
+static inline floats activated(int kind, floats x, floats& slope) {
+    if (kind == GATE_SILU) {
+        const floats s = sigmoid(x);
+        slope = s * (1.0f + x * (1.0f - s));
+        return x * s;
+    }
+    const floats t = tanh(0.79788456f * (x + 0.044715f * x * x * x));
+    slope = 0.5f * (1.0f + t) + 0.39894228f * x * (1.0f - t * t) * (1.0f + 0.134145f * x * x);
+    return 0.5f * x * (1.0f + t);
+}
+
+// y = f(gate) * up. p: y gate up; n: how many, kind.
+static void gated(const Entry& e, const Worker& worker) {
+    float* y = (float*)e.p[0];
+    const float *gate = (const float*)e.p[1], *up = (const float*)e.p[2];
+    share(worker, e.n[0], NUMBERS, [&](long first, long last) {
+        floats slope;
+        for (long i = first; i < last; i += W)
+            store_some(y + i, activated(e.n[1], load_some(gate + i, last - i), slope) * load_some(up + i, last - i), last - i);
+    });
+}
+
+// The gradients of gate and up. p: dgate dup dy gate up; n: how many, kind.
+static void gated_backward(const Entry& e, const Worker& worker) {
+    float *dgate = (float*)e.p[0], *dup = (float*)e.p[1];
+    const float *dy = (const float*)e.p[2], *gate = (const float*)e.p[3], *up = (const float*)e.p[4];
+    share(worker, e.n[0], NUMBERS, [&](long first, long last) {
+        floats slope;
+        for (long i = first; i < last; i += W) {
+            const floats d = load_some(dy + i, last - i), f = activated(e.n[1], load_some(gate + i, last - i), slope);
+            store_some(dgate + i, d * load_some(up + i, last - i) * slope, last - i);
+            store_some(dup + i, d * f, last - i);
+        }
+    });
+}
+
+// Pairs of features turned by an angle, the rest as it is. p: y x cos sin; n: B H T P R, whether pairs are neighbours, strides
+// of x and y: batch, head, position, stride of cos: batch; f: 1, or -1 for the other way round.
+static void rotate(const Entry& e, const Worker& worker) {
+    const long H = e.n[1], T = e.n[2], P = e.n[3], R = e.n[4], half = R / 2;
+    const bool neighbours = e.n[5];
+    const float sign = (float)e.f[0];
+    share(worker, e.n[0] * T, std::max<long>(1, NUMBERS / (H * P)), [&](long first, long last) {
+        for (long item = first; item < last; item++) {
+            const long b = item / T, t = item % T;
+            const float *cos = (const float*)e.p[2] + b * e.n[12] + t * half, *sin = (const float*)e.p[3] + b * e.n[12] + t * half;
+            for (long h = 0; h < H; h++) {
+                const float* x = (const float*)e.p[1] + b * e.n[6] + h * e.n[7] + t * e.n[8];
+                float* y = (float*)e.p[0] + b * e.n[9] + h * e.n[10] + t * e.n[11];
+                if (neighbours)
+                    for (long i = 0; i < half; i++) {
+                        const float even = x[2 * i], odd = x[2 * i + 1], s = sign * sin[i];
+                        y[2 * i] = even * cos[i] - odd * s;
+                        y[2 * i + 1] = odd * cos[i] + even * s;
+                    }
+                else
+                    for (long i = 0; i < half; i += W) {
+                        const long n = half - i;
+                        const floats a = load_some(x + i, n), c = load_some(x + half + i, n);
+                        const floats cosine = load_some(cos + i, n), sine = sign * load_some(sin + i, n);
+                        store_some(y + i, a * cosine - c * sine, n);
+                        store_some(y + half + i, c * cosine + a * sine, n);
+                    }
+                memcpy(y + R, x + R, (P - R) * sizeof(float));
+            }
+        }
+    });
+}

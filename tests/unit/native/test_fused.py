@@ -1,0 +1,133 @@
+"""Fused operations of a training step equal autograd's own, whoever computes them and however many threads."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from archetype.families import preset
+from archetype.models import build
+from archetype.native import fused
+from archetype.native.fused import fused_operations
+from archetype.nn.feedforward import GatedProduct
+from archetype.training.objectives.base import cross_entropy_loss
+from tests.helpers.kernels import INSTRUCTIONS, kernels
+from tests.helpers.weights import distance, randomize
+
+GENERATOR = torch.Generator().manual_seed(0)
+Function = Callable[..., Tensor | None]
+
+
+def floats(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=GENERATOR)
+
+
+def outputs_and_gradients(function: Function, inputs: list[Tensor], dy: Tensor) -> list[Tensor]:
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    y = function(*leaves)
+    assert y is not None
+    y.backward(dy.to(y.dtype))
+    return [y, *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+
+def note(places: list[int], tensor: Tensor) -> Tensor:
+    places.append(tensor.data_ptr())
+    return tensor
+
+
+def plainly_rotated(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor:
+    turned, rest = x[..., : 2 * cos.shape[-1]], x[..., 2 * cos.shape[-1] :]
+    pairs = turned.unflatten(-1, (-1, 2)) if is_interleaved else turned.unflatten(-1, (2, -1)).transpose(-1, -2)
+    turned = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * torch.complex(cos, sin))
+    return torch.cat(((turned if is_interleaved else turned.transpose(-1, -2)).flatten(-2), rest), dim=-1)
+
+
+def cases() -> dict[str, tuple[Function, Function, list[Tensor], Tensor]]:
+    """The fused operation, the plain one, their inputs and a gradient of their output."""
+    angles = floats(2, 1, 5, 3)
+    cos, sin, heads = angles.cos(), angles.sin(), floats(2, 5, 4, 8).transpose(1, 2)  # (B H T P), a view
+    rows = floats(3, 70, 37)
+    table: dict[str, tuple[Function, Function, list[Tensor], Tensor]] = {}
+    for name in ("silu", "gelu", "gelu_tanh"):
+        multiply: Function = lambda gate, up, name=name: GatedProduct.apply(gate, up, name)  # noqa: E731  # type: ignore[no-untyped-call]
+        plain = {"silu": nn.functional.silu, "gelu": nn.functional.gelu}.get(
+            name, lambda x: nn.functional.gelu(x, approximate="tanh")
+        )
+        table[name] = (multiply, lambda gate, up, f=plain: f(gate) * up, [3 * rows, rows.flip(0)], floats(3, 70, 37))
+    for is_interleaved in (False, True):
+        for number in (1, 2):  # one row of angles for all, and one for each of the batch
+            tables = cos[:number], sin[:number]
+            table[f"rotation, {is_interleaved}, {number}"] = (
+                lambda x, c=tables, i=is_interleaved: fused.rotate(x, *c, i),
+                lambda x, c=tables, i=is_interleaved: plainly_rotated(x, *(t.to(x.dtype) for t in c), i),
+                [heads], floats(2, 4, 5, 8),
+            )  # fmt: skip
+    return table
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_fused_operations_equal_the_plain_ones(instructions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "library", lambda: kernels(instructions))
+    before = torch.get_num_threads()
+    for name, (operation, plain, inputs, dy) in cases().items():
+        expected = outputs_and_gradients(plain, [tensor.double() for tensor in inputs], dy)
+        results = []
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            try:
+                with fused_operations():
+                    results.append(outputs_and_gradients(operation, inputs, dy))
+            finally:
+                torch.set_num_threads(before)
+        assert all(torch.equal(one, three) for one, three in zip(*results, strict=True)), name
+        for result, other in zip(results[0], expected, strict=True):
+            assert distance(result, other.float()) < 2e-6, name
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, of its rules for forward mode
+def test_gates_save_their_inputs_alone_and_can_be_differentiated_in_every_way() -> None:
+    functions: list[Function] = [
+        lambda gate, up, name=name: GatedProduct.apply(gate, up, name) for name in ("silu", "gelu", "gelu_tanh")
+    ]
+    for function in functions:
+        inputs = tuple(
+            torch.randn(2, 3, 5, dtype=torch.float64, generator=GENERATOR, requires_grad=True) for _ in range(2)
+        )
+        assert torch.autograd.gradcheck(function, inputs, check_forward_ad=True, check_batched_grad=True)
+        assert torch.autograd.gradgradcheck(function, inputs)
+        saved: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(partial(note, saved), lambda x: x):
+            function(*inputs)
+        assert saved == [x.data_ptr() for x in inputs]
+
+
+def test_a_training_step_is_the_same_with_fused_operations() -> None:
+    """Gradients of models with gates of three kinds, partial and interleaved rotation, shared and offset norms."""
+    names = ("llama-tiny", "gemma2-tiny", "phi3-tiny", "gpt-oss-tiny", "deepseek-v3-tiny", "mixtral-tiny", "t5-tiny")
+    for name in names:
+        model = randomize(build(preset(name)))
+        tokens = torch.randint(0, 256, (2, 17), generator=GENERATOR)
+        gradients: list[dict[str, Tensor]] = []
+        for context in (nullcontext(), fused_operations()):
+            with context:
+                source = {"source": tokens} if name == "t5-tiny" else {}
+                logits = model(tokens[:, :-1], **source).logits
+                cross_entropy_loss(logits, tokens[:, 1:]).loss.backward()
+            gradients.append({key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None})
+            model.zero_grad()
+        assert gradients[0].keys() == gradients[1].keys() and gradients[0]
+        for key, gradient in gradients[0].items():
+            assert distance(gradients[1][key], gradient) < 1e-4, (name, key)
+
+
+def test_outside_a_step_every_part_has_its_plain_body() -> None:
+    x = floats(2, 8)
+    assert fused.gated("silu", x, x) is None
+    with fused_operations():
+        assert fused.gated("silu", x, x) is not None
+        assert fused.gated("silu", x.bfloat16(), x.bfloat16()) is None
+        assert fused.gated_backward("silu", x, x, x) is None  # gradients of which gradients may be asked
+    assert fused.gated("silu", x, x) is None
