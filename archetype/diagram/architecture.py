@@ -13,7 +13,7 @@ from archetype.diagram.inside import activation_name
 from archetype.diagram.rail import GAP, SLIM, SUM, H, Rail, W
 from archetype.diagram.scene import Box, Container, Layout, Measure, Note, Scene
 from archetype.diagram.stack import put_stack
-from archetype.diagram.text import short, short_bytes, text_width, wrapped
+from archetype.diagram.text import fitted, text_width, wrapped
 from archetype.errors import SpecError, one_line
 
 EDGE = 28.0  # around the picture
@@ -48,6 +48,14 @@ class Drawer:
             case spec.VisionEncoder():
                 return self._vision(model).layout
         return self._stack(model).layout
+
+    def put_rest(self, layout: Layout) -> None:
+        """Modules of an extension for which no place is known, at the left of all."""
+        left, y, _, _ = layout.bounds
+        for name in sorted(self.costs.untaken):
+            box = self.box(name, name.rpartition(".")[2])
+            layout.add(replace(box, x=left - 2 * W, y=y))
+            y += H + GAP
 
     def box(self, place: str, label: str, shape: str = "", kind: str = "embedding", field: str = "",
             rows: tuple[str, ...] = (), h: float = H, w: float = W) -> Box:  # fmt: skip
@@ -311,7 +319,7 @@ def draw(report: CostReport, measure: Measure = "parameters") -> Scene:
         raise SpecError("measure", f"there is no measure {measure!r}", f"use one of {', '.join(UNITS)}")
     drawer = Drawer(report)
     layout = drawer.layout()
-    assert not drawer.costs.untaken, drawer.costs.untaken
+    drawer.put_rest(layout)
     name = one_line(report.spec.name, 80) or report.spec.kind
     left, bottom, right, top = layout.bounds
     for note in layout.notes:
@@ -321,8 +329,6 @@ def draw(report: CostReport, measure: Measure = "parameters") -> Scene:
     totals = f"{report.parameters['total']:,} parameters"
     if report.parameters["active"] != report.parameters["total"]:
         totals += f", {report.parameters['active']:,} active"
-    largest = max((getattr(box.cost, measure) for box in layout.boxes), default=0)
-    amount = short_bytes(largest) if measure == "bytes" else short(largest)
     where = "" if measure in ("parameters", "active") else (
         f" in {report.dtype}" if measure == "bytes" else f" over {report.batch} x {report.length:,} tokens"
     )  # fmt: skip
@@ -339,9 +345,9 @@ def draw(report: CostReport, measure: Measure = "parameters") -> Scene:
     moved.containers.insert(0, container)
     scene = moved.upside_down(height)
     notes = [
-        Note(EDGE, 30, name, "start", "heading"),
+        Note(EDGE, 30, fitted(name, 18, width - 2 * EDGE, 18, bold=True)[0], "start", "heading"),
         Note(EDGE, 50, f"{totals}; {report.spec.num_layers} layers" if report.spec.num_layers else totals),
-        Note(EDGE, height - foot + 6, f"Bars: {unit}, of all layers together; the longest is {amount}."),
+        Note(EDGE, height - foot + 6, f"Bars: {unit}, of all layers together", "start", "bars"),
         *(Note(EDGE, height - foot + 20 + 14 * number, line) for number, line in enumerate(lines)),
     ]
     kind = report.spec.kind.replace("_", "-")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from archetype.diagram.scene import Box, Container, Layout, Note, Scene
-from archetype.diagram.text import wrapped
+from archetype.diagram.text import text_width, wrapped
 from archetype.spec import Spec, differences
 from archetype.spec.edit import Change
 
@@ -34,10 +34,14 @@ def compared(first: tuple[Spec, Scene], second: tuple[Spec, Scene]) -> Scene:
     layout = Layout()
     layout.join(_named(left, "a"), 0, height - a.height)
     layout.join(_named(right, "b"), a.width, height - b.height)
-    counts = [f"{number} {mark}" for mark in MARKS if (number := _number(layout, mark))]
     heading = f"{len(changes)} fields differ" if len(changes) != 1 else "1 field differs"
-    summary = f"{heading}; of the boxes {', '.join(counts)}" if counts else heading
-    layout.notes.append(Note(EDGE, height + LINE, summary, "start", "title"))
+    counts = {mark: sum(box.change == mark for box in layout.boxes) for mark in MARKS}
+    layout.notes.append(Note(EDGE, height + LINE, heading, "start", "title"))
+    x = EDGE + text_width(heading, 12, bold=True) + 24
+    for mark, number in counts.items():
+        layout.notes.append(Note(x, height + LINE, f"boxes {mark}: {number}", "start", mark))
+        x += text_width(layout.notes[-1].text, 10) + 20
+    summary = f"{heading}; of the boxes {', '.join(f'{number} {mark}' for mark, number in counts.items())}"
     style = "changed" if changes else "quiet"
     layout.notes += [Note(EDGE, height + LINE * (number + 2), line, "start", style)
                      for number, line in enumerate(lines)]  # fmt: skip
@@ -67,6 +71,8 @@ class _Side:
             block = next((place for place in self.blocks if f"{item.id}.".startswith(f"{place}.")), None)
             partner = item.id if block is None else partners[block] and partners[block] + item.id[len(block) :]
             twin = other.items.get(partner or "")
+            if item.kind in ("input", "output") or item.kind.startswith("layer"):
+                return ""
             if twin is None:
                 return absent
             return "changed" if _said(item) != _said(twin) else ""
@@ -145,7 +151,7 @@ def _indices(text: str, count: int) -> set[int]:
 def _said(item: Box | Container) -> tuple[Any, ...]:
     """What a reader sees of it, of one layer."""
     if isinstance(item, Container):
-        return item.label, () if item.kind == "block" else item.lines, item.repeat
+        return (item.repeat,) if item.kind in ("block", "repeat") else (item.label, item.lines)
     cost, layers = item.cost, item.repeat
     return item.kind, item.label, item.shape, cost.parameters // layers, cost.active // layers, cost.flops // layers
 
@@ -158,10 +164,6 @@ def _named(layout: Layout, side: str) -> Layout:
         [replace(wire, source=f"{side}:{wire.source}", target=f"{side}:{wire.target}") for wire in layout.wires],
         list(layout.notes),
     )
-
-
-def _number(layout: Layout, mark: str) -> int:
-    return sum(box.change == mark for box in layout.boxes)
 
 
 def _short(value: Any) -> str:

@@ -93,7 +93,7 @@ class LayerCosts:
             return f"{self.costs.text(inputs)} → {self.costs.text(outputs)}"
         counts = self.block.parameters()
         formula = counts.get(f"{content}.{module}" if content else module)
-        return self.costs.text(formula) if formula else ""
+        return self.costs.text(formula) if formula and formula.symbols else ""
 
 
 def _projections(cost: PartCost | None) -> Mapping[str, tuple[Formula, Formula]]:

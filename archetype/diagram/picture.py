@@ -97,9 +97,9 @@ def paint(scene: Scene) -> Iterator[Item]:
             left = note.x if note.anchor == "start" else note.x - width
             yield Area(left, note.y - 11, width, 22, style, 11)
             yield Text(left + width / 2, note.y, note.text, size, "middle", True, note.style)
-        elif note.style == "heading":
-            text, size = fitted(note.text, size, scene.width - 2 * note.x, 10, bold)
-            yield Text(note.x, note.y, text, size, note.anchor, bold)
+        elif note.style == "bars":
+            longest = short_bytes(largest) if scene.measure == "bytes" else short(largest)
+            yield Text(note.x, note.y, f"{note.text}; the longest is {longest}.", size, note.anchor, bold, "quiet")
         else:
             yield Text(note.x, note.y, note.text, size, note.anchor, bold, note.style)
 

@@ -149,7 +149,7 @@ class Wire:
 class Note:
     """A line of text at a place: it starts there, ends there, or has its middle there; y is its middle.
 
-    Styles: quiet, title and heading; pill (a name on an edge) and fold (how often something repeats); added,
+    Styles: quiet, title and heading; pill (a name on an edge) and fold (how often something repeats); bars; added,
     removed and changed.
     """
 

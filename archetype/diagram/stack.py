@@ -131,8 +131,12 @@ def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: Repor
                 rail.branch(f"{place}.{name}", content, after=norm_of(name))
             case spec.SandwichNorm():
                 rail.branch(f"{place}.{name}", content, norm_of(name), norm_of(name, "post_norm"))
-            case _:
+            case spec.PreNorm() | spec.ParallelResidual():
                 rail.branch(f"{place}.{name}", content, norm_of(name))
+            case _:  # of an extension: the norms that its cost counts
+                before, after = (norm_of(name, ending) for ending in ("norm", "post_norm"))
+                after = after if after is not None and after.cost.parameters else None
+                rail.branch(f"{place}.{name}", content, before, after)
 
 
 def layers_text(kind: Kind, stack: StackCost) -> str:

@@ -30,6 +30,7 @@ EXACT = 1e-5
 @pytest.fixture(autouse=True)
 def registries_as_before() -> Iterator[None]:
     """What a test registers is gone after it."""
+    cost.registry._import_parts()  # what is imported stays registered
     roles = {role: dict(role.kinds) for role in Part.__subclasses__()}
     modules, rules, costs = dict(MODULES), dict(rule.RULES), dict(cost.registry._classes)
     yield
@@ -56,6 +57,9 @@ def test_a_mixer_of_a_file_is_counted_as_it_is_built() -> None:
     model = linear_attention()
     built, report = archetype.build(model), archetype.cost_report(model, batch=2, length=16)
     assert report.parameters["total"] == sum(p.numel() for p in built.parameters())
+    boxes = archetype.draw(model, batch=2, length=16).scene.boxes
+    assert sum(box.cost.flops for box in boxes) == report.flops["forward"]
+    assert sum(box.id.startswith("blocks.*.mixer.") and box.cost.parameters > 0 for box in boxes) >= 4
     assert report.flops["forward"] > report.flops["prefill"] > report.flops["decode"] > 0
     assert report.state["bytes"] == built.new_state(2, 16, torch.bfloat16).nbytes
     assert report.memory["training_peak"] > report.memory["weights"] > 0
@@ -165,6 +169,7 @@ def test_every_role_is_open() -> None:
     built = randomize(archetype.build(model, dtype=torch.float64)).eval()
     report = archetype.cost_report(model, batch=1, length=10)
     assert report.parameters["total"] == sum(p.numel() for p in built.parameters())
+    assert report.parameters["total"] == sum(box.cost.parameters for box in archetype.draw(model).scene.boxes)
     tokens = torch.arange(10)[None]
     whole, state = built(tokens).logits, built.new_state(1, 24)
     first, state = forward_step(built, tokens[:, :4], state)
