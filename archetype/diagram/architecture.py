@@ -351,7 +351,10 @@ def draw(report: CostReport, measure: Measure = "parameters") -> Scene:
         *(Note(EDGE, height - foot + 20 + 14 * number, line) for number, line in enumerate(lines)),
     ]
     kind = report.spec.kind.replace("_", "-")
-    description = f"{name}: a {kind} model of {totals}, drawn from its input at the bottom to its output at the top."
+    article = "an" if kind[0] in "aeiou" else "a"
+    description = (
+        f"{name}: {article} {kind} model of {totals}, drawn from its input at the bottom to its output at the top."
+    )
     return Scene(name, description, measure, unit, width, height, tuple(scene.boxes), tuple(scene.containers),
                  tuple(scene.wires), (*scene.notes, *notes), legend)  # fmt: skip
 
