@@ -16,6 +16,7 @@ pytest: .venv/installed-for-tests
 
 soak: .venv/installed-for-tests  # the proofs that take longer than a minute each
 	$(BIN)/python -m pytest -m slow --timeout 3600
+	ARCHETYPE_EXAMPLES=10 $(BIN)/python -m pytest tests/invariants --timeout 3600  # ten times as many drawn models
 
 mutants: .venv/installed-for-tests  # planted bugs: which of them no test notices
 	$(BIN)/python -m tests.mutants

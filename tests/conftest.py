@@ -1,6 +1,7 @@
 """What all tests share: array shapes checked at every call, no network, and the shared data where it is present."""
 
 import atexit
+import gc
 import os
 import shutil
 import socket
@@ -15,10 +16,20 @@ from hypothesis import Phase, settings
 from jaxtyping import config as jaxtyping
 from jaxtyping import install_import_hook
 
+gc.disable()  # while the tests are collected, which makes objects that all stay
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays, and need not be looked through again."""
+    gc.freeze()
+    gc.enable()
+
+
 # every `forward` is checked against the shapes in its signature
 install_import_hook(["archetype.nn", "archetype.models"], "beartype.beartype")
-# by the tests that call every part in every way; elsewhere the same would be checked again, for a third of the time
-CHECKED = {"nn", "models", "invariants"}
+# by the tests that call every part in every way: in these folders, and those marked `shapes`; elsewhere the same would
+# be checked again, for half of the time
+CHECKED = {"nn", "models"}
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if "ARCHETYPE_CACHE" not in os.environ:  # no test writes tokenised documents into the user's own cache
@@ -47,10 +58,11 @@ def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def shapes_are_checked(request: pytest.FixtureRequest) -> None:
     """Where that finds something new."""
-    jaxtyping.update("jaxtyping_disable", not CHECKED & set(request.path.relative_to(ROOT).parts))
+    marked = request.node.get_closest_marker("shapes") is not None
+    jaxtyping.update("jaxtyping_disable", not marked and not CHECKED & set(request.path.relative_to(ROOT).parts))
 
 
 @pytest.fixture(autouse=True)

@@ -23,9 +23,10 @@ from typing import IO, Any
 
 ROOT = Path(__file__).parent.parent.parent
 LOADED = (
-    "archetype.cli.main", "archetype.cli.progress", "archetype.loading", "archetype.convert.parity",
-    "archetype.training.loop", "archetype.training.setup", "matplotlib.figure", "torch", "torch._dynamo", "torch._refs",
-    "torch.utils.tensorboard",
+    "archetype.cli.generate", "archetype.cli.main", "archetype.cli.progress", "archetype.cli.train",
+    "archetype.convert.parity", "archetype.loading", "archetype.training.loop", "archetype.training.setup",
+    "matplotlib.backends.backend_agg", "matplotlib.figure", "numpy.ctypeslib", "torch", "torch._dynamo", "torch._refs",
+    "torch.utils.tensorboard", "uniplot", "yaml.cyaml",
 )  # fmt: skip
 PROGRAM = """#!{python} -IS
 import os, signal, sys

@@ -2,13 +2,15 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype import spec
 from tests.helpers.combinations import EXACT, GRID, POSITIONS, combined, hybrid, model_of, text
-from tests.helpers.strategies import CONTEXT, VOCABULARY, causal_models
+from tests.helpers.strategies import CONTEXT, VOCABULARY, causal_models, examples
 from tests.helpers.weights import distance
+
+EXAMPLES = examples(15)
 
 
 @pytest.mark.parametrize("drawn", [*GRID, pytest.param(hybrid(), id="hybrid")])
@@ -20,8 +22,9 @@ def test_future_tokens_change_nothing(drawn: spec.Decoder) -> None:
     assert distance(before[:, 9:], after[:, 9:]) > 1e-3
 
 
+@pytest.mark.shapes
 @given(causal_models(), st.integers(1, CONTEXT - 1), st.data())
-@settings(max_examples=30)
+@EXAMPLES
 def test_future_tokens_change_nothing_in_any_model(drawn: spec.CausalSpec, seen: int, data: st.DataObject) -> None:
     model = model_of(drawn)
     length = data.draw(st.integers(seen + 1, CONTEXT))
@@ -33,7 +36,7 @@ def test_future_tokens_change_nothing_in_any_model(drawn: spec.CausalSpec, seen:
 
 
 @given(causal_models(), st.integers(1, CONTEXT - 1))
-@settings(max_examples=30)
+@EXAMPLES
 def test_a_text_begins_as_its_beginning_alone(drawn: spec.CausalSpec, seen: int) -> None:
     model = model_of(drawn)
     tokens = text(2, CONTEXT)
@@ -55,7 +58,7 @@ def test_the_order_of_earlier_tokens_matters_exactly_where_there_are_positions(a
 
 
 @given(causal_models())
-@settings(max_examples=15)
+@EXAMPLES
 def test_rows_do_not_see_each_other(drawn: spec.CausalSpec) -> None:
     model = model_of(drawn)
     tokens = text(3, 7)

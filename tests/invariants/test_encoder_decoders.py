@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -13,11 +13,11 @@ from archetype.models import EncoderDecoder, build
 from archetype.nn.cache import State
 from tests.helpers.combinations import EXACT, combined, hybrid, padded, rows_of, text
 from tests.helpers.passes import forward_step, taught
-from tests.helpers.strategies import CONTEXT, VOCABULARY, encoder_decoders
+from tests.helpers.strategies import CONTEXT, VOCABULARY, encoder_decoders, examples
 from tests.helpers.weights import distance, randomize
 
 TINY = sorted(name for name in families.presets() if name.endswith("-tiny"))
-EXAMPLES = settings(max_examples=15)
+EXAMPLES = examples(12)
 CUTS = st.sets(st.integers(1, CONTEXT - 1), max_size=4).map(sorted)
 LENGTHS = st.lists(st.tuples(st.integers(1, CONTEXT), st.integers(1, CONTEXT - 1)), min_size=2, max_size=4)
 SOURCE_WORDS = 9  # of the smallest vocabulary that is drawn for sources
@@ -62,6 +62,7 @@ def everything() -> spec.EncoderDecoder:
     )  # fmt: skip
 
 
+@pytest.mark.shapes
 @pytest.mark.parametrize("cuts", [[], [5, 6], list(range(1, CONTEXT))])
 def test_with_state_as_taught_through_layers_of_every_kind(cuts: list[int]) -> None:
     model, target, given_source = model_of(everything()), text(3, CONTEXT), source(3, 11)
@@ -96,6 +97,7 @@ def test_chunks_with_a_state_as_taught(
     assert state.lengths.tolist() == [length, length]
 
 
+@pytest.mark.shapes
 @given(encoder_decoders(), LENGTHS)
 @EXAMPLES
 def test_a_batch_as_each_pair_alone(drawn: spec.EncoderDecoder, lengths: list[tuple[int, int]]) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -10,11 +10,11 @@ from archetype import spec
 from archetype.models import Encoder, VisionEncoder, build
 from tests.helpers.combinations import EXACT, padded, rows_of, text
 from tests.helpers.passes import logits_or_hidden
-from tests.helpers.strategies import CONTEXT, VOCABULARY, encoders, vision_encoders
+from tests.helpers.strategies import CONTEXT, VOCABULARY, encoders, examples, vision_encoders
 from tests.helpers.weights import distance, randomize
 
 LENGTHS = st.lists(st.integers(1, CONTEXT), min_size=2, max_size=4)
-EXAMPLES = settings(max_examples=30)
+EXAMPLES = examples(15)
 WRONG = 1e-3  # what every mistake exceeds
 
 
@@ -41,6 +41,7 @@ def encoder(mixer: spec.Mixer, **changes: object) -> spec.Encoder:
     return base.replace(**changes)
 
 
+@pytest.mark.shapes
 @given(encoders(), LENGTHS)
 @EXAMPLES
 def test_a_batch_as_each_row_alone(drawn: spec.Encoder, lengths: list[int]) -> None:
@@ -115,13 +116,14 @@ def test_every_position_sees_both_ends(name: str, place: int) -> None:
 
 
 @given(encoders().filter(lambda drawn: drawn.embedding.num_token_types > 1))
-@settings(max_examples=15)
+@EXAMPLES
 def test_absent_types_are_all_the_first(drawn: spec.Encoder) -> None:
     model, tokens = model_of(drawn), text(2, 6)
     none, first = model(tokens).hidden, model(tokens, token_types=torch.zeros_like(tokens)).hidden
     assert distance(none, first) < EXACT
 
 
+@pytest.mark.shapes
 @given(vision_encoders())
 @EXAMPLES
 def test_pictures_do_not_see_each_other(drawn: spec.VisionEncoder) -> None:

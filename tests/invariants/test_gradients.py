@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -48,12 +49,14 @@ def twice(value: Tensor) -> Tensor:
     return value.double() if value.is_floating_point() else value
 
 
+@pytest.mark.shapes
 def test_every_parameter_of_every_part_and_wiring_gets_a_gradient() -> None:
     for name, drawn in {**{str(param.id): param.values[0] for param in GRID}, "hybrid": hybrid()}.items():
         with case(name):
             assert unreached(drawn) == set()
 
 
+@pytest.mark.shapes
 def test_every_parameter_of_every_kind_of_model_gets_a_gradient() -> None:
     for name, drawn in ALL.items():
         with case(name):

@@ -106,8 +106,9 @@ def of(count: int) -> Callable[[Callable[[spec.ModelSpec], None]], Callable[[], 
     return lambda test: settings(max_examples=count, suppress_health_check=list(HealthCheck))(given(models())(test))
 
 
-@of(60)
-def test_sixty_specifications_hold(drawn: spec.ModelSpec) -> None:
+@pytest.mark.shapes
+@of(40)
+def test_forty_specifications_hold(drawn: spec.ModelSpec) -> None:
     holds(drawn)
 
 

@@ -4,13 +4,11 @@ The one place where this is proven, for all parts: drawn models, the grid of all
 past its windows. Targets with their sources stand beside it in test_encoder_decoders.py.
 """
 
-import subprocess
-import sys
 from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -18,12 +16,13 @@ from archetype import families, spec
 from archetype.models import CausalModel, Decoder
 from archetype.nn.cache import State
 from tests.helpers import causal as writing
+from tests.helpers import forked
 from tests.helpers.combinations import EXACT, GRID, combined, hybrid, model_of, padded, rows_of, text
 from tests.helpers.passes import forward_step
-from tests.helpers.strategies import CONTEXT, VOCABULARY, causal_models
+from tests.helpers.strategies import CONTEXT, VOCABULARY, causal_models, examples
 from tests.helpers.weights import distance
 
-EXAMPLES = settings(max_examples=15)
+EXAMPLES = examples(12)
 # where a text is cut
 CUTS = st.sets(st.integers(1, CONTEXT - 1), max_size=4).map(sorted)
 LENGTHS = st.lists(st.integers(1, CONTEXT), min_size=2, max_size=4)
@@ -81,6 +80,7 @@ def test_with_state_as_without(drawn: spec.CausalSpec) -> None:
     writing.goes_on(model, state, [row[None] for row in rows])
 
 
+@pytest.mark.shapes
 @pytest.mark.parametrize("drawn", OTHERS)
 def test_rows_join_and_leave(drawn: spec.CausalSpec) -> None:
     writing.rows_join_and_leave(model_of(drawn), 11)
@@ -111,7 +111,7 @@ def test_chunks_as_whole_in_any_model(drawn: spec.CausalSpec, length: int, cuts:
 
 
 @given(causal_models())
-@settings(max_examples=8)
+@examples(8)
 def test_token_by_token_as_whole(drawn: spec.CausalSpec) -> None:
     model = model_of(drawn)
     tokens = text(2, CONTEXT)
@@ -146,6 +146,7 @@ def test_a_batch_goes_on_as_each_row_alone(drawn: spec.CausalSpec, lengths: list
             assert distance(logits[index, 0], model(row[None, : length + step + 1]).logits[0, -1]) < EXACT
 
 
+@pytest.mark.shapes
 @given(causal_models(), LENGTHS, LENGTHS)
 @EXAMPLES
 def test_padded_chunk_after_padded_chunk(drawn: spec.CausalSpec, first: list[int], second: list[int]) -> None:
@@ -208,7 +209,7 @@ def test_rows_leave_and_the_others_go_on(drawn: spec.CausalSpec, order: list[int
 
 
 @given(causal_models())
-@settings(max_examples=20)
+@EXAMPLES
 def test_a_selected_state_is_a_copy(drawn: spec.CausalSpec) -> None:
     """Two futures of one past do not touch each other."""
     model = model_of(drawn)
@@ -354,6 +355,6 @@ for name in {names}:
 
 def test_decoding_is_captured_once_as_one_graph() -> None:
     names = ["gpt2-tiny", "llama-tiny", "mamba-tiny"]
-    program = [sys.executable, "-c", COMPILED.format(names=names)]
-    printed = subprocess.run(program, capture_output=True, text=True, check=True).stdout
-    assert printed.split("\n")[:-1] == [f"{name} 1" for name in names]
+    done = forked.run(["python", "-c", COMPILED.format(names=names)])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.decode().split("\n")[:-1] == [f"{name} 1" for name in names]
