@@ -1,0 +1,43 @@
+"""How many lines outside its own files make a new kind known; one from outside the package takes one, `register`."""
+
+import re
+
+from tests.unit.test_names import FILES
+
+# one kind of each role: its own files, and how others would name it; files of others (convert) are another matter
+KINDS = {
+    "mixer": (("spec/short_convolution.py", "nn/short_convolution.py", "cost/short_convolution.py"),
+              r"short_convolution\b|ShortConvolution"),
+    "norm": (("spec/norm.py", "nn/norm.py", "cost/norm.py"), r"kind: batch\b|\bBatchNorm\b"),
+    "family": (("families/smollm3.py",), r"smollm3"),
+    "objective": (("training/objectives/image_class.py",), r"\bimage_class\b|\bImageClass\b"),
+    "optimizer": (("training/optimizers/kinds.py",), r"\bAdafactor\b"),
+    "tokenizer": (("tokenizers/tiktoken.py",), r'"tiktoken"'),
+}  # fmt: skip
+LINES = {  # those of `diagram` and `explain` say how it is drawn and where it is shown: it works without them
+    "mixer": {
+        "cli/explain.py": 1, "diagram/captions.py": 1, "diagram/inside.py": 2, "spec/__init__.py": 1, "spec/part.py": 1,
+    },
+    "norm": {"cli/explain.py": 1, "diagram/captions.py": 1},
+    "family": {"families/registry.py": 1},
+    "objective": {"training/objectives/__init__.py": 2},
+    "optimizer": {"training/optimizers/__init__.py": 2},
+    "tokenizer": {"tokenizers/registry.py": 1},
+}  # fmt: skip
+
+
+def registered(own: tuple[str, ...], name: str) -> dict[str, int]:
+    """How many lines of each other file name a kind."""
+    lines = {
+        path: sum(re.search(name, line) is not None for line in file.read_text(encoding="utf-8").splitlines())
+        for path, file in FILES.items()
+        if path not in own and not path.startswith("convert/")
+    }
+    return {path: count for path, count in lines.items() if count}
+
+
+def test_a_new_kind_is_registered_in_few_lines() -> None:
+    table = {role: registered(*kind) for role, kind in KINDS.items()}
+    for role, lines in table.items():
+        print(f"{role:10}", *(f"{path} ({count})" for path, count in lines.items()))
+    assert table == LINES
