@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 
 from archetype.families.transformer import transformer
 from archetype.loading import load
@@ -17,6 +16,7 @@ from archetype.training.optimizers import AdamW
 from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.schedules import Cosine
 from archetype.training.setup import start
+from tests.helpers.digits import load_digits
 
 CPU = torch.device("cpu")
 RECIPES = Path(__file__).parent.parent.parent / "recipes"
@@ -30,8 +30,8 @@ def held_out_accuracy(recipe: Recipe, folder: Path) -> float:
 
 @pytest.mark.slow
 def test_handwritten_digits_are_told_apart(tmp_path: Path) -> None:
-    digits = load_digits()
-    np.savez(tmp_path / "digits.npz", images=digits.images / 16, labels=digits.target)
+    images, labels = load_digits()
+    np.savez(tmp_path / "digits.npz", images=images, labels=labels)
     recipe = read_recipe(RECIPES / "digits_vit.yaml")
     recipe = recipe.replace(data=recipe.data.replace(file=str(tmp_path / "digits.npz")))
     assert recipe.data.validation_fraction == 0.2

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from archetype import cost, families, generate
@@ -29,6 +28,7 @@ from archetype.training.schedules import Cosine
 from archetype.training.state import TrainState
 from tests.helpers import causal as writing
 from tests.helpers.combinations import EXACT, padded
+from tests.helpers.digits import load_digits
 from tests.helpers.passes import taught
 from tests.helpers.weights import distance, randomize
 from tests.unit.cost.test_flops import flops_of, padding
@@ -137,8 +137,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text.txt").write_text(ENGLISH)
     (folder / "source.txt").write_text("\n".join(LINES).upper())
     (folder / "target.txt").write_text("\n".join(LINES))
-    digits = load_digits()
-    np.savez(folder / "digits.npz", images=digits.images / 16, labels=digits.target)
+    images, labels = load_digits()
+    np.savez(folder / "digits.npz", images=images, labels=labels)
     return folder
 
 
@@ -246,6 +246,5 @@ def fills_and_embeds(lm: LanguageModel) -> None:
 
 def names_digits(model: VisionEncoder) -> None:
     """Far more often right than one in ten."""
-    digits = load_digits()
-    images, labels = torch.tensor(digits.images / 16).float()[:, None], torch.tensor(digits.target)
-    assert (model(images).logits.argmax(-1) == labels).float().mean() > 0.4
+    images, labels = map(torch.from_numpy, load_digits())
+    assert (model(images.float()[:, None]).logits.argmax(-1) == labels).float().mean() > 0.4

@@ -2,12 +2,12 @@
 
 import random
 
-from sklearn.metrics import classification_report
-
 from archetype.generate.class_report import class_report
 
 
 def test_the_report_is_that_of_scikit_learn() -> None:
+    from sklearn.metrics import classification_report  # takes seconds to load
+
     drawn = random.Random(0)
     expected = [drawn.choice("aabc") for _ in range(200)]
     predicted = [name if drawn.random() < 0.6 else drawn.choice("abd") for name in expected]  # d is never right

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from archetype import spec
 from archetype.errors import SpecError
 from archetype.models import VisionEncoder, build_on_meta
 from archetype.nn.initialization import initialize
+from tests.helpers.digits import load_digits
 from tests.helpers.passes import logits_or_hidden
 from tests.helpers.weights import distance, randomize
 
@@ -160,8 +160,8 @@ def test_the_class_token_is_drawn_as_a_table_is() -> None:
 
 
 def test_gradients_reach_every_parameter_and_training_reduces_the_loss() -> None:
-    digits = load_digits()
-    images, labels = torch.tensor(digits.images[:256, None]).float() / 16, torch.tensor(digits.target[:256])
+    pictures, digits = load_digits()
+    images, labels = torch.tensor(pictures[:256, None]).float(), torch.tensor(digits[:256])
     layer = BLOCK.replace(feedforward=spec.MLP(d_ff=64, activation="gelu", bias=True))
     encoder = BASE.replace(
         image_size=8,
