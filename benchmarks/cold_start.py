@@ -4,10 +4,12 @@
 
 FOLDER holds a model as transformers writes it, with its tokenizer.json. Without one, a model of the 110M shape is
 written with random weights, and a tokenizer trained on the Python library's own text. The libraries' files are in the
-page cache after the first round, which does not count. CPU seconds are those of all threads.
+page cache after the first round, which does not count, and their bytecode is in a folder of the benchmark, as that of
+installed packages is beside them. CPU seconds are those of all threads.
 """
 
 import argparse
+import os
 import resource
 import statistics
 import subprocess
@@ -43,7 +45,7 @@ def main() -> None:
     with TemporaryDirectory() as temporary:
         folder = chosen.folder or write_model(Path(temporary) / "110M")
         print(heading(f"python -m benchmarks.cold_start {chosen.folder.name if chosen.folder else ''}", "transformers"))
-        compare(folder, chosen.rounds)
+        compare(folder, chosen.rounds, Path(temporary) / "bytecode")
 
 
 def write_model(folder: Path) -> Path:
@@ -54,15 +56,17 @@ def write_model(folder: Path) -> Path:
     return folder
 
 
-def compare(folder: Path, rounds: int) -> None:
+def compare(folder: Path, rounds: int, bytecode: Path) -> None:
     """Print the medians of both sides, which take turns."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
     ours = ["-m", "archetype", "generate", str(folder), PROMPT, "--max-new-tokens", "1", "--temperature", "0"]
     sides = {"archetype": ours, "transformers": ["-c", PEER, str(folder), PROMPT]}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for _ in range(rounds + 1):
         for name, arguments in sides.items():
             started, before = time.perf_counter(), _processor_seconds()
-            subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+            subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env=environment)
             times[name].append((time.perf_counter() - started, _processor_seconds() - before))
     medians = {
         name: [statistics.median(column) for column in zip(*rows[1:], strict=True)] for name, rows in times.items()
