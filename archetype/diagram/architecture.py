@@ -344,9 +344,10 @@ def draw(report: CostReport, measure: Measure = "parameters") -> Scene:
     container = Container("model", 6, 6, width - 12, height - 12, "model", name)
     moved.containers.insert(0, container)
     scene = moved.upside_down(height)
+    layers = f"{report.spec.num_layers} layer{'s' * (report.spec.num_layers > 1)}"
     notes = [
         Note(EDGE, 30, fitted(name, 18, width - 2 * EDGE, 18, bold=True)[0], "start", "heading"),
-        Note(EDGE, 50, f"{totals}; {report.spec.num_layers} layers" if report.spec.num_layers else totals),
+        Note(EDGE, 50, f"{totals}; {layers}" if report.spec.num_layers else totals),
         Note(EDGE, height - foot + 6, f"Bars: {unit}, of all layers together", "start", "bars"),
         *(Note(EDGE, height - foot + 20 + 14 * number, line) for number, line in enumerate(lines)),
     ]
