@@ -4,11 +4,12 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from archetype.errors import ArchetypeError
+from archetype.generate import Event
 from archetype.serve.answers import Envelope, chat_logprobs
 from archetype.serve.completions import index_of
 from archetype.serve.errors import ApiError, event
 from archetype.serve.exchange import Exchange
-from archetype.serve.generation import Choices, begin, check_tokens, is_end
+from archetype.serve.generation import Choices, begin, check_tokens
 from archetype.serve.metrics import Metrics
 from archetype.serve.models import Models, ServedModel
 from archetype.serve.requests import ChatRequest, Message, plain_messages
@@ -96,7 +97,7 @@ async def _answer(
             index = index_of(one)
             texts[index] += one.text
             reasons[index] = one.finish_reason or "length"
-            if count is not None and one.logprobs is not None and not is_end(one):
+            if count is not None and one.logprobs is not None and not _only_ends(model, body, one):
                 contents[index].append(chat_logprobs(model, one, count))
     items = []
     for index, text in enumerate(texts):
@@ -131,7 +132,7 @@ async def _chunks(
         pieces = []
         for one in events:
             index, logprobs = index_of(one), None
-            if count is not None and one.logprobs is not None and not is_end(one):
+            if count is not None and one.logprobs is not None and not _only_ends(model, body, one):
                 logprobs = {"content": [chat_logprobs(model, one, count)], "refusal": None}
             ids: dict[str, Any] = {"token_ids": [one.token]} if body.return_token_ids and one.token is not None else {}
             if one.text or logprobs or ids:
@@ -142,3 +143,8 @@ async def _chunks(
             yield b"".join(pieces) or b": ping\n\n"
     if body.include_usage:
         yield event(envelope.holding([], usage=choices.usage))
+
+
+def _only_ends(model: ServedModel, body: ChatRequest, one: Event) -> bool:
+    """Whether a token ends the text and stands for none of it; chat completions do not list it."""
+    return one.finish_reason == "stop" and one.token in (*model.tokenizer.eos, *(body.stop_token_ids or ()))

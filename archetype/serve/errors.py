@@ -96,11 +96,14 @@ def _field(place: str) -> str | None:
     return FIELDS.get(name, name) if name.isidentifier() else None
 
 
+encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
 def event(data: Any) -> bytes:
     """One server-sent event.
 
     Args:
         data: bytes of JSON, or what is to be written as JSON.
     """
-    body = data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
+    body = data if isinstance(data, bytes) else encode_json(data).encode()
     return b"data: " + body + b"\n\n"

@@ -1,6 +1,5 @@
 """One request and its answer, as handlers see them."""
 
-import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -8,6 +7,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Scope, Send
 
+from archetype.serve.errors import encode_json
 from archetype.serve.requests import Body
 
 B = TypeVar("B", bound=Body)
@@ -58,8 +58,7 @@ class Exchange:
             headers: beside the length; the type is that of JSON unless it is among them.
         """
         if not isinstance(data, bytes):
-            text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-            data = text.encode("utf-8", "replace")
+            data = (data if isinstance(data, str) else encode_json(data)).encode()
         known = {"content-type": "application/json"} | self.headers | (dict(headers) if headers else {})
         await self._start(status, known | {"content-length": str(len(data))})
         await self._send({"type": "http.response.body", "body": data})

@@ -1,5 +1,6 @@
 """The choices of one answer: their requests to the engine, and the events of these."""
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -57,18 +58,29 @@ class Choices:
         Raises:
             ApiError: a choice failed.
         """
-        left = len(self.requests)
-        first = True
-        while left:
-            events = await self.stream.take(PING_SECONDS)
-            if events:
-                self.clock.tick(first)
-                first = False
-            for event in events:
-                if event.finish_reason == "error":
-                    raise api_error(event.request.error or RuntimeError("a request failed"))
-                left -= event.finish_reason is not None
-            yield events
+        left, loop = len(self.requests), asyncio.get_running_loop()
+        last = loop.time()
+
+        def wake_after_silence() -> None:
+            nonlocal timer
+            remaining = last + PING_SECONDS - loop.time()
+            if remaining <= 0:
+                self.stream.wake()
+            timer = loop.call_later(remaining if remaining > 0 else PING_SECONDS, wake_after_silence)
+
+        timer = loop.call_later(PING_SECONDS, wake_after_silence)
+        try:
+            while left:
+                if events := await self.stream.take():
+                    self.clock.tick()
+                    last = loop.time()
+                for event in events:
+                    if event.finish_reason == "error":
+                        raise api_error(event.request.error or RuntimeError("a request failed"))
+                    left -= event.finish_reason is not None
+                yield events
+        finally:
+            timer.cancel()
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:
@@ -166,11 +178,6 @@ def check_tokens(model: ServedModel, ids: list[int], param: str) -> list[int]:
     if not 0 <= min(ids) <= max(ids) < vocab_size:
         raise ApiError("invalid_value", f"{param}: holds a token outside the vocabulary of {vocab_size}", param)
     return ids
-
-
-def is_end(event: Event) -> bool:
-    """Whether a token only ends the text, and stands for none of it."""
-    return event.finish_reason == "stop" and not event.text and event.token in event.request._stop_ids
 
 
 def best(model: ServedModel, token: int, logprobs: Logprobs, count: int) -> list[tuple[int, float]]:

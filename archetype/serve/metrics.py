@@ -31,13 +31,13 @@ class Clock:
     """Measures the time to the first token of an answer, and between those after it."""
 
     def __init__(self, first: Histogram, between: Histogram) -> None:
-        self._first, self._between, self._last = first, between, time.perf_counter()
+        self._next, self._between, self._last = first, between, time.perf_counter()
 
-    def tick(self, is_first: bool) -> None:
+    def tick(self) -> None:
         """Tokens have come."""
         now = time.perf_counter()
-        (self._first if is_first else self._between).observe(now - self._last)
-        self._last = now
+        self._next.observe(now - self._last)
+        self._next, self._last = self._between, now
 
 
 class Metrics:

@@ -29,17 +29,19 @@ class Stream:
     def put(self, event: Event) -> None:
         """Add an event; called in the event loop."""
         self._events.append(event)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let `take` return, also where there are no events."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def take(self, seconds: float | None = None) -> list[Event]:
-        """All events that are there, once there are some; none where nothing came in this time."""
+    async def take(self) -> list[Event]:
+        """All events that are there, once there are some."""
         if not self._events:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
-                await asyncio.wait_for(self._waiter, seconds)
-            except TimeoutError:
-                return []
+                await self._waiter
             finally:
                 self._waiter = None
         events = list(self._events)

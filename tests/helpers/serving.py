@@ -94,9 +94,8 @@ class Served:
         return sum(model.worker.num_unfinished for model in self.app.models.loaded)
 
 
-def read_reply(connection: socket.socket) -> Reply:
-    """What comes until the server closes the connection."""
-    data = b""
+def read_reply(connection: socket.socket, data: bytes = b"") -> Reply:
+    """What comes until the server closes the connection, after what was read of it."""
     while piece := connection.recv(65536):
         data += piece
     head, _, body = data.partition(b"\r\n\r\n")

@@ -366,6 +366,64 @@ def test_every_mistake_is_one_shape(server: Served) -> None:
     assert server.call("/v1/models", host="localhost:1").status == 200
 
 
+CLIENTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "open-webui": [
+        ("/v1/chat/completions", {
+            "stream": True, "model": "llama", "stream_options": {"include_usage": True},
+            "messages": [{"role": "system", "content": "Hi"}, {
+                "role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}],
+            }],
+        }),
+        ("/v1/chat/completions", {
+            "model": "llama", "messages": [{"role": "user", "content": "A title"}], "stream": False,
+            "max_completion_tokens": 5, "metadata": {"task": "title_generation"}, "user": "id",
+        }),
+    ],
+    "Continue": [
+        ("/v1/completions", {
+            "model": "llama", "prompt": "<fim_prefix>def f():<fim_suffix>\n<fim_middle>", "max_tokens": 8,
+            "temperature": 0.01, "stream": True, "frequency_penalty": None, "presence_penalty": None, "top_p": None,
+            "stop": ["<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<file_sep>", "/src/", "#- coding", "```", "t.",
+                     "\ndef", "\nclass"],
+        }),
+        ("/v1/chat/completions", {
+            "model": "llama", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+                                           {"role": "assistant", "content": ""}, {"role": "user", "content": "x"}],
+            "max_tokens": 4, "stream": True, "temperature": 0.5, "stop": None, "n": None, "tools": [],
+        }),
+    ],
+    "aider": [
+        ("/v1/chat/completions", {
+            "model": "llama", "messages": [{"role": "system", "content": "x", "name": None},
+                                           {"role": "user", "content": "y"}],
+            "temperature": 0, "stream": True, "max_tokens": 4,
+        }),
+    ],
+    "lm-eval": [
+        ("/v1/completions", {
+            "model": "llama", "prompt": ["a", "b"], "max_tokens": 4, "temperature": 0, "seed": 1234,
+            "stop": ["\n\n", "Q:", "</s>", "<|im_end|>", "."],
+        }),
+    ],
+}  # fmt: skip
+
+
+def test_requests_as_clients_send_them(server: Served) -> None:
+    for client, requests in CLIENTS.items():
+        for path, body in requests:
+            reply = server.call(path, body)
+            assert reply.status == 200, (client, reply.body)
+            if body.get("stream"):
+                *chunks, done = reply.events
+                assert done == "[DONE]" and all("choices" in chunk for chunk in chunks)
+                reasons = [c["finish_reason"] for chunk in chunks for c in chunk["choices"] if c["finish_reason"]]
+                assert len(reasons) == 1 and reasons[0] in ("stop", "length")
+                asked = body.get("stream_options", {}).get("include_usage", False)
+                assert [not chunk["choices"] for chunk in chunks].count(True) == asked
+            else:
+                assert all(choice["finish_reason"] in ("stop", "length") for choice in reply.json["choices"])
+
+
 def test_a_translator_takes_the_source_as_prompt(server: Served) -> None:
     lm = models()["transformer"]
     sources = ["one two", "three"]
