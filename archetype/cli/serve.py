@@ -19,6 +19,7 @@ SECTIONS = {
     "Limits": ("slots", "max_queue", "prefix_cache", "max_body", "timeout", "grace"),
 }
 KEY = "ARCHETYPE_API_KEY"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MODELS = typer.Argument(
     metavar="MODEL...", help="Folders of models, or owner/name of huggingface.co; NAME=FOLDER gives one a name."
 )
@@ -84,17 +85,19 @@ def serve(
         memory_bytes=None if memory is None else int(memory * 2**30),
         own_sampling=generation_config == "model", chat_template=chat_template,
     )  # fmt: skip
-    served = Models(_sources(models or [], alias or []), options)
+    served = Models(sources_of(models or [], alias or []), options)
     keys = api_key or [key for key in [os.environ.get(KEY)] if key]
     app = App(served, keys, [host, *(allow_host or [])], Limits(max_body << 10, seconds=timeout))
     listening = listen(host, port)
     names = ", ".join(source.name for source in served.sources) or "no model"
     shown = f"[{host}]" if ":" in host else host
     line = f"archetype: {names} at http://{shown}:{listening.getsockname()[1]}/v1"
+    if not keys and host not in LOOPBACK:
+        print("archetype: without --api-key whoever reaches this machine can use its models", file=sys.stderr)
     run(app, listening, grace, lambda: print(line, file=sys.stderr, flush=True))
 
 
-def _sources(models: list[str], aliases: list[str]) -> list["Source"]:
+def sources_of(models: list[str], aliases: list[str]) -> list["Source"]:
     """The models of the command line by name, each with its aliases.
 
     Raises:

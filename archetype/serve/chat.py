@@ -24,7 +24,7 @@ async def chat_completions(models: Models, metrics: Metrics, exchange: Exchange)
         _, ids = await encode_conversation(
             model, body.messages, body.add_generation_prompt, body.continue_final_message
         )
-        choices = await begin(model, body, [ids], None, count, metrics)
+        choices = await begin(model, body, [ids], None, count, metrics, "messages")
         try:
             if body.stream:
                 envelope = Envelope(model, "chatcmpl", "chat.completion.chunk")

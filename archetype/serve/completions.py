@@ -34,13 +34,18 @@ async def completions(models: Models, metrics: Metrics, exchange: Exchange) -> N
     body = exchange.read(CompletionRequest)
     async with models.use(body.model) as model:
         model.check("completions")
-        if model.translates:
+        if body.use_beam_search:
             await _translate(model, body, exchange)
             return
+        if model.translates and body.echo:
+            raise unsupported("echo", "the prompt of a translator is a source, which its text does not go on from")
         texts = body.prompts()
-        prompts = await model.worker.text(lambda: [encode(model, text, body.add_special_tokens) for text in texts])
+        prompts = await model.worker.text(
+            lambda: [encode(model, text, body.add_special_tokens is not False) for text in texts]
+        )
         envelope = Envelope(model, "cmpl", "text_completion")
-        choices = await begin(model, body, prompts, DEFAULT_TOKENS, body.logprobs, metrics)
+        default = None if model.translates else DEFAULT_TOKENS
+        choices = await begin(model, body, prompts, default, body.logprobs, metrics, "prompt")
         try:
             echoes = await _echoes(model, body, texts, prompts)
             if body.stream:
@@ -51,21 +56,31 @@ async def completions(models: Models, metrics: Metrics, exchange: Exchange) -> N
             choices.cancel()
 
 
-def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool | None) -> list[int]:
-    """A prompt as token ids; a text begins with the token that starts one, where the model uses it, ids never.
+def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True) -> list[int]:
+    """A prompt, or the whole text that an encoder reads, as token ids.
+
+    Args:
+        model: that reads it.
+        text: a text; or ids, to which nothing is added.
+        add_special_tokens: the one that starts a text, where prompts have one; around a whole text all of its own.
 
     Raises:
         ApiError: there are none, or one is no token.
     """
     if isinstance(text, list):
         return check_tokens(model, text, "prompt")
-    tokenizer = model.tokenizer
+    tokenizer, engine = model.tokenizer, model.worker.engine
     try:
+        if model.translates and engine is not None:
+            return engine.encode(text)
         ids = tokenizer.encode(text)
     except Exception as error:
         raise api_error(error, "prompt") from None
-    starts = tokenizer.bos is not None and (tokenizer.adds_bos or not ids) and add_special_tokens is not False
-    return check_tokens(model, [tokenizer.bos, *ids] if starts and tokenizer.bos is not None else ids, "prompt")
+    if add_special_tokens and not model.generates:
+        ids = tokenizer.add_special_tokens(ids)
+    elif add_special_tokens and tokenizer.bos is not None and (tokenizer.adds_bos or not ids):
+        ids = [tokenizer.bos, *ids]
+    return check_tokens(model, ids, "prompt")
 
 
 async def _echoes(
@@ -167,15 +182,23 @@ def index_of(one: Event) -> int:
 
 
 async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exchange) -> None:
-    """Answer with the translations of the prompts, by beam search."""
+    """Answer with the translations of the prompts, by beam search.
+
+    Raises:
+        ApiError: the model is no translator, or the body asks for what no beam search has.
+    """
+    if not model.translates:
+        raise unsupported("use_beam_search", "only a translator searches with beams")
     sources = [source for source in body.prompts() if isinstance(source, str)]
     settings = body.sampling().keys() - {"temperature", "top_p"}
     if len(sources) < len(body.prompts()):
         raise ApiError("invalid_value", "prompt: a translator reads texts and no token ids; send a text", "prompt")
     for name in (*settings, *(name for name in ("echo", "logprobs") if getattr(body, name))):
-        raise unsupported(name, "a translator searches with beams")
+        raise unsupported(name, "a search with beams has none")
     if (body.n or 1) > 1 or body.temperature:
-        raise unsupported("n" if (body.n or 1) > 1 else "temperature", "a translator gives the likeliest target alone")
+        raise unsupported(
+            "n" if (body.n or 1) > 1 else "temperature", "a search with beams gives the likeliest target alone"
+        )
     most = body.most_tokens()
     beam = {} if most is None else {"max_extra_tokens": max(1, most)}
     envelope = Envelope(model, "cmpl", "text_completion")

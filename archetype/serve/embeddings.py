@@ -27,7 +27,7 @@ async def embeddings(models: Models, exchange: Exchange) -> None:
     async with models.use(body.model) as model:
         model.check("embeddings")
         inputs = _check_inputs(as_list(body.input))
-        rows = await model.worker.text(lambda: [_whole_text(model, text) for text in inputs])
+        rows = await model.worker.text(lambda: [encode(model, text) for text in inputs])
         try:
             vectors = await model.worker.run(
                 lambda: model.lm.embed(rows, body.pooling, body.normalize is not False).float().cpu()
@@ -59,7 +59,7 @@ async def classify(models: Models, exchange: Exchange) -> None:
             if not all(isinstance(one, str) for one in inputs):
                 raise ApiError("invalid_value", "input: this model classifies texts; send texts", "input")
             batch = texts = [str(one) for one in inputs]
-            count = sum(map(len, await model.worker.text(lambda: [_whole_text(model, text) for text in texts])))
+            count = sum(map(len, await model.worker.text(lambda: [encode(model, text) for text in texts])))
         try:
             rows = (await model.worker.run(lambda: model.lm.classify(batch).float().cpu())).tolist()
         except Exception as error:
@@ -71,13 +71,6 @@ async def classify(models: Models, exchange: Exchange) -> None:
         label = model.lm.labels[best] if model.lm.labels else str(best)
         data.append({"index": index, "label": label, "probs": row, "num_classes": len(row)})
     await exchange.answer(envelope.fields | {"data": data, "usage": _usage(count)})
-
-
-def _whole_text(model: ServedModel, text: str | list[int]) -> list[int]:
-    """A text between the tokens that stand around one; ids as they are."""
-    if isinstance(text, list):
-        return encode(model, text, None)
-    return model.tokenizer.add_special_tokens(model.tokenizer.encode(text))
 
 
 def _check_inputs(inputs: list[Any]) -> list[Any]:

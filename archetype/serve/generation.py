@@ -100,6 +100,7 @@ async def begin(
     default_tokens: int | None,
     logprobs: int | None,
     metrics: Metrics,
+    param: str,
 ) -> Choices:
     """Submit the choices of an answer.
 
@@ -110,13 +111,14 @@ async def begin(
         default_tokens: of a choice where the body does not say; None for the rest of the context.
         logprobs: alternatives of each token.
         metrics: which count.
+        param: the field of the body that has the prompts.
 
     Raises:
         ApiError: a prompt does not fit, a setting is wrong, or too many requests wait.
     """
     choices = Choices(model, prompts, body.n or 1, metrics.clock(model.name))
     settings, most = body.sampling(), body.most_tokens()
-    limits = [room(model, prompt, most, default_tokens) for prompt in prompts]
+    limits = [room(model, prompt, most, default_tokens, param) for prompt in prompts]
     if most == 0:
         return choices
     stop_ids = tuple(body.stop_token_ids or ())
@@ -148,21 +150,22 @@ async def begin(
     return choices
 
 
-def room(model: ServedModel, prompt: list[int], most: int | None, default: int | None) -> int:
-    """The tokens that may be generated after a prompt.
+def room(model: ServedModel, prompt: list[int], most: int | None, default: int | None, param: str) -> int:
+    """The tokens that may be generated after a prompt; those of a target have the context to themselves.
 
     Raises:
         ApiError: prompt and completion together are longer than the context.
     """
     context = model.context_length or 0
-    left = context - len(prompt)
+    before = 1 if model.translates and len(prompt) <= context else len(prompt)
+    left = context - before
     asked = 0 if most is None else most
-    if len(prompt) + asked > context or (left < 1 and most is None):
+    if before + asked > context or (left < 1 and most is None):
         message = (
             f"This model's maximum context length is {context} tokens. However, you requested {len(prompt) + asked} "
             f"tokens ({len(prompt)} in the prompt, {asked} in the completion). Please shorten the prompt or max_tokens."
         )
-        raise ApiError("context_length_exceeded", message, "messages" if default is None else "prompt")
+        raise ApiError("context_length_exceeded", message, param)
     return min(left, left if default is None else default) if most is None else most
 
 

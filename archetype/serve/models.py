@@ -19,7 +19,7 @@ from archetype.generate import Engine, Sampling
 from archetype.io.files import check_regular
 from archetype.io.text import read_text
 from archetype.language_model import LanguageModel
-from archetype.models import CausalModel, Encoder, EncoderDecoder, VisionEncoder
+from archetype.models import CausalModel, Encoder, EncoderDecoder, GenerativeModel, VisionEncoder
 from archetype.serve.errors import ApiError
 from archetype.serve.worker import Worker
 from archetype.spec.base import fingerprint, nearest
@@ -101,8 +101,8 @@ class ServedModel:
 
     @property
     def generates(self) -> bool:
-        """Whether it continues texts."""
-        return isinstance(self.lm.model, CausalModel) and getattr(self.lm.model, "classifier", None) is None
+        """Whether it continues texts, or writes the targets of sources."""
+        return isinstance(self.lm.model, GenerativeModel) and getattr(self.lm.model, "classifier", None) is None
 
     @property
     def translates(self) -> bool:
@@ -117,6 +117,8 @@ class ServedModel:
     @property
     def vocab_size(self) -> int:
         """Tokens that it can read; 0 for a model of images."""
+        if isinstance(self.lm.model, EncoderDecoder):
+            return self.lm.model.spec.source_vocab_size or self.lm.model.spec.vocab_size
         return 0 if isinstance(self.lm.model, VisionEncoder) else self.lm.model.spec.vocab_size
 
     @property
@@ -161,8 +163,8 @@ class ServedModel:
         classifies = getattr(model, "classifier", None) is not None
         embeds = isinstance(model, Encoder) or (isinstance(model, CausalModel) and hasattr(model, "blocks"))
         able = {
-            "completions": self.generates or self.translates,
-            "chat completions": self.generates,
+            "completions": self.generates,
+            "chat completions": self.generates and not self.translates,
             "embeddings": embeds,
             "classes": classifies,
         }

@@ -288,8 +288,13 @@ class CompletionRequest(Generation):
     """POST /v1/completions."""
 
     prompt: Prompts
+    use_beam_search: bool | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        name: values for name, values in Generation.neutral.items() if name != "use_beam_search"
+    }
 
     def prompts(self) -> list[str | Ids]:
         """One or several texts or lists of ids.

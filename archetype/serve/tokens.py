@@ -23,8 +23,9 @@ async def tokenize(models: Models, exchange: Exchange) -> None:
                 model, body.messages, body.add_generation_prompt, body.continue_final_message
             )
         elif text is not None and (text or body.add_special_tokens is not False):
+            added = body.add_special_tokens is not False
             ids = await model.worker.text(
-                lambda: encode(model, text, body.add_special_tokens) if text or tokenizer.bos is not None else []
+                lambda: encode(model, text, added) if text or tokenizer.bos is not None else []
             )
         else:
             ids = []

@@ -427,11 +427,22 @@ def test_requests_as_clients_send_them(server: Served) -> None:
 def test_a_translator_takes_the_source_as_prompt(server: Served) -> None:
     lm = models()["transformer"]
     sources = ["one two", "three"]
-    body = {"model": "transformer", "prompt": sources, "max_tokens": 8}
-    texts = [choice["text"] for choice in server.call("/v1/completions", body).json["choices"]]
-    assert texts == lm.translate(sources, max_extra_tokens=8)
+    body = {"model": "transformer", "prompt": sources, "max_tokens": 8, "temperature": 0}
+    choices = server.call("/v1/completions", body | {"logprobs": 1}).json["choices"]
+    texts = [choice["text"] for choice in choices]
+    assert texts == [lm.engine().submit(source, max_new_tokens=8, temperature=0.0).result() for source in sources]
+    assert all(len(choice["logprobs"]["tokens"]) <= 8 for choice in choices)
     chunks = server.call("/v1/completions", body | {"stream": True}).events[:-1]
-    assert [choice["text"] for chunk in chunks for choice in chunk["choices"]] == texts
+    streamed = ["", ""]
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            streamed[choice["index"]] += choice["text"]
+    assert streamed == texts
+    beams = server.call("/v1/completions", body | {"use_beam_search": True}).json["choices"]
+    assert [choice["text"] for choice in beams] == lm.translate(sources, max_extra_tokens=8)
+    for wrong in ({"echo": True}, {"use_beam_search": True, "n": 2}, {"model": "llama", "use_beam_search": True}):
+        assert server.call("/v1/completions", body | wrong).error["code"] == "unsupported_parameter"
+    assert server.call("/v1/chat/completions", {"model": "transformer", "messages": [{"role": "user"}]}).status == 400
 
 
 FIELDS = [
@@ -450,7 +461,7 @@ STARTS: dict[str, dict[str, Any]] = {
 }
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from(FIELDS), VALUES))
 def test_no_fields_make_the_server_fail(server: Served, fields: dict[str, Any]) -> None:
     for path, start in STARTS.items():
