@@ -60,6 +60,7 @@ class Choices:
         """
         left, loop = len(self.requests), asyncio.get_running_loop()
         last = loop.time()
+        timer: asyncio.TimerHandle | None = None
 
         def wake_after_silence() -> None:
             nonlocal timer
@@ -68,7 +69,7 @@ class Choices:
                 self.stream.wake()
             timer = loop.call_later(remaining if remaining > 0 else PING_SECONDS, wake_after_silence)
 
-        timer = loop.call_later(PING_SECONDS, wake_after_silence)
+        wake_after_silence()
         try:
             while left:
                 if events := await self.stream.take():
@@ -80,7 +81,8 @@ class Choices:
                     left -= event.finish_reason is not None
                 yield events
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:

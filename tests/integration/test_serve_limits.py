@@ -1,5 +1,6 @@
 """The server under clients that leave, stall, flood it or bring no key, and under a signal to stop."""
 
+import asyncio
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 import archetype
 from archetype.cli.serve import sources_of
 from archetype.errors import ArchetypeError
+from archetype.serve import generation
 from archetype.serve import server as server_module
 from archetype.serve.app import Limits
 from archetype.serve.models import Source
@@ -103,6 +105,15 @@ def test_who_leaves_is_not_served_any_more(small: Served, stream: bool) -> None:
     assert (after.waiting, after.running) == (0, 0)
     assert after.finished == before.finished + 2
     assert after.generated_tokens - before.generated_tokens < 240
+
+
+def test_a_silent_stream_says_that_it_is_alive(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "PING_SECONDS", 0.05)
+    [model] = small.app.models.loaded
+    busy = asyncio.run_coroutine_threadsafe(model.worker.run(lambda: time.sleep(0.4)), model.worker._loop)
+    reply = small.call("/v1/completions", {"prompt": "a", "max_tokens": 2, "stream": True}, **KEY)
+    assert busy.result() is None and reply.body.count(b": ping\n\n") >= 2
+    assert reply.events[-1] == "[DONE]"
 
 
 def test_a_full_queue_refuses(small: Served) -> None:
