@@ -58,31 +58,46 @@ class Choices:
         Raises:
             ApiError: a choice failed.
         """
-        left, loop = len(self.requests), asyncio.get_running_loop()
-        last = loop.time()
-        timer: asyncio.TimerHandle | None = None
-
-        def wake_after_silence() -> None:
-            nonlocal timer
-            remaining = last + PING_SECONDS - loop.time()
-            if remaining <= 0:
-                self.stream.wake()
-            timer = loop.call_later(remaining if remaining > 0 else PING_SECONDS, wake_after_silence)
-
-        wake_after_silence()
+        left, silence = len(self.requests), Silence(self.stream)
         try:
             while left:
                 if events := await self.stream.take():
                     self.clock.tick()
-                    last = loop.time()
+                    silence.end()
                 for event in events:
                     if event.finish_reason == "error":
                         raise api_error(event.request.error or RuntimeError("a request failed"))
                     left -= event.finish_reason is not None
                 yield events
         finally:
-            if timer is not None:
-                timer.cancel()
+            silence.stop()
+
+
+class Silence:
+    """Wakes a stream's reader whenever nothing came for `PING_SECONDS`.
+
+    Args:
+        stream: that is read.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self._loop = stream, asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._timer = self._loop.call_later(PING_SECONDS, self._look)
+
+    def end(self) -> None:
+        """Something has come; another silence begins."""
+        self._began = self._loop.time()
+
+    def stop(self) -> None:
+        """Nobody reads any more."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        remaining = self._began + PING_SECONDS - self._loop.time()
+        if remaining <= 0:
+            self._stream.wake()
+        self._timer = self._loop.call_later(remaining if remaining > 0 else PING_SECONDS, self._look)
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:

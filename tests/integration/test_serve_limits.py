@@ -217,6 +217,7 @@ def test_a_signal_lets_requests_finish(tmp_path: Path) -> None:
             assert process.wait() == 0
         finally:
             process.kill()
+            process.wait()
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", port))
 
