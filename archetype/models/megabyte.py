@@ -7,6 +7,7 @@ then every complete patch: what it gives after k patches is the context of patch
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -23,6 +24,7 @@ from archetype.nn.context import ForwardContext, Lengths, Tokens
 from archetype.nn.initialization import init_weight
 from archetype.nn.linear import Linear
 from archetype.nn.position import Learned
+from archetype.nn.probe import probe
 
 
 @dataclass
@@ -99,6 +101,7 @@ class LocalEmbedding(WithStartToken):
 class MegaByte(CausalModel):
     """A large model that goes from patch to patch, and a small one that writes the bytes of each."""
 
+    probes: ClassVar = {"contexts": "B M U"}  # of each patch, as the global model gives it to the local one
     spec: specs.MegaByte
 
     def __init__(self, model: specs.MegaByte) -> None:
@@ -128,7 +131,7 @@ class MegaByte(CausalModel):
         check_positions_fit(self.spec, tokens.shape[1])
         context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)
         text = self._patches(tokens, context, state)  # (B, M, J)
-        contexts = self._contexts(text, context, state)  # (B, M, U)
+        contexts = probe(self, "contexts", self._contexts(text, context, state))  # (B, M, U)
         first = context.shared_positions[:, :1] // self.spec.patch_size  # the number of the first patch of `text`
         newest = context.ends[:, None] // self.spec.patch_size
         rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,6 +18,7 @@ from archetype.nn.context import EncoderOutput, ForwardContext, Vectors
 from archetype.nn.linear import Linear
 from archetype.nn.pattern import Bias, Tiles, attend_piece, gather_tiles, scatter_tiles, tiles
 from archetype.nn.position import Alibi, RelativeBias, Rotation, ScoreBias
+from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm, module_class, module_for
 from archetype.nn.scores import MASKED, ScoreFunction, allowed_pairs, present_keys
 from archetype.patterns import MaskContext, pattern_rule
@@ -27,6 +29,8 @@ KeyHeads = Float[Tensor, "B K T P"]
 
 class MultiHeadProjection(nn.Module):
     """The four projections between a model's vectors and its heads, and how scores are made."""
+
+    probes: ClassVar = {"q": "B H T P", "k": "B K S P", "v": "B K S P", "heads": "B H T P"}  # as scores and o take them
 
     def __init__(self, attention: spec.Attention, d_model: int) -> None:
         super().__init__()
@@ -93,13 +97,17 @@ class MultiHeadProjection(nn.Module):
 
     def merge_heads(self, y: Heads) -> Vectors:
         """Concatenate the heads and project them back to the model's width."""
-        z: Tensor = self.o(y.transpose(1, 2).flatten(2))
+        z: Tensor = self.o(probe(self, "heads", y).transpose(1, 2).flatten(2))
         return z
 
 
 @module_for(spec.Attention)
 class Attention(MultiHeadProjection):
     """o(softmax(scale * q k^T) v) with K key/value heads for H query heads (Vaswani 2017; Ainslie 2023)."""
+
+    probes: ClassVar = {
+        **MultiHeadProjection.probes, "q_global": "B H T P", "k_global": "B K S P", "v_global": "B K S P",
+    }  # fmt: skip
 
     def __init__(self, attention: spec.Attention, d_model: int, causal: bool, layer: int = 0) -> None:
         super().__init__(attention, d_model)
@@ -136,7 +144,8 @@ class Attention(MultiHeadProjection):
         k, v = self.keys_and_values(x)  # (B, K, T, P) each
         y: Heads | None
         if cache is None:
-            y = self.full_sequence(q, self.apply_rope(k, context.positions, context, self.k_norm), v, context)
+            k = self.apply_rope(k, context.positions, context, self.k_norm)
+            y = self.full_sequence(probe(self, "q", q), probe(self, "k", k), probe(self, "v", v), context)
             y = y if self.q_global is None else self.attend_globally(y, x, context)
         else:
             y = recorded(attend_to_cache, self, q, k, v, context, cache)
@@ -225,7 +234,8 @@ class Attention(MultiHeadProjection):
             self.apply_rope(self.split_heads_and_norm(projected, norm), context.positions, context, norm)
             for projected, norm in ((self.q_global(x), self.q_norm), (self.k_global(x), self.k_norm))
         )
-        v = self.split_heads_and_norm(self.v_global(x))
+        q, k = probe(self, "q_global", q), probe(self, "k_global", k)
+        v = probe(self, "v_global", self.split_heads_and_norm(self.v_global(x)))
         mask = None if context.num_tokens is None else present_keys(context.num_tokens, context.positions[0])
         if (bias := self.bias(context)) is not None:
             scores = bias(context.shared_positions[:, :g], context.shared_positions)
@@ -279,7 +289,8 @@ class CrossAttention(MultiHeadProjection):
         num_tokens = encoder_output.num_tokens
         if num_tokens is None:
             num_tokens = torch.full((rows,), length, device=encoder_output.vectors.device)
-        return CrossKVCache(*self.keys_and_values(encoder_output.vectors), num_tokens)
+        k, v = self.keys_and_values(encoder_output.vectors)
+        return CrossKVCache(probe(self, "k", k), probe(self, "v", v), num_tokens)
 
     def empty_source(self, batch: int, length: int, dtype: torch.dtype, device: torch.device) -> CrossKVCache:
         """Room for the keys and values of sources that are yet to be read."""
@@ -288,7 +299,9 @@ class CrossAttention(MultiHeadProjection):
     def forward(self, x: Vectors, context: ForwardContext, source: CrossKVCache) -> Vectors:
         """Let each position of the target attend to the source, which neighbouring rows of x may share."""
         beams = x.shape[0] // source.keys.shape[0]
-        q = self.queries(x).unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)  # (B, H, beams T, P)
+        q = (
+            probe(self, "q", self.queries(x)).unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
+        )  # (B, H, beams T, P)
         y = recorded(attend_to_source, q, source, self.score_function, context)
         if y is None:
             keys = torch.arange(source.keys.shape[2], device=x.device)

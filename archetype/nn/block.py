@@ -15,6 +15,8 @@ class Block(nn.Module):
     """The contents of a layer and their norms; each wiring is a subclass with a `forward`."""
 
     norms: ClassVar[tuple[str, ...]] = ("norm",)  # `mixer_norm`, `cross_norm`, `feedforward_norm`, ...
+    # whose outputs are added to the residual stream: the contents (""), or their norms by suffix; None: it is no sum
+    added: ClassVar[str | None] = None
     mixer: nn.Module
     cross: CrossAttention | None
     feedforward: nn.Module | None
@@ -59,6 +61,8 @@ class Block(nn.Module):
 class PreNormBlock(Block):
     """x + F(norm(x)) (Xiong 2020)."""
 
+    added = ""
+
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         cache, source = self.caches(context, cache)
         x = x + self.branch(self.mixer(self.mixer_norm(x, context), context, cache))
@@ -88,6 +92,7 @@ class SandwichBlock(Block):
     """x + norm'(F(norm(x))) (Ding 2021; Gemma 2)."""
 
     norms = ("norm", "post_norm")
+    added = "_post_norm"
     mixer_post_norm: nn.Module
     cross_post_norm: nn.Module
     feedforward_post_norm: nn.Module
@@ -109,6 +114,8 @@ class SandwichBlock(Block):
 class OutputNormBlock(Block):
     """x + norm(F(x)) (Liu 2021; OLMo 2)."""
 
+    added = "_norm"
+
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         cache, source = self.caches(context, cache)
         x = x + self.branch(self.mixer_norm(self.mixer(x, context, cache), context))
@@ -122,6 +129,8 @@ class OutputNormBlock(Block):
 @module_for(spec.ParallelResidual)
 class ParallelBlock(Block):
     """x + mixer(norm(x)) + feedforward(norm'(x)); with a shared norm, the second reads the first's."""
+
+    added = ""
 
     def __init__(self, block: spec.Block, d_model: int, causal: bool, layer: int) -> None:
         super().__init__(block, d_model, causal, layer)

@@ -15,6 +15,7 @@ from archetype.nn.activation import activation
 from archetype.nn.context import ForwardContext
 from archetype.nn.feedforward import gated_product
 from archetype.nn.linear import Linear, Weight, project
+from archetype.nn.probe import probe
 from archetype.nn.quantized import QuantizedMatrix, multiply
 from archetype.nn.registry import build_feedforward, module_for
 
@@ -28,6 +29,7 @@ class MixtureOfExperts(nn.Module):
     No token is dropped, however many choose the same expert, and an expert that nobody chooses is not computed.
     """
 
+    probes: ClassVar = {"router_logits": "N E", "weights": "N k", "chosen": "N k"}
     correction: Tensor | None
 
     def __init__(self, feedforward: spec.MixtureOfExperts, d_model: int) -> None:
@@ -48,9 +50,10 @@ class MixtureOfExperts(nn.Module):
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
         """Mix the outputs of each token's experts; while training, the balance loss goes to `context.aux_losses`."""
         tokens = x.flatten(0, -2)
-        logits = self._logits(tokens)
+        logits = probe(self, "router_logits", self._logits(tokens))
         affinities = self._affinities(logits)
         weights, chosen = self._choose(affinities, logits)
+        weights, chosen = probe(self, "weights", weights), probe(self, "chosen", chosen)
         if self.training and self.spec.balance_loss > 0:
             valid = None if context.valid is None else context.valid.flatten()
             context.aux_losses.append(self.spec.balance_loss * load_balancing_loss(affinities, chosen, valid))

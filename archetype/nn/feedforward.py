@@ -13,12 +13,15 @@ from archetype.native import fused
 from archetype.nn.activation import FUNCTIONS, activation
 from archetype.nn.context import ForwardContext
 from archetype.nn.linear import Linear
+from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 
 
 @module_for(spec.MLP)
 class MLP(nn.Module):
     """down(f(up(x))) (Vaswani 2017, equation 2)."""
+
+    probes: ClassVar = {"hidden": "... F"}
 
     def __init__(self, feedforward: spec.MLP, d_model: int) -> None:
         super().__init__()
@@ -28,13 +31,15 @@ class MLP(nn.Module):
         self.activation = activation(feedforward.activation)
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
-        y: Tensor = self.down(self.activation(self.up(x)))
+        y: Tensor = self.down(probe(self, "hidden", self.activation(self.up(x))))
         return y
 
 
 @module_for(spec.GatedMLP)
 class GatedMLP(nn.Module):
     """down(f(gate(x)) * up(x)) (Shazeer 2020, equation 6)."""
+
+    probes: ClassVar = {"hidden": "... F"}
 
     def __init__(self, feedforward: spec.GatedMLP, d_model: int) -> None:
         super().__init__()
@@ -45,7 +50,7 @@ class GatedMLP(nn.Module):
         self.product = gated_product(feedforward)
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
-        y: Tensor = self.down(self.product(self.gate(x), self.up(x)))
+        y: Tensor = self.down(probe(self, "hidden", self.product(self.gate(x), self.up(x))))
         return y
 
 
@@ -85,7 +90,7 @@ class GatedProduct(torch.autograd.Function):
     """
 
     generate_vmap_rule = True
-    derivatives: ClassVar[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {  # (dy, x) -> dy * f'(x)
+    derivatives: ClassVar[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {  # of dy and x: dy * f'(x)
         "silu": _silu_backward,
         "gelu": torch.ops.aten.gelu_backward,
         "gelu_tanh": partial(torch.ops.aten.gelu_backward, approximate="tanh"),

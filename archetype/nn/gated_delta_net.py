@@ -1,5 +1,7 @@
 """Gated delta networks: attention without softmax, whose memory is corrected by each token and fades."""
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, MatrixState
 from archetype.nn.linear import Linear
 from archetype.nn.mamba import draw_steps
+from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 
 
@@ -33,6 +36,8 @@ class GatedDeltaNet(nn.Module):
 
     The decay is exp(-exp(A_log) softplus(a(x) + dt_bias)), the rate sigmoid(b(x)). It is computed in float32 at least.
     """
+
+    probes: ClassVar = {"q": "B T K P", "k": "B T K P", "v": "B T H Q", "log_decay": "B T H", "rate": "B T H"}
 
     def __init__(self, mixer: spec.GatedDeltaNet, d_model: int, causal: bool = True, layer: int = 0) -> None:
         super().__init__()
@@ -76,6 +81,8 @@ class GatedDeltaNet(nn.Module):
         b = self.b(x).to(exact).sigmoid() * (2.0 if mixer.negative_eigenvalues else 1.0)
         if context.valid is not None:
             a, b = (part.masked_fill(~context.valid[..., None], 0.0) for part in (a, b))
+        q, k, v = probe(self, "q", q), probe(self, "k", k), probe(self, "v", v)
+        a, b = probe(self, "log_decay", a), probe(self, "rate", b)
         inputs = q * mixer.head_dim**-0.5, k, v, a, b
         y, memory = read_chunks(delta_rule_chunk, mixer.chunk_size, memory.to(exact), *inputs)
         state.conv, state.memory = conv.to(state.conv.dtype), memory.to(state.memory.dtype)

@@ -1,7 +1,7 @@
 """Attention whose keys and values come from one narrow vector for each position."""
 
 import math
-from typing import assert_never
+from typing import ClassVar, assert_never
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,6 +16,7 @@ from archetype.nn.cache import KVCache, LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.linear import Linear
 from archetype.nn.position import Rotary
+from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.scores import MASKED, ScoreFunction, causal_pairs, present_keys
 
@@ -33,6 +34,10 @@ class LatentAttention(nn.Module):
     form expands every latent to keys and values; the absorbed form attends to the latents themselves, with the query
     q Wuk^T, and expands only the result.
     """
+
+    probes: ClassVar = {
+        "q_nope": "B H T P", "q_rope": "B H T R", "latent": "B 1 S C", "k_rope": "B 1 S R", "heads": "B H T Q",
+    }  # fmt: skip
 
     def __init__(self, mixer: spec.LatentAttention, d_model: int, causal: bool, layer: int = 0) -> None:
         super().__init__()
@@ -70,7 +75,7 @@ class LatentAttention(nn.Module):
             assert isinstance(cache, KVCache)
             y = recorded(attend_to_latents, self, queries, latents, context, cache)
             y = self.attend_to_cache(queries, latents, context, cache) if y is None else y
-        z: Tensor = self.o(y.transpose(1, 2).flatten(2))
+        z: Tensor = self.o(probe(self, "heads", y).transpose(1, 2).flatten(2))
         return z
 
     def attend(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
@@ -91,12 +96,14 @@ class LatentAttention(nn.Module):
         q = self.q(x) if direct else self.q_up(self.q_norm(self.q_down(x)))
         heads = q.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
         plain, turned = heads.split((self.spec.qk_nope_head_dim, self.spec.qk_rope_head_dim), dim=-1)
-        return plain, self.rotary(turned, context.positions, context)
+        turned = self.rotary(turned, context.positions, context)
+        return probe(self, "q_nope", plain), probe(self, "q_rope", turned)
 
     def _latents(self, x: Vectors, context: ForwardContext) -> Latents:
         """Latents after their norm and keys after their rotation, as one head."""
         latent, key = self.kv_down(x)[:, None].split((self.spec.kv_lora_rank, self.spec.qk_rope_head_dim), dim=-1)
-        return self.kv_norm(latent), self.rotary(key, context.positions, context)
+        key = self.rotary(key, context.positions, context)
+        return probe(self, "latent", self.kv_norm(latent)), probe(self, "k_rope", key)
 
     def _allowed(self, context: ForwardContext, keys: Tensor) -> Bool[Tensor, "b 1 t S"]:
         if self.causal:
@@ -107,11 +114,7 @@ class LatentAttention(nn.Module):
 
     def _plain(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
         """Every latent expanded to each head's key and value."""
-        latent, shared = latents
-        sizes = self.spec.qk_nope_head_dim, self.spec.v_head_dim
-        expanded = self.kv_up(latent[:, 0]).unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
-        key, value = expanded.split(sizes, dim=-1)
-        key = torch.cat((key, shared.to(key.dtype).expand(-1, self.spec.num_heads, -1, -1)), dim=-1)
+        key, value = self.keys_and_values(latents)
         # torch's kernel for CPU wants keys as wide as values; without it all weights would be kept
         wide = max(self.spec.head_dim, self.spec.v_head_dim)
         q, k, v = (_widened(part, wide) for part in (torch.cat(queries, dim=-1), key, value))
@@ -134,6 +137,14 @@ class LatentAttention(nn.Module):
         weights = nn.functional.dropout(scores.softmax(-1), self._dropout).to(plain.dtype)
         mixed = (weights.flatten(1, 2) @ latent).view(batch, heads, length, -1)  # (B, H, T, C)
         return torch.einsum("bhtc,hqc->bhtq", mixed, value_up)
+
+    def keys_and_values(self, latents: Latents) -> tuple[Float[Tensor, "B H S P"], Float[Tensor, "B H S Q"]]:
+        """Each head's keys, with the rotated features last, and values."""
+        latent, shared = latents
+        sizes = self.spec.qk_nope_head_dim, self.spec.v_head_dim
+        expanded = self.kv_up(latent[:, 0]).unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
+        key, value = expanded.split(sizes, dim=-1)
+        return torch.cat((key, shared.to(key.dtype).expand(-1, self.spec.num_heads, -1, -1)), dim=-1), value
 
     @property
     def expansions(self) -> tuple[Float[Tensor, "H P C"], Float[Tensor, "H Q C"]]:

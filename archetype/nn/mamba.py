@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -12,6 +13,7 @@ from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution
 from archetype.nn.linear import Linear
+from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selective_scan import scan
 
@@ -54,6 +56,8 @@ class Mamba(nn.Module):
     With [r, b, c] = x_proj(u) the scan has the steps delta = softplus(dt_proj(r)), the rates A = -exp(A_log) and the
     inputs delta u b, and is read by c. It is computed in float32 at least. Norms of r, b and c stand in Jamba.
     """
+
+    probes: ClassVar = {"u": "B T I", "delta": "B T I", "b": "B T Z", "c": "B T Z"}
 
     def __init__(self, mixer: spec.Mamba, d_model: int, causal: bool = True, layer: int = 0) -> None:
         super().__init__()
@@ -104,6 +108,7 @@ class Mamba(nn.Module):
         delta = nn.functional.softplus(self.dt_proj(self.dt_norm(low_rank)).to(exact))
         if context.valid is not None:
             delta = delta.masked_fill(~context.valid[..., None], 0.0)
-        rates, u = -torch.exp(self.A_log.to(exact)), u.to(exact)
+        rates, u = -torch.exp(self.A_log.to(exact)), probe(self, "u", u.to(exact))
+        delta, b, c = probe(self, "delta", delta), probe(self, "b", b), probe(self, "c", c)
         y, hidden = scan(delta, delta * u, b, c, rates, hidden.to(exact))
         return y + self.D.to(exact) * u, hidden

@@ -1,5 +1,7 @@
 """Mamba-2: a state space that is read in chunks of matrix products."""
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, MatrixState
 from archetype.nn.linear import Linear
 from archetype.nn.mamba import draw_steps
+from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 
 
@@ -35,6 +38,8 @@ class Mamba2(nn.Module):
     The scan has the steps delta = softplus(r + dt_bias), the rates A = -exp(A_log) of each head and the inputs
     delta u b^T, and is read by c. It is computed in float32 at least.
     """
+
+    probes: ClassVar = {"u": "B T H P", "delta": "B T H", "b": "B T groups Z", "c": "B T groups Z"}
 
     def __init__(self, mixer: spec.Mamba2, d_model: int, causal: bool = True, layer: int = 0) -> None:
         super().__init__()
@@ -92,6 +97,7 @@ class Mamba2(nn.Module):
         v, b, c = (part.unflatten(-1, sizes) for part, sizes in (
             (v, (mixer.num_heads, -1)), (b, (mixer.num_groups, -1)), (c, (mixer.num_groups, -1))
         ))  # fmt: skip
+        v, delta, b, c = probe(self, "u", v), probe(self, "delta", delta), probe(self, "b", b), probe(self, "c", c)
         inputs = c, b, delta[..., None] * v, -delta * self.A_log.to(exact).exp()
         y, memory = read_chunks(state_space_chunk, mixer.chunk_size, memory.to(exact), *inputs)
         return (y + self.D.to(exact)[:, None] * v).flatten(-2), memory

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -67,6 +67,8 @@ class Recurrent(nn.Module):
     Two directions have D / 2 features each; the backward one starts at each row's last token that is not padding, and
     what it gives at a position depends on the tokens of this pass alone: later ones change nothing of it.
     """
+
+    probes: ClassVar[dict[str, str]] = {}  # torch's kernel shows nothing; gates follow from its input and output
 
     def __init__(
         self, mixer: spec.RNN | spec.LSTM | spec.GRU, d_model: int, causal: bool = True, layer: int = 0

@@ -1,5 +1,7 @@
 """A gated convolution over the newest tokens."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -8,12 +10,15 @@ from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, ConvolutionState
 from archetype.nn.linear import Linear
+from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 
 
 @module_for(spec.ShortConvolution)
 class ShortConvolution(nn.Module):
     """out_proj(c * conv(b * x)), [b, c, x] = in_proj(u) (Liquid AI 2025, LFM2)."""
+
+    probes: ClassVar = {"b": "B T D", "c": "B T D", "u": "B T D"}
 
     def __init__(self, mixer: spec.ShortConvolution, d_model: int, causal: bool = True, layer: int = 0) -> None:
         super().__init__()
@@ -31,6 +36,7 @@ class ShortConvolution(nn.Module):
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, ConvolutionState)
         b, c, u = self.in_proj(x).chunk(3, dim=-1)  # (B, T, D) each
+        b, c, u = probe(self, "b", b), probe(self, "c", c), probe(self, "u", u)
         conv = context.cached(("short_convolution", self.layer), lambda: state.conv)
         y, conv = self.conv.convolve(b * u, context, conv)
         state.conv = conv.to(state.conv.dtype)

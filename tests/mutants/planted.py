@@ -127,7 +127,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         (f"{NN}/test_latent_attention.py", "parity/test_latent_experts.py"),
         [
             ("self.spec.scale or 1 / math.sqrt(self.spec.head_dim)", "1 / math.sqrt(self.spec.head_dim)"),
-            ("return self.kv_norm(latent),", "return latent,"),
+            ('probe(self, "latent", self.kv_norm(latent))', "latent"),
             ("+ turned.flatten(1, 2) @ shared.transpose(1, 2)", ""),
         ],
     ),
