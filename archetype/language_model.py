@@ -13,6 +13,8 @@ from archetype.errors import DataError, SpecError
 from archetype.families import Family
 from archetype.generate import Beam, Engine, Pooling, Prediction, Score
 from archetype.generate.settings import GENERATION_CONFIG, Sampling, generation_config, never_written
+from archetype.inspection import Inspection, Tracer
+from archetype.inspection.inputs import Inputs, Text, inputs_of
 from archetype.io import atomic
 from archetype.io.tensors import dtype_of, save
 from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram, VisionEncoder
@@ -282,6 +284,38 @@ class LanguageModel:
             return generate.classify_pictures(self._model(VisionEncoder), inputs)
         model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
         return generate.classify_texts(model, self._tokenizer(), inputs)
+
+    def inspect(self, text: Text, target: Text | None = None) -> Inspection:
+        """Look inside the model while it reads a text.
+
+        Args:
+            text: a text or its token ids; an image (channels, height, width) for a vision encoder.
+            target: of an encoder-decoder (default: what it writes itself).
+
+        Returns:
+            Views: attention, logit lens, residual stream, experts, recurrent states, attributions.
+
+        Raises:
+            DataError: the text is empty, or longer than the model's context.
+        """
+        return Inspection(self.trace(text, target).run(), self.tokenizer, self.labels)
+
+    def trace(self, text: Text, target: Text | None = None) -> Tracer:
+        """A pass over a text whose activations are recorded, and may be set, by name; nothing is computed before `run`.
+
+            trace = lm.trace("The capital of France is").ablate("blocks.3.mixer", heads=1).run()
+            trace.logits, trace["blocks.5.out"]
+
+        Args:
+            text: as for `inspect`.
+            target: likewise.
+        """
+        return Tracer(self.model, self.inputs(text, target))
+
+    def inputs(self, text: Text, target: Text | None = None) -> Inputs:
+        """What the model's forward pass is given for a text; arguments as for `inspect`."""
+        start = self.special.get("decoder_start_token_id")
+        return inputs_of(self.model, self.tokenizer, text, target, start)
 
     def engine(self, num_prompts: int = 1, draft: "LanguageModel | None" = None, lookup: bool = False) -> Engine:
         """An engine for some prompts and no more.

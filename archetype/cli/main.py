@@ -45,6 +45,7 @@ VERBS = {
     "fill": ("encoder", "fill", "Predict the masked tokens of a text."),
     "embed": ("encoder", "embed", "Embed texts as vectors; without --json, print how similar each two are."),
     "classify": ("encoder", "classify", "Name the class of each text or image, with its probability."),
+    "inspect": ("inspect", "inspect", "Show what happens inside a model while it reads a text."),
     "serve": ("serve", "serve", "Serve models over OpenAI's HTTP API."),
     "bench": ("bench", "bench", "Time a model on this machine: tokens a second, and the share of the machine's limit."),
     "import": ("convert", "import_", "Read a Hugging Face folder or a model of huggingface.co into a run directory."),

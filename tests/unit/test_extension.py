@@ -13,6 +13,7 @@ import archetype
 from archetype import cost, spec
 from archetype.errors import ArchetypeError, CheckpointError, SpecError
 from archetype.extension import load_extension, register
+from archetype.inspection.attention import attention_steps
 from archetype.nn.block import PreNormBlock
 from archetype.nn.context import ForwardContext
 from archetype.nn.position import ScoreBias
@@ -20,6 +21,7 @@ from archetype.nn.registry import MODULES
 from archetype.patterns import MaskContext, PatternRule, rule
 from archetype.runs.extensions import FILE, check_extensions, extensions_of, write_extensions
 from archetype.spec.part import Part
+from tests.helpers.inspected import inspection, tracer
 from tests.helpers.passes import forward_step
 from tests.helpers.weights import distance, randomize
 
@@ -81,6 +83,19 @@ def test_a_mixer_of_a_file_keeps_the_invariants() -> None:
     changed = tokens.clone()
     changed[:, 8:] += 1
     assert distance(model(changed % 256).logits[:, :8], whole[:, :8]) < EXACT  # the future changes nothing
+
+
+def test_a_mixer_of_a_file_is_looked_at_and_changed() -> None:
+    """Its input, output and state need nothing from it."""
+    model = randomize(archetype.build(linear_attention()))
+    shown = inspection(model)
+    assert shown.max_logit_difference == 0.0
+    assert {"lens", "residual", "recurrent", "attribution"} < set(shown.views)
+    (states, *_) = (one for one in shown.recurrent().series if one.name == "norm of matrix")
+    assert states.path == "blocks.0.mixer" and states.values.shape == (9,) and states.values.min() > 0
+    without = tracer(model).ablate("blocks.0.mixer").run()
+    assert torch.equal(without["blocks.0.mixer.out"], torch.zeros_like(without["blocks.0.mixer.in"]))
+    assert shown.trace.logits is not None and not torch.equal(without.logits, shown.trace.logits)  # type: ignore[arg-type]
 
 
 class Scaled(spec.Norm):
@@ -177,6 +192,13 @@ def test_every_role_is_open() -> None:
     assert distance(torch.cat((first, rest), 1), whole) < EXACT
     changed = built(tokens.index_fill(1, torch.tensor([8]), 31)).logits  # odd distances see nothing of each other
     assert distance(changed[:, 9], whole[:, 9]) < EXACT < distance(changed[:, 8], whole[:, 8])
+    shown = inspection(built)
+    assert shown.max_logit_difference == 0.0 and not shown.residual().shares["feedforward"].isnan().any()
+    steps = attention_steps(shown.trace, "blocks.1.mixer")
+    heads = shown.trace["blocks.1.mixer.heads"]
+    assert distance(steps.mixed, heads) < EXACT and (steps.weights[..., 1:, 0][..., ::2] == 0).all()
+    with pytest.raises(SpecError, match="the last norm, ScaledModule, is no sum over parts"):
+        shown.attribution()
     assert distance(built.blocks[0].mixer.score_bias.slopes, built.blocks[1].mixer.score_bias.slopes) > EXACT
 
 

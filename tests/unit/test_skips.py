@@ -21,6 +21,7 @@ SKIPS = {
     ("integration/test_serve.py", "llguidance"),
     ("integration/test_serve.py", "tenacity"),
     ("unit/training/test_optimizers.py", "torchao"),
+    ("parity/test_inspection.py", "transformer_lens"),
     ("unit/io/test_huge_pages.py", "needs /proc/self/smaps, which says what is in memory"),
     ("unit/training/test_parallel.py", "needs /proc, which says what the children of a process are"),
     ("unit/convert/test_apply.py", "needs /proc/self/maps, which says where a file is mapped"),

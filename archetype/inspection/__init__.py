@@ -1,0 +1,7 @@
+"""What happens inside a model: traces with interventions, attention, logit lens, residual stream, experts, states."""
+
+from archetype.inspection.inspection import VIEWS, Inspection
+from archetype.inspection.trace import Trace, Tracer
+from archetype.inspection.view import View
+
+__all__ = ["VIEWS", "Inspection", "Trace", "Tracer", "View"]

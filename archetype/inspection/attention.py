@@ -1,0 +1,365 @@
+"""Attention of a traced pass: scores, masked scores and weights, recomputed from queries and keys as the part does."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from archetype.errors import SpecError
+from archetype.inspection import figures
+from archetype.inspection.trace import Trace, layer_path, layers
+from archetype.inspection.view import View, rounded
+from archetype.nn.attention import Attention, CrossAttention, MultiHeadProjection
+from archetype.nn.cache import CrossKVCache
+from archetype.nn.latent_attention import LatentAttention
+from archetype.nn.scores import MASKED, ScoreFunction, causal_pairs, present_keys
+from archetype.spec import GlobalWindow
+from archetype.spec.base import nearest
+from archetype.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+POOLED = 64  # cells of a side of a small map
+STATISTICS = ("entropy", "distance", "previous", "first", "induction")
+
+
+@dataclass
+class AttentionSteps:
+    """What attention computes between queries and values, for all heads.
+
+    Attributes:
+        scores: of queries and keys, scaled and perhaps capped.
+        masked: with position biases, and minus infinity where a pair is not allowed.
+        weights: after the softmax; with sinks a query's sum is below 1.
+        values: of each head.
+        global_values: of queries that see all by projections of their own, and how many these are.
+    """
+
+    scores: Float[Tensor, "B H T S"]
+    masked: Float[Tensor, "B H T S"]
+    weights: Float[Tensor, "B H T S"]
+    values: Float[Tensor, "B K S Q"]
+    global_values: tuple[Float[Tensor, "B K S Q"], int] | None = None
+
+    @property
+    def mixed(self) -> Float[Tensor, "B H T Q"]:
+        """The weights times the values."""
+        y = _mixed(self.weights, self.values)
+        if self.global_values is not None:
+            values, count = self.global_values
+            y[:, :, :count] = _mixed(self.weights[:, :, :count], values)
+        return y
+
+
+def attention_paths(trace: Trace) -> list[str]:
+    """The parts that attend, by path: a layer's mixer or its cross-attention."""
+    candidates = (f"{layer}.{part}" for layer in layers(trace.model) for part in ("mixer", "cross"))
+    return [path for path in candidates if isinstance(_module(trace, path), MultiHeadProjection | LatentAttention)]
+
+
+def attention_path(trace: Trace, layer: int | str) -> str:
+    """The path of a layer's attention, given its number, its path, or the part's own path.
+
+    Raises:
+        SpecError: there is none.
+    """
+    paths = attention_paths(trace)
+    if not paths:
+        raise SpecError("attention", "no layer of this model attends", "look at another view")
+    if layer in paths:
+        return str(layer)
+    if isinstance(layer, str) and layer.rpartition(".")[2] in ("mixer", "cross"):
+        raise SpecError("layer", f"{layer} does not attend", nearest(layer, paths))
+    path = layer_path(trace.model, layer)
+    for part in ("mixer", "cross"):
+        if f"{path}.{part}" in paths:
+            return f"{path}.{part}"
+    raise SpecError("layer", f"{path} does not attend", f"use one of {', '.join(paths)}")
+
+
+@torch.no_grad()
+def attention_steps(trace: Trace, path: str) -> AttentionSteps:
+    """All heads of the attention at a path."""
+    module, call = _module(trace, path), trace.calls[path]
+    context = call.context
+    if isinstance(module, LatentAttention):
+        q = torch.cat((trace[f"{path}.q_nope"], trace[f"{path}.q_rope"]), dim=-1)
+        k, v = module.keys_and_values((trace[f"{path}.latent"], trace[f"{path}.k_rope"]))
+        positions = context.shared_positions
+        mask = causal_pairs(positions, positions) if module.causal else _present(context.num_tokens, k)
+        return _steps(ScoreFunction(module.scale), q, k, v, mask)
+    assert isinstance(module, MultiHeadProjection)
+    q, k, v = (trace[f"{path}.{name}"] for name in "qkv")
+    if isinstance(module, CrossAttention):
+        assert isinstance(call.cache, CrossKVCache)
+        return _steps(module.score_function, q, k, v, _present(call.cache.num_tokens, k))
+    assert isinstance(module, Attention)
+    steps = _steps(module.score_function, q, k, v, module.mask(context, context.shared_positions))
+    if f"{path}.q_global" in trace:
+        q, k, v = (trace[f"{path}.{name}_global"] for name in "qkv")
+        assert isinstance(module.spec.pattern, GlobalWindow)
+        count = min(module.spec.pattern.num_global_tokens, q.shape[2])
+        bias = module.bias(context)
+        positions = context.shared_positions
+        added = None if bias is None else bias(positions[:, :count], positions)
+        own = _steps(module.score_function, q[:, :, :count], k, v, added)
+        for whole, part in ((steps.scores, own.scores), (steps.masked, own.masked), (steps.weights, own.weights)):
+            whole[:, :, :count] = part
+        steps.global_values = v, count
+    return steps
+
+
+def _steps(score: ScoreFunction, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionSteps:
+    scores = score.scores(q, k)
+    if mask is None:
+        masked = scores.clone()
+    elif mask.dtype == torch.bool:
+        masked = scores.masked_fill(~mask, -torch.inf)
+    else:
+        masked = scores + mask
+    return AttentionSteps(scores, masked, score.softmax(masked.clamp(min=MASKED)), v)
+
+
+def _present(num_tokens: Tensor | None, k: Tensor) -> Bool[Tensor, "B 1 1 S"] | None:
+    return None if num_tokens is None else present_keys(num_tokens, torch.arange(k.shape[2], device=k.device))
+
+
+def _mixed(weights: Tensor, values: Tensor) -> Tensor:
+    shared = values.shape[1]
+    y: Tensor = weights.to(values.dtype).unflatten(1, (shared, -1)).flatten(2, 3) @ values
+    return y.view(*weights.shape[:3], values.shape[3])
+
+
+def _module(trace: Trace, path: str) -> nn.Module | None:
+    try:
+        return trace.model.get_submodule(path)
+    except AttributeError:
+        return None
+
+
+def head_statistics(weights: Float[Tensor, "H T S"], ids: Tensor | None = None) -> dict[str, Float[Tensor, "H"]]:
+    """What a head does, as means over queries.
+
+    Args:
+        weights: of one row.
+        ids: of the tokens (T,), where queries and keys are the same tokens; otherwise entropy and first alone say much.
+
+    Returns:
+        By name: entropy (nats); distance to the keys (positions); weight of the previous position, of the first, and of
+        the position after an earlier occurrence of the query's token (Olsson 2022; NaN where none is repeated).
+    """
+    weights = weights.float()
+    length, keys = weights.shape[1:]
+    queries, places = torch.arange(length, device=weights.device), torch.arange(keys, device=weights.device)
+    nothing = weights.new_full(weights.shape[:1], torch.nan)
+    statistics = {"entropy": torch.special.entr(weights).sum(-1).mean(-1), "first": weights[..., 0].mean(-1)}
+    if ids is None:
+        return statistics | dict.fromkeys(("distance", "previous", "induction"), nothing)
+    statistics["distance"] = (weights * (queries[:, None] - places).abs()).sum(-1).mean(-1)
+    statistics["previous"] = weights.diagonal(-1, 1, 2).mean(-1) if length > 1 else nothing
+    before = (ids[:, None] == ids) & (places < queries[:, None])  # (T, S): the same token, earlier
+    after = nn.functional.pad(before[:, :-1], (1, 0))
+    induced = (weights * after).sum(-1)[:, after.any(-1)]
+    statistics["induction"] = induced.mean(-1) if induced.shape[1] else nothing
+    return statistics
+
+
+@dataclass
+class AttentionHead(View):
+    """One head.
+
+    Attributes:
+        path: of the attention.
+        head: its number.
+        queries: tokens that look.
+        keys: tokens that are looked at.
+        scores: of queries and keys (T, S).
+        masked: with biases, and minus infinity where a pair is not allowed.
+        weights: after the softmax.
+    """
+
+    path: str
+    head: int
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    scores: Float[Tensor, "T S"]
+    masked: Float[Tensor, "T S"]
+    weights: Float[Tensor, "T S"]
+
+    def table(self) -> Table:
+        """Each query with the keys that it looks at most."""
+        rows = []
+        best = self.weights.topk(min(4, len(self.keys)))
+        for place, (token, values, indices) in enumerate(
+            zip(self.queries, best.values.tolist(), best.indices.tolist(), strict=True)
+        ):
+            keys = "  ".join(
+                f"{self.keys[i]}@{i} {value:.1%}" for value, i in zip(values, indices, strict=True) if value
+            )
+            rows.append((f"{place} {token}", keys))
+        return Table((f"{self.path} head {self.head}", "looks at"), rows, text_columns=2)
+
+    def record(self) -> dict[str, Any]:
+        """Tokens, and the three steps as rows of queries; null where a pair is not allowed."""
+        steps = {name: rounded(tensor) for name, tensor in self.tensors().items()}
+        return {"path": self.path, "head": self.head, "queries": [*self.queries], "keys": [*self.keys], **steps}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The three steps."""
+        return {"scores": self.scores, "masked": self.masked, "weights": self.weights}
+
+    def draw(self) -> "Figure":
+        """The three steps side by side."""
+        side = min(max(2.6, 0.2 * max(len(self.queries), len(self.keys))), 6.5)
+        figure = figures.new_figure(3 * side + 2.6, side + 1.5)
+        axes = figure.subplots(1, 3)
+        finite = self.masked[self.masked.isfinite()]
+        low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 1.0)
+        steps = ((self.scores, "1  score  q·k", low, high, "cividis"), (self.masked, "2  masked", low, high, "cividis"),
+                 (self.weights, "3  weight, after the softmax", 0.0, 1.0, "viridis"))  # fmt: skip
+        for index, (one, (cells, heading, start, end, colors)) in enumerate(zip(axes, steps, strict=True)):
+            image = figures.heat_map(
+                one, cells, self.queries if index == 0 else (), self.keys, colors=colors, low=start, high=end
+            )
+            figures.title(one, heading)
+            figures.color_bar(figure, image, one, "")
+            one.set_aspect("equal", adjustable="box")
+            one.set_xlabel("keys", fontsize=8)
+        axes[0].set_ylabel("queries", fontsize=8)
+        figure.suptitle(f"{self.path}, head {self.head}\n", x=0.01, ha="left", fontsize=12, color=figures.INK)
+        return figure
+
+
+@dataclass
+class AttentionView(View):
+    """All heads of some layers.
+
+    Attributes:
+        paths: of the attentions.
+        statistics: of each attention, by name, for each head.
+        maps: of each attention the weights (H, side, side), pooled by their maxima where the text is long.
+    """
+
+    paths: list[str]
+    statistics: list[dict[str, Float[Tensor, "H"]]]
+    maps: list[Float[Tensor, "H rows columns"]] = field(repr=False)
+
+    def table(self) -> Table:
+        """A head a row."""
+        return Table(("layer", "head", *STATISTICS), [
+            (path, str(head), *(_number(values[name][head]) for name in STATISTICS))
+            for path, values in zip(self.paths, self.statistics, strict=True) for head in range(len(values["entropy"]))
+        ])  # fmt: skip
+
+    def record(self) -> dict[str, Any]:
+        """The statistics of each head."""
+        return {"attention": [
+            {"path": path} | {name: rounded(values[name]) for name in STATISTICS}
+            for path, values in zip(self.paths, self.statistics, strict=True)
+        ]}  # fmt: skip
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Maps and statistics, by path."""
+        tensors = {f"{path}.maps": maps for path, maps in zip(self.paths, self.maps, strict=True)}
+        for path, values in zip(self.paths, self.statistics, strict=True):
+            tensors |= {f"{path}.{name}": values[name] for name in STATISTICS}
+        return tensors
+
+    def draw(self) -> "Figure":
+        """A small map for each head: a layer a row; few heads of one layer as several rows."""
+        heads = max(len(maps) for maps in self.maps)
+        single = len(self.paths) == 1 and heads > 4
+        across = min(heads, 4) if single else heads
+        down = -(-heads // across) if single else len(self.paths)
+        side = 2.2 if single else min(1.5, 14 / across)
+        figure = figures.new_figure(across * side + 1.6, down * (side + 0.28) + 0.7)
+        grid = figure.subplots(down, across, squeeze=False)
+        for axes in grid.flat:
+            axes.set_axis_off()
+        image = None
+        for row, (path, maps) in enumerate(zip(self.paths, self.maps, strict=True)):
+            for head, cells in enumerate(maps):
+                axes = grid[head // across, head % across] if single else grid[row, head]
+                axes.set_axis_on()
+                image = figures.heat_map(axes, cells, low=0.0, high=1.0)
+                axes.set_xticks([]), axes.set_yticks([])
+                if row == 0:
+                    figures.title(axes, f"head {head}", 8)
+                if head == 0 and not single:
+                    axes.set_ylabel(_short(path), fontsize=8, color=figures.INK)
+        if image is not None:
+            figures.color_bar(figure, image, grid.ravel().tolist(), "weight")
+        heading = f"{self.paths[0]}: " if single else ""
+        figure.suptitle(f"{heading}attention of each head, queries down, keys across", x=0.01, ha="left",
+                        fontsize=11, color=figures.INK)  # fmt: skip
+        return figure
+
+
+def attention_view(trace: Trace, layer: int | str | None = None, head: int | None = None) -> View:
+    """All heads, those of one layer, or one head.
+
+    Args:
+        trace: of a text.
+        layer: its number or path (absent: all that attend).
+        head: its number, with a layer.
+
+    Raises:
+        SpecError: there is no such layer or head.
+    """
+    if head is not None and layer is None:
+        raise SpecError("head", "belongs to a layer, and none is named", "give its layer as well")
+    paths = attention_paths(trace) if layer is None else [attention_path(trace, layer)]
+    if not paths:
+        raise SpecError("attention", "no layer of this model attends", "look at another view")
+    if head is not None:
+        steps = attention_steps(trace, paths[0])
+        count = steps.weights.shape[1]
+        if not 0 <= head < count:
+            raise SpecError("head", f"{head} is none of {count}", f"use 0 to {count - 1}")
+        tokens = _tokens(trace, paths[0], steps.weights)
+        return AttentionHead(paths[0], head, *tokens, *(
+            part[0, head] for part in (steps.scores, steps.masked, steps.weights)
+        ))  # fmt: skip
+    statistics, maps = [], []
+    for path, weights in _weights(trace, paths):
+        statistics.append(head_statistics(weights, _ids(trace, path, weights)))
+        pooled = [min(POOLED, size) for size in weights.shape[1:]]
+        maps.append(nn.functional.adaptive_max_pool2d(weights.float(), pooled))
+    return AttentionView(paths, statistics, maps)
+
+
+def _weights(trace: Trace, paths: list[str]) -> Iterator[tuple[str, Float[Tensor, "H T S"]]]:
+    """Of the first row, one attention at a time."""
+    return ((path, attention_steps(trace, path).weights[0]) for path in paths)
+
+
+def _tokens(trace: Trace, path: str, weights: Tensor) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tokens that look and those that are looked at; numbers where a stack reads patches."""
+    texts = trace.inputs.tokens, trace.inputs.source_tokens
+    queries = texts[1] if path.startswith("encoder.") else texts[0]
+    keys = texts[1] if path.endswith(".cross") else queries
+    names = []
+    for tokens, size in ((queries, weights.shape[2]), (keys, weights.shape[3])):
+        names.append(tokens if len(tokens) == size else tuple(str(place) for place in range(size)))
+    return names[0], names[1]
+
+
+def _ids(trace: Trace, path: str, weights: Tensor) -> Tensor | None:
+    """The ids of tokens that look at each other; numbers of places where they are no tokens of the text."""
+    if path.endswith(".cross"):
+        return None
+    ids = trace.inputs.arguments.get("source") if path.startswith("encoder.") else trace.inputs.ids
+    length = weights.shape[1]
+    return ids[0] if ids is not None and ids.shape[1] == length else torch.arange(length, device=weights.device)
+
+
+def _number(value: Tensor) -> str:
+    return "" if value.isnan() else f"{float(value):.3f}"
+
+
+def _short(path: str) -> str:
+    return path.replace("blocks.", "").removesuffix(".mixer")

@@ -1,0 +1,201 @@
+"""Direct logit attribution: a logit as a sum over what the parts have added to the residual stream (Elhage 2021)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.errors import SpecError
+from archetype.inspection import figures
+from archetype.inspection.lens import Name, answering_stack, residual_names
+from archetype.inspection.residual import added_by
+from archetype.inspection.trace import Trace, layer_path, stacks
+from archetype.inspection.view import View
+from archetype.models import Decoder, Encoder, EncoderDecoder
+from archetype.models.heads import LanguageModelHead
+from archetype.nn.attention import MultiHeadProjection
+from archetype.nn.latent_attention import LatentAttention
+from archetype.nn.linear import Weight
+from archetype.nn.norm import BatchNorm, LayerNorm, NoNorm, RMSNorm
+from archetype.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Linear = Callable[[Tensor], Tensor]
+BARS = 40  # of a picture
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a part adds to the logit; `kind` is embedding, mixer, cross, feedforward or bias."""
+
+    name: str
+    kind: str
+    logit: float
+
+
+@dataclass
+class AttributionView(View):
+    """One logit and its parts, which sum to it.
+
+    Attributes:
+        position: of the text.
+        token: whose logit it is.
+        name: of that token.
+        logit: before a softcap.
+        contributions: in the order of the layers.
+    """
+
+    position: int
+    token: int
+    name: str
+    logit: float
+    contributions: list[Contribution]
+
+    def table(self) -> Table:
+        """A part a row, in the order of the layers."""
+        rows = [(part.name, f"{part.logit:+.4f}") for part in self.contributions]
+        return Table((f"logit of {self.name} after position {self.position}", f"{self.logit:+.4f}"), rows)
+
+    def record(self) -> dict[str, Any]:
+        """All parts."""
+        return vars(self) | {"contributions": [vars(part) for part in self.contributions]}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The contributions in their order."""
+        return {"contributions": torch.tensor([part.logit for part in self.contributions])}
+
+    def draw(self) -> "Figure":
+        """A bar for each part."""
+        parts = self.contributions
+        if len(parts) > BARS:
+            largest = sorted(parts, key=lambda part: -abs(part.logit))[:BARS]
+            parts = [part for part in parts if part in largest]
+        figure = figures.new_figure(6.8, 0.23 * len(parts) + 1.1)
+        axes = figure.subplots()
+        places = range(len(parts))
+        axes.barh(
+            places, [part.logit for part in parts], color=[figures.COLORS[part.kind] for part in parts], height=0.72
+        )
+        axes.set_yticks(places, [part.name for part in parts], fontsize=8, parse_math=False)
+        axes.invert_yaxis()
+        axes.axvline(0, color=figures.INK, linewidth=0.6)
+        figures.plain(axes, grid=True)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel("logit", fontsize=8)
+        figures.title(axes, f"Logit {self.logit:+.2f} of {self.name} after position {self.position}, by part")
+        return figure
+
+
+@torch.no_grad()
+def attribution_view(
+    trace: Trace, name: Name, token: int | None = None, position: int = -1, layer: int | str | None = None
+) -> AttributionView:
+    """The logit of a token as a sum over parts, the last norm's statistics as they are.
+
+    Args:
+        trace: of a text.
+        name: the name of a token.
+        token: its id (absent: the likeliest).
+        position: of the text whose answer it is, from the end where negative.
+        layer: whose attention is split into heads (absent: none).
+
+    Raises:
+        SpecError: the stream of this model is no sum, its head is not linear, or there is no such place.
+    """
+    model, stack = trace.model, answering_stack(trace)
+    if not isinstance(model, Decoder | Encoder | EncoderDecoder) or model.lm_head is None:
+        raise SpecError("attribution", "is for heads over tokens", "look at the lens")
+    assert trace.logits is not None
+    length, vocab_size = trace.logits.shape[1:]
+    if not -length <= position < length:
+        raise SpecError("position", f"{position} is none of {length}", f"use 0 to {length - 1}")
+    position %= length
+    token = int(trace.logits[0, position].argmax()) if token is None else token
+    if not 0 <= token < vocab_size:
+        raise SpecError("token", f"{token} is none of {vocab_size}", "give an id of the vocabulary")
+    split = None if layer is None else layer_path(model, layer)
+    points = [*residual_names(trace, stack).values()]
+    final, constant = frozen_norm(stacks(model)[stack].final_norm, trace[points[-1]][0, position])
+    row, bias = _row(model.lm_head, model.embedding.token.weight, token)
+
+    def part(label: str, kind: str, x: Tensor) -> Contribution:
+        return Contribution(label, kind, float(final(x.double()) @ row))
+
+    parts = [part("embedding", "embedding", trace[points[0]][0, position])]
+    for index, point in enumerate(points[1:]):
+        path = point.removesuffix(".out")
+        added = added_by(trace, path)
+        if added is None:
+            cause = f"the output of {path} is not its input plus what its parts give"
+            raise SpecError("attribution", cause, "look at the lens")
+        for content, x in added.items():
+            heads = _by_head(trace, path) if path == split and content == "mixer" else None
+            if heads is None:
+                parts.append(part(f"layer {index} {content}", content, x[0, position]))
+                continue
+            scale: float = model.get_submodule(path).residual_scale  # type: ignore[assignment]
+            for number, y in enumerate(heads[:, position].double() * scale):
+                parts.append(part(f"layer {index} head {number}", content, y))
+            if model.get_submodule(f"{path}.mixer.o").bias is not None:
+                rest = x[0, position].double() - heads[:, position].double().sum(0) * scale
+                parts.append(part(f"layer {index} bias of o", "bias", rest))
+    parts.append(Contribution("biases of the last norm and head", "bias", float(constant @ row) + bias))
+    return AttributionView(position, token, name(token), sum(one.logit for one in parts), parts)
+
+
+def frozen_norm(norm: nn.Module, x: Float[Tensor, "D"]) -> tuple[Linear, Float[Tensor, "D"]]:
+    """A norm at a vector, its statistics as they are there: a linear map, and what it adds. In float64.
+
+    Raises:
+        SpecError: the norm is from outside, and nothing says which of its numbers are statistics.
+    """
+    x, zero = x.double(), torch.zeros_like(x, dtype=torch.float64)
+    match norm:
+        case NoNorm():
+            return lambda y: y, zero
+        case RMSNorm():
+            scale = torch.rsqrt(x.square().mean() + norm.eps) * _weight(norm)
+            return lambda y: y * scale, zero
+        case LayerNorm():
+            scale = torch.rsqrt(x.var(correction=0) + norm.eps) * _weight(norm)
+            return lambda y: (y - y.mean()) * scale, zero if norm.bias is None else norm.bias.double()
+        case BatchNorm():
+            scale = torch.rsqrt(norm.running_var.double() + norm.spec.eps) * norm.weight.double()
+            return lambda y: y * scale, norm.bias.double() - norm.running_mean.double() * scale
+        case _:
+            cause = f"the last norm, {type(norm).__name__}, is no sum over parts"
+            raise SpecError("attribution", cause, "look at the lens")
+
+
+def _weight(norm: RMSNorm | LayerNorm) -> Tensor | float:
+    if norm.weight is None:
+        return 1.0
+    weight = norm.weight.double()
+    return 1 + weight if norm.unit_offset else weight
+
+
+def _row(head: LanguageModelHead, embedding: Any, token: int) -> tuple[Float[Tensor, "D"], float]:
+    """A token's row of the head's table, and its bias, so that the logit before a softcap is their product's sum."""
+    table = embedding if head.weight is None else head.weight
+    if head.dense is not None or not isinstance(table, Tensor):
+        cause = "the head transforms its vectors" if head.dense is not None else "its table has few bits"
+        raise SpecError("attribution", f"{cause}: a logit is no sum over parts", "look at the lens")
+    return table[token].double() * head.spec.scale, 0.0 if head.bias is None else float(head.bias[token])
+
+
+def _by_head(trace: Trace, path: str) -> Float[Tensor, "H T D"] | None:
+    """What each head adds, without the bias of the output projection; None where they are not added as they are."""
+    block = trace.model.get_submodule(path)
+    mixer = block.mixer
+    if block.added or not isinstance(mixer, MultiHeadProjection | LatentAttention):
+        return None
+    weight: Weight = mixer.o.weight
+    if not isinstance(weight, Tensor):
+        return None
+    heads = trace[f"{path}.mixer.heads"][0]  # (H, T, P)
+    return torch.einsum("htp,dhp->htd", heads, weight.to(heads.dtype).unflatten(1, (heads.shape[0], -1)))

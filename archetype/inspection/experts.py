@@ -1,0 +1,135 @@
+"""Mixtures of experts: where each token is sent, and how evenly."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from archetype.errors import SpecError
+from archetype.inspection import figures
+from archetype.inspection.trace import Trace, layer_path
+from archetype.inspection.view import View, rounded
+from archetype.nn.experts import MixtureOfExperts
+from archetype.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Routing:
+    """One mixture.
+
+    Attributes:
+        path: of the mixture.
+        chosen: the experts of each token.
+        weights: of these.
+        load: the share of all choices that fell on each expert.
+        entropy: of the router's softmax or normalized sigmoids, by token, in nats.
+    """
+
+    path: str
+    chosen: Int[Tensor, "N k"]
+    weights: Float[Tensor, "N k"]
+    load: Float[Tensor, "E"]
+    entropy: Float[Tensor, "N"]
+
+    @property
+    def gates(self) -> Float[Tensor, "N E"]:
+        """The weight of every expert, zero where it is not chosen."""
+        return torch.zeros(len(self.chosen), len(self.load)).scatter(1, self.chosen.cpu(), self.weights.float().cpu())
+
+
+@dataclass
+class ExpertsView(View):
+    """The mixtures of a model, and the tokens that they route."""
+
+    routings: list[Routing]
+    tokens: tuple[str, ...]
+
+    def table(self) -> Table:
+        """A mixture a row."""
+        rows = []
+        for one in self.routings:
+            load = "  ".join(f"{value:.0%}" for value in one.load.tolist())
+            rows.append(
+                (one.path, load, f"{float(one.entropy.mean()):.3f}", f"{len(one.load) * float(one.load.max()):.2f}")
+            )
+        return Table(("mixture", "load of each expert", "router entropy", "most over even"), rows, text_columns=2)
+
+    def record(self) -> dict[str, Any]:
+        """Each token's experts with their weights."""
+        names = ("weights", "load", "entropy")
+        mixtures = [
+            {"path": one.path, "chosen": one.chosen.tolist()} | {name: rounded(getattr(one, name)) for name in names}
+            for one in self.routings
+        ]
+        return {"tokens": [*self.tokens], "mixtures": mixtures}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The same as tensors, by path."""
+        return {
+            f"{one.path}.{name}": getattr(one, name)
+            for one in self.routings
+            for name in ("chosen", "weights", "load", "entropy")
+        }
+
+    def draw(self) -> "Figure":
+        """For each mixture the weights by token and expert, and the load beside."""
+        width = max(4.5, min(11.0, 0.24 * len(self.tokens) + 1.5))
+        heights = [max(1.3, 0.17 * len(one.load) + 0.5) for one in self.routings]
+        figure = figures.new_figure(width + 2.4, sum(heights) + 1.4)
+        grid = figure.subplots(
+            len(heights), 2, squeeze=False, width_ratios=(width, 1.6), height_ratios=heights, sharey="row"
+        )
+        image = None
+        for row, one in enumerate(self.routings):
+            left, right = grid[row]
+            experts = [str(number) for number in range(len(one.load))]
+            names = self.tokens if row == len(heights) - 1 else ()
+            image = figures.heat_map(
+                left, one.gates.T, experts, names, colors="magma", low=0.0, high=float(one.weights.max())
+            )
+            figures.title(left, f"{one.path}: weight of each expert", 9)
+            right.barh(range(len(one.load)), one.load.tolist(), color=figures.COLORS["feedforward"], height=0.7)
+            right.axvline(1 / len(one.load), color=figures.INK, linewidth=0.8, linestyle=":")
+            figures.plain(right)
+            figures.title(right, "load", 9)
+            right.tick_params(labelleft=False, left=False)
+            figures.color_bar(figure, image, left, "")
+        return figure
+
+
+@torch.no_grad()
+def experts_view(trace: Trace, layer: int | str | None = None) -> ExpertsView:
+    """The routing of all rows' tokens.
+
+    Args:
+        trace: of a text.
+        layer: whose mixture (absent: all).
+
+    Raises:
+        SpecError: there is none.
+    """
+    start = "" if layer is None else layer_path(trace.model, layer)
+    routings = [
+        _routing(trace, path, module)
+        for path, module in trace.model.named_modules()
+        if isinstance(module, MixtureOfExperts) and path.startswith(start) and f"{path}.chosen" in trace
+    ]
+    if not routings:
+        raise SpecError("experts", "there is no mixture of experts here", "look at another view")
+    count = len(routings[0].chosen)
+    texts = trace.inputs.tokens
+    tokens = texts if len(texts) == count else tuple(map(str, range(count)))
+    return ExpertsView(routings, tokens)
+
+
+def _routing(trace: Trace, path: str, module: MixtureOfExperts) -> Routing:
+    chosen, weights, logits = (trace[f"{path}.{name}"] for name in ("chosen", "weights", "router_logits"))
+    affinities = module._affinities(logits)
+    shares = affinities / affinities.sum(-1, keepdim=True)
+    load = torch.bincount(chosen.flatten(), minlength=logits.shape[1]).float() / chosen.numel()
+    return Routing(path, chosen, weights, load, torch.special.entr(shares).sum(-1))

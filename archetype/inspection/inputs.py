@@ -1,0 +1,119 @@
+"""A text, a source with its target, or an image, as the arguments of a model's forward pass."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from archetype.data.pairs import end_of_text
+from archetype.errors import DataError
+from archetype.generate.beam import Beam, beam_search
+from archetype.models import Encoder, EncoderDecoder, Model, VisionEncoder
+from archetype.tokenizers import Tokenizer
+
+Text = str | Sequence[int] | Tensor
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model reads.
+
+    Attributes:
+        arguments: of its forward pass, by name.
+        tokens: the positions of its main stack, for display.
+        source_tokens: those of an encoder-decoder's source.
+        ids: of the tokens, (B, T); None for images.
+    """
+
+    arguments: dict[str, Tensor]
+    tokens: tuple[str, ...]
+    source_tokens: tuple[str, ...] = ()
+    ids: Tensor | None = None
+
+
+def inputs_of(
+    model: Model, tokenizer: Tokenizer | None, text: Text, target: Text | None = None, start: int | None = None
+) -> Inputs:
+    """The inputs of a text, read as generation, translation and classification read it.
+
+    Args:
+        model: that reads them.
+        tokenizer: the model's own; without one, texts are token ids.
+        text: a text, its token ids, rows of ids (B, T), or an image (channels, height, width) for a vision encoder.
+        target: of an encoder-decoder (absent: what it writes itself, greedily).
+        start: the token that its targets start with (absent: the one that ends them).
+
+    Raises:
+        DataError: there is no text, it is longer than the context, or it cannot be read.
+    """
+    if isinstance(model, VisionEncoder):
+        return _image(model, text)
+    if target is not None and not isinstance(model, EncoderDecoder):
+        raise DataError("target", "is for encoder-decoders alone", "leave it out")
+    ids = _ids(model, tokenizer, text, "text")
+    if not isinstance(model, EncoderDecoder):
+        return Inputs({"tokens": ids}, _names(tokenizer, ids), ids=ids)
+    if start is None:
+        start = end_of_text(_needed(tokenizer))
+    if target is None:
+        settings = Beam(num_beams=1)
+        written = beam_search(model, ids.tolist(), start, end_of_text(_needed(tokenizer)), settings)[0]
+        answer = torch.tensor([[start, *written]], device=model.device)
+    elif isinstance(target, Tensor):
+        answer = _ids(model, tokenizer, target, "target")
+    else:
+        encoded = _needed(tokenizer).encode_target(target) if isinstance(target, str) else list(target)
+        answer = _ids(model, tokenizer, [start, *encoded], "target")
+    sources = _names(tokenizer, ids)
+    return Inputs({"target": answer, "source": ids}, _names(tokenizer, answer), sources, answer)
+
+
+def _ids(model: Model, tokenizer: Tokenizer | None, text: Text, place: str) -> Tensor:
+    if isinstance(text, str):
+        tokenizer = _needed(tokenizer)
+        row = tokenizer.encode(text)
+        if isinstance(model, Encoder):
+            row = tokenizer.add_special_tokens(row)
+        elif isinstance(model, EncoderDecoder):
+            row = [*row, end_of_text(tokenizer)]
+        elif tokenizer.bos is not None and (tokenizer.adds_bos or not row):
+            row = [tokenizer.bos, *row]
+        text = row
+    ids = torch.as_tensor(text, dtype=torch.long, device=model.device)
+    ids = ids[None] if ids.dim() == 1 else ids
+    if ids.dim() != 2 or not 0 < ids.shape[1] <= model.spec.context_length:
+        count = ids.shape[-1] if ids.dim() else 0
+        cause = f"has {count} tokens and the model's context holds 1 to {model.spec.context_length}"
+        raise DataError(place, cause, "give some text, or shorten it")
+    assert not isinstance(model, VisionEncoder)
+    sizes = [model.spec.vocab_size]
+    if isinstance(model, EncoderDecoder) and place == "text" and model.spec.source_vocab_size:
+        sizes = [model.spec.source_vocab_size]
+    if int(ids.min()) < 0 or int(ids.max()) >= sizes[0]:
+        raise DataError(place, f"has an id that is not below vocab_size {sizes[0]}", "use the model's own tokenizer")
+    return ids
+
+
+def _image(model: VisionEncoder, image: Text) -> Inputs:
+    if not isinstance(image, Tensor):
+        raise DataError("text", "a vision encoder reads images", "give a tensor (channels, height, width)")
+    images = (image[None] if image.dim() == 3 else image).to(model.device)
+    across = model.spec.image_size // model.spec.patch_size
+    patches = [f"{place // across},{place % across}" for place in range(across**2)]
+    return Inputs({"images": images}, (*(["class"] if model.spec.class_token else []), *patches))
+
+
+def _names(tokenizer: Tokenizer | None, ids: Tensor) -> tuple[str, ...]:
+    return tuple(token_name(tokenizer, id) for id in ids[0].tolist())
+
+
+def token_name(tokenizer: Tokenizer | None, id: int) -> str:
+    """A token for display; its number where there is no tokenizer, or none of that id."""
+    return str(id) if tokenizer is None or id >= tokenizer.vocab_size else tokenizer.token(id)
+
+
+def _needed(tokenizer: Tokenizer | None) -> Tokenizer:
+    if tokenizer is None:
+        raise DataError("tokenizer", "the model's folder has none", "give token ids in place of a text")
+    return tokenizer

@@ -1,0 +1,172 @@
+"""The logit lens: what the model would answer if it stopped after each layer (nostalgebraist 2020)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from archetype.errors import SpecError
+from archetype.inspection import figures
+from archetype.inspection.trace import Trace, stacks
+from archetype.inspection.view import View, rounded
+from archetype.models import Decoder, Encoder, EncoderDecoder, MegaByte, VisionEncoder
+from archetype.nn.context import ForwardContext, last_tokens
+from archetype.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+POSITIONS = 16  # that a picture names the answers of
+Name = Callable[[int], str]
+
+
+def answering_stack(trace: Trace) -> str:
+    """The path of the stack that the head reads.
+
+    Raises:
+        SpecError: the model has no stack, or no head.
+    """
+    paths = stacks(trace.model)
+    if not paths or trace.logits is None:
+        kind = trace.model.spec.kind
+        raise SpecError("lens", f"this model of kind {kind} has no layers before a head", "look at another view")
+    return next((path for path in ("decoder", "local_model") if path in paths), next(iter(paths)))
+
+
+def residual_names(trace: Trace, stack: str) -> dict[str, str]:
+    """The residual stream of a stack before its layers and after each: label and name of the activation."""
+    prefix = f"{stack}.blocks" if stack else "blocks"
+    count = len(stacks(trace.model)[stack].blocks)
+    return {"embedding": f"{prefix}.0.in"} | {f"layer {index}": f"{prefix}.{index}.out" for index in range(count)}
+
+
+@torch.no_grad()
+def read_out(trace: Trace, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
+    """The logits that the model's norm and head give for a residual stream; those of classes at one position."""
+    model = trace.model
+    if isinstance(model, EncoderDecoder):
+        y = model.decoder.final_norm(x, ForwardContext.of(x))
+        return model.lm_head(y, model.embedding.token.weight)  # type: ignore[no-any-return]
+    if isinstance(model, MegaByte):  # position t is answered by the place of byte t + 1
+        rows, length = trace.inputs.arguments["tokens"].shape
+        y = model.local_model.final_norm(x, ForwardContext.of(x)).reshape(rows, -1, x.shape[2])
+        return model.lm_head(y[:, 1 : length + 1].contiguous(), model.local_embedding.token.weight)  # type: ignore[no-any-return]
+    assert isinstance(model, Decoder | Encoder | VisionEncoder)
+    context = ForwardContext.of(x)
+    y = model.final_norm(x, context)
+    if model.classifier is not None:
+        pooled = last_tokens(y, context)[:, 0] if isinstance(model, Decoder) else model.pooled(y)
+        return model.classifier(pooled)[:, None]  # type: ignore[no-any-return]
+    assert not isinstance(model, VisionEncoder) and model.lm_head is not None
+    return model.lm_head(y, model.embedding.token.weight)  # type: ignore[no-any-return]
+
+
+@dataclass
+class LensView(View):
+    """What each layer would answer.
+
+    Attributes:
+        layers: the embedding and each layer.
+        tokens: of the positions; one for a model of classes.
+        answers: the likeliest tokens or classes, (layers, T, k), and their names.
+        log_probabilities: of these.
+        ranks: of the real next token (of the token itself in an encoder), 0 the first; -1 where there is none.
+        kl: from the model's own distribution to the layer's, in nats.
+        entropy: of the layer's distribution.
+    """
+
+    layers: list[str]
+    tokens: tuple[str, ...]
+    answers: Int[Tensor, "layers T top"]
+    names: list[list[list[str]]]
+    log_probabilities: Float[Tensor, "layers T top"]
+    ranks: Int[Tensor, "layers T"]
+    kl: Float[Tensor, "layers T"]
+    entropy: Float[Tensor, "layers T"]
+
+    def table(self) -> Table:
+        """The last position's path through the layers."""
+        rows = []
+        for index, layer in enumerate(self.layers):
+            probabilities = self.log_probabilities[index, -1].exp().tolist()
+            answers = zip(self.names[index][-1], probabilities, strict=True)
+            answer = "  ".join(f"{name} {probability:.1%}" for name, probability in answers)
+            rows.append((layer, answer, f"{float(self.kl[index, -1]):.3f}", f"{float(self.entropy[index, -1]):.3f}"))
+        return Table((f"after {figures.label(self.tokens[-1])}", "would answer", "KL to final", "entropy"), rows, 2)
+
+    def record(self) -> dict[str, Any]:
+        """Every layer and position."""
+        return {
+            "layers": self.layers, "tokens": [*self.tokens], "answers": self.names, "ids": self.answers.tolist(),
+            "log_probabilities": rounded(self.log_probabilities), "ranks": self.ranks.tolist(),
+            "kl": rounded(self.kl), "entropy": rounded(self.entropy),
+        }  # fmt: skip
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The same as tensors."""
+        return {
+            "ids": self.answers, "log_probabilities": self.log_probabilities, "ranks": self.ranks, "kl": self.kl,
+            "entropy": self.entropy,
+        }  # fmt: skip
+
+    def draw(self) -> "Figure":
+        """Layers upwards, positions across: the likeliest token of each, coloured by its probability."""
+        shown = min(len(self.tokens), POSITIONS)
+        figure = figures.new_figure(max(5.5, 0.78 * shown + 2.4), 0.36 * len(self.layers) + 1.5)
+        self.draw_on(figure, figure.subplots())
+        return figure
+
+    def draw_on(self, figure: "Figure", axes: "Axes") -> None:
+        """The same in axes of another picture, which has the last positions of a long text."""
+        shown = min(len(self.tokens), POSITIONS)
+        texts = [[cell[0] for cell in row[-shown:]] for row in self.names][::-1]
+        cells = self.log_probabilities[:, -shown:, 0].exp().flip(0)
+        image = figures.heat_map(axes, cells, self.layers[::-1], self.tokens[-shown:], low=0.0, high=1.0, texts=texts)
+        figures.title(axes, "Logit lens: the likeliest answer after each layer")
+        axes.set_xlabel("position (its token)", fontsize=8)
+        figures.color_bar(figure, image, axes, "probability")
+
+
+@torch.no_grad()
+def lens_view(trace: Trace, name: Name, top: int = 5) -> LensView:
+    """What each layer of the answering stack would answer at each position of the first row.
+
+    Args:
+        trace: of a text.
+        name: the name of a token or class.
+        top: answers of each position.
+
+    Raises:
+        SpecError: the model has no layers before a head, or `top` is below 1.
+    """
+    if top < 1:
+        raise SpecError("top", f"{top} is below 1", "ask for at least one answer")
+    points = residual_names(trace, answering_stack(trace))
+    assert trace.logits is not None
+    final = _of_positions(trace.logits)[0].float().log_softmax(-1)  # (T, V)
+    targets, ids = torch.full(final.shape[:1], -1, device=final.device), trace.inputs.ids
+    if ids is not None and len(ids[0]) == len(final):
+        if isinstance(trace.model, Encoder):
+            targets = ids[0]
+        else:
+            targets[:-1] = ids[0, 1:]
+    columns: list[list[Tensor]] = []
+    for point in points.values():
+        logp = read_out(trace, trace[point])[0].float().log_softmax(-1)
+        best = logp.topk(min(top, logp.shape[1]))
+        of_target = logp.gather(1, targets.clamp(min=0)[:, None])
+        ranks = (logp > of_target).sum(1).masked_fill(targets < 0, -1)
+        kl = (final.exp() * (final - logp)).nansum(-1).clamp(min=0)
+        columns.append([best.indices, best.values, ranks, kl, torch.special.entr(logp.exp()).sum(-1)])
+    answers, values, ranks, kl, entropy = (torch.stack(column) for column in zip(*columns, strict=True))
+    names = [[[name(id) for id in cell] for cell in row] for row in answers.tolist()]
+    tokens = trace.inputs.tokens if len(trace.inputs.tokens) == len(final) else ("the whole",)
+    return LensView([*points], tokens, answers, names, values, ranks, kl, entropy)
+
+
+def _of_positions(logits: Tensor) -> Tensor:
+    return logits if logits.dim() == 3 else logits[:, None]

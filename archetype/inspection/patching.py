@@ -1,0 +1,128 @@
+"""Activation patching: which layer and position of a clean text restores its answer in a corrupt one (Meng 2022)."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from archetype.errors import SpecError
+from archetype.inspection import figures
+from archetype.inspection.inputs import Inputs
+from archetype.inspection.trace import Trace, Tracer, layers
+from archetype.inspection.view import View, rounded
+from archetype.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROWS = 16  # copies of the corrupt text in a pass, each patched at a position of its own
+
+
+@dataclass
+class PatchingView(View):
+    """How much of the answer each activation restores.
+
+    Attributes:
+        part: of each layer whose output is patched.
+        layers: their paths.
+        tokens: the clean text and the corrupt one.
+        answers: what each of the two answers.
+        clean: logit of the clean answer less that of the corrupt one, after the clean text.
+        corrupt: the same after the corrupt text.
+        effects: what patching restores of the difference: 0 nothing, 1 all.
+    """
+
+    part: str
+    layers: list[str]
+    tokens: tuple[tuple[str, ...], tuple[str, ...]]
+    answers: tuple[str, str]
+    clean: float
+    corrupt: float
+    effects: Float[Tensor, "layers T"]
+
+    @property
+    def columns(self) -> list[str]:
+        """The clean tokens; with the corrupt one where they differ."""
+        return [clean if clean == other else f"{clean}/{other}" for clean, other in zip(*self.tokens, strict=True)]
+
+    def table(self) -> Table:
+        """For each layer the position that restores most."""
+        best = self.effects.max(1)
+        rows = [
+            (layer, f"{place} {self.columns[place]}", f"{value:.1%}")
+            for layer, place, value in zip(self.layers, best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+        return Table((f"{self.part} of", "restores most at", "of the answer"), rows, text_columns=2)
+
+    def record(self) -> dict[str, Any]:
+        """Every layer and position."""
+        return vars(self) | {"tokens": [[*row] for row in self.tokens], "effects": rounded(self.effects)}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The effects."""
+        return {"effects": self.effects}
+
+    def draw(self) -> "Figure":
+        """Layers upwards, positions across."""
+        figure = figures.new_figure(max(5.0, min(12.0, 0.3 * len(self.columns) + 2.2)), 0.26 * len(self.layers) + 1.9)
+        axes = figure.subplots()
+        limit = max(1.0, float(self.effects.abs().max()))
+        image = figures.heat_map(
+            axes, self.effects.flip(0), self.layers[::-1], self.columns, colors="RdBu", low=-limit, high=limit
+        )
+        figures.title(axes, f"How much of {self.answers[0]} over {self.answers[1]} the clean {self.part} restores", 9)
+        figures.color_bar(figure, image, axes, "restored")
+        return figure
+
+
+@torch.no_grad()
+def patching_view(clean: Trace, corrupt: Inputs, name: Any, part: str = "out") -> PatchingView:
+    """Put each clean activation of a part of each layer into the corrupt pass.
+
+    Args:
+        clean: the trace of the clean text.
+        corrupt: a text of as many tokens, with another answer.
+        name: the name of a token.
+        part: "out" for the residual stream after each layer, or "mixer.out", "feedforward.out".
+
+    Raises:
+        SpecError: the texts do not match, or have the same answer.
+    """
+    model = clean.model
+    if clean.logits is None or clean.logits.dim() != 3 or clean.inputs.ids is None:
+        raise SpecError("patching", "is for models that answer with tokens", "use lm.trace(...).set(...)")
+    if len(corrupt.tokens) != len(clean.inputs.tokens) or len(corrupt.source_tokens) != len(clean.inputs.source_tokens):
+        cause = f"has {len(corrupt.tokens)} tokens and the clean text {len(clean.inputs.tokens)}"
+        raise SpecError("corrupt", cause, "give a text of as many tokens")
+    without = Tracer(model, corrupt).run().logits
+    assert without is not None
+    answers = int(clean.logits[0, -1].argmax()), int(without[0, -1].argmax())
+    if answers[0] == answers[1]:
+        raise SpecError("corrupt", f"both texts are answered by {name(answers[0])}", "give a text with another answer")
+
+    def difference(logits: Tensor) -> Tensor:
+        return (logits[:, -1, answers[0]] - logits[:, -1, answers[1]]).float()
+
+    start, end = float(difference(without)[0]), float(difference(clean.logits)[0])
+    paths = [path for path in layers(model) if f"{path}.{part}" in clean]
+    length = len(clean.inputs.tokens)
+    paths = [path for path in paths if clean[f"{path}.{part}"].shape[:2] == (1, length)]
+    effects = torch.zeros(len(paths), length)
+    for row, path in enumerate(paths):
+        source = clean[f"{path}.{part}"]
+        for places in torch.arange(length).split(ROWS):
+            rows = {key: value.expand(len(places), *value.shape[1:]) for key, value in corrupt.arguments.items()}
+
+            def patch(x: Tensor, places: Tensor = places, source: Tensor = source) -> Tensor:
+                y = x.clone()
+                y[torch.arange(len(places)), places] = source[0, places]
+                return y
+
+            inputs = Inputs(rows, corrupt.tokens, corrupt.source_tokens, corrupt.ids)
+            logits = Tracer(model, inputs).set(f"{path}.{part}", patch).run().logits
+            assert logits is not None
+            effects[row, places] = ((difference(logits) - start) / (end - start)).cpu()
+    names = name(answers[0]), name(answers[1])
+    return PatchingView(part, paths, (clean.inputs.tokens, corrupt.tokens), names, end, start, effects)

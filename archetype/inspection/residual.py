@@ -1,0 +1,163 @@
+"""The residual stream: its size after each layer, and what each sublayer adds to it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from archetype.errors import SpecError
+from archetype.inspection import figures
+from archetype.inspection.lens import residual_names
+from archetype.inspection.trace import Trace, stacks
+from archetype.inspection.view import View, rounded
+from archetype.nn.block import Block
+from archetype.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CONTENTS = ("mixer", "cross", "feedforward")
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of a sum's parts, as a share; of shorter types 3e-2
+
+
+def added_by(trace: Trace, path: str) -> dict[str, Tensor] | None:
+    """What each content of a layer adds to the residual stream; None where its output is no such sum."""
+    block = trace.model.get_submodule(path)
+    if not isinstance(block, Block) or block.added is None:
+        return None
+    present = [content for content in CONTENTS if getattr(block, content, None) is not None]
+    parts = {content: trace[f"{path}.{content}{block.added}.out"] * block.residual_scale for content in present}
+    before, after = trace[f"{path}.in"], trace[f"{path}.out"]
+    difference = (before + sum(parts.values()) - after).abs().max()
+    # an extension's wiring may compute otherwise than the one that it is derived from
+    scale = max(float(x.abs().max()) for x in (before, after, *parts.values()))
+    return parts if float(difference) <= TOLERANCE.get(after.dtype, 3e-2) * scale else None
+
+
+def main_stack(trace: Trace) -> str:
+    """The path of the decoder, of MegaByte's global model, or of the only stack.
+
+    Raises:
+        SpecError: the model has none.
+    """
+    paths = stacks(trace.model)
+    if not paths:
+        kind = trace.model.spec.kind
+        raise SpecError("residual", f"a model of kind {kind} has no residual stream", "look at another view")
+    return next((path for path in ("decoder", "global_model") if path in paths), next(iter(paths)))
+
+
+@dataclass
+class ResidualView(View):
+    """Sizes in the residual stream.
+
+    Attributes:
+        layers: the embedding and each layer.
+        tokens: of the positions.
+        norms: of the vectors after the embedding and after each layer.
+        added: by content (mixer, cross, feedforward) the norm of what it adds in each layer; NaN where there is none.
+        shares: likewise its share of the vector after the layer: their product over the vector's square. With the
+            share of what was there before the layer they sum to 1.
+    """
+
+    layers: list[str]
+    tokens: tuple[str, ...]
+    norms: Float[Tensor, "layers T"]
+    added: Mapping[str, Float[Tensor, "layers T"]]
+    shares: Mapping[str, Float[Tensor, "layers T"]]
+
+    def table(self) -> Table:
+        """Means over positions."""
+        headings = ["", "norm", *(f"{name} {what}" for name in self.added for what in ("norm", "share"))]
+        rows = [["embedding", f"{float(self.norms[0].mean()):.3f}", *("" for _ in headings[2:])]]
+        for index, layer in enumerate(self.layers[1:]):
+            cells = [layer, f"{float(self.norms[index + 1].mean()):.3f}"]
+            for name in self.added:
+                norm, share = float(self.added[name][index].mean()), float(self.shares[name][index].mean())
+                cells += ["" if norm != norm else f"{norm:.3f}", "" if share != share else f"{share:.1%}"]
+            rows.append(cells)
+        return Table(headings, rows)
+
+    def record(self) -> dict[str, Any]:
+        """Every layer and position."""
+        added = {name: {"norm": rounded(self.added[name]), "share": rounded(self.shares[name])} for name in self.added}
+        return {"layers": self.layers, "tokens": [*self.tokens], "norms": rounded(self.norms), "added": added}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The same as tensors."""
+        tensors = {"norms": self.norms}
+        for name in self.added:
+            tensors |= {f"{name}.norm": self.added[name], f"{name}.share": self.shares[name]}
+        return tensors
+
+    def draw(self) -> "Figure":
+        """Norms by layer and position; norms by layer with what each sublayer adds."""
+        width = max(4.0, min(9.0, 0.22 * len(self.tokens) + 2.0))
+        height = max(3.2, 0.26 * len(self.layers) + 1.3)
+        figure = figures.new_figure(width + 4.4, height)
+        left, right = figure.subplots(1, 2, width_ratios=(width, 3.8))
+        image = figures.heat_map(left, self.norms.flip(0), self.layers[::-1], self.tokens, colors="cividis")
+        figures.title(left, "Norm of the residual stream after each layer")
+        figures.color_bar(figure, image, left, "norm")
+        self.draw_on(right)
+        return figure
+
+    def draw_on(self, axes: "Axes") -> None:
+        """By layer, means over positions: the stream and what is added to it."""
+        depth = range(1, len(self.layers))
+        axes.plot(
+            range(len(self.layers)), self.norms.mean(1).tolist(), color=figures.INK, linewidth=1.6, label="stream"
+        )
+        for name, norms in self.added.items():
+            if not norms.isnan().all():
+                color = figures.COLORS[name]
+                axes.plot(
+                    depth, norms.mean(1).tolist(), color=color, linewidth=1.3, marker="o", markersize=3, label=name
+                )
+        figures.plain(axes, grid=True)
+        axes.set_ylim(bottom=0)
+        axes.set_xticks(range(0, len(self.layers), max(1, len(self.layers) // 8)))
+        axes.set_xticklabels(["emb" if tick == 0 else str(int(tick) - 1) for tick in axes.get_xticks()])
+        axes.set_xlabel("after layer", fontsize=8)
+        axes.legend(fontsize=8, frameon=False)
+        figures.title(axes, "Norm, and what each part adds")
+
+
+@torch.no_grad()
+def residual_view(trace: Trace, stack: str | None = None) -> ResidualView:
+    """Sizes in the residual stream of the first row.
+
+    Args:
+        trace: of a text.
+        stack: its path, such as "encoder" (absent: the decoder, MegaByte's global model, or the only one).
+
+    Raises:
+        SpecError: the model has no layers.
+    """
+    stack = main_stack(trace) if stack is None else stack
+    if stack not in stacks(trace.model):
+        raise SpecError("stack", f"there is no {stack!r}", f"use one of {', '.join(stacks(trace.model))}")
+    points = residual_names(trace, stack)
+    after = [trace[name][0].float() for name in points.values()]
+    norms = torch.stack([x.norm(dim=-1) for x in after])
+    names = [name.removesuffix(".out") for name in [*points.values()][1:]]
+    contents = [c for c in CONTENTS if any(f"{name}.{c}.out" in trace for name in names)]
+    nothing = torch.full_like(norms[0], torch.nan)
+    added: dict[str, list[Tensor]] = {content: [] for content in contents}
+    shares: dict[str, list[Tensor]] = {content: [] for content in contents}
+    for name, x in zip(names, after[1:], strict=True):
+        parts = added_by(trace, name)
+        for content in contents:
+            own = trace[f"{name}.{content}.out"][0].float() if f"{name}.{content}.out" in trace else None
+            part = None if parts is None or content not in parts else parts[content][0].float()
+            size = part if part is not None else own
+            added[content].append(nothing if size is None else size.norm(dim=-1))
+            shares[content].append(nothing if part is None else (part * x).sum(-1) / x.square().sum(-1))
+    texts = trace.inputs.source_tokens if stack == "encoder" else trace.inputs.tokens
+    tokens = texts if len(texts) == norms.shape[1] else tuple(map(str, range(norms.shape[1])))
+    stacked = ({c: torch.stack(v) for c, v in columns.items()} for columns in (added, shares))
+    return ResidualView([*points], tokens, norms, *stacked)

@@ -1,0 +1,335 @@
+"""One forward pass that is recorded by name, and perhaps changed by name; unchanged, it is the plain one to the bit.
+
+Names are `MODULE.in` and `MODULE.out` for every module that takes and gives vectors (`blocks.3.mixer.out`, and
+`blocks.3.in` for the residual stream before layer 3), and `MODULE.PROBE` for what a part offers of its inside
+(`blocks.3.mixer.q`). Of a module that is called again, as an embedding by both sides of an encoder-decoder, the second
+call is `embedding.out:2`. The pass keeps no state and is never recorded as native steps.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from archetype.errors import SpecError
+from archetype.inspection.inputs import Inputs
+from archetype.models import Model, NGram
+from archetype.models.embedding import Embedding
+from archetype.models.megabyte import GlobalEmbedding, LocalEmbedding
+from archetype.models.stack import Stack
+from archetype.models.vision import PatchEmbedding
+from archetype.nn.block import Block
+from archetype.nn.cache import CrossKVCache, LayerState
+from archetype.nn.context import ForwardContext
+from archetype.nn.probe import Observer, observed, observer
+from archetype.spec.base import nearest
+
+Change = Callable[[Tensor], Tensor]
+Places = int | Sequence[int] | slice | None
+VECTORS = "... D"
+
+
+@dataclass(frozen=True)
+class Call:
+    """With what a mixer or a cross-attention was called beside vectors."""
+
+    context: ForwardContext
+    cache: LayerState | None
+
+
+@dataclass
+class Trace:
+    """What a pass computed.
+
+    Attributes:
+        model: that computed it.
+        inputs: what it read.
+        logits: of tokens (B, T, V) or classes (B, Y); None for a model without a head.
+        activations: by name.
+        calls: contexts and caches, by module.
+    """
+
+    model: Model
+    inputs: Inputs
+    logits: Tensor | None = None
+    activations: dict[str, Tensor] = field(default_factory=dict)
+    calls: dict[str, Call] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.activations:
+            raise SpecError(name, "is not among what was recorded", nearest(name, self.activations))
+        return self.activations[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.activations
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.activations)
+
+    def __repr__(self) -> str:
+        return f"<Trace of {len(self.inputs.tokens)} positions: {len(self.activations)} activations>"
+
+
+class Tracer:
+    """A pass that is about to be computed; `set` and `ablate` change it and return it.
+
+    Args:
+        model: in evaluation mode.
+        inputs: what it reads.
+    """
+
+    def __init__(self, model: Model, inputs: Inputs) -> None:
+        self.model, self.inputs = model, inputs
+        self.shapes = activation_shapes(model)
+        self._recorded = set(default_names(model))
+        self._changes: dict[str, list[Change]] = {}
+
+    def set(
+        self, name: str, value: Tensor | float | Change, *, positions: Places = None, heads: Places = None
+    ) -> "Tracer":
+        """Put a value in the place of an activation.
+
+        Args:
+            name: of the activation, such as "blocks.3.mixer.out".
+            value: numbers that are broadcast to its shape, or a function of what the pass computes there.
+            positions: of the text, where alone it changes (absent: everywhere).
+            heads: of attention, likewise.
+
+        Raises:
+            SpecError: there is no such activation, or it has no heads.
+        """
+        self._changes.setdefault(self._known(name), []).append(
+            lambda x: _replaced(name, x, value, self._places(name, x, positions, heads))
+        )
+        return self
+
+    def ablate(self, name: str, *, positions: Places = None, heads: Places = None, mean: bool = False) -> "Tracer":
+        """Put zeros, or the mean over positions, in the place of a part's output or of some heads of attention.
+
+        Args:
+            name: of a module, such as "blocks.3.mixer", or of an activation.
+            positions: where (absent: everywhere).
+            heads: of attention, before its output projection (absent: the whole output).
+            mean: whether to put the mean over all positions of this text.
+        """
+        if f"{name}.out" in self.shapes:
+            name = f"{name}.out" if heads is None else f"{name}.heads"
+        axis = -2  # of positions, of vectors and of heads
+        return self.set(
+            name, (lambda x: x.mean(axis, keepdim=True).expand(x.shape)) if mean else 0.0,
+            positions=positions, heads=heads,
+        )  # fmt: skip
+
+    def record(self, *patterns: str) -> "Tracer":
+        """Record more than each layer's vectors and probes.
+
+        Args:
+            patterns: names, in which * stands for anything ("blocks.*.mixer.q.out").
+
+        Raises:
+            SpecError: no activation has such a name.
+        """
+        for pattern in patterns:
+            names = [name for name in self.shapes if fnmatchcase(name, pattern)]
+            if not names:
+                self._known(pattern)
+            self._recorded.update(names)
+        return self
+
+    @torch.no_grad()
+    def run(self) -> Trace:
+        """Compute the pass.
+
+        Raises:
+            SpecError: what was set is not computed in this pass, or has another shape.
+        """
+        trace, calls = Trace(self.model, self.inputs), Counter[str]()
+
+        def reach(name: str, x: Tensor) -> Tensor:
+            calls[name] += 1
+            recorded = name in self._recorded
+            name = name if calls[name] == 1 else f"{name}:{calls[name]}"
+            if name in self._changes:
+                with observed(None):  # a change may itself call a model
+                    for change in self._changes[name]:
+                        x = change(x)
+            if recorded:
+                trace.activations[name] = x
+            return x
+
+        paths = {module: path for path, module in self.model.named_modules()}
+
+        def observe(module: nn.Module, name: str, x: Tensor) -> Tensor:
+            return reach(_join(paths[module], name), x)
+
+        with ExitStack() as stack:
+            for module, path in paths.items():
+                for handle in self._hooks(module, path, reach, observe, trace):
+                    stack.callback(handle.remove)
+            stack.enter_context(observed(observe))
+            trace.logits = self.model(**self.inputs.arguments).logits
+        for name in self._changes:
+            base, _, number = name.partition(":")
+            if calls[base] < int(number or 1):
+                raise SpecError(name, "is not computed in this pass", nearest(name, +calls))
+        return trace
+
+    def _hooks(
+        self, module: nn.Module, path: str, reach: Callable[[str, Tensor], Tensor], observe: Observer, trace: Trace
+    ) -> Iterator[Any]:
+        """Hooks of a module whose input or output is recorded or changed; those of other threads see nothing."""
+        needed = self._recorded | {name.partition(":")[0] for name in self._changes}
+        before, after = _join(path, "in"), _join(path, "out")
+
+        def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            if observer() is not observe or not args or not isinstance(args[0], Tensor):
+                return None
+            context = next((value for value in args if isinstance(value, ForwardContext)), None)
+            if context is not None:
+                cache = next((value for value in args if isinstance(value, LayerState)), None)
+                trace.calls[path] = Call(context, _copied(cache))
+            return (reach(before, args[0]), *args[1:])
+
+        def leave(_: nn.Module, args: tuple[Any, ...], y: Any) -> Tensor | None:
+            return reach(after, y) if observer() is observe and isinstance(y, Tensor) else None
+
+        if before in needed:
+            yield module.register_forward_pre_hook(enter)
+        if after in needed:
+            yield module.register_forward_hook(leave)
+
+    def _known(self, name: str) -> str:
+        base, _, number = name.partition(":")
+        if base not in self.shapes or not (number or "2").isdecimal():
+            raise SpecError(name, "there is no such activation", nearest(name, self.shapes))
+        return name
+
+    def _places(self, name: str, x: Tensor, positions: Places, heads: Places) -> dict[int, Tensor]:
+        """The places of an activation where alone it changes, by axis."""
+        letters = _letters(self.shapes[name.partition(":")[0]], x.dim())
+        result = {}
+        for kind, places, names in (("positions", positions, "TSMN"), ("heads", heads, "HK")):
+            if places is None:
+                continue
+            axis = next((axis for axis, letter in enumerate(letters) if letter in names), None)
+            if axis is None:
+                raise SpecError(name, f"its shape ({' '.join(letters)}) has no {kind}", f"leave out {kind}")
+            rows = len(next(iter(self.inputs.arguments.values()))) if letters[axis] == "N" else 1
+            size = x.shape[axis] // rows
+            index = [places] if isinstance(places, int) else places if isinstance(places, slice) else list(places)
+            try:
+                chosen = torch.arange(size)[index]
+            except IndexError:
+                raise SpecError(name, f"{kind} {places} are not among its {size}", f"use 0 to {size - 1}") from None
+            result[axis] = (chosen + size * torch.arange(rows)[:, None]).flatten().to(x.device)
+        return result
+
+
+def activation_shapes(model: Model) -> dict[str, str]:
+    """The name of every activation, with its shape in letters of the legend."""
+    shapes: dict[str, str] = {}
+    for path, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList) and path:
+            shapes |= {f"{path}.in": VECTORS, f"{path}.out": VECTORS}
+        shapes |= {_join(path, name): shape for name, shape in getattr(module, "probes", {}).items()}
+    return shapes
+
+
+def default_names(model: Model) -> Iterator[str]:
+    """Inputs and outputs of layers, of their contents and norms, and of embeddings; and all probes."""
+    for path, module in model.named_modules():
+        yield from (_join(path, name) for name in getattr(module, "probes", {}))
+        if isinstance(module, Block):
+            parts = (path, *(f"{path}.{name}" for name, _ in module.named_children() if name != "dropout"))
+            yield from (f"{part}.{side}" for part in parts for side in ("in", "out"))
+        elif isinstance(module, Stack):
+            yield from (_join(path, f"final_norm.{side}") for side in ("in", "out"))
+            yield from (
+                f"{_join(path, 'blocks')}.{n}.{side}" for n in range(len(module.blocks)) for side in ("in", "out")
+            )
+        elif isinstance(module, Embedding | PatchEmbedding | GlobalEmbedding | LocalEmbedding):
+            yield f"{path}.out"
+    if isinstance(model, NGram):
+        yield from (f"hidden.{n}.{side}" for n in range(len(model.hidden)) for side in ("in", "out"))
+
+
+def stacks(model: Model) -> dict[str, Stack]:
+    """The stacks of a model by path: one, or the two sides of an encoder-decoder or of MegaByte."""
+    return {path: module for path, module in model.named_modules() if isinstance(module, Stack)}
+
+
+def layers(model: Model) -> dict[str, nn.Module]:
+    """The layers of all stacks, by path."""
+    return {
+        f"{_join(path, 'blocks')}.{index}": block
+        for path, stack in stacks(model).items()
+        for index, block in enumerate(stack.blocks)
+    }
+
+
+def layer_path(model: Model, layer: int | str) -> str:
+    """The path of a layer: by its number, from the end where negative, in the decoder or the only stack; or itself.
+
+    Raises:
+        SpecError: there is none.
+    """
+    paths = list(layers(model))
+    main = next((name for name in ("decoder.", "global_model.") if any(path.startswith(name) for path in paths)), "")
+    of_main = [path for path in paths if path.startswith(main)]
+    if isinstance(layer, int) or layer.removeprefix("-").isdigit():
+        number = int(layer)
+        if not -len(of_main) <= number < len(of_main):
+            raise SpecError("layer", f"{number} is none of {len(of_main)}", f"use 0 to {len(of_main) - 1}")
+        return of_main[number]
+    if layer not in paths:
+        raise SpecError("layer", f"there is no {layer}", nearest(layer, paths))
+    return layer
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _letters(shape: str, dims: int) -> list[str]:
+    """The letters of a tensor of so many dimensions; the leading ones of vectors are rows and positions."""
+    letters = shape.split()
+    return [*["B", "T"][: dims - len(letters) + 1], *letters[1:]] if letters[0] == "..." else letters
+
+
+def _replaced(name: str, x: Tensor, value: Tensor | float | Change, places: dict[int, Tensor]) -> Tensor:
+    """The activation with a value in some of its places, which `places` has by axis."""
+    try:
+        index = tuple(
+            places.get(axis, torch.arange(size, device=x.device)).view(-1, *[1] * (x.dim() - axis - 1))
+            for axis, size in enumerate(x.shape)
+        )
+        selected = x[index] if places else _copy(x)
+        new = value(selected) if callable(value) else value
+        if not places and isinstance(new, Tensor) and (new.shape, new.dtype) == (x.shape, x.dtype):
+            return new.to(x.device)
+        y = _copy(x)
+        y[index] = torch.as_tensor(new, device=x.device).to(x.dtype).expand(selected.shape)
+    except RuntimeError as error:
+        cause = f"of shape {tuple(x.shape)} does not take this value: {str(error).splitlines()[0]}"
+        raise SpecError(name, cause, "give numbers that are broadcast to it") from None
+    return y
+
+
+def _copy(x: Tensor) -> Tensor:
+    """A copy with the same strides: a product of other strides may differ in its last bits."""
+    if 0 in x.stride():
+        return x.clone()
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+
+
+def _copied(cache: LayerState | None) -> LayerState | None:
+    """What a layer had read before the pass, which then goes on in place."""
+    if cache is None or isinstance(cache, CrossKVCache):
+        return cache
+    _, _, first = next(cache.tensors())
+    return cache.select(torch.arange(len(first), device=first.device))

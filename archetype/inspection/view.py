@@ -1,0 +1,87 @@
+"""What all views have in common: a table, data for programs, tensors, and a picture."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from archetype.errors import SpecError
+from archetype.io import atomic
+from archetype.io.tensors import save
+from archetype.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".json", ".safetensors")
+
+
+class View:
+    """One way to look at a pass; a notebook shows its table."""
+
+    def table(self) -> Table:
+        """The view as a table."""
+        raise NotImplementedError
+
+    def record(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        raise NotImplementedError
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of it as tensors by name."""
+        raise NotImplementedError
+
+    def draw(self) -> "Figure":
+        """The view as a picture."""
+        raise NotImplementedError
+
+    def save(self, file: str | Path) -> None:
+        """Write the view.
+
+        Args:
+            file: a picture (.png, .svg), data (.json) or tensors (.safetensors).
+
+        Raises:
+            ArchetypeError: the name ends otherwise, or the file cannot be written.
+        """
+        file = Path(file)
+        match file.suffix:
+            case ".png" | ".svg":
+                save_figure(self.draw(), file)
+            case ".json":
+                atomic.write_json(file, self.record())
+            case ".safetensors":
+                save(file, {name: x.clone() for name, x in self.tensors().items()})  # which may share memory
+            case _:
+                raise SpecError(str(file), "its name says no format", f"end it in {', '.join(SUFFIXES)}")
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
+
+
+def save_figure(figure: "Figure", file: Path) -> None:
+    """Write a picture, whole or not at all; what a font lacks is drawn as a box."""
+    from matplotlib import rc_context
+
+    kind = file.suffix[1:]
+    metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {}
+    write: Callable[[Path], None] = lambda temporary: figure.savefig(temporary, format=kind, metadata=metadata)  # noqa: E731
+    with warnings.catch_warnings(), rc_context({"svg.hashsalt": "archetype"}):
+        warnings.simplefilter("ignore")
+        atomic.write_with(file, write)
+
+
+def rounded(tensor: Tensor, digits: int = 5) -> Any:
+    """Numbers as lists, with so many significant digits."""
+    return _rounded(tensor.detach().cpu().double().tolist(), digits)
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    if isinstance(value, list):
+        return [_rounded(one, digits) for one in value]
+    return float(f"{value:.{digits}g}") if value == value and abs(value) != float("inf") else None

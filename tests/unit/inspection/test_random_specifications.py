@@ -1,0 +1,182 @@
+"""Of any specification: a traced pass is the plain one, and every view is what the model itself computes."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from archetype import spec
+from archetype.errors import SpecError
+from archetype.inspection.attention import attention_paths, attention_steps
+from archetype.inspection.attribution import attribution_view
+from archetype.inspection.inspection import VIEWS
+from archetype.inspection.lens import answering_stack, read_out, residual_names
+from archetype.inspection.residual import added_by
+from archetype.inspection.trace import Trace, Tracer, activation_shapes, layers, stacks
+from archetype.models import Model, build
+from archetype.nn.attention import CrossAttention, MultiHeadProjection
+from archetype.nn.latent_attention import LatentAttention
+from archetype.nn.registry import module_class
+from archetype.shapes import LEGEND
+from tests.helpers.combinations import FEEDFORWARDS, MIXERS, combined
+from tests.helpers.inspected import inspection, tracer
+from tests.helpers.weights import distance, randomize
+from tests.invariants.test_random_specifications import of
+
+EXACT = 1e-9  # of float64
+
+
+def plain(model: Model, trace: Trace) -> Tensor:
+    """What a pass without a trace gives: logits, or the hidden vectors of a model without a head."""
+    with torch.no_grad():
+        output = model(**trace.inputs.arguments)
+    result: Tensor = output.hidden if output.logits is None else output.logits
+    return result
+
+
+def traced(tracer: Tracer, model: Model) -> Tensor:
+    """The same of a traced pass."""
+    trace = tracer.run()
+    if trace.logits is not None:
+        return trace.logits
+    (stack,) = stacks(model)
+    return trace[f"{stack}.final_norm.out".lstrip(".")]
+
+
+def shapes_are_those_declared(trace: Trace) -> None:
+    """Each letter of a probe's shape is one size throughout its part."""
+    shapes = activation_shapes(trace.model)
+    for name, x in trace.activations.items():
+        declared = shapes[name.partition(":")[0]].split()
+        if declared[0] == "...":
+            declared = [*["rows"] * (x.dim() - len(declared) + 1), *declared[1:]]
+        assert len(declared) == x.dim(), (name, shapes[name], x.shape)
+        for letter, size in zip(declared, x.shape, strict=True):
+            assert letter in LEGEND or len(letter) > 3 or int(letter) == size, (name, letter)
+
+
+def maps_times_values_are_outputs(trace: Trace) -> None:
+    """Through the part's gate and output projection."""
+    for path in attention_paths(trace):
+        module, y = trace.model.get_submodule(path), attention_steps(trace, path).mixed
+        if isinstance(module, LatentAttention):
+            y = module.o(y.transpose(1, 2).flatten(2))
+        else:
+            assert isinstance(module, MultiHeadProjection)
+            y = module.merge_heads(module.apply_gate(y, trace[f"{path}.in"]))
+        assert distance(y, trace[f"{path}.out"]) < EXACT, path
+
+
+def lens_ends_in_the_logits(trace: Trace) -> None:
+    """To the bit."""
+    if trace.logits is None or not stacks(trace.model):
+        return
+    names = [*residual_names(trace, answering_stack(trace)).values()]
+    last = read_out(trace, trace[names[-1]])
+    assert torch.equal(last if trace.logits.dim() == 3 else last[:, 0], trace.logits)
+
+
+def clean_into_itself_changes_nothing(model: Model, trace: Trace) -> None:
+    """All activations that are numbers, each into its own place: at once, and at one position."""
+    expected = plain(model, trace)
+    whole, one = tracer(model, rows=2), tracer(model, rows=2)
+    for name, x in trace.activations.items():
+        whole.set(name, x)
+        if x.dim() > 2 and not name.endswith((".k_rope", ".latent")):
+            one.set(name, lambda x: x.clone(), positions=0)
+    assert torch.equal(traced(whole, model), expected)
+    assert torch.equal(traced(one, model), expected)
+
+
+def ablated_heads_are_zeroed_slices(model: Model, trace: Trace) -> None:
+    """Of one attention, head 0: as if its columns of `o` were zero."""
+    for path in attention_paths(trace)[-1:]:
+        changed = copy.deepcopy(model)
+        module = changed.get_submodule(path)
+        width = trace[f"{path}.heads"].shape[-1]
+        with torch.no_grad():
+            module.o.weight[:, :width] = 0
+        ours = traced(tracer(model, rows=2).ablate(path, heads=0), model)
+        assert torch.equal(ours, plain(changed, trace)), path
+
+
+def streams_are_sums(trace: Trace) -> None:
+    """The embedding and all that is added are the final stream, where the wiring only adds."""
+    for path in stacks(trace.model):
+        names = [name.removesuffix(".out") for name in [*residual_names(trace, path).values()][1:]]
+        parts = [added_by(trace, name) for name in names]
+        for name, part in zip(names, parts, strict=True):
+            block = trace.model.get_submodule(name)
+            assert (part is not None) == (type(block).__name__ not in ("PostNormBlock", "PlainBlock")), name
+        if all(part is not None for part in parts):
+            total = trace[f"{names[0]}.in"] + sum(x for part in parts for x in (part or {}).values())
+            assert distance(total, trace[f"{names[-1]}.out"]) < EXACT
+
+
+def attributions_sum_to_logits(trace: Trace) -> None:
+    """Before a softcap, with each layer in turn split into heads; or the reason is one line."""
+    head = getattr(trace.model, "lm_head", None)
+    for layer in list(layers(trace.model))[:2]:
+        try:
+            view = attribution_view(trace, str, token=3, position=2, layer=layer)
+        except SpecError as error:
+            assert len(str(error)) < 300
+            return
+        cap = head.spec.softcap
+        logit = view.logit if cap is None else cap * math.tanh(view.logit / cap)
+        size = float(trace.logits.abs().max()) + sum(abs(part.logit) for part in view.contributions)
+        assert abs(logit - float(trace.logits[0, 2, 3])) < 1e-5 * size
+
+
+def holds(drawn: spec.ModelSpec) -> None:
+    """All of the above, of one specification."""
+    model = build(drawn, dtype=torch.float64)
+    randomize(model)
+    trace = tracer(model, rows=2).run()
+    assert torch.equal(traced(tracer(model, rows=2), model), plain(model, trace))
+    shapes_are_those_declared(trace)
+    maps_times_values_are_outputs(trace)
+    lens_ends_in_the_logits(trace)
+    clean_into_itself_changes_nothing(model, trace)
+    ablated_heads_are_zeroed_slices(model, trace)
+    streams_are_sums(trace)
+    attributions_sum_to_logits(trace)
+    shown = inspection(model)
+    assert shown.max_logit_difference == 0.0
+    assert shown.table().rows and shown.tensors()
+    assert shown.record()["views"]
+
+
+@of(20)
+def test_twenty_specifications_are_seen_as_they_compute(drawn: spec.ModelSpec) -> None:
+    holds(drawn)
+
+
+@pytest.mark.slow
+@of(400)
+def test_four_hundred_specifications_are_seen_as_they_compute(drawn: spec.ModelSpec) -> None:
+    holds(drawn)
+
+
+def test_every_mixer_and_feedforward_says_what_can_be_looked_at() -> None:
+    """Each of its probes is offered by a pass."""
+    contents = {
+        **{kind: {"mixer": kind, "feedforward": "none"} for kind in ("attention", *MIXERS)},
+        **{kind: {"feedforward": kind} for kind in FEEDFORWARDS if kind != "none"},
+    }
+    covered: set[type[nn.Module]] = {CrossAttention}
+    for kind, combination in contents.items():
+        model = build(combined(combination))
+        part = "mixer" if kind in ("attention", *MIXERS) else "feedforward"
+        trace, module = tracer(randomize(model)).run(), model.blocks[0].get_submodule(part)
+        names = {name for name in module.probes if not name.endswith("_global")}
+        assert {name for name in names if f"blocks.0.{part}.{name}" in trace} == names, kind
+        covered.add(type(module))
+    for role in (spec.Mixer, spec.FeedForward):
+        for kind, cls in role.kinds.items():
+            if cls is not spec.NoFeedForward and cls.__module__.startswith("archetype."):
+                module = module_class(cls.model_construct())
+                assert "probes" in dir(module) and module in covered, kind
+    assert set(VIEWS) >= {"attention", "lens", "residual", "experts", "recurrent", "attribution"}

@@ -1,0 +1,171 @@
+"""Activations are recorded and set by name."""
+
+import threading
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from archetype.errors import SpecError
+from archetype.families import preset
+from archetype.generate.step import DecodeStep, prefill
+from archetype.models import Decoder, EncoderDecoder, build
+from archetype.nn.probe import observed, observer, probe
+from tests.helpers.cases import case
+from tests.helpers.inspected import tracer
+from tests.helpers.weights import distance, randomize
+
+TINY = ("llama-tiny", "gpt2-tiny", "mixtral-tiny", "mamba-tiny", "deepseek-v2-tiny")
+
+
+def decoder(name: str = "llama-tiny") -> Decoder:
+    model = randomize(build(preset(name)))
+    assert isinstance(model, Decoder)
+    return model
+
+
+def logits(of: Tensor | None) -> Tensor:
+    assert of is not None
+    return of
+
+
+@torch.no_grad()
+def plain_logits(model: Decoder) -> Tensor:
+    """Without gradients, as everything but training computes: other kernels serve training."""
+    return logits(model(**tracer(model).inputs.arguments).logits)
+
+
+def test_a_probe_without_an_observer_is_the_value_itself() -> None:
+    x, module = torch.ones(2), nn.Identity()
+    assert probe(module, "x", x) is x and observer() is None
+    with observed(lambda module, name, x: x + 1):
+        assert probe(module, "x", x).tolist() == [2, 2]
+        with observed(None):
+            assert probe(module, "x", x) is x
+    assert probe(module, "x", x) is x
+
+
+def test_what_is_set_is_what_the_model_would_compute_with_other_weights() -> None:
+    model = decoder()
+    shift = torch.randn(model.spec.d_model)
+    ours = tracer(model).set("blocks.1.feedforward.out", lambda x: x + shift).run()
+    with torch.no_grad():
+        model.blocks[1].feedforward.down.bias = nn.Parameter(shift)
+        theirs = model(**ours.inputs.arguments).logits
+    assert distance(logits(ours.logits), theirs) < 1e-5
+    for name in ("blocks.1.feedforward", "blocks.0.mixer"):
+        content, model = name.rpartition(".")[2], decoder()
+        ours = tracer(model).ablate(name).run()
+        module = model.get_submodule(name)
+        (module.down if content == "feedforward" else module.o).weight.data.zero_()
+        assert torch.equal(logits(ours.logits), plain_logits(model))
+
+
+def test_positions_and_heads_change_alone() -> None:
+    model = decoder()
+    plain = tracer(model).run()
+    shown = tracer(model).ablate("blocks.1.mixer", heads=[0, 2], positions=slice(3, 5)).run()
+    changed = (shown["blocks.1.mixer.heads"] != plain["blocks.1.mixer.heads"]).any(-1)[0]  # (H, T)
+    assert changed.nonzero().tolist() == [[head, place] for head in (0, 2) for place in (3, 4)]
+    difference = (logits(shown.logits) != logits(plain.logits)).any(-1)[0]
+    assert not difference[:3].any() and difference[3:5].all()
+    last = tracer(model).set("blocks.0.out", 1.0, positions=-1).run()["blocks.0.out"]
+    assert (last[0, -1] == 1).all() and torch.equal(last[0, :-1], plain["blocks.0.out"][0, :-1])
+    means = tracer(model).ablate("blocks.0.feedforward", mean=True).run()["blocks.0.feedforward.out"]
+    assert torch.equal(means[0, 0], plain["blocks.0.feedforward.out"][0].mean(0)) and (means == means[:, :1]).all()
+
+
+def test_routing_can_be_set() -> None:
+    model = decoder("mixtral-tiny")
+    shown = tracer(model, rows=2).set("blocks.0.feedforward.weights", 0.0, positions=2).run()
+    assert (shown["blocks.0.feedforward.weights"].view(2, 9, -1)[:, 2] == 0).all()
+    assert (shown["blocks.0.feedforward.out"][:, 2] == 0).all() and (shown["blocks.0.feedforward.out"][:, 3] != 0).any()
+
+
+def test_more_is_recorded_by_pattern() -> None:
+    model = decoder()
+    assert "blocks.0.mixer.q.out" not in tracer(model).run()
+    shown = tracer(model).record("blocks.*.mixer.q.out").run()
+    assert all(f"blocks.{layer}.mixer.q.out" in shown for layer in range(len(model.blocks)))
+    assert repr(shown).startswith("<Trace of 9 positions: ")
+
+
+def test_a_source_is_seen_and_set() -> None:
+    model = randomize(build(preset("t5-tiny")))
+    assert isinstance(model, EncoderDecoder)
+    plain = tracer(model).run()
+    shown = tracer(model).set("decoder.blocks.0.cross.v", 0.0).run()
+    assert (shown["decoder.blocks.0.cross.out"] == 0).all()
+    assert torch.equal(shown["encoder.blocks.0.out"], plain["encoder.blocks.0.out"])
+    assert not torch.equal(logits(shown.logits), logits(plain.logits))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda t: t.set("blocks.1.mixr.out", 0.0),
+            "blocks.1.mixr.out: there is no such activation; did you mean blocks.1.mixer.out?",
+        ),
+        (lambda t: t.record("blocks.*.mixr.q"), "there is no such activation"),
+        (lambda t: t.set("blocks.1.out", 0.0, heads=0), r"blocks.1.out: its shape \(B T D\) has no heads"),
+        (lambda t: t.set("blocks.1.mixer.q", 0.0, heads=9), "heads 9 are not among its 4; use 0 to 3"),
+        (lambda t: t.set("blocks.1.out", torch.ones(3)), "does not take this value"),
+        (lambda t: t.set("embedding.token_type.out", 0.0), "there is no such activation"),
+    ],
+)
+def test_what_cannot_be_set_is_one_line(change: object, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        change(tracer(decoder())).run()  # type: ignore[operator]
+    assert "\n" not in str(caught.value) and len(str(caught.value)) <= 300
+
+
+def test_what_was_not_computed_is_one_line() -> None:
+    model = decoder()
+    model.blocks[0].add_module("unused", nn.Linear(2, 2))
+    with pytest.raises(SpecError, match=r"blocks.0.unused.out: is not computed in this pass"):
+        tracer(model).set("blocks.0.unused.out", 0.0).run()
+    with pytest.raises(SpecError, match=r"blocks.0.unusd.out: is not among what was recorded"):
+        tracer(model).run()["blocks.0.unusd.out"]
+
+
+def test_nothing_stays_after_a_pass() -> None:
+    """Neither after one that fails nor in another thread while it runs."""
+    model, elsewhere = decoder(), []
+    plain = logits(tracer(model).run().logits)
+
+    def other(x: Tensor) -> Tensor:
+        run = threading.Thread(target=lambda: elsewhere.append(plain_logits(model)))
+        run.start()
+        run.join()
+        elsewhere.append(plain_logits(model))  # a change may call the model
+        return x * 0
+
+    shown = tracer(model).set("blocks.0.out", other).run()
+    assert len(elsewhere) == 2 and all(torch.equal(one, plain) for one in elsewhere)
+    assert not torch.equal(logits(shown.logits), plain)
+    with pytest.raises(SpecError):
+        tracer(model).set("blocks.0.out", torch.ones(3)).run()
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert torch.equal(plain_logits(model), plain) and observer() is None
+
+
+def test_a_trace_and_recorded_steps_do_not_meet() -> None:
+    """A step that is recorded within a trace has nothing of its changes, and replays beside it."""
+    for name in TINY:
+        model = decoder(name)
+
+        def decode(model: Decoder = model) -> Tensor:
+            state, _ = prefill(model, [[3, 1, 4]], model.new_state(1, 8))[::-1]
+            step = DecodeStep(model, state)
+            return torch.stack([step(torch.tensor([[5]])).clone() for _ in range(3)])
+
+        expected, within = decode(), []
+
+        def change(x: Tensor, decode: object = decode, within: list[Tensor] = within) -> Tensor:
+            within.append(decode())  # type: ignore[operator]
+            return x * 0
+
+        tracer(model).set("blocks.0.mixer.out", change).run()
+        with case(name):
+            assert torch.equal(within[0], expected) and torch.equal(decode(), expected)
