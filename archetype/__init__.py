@@ -24,14 +24,15 @@ if TYPE_CHECKING:
         tokenizer,
         train,
     )
+    from archetype.errors import ArchetypeError
     from archetype.extension import register
     from archetype.generate.engine import Engine
     from archetype.language_model import LanguageModel
 
 __version__ = "0.1.0"
 __all__ = [
-    "Engine", "LanguageModel", "__version__", "build", "cost_report", "diff", "draw", "evaluate", "export", "load",
-    "load_spec", "presets", "register", "tokenizer", "train",
+    "ArchetypeError", "Engine", "LanguageModel", "__version__", "build", "cost_report", "diff", "draw", "evaluate",
+    "export", "load", "load_spec", "presets", "register", "tokenizer", "train",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker would take any name for an attribute otherwise
@@ -42,8 +43,8 @@ if not TYPE_CHECKING:  # a type checker would take any name for an attribute oth
         if name not in __all__:
             raise AttributeError(f"module 'archetype' has no attribute {name!r}")
         modules = {
-            "Engine": "archetype.generate.engine", "LanguageModel": "archetype.language_model",
-            "register": "archetype.extension",
+            "ArchetypeError": "archetype.errors", "Engine": "archetype.generate.engine",
+            "LanguageModel": "archetype.language_model", "register": "archetype.extension",
         }  # fmt: skip
         return getattr(import_module(modules.get(name, "archetype.api")), name)
 

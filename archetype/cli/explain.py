@@ -60,7 +60,10 @@ class Module(NamedTuple):
 
 
 def explain(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="Such as rotary, experts or pre_norm.")],
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", help="Such as rotary or pre_norm; a part, such as pattern, lists its kinds."),
+    ],
 ) -> None:
     """Print what a kind is, its fields, and what one consists of and costs.
 
@@ -69,6 +72,10 @@ def explain(
     """
     from archetype.spec import describe
 
+    names = {str(cls.model_fields["kind"].default) for _, cls in describe.kinds()}
+    if kind not in names and (listed := describe.kinds_of(kind)):
+        print(f"{listed}\n\n`archetype explain KIND` has the fields of each.")
+        return
     print(describe.explain(kind))
     parts, _ = describe.classes_of(kind)
     place = first_place(str(parts[0][1].model_fields["kind"].default), tuple(cls for _, cls in parts))

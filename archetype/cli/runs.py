@@ -28,6 +28,11 @@ def runs(
     if not rows:
         raise DataError(str(folder), "holds no run directories", "name the folder that has them")
     recipes = [row.pop("recipe") for row in rows]
+    names = [recipe["spec.name"] for recipe in recipes]
+    for index, name in enumerate(names):
+        if len(names) > 1 and names.count(name) == 1:  # a name of its own says enough of the model
+            fields = ((path, value) for path, value in recipes[index].items() if not path.startswith("spec."))
+            recipes[index] = {"spec": name, **dict(fields)}
     for row, recipe in zip(rows, recipes, strict=True):
         others = [other for other in recipes if other is not recipe]
         row["changes"] = {
@@ -42,11 +47,12 @@ def runs(
 
     cells = []
     for row in rows:
-        changes = ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in row["changes"].items())
+        values = ((path.rpartition(".")[2], value) for path, value in row["changes"].items() if value is not None)
+        changes = ", ".join(f"{field} {value}" for field, value in values)
         loss = "" if row["best_validation_loss"] is None else f"{row['best_validation_loss']:.4f}"
         steps = f"{row['step']:,}/{row['steps']:,}"
         cells.append([row["run"], changes[:300], f"{row['parameters']:,}", steps, loss])
-    print(Table(("run", "in its recipe alone", "parameters", "steps", "best held-out loss"), cells, text_columns=2))
+    print(Table(("run", "differs in", "parameters", "steps", "best held-out loss"), cells, text_columns=2))
 
 
 def _row(run: "Run") -> dict[str, Any]:
@@ -58,14 +64,15 @@ def _row(run: "Run") -> dict[str, Any]:
     from archetype.training.recipe import read_recipe
 
     recipe, lines = read_recipe(run.recipe_file), metrics.read(run.metrics_file)
+    spec = read_run_spec(run)
     losses = [line["validation_loss"] for line in lines if "validation_loss" in line]
     return {
         "run": str(run.folder),
-        "parameters": total_parameters(read_run_spec(run)),
+        "parameters": total_parameters(spec),
         "step": lines[-1]["step"] if lines else 0,
         "steps": recipe.steps,
         "best_validation_loss": min(losses, default=None),
-        "recipe": dict(leaves(recipe.dump(full=True))),
+        "recipe": dict(leaves({"spec": {}} | recipe.dump(full=True) | {"spec": spec.dump(full=True)})),
     }
 
 

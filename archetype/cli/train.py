@@ -123,8 +123,11 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a model on text, pairs of texts or images; writes a run directory."""
-    from archetype.cli.progress import raise_if_interrupted, run_with_progress, tokenization_bar
     from archetype.errors import SpecError
+
+    if to is None and resume is None and plan is None and not find_rate:
+        raise SpecError("--to", "is missing", "name the run directory to create, such as --to runs/first")
+    from archetype.cli.progress import raise_if_interrupted, run_with_progress, tokenization_bar
     from archetype.loading import open_pretrained
     from archetype.nn.device import resolve_device
     from archetype.training import setup
@@ -186,10 +189,8 @@ def train(
         others = (recipe, to, start_from, budget or None, *fields.values())
         if any(value is not None for value in others):
             raise SpecError(
-                "--resume", "a resumed run keeps its recipe", "give it alone, or with --steps, --set parallel."
+                "--resume", "a resumed run keeps its recipe", "give it alone, or with --steps or --set parallel.FIELD=N"
             )
-    elif to is None:
-        raise SpecError("--to", "is missing", "name the run directory to create")
     with launched(resolve_device(device)) as (processes, own_device):
 
         def begin() -> TrainState:

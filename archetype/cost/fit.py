@@ -63,7 +63,8 @@ def fit_table(report: CostReport, fitting: list[Fit]) -> Table:
     rows = []
     for use, *sizes in fitting:
         rows.append([use, *("no limit" if size is None else f"{size:,}" for size in sizes)])
-    return Table(["", f"rows of {report.length:,} tokens", f"tokens of {report.batch} rows"], rows)
+    batch = f"{report.batch} {'row' if report.batch == 1 else 'rows'}"
+    return Table(["", f"rows of {report.length:,} tokens", f"tokens of {batch}"], rows)
 
 
 def largest(holds: Callable[[int], bool], limit: int) -> int:

@@ -169,7 +169,12 @@ def with_known_keys(error: ValidationError, cls: type[Spec]) -> ValidationError:
             meant = owner.renamed.get(str(key))
             cause, remedy = f"is now called {meant}", f"write {meant}"
             if meant is None:
-                cause, remedy = "is not a known key", nearest(str(key), owner.model_fields)
+                others = (other["loc"] for other in error.errors() if other["type"] == "missing")
+                missing = [name for *place, name in others if place == above]
+                close = difflib.get_close_matches(str(key), owner.model_fields, n=1, cutoff=0.7)
+                one = missing[0] if len(missing) == 1 and not close else None
+                cause = "is not a known key"
+                remedy = f"did you mean {one}?" if one else nearest(str(key), owner.model_fields)
                 meant = remedy.removeprefix("did you mean ").removesuffix("?")
             misspelt.add((*above, meant))
             kind, words = "invalid", {"place": str(key), "cause": cause, "remedy": remedy}

@@ -23,6 +23,9 @@ TITLE = """\
 
 Written by `python -m archetype.spec.describe`; `archetype explain KIND` prints one of them.
 """
+ROLES = {  # of kinds that only one part has, by its module
+    "position": "rotary scaling", "feedforward": "d_ff", "experts": "router", "latent_attention": "query projection",
+}  # fmt: skip
 
 
 def description(cls: type[Spec]) -> str:
@@ -56,7 +59,8 @@ def kinds() -> Iterator[tuple[str, type[Spec]]]:
         yield from ((words, cls) for cls in role.kinds.values())
     for cls in _subclasses(Spec):
         if "kind" in cls.model_fields and not issubclass(cls, Part) and cls not in MODELS.values() and _is_own(cls):
-            yield cls.__module__.rpartition(".")[2].replace("_", " "), cls
+            module = cls.__module__.rpartition(".")[2]
+            yield ROLES.get(module, module.replace("_", " ")), cls
 
 
 def classes_of(kind: str) -> tuple[list[tuple[str, type[Spec]]], str]:
@@ -70,6 +74,17 @@ def classes_of(kind: str) -> tuple[list[tuple[str, type[Spec]]], str]:
     if not name:
         raise SpecError(kind[:60], "there is no such kind", nearest_kind(kind, names))
     return [(role, cls) for role, cls in kinds() if cls.model_fields["kind"].default == name], written
+
+
+def kinds_of(role: str) -> str:
+    """The kinds that a part or field may have, a line each with what it is; empty where no role has that name."""
+    word = role.lower().replace("_", "")
+    lines: dict[str, list[str]] = {}
+    for name, cls in kinds():
+        if word in (name.replace(" ", ""), name.rpartition(" ")[2]):
+            first = " ".join(description(cls).split()).partition(". ")[0].rstrip(".")
+            lines.setdefault(f"kinds of {name}:", []).append(f"  {cls.model_fields['kind'].default:<18} {first}")
+    return "\n\n".join("\n".join([heading, *entries]) for heading, entries in lines.items())
 
 
 def explain(kind: str) -> str:

@@ -30,12 +30,23 @@ def assign(spec: ModelSpec, assignments: list[str]) -> ModelSpec:
     for assignment in assignments:
         target, value = _read(assignment)
         *above, last = _keys(target)
+        if not above and last not in {*type(spec).model_fields, "num_layers"} and (path := _path_of(spec, str(last))):
+            raise SpecError(target, "is not a field of the model", f"write {path}=...")
         stack = _stack_at(spec, above) if last == "num_layers" else None
         if stack is not None:
             _assign(data, [*above, "layers"], _restacked(stack, value, target), target)
         else:
             _assign(data, [*above, last], value, target)
     return parse(data)
+
+
+def _path_of(spec: ModelSpec, field: str) -> str | None:
+    """Where the first field of that name stands inside the model, in all layers at once."""
+    paths = (path for path, _ in leaves(_explicit(spec, full=True)))
+    path = next((path for path in paths if field in path.split(".")), None)
+    if path is None:
+        return None
+    return re.sub(r"\[\d+\]", "[*]", path[: f"{path}.".index(f".{field}.") + len(field) + 1])
 
 
 def put(data: dict[str, Any], assignments: list[str]) -> None:

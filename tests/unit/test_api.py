@@ -13,13 +13,14 @@ from archetype.errors import ArchetypeError
 from archetype.spec import fingerprint
 from archetype.tokenizers import train_tokenizer
 
-FUNCTIONS = sorted(set(archetype.__all__) - {"Engine", "LanguageModel", "__version__"})
+FUNCTIONS = sorted(set(archetype.__all__) - {"ArchetypeError", "Engine", "LanguageModel", "__version__"})
 
 
 def test_every_name_is_listed_and_importable() -> None:
     assert set(archetype.__all__) <= set(dir(archetype))
     assert {"build", "cost_report", "export", "load", "load_spec"} <= set(FUNCTIONS)
     assert inspect.isclass(archetype.LanguageModel) and inspect.isclass(archetype.Engine)
+    assert archetype.ArchetypeError is ArchetypeError
     with pytest.raises(AttributeError, match="module 'archetype' has no attribute 'laod'"):
         getattr(archetype, "laod")  # noqa: B009
 

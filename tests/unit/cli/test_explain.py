@@ -40,3 +40,13 @@ def test_a_kind_is_shown_as_it_is_written_with_formulas_and_state() -> None:
     assert text.endswith("of 8,192 tokens: 32.00 MiB in bfloat16, 4.00 KiB more for each further token.\n")
     assert re.search(r"State of a row of [0-9,]+ tokens: [0-9.]+ [KM]iB in bfloat16[.]\n$", shown("mamba2"))
     assert "it stands in" not in shown("decoder")
+
+
+def test_a_part_or_a_field_lists_its_kinds() -> None:
+    assert [line.split()[0] for line in shown("pattern").splitlines()[1:7]] == [
+        "full", "window", "strided", "fixed", "global_window", "bigbird",
+    ]  # fmt: skip
+    assert shown("feedforward").startswith("kinds of feed forward:\n  mlp ")
+    headings = [line for line in shown("position").splitlines() if line.startswith("kinds of")]
+    assert headings == ["kinds of embedding position:", "kinds of mixer position:"]
+    assert "yarn" in shown("scaling") and "sigmoid" in shown("router")

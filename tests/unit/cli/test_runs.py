@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from archetype import families
+from archetype import families, spec
 from archetype.cli.main import app
 from archetype.cost import cost_report
 from archetype.io.yaml import mapping_to_yaml
@@ -54,9 +54,19 @@ def test_runs_are_listed_with_what_each_changes_and_its_best_loss(folder: Path) 
     assert [row["best_validation_loss"] for row in rows] == [3.6, 4.35]
     assert all((row["step"], row["steps"], row["parameters"]) == (3, 9, rows[0]["parameters"]) for row in rows)
     heading, fast, slow = printed("runs", folder).splitlines()
-    assert heading.split() == ["run", "in", "its", "recipe", "alone", "parameters", "steps", "best", "held-out", "loss"]
+    assert heading.split() == ["run", "differs", "in", "parameters", "steps", "best", "held-out", "loss"]
     assert fast.split()[1:] == ["learning_rate", "0.01", f"{rows[0]['parameters']:,}", "3/9", "3.6000"]
     assert slow.split()[1:3] == ["learning_rate", "0.001"] and slow.split()[-1] == "4.3500"
+
+
+def test_a_model_of_its_own_name_is_listed_by_it_and_one_of_a_shared_name_by_its_fields(folder: Path) -> None:
+    other = spec.assign(TINY, ["layers[*].mixer.num_kv_heads=1"])
+    write_run_spec(Run(folder / "slow"), other)
+    changes = {row["run"]: row["changes"] for row in json.loads(printed("runs", folder, "--json"))["runs"]}
+    assert [value for path, value in changes[str(folder / "slow")].items() if path.endswith("num_kv_heads")] == [1]
+    write_run_spec(Run(folder / "slow"), other.replace(name="mine"))
+    changes = {row["run"]: row["changes"] for row in json.loads(printed("runs", folder, "--json"))["runs"]}
+    assert changes[str(folder / "slow")] == {"spec": "mine", "optimizer.learning_rate": 0.001}
 
 
 def test_a_difference_of_runs_is_that_of_models_and_recipes(folder: Path) -> None:

@@ -66,6 +66,10 @@ def test_assignments_apply_together_and_are_checked_once() -> None:
         ("d_model", "d_model: is not an assignment; write path=value, such as d_model=512"),
         ("=3", "=3: is not an assignment; write path=value, such as d_model=512"),
         ("d_modle=3", "d_modle: is not a known key; did you mean d_model?"),
+        ("num_kv_heads=2", "num_kv_heads: is not a field of the model; write layers[*].mixer.num_kv_heads=..."),
+        ("mixer=rnn", "mixer: is not a field of the model; write layers[*].mixer=..."),
+        ("layers[*].mixer.pattern={kind: window, window: 4}", "layers[0].mixer.pattern.window: is not a known key; "
+         "did you mean size?"),
         ("d model=3", "d model: is not a path; write it like layers[0].mixer.num_heads or layers[*].mixer"),
         ("layers[x].dropout=0", "layers[x].dropout: is not a path; write it like layers[0].mixer.num_heads or "
          "layers[*].mixer"),
