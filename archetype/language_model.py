@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from archetype import generate
 from archetype.errors import DataError, SpecError
 from archetype.families import Family
 from archetype.generate import Beam, Engine, Pooling, Prediction, Score
-from archetype.generate.settings import GENERATION_CONFIG, Sampling, generation_config, never_written
+from archetype.generate.settings import GENERATION_CONFIG, Sampling, SamplingFields, generation_config, never_written
 from archetype.inspection import Inspection, Tracer
 from archetype.inspection.inputs import Inputs, Text, inputs_of
 from archetype.io import atomic
@@ -78,16 +78,31 @@ class LanguageModel:
 
     @overload
     def generate(
-        self, prompt: str, *, draft: "LanguageModel | None" = None, lookup: bool = False, **sampling: Any
+        self,
+        prompt: str,
+        *,
+        draft: "LanguageModel | None" = None,
+        lookup: bool = False,
+        **sampling: Unpack[SamplingFields],
     ) -> str: ...
 
     @overload
     def generate(
-        self, prompt: list[str], *, draft: "LanguageModel | None" = None, lookup: bool = False, **sampling: Any
+        self,
+        prompt: list[str],
+        *,
+        draft: "LanguageModel | None" = None,
+        lookup: bool = False,
+        **sampling: Unpack[SamplingFields],
     ) -> list[str]: ...
 
     def generate(
-        self, prompt: str | list[str], *, draft: "LanguageModel | None" = None, lookup: bool = False, **sampling: Any
+        self,
+        prompt: str | list[str],
+        *,
+        draft: "LanguageModel | None" = None,
+        lookup: bool = False,
+        **sampling: Unpack[SamplingFields],
     ) -> str | list[str]:
         """Continue a prompt, or several prompts as one batch; with an encoder-decoder, write the target of each.
 
@@ -110,7 +125,12 @@ class LanguageModel:
         return texts[0] if isinstance(prompt, str) else texts
 
     def stream(
-        self, prompt: str, *, draft: "LanguageModel | None" = None, lookup: bool = False, **sampling: Any
+        self,
+        prompt: str,
+        *,
+        draft: "LanguageModel | None" = None,
+        lookup: bool = False,
+        **sampling: Unpack[SamplingFields],
     ) -> Iterator[str]:
         """Continue a prompt piece by piece; no piece ends inside a character.
 
@@ -123,7 +143,12 @@ class LanguageModel:
         return self.engine(1, draft, lookup).submit(prompt, **sampling).pieces()
 
     def stream_all(
-        self, prompts: list[str], *, draft: "LanguageModel | None" = None, lookup: bool = False, **sampling: Any
+        self,
+        prompts: list[str],
+        *,
+        draft: "LanguageModel | None" = None,
+        lookup: bool = False,
+        **sampling: Unpack[SamplingFields],
     ) -> Iterator[tuple[int, str]]:
         """Continue several prompts at once.
 
@@ -142,7 +167,7 @@ class LanguageModel:
         index = {request: n for n, request in enumerate(requests)}
         return ((index[event.request], event.text) for event in engine.events() if event.text)
 
-    def chat(self, messages: list[Message], **sampling: Any) -> str:
+    def chat(self, messages: list[Message], **sampling: Unpack[SamplingFields]) -> str:
         """Answer a conversation.
 
         Args:
@@ -154,7 +179,7 @@ class LanguageModel:
         """
         return "".join(self.stream_chat(messages, **sampling))
 
-    def stream_chat(self, messages: list[Message], **sampling: Any) -> Iterator[str]:
+    def stream_chat(self, messages: list[Message], **sampling: Unpack[SamplingFields]) -> Iterator[str]:
         """Answer a conversation piece by piece; arguments and errors as for `chat`."""
         return self.engine(1).submit(self.encode_chat(messages), **sampling).pieces()
 
@@ -255,12 +280,12 @@ class LanguageModel:
                 write_template(self.template, run.tokenizer_folder)
 
     def embed(
-        self, texts: Sequence[str | list[int]], pooling: Pooling | None = None, normalized: bool = True
+        self, texts: str | Sequence[str | list[int]], pooling: Pooling | None = None, normalized: bool = True
     ) -> Tensor:
         """Embed texts as vectors, with an encoder or a decoder.
 
         Args:
-            texts: one row of the result each; or the token ids of whole texts.
+            texts: one, or several: a row of the result each; or the token ids of whole texts.
             pooling: "mean" over a text's tokens (default for an encoder), its "first" token through the pooler, or its
                 "last" token, which alone has seen the whole text in a decoder (default there).
             normalized: scale vectors to length 1.
@@ -271,11 +296,11 @@ class LanguageModel:
         model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
         return generate.embed(model, self._tokenizer(), texts, pooling, normalized)
 
-    def classify(self, inputs: Tensor | list[str]) -> Tensor:
+    def classify(self, inputs: Tensor | str | list[str]) -> Tensor:
         """The probability of each class, for images or texts; with a head for one class, the value that it estimates.
 
         Args:
-            inputs: images, (B, channels, height, width), or texts.
+            inputs: images, (B, channels, height, width), a text, or texts.
 
         Returns:
             Probabilities, (B, classes), or values, (B, 1).
@@ -333,7 +358,7 @@ class LanguageModel:
         prefix_bytes = PREFIX_BYTES if num_prompts > 1 else 0
         return Engine(self, min(max(num_prompts, 1), MAX_ROWS), prefix_bytes, draft=draft, lookup=lookup)
 
-    def settings(self, **sampling: Any) -> Sampling:
+    def settings(self, **sampling: Unpack[SamplingFields]) -> Sampling:
         """The model's defaults of generation with some fields replaced."""
         return self.sampling.replace(**sampling)
 

@@ -1,5 +1,6 @@
 """`archetype VERB ...`: the table of verbs, and what happens when one fails."""
 
+import codecs
 import contextlib
 import errno
 import gc
@@ -16,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from archetype.cli.output import replace_drawing
 from archetype.errors import MAX_MESSAGE, ArchetypeError, SpecError, UnknownFamily, one_line
 
 HELP = "The architecture workbench for language models: one specification, from its cost to its text."
@@ -226,13 +228,15 @@ def _usage(error: typer.TyperException) -> str:
 
 
 def _open_streams() -> None:
-    """Let no character and no closed stream end a verb: what a stream cannot encode is escaped."""
+    """Let no character and no closed stream end a verb: what a stream cannot encode is drawn plainly or escaped."""
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the program ends
     if sys.stdout is None:
         _fail("standard output: is closed; redirect it to a file or to /dev/null", 2)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    codecs.register_error("drawn_plainly", replace_drawing)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="drawn_plainly")
 
 
 def _print_warning(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:

@@ -8,6 +8,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+FRAMES = {"─": "-", "│": "|"} | dict.fromkeys("┌┐└┘├┤┬┴┼", "+")
+CURVES = dict.fromkeys("▀▄▌▐█▖▗▘▝▚▞▙▛▜▟", "*")
+
+
+def replace_drawing(error: UnicodeError) -> tuple[str, int]:
+    """The handler of characters that a stream cannot encode: curves are drawn in ASCII, all else is escaped."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    plain = FRAMES | CURVES
+    text = error.object[error.start : error.end]
+    return "".join(plain.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text), error.end
+
 
 def print_json(data: Mapping[str, Any]) -> None:
     """Print one JSON object on standard output, and nothing else there."""

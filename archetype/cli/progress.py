@@ -65,20 +65,22 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
         training, held_out, _ = curves(measured)
         title = f"loss (nats per {state.objective.unit}) by step"
         labelled = {"training": training, "held out": held_out}
-        drawn = draw_in_terminal(labelled, title, err.width, curve_height) if curve_height > 1 else loss_bars(training)
+        bars = loss_bars(training, encoding=err.encoding)
+        drawn = draw_in_terminal(labelled, title, err.width, curve_height) if curve_height > 1 else bars
         err.print(drawn, markup=False)
     err.print(f"run directory: {state.run.folder}", markup=False, soft_wrap=True)
     return interrupted
 
 
-def loss_bars(curve: Curve, width: int = 60) -> str:
+def loss_bars(curve: Curve, width: int = 60, encoding: str = "utf-8") -> str:
     """The training loss by step as one line of bars."""
     _, losses = curve
     if not losses:
         return ""
     losses = [losses[index * len(losses) // width] for index in range(width)] if len(losses) > width else losses
     low, high = min(losses), max(losses)
-    bars = "".join("▁▂▃▄▅▆▇█"[int(7 * (loss - low) / ((high - low) or 1.0))] for loss in losses)
+    levels = "▁▂▃▄▅▆▇█" if encoding.startswith("utf") else "_.-=oO0#"
+    bars = "".join(levels[int(7 * (loss - low) / ((high - low) or 1.0))] for loss in losses)
     return f"loss {losses[0]:.2f} {bars} {losses[-1]:.2f} nats"
 
 

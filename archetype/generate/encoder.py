@@ -64,7 +64,7 @@ def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[
 def embed(
     model: Encoder | Decoder,
     tokenizer: Tokenizer,
-    texts: Sequence[str | list[int]],
+    texts: str | Sequence[str | list[int]],
     pooling: Pooling | None = None,
     normalized: bool = True,
 ) -> Float[Tensor, "B D"]:
@@ -73,7 +73,7 @@ def embed(
     Args:
         model: in evaluation mode.
         tokenizer: the model's own.
-        texts: none of them empty; or whole texts as token ids.
+        texts: one, or several, none of them empty; or whole texts as token ids.
         pooling: mean, first or last; absent, mean for an encoder, and last for a decoder, whose last token alone has
             seen the whole text.
         normalized: whether every vector has length 1, so that a product of two is the cosine of their angle.
@@ -116,7 +116,7 @@ def classify_pictures(model: VisionEncoder, images: Float[Tensor, "B channels he
 
 
 @torch.inference_mode()
-def classify_texts(model: Encoder | Decoder, tokenizer: Tokenizer, texts: list[str]) -> Float[Tensor, "B Y"]:
+def classify_texts(model: Encoder | Decoder, tokenizer: Tokenizer, texts: str | list[str]) -> Float[Tensor, "B Y"]:
     """The probability of each class, for each text; of one class, the value that it stands for.
 
     Raises:
@@ -138,8 +138,9 @@ def _check_has_classes(model: Encoder | Decoder | VisionEncoder) -> None:
         raise SpecError("head", cause, "use a model with head classification")
 
 
-def _encoded(tokenizer: Tokenizer, texts: Sequence[str | list[int]]) -> list[list[int]]:
-    """Whole texts as tokens."""
+def _encoded(tokenizer: Tokenizer, texts: str | Sequence[str | list[int]]) -> list[list[int]]:
+    """Whole texts as tokens; a string is one text, and not as many as it has characters."""
+    texts = [texts] if isinstance(texts, str) else texts
     return [text if isinstance(text, list) else tokenizer.add_special_tokens(tokenizer.encode(text)) for text in texts]
 
 

@@ -1,9 +1,9 @@
 """How the next token is chosen, and when to stop; and the ids of special tokens in a model's files."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from pydantic import BeforeValidator, Field
 
@@ -59,6 +59,27 @@ class Sampling(Spec):
     def greedy(self) -> bool:
         """Whether the likeliest token is always taken."""
         return self.temperature == 0
+
+
+class SamplingFields(TypedDict, total=False):
+    """The fields of `Sampling` as keyword arguments, for editors and type checkers."""
+
+    max_new_tokens: int
+    min_new_tokens: int
+    logit_bias: dict[int, float]
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    temperature: float
+    top_k: int | None
+    top_p: float
+    min_p: float
+    seed: int
+    stop: str | Sequence[str]
+    ignore_eos: bool
+    json_schema: str | dict[str, Any] | None
+    regex: str | None
+    lark: str | None
 
 
 def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:

@@ -1,5 +1,6 @@
 """The command line's frame: help from a table, renamed words, versions, completion, and what start-up imports."""
 
+import codecs
 import inspect
 import os
 import subprocess
@@ -14,6 +15,8 @@ from typer.testing import CliRunner
 
 import archetype
 from archetype.cli import main
+from archetype.cli.output import replace_drawing
+from archetype.cli.progress import loss_bars
 from archetype.language_model import LanguageModel
 from archetype.tokenizers import train_tokenizer
 from tests.helpers import forked
@@ -124,6 +127,13 @@ def test_what_an_encoding_lacks_is_escaped(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "") and "name: na\\xefve \\u2581\n" in done.stdout
+
+
+def test_a_curve_is_drawn_in_ascii_where_an_encoding_lacks_blocks() -> None:
+    codecs.register_error("drawn_plainly", replace_drawing)
+    assert "│▝▚é│ ▁".encode("cp1252", "drawn_plainly") == b"|**\xe9| \\u2581"
+    assert "└─┘".encode("cp437", "drawn_plainly").decode("cp437") == "└─┘"
+    assert loss_bars(Curve([1, 2, 3], [3.0, 1.0, 2.0]), encoding="cp1252") == "loss 3.00 #_= 2.00 nats"
 
 
 LONG = "x" * 100_000

@@ -8,7 +8,7 @@ import pytest
 
 from archetype.errors import ArchetypeError, CheckpointError, SpecError
 from archetype.generate import Sampling, generation_config, read_generation_config
-from archetype.generate.settings import GENERATION_CONFIG
+from archetype.generate.settings import GENERATION_CONFIG, SamplingFields
 
 
 def read(folder: Path, **values: Any) -> Sampling:
@@ -102,3 +102,7 @@ def test_what_only_a_caller_can_say_is_checked_too(key: str, value: Any) -> None
 def test_an_unknown_setting_is_answered_with_the_nearest() -> None:
     with pytest.raises(SpecError, match=r"temprature: is not a known key; did you mean temperature\?"):
         Sampling().replace(temprature=1.0)
+
+
+def test_editors_know_every_setting_as_an_argument() -> None:
+    assert set(SamplingFields.__annotations__) == set(Sampling.model_fields)

@@ -233,6 +233,7 @@ def test_a_decoder_embeds_a_text_as_its_last_token() -> None:
     lm = LanguageModel(spec, randomize(build(spec)), tokenizer())
     texts = ["a longer text", "short"]
     vectors = lm.embed(texts, normalized=False)
+    torch.testing.assert_close(lm.embed(texts[0], normalized=False), vectors[:1])  # one text, not its characters
     means = lm.embed(texts, "mean", normalized=False)
     for text, vector, mean in zip(texts, vectors, means, strict=True):
         hidden = lm.model(torch.tensor([[*text.encode()]])).hidden[0]
