@@ -133,7 +133,7 @@ def test_a_curve_is_drawn_in_ascii_where_an_encoding_lacks_blocks() -> None:
     codecs.register_error("drawn_plainly", replace_drawing)
     assert "│▝▚é│ ▁".encode("cp1252", "drawn_plainly") == b"|**\xe9| \\u2581"
     assert "└─┘".encode("cp437", "drawn_plainly").decode("cp437") == "└─┘"
-    assert loss_bars(Curve([1, 2, 3], [3.0, 1.0, 2.0]), encoding="cp1252") == "loss 3.00 #_= 2.00 nats"
+    assert loss_bars(([1, 2, 3], [3.0, 1.0, 2.0]), encoding="cp1252") == "loss 3.00 #_= 2.00 nats"
 
 
 LONG = "x" * 100_000
