@@ -15,7 +15,7 @@ from archetype.errors import ArchetypeError
 from archetype.io.yaml import read_mapping
 from archetype.spec import CausalSpec, EncoderDecoder, ModelSpec, assign
 from archetype.spec.edit import put
-from archetype.training.objectives.base import Objective
+from archetype.training.objectives.base import Objective, ObjectiveConfig
 from archetype.training.recipe import Recipe
 from archetype.training.schedules import WarmUp
 from archetype.training.throughput import seconds_of_steps
@@ -89,11 +89,15 @@ def assemble(
         _put(data, "data.kind", "documents")
     of_spec = [assignment for assignment in assignments if assignment.startswith("spec.")]
     put(data, [assignment for assignment in assignments if assignment not in of_spec])
+    objective = data.get("objective")
+    of_objective = data.pop("objective") if isinstance(objective, dict) and "kind" not in objective else None
     try:
         Recipe.parse(data)  # what is said holds before the rest is chosen
         chosen = "" if file else _choose(data, bool(budget))
         if of_spec:
             data["spec"] = _edited(data.get("spec", SPEC), [assignment.removeprefix("spec.") for assignment in of_spec])
+        if of_objective is not None:
+            data["objective"] = _kind_of_objective(data) | of_objective
         return Recipe.parse(data), chosen
     except ArchetypeError as error:
         raise error.at(str(file)) if file else error from None
@@ -101,12 +105,24 @@ def assemble(
 
 def _edited(source: Any, assignments: list[str]) -> dict[str, Any]:
     """A specification with single fields replaced; one that leaves its vocabulary to the tokenizer still does."""
-    is_open = isinstance(source, dict) and "vocab_size" not in source and source.get("kind") != "vision_encoder"
-    spec = assign(open_spec({"vocab_size": 1} | source if is_open else source), assignments)
-    data = spec.dump()
+    spec, is_open = _opened(source)
+    data = assign(spec, assignments).dump()
     if is_open and not any(assignment.startswith("vocab_size") for assignment in assignments):
         del data["vocab_size"]
     return data
+
+
+def _opened(source: Any) -> tuple[ModelSpec, bool]:
+    """A specification, and whether it leaves its vocabulary to the tokenizer."""
+    is_open = isinstance(source, dict) and "vocab_size" not in source and source.get("kind") != "vision_encoder"
+    return open_spec({"vocab_size": 1} | source if is_open else source), is_open
+
+
+def _kind_of_objective(data: dict[str, Any]) -> dict[str, str]:
+    """The kind of the first objective that suits a recipe's model and data; empty where none does."""
+    (spec, _), examples = _opened(data.get("spec", SPEC)), Recipe.parse(data).data
+    configs: dict[str, Any] = ObjectiveConfig.kinds
+    return next(({"kind": kind} for kind, one in configs.items() if one.model_construct().suits(spec, examples)), {})
 
 
 def _choose(data: dict[str, Any], has_budget: bool) -> str:

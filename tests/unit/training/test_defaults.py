@@ -21,6 +21,7 @@ from archetype.training.datasets import expand
 from archetype.training.defaults import Budget, assemble
 from archetype.training.loop import run
 from archetype.training.metrics import Evaluated, Event, Notice, Step
+from archetype.training.objectives import MaskedToken, SpanCorruption
 from archetype.training.optimizers import AdamW
 from archetype.training.recipe import Recipe
 from archetype.training.schedules import Cosine
@@ -72,6 +73,19 @@ def test_assignments_edit_the_specification_of_a_recipe(recipe: Recipe, tmp_path
     assert isinstance(edited.spec, dict) and "vocab_size" not in edited.spec  # which the tokenizer still says
     with pytest.raises(ArchetypeError, match="d_modle: is not a known key; did you mean d_model"):
         assemble(None, {"spec": "gpt2-tiny"}, ["spec.d_modle=3"])
+
+
+def test_a_field_of_an_objective_needs_no_kind(tmp_path: Path, text_file: Path) -> None:
+    fields = {"spec": "bert-tiny", "data.text": (str(text_file),)}
+    changed, _ = assemble(None, fields, ["objective.mask_probability=0.3"])
+    assert changed.objective == MaskedToken(mask_probability=0.3)
+    (tmp_path / "recipe.yaml").write_text("spec: t5-tiny\nobjective: {kind: span_corruption, mean_span_length: 4.0}\n")
+    changed, _ = assemble(tmp_path / "recipe.yaml", {}, ["objective.noise_density=0.3"])
+    assert changed.objective == SpanCorruption(mean_span_length=4.0, noise_density=0.3)
+    (tmp_path / "recipe.yaml").write_text("spec: t5-tiny\nobjective: {noise_density: 0.2}\n")
+    assert assemble(tmp_path / "recipe.yaml", {})[0].objective == SpanCorruption(noise_density=0.2)
+    with pytest.raises(SpecError, match=r"objective\.mask_probability: is not a known key"):
+        assemble(None, {"spec": "llama-tiny", "data.text": (str(text_file),)}, ["objective.mask_probability=0.3"])
 
 
 def test_files_folders_and_patterns(tmp_path: Path) -> None:
