@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from archetype.errors import SpecError
 
 if TYPE_CHECKING:
     import torch
@@ -13,7 +15,8 @@ if TYPE_CHECKING:
     from archetype.cost import CostReport
     from archetype.cost.work import AttentionPairs
     from archetype.diagram import Drawing, Measure
-    from archetype.generate import Score
+    from archetype.generate import ClassReport, Score, TranslationScore, ValueReport
+    from archetype.generate.tasks import TaskScores
     from archetype.language_model import LanguageModel
     from archetype.models import Model
     from archetype.spec import ModelSpec
@@ -189,22 +192,53 @@ def tokenizer(folder: str | Path) -> Tokenizer:
     return open_tokenizer(Path(folder))
 
 
+@overload
 def evaluate(
-    model: str | Path | LanguageModel, text: str, stride: int | None = None, length: int | None = None
-) -> Score:
-    """How well a model predicts a text: `.loss` in nats a token, `.perplexity`, `.bits_per_byte`.
+    model: str | Path | LanguageModel, text: str, *, stride: int | None = None, length: int | None = None
+) -> Score: ...
+
+
+@overload
+def evaluate(
+    model: str | Path | LanguageModel, *, data: str | Path | tuple[str | Path, str | Path], **beam: Any
+) -> ClassReport | ValueReport | TranslationScore: ...
+
+
+@overload
+def evaluate(
+    model: str | Path | LanguageModel, *, tasks: Sequence[str], num_fewshot: int | None = None, limit: int | None = None
+) -> TaskScores: ...
+
+
+def evaluate(
+    model: str | Path | LanguageModel,
+    text: str | None = None,
+    *,
+    data: str | Path | tuple[str | Path, str | Path] | None = None,
+    tasks: Sequence[str] | None = None,
+    **settings: Any,
+) -> Score | ClassReport | ValueReport | TranslationScore | TaskScores:
+    """How good a model is on a text, on examples, or on tasks of lm-eval; give one of them.
 
     Args:
         model: anything that `load` takes, or what it returned.
-        text: the text itself.
-        stride: tokens by which a window moves on (default: half a window).
-        length: tokens of a window (default: the model's context).
+        text: the text itself, for `.loss` in nats a token, `.perplexity`, `.bits_per_byte` and `.accuracy`.
+        data: examples with what is right, as `LanguageModel.evaluate` takes them: texts or images with their classes,
+            texts with values, or sources with targets.
+        tasks: names, YAML files, or folders of them.
+        settings: of a text: `stride`, the tokens by which a window moves on (default: half a window), and `length`, the
+            tokens of a window (default: the model's context). Of pairs: fields of `Beam`, such as num_beams=1. Of
+            tasks: `num_fewshot`, the examples before each question, and `limit`, the questions of each task.
 
     Raises:
-        ArchetypeError: the model does not continue texts, or the text is too short.
+        ArchetypeError: the model is of another kind, or the data cannot be used.
     """
+    if [text, data, tasks].count(None) != 2:
+        raise SpecError("evaluate", "takes one kind of data", "give text, data or tasks")
     lm = load(model) if isinstance(model, str | Path) else model
-    return lm.score(text, stride, length)
+    if text is not None:
+        return lm.score(text, **settings)
+    return lm.evaluate(data, **settings) if data is not None else lm.evaluate_tasks(list(tasks or ()), **settings)
 
 
 def train(

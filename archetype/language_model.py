@@ -9,9 +9,20 @@ import torch
 from torch import Tensor
 
 from archetype import generate
+from archetype.data.pairs import read_pairs
 from archetype.errors import DataError, SpecError
 from archetype.families import Family
-from archetype.generate import Beam, Engine, Pooling, Prediction, Score
+from archetype.generate import (
+    Beam,
+    ClassReport,
+    Engine,
+    Pooling,
+    Prediction,
+    Score,
+    TaskScores,
+    TranslationScore,
+    ValueReport,
+)
 from archetype.generate.settings import GENERATION_CONFIG, Sampling, SamplingFields, generation_config, never_written
 from archetype.inspection import Inspection, Tracer
 from archetype.inspection.inputs import Inputs, Text, inputs_of
@@ -210,9 +221,7 @@ class LanguageModel:
         """
         sources = [text] if isinstance(text, str) else text
         model = self._model(EncoderDecoder)
-        start = self.special.get("decoder_start_token_id")
-        settings = Beam.parse({"suppress_tokens": never_written(self.special)} | beam)
-        targets = generate.translate(model, self._tokenizer(), sources, settings, start)
+        targets = generate.translate(model, self._tokenizer(), sources, self.beam(**beam), self.target_start)
         return targets[0] if isinstance(text, str) else targets
 
     def fill(self, text: str, top: int = 5) -> list[list[Prediction]]:
@@ -233,6 +242,45 @@ class LanguageModel:
             length: tokens of a window (default: the model's context, or less for a large vocabulary).
         """
         return generate.score(self._causal_model(), self._tokenizer(), text, stride, length)
+
+    def evaluate(
+        self, data: str | Path | tuple[str | Path, str | Path], **beam: Any
+    ) -> ClassReport | ValueReport | TranslationScore:
+        """How good the model's classes, values or translations are, beside the right ones.
+
+        Args:
+            data: JSON lines or CSV of text and label; for images a .npz file, or a folder with a subfolder for each
+                class; for an encoder-decoder the files of source and target lines, or JSON lines of both.
+            beam: of translations: fields of `Beam`, such as num_beams=1.
+
+        Raises:
+            ArchetypeError: the model only continues texts (see `score`), or the data are wrong.
+        """
+        if isinstance(self.model, EncoderDecoder):
+            tokenizer, settings = self._tokenizer(), self.beam(**beam)
+            return generate.translation_score(self.model, tokenizer, *read_pairs(data), settings, self.target_start)
+        if isinstance(data, tuple) or beam:
+            raise SpecError("data", "pairs and beams are for an encoder-decoder", "give one file, without --num-beams")
+        if isinstance(self.model, VisionEncoder):
+            return generate.evaluate_images(self.model, Path(data), self.labels)
+        if isinstance(self.model, Encoder | Decoder) and self.model.classifier is not None:
+            return generate.evaluate_texts(self.model, self._tokenizer(), Path(data), self.labels)
+        raise SpecError("data", "the model has no classes, values or targets", "give a text that it is to predict")
+
+    def evaluate_tasks(self, tasks: list[str], num_fewshot: int | None = None, limit: int | None = None) -> TaskScores:
+        """The scores of known tasks, by lm-eval, the harness of EleutherAI.
+
+        Args:
+            tasks: names, YAML files of tasks, or folders of them.
+            num_fewshot: examples before each question (default: the task's).
+            limit: questions of each task (default: all).
+
+        Raises:
+            ArchetypeError: the model does not continue texts, lm-eval is not installed, or there is no such task.
+        """
+        self._causal_model()
+        self._tokenizer()
+        return generate.evaluate_tasks(self, tasks, num_fewshot, limit)
 
     def to(self, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None) -> "LanguageModel":
         """Move the model to a device, or convert its weights to a type; returns this language model.
@@ -361,6 +409,15 @@ class LanguageModel:
     def settings(self, **sampling: Unpack[SamplingFields]) -> Sampling:
         """The model's defaults of generation with some fields replaced."""
         return self.sampling.replace(**sampling)
+
+    def beam(self, **fields: Any) -> Beam:
+        """The settings of a search, with some fields replaced; nothing that the model never writes is chosen."""
+        return Beam.parse({"suppress_tokens": never_written(self.special)} | fields)
+
+    @property
+    def target_start(self) -> int | None:
+        """The token that every target starts with, where the model's files say one."""
+        return self.special.get("decoder_start_token_id")
 
     def _causal_model(self) -> CausalModel:
         if isinstance(self.model, CausalModel) and getattr(self.model, "classifier", None) is None:

@@ -147,67 +147,6 @@ def translate(
         print_json({"targets": [{"source": s, "target": t} for s, t in zip(sources, targets, strict=True)]})
 
 
-def evaluate(
-    model: Model,
-    text: Annotated[list[Path] | None, typer.Option(help="A UTF-8 text file; may be repeated.")] = None,
-    labelled: Annotated[
-        Path | None, typer.Option(help="JSON lines or CSV of text and label, for a model with classes.")
-    ] = None,
-    stride: Annotated[
-        int | None, typer.Option(help="Tokens by which a window moves on.  [default: half a window]")
-    ] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens of a window.  [default: the model's context]")] = None,
-    dtype: Dtype = None,
-    weights: Weights = None,
-    device: Device = "cpu",
-    as_json: Json = False,
-) -> None:
-    """Print how well a model predicts texts: loss, perplexity, bits per byte; or their classes, one by one."""
-    from archetype.api import load
-    from archetype.errors import SpecError
-    from archetype.io.text import read_text
-    from archetype.table import Table
-
-    if (text is None) == (labelled is None):
-        raise SpecError("--text", "or --labelled says what to evaluate on", "give one of them")
-    texts = {str(file): read_text(file) for file in text or ()}
-    lm = load(model, dtype, device, weights=weights)
-    if labelled is not None:
-        _evaluate_classes(lm, labelled, as_json)
-        return
-    scores = {name: lm.score(contents, stride, length).record() for name, contents in texts.items()}
-    if as_json:
-        print_json({"texts": [{"file": name} | score for name, score in scores.items()]})
-        return
-    rows = [
-        [name, f"{score['num_tokens']:,}", f"{score['loss']:.4f}", f"{score['perplexity']:.3f}",
-         f"{score['bits_per_byte']:.4f}"]
-        for name, score in scores.items()
-    ]  # fmt: skip
-    print(Table(("text", "tokens", "loss per token", "perplexity", "bits per byte"), rows))
-
-
-def _evaluate_classes(lm: "LanguageModel", file: Path, as_json: bool) -> None:
-    """Print the report of a model's classes on the texts of a file; of values, their mean squared error."""
-    from dataclasses import asdict
-
-    from archetype.data.records import read_records
-    from archetype.generate.class_report import class_report
-
-    records = read_records(file, {"text": "a text", "label": "a label"})
-    texts = [str(record["text"]) for record in records]
-    answers = [row for start in range(0, len(texts), 64) for row in lm.classify(texts[start : start + 64]).tolist()]
-    if len(answers[0]) == 1:
-        errors = [(value - float(record["label"])) ** 2 for (value,), record in zip(answers, records, strict=True)]
-        mean = sum(errors) / len(errors)
-        print_json({"mean_squared_error": mean}) if as_json else print(f"mean squared error {mean:.4f}")
-        return
-    names = lm.labels or tuple(map(str, range(len(answers[0]))))
-    predicted = [names[max(range(len(row)), key=row.__getitem__)] for row in answers]
-    report = class_report([str(record["label"]) for record in records], predicted)
-    print_json(asdict(report)) if as_json else print(report)
-
-
 def _print_stream(engine: "Engine", prompt: str | list[int], settings: dict[str, Any], shown: str = "") -> None:
     """Print what is shown of the prompt, and its continuation as it comes."""
     request = engine.submit(prompt, **settings)  # refuses a wrong prompt before anything is printed

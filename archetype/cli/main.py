@@ -39,9 +39,9 @@ VERBS = {
     "report": ("runs", "report", "Write report.html of a run: curves, cost, recipe, samples and environment."),
     "generate": ("generate", "generate", "Continue a text as it is generated; several prompts run as one batch."),
     "evaluate": (
-        "generate",
         "evaluate",
-        "Print how well a model predicts texts: loss, perplexity, bits per byte; or their classes, one by one.",
+        "evaluate",
+        "Print how good a model is: loss, perplexity, accuracy, classes one by one, BLEU and chrF, or known tasks.",
     ),
     "translate": ("generate", "translate", "Translate source texts, one line each."),
     "fill": ("encoder", "fill", "Predict the masked tokens of a text."),

@@ -49,6 +49,20 @@ class Images:
         return hashlib.sha256(self.images.tobytes() + self.labels.tobytes()).hexdigest()
 
 
+def open_images(path: Path, num_channels: int, size: int) -> Images:
+    """The images of a .npz file or of a folder's subfolders, which must be of the size that a model is for.
+
+    Raises:
+        DataError: they are of another size, or cannot be read.
+    """
+    images = read_image_folder(path, num_channels, size) if path.is_dir() else read_images(path)
+    shape, expected = images.images.shape[1:], (num_channels, size, size)
+    if shape != expected:
+        actual, taken = (" x ".join(map(str, sizes)) for sizes in (shape, expected))
+        raise DataError(str(path), f"its images are {actual} and the model takes {taken}", "change either")
+    return images
+
+
 def read_images(file: Path) -> Images:
     """The `images` and `labels` of a .npz file.
 

@@ -2,12 +2,15 @@
 
 import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from archetype.data.batches import Tokens
+from archetype.data.records import read_records
 from archetype.errors import DataError
+from archetype.io.text import read_text
 from archetype.tokenizers import Tokenizer
 
 POOL = 50  # batches that are sorted by length together: enough for little padding, few enough to be well shuffled
@@ -70,6 +73,22 @@ def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[st
         raise DataError(place, cause, "give files whose lines belong together")
     pairs = [(s, t) for s, t in zip(sources, targets, strict=True) if s.strip() and t.strip()]
     return [s for s, _ in pairs], [t for _, t in pairs]
+
+
+def read_pairs(data: str | Path | tuple[str | Path, str | Path]) -> tuple[list[str], list[str]]:
+    """The sources and targets of two files of lines, or of one of records.
+
+    Args:
+        data: both files, or JSON lines or CSV of source and target.
+
+    Raises:
+        DataError: a file is missing or damaged, or the lines do not belong together.
+    """
+    if isinstance(data, tuple):
+        source, target = map(Path, data)
+        return read_lines(read_text(source), read_text(target), f"{source}, {target}")
+    records = read_records(Path(data), {"source": "a source", "target": "its target"})
+    return [str(record["source"]) for record in records], [str(record["target"]) for record in records]
 
 
 def _lines(text: str) -> list[str]:

@@ -1,16 +1,21 @@
 """From a model to text: settings, sampling, the engine, beam search, and what encoders answer."""
 
 from archetype.generate.beam import Beam, beam_search, translate
+from archetype.generate.class_report import ClassReport, ValueReport
 from archetype.generate.encoder import Pooling, Prediction, classify_pictures, classify_texts, embed, fill
 from archetype.generate.engine import Engine, Stats
+from archetype.generate.examples import evaluate_images, evaluate_texts
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler, sample
 from archetype.generate.score import Score, score
 from archetype.generate.settings import Sampling, generation_config, read_generation_config
 from archetype.generate.step import DecodeStep, prefill
+from archetype.generate.tasks import TaskScores, evaluate_tasks
+from archetype.generate.translation_score import TranslationScore, translation_score
 
 __all__ = [
-    "Beam", "DecodeStep", "Engine", "Event", "Logprobs", "Pooling", "Prediction", "Request", "Sampler", "Sampling",
-    "Score", "Stats", "beam_search", "classify_pictures", "classify_texts", "embed", "fill", "generation_config",
-    "prefill", "read_generation_config", "sample", "score", "translate",
+    "Beam", "ClassReport", "DecodeStep", "Engine", "Event", "Logprobs", "Pooling", "Prediction", "Request", "Sampler",
+    "Sampling", "Score", "Stats", "TaskScores", "TranslationScore", "ValueReport", "beam_search", "classify_pictures",
+    "classify_texts", "embed", "evaluate_images", "evaluate_tasks", "evaluate_texts", "fill", "generation_config",
+    "prefill", "read_generation_config", "sample", "score", "translate", "translation_score",
 ]  # fmt: skip

@@ -1,10 +1,16 @@
-"""How well classes are told apart: precision, recall and F1 of each, as in scikit-learn's report."""
+"""How well classes are told apart, as in scikit-learn's report, and how far values are from the right ones."""
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from archetype.table import Table
+
+MAX_COLUMNS = 12  # of classes that are counted against each other in a terminal
 
 
 @dataclass(frozen=True)
@@ -33,38 +39,103 @@ class ClassReport:
         classes: the score of each class.
         macro: the mean over the classes.
         weighted: the mean over the classes, by their support.
+        confusion: of the examples of each class, how many are said to be of which.
+        loss: mean cross-entropy of an example's class, in nats; None where no probabilities are known.
     """
 
     accuracy: float
     classes: dict[str, ClassScore]
     macro: ClassScore
     weighted: ClassScore
+    confusion: dict[str, dict[str, int]]
+    loss: float | None = None
+
+    def record(self) -> dict[str, Any]:
+        """All figures by name."""
+        return asdict(self)
 
     def __str__(self) -> str:
         rows = [*self.classes.items(), ("macro avg", self.macro), ("weighted avg", self.weighted)]
         cells = [[n, f"{s.precision:.2f}", f"{s.recall:.2f}", f"{s.f1:.2f}", f"{s.support:,}"] for n, s in rows]
         cells.insert(len(self.classes), ["accuracy", "", "", f"{self.accuracy:.2f}", f"{self.macro.support:,}"])
-        return str(Table(("class", "precision", "recall", "f1-score", "support"), cells))
+        tables = [Table(("class", "precision", "recall", "f1-score", "support"), cells)]
+        if len(self.classes) <= MAX_COLUMNS:
+            counts = [[name, *(f"{self.confusion[name].get(o, 0):,}" for o in self.classes)] for name in self.classes]
+            tables.append(Table(("class, and as what it is predicted", *self.classes), counts))
+        loss = [] if self.loss is None else [f"loss {self.loss:.4f}"]
+        return "\n\n".join([*map(str, tables), *loss])
 
 
-def class_report(expected: Sequence[str], predicted: Sequence[str]) -> ClassReport:
+@dataclass(frozen=True)
+class ValueReport:
+    """How far the values that a model says are from the right ones.
+
+    Attributes:
+        mean_squared_error: of a value.
+        pearson: their correlation; None where one side does not vary.
+        spearman: the correlation of their ranks, equal values sharing theirs.
+        num_values: how many there are.
+    """
+
+    mean_squared_error: float
+    pearson: float | None
+    spearman: float | None
+    num_values: int
+
+    def record(self) -> dict[str, Any]:
+        """All figures by name."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        said = ["" if value is None else f"{value:.4f}" for value in (self.pearson, self.spearman)]
+        row = [f"{self.num_values:,}", f"{self.mean_squared_error:.4f}", *said]
+        return str(Table(("values", "mean squared error", "Pearson", "Spearman"), [row], text_columns=0))
+
+
+def class_report(expected: Sequence[str], predicted: Sequence[str], loss: float | None = None) -> ClassReport:
     """Compare the classes of examples with those that a model says.
 
     Args:
         expected: the class of each example.
         predicted: what is said of it.
+        loss: of the report.
     """
-    right = Counter(name for name, other in zip(expected, predicted, strict=True) if name == other)
+    counts = Counter(zip(expected, predicted, strict=True))
     support, said = Counter(expected), Counter(predicted)
     classes = {}
     for name in sorted(support.keys() | said.keys()):
-        precision, recall = right[name] / max(1, said[name]), right[name] / max(1, support[name])
-        f1 = 2 * right[name] / (said[name] + support[name])
+        right = counts[name, name]
+        precision, recall = right / max(1, said[name]), right / max(1, support[name])
+        f1 = 2 * right / (said[name] + support[name])
         classes[name] = ClassScore(precision, recall, f1, support[name])
     total = len(expected)
     even = _mean(classes, dict.fromkeys(classes, 1 / len(classes)), total)
     weighted = _mean(classes, {name: support[name] / total for name in classes}, total)
-    return ClassReport(right.total() / total, classes, even, weighted)
+    confusion = {a: {b: counts[a, b] for b in classes if counts[a, b]} for a in classes}
+    accuracy = sum(counts[name, name] for name in classes) / total
+    return ClassReport(accuracy, classes, even, weighted, confusion, loss)
+
+
+def value_report(expected: Sequence[float], predicted: Sequence[float]) -> ValueReport:
+    """Compare the values of examples with those that a model says.
+
+    Args:
+        expected: the value of each example.
+        predicted: what is said of it.
+    """
+    x, y = np.asarray(expected, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
+    return ValueReport(float(((x - y) ** 2).mean()), _correlation(x, y), _correlation(_ranks(x), _ranks(y)), len(x))
+
+
+def _correlation(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float | None:
+    return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) and np.ptp(y) else None
+
+
+def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The mean rank of all values that are equal."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: npt.NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    return ranks
 
 
 def _mean(classes: dict[str, ClassScore], weights: dict[str, float], total: int) -> ClassScore:

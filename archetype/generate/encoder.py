@@ -1,5 +1,6 @@
 """What encoders answer: the masked tokens of a text, a vector for each text, and the class of a text or picture."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,7 @@ from archetype.nn.context import Lengths, Tokens
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.special_tokens import mask_id
 
+log = logging.getLogger(__name__)
 BATCH_SIZE = 256  # pictures that go through the model together
 TOKENS_AT_ONCE = 4096  # of texts that go through the model together, padding included; more are no faster
 MASK = "[MASK]"
@@ -116,15 +118,23 @@ def classify_pictures(model: VisionEncoder, images: Float[Tensor, "B channels he
 
 
 @torch.inference_mode()
-def classify_texts(model: Encoder | Decoder, tokenizer: Tokenizer, texts: str | list[str]) -> Float[Tensor, "B Y"]:
+def classify_texts(
+    model: Encoder | Decoder, tokenizer: Tokenizer, texts: str | list[str], cut: bool = False
+) -> Float[Tensor, "B Y"]:
     """The probability of each class, for each text; of one class, the value that it stands for.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: the model's own.
+        texts: none of them empty.
+        cut: whether a text that is longer than the model's context is cut, as in training, with a warning.
 
     Raises:
         SpecError: the model has no classes.
         DataError: a text is empty, or longer than the model's context.
     """
     _check_has_classes(model)
-    rows = _encoded(tokenizer, texts)
+    rows = _encoded(tokenizer, texts, model.spec.context_length if cut else None)
     return _answers(_by_length(model, rows, lambda tokens, lengths: model(tokens, num_tokens=lengths).logits).float())
 
 
@@ -138,10 +148,20 @@ def _check_has_classes(model: Encoder | Decoder | VisionEncoder) -> None:
         raise SpecError("head", cause, "use a model with head classification")
 
 
-def _encoded(tokenizer: Tokenizer, texts: str | Sequence[str | list[int]]) -> list[list[int]]:
-    """Whole texts as tokens; a string is one text, and not as many as it has characters."""
+def _encoded(
+    tokenizer: Tokenizer, texts: str | Sequence[str | list[int]], longest: int | None = None
+) -> list[list[int]]:
+    """Whole texts as tokens, a string being one text; where there is a longest, texts are cut to it, ids never."""
     texts = [texts] if isinstance(texts, str) else texts
-    return [text if isinstance(text, list) else tokenizer.add_special_tokens(tokenizer.encode(text)) for text in texts]
+    rows = [text if isinstance(text, list) else tokenizer.encode(text) for text in texts]
+    around = len(tokenizer.add_special_tokens([]))
+    room = max(map(len, rows), default=0) if longest is None else longest - around
+    if num_cut := sum(len(row) > room for row in rows):
+        log.warning("%d of %d texts were cut to %d tokens", num_cut, len(rows), longest)
+    return [
+        row if isinstance(text, list) else tokenizer.add_special_tokens(row[:room])
+        for row, text in zip(rows, texts, strict=True)
+    ]
 
 
 def _by_length(

@@ -1,4 +1,4 @@
-"""How well a model predicts a text: loss per token, perplexity, and bits per byte."""
+"""How well a model predicts a text: loss per token, perplexity, bits per byte, accuracy."""
 
 import math
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from archetype.errors import DataError
 from archetype.models import CausalModel
 from archetype.tokenizers import Tokenizer
 
+TOKENS_AT_ONCE = 4096  # of rows that go through the model together, padding included
 MAX_LOGITS = 2**26  # computed at once: a window is no longer than this over the vocabulary, unless the caller says so
 
 
@@ -20,11 +21,13 @@ class Score:
         loss: mean cross-entropy of a token, in nats.
         num_tokens: that were predicted.
         num_bytes: of the text in UTF-8.
+        accuracy: share of the tokens that are the likeliest after those before them.
     """
 
     loss: float
     num_tokens: int
     num_bytes: int
+    accuracy: float
 
     @property
     def perplexity(self) -> float:
@@ -71,7 +74,7 @@ def score(
     ids = ids if tokenizer.bos is None else [tokenizer.bos, *ids]
     if len(ids) < 2:
         raise DataError("text", f"has {len(ids)} tokens and nothing to predict", "give more text")
-    total, scored = 0.0, 0  # the first `scored` targets are done; target n is predicted from ids up to n
+    total, correct, scored = 0.0, 0, 0  # the first `scored` targets are done; target n is predicted from ids up to n
     for start in range(0, len(ids) - 1, stride):
         tokens = torch.tensor([ids[start : start + length]], device=model.device)
         targets = torch.tensor(ids[start + 1 : start + length + 1], device=model.device)
@@ -79,5 +82,45 @@ def score(
         if first < len(targets):
             logits = model(tokens).logits[0, first : len(targets)].float()
             losses = torch.nn.functional.cross_entropy(logits, targets[first:], reduction="none")
+            correct += int((logits.argmax(-1) == targets[first:]).sum())
             total, scored = total + float(losses.double().sum()), start + len(targets)
-    return Score(total / scored, scored, len(text.encode()))
+    return Score(total / scored, scored, len(text.encode()), correct / scored)
+
+
+@torch.inference_mode()
+def score_continuations(model: CausalModel, pairs: list[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
+    """The log-probability of each continuation, and whether each of its tokens is the likeliest.
+
+    Rows of like lengths go through the model together; rows that differ in their last token alone, or not at all, once.
+
+    Args:
+        model: in evaluation mode.
+        pairs: the tokens before, of which as many count as fit into the context, and the continuation's.
+
+    Raises:
+        DataError: there is nothing before a continuation, or one is empty or longer than the context.
+    """
+    context, numbers = model.spec.context_length, dict[tuple[int, ...], list[int]]()
+    for number, (before, continuation) in enumerate(pairs):
+        if not before or not 0 < len(continuation) <= context:
+            cause = f"has {len(continuation)} tokens after {len(before)}, and the model's context holds 1 to {context}"
+            raise DataError(f"continuation {number + 1}", cause, "shorten it")
+        numbers.setdefault(tuple([*before, *continuation][-(context + 1) : -1]), []).append(number)
+    rows = sorted(numbers, key=len)
+    most = min(TOKENS_AT_ONCE, MAX_LOGITS // model.spec.vocab_size)
+    results, first = [(0.0, True)] * len(pairs), 0
+    while first < len(rows):
+        last = first + 1
+        while last < len(rows) and (last + 1 - first) * len(rows[last]) <= most:
+            last += 1
+        batch = [torch.tensor(row) for row in rows[first:last]]
+        tokens = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True).to(model.device)
+        lengths = torch.tensor([len(row) for row in batch], device=model.device)
+        for row, logits in zip(rows[first:last], model(tokens, num_tokens=lengths).logits, strict=True):
+            for number in numbers[row]:
+                targets = torch.tensor(pairs[number][1], device=model.device)
+                own = logits[len(row) - len(targets) : len(row)].float()
+                logprobs = own.log_softmax(-1).gather(1, targets[:, None])
+                results[number] = float(logprobs.sum()), bool((own.argmax(-1) == targets).all())
+        first = last
+    return results

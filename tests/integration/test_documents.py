@@ -67,6 +67,7 @@ def test_a_document_runs_in_order(document: Path, whole: bool, tmp_path: Path) -
         if not title and language in RUNNABLE
     ]
     environment = {"PATH": f"{forked.programs()}:{os.environ['PATH']}", "PYTHONWARNINGS": "error"}
+    environment["HF_HOME"] = str(tmp_path / ".cache")  # where the data of tasks are kept
     for name, text in files_of(document).items():
         (tmp_path / name).write_text(text)
     for language, text in runnable:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from archetype import spec as specs
-from archetype.data.images import ImageBatches, Images, class_names, read_image_folder, read_images
+from archetype.data.images import ImageBatches, Images, class_names, open_images
 from archetype.errors import DataError, SpecError
 from archetype.spec.base import Probability
 from archetype.spec.part import part
@@ -101,13 +101,7 @@ def _images(file: str, spec: specs.VisionEncoder) -> Images:
     """The images of a file, of the size that the model is for."""
     if not file:
         raise SpecError("data.file", "no file is given", "name one with --images, or in the recipe")
-    is_folder = Path(file).is_dir()
-    images = read_image_folder(Path(file), spec.num_channels, spec.image_size) if is_folder else read_images(Path(file))
-    shape, expected = images.images.shape[1:], (spec.num_channels, spec.image_size, spec.image_size)
-    if shape != expected:
-        actual, taken = (" x ".join(map(str, sizes)) for sizes in (shape, expected))
-        raise DataError(file, f"its images are {actual} and the model takes {taken}", "change either")
-    return images
+    return open_images(Path(file), spec.num_channels, spec.image_size)
 
 
 def _check_classes(images: Images, file: str, spec: specs.VisionEncoder) -> None:

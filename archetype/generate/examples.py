@@ -1,0 +1,82 @@
+"""How good a model's classes and values are, beside those of labelled texts and images."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from archetype.data.images import class_names, open_images
+from archetype.data.records import read_records
+from archetype.errors import DataError
+from archetype.generate.class_report import ClassReport, ValueReport, class_report, value_report
+from archetype.generate.encoder import classify_pictures, classify_texts
+from archetype.models import Decoder, Encoder, VisionEncoder
+from archetype.tokenizers import Tokenizer
+
+
+def evaluate_texts(
+    model: Encoder | Decoder, tokenizer: Tokenizer, file: Path, labels: Sequence[str] = ()
+) -> ClassReport | ValueReport:
+    """The report of a model's classes on labelled texts, which are cut to its context; of values, their errors.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: the model's own.
+        file: JSON lines or CSV of text and label.
+        labels: names of the model's classes (absent: their numbers).
+
+    Raises:
+        SpecError: the model has no classes.
+        DataError: a line is wrong, or a label is none of the model's classes.
+    """
+    records = read_records(file, {"text": "a text", "label": "a label"})
+    expected = [str(record["label"]) for record in records]
+    answers = classify_texts(model, tokenizer, [str(record["text"]) for record in records], cut=True)
+    if answers.shape[1] == 1:
+        return value_report([_number(label, file) for label in expected], answers[:, 0].tolist())
+    return _report(answers, expected, labels, file)
+
+
+def evaluate_images(model: VisionEncoder, path: Path, labels: Sequence[str] = ()) -> ClassReport:
+    """The report of a model's classes on the images of a .npz file, or of a folder with a subfolder for each class.
+
+    Args:
+        model: in evaluation mode.
+        path: of the file or the folder.
+        labels: names of the model's classes, by which subfolders are known too (absent: their numbers).
+
+    Raises:
+        SpecError: the model has no classes.
+        DataError: the images cannot be read, are of another size, or have more classes than the model.
+    """
+    images = open_images(path, model.spec.num_channels, model.spec.image_size)
+    numbers = images.labels.tolist()
+    if path.is_dir() and labels:
+        names = class_names(path)
+        expected = [names[number] for number in numbers]
+    else:
+        expected = [labels[number] if number < len(labels) else str(number) for number in numbers]
+    return _report(classify_pictures(model, torch.from_numpy(images.images)), expected, labels, path)
+
+
+def _report(answers: Tensor, expected: list[str], labels: Sequence[str], place: Path) -> ClassReport:
+    """The report of probabilities, (B, Y), beside the names of the right classes."""
+    names = tuple(labels) or tuple(map(str, range(answers.shape[1])))
+    if unknown := sorted({*expected} - {*names}):
+        cause = f"{unknown[0]!r:.40} is none of the model's classes, {', '.join(names):.100}"
+        raise DataError(str(place), cause, "name the classes as in training")
+    targets = torch.tensor([names.index(name) for name in expected], device=answers.device)
+    loss = float(-answers.double().gather(1, targets[:, None]).log().mean())
+    return class_report(expected, [names[number] for number in answers.argmax(1).tolist()], loss)
+
+
+def _number(label: str, file: Path) -> float:
+    try:
+        value = float(label)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataError(str(file), f"the label {label!r:.40} is not a number", "the model estimates values")
+    return value

@@ -1,0 +1,129 @@
+"""How good translations are: BLEU and chrF of what is written, and the loss of the right targets."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from archetype.data.pairs import end_of_text
+from archetype.errors import DataError
+from archetype.generate.beam import Beam, translate
+from archetype.generate.encoder import TOKENS_AT_ONCE
+from archetype.models import EncoderDecoder
+from archetype.table import Table
+from archetype.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class TranslationScore:
+    """Of all pairs together.
+
+    Attributes:
+        bleu: of the translations (Papineni 2002), 0 to 100, by sacrebleu.
+        chrf: of the translations (Popović 2015), 0 to 100, by sacrebleu.
+        loss: mean cross-entropy of a token of the right targets, their ends included, in nats.
+        accuracy: share of these tokens that are the likeliest after those before them.
+        num_pairs: of source and target.
+        num_tokens: of all targets.
+        signature: how sacrebleu computes BLEU, to be given beside it.
+    """
+
+    bleu: float
+    chrf: float
+    loss: float
+    accuracy: float
+    num_pairs: int
+    num_tokens: int
+    signature: str
+
+    @property
+    def perplexity(self) -> float:
+        """exp(loss)."""
+        return math.exp(min(self.loss, 700.0))
+
+    def record(self) -> dict[str, Any]:
+        """All figures by name."""
+        return asdict(self) | {"perplexity": self.perplexity}
+
+    def __str__(self) -> str:
+        headings = ("pairs", "BLEU", "chrF", "loss per token", "perplexity", "accuracy")
+        numbers = (f"{self.bleu:.2f}", f"{self.chrf:.2f}", f"{self.loss:.4f}", f"{self.perplexity:.3f}")
+        row = [f"{self.num_pairs:,}", *numbers, f"{self.accuracy:.1%}"]
+        return f"{Table(headings, [row], text_columns=0)}\nBLEU|{self.signature}"
+
+
+def translation_score(
+    model: EncoderDecoder,
+    tokenizer: Tokenizer,
+    sources: list[str],
+    targets: list[str],
+    settings: Beam,
+    start: int | None = None,
+) -> TranslationScore:
+    """Translate sources, and compare with their targets.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: the model's own.
+        sources: a text each.
+        targets: what each should become.
+        settings: of the search.
+        start: the token that every target starts with (absent: the one that ends it).
+
+    Raises:
+        DataError: there is no pair, a text is longer than the model's context, or sacrebleu is not installed.
+    """
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics.chrf import CHRF
+    except ImportError:
+        raise DataError("sacrebleu", "is not installed", "pip install 'archetype[sacrebleu]'") from None
+    if not sources:
+        raise DataError("data", "holds no pair", "give at least one source with its target")
+    loss, accuracy, num_tokens = target_loss(model, tokenizer, sources, targets, start)
+    translations = translate(model, tokenizer, sources, settings, start)
+    bleu = BLEU()
+    scores = (bleu.corpus_score(translations, [targets]).score, CHRF().corpus_score(translations, [targets]).score)
+    return TranslationScore(*scores, loss, accuracy, len(sources), num_tokens, str(bleu.get_signature()))
+
+
+@torch.inference_mode()
+def target_loss(
+    model: EncoderDecoder, tokenizer: Tokenizer, sources: list[str], targets: list[str], start: int | None = None
+) -> tuple[float, float, int]:
+    """The mean cross-entropy and the accuracy of the tokens of targets, and how many there are; arguments as above."""
+    end, context = end_of_text(tokenizer), model.spec.context_length
+    pairs = [
+        ([*tokenizer.encode(source), end], [end if start is None else start, *tokenizer.encode_target(target), end])
+        for source, target in zip(sources, targets, strict=True)
+    ]
+    for number, (ids, target_ids) in enumerate(pairs, start=1):
+        if (longest := max(len(ids), len(target_ids) - 1)) > context:
+            cause = f"has a side of {longest} tokens and the model's context holds {context}"
+            raise DataError(f"pair {number}", cause, "cut it into sentences")
+    pairs.sort(key=lambda pair: max(map(len, pair)))
+    total, correct, num_tokens, first = 0.0, 0, 0, 0
+    while first < len(pairs):
+        last = first + 1
+        while last < len(pairs) and (last + 1 - first) * max(map(len, pairs[last])) <= TOKENS_AT_ONCE:
+            last += 1
+        (source, source_lengths), (target, lengths) = (
+            _padded([pair[side] for pair in pairs[first:last]], model.device) for side in (0, 1)
+        )
+        lengths -= 1
+        logits = model(target[:, :-1], num_tokens=lengths, source=source, source_num_tokens=source_lengths).logits
+        is_token = torch.arange(logits.shape[1], device=model.device) < lengths[:, None]
+        logits, expected = logits[is_token].float(), target[:, 1:][is_token]
+        total += float(torch.nn.functional.cross_entropy(logits, expected, reduction="none").double().sum())
+        correct += int((logits.argmax(-1) == expected).sum())
+        num_tokens += len(expected)
+        first = last
+    return total / num_tokens, correct / num_tokens, num_tokens
+
+
+def _padded(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows padded at the end, and how many tokens each has."""
+    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in rows], batch_first=True)
+    return padded.to(device), torch.tensor([len(ids) for ids in rows], device=device)

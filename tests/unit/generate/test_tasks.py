@@ -1,0 +1,193 @@
+"""Tasks of lm-eval: what it is told of our models is what they compute, and what its own run of transformers says.
+
+In processes of their own, for the libraries start threads that would stand beside all further tests.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import archetype
+from archetype.errors import DataError
+from archetype.families.llama import llama
+from archetype.generate.score import score_continuations
+from archetype.generate.tasks import evaluate_tasks
+from archetype.language_model import LanguageModel
+from archetype.models import build
+from archetype.tokenizers import train_tokenizer
+from tests.helpers.weights import randomize
+
+ROOT = Path(__file__).parent.parent.parent.parent
+TEXT = "a model reads words and says what comes next of them\n" * 20
+WORDS = ["a", "the words", "what", "next", "of them", "and", "of them", "a model reads words and says what comes " * 4]
+QUESTIONS = [
+    {"question": f"a model reads {word}", "choices": [" words", " next", f" of {word[:9]}", " them<eos>"],
+     "answer": n % 4, "text": f"{word} says what comes next of them " * (1 + n)}
+    for n, word in enumerate(WORDS)
+]  # fmt: skip
+TASKS = {
+    "choices": "output_type: multiple_choice\ndoc_to_text: question\ndoc_to_choice: choices\ndoc_to_target: answer\n"
+    "metric_list: [{metric: acc}, {metric: acc_norm}]\n",
+    "greedy": "output_type: loglikelihood\ndoc_to_text: ''\ndoc_to_target: '{{text[:40]}}'\n"
+    "metric_list: [{metric: perplexity}, {metric: acc}]\n",
+    "rolling": "output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: text\n"
+    "metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]\n",
+    "continued": "output_type: generate_until\ndoc_to_text: question\ndoc_to_target: '{{question}}'\n"
+    "generation_kwargs: {until: ['rea'], max_gen_toks: 12, do_sample: false}\nmetric_list: [{metric: chrf}]\n",
+}  # fmt: skip
+
+
+def tiny(context_length: int = 64) -> LanguageModel:
+    """A small Llama with random weights, and a tokenizer of its own."""
+    tokenizer = train_tokenizer("byte_bpe", TEXT, 280)
+    spec = llama(num_layers=2, d_model=16, num_heads=2, d_ff=24, vocab_size=280, context_length=context_length)
+    return LanguageModel(spec, randomize(build(spec)), tokenizer)
+
+
+def write_tasks(folder: Path, end: str) -> None:
+    """Each task as a YAML file over one file of questions, some of whose answers end in the token that ends a text."""
+    lines = [json.dumps(question).replace("<eos>", end) + "\n" for question in QUESTIONS]
+    (folder / "questions.jsonl").write_text("".join(lines))
+    head = (
+        f"dataset_path: json\ndataset_kwargs: {{data_files: {{test: {folder / 'questions.jsonl'}}}}}\ntest_split: test"
+    )
+    for name, rest in TASKS.items():
+        (folder / f"{name}.yaml").write_text(f"task: {name}\n{head}\n{rest}")
+
+
+def end_of(lm: LanguageModel) -> str:
+    assert lm.tokenizer is not None
+    return next(name for name, id in lm.tokenizer.special_tokens.items() if id in lm.tokenizer.eos)
+
+
+@torch.no_grad()
+def test_continuations_are_scored_as_one_by_one() -> None:
+    lm, drawn = tiny(context_length=12), torch.Generator().manual_seed(0)
+    rows = [torch.randint(280, (n,), generator=drawn).tolist() for n in (2, 3, 9, 9, 14, 30)]
+    pairs = [(row[:-k], row[-k:]) for row in [*rows, rows[2], rows[4]] for k in (1, min(len(row) - 1, 4))]
+    pairs += [(rows[3][:-1], [token]) for token in range(5)]  # rows that differ in their last token alone
+    greedy = rows[3][:4]
+    for _ in range(3):
+        greedy = [*greedy, int(lm.model(torch.tensor([greedy])).logits[0, -1].argmax())]
+    pairs.append((greedy[:4], greedy[4:]))
+    results = score_continuations(lm.model, pairs)  # type: ignore[arg-type]
+    for (before, continuation), (logprob, is_greedy) in zip(pairs, results, strict=True):
+        ids = [*before, *continuation][-13:]
+        logits = lm.model(torch.tensor([ids[:-1]])).logits[0, -len(continuation) :].double()
+        targets = torch.tensor(continuation)
+        expected = float(logits.log_softmax(-1).gather(1, targets[:, None]).sum())
+        assert logprob == pytest.approx(expected, rel=1e-5)
+        assert is_greedy == bool((logits.argmax(-1) == targets).all())
+    assert results[-1][1] and not all(is_greedy for _, is_greedy in results)
+    for pair, cause in ((([], [1]), "has 1 tokens after 0"), (([1], [1] * 13), "has 13 tokens after 1")):
+        with pytest.raises(DataError, match=f"continuation 1: {cause}, and the model's context holds 1 to 12"):
+            score_continuations(lm.model, [pair])  # type: ignore[arg-type]
+
+
+def test_without_lm_eval_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    with pytest.raises(DataError, match=r"lm-eval: is not installed; pip install 'archetype\[lm-eval\]'"):
+        archetype.evaluate(tiny(), tasks=["hellaswag"])
+
+
+@pytest.mark.parametrize(
+    "name", ["a_file_of_a_task", *(pytest.param(f"equal_{n}", marks=pytest.mark.slow) for n in ("tiny", "stories"))]
+)
+def test_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
+    options = ["-W", "default", "-o", "python_functions=alone_*", "-m", "", "-k", name, "-p", "no:cacheprovider"]
+    environment = os.environ | {"HF_HOME": str(tmp_path), "HF_DATASETS_CACHE": str(tmp_path)}
+    command = [sys.executable, "-m", "pytest", *options, __file__]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def alone_a_file_of_a_task(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from typer.testing import CliRunner
+
+    from archetype.cli.main import app
+
+    lm = tiny()
+    lm.save(tmp_path / "model")
+    write_tasks(tmp_path, end_of(lm))
+    arguments = [
+        "evaluate",
+        str(tmp_path / "model"),
+        "--tasks",
+        str(tmp_path / "choices.yaml"),
+        "--limit",
+        "5",
+        "--json",
+    ]
+    report = json.loads(CliRunner().invoke(app, arguments, catch_exceptions=False).stdout)
+    assert report["num_questions"] == {"choices": 5}
+    assert lm.tokenizer is not None
+    right = 0
+    for question in QUESTIONS[:5]:
+        sums = []
+        for choice in question["choices"]:  # type: ignore[attr-defined]
+            before = lm.tokenizer.encode(str(question["question"]))
+            both = f"{question['question']} {choice}".replace("<eos>", end_of(lm))
+            ids = lm.tokenizer.encode_with_special_tokens(both)
+            logprobs = lm.model(torch.tensor([ids[:-1]])).logits[0].log_softmax(-1)
+            sums.append(float(sum(logprobs[n - 1, ids[n]] for n in range(len(before), len(ids)))))
+        right += max(range(4), key=sums.__getitem__) == question["answer"]
+    assert report["tasks"]["choices"]["acc"] == right / 5
+    for tasks, message in (
+        (str(tmp_path / "model"), f"{tmp_path / 'model'}: holds no task; write one as a YAML file of lm-eval"),
+        (str(tmp_path / "wrong.yaml"), "check the task and its data set"),
+    ):
+        data = f"{{data_files: {{test: {tmp_path}/none.jsonl}}}}"
+        wrong = f"task: wrong\ndataset_path: json\ntest_split: test\ndataset_kwargs: {data}\n"
+        (tmp_path / "wrong.yaml").write_text(wrong)
+        with pytest.raises(DataError, match=message):
+            evaluate_tasks(lm, [tasks])
+
+
+def alone_equal_tiny(tmp_path: Path) -> None:
+    check_equal(tiny(), tmp_path)
+
+
+def alone_equal_stories(tmp_path: Path, shared: Path) -> None:
+    """A real model whose tokenizer starts every text with a token of its own."""
+    check_equal(archetype.load(shared / "stories260K"), tmp_path)
+
+
+def check_equal(lm: LanguageModel, folder: Path) -> None:
+    """All figures, and all answers one by one, equal those of lm-eval's own run of transformers."""
+    import lm_eval
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    from archetype.generate.tasks import adapter
+
+    write_tasks(folder, end_of(lm))
+    archetype.export(lm, folder / "exported")
+    scores = evaluate_tasks(lm, [str(folder)])
+    assert scores.num_questions == dict.fromkeys(TASKS, len(QUESTIONS))
+    theirs = HFLM(str(folder / "exported"), dtype="float32", batch_size=3, device="cpu")
+    manager = TaskManager(include_path=str(folder), include_defaults=False)
+    output: Any = lm_eval.simple_evaluate(theirs, tasks=[*TASKS], task_manager=manager, bootstrap_iters=0)
+    for task, figures in scores.tasks.items():
+        assert len(figures) >= 1
+        for name, value in figures.items():
+            assert value == pytest.approx(output["results"][task][f"{name},none"], rel=1e-5), (task, name)
+    ours = adapter(lm)
+    for task, samples in output["samples"].items():
+        requests = [
+            type("Request", (), {"args": tuple(arguments)}) for sample in samples for arguments in sample["arguments"]
+        ]
+        kind = manager.load([task])["tasks"][task].OUTPUT_TYPE
+        ask = {"multiple_choice": "loglikelihood"}.get(kind, kind)
+        answers = [answer for sample in samples for answer in sample["resps"]]
+        expected = [answer[0] if isinstance(answer, list) else answer for answer in answers]
+        for mine, other in zip(getattr(ours, ask)(requests), expected, strict=True):
+            if ask == "loglikelihood":
+                assert mine[0] == pytest.approx(other[0], rel=1e-5) and mine[1] == other[1], task
+            else:
+                assert mine == (other if ask == "generate_until" else pytest.approx(other, rel=1e-5)), task
