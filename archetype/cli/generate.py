@@ -76,10 +76,7 @@ def generate(
     if system is not None and not chat:
         raise SpecError("--system", "belongs to a conversation", "add --chat")
     if input is not None or output is not None:
-        if input is None or output is None:
-            raise SpecError(
-                "--output" if input is None else "--input", "belongs with the other", "give --input and --output"
-            )
+        input, output = _both(input, output)
         if prompts or chat:
             raise SpecError("--input", "already has the prompts", "leave out PROMPT and --chat")
         from archetype.cli.prompt_file import read_prompts
@@ -123,6 +120,13 @@ def translate(
     max_extra_tokens: Annotated[
         int | None, typer.Option(help="How many tokens longer than its source a target may be.  [default: 50]")
     ] = None,
+    input: Annotated[
+        Path | None, typer.Option(help='A file with a source on each line, or .jsonl of "source" and, if wanted, "id".')
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="With --input: the file for the targets, as lines or .jsonl; what it has is kept."),
+    ] = None,
     dtype: Dtype = None,
     weights: Weights = None,
     device: Device = "cpu",
@@ -135,6 +139,9 @@ def translate(
 
     settings = _without_none(num_beams=num_beams, length_penalty=length_penalty, max_extra_tokens=max_extra_tokens)
     Beam.parse(settings)  # a wrong setting is refused before a model is read
+    if input is not None or output is not None:
+        _translate_file(model, input, output, texts, settings, (dtype, weights, device), as_json)
+        return
     lm = load(model, dtype, device, weights=weights)
     sources = texts or _lines()
     targets: list[str] = []
@@ -177,6 +184,38 @@ def _generate_file(
         f"{summary['tokens']:,} tokens, {summary['tokens_per_second']:,.0f} a second",
         file=sys.stderr,
     )
+
+
+def _translate_file(
+    model: Path, input: Path | None, output: Path | None, texts: list[str] | None, settings: dict[str, Any],
+    options: tuple[str | None, str | None, str], as_json: bool,
+) -> None:  # fmt: skip
+    from archetype.api import load
+    from archetype.cli.source_file import read_sources, translate_file
+    from archetype.errors import SpecError
+
+    input, output = _both(input, output)
+    if texts:
+        raise SpecError("--input", "already has the sources", "leave out TEXT")
+    sources = read_sources(input)  # wrong lines are refused before a large model is read
+    dtype, weights, device = options
+    summary = translate_file(load(model, dtype, device, weights=weights), sources, output, settings)
+    if as_json:
+        print_json({"output": str(output)} | summary)
+    print(
+        f"{output}: {summary['finished']:,} targets now, {summary['before']:,} before; "
+        f"{summary['targets_per_second']:,.1f} a second",
+        file=sys.stderr,
+    )
+
+
+def _both(input: Path | None, output: Path | None) -> tuple[Path, Path]:
+    from archetype.errors import SpecError
+
+    if input is None or output is None:
+        place = "--output" if input is None else "--input"
+        raise SpecError(place, "belongs with the other", "give --input and --output")
+    return input, output
 
 
 def _without_none(**settings: Any) -> dict[str, Any]:
