@@ -207,7 +207,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
     "generate/slots.py": (
         ("unit/generate/test_engine.py", "unit/generate/test_requests.py"),
         [
-            ("self.requests[row] = last", "pass"),
+            ("self.texts[slot] = last", "pass"),
             ("self.state.lengths[count:] = 0", "pass"),
             ("min(count, len(tokens) - 1)", "min(count, len(tokens))"),
         ],
