@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from archetype.runs import checkpoints
 from archetype.spec import to_yaml
 from tests.helpers import forked
-from tests.helpers.cases import case
-from tests.helpers.recipes import recipes
+from tests.helpers.recipes import NAMES, recipes
 from tests.integration.conftest import Command
 
-KILLS = 17  # of each of the twelve kinds of models and tasks
+KILLS = 16  # of each of the twelve kinds of models and tasks; test_parallel.py has 8 of two processes
+KEPT = 3  # checkpoints
 ENDLESS = ("--tokenizer", "bytes", "--sequence-length", "8", "--batch-size", "1", "--steps", "100000")
 
 
@@ -85,28 +86,26 @@ def newest(folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_two_hundred_kills_change_no_bit(tmp_path: Path) -> None:
-    """Of every kind of model and task: killed at random moments, runs end with the uninterrupted one's numbers."""
-    draw = random.Random(0)
-    for name, recipe in recipes(tmp_path).items():
-        file, messages = tmp_path / "recipe.yaml", tmp_path / "messages"
-        file.write_text(to_yaml(recipe.replace(checkpoint_every=1)))
-        whole, killed = tmp_path / f"{name} whole", tmp_path / f"{name} killed"
-        began = time.monotonic()
-        assert training(("--recipe", file, "--to", whole), messages).wait() == 0, messages.read_text()
-        duration, kills = time.monotonic() - began, 0
-        with case(name):
-            while kills < KILLS:
-                if is_finished(killed):
-                    assert_same(killed, whole)
-                    shutil.rmtree(killed)
-                process = training(to_go_on(killed, file), messages)
-                time.sleep(draw.uniform(0, duration))
-                process.kill()
-                kills += process.wait() == -signal.SIGKILL
-            if not is_finished(killed):
-                assert training(to_go_on(killed, file), messages).wait() == 0, messages.read_text()
+@pytest.mark.parametrize("name", NAMES)
+def test_kills_change_no_bit(tmp_path: Path, name: str) -> None:
+    """Killed at random moments while a thread saves every step, a run ends with the uninterrupted one's numbers."""
+    draw, recipe = random.Random(name), recipes(tmp_path)[name]
+    file, messages, whole, killed = (tmp_path / part for part in ("recipe.yaml", "messages", "whole", "killed"))
+    file.write_text(to_yaml(recipe.replace(checkpoint_every=1, keep_checkpoints=KEPT)))
+    began = time.monotonic()
+    assert training(("--recipe", file, "--to", whole), messages).wait() == 0, messages.read_text()
+    duration, kills = time.monotonic() - began, 0
+    while kills < KILLS:
+        if is_finished(killed):
             assert_same(killed, whole)
+            shutil.rmtree(killed)
+        process = training(to_go_on(killed, file), messages)
+        time.sleep(draw.uniform(0, duration))
+        process.kill()
+        kills += process.wait() == -signal.SIGKILL
+    if not is_finished(killed):
+        assert training(to_go_on(killed, file), messages).wait() == 0, messages.read_text()
+    assert_same(killed, whole)
 
 
 def is_finished(folder: Path) -> bool:
@@ -115,8 +114,11 @@ def is_finished(folder: Path) -> bool:
 
 
 def assert_same(killed: Path, whole: Path) -> None:
-    """The same weights to the bit, the same metrics, and nothing that a kill left half written."""
-    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    """The same weights to the bit, last and best, the same metrics, and nothing that a kill left half written."""
+    for name in ("model.safetensors", "best/model.safetensors"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    steps = [checkpoints.opened(folder).step for folder in sorted((killed / "checkpoints").iterdir())]
+    assert len(steps) == KEPT and steps == sorted(int(path.name[5:]) for path in (whole / "checkpoints").iterdir())
     assert measured(killed) == measured(whole)
     assert not list(killed.rglob("*.partial"))
 
