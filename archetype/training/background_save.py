@@ -1,5 +1,6 @@
 """Checkpoints that a thread writes while the next steps are taken."""
 
+import os
 import threading
 from collections.abc import Callable
 
@@ -15,7 +16,8 @@ Files = list[dict[str, Tensor]]
 class BackgroundSave:
     """At most one save at a time. What it writes are copies: the steps meanwhile change the tensors.
 
-    Where the copies would take more than half of the memory that is free, the save is written at once instead.
+    Where the copies, with those of other processes here, would take more than half of the memory that is free, the save
+    is written at once instead.
     """
 
     def __init__(self) -> None:
@@ -35,8 +37,9 @@ class BackgroundSave:
             ArchetypeError: this save, where it is written at once, or the one before could not be written.
         """
         self.wait()
-        free = free_memory(torch.device("cpu"))
-        if free is not None and 2 * sum(tensor.nbytes for file in tensors for tensor in file.values()) > free:
+        free, others = free_memory(torch.device("cpu")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        own = [_own_share(tensor) for file in tensors for tensor in file.values()]
+        if free is not None and 2 * others * sum(tensor.nbytes for tensor in own) > free:
             write(tensors)
             self.written.append(step)
             return
@@ -52,19 +55,23 @@ class BackgroundSave:
         self.thread = threading.Thread(target=run, name=f"checkpoint of step {step}")
         self.thread.start()
 
-    def finished(self, wait: bool = False) -> list[int]:
-        """The steps whose checkpoints were written since this was asked last.
+    @property
+    def is_writing(self) -> bool:
+        """Whether a save is not done yet."""
+        return self.thread is not None and self.thread.is_alive()
 
-        Args:
-            wait: until nothing is being written.
+    @property
+    def is_pending(self) -> bool:
+        """Whether there is a save that `finished` has not told of."""
+        return self.thread is not None or bool(self.written)
+
+    def finished(self) -> list[int]:
+        """The steps whose checkpoints were written since this was asked last, once nothing is being written.
 
         Raises:
             ArchetypeError: one could not be written.
         """
-        if wait or self.thread is None or not self.thread.is_alive():
-            self.wait()
-        else:
-            return []
+        self.wait()
         written, self.written = self.written, []
         return written
 
@@ -84,3 +91,9 @@ class BackgroundSave:
         if self.thread is not None:
             self.thread.join()
             self.thread = None
+
+
+def _own_share(tensor: Tensor) -> Tensor:
+    """What this process holds of a tensor that may be in shards."""
+    share: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return share

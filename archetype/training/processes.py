@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from archetype.training.state import TrainState
 
 
+T = TypeVar("T")
+
+
 class Processes:
     """One process: it computes all rows, holds all weights and writes all files.
 
@@ -29,14 +32,14 @@ class Processes:
         is_alone: whether there is no other process.
         is_main: whether this process writes metrics and weights and shows progress.
         holds_all: whether it has every weight whole, so that it alone can generate.
-        saves_in_background: whether a thread writes checkpoints; not where processes speak to each other meanwhile.
+        writes_checkpoints: whether this process writes checkpoints, or its shards of them.
         number: of this process among those that compute different rows.
     """
 
     is_alone = True
     is_main = True
     holds_all = True
-    saves_in_background = True
+    writes_checkpoints = True
     number = 0
 
     def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
@@ -62,6 +65,14 @@ class Processes:
             join: for all others, after it.
         """
         return begin()
+
+    def together(self, action: Callable[[], T]) -> T:
+        """The result of an action of every process; where it fails in one, all end."""
+        return action()
+
+    def all(self, condition: bool) -> bool:
+        """Whether something holds in every process."""
+        return condition
 
     def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[tuple[Batch, float]]:
         """The parts of a batch that this process computes, each with its share of all the batch's targets.

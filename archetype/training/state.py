@@ -126,24 +126,26 @@ class TrainState:
 
     def save(self) -> None:
         """Write a checkpoint while the next steps are taken; the one before must have been written."""
+        self.processes.together(self.background.wait)
         run, step, provenance, keep = self.run, self.step, self.provenance(), self.recipe.keep_checkpoints
         weights = {**self.model.state_dict(), **float32_weights(self.model, self.optimizer)}
         files = [weights, optimizer_tensors(self.model, self.optimizer)]
         if self.average is not None:
             files.append(self.final_weights())
+        if not self.processes.writes_checkpoints:
+            files = []
 
         def write(files: Files) -> None:
+            if not files:
+                return
             weights, optimizer, *average = files
             self.processes.write_checkpoint(
                 run.checkpoints, step, weights, optimizer, provenance, average[0] if average else None, keep
             )
 
-        if self.processes.saves_in_background:
-            self.background.start(step, files, write)
-        else:
-            write(files)
-            self.background.written.append(step)
+        self.processes.together(lambda: self.background.start(step, files, write))
 
     def saved(self, wait: bool = False) -> Iterator[Saved]:
-        """The checkpoints that were written meanwhile; one that could not be written is raised."""
-        yield from map(Saved, self.background.finished(wait))
+        """The checkpoints that were written meanwhile, by all processes; one that could not be written is raised."""
+        if self.background.is_pending and (wait or self.processes.all(not self.background.is_writing)):
+            yield from map(Saved, self.processes.together(self.background.finished))

@@ -5,6 +5,7 @@ import pickle
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,6 +16,8 @@ from unittest.mock import patch
 import torch
 
 from archetype.training import loop, setup
+from archetype.training.metrics import Event, Saved, Step
+from archetype.training.parallel import checkpoint
 from archetype.training.processes import launched
 from archetype.training.recipe import Recipe
 from archetype.training.state import TrainState
@@ -61,8 +64,10 @@ def train_all(cases: Sequence[Case]) -> None:
 
 
 def train_one(case: Case, processes: Any, device: torch.device = CPU) -> TrainState:
-    """Train one run to the end."""
-    folder, recipe, resumed = Path(case[0]), case[1], case[2]
+    """Train one run to the end; with `late`, its first checkpoint is written when two more steps have been taken."""
+    folder, recipe, resumed = Path(case[0]), case[1], dict(case[2])
+    is_late, first, second = resumed.pop("late", False), threading.Event(), threading.Event()
+    events: list[Event] = []
 
     def begin() -> TrainState:
         if recipe is None:
@@ -70,8 +75,24 @@ def train_one(case: Case, processes: Any, device: torch.device = CPU) -> TrainSt
         return setup.start(folder, recipe, device, processes=processes)
 
     state = processes.begin(begin, lambda: setup.resume(folder, device, force=True, processes=processes))
-    with patch.object(loop, "draw_picture"):  # which takes longer than the run
-        loop.run(state, lambda event: None)
+
+    def note(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, Step) and event.step == state.recipe.checkpoint_every + 2:
+            second.set()
+
+    def write_late(*arguments: Any) -> None:
+        assert first.is_set() or second.wait(60)
+        first.set()
+        save(*arguments)
+
+    save = checkpoint._save
+    with patch.object(loop, "draw_picture"), patch.object(checkpoint, "_save", write_late if is_late else save):
+        loop.run(state, note)  # without a picture, which takes longer than the run
+    if is_late:
+        names = [f"{type(event).__name__} {event.step}" for event in events if isinstance(event, Step | Saved)]
+        every = state.recipe.checkpoint_every
+        assert names.index(f"Saved {every}") > names.index(f"Step {every + 2}")
     return state
 
 

@@ -25,7 +25,7 @@ def write(
     """Write the shards of every process as one checkpoint, which appears whole or not at all.
 
     Args:
-        processes: all of which call this.
+        processes: all of which call this, each in any one of its threads.
         folder: of the run's checkpoints.
         step: optimizer steps taken.
         pieces: tensors, whole or in shards, by the name of their subfolder.
@@ -39,8 +39,8 @@ def write(
     def fill(temporary: Path) -> list[str]:
         nonlocal is_told
         is_told = True
-        _tell(str(temporary))
-        _save(temporary, pieces)
+        _tell(str(temporary), processes.saving)
+        _save(temporary, pieces, processes.saving)
         return sorted(file.relative_to(temporary).as_posix() for file in temporary.rglob("*.safetensors"))
 
     def main() -> None:
@@ -48,27 +48,28 @@ def write(
             checkpoints.write_with(folder, step, fill, *arguments)
         finally:
             if not is_told:  # the checkpoint of this step is there already, or no folder could be made for it
-                _tell("")
+                _tell("", processes.saving)
 
     def other() -> None:
-        if temporary := _tell(""):
-            _save(Path(temporary), pieces)
+        if temporary := _tell("", processes.saving):
+            _save(Path(temporary), pieces, processes.saving)
 
-    processes.together(main if processes.is_main else other)
+    processes.together(main if processes.is_main else other, processes.saving)
 
 
-def _save(folder: Path, pieces: dict[str, dict[str, Tensor]]) -> None:
+def _save(folder: Path, pieces: dict[str, dict[str, Tensor]], group: dist.ProcessGroup | None) -> None:
     for name, tensors in pieces.items():
         try:
             writer = HuggingFaceStorageWriter(str(folder / name), save_distributed=True)
-            save({key: tensor.detach() for key, tensor in tensors.items()}, storage_writer=writer)
+            shards = {key: tensor.detach() for key, tensor in tensors.items()}
+            save(shards, storage_writer=writer, process_group=group)
         except CheckpointException as error:
             cause = one_line(f"cannot be written: {next(iter(error.failures.values()))[0]}", 200)
             raise CheckpointError(str(folder / name), cause, "check space and permissions") from None
 
 
-def _tell(text: str) -> str:
+def _tell(text: str, group: dist.ProcessGroup | None) -> str:
     """What the main process says to all."""
     words = [text]
-    dist.broadcast_object_list(words, src=0)
+    dist.broadcast_object_list(words, src=0, group=group)
     return words[0]

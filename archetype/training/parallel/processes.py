@@ -68,13 +68,13 @@ class ManyProcesses(Processes):
     """
 
     is_alone = False
-    saves_in_background = False
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.is_main = device, dist.get_rank() == 0
         self.ddp: DistributedDataParallel | None = None
         self.size, self.micro_batch_size, self.share = 1, 1, 1.0
         self.pipeline: Pipeline | None = None
+        self.saving: dist.ProcessGroup | None = None  # of the threads that write checkpoints while others compute
 
     def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
         """Refuse sizes that do not fit the number of processes or the model."""
@@ -95,19 +95,28 @@ class ManyProcesses(Processes):
         self.arrange(state)
         return state
 
-    def together(self, action: Callable[[], T]) -> T:
-        """The result of an action of every process; where it fails in one, all end."""
+    def together(self, action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
+        """The result of an action of every process; where it fails in one, all end.
+
+        Args:
+            action: of this process.
+            group: in which they speak of it; the threads that write checkpoints have their own.
+        """
         error: Exception | None = None
         try:
             result = action()
         except Exception as caught:
             error = caught
-        failed = self._most(0 if error is None else 1)
+        failed = self._most(0 if error is None else 1, group)
         if error is not None:
             raise error
         if failed:
             raise SystemExit(2)  # the process where it failed says why
         return result
+
+    def all(self, condition: bool) -> bool:
+        """Whether something holds in every process."""
+        return not self._most(0 if condition else 1)
 
     def arrange(self, state: "TrainState") -> None:
         """Share out the model and the optimizer of a state that was begun or resumed, on one mesh."""
@@ -120,6 +129,9 @@ class ManyProcesses(Processes):
         self.stages = mesh["pipeline"]
         state.objective.chunks_logits = layout.tensor == 1
         self.holds_all = layout.shard == layout.tensor == layout.expert == layout.pipeline == 1
+        self.writes_checkpoints = self.is_main or not self.holds_all
+        self.saving = dist.new_group(timeout=PATIENCE, backend="gloo")
+        state.background.finished()  # what the main process saved before the others came
         self.ddp = data_parallel(state, self.rows_group) if self.holds_all else None
         if self.holds_all:
             return
@@ -231,17 +243,15 @@ class ManyProcesses(Processes):
     ) -> None:  # fmt: skip
         """The main process writes what it holds; what is in shards every process writes, into one checkpoint."""
         if self.holds_all:
-            write = super().write_checkpoint
-            arguments = folder, step, weights, optimizer, provenance, average, keep
-            self.together(lambda: write(*arguments) if self.is_main else None)
+            super().write_checkpoint(folder, step, weights, optimizer, provenance, average, keep)
         else:
             pieces = {checkpoints.WEIGHTS: weights, checkpoints.MOMENTS: optimizer}
             checkpoint.write(self, folder, step, pieces, provenance, keep)
 
-    def _most(self, number: int) -> int:
+    def _most(self, number: int, group: dist.ProcessGroup | None = None) -> int:
         """The largest of all processes' numbers."""
         numbers = torch.tensor(number)
-        dist.all_reduce(numbers, dist.ReduceOp.MAX)
+        dist.all_reduce(numbers, dist.ReduceOp.MAX, group)
         return int(numbers)
 
 
