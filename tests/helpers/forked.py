@@ -53,8 +53,13 @@ def server() -> Path:
         command, cwd=ROOT, env=environment, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert running.stdout and running.stdout.readline() == b"ready\n", "the server did not start"
-    server.process = running  # type: ignore[attr-defined]  # its pipe is closed with this process
+    atexit.register(_end, running)
     return folder
+
+
+def _end(running: "subprocess.Popen[bytes]") -> None:
+    """The server ends with the pipe to it."""
+    running.__exit__(None, None, None)
 
 
 def programs() -> Path:
