@@ -109,9 +109,11 @@ class Drawer:
             assert position is not None
             box = self.box(bias, "position bias", f"{position.num_buckets} × H", "position", f"{stack.prefix}layers")
             x, y = first.x + first.w + 44, first.y + first.h / 2 - H / 2
-            if (
-                sum(container.kind == "block" for container in rail.layout.containers) > 1
-            ):  # of layers that stand elsewhere
+            is_elsewhere = sum(container.kind == "block" for container in rail.layout.containers) > 1
+            is_taken = any(
+                container.x >= first.x + first.w for container in rail.layout.containers
+            )  # parallel contents
+            if is_elsewhere or is_taken:
                 rail.layout.add(replace(box, x=-TIE - 40 - W, y=rail.y - H))
             else:
                 box = rail.layout.add(replace(box, x=x, y=y))

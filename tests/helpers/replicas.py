@@ -4,6 +4,7 @@ Started without pytest, so that the modules are those that a person has, without
 """
 
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -51,6 +52,7 @@ def main(rank: int, world_size: int, file: Path) -> None:
             differ = world_size == 1 or not mean.any() or distance(alone[rank][tensor], mean) > 1e-4
             assert differ, f"{name}: {tensor} would pass without any exchange"
         print(name, flush=True)
+    time.sleep(0.2)  # as `process_group` does when a run ends
     dist.destroy_process_group()
 
 

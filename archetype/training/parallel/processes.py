@@ -1,6 +1,7 @@
 """Processes that train one model together: which rows each computes, and what they tell each other."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import timedelta
@@ -54,6 +55,9 @@ def process_group(device: torch.device) -> Iterator[tuple["ManyProcesses", torch
             raise
         raise SystemExit(2) from None  # the main process says it
     finally:
+        # gloo's thread frees Python objects of the last exchange, for which it needs the interpreter's lock; torch
+        # holds that lock while a group that is freed waits for the thread
+        time.sleep(0.2)
         dist.destroy_process_group()
 
 

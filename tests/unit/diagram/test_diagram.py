@@ -271,3 +271,9 @@ def test_text_of_a_name_is_escaped() -> None:
     text = svg(draw(cost_report(named)))
     assert "<script>" not in text
     ElementTree.fromstring(text)
+
+
+def test_a_bias_of_the_stack_stands_apart_from_contents_that_stand_side_by_side() -> None:
+    wiring = spec.ParallelResidual(norm=spec.LayerNorm())
+    biased = block(mixer=spec.Attention(num_heads=2, position=spec.RelativeBias()), wiring=wiring)
+    check(decoder(biased, biased))
