@@ -21,6 +21,7 @@ from archetype.training.schedules import WarmUp
 from archetype.training.throughput import seconds_of_steps
 
 SPEC = "llama-tiny"
+LEARNED = ("bpe", "byte_bpe", "words")  # tokenizers that learn as many tokens as they are given
 MAX_VOCAB_SIZE = 4096
 MAX_LENGTH = 1024  # tokens of a row that are chosen, in a model of a longer context
 EPOCHS, MIN_STEPS, MAX_STEPS = 3, 200, 2000
@@ -139,22 +140,26 @@ def _choose(data: dict[str, Any], has_budget: bool) -> str:
 
     files, kind = data.get("data", {}).get("text"), data.get("data", {}).get("kind", "corpus")
     if files and kind in ("corpus", "documents"):
+        if "spec" not in data and data["data"].get("tokenizer", "bytes") != "bytes":
+            data["spec"] = {key: value for key, value in open_spec(SPEC).dump().items() if key != "vocab_size"}
+            chosen["spec"] = f"{SPEC} with the tokenizer's vocabulary"
         choose("spec", SPEC)
         size = _size(files, TEXT_SUFFIXES if kind == "corpus" else SUFFIXES)
-        _choose_for_text(choose, data, open_spec(data["spec"]), size, has_budget)
+        _choose_for_text(choose, data, size, has_budget)
     if not has_budget and "steps" in data:
         choose("schedule.warmup_steps", min(MAX_WARMUP, int(data["steps"]) // 10))
         choose("evaluate_every", max(1, -(-int(data["steps"]) // NUM_EVALUATIONS)))
     return ", ".join(f"{name} {value}" for name, value in chosen.items())
 
 
-def _choose_for_text(choose: Any, data: dict[str, Any], spec: ModelSpec, size: int, has_budget: bool) -> None:
+def _choose_for_text(choose: Any, data: dict[str, Any], size: int, has_budget: bool) -> None:
     """Choose for so many bytes of text: tokenizer, vocabulary, length, steps and learning rate."""
-    vocab_size = getattr(spec, "vocab_size", MAX_VOCAB_SIZE)
+    spec, is_open = _opened(data["spec"])
+    vocab_size = MAX_VOCAB_SIZE if is_open else getattr(spec, "vocab_size", MAX_VOCAB_SIZE)
     room = vocab_size if isinstance(spec, CausalSpec) else vocab_size - 200  # for the mask, or a span's sentinels
     small = "characters" if isinstance(spec, EncoderDecoder) else "bytes"  # which leave no room for sentinels
     choose("data.tokenizer", "byte_bpe" if room > 300 else small)
-    if data["data"]["tokenizer"] == "byte_bpe":
+    if data["data"]["tokenizer"] in LEARNED:
         choose("data.vocab_size", min(room, MAX_VOCAB_SIZE, max(300, size // 200)))
     num_tokens = size if data["data"]["tokenizer"] in ("bytes", "characters") else size // 4
     length = min(MAX_LENGTH, num_tokens // 3)

@@ -3,7 +3,6 @@
 import statistics
 import time
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -20,22 +19,20 @@ from archetype.training.recipe import Recipe
 from archetype.training.state import TrainState
 
 NUM_STEPS = 6  # the first of them warms up
+LONG_STEP = 5.0  # seconds; one that takes longer is not repeated
 
 
-def seconds_per_step(
-    spec: Decoder, batch_size: int, sequence_length: int, dtype: Literal["float32", "bfloat16"]
-) -> float:
-    """The median time of a training step, on a model that is thrown away.
+def seconds_per_step(recipe: Recipe, spec: Decoder) -> float:
+    """The median time of a training step on this machine's CPU, with drawn tokens and a model that is thrown away.
 
     Args:
-        spec: the model.
-        batch_size: rows of a step.
-        sequence_length: tokens of a row.
-        dtype: float32, or bfloat16 by autocast.
+        recipe: its batch size, optimizer and type.
+        spec: the model, whose context is a row's length.
     """
-    tokens = np.random.default_rng(0).integers(spec.vocab_size, size=batch_size * sequence_length * 4, dtype=np.int32)
-    objective = NextTokenObjective(Corpus(tokens, tokens, len(tokens), ""), batch_size, sequence_length, seed=0)
-    return seconds_of_steps(Recipe(dtype=dtype), spec, objective, torch.device("cpu"))
+    rows, length = recipe.batch_size, spec.context_length
+    tokens = np.random.default_rng(0).integers(spec.vocab_size, size=rows * length * 4, dtype=np.int32)
+    objective = NextTokenObjective(Corpus(tokens, tokens, len(tokens), ""), rows, length, seed=0)
+    return seconds_of_steps(recipe, spec, objective, torch.device("cpu"))
 
 
 def seconds_of_steps(recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> float:
@@ -49,4 +46,6 @@ def seconds_of_steps(recipe: Recipe, spec: ModelSpec, objective: Objective, devi
         started = time.perf_counter()
         take_step(state)
         times.append(time.perf_counter() - started)
+        if times[-1] > LONG_STEP:
+            return times[-1]
     return statistics.median(times[1:])

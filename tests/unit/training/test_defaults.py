@@ -57,7 +57,7 @@ def test_what_is_said_is_not_chosen(tmp_path: Path, text_file: Path) -> None:
     recipe, chosen = assemble(None, fields, ["evaluate_every=9", "batch_size=3", "data.tokenizer=characters"])
     assert (recipe.steps, recipe.optimizer.learning_rate, recipe.evaluate_every) == (50, 0.5, 9)
     assert isinstance(recipe.schedule, Cosine) and recipe.schedule.warmup_steps == 7
-    assert chosen == "spec llama-tiny"
+    assert chosen == "spec llama-tiny with the tokenizer's vocabulary"
     (tmp_path / "recipe.yaml").write_text("steps: 40\n")
     recipe, chosen = assemble(tmp_path / "recipe.yaml", fields | {"steps": None})
     assert (recipe.steps, recipe.evaluate_every, chosen) == (40, 250, "")  # a recipe's defaults are fixed
@@ -209,3 +209,13 @@ def test_a_hugging_face_folder_is_trained_further(tmp_path: Path, text_file: Pat
     assert further.template is not None and further.template.source == "{{ messages[0].content }}"
     assert further.spec == lm.spec.replace(name=further.spec.name)
     assert export(further, tmp_path / "again").name == "llama"
+
+
+def test_a_tokenizer_that_learns_its_vocabulary_leaves_the_default_models_open(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("so it is and so it was " * 400)
+    for tokenizer in ("bpe", "characters"):
+        text = {"data.text": [str(tmp_path / "text.txt")], "data.tokenizer": tokenizer}
+        recipe, chosen = assemble(None, text)
+        assert "spec llama-tiny with the tokenizer's vocabulary" in chosen
+        assert isinstance(recipe.spec, dict) and "vocab_size" not in recipe.spec
+        assert start(tmp_path / tokenizer, recipe.replace(steps=1), torch.device("cpu")).model.spec.d_model == 64
