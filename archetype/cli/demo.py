@@ -99,7 +99,7 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
     from archetype.nn.device import resolve_dtype
     from archetype.training.allocation import keep_freed_memory
     from archetype.training.datasets import TextData
-    from archetype.training.optimizers import Muon
+    from archetype.training.optimizers import AdamW
     from archetype.training.recipe import Recipe
     from archetype.training.schedules import Cosine
     from archetype.training.throughput import seconds_per_step
@@ -107,10 +107,10 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
     keep_freed_memory()  # as while training, so that what is measured is what will be
     recipe = Recipe(
         spec=spec.dump(), data=TextData(tokenizer="byte_bpe", vocab_size=VOCABULARY), batch_size=BATCH_SIZE,
-        optimizer=Muon(learning_rate=1e-2), dtype=resolve_dtype("auto", torch.device("cpu")),
+        optimizer=AdamW(learning_rate=3e-3), dtype=resolve_dtype("auto", torch.device("cpu")),
     )  # fmt: skip
     steps = max(20, int(minutes * 60 / seconds_per_step(recipe, spec)))
-    schedule = Cosine(warmup_steps=min(50, steps // 5), min_lr_ratio=0.0)
+    schedule = Cosine(warmup_steps=min(50, steps // 5))
     return recipe.replace(
         steps=steps, schedule=schedule, evaluate_every=math.ceil(steps / 3), checkpoint_every=math.ceil(steps / 4)
     )
