@@ -13,6 +13,7 @@ ROLES = {
 NUMBER, LABEL, SMALL, SHAPE = 10.0, 12.0, 11.0, 10.0  # sizes of text in a box
 INSET = 8.0  # of text in a box
 BAR = 3.0  # height of a bar
+ARROW = 4.5  # half of an arrow's width
 
 
 class Area(NamedTuple):
@@ -102,6 +103,16 @@ def paint(scene: Scene) -> Iterator[Item]:
             yield Text(note.x, note.y, f"{note.text}; the longest is {longest}.", size, note.anchor, bold, "quiet")
         else:
             yield Text(note.x, note.y, note.text, size, note.anchor, bold, note.style)
+
+
+def arrow(points: tuple[tuple[float, float], ...]) -> list[tuple[float, float]]:
+    """The corners of an arrow's head at the end of a line."""
+    (x0, y0), (x1, y1) = points[-2:]
+    length = max(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5, 1e-9)
+    dx, dy = (x1 - x0) / length, (y1 - y0) / length
+    back = (x1 - 6 * dx, y1 - 6 * dy)
+    return [(x1, y1), (back[0] - dy * ARROW * 0.7, back[1] + dx * ARROW * 0.7),
+            (back[0] + dy * ARROW * 0.7, back[1] - dx * ARROW * 0.7)]  # fmt: skip
 
 
 def role(kind: str) -> str:

@@ -3,9 +3,8 @@
 from io import BytesIO
 
 from archetype.diagram.colours import LIGHT, Colours, area_paint, line_paint, text_colour
-from archetype.diagram.picture import Area, Line, Text, paint
+from archetype.diagram.picture import Area, Line, Text, arrow, paint
 from archetype.diagram.scene import Scene
-from archetype.diagram.svg import arrow
 
 
 def png(scene: Scene, scale: float = 2.0, colours: Colours = LIGHT) -> bytes:

@@ -194,7 +194,9 @@ class Scene:
         """Plain data, for `--json` and for a page."""
         data = asdict(self)
         data["boxes"] = [asdict(box) | {"cost": box.cost.to_json()} for box in self.boxes]
-        data["wires"] = [_without(asdict(wire), "source", "target") | _ends(wire) for wire in self.wires]
+        data["wires"] = [
+            {"from": wire.source, "to": wire.target, "kind": wire.kind, "points": wire.points} for wire in self.wires
+        ]
         data["legend"] = {letter: {"value": value, "meaning": meaning} for letter, value, meaning in self.legend}
         return data
 
@@ -259,11 +261,3 @@ class Layout:
             [replace(wire, points=tuple((x, height - y) for x, y in wire.points)) for wire in self.wires],
             [replace(note, y=height - note.y) for note in self.notes],
         )
-
-
-def _ends(wire: Wire) -> dict[str, str]:
-    return {"from": wire.source, "to": wire.target}
-
-
-def _without(data: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if name not in names}

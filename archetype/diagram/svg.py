@@ -3,11 +3,10 @@
 from html import escape
 
 from archetype.diagram.colours import DARK, LIGHT, Colours, Paint, area_paint, line_paint, text_colour
-from archetype.diagram.picture import Area, Item, Line, Text, paint
+from archetype.diagram.picture import Area, Item, Line, Text, arrow, paint
 from archetype.diagram.scene import Scene
 
 FONTS = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "DejaVu Sans", sans-serif'
-ARROW = 4.5  # half of an arrow's width
 
 
 def svg(scene: Scene) -> str:
@@ -56,16 +55,6 @@ def _arrow(line: Line, pair: tuple[Paint, Paint], inks: dict[tuple[str, str], st
     ink = inks.setdefault((pair[0].edge, pair[1].edge), f"t{len(inks)}")
     points = " ".join(f"{_number(x)},{_number(y)}" for x, y in arrow(line.points))
     return f'<polygon class="{ink}" points="{points}"/>'
-
-
-def arrow(points: tuple[tuple[float, float], ...]) -> list[tuple[float, float]]:
-    """The corners of an arrow's head at the end of a line."""
-    (x0, y0), (x1, y1) = points[-2:]
-    length = max(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5, 1e-9)
-    dx, dy = (x1 - x0) / length, (y1 - y0) / length
-    back = (x1 - 6 * dx, y1 - 6 * dy)
-    return [(x1, y1), (back[0] - dy * ARROW * 0.7, back[1] + dx * ARROW * 0.7),
-            (back[0] + dy * ARROW * 0.7, back[1] - dx * ARROW * 0.7)]  # fmt: skip
 
 
 def _rules(

@@ -1,6 +1,7 @@
 """What all views have in common: a table, data for programs, tensors, and a picture."""
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,24 +19,24 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".json", ".safetensors")
 
 
-class View:
+class View(ABC):
     """One way to look at a pass; a notebook shows its table."""
 
+    @abstractmethod
     def table(self) -> Table:
         """The view as a table."""
-        raise NotImplementedError
 
+    @abstractmethod
     def record(self) -> dict[str, Any]:
         """All of it as plain data."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
         """All of it as tensors by name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def draw(self) -> "Figure":
         """The view as a picture."""
-        raise NotImplementedError
 
     def save(self, file: str | Path) -> None:
         """Write the view.

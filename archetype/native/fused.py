@@ -23,12 +23,12 @@ _threads = threading.local()
 @contextmanager
 def fused_operations() -> Iterator[None]:
     """Within the block this thread's training steps use these operations; a backward pass must end within it too."""
-    kernels = library()
+    kernels, before = library(), getattr(_threads, "kernels", None)
     _threads.kernels = None if kernels is None else Immediate(kernels)
     try:
         yield
     finally:
-        _threads.kernels = None
+        _threads.kernels = before
 
 
 def _kernels(*tensors: Tensor) -> Immediate | None:
