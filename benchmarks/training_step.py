@@ -7,6 +7,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 
@@ -30,11 +31,11 @@ def main() -> None:
     tokens = torch.randint(3, 4000, (chosen.batch, chosen.length + 1), generator=torch.Generator().manual_seed(0))
     our_model, their_model = ours.model.train(), theirs.train()
 
-    def step(model: torch.nn.Module, loss_of: Callable[[], torch.Tensor]) -> Callable[[], None]:
+    def step(model: torch.nn.Module, loss_of: Callable[[], torch.Tensor], fused: bool = False) -> Callable[[], None]:
         optimizer = AdamW(learning_rate=1e-4).build(model)
 
         def take() -> None:
-            with fused_operations():  # as a run does; the peer knows nothing of them
+            with fused_operations() if fused else nullcontext():  # a run has them
                 with torch.autocast("cpu", torch.bfloat16, enabled=chosen.dtype == "bfloat16"):
                     loss = loss_of()
                 loss.backward()
@@ -44,8 +45,12 @@ def main() -> None:
 
         return take
 
+    def our_loss() -> torch.Tensor:
+        return cross_entropy_loss(our_model(tokens[:, :-1]).logits, tokens[:, 1:]).loss
+
     steps = {
-        "archetype": step(our_model, lambda: cross_entropy_loss(our_model(tokens[:, :-1]).logits, tokens[:, 1:]).loss),
+        "archetype": step(our_model, our_loss, fused=True),
+        "not fused": step(our_model, our_loss),
         "transformers": step(their_model, lambda: their_model(input_ids=tokens, labels=tokens).loss),
     }
     command = f"--shape {chosen.shape} --dtype {chosen.dtype} --batch {chosen.batch} --length {chosen.length}"

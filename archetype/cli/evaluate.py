@@ -14,6 +14,10 @@ DATA_HELP = (
     "Texts with labels (JSON lines or CSV), images (.npz, or a folder with one for each class), or pairs "
     "(JSON lines of source and target)."
 )
+KINDS = {  # of data that an option is for
+    "stride": ("text",), "length": ("text",), "num_beams": ("source", "data"), "length_penalty": ("source", "data"),
+    "num_fewshot": ("tasks",), "limit": ("tasks",),
+}  # fmt: skip
 SECTIONS = {  # of the options, in the help
     "Data": ("text", "data", "source", "target", "tasks"),
     "Texts": ("stride", "length"),
@@ -56,10 +60,16 @@ def evaluate(
 
     if (source is None) != (target is None):
         raise SpecError("--source" if source is None else "--target", "belongs with the other", "give both")
-    if [text, data, source, tasks].count(None) != 3:
+    kinds = {"text": text, "data": data, "source": source, "tasks": tasks}
+    chosen = [name for name, value in kinds.items() if value is not None]
+    if len(chosen) != 1:
         raise SpecError("evaluate", "takes one kind of data", "give --text, --data, --source with --target, or --tasks")
     beam: dict[str, Any] = {"num_beams": num_beams, "length_penalty": length_penalty}
     beam = {name: value for name, value in beam.items() if value is not None}
+    others = {"stride": stride, "length": length, "num_fewshot": num_fewshot, "limit": limit}
+    for name in (*beam, *(name for name, value in others.items() if value is not None)):
+        if chosen[0] not in KINDS[name]:
+            raise SpecError(f"--{name.replace('_', '-')}", f"is not for --{chosen[0]}", "leave it out")
     Beam.parse(beam)  # a wrong setting is refused before a large model is read
     texts = {str(file): read_text(file) for file in text or ()}
     lm = load(model, dtype, device, weights=weights)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from archetype.cli.prompt_file import Line, append_records, finished_records, read_records_with_ids
+from archetype.cli.record_file import Line, append_records, finished_records, read_records_with_ids
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes
 from archetype.io.text import read_text

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from archetype.errors import SpecError
 from archetype.inspection import figures
-from archetype.inspection.trace import Trace, layer_path, layers
+from archetype.inspection.names import layer_path, layers
+from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
 from archetype.nn.attention import Attention, CrossAttention, MultiHeadProjection
 from archetype.nn.cache import CrossKVCache

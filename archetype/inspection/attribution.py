@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from archetype.errors import SpecError
 from archetype.inspection import figures
 from archetype.inspection.lens import Name, answering_stack, residual_names
+from archetype.inspection.names import layer_path, stacks
 from archetype.inspection.residual import added_by
-from archetype.inspection.trace import Trace, layer_path, stacks
+from archetype.inspection.trace import Trace
 from archetype.inspection.view import View
 from archetype.models import Decoder, Encoder, EncoderDecoder
 from archetype.models.heads import LanguageModelHead

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from archetype.errors import SpecError
 from archetype.inspection import figures
-from archetype.inspection.trace import Trace, layer_path
+from archetype.inspection.names import layer_path
+from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
 from archetype.nn.experts import MixtureOfExperts
 from archetype.table import Table

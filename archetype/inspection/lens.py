@@ -10,7 +10,8 @@ from torch import Tensor
 
 from archetype.errors import SpecError
 from archetype.inspection import figures
-from archetype.inspection.trace import Trace, stacks
+from archetype.inspection.names import stacks
+from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
 from archetype.models import Decoder, Encoder, EncoderDecoder, MegaByte, VisionEncoder
 from archetype.nn.context import ForwardContext, last_tokens

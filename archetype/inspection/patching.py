@@ -10,7 +10,8 @@ from torch import Tensor
 from archetype.errors import SpecError
 from archetype.inspection import figures
 from archetype.inspection.inputs import Inputs
-from archetype.inspection.trace import Trace, Tracer, layers
+from archetype.inspection.names import layers
+from archetype.inspection.trace import Trace, Tracer
 from archetype.inspection.view import View, rounded
 from archetype.table import Table
 

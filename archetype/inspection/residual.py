@@ -11,7 +11,8 @@ from torch import Tensor
 from archetype.errors import SpecError
 from archetype.inspection import figures
 from archetype.inspection.lens import residual_names
-from archetype.inspection.trace import Trace, stacks
+from archetype.inspection.names import stacks
+from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
 from archetype.nn.block import Block
 from archetype.table import Table

@@ -18,12 +18,8 @@ from torch import Tensor, nn
 
 from archetype.errors import SpecError
 from archetype.inspection.inputs import Inputs
-from archetype.models import Model, NGram
-from archetype.models.embedding import Embedding
-from archetype.models.megabyte import GlobalEmbedding, LocalEmbedding
-from archetype.models.stack import Stack
-from archetype.models.vision import PatchEmbedding
-from archetype.nn.block import Block
+from archetype.inspection.names import activation_shapes, default_names, join
+from archetype.models import Model
 from archetype.nn.cache import CrossKVCache, LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.probe import Observer, observed, observer
@@ -31,7 +27,6 @@ from archetype.spec.base import nearest
 
 Change = Callable[[Tensor], Tensor]
 Places = int | Sequence[int] | slice | None
-VECTORS = "... D"
 
 
 @dataclass(frozen=True)
@@ -165,7 +160,7 @@ class Tracer:
         paths = {module: path for path, module in self.model.named_modules()}
 
         def observe(module: nn.Module, name: str, x: Tensor) -> Tensor:
-            return reach(_join(paths[module], name), x)
+            return reach(join(paths[module], name), x)
 
         with ExitStack() as stack:
             for module, path in paths.items():
@@ -184,7 +179,7 @@ class Tracer:
     ) -> Iterator[Any]:
         """Hooks of a module whose input or output is recorded or changed; those of other threads see nothing."""
         needed = self._recorded | {name.partition(":")[0] for name in self._changes}
-        before, after = _join(path, "in"), _join(path, "out")
+        before, after = join(path, "in"), join(path, "out")
 
         def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             if observer() is not observe or not args or not isinstance(args[0], Tensor):
@@ -228,71 +223,6 @@ class Tracer:
                 raise SpecError(name, f"{kind} {places} are not among its {size}", f"use 0 to {size - 1}") from None
             result[axis] = (chosen + size * torch.arange(rows)[:, None]).flatten().to(x.device)
         return result
-
-
-def activation_shapes(model: Model) -> dict[str, str]:
-    """The name of every activation, with its shape in letters of the legend."""
-    shapes: dict[str, str] = {}
-    for path, module in model.named_modules():
-        if not isinstance(module, nn.ModuleList) and path:
-            shapes |= {f"{path}.in": VECTORS, f"{path}.out": VECTORS}
-        shapes |= {_join(path, name): shape for name, shape in getattr(module, "probes", {}).items()}
-    return shapes
-
-
-def default_names(model: Model) -> Iterator[str]:
-    """Inputs and outputs of layers, of their contents and norms, and of embeddings; and all probes."""
-    for path, module in model.named_modules():
-        yield from (_join(path, name) for name in getattr(module, "probes", {}))
-        if isinstance(module, Block):
-            parts = (path, *(f"{path}.{name}" for name, _ in module.named_children() if name != "dropout"))
-            yield from (f"{part}.{side}" for part in parts for side in ("in", "out"))
-        elif isinstance(module, Stack):
-            yield from (_join(path, f"final_norm.{side}") for side in ("in", "out"))
-            yield from (
-                f"{_join(path, 'blocks')}.{n}.{side}" for n in range(len(module.blocks)) for side in ("in", "out")
-            )
-        elif isinstance(module, Embedding | PatchEmbedding | GlobalEmbedding | LocalEmbedding):
-            yield f"{path}.out"
-    if isinstance(model, NGram):
-        yield from (f"hidden.{n}.{side}" for n in range(len(model.hidden)) for side in ("in", "out"))
-
-
-def stacks(model: Model) -> dict[str, Stack]:
-    """The stacks of a model by path: one, or the two sides of an encoder-decoder or of MegaByte."""
-    return {path: module for path, module in model.named_modules() if isinstance(module, Stack)}
-
-
-def layers(model: Model) -> dict[str, nn.Module]:
-    """The layers of all stacks, by path."""
-    return {
-        f"{_join(path, 'blocks')}.{index}": block
-        for path, stack in stacks(model).items()
-        for index, block in enumerate(stack.blocks)
-    }
-
-
-def layer_path(model: Model, layer: int | str) -> str:
-    """The path of a layer: by its number, from the end where negative, in the decoder or the only stack; or itself.
-
-    Raises:
-        SpecError: there is none.
-    """
-    paths = list(layers(model))
-    main = next((name for name in ("decoder.", "global_model.") if any(path.startswith(name) for path in paths)), "")
-    of_main = [path for path in paths if path.startswith(main)]
-    if isinstance(layer, int) or layer.removeprefix("-").isdigit():
-        number = int(layer)
-        if not -len(of_main) <= number < len(of_main):
-            raise SpecError("layer", f"{number} is none of {len(of_main)}", f"use 0 to {len(of_main) - 1}")
-        return of_main[number]
-    if layer not in paths:
-        raise SpecError("layer", f"there is no {layer}", nearest(layer, paths))
-    return layer
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def _letters(shape: str, dims: int) -> list[str]:

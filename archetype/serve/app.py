@@ -102,7 +102,7 @@ class App:
         except _Disconnected:
             pass
         except Exception as error:
-            await answer.fail(_refusal(error, self.paths))
+            await answer.fail(_refusal(error))
         finally:
             path = scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.count(path, answer.status)
@@ -205,7 +205,8 @@ class App:
             raise ApiError("request_timeout", message) from None
 
     async def _not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raise HTTPException(404)
+        known = [path.partition("/{")[0] for path in self.paths]
+        raise ApiError("unknown_url", f"there is no such path; {nearest(scope['path'], known)}")
 
     async def _list(self, exchange: Exchange) -> None:
         loaded = {model.name: model for model in self.models.loaded}
@@ -275,15 +276,12 @@ class _Answer:
         await self.send({"type": "http.response.body", "body": body})
 
 
-def _refusal(error: Exception, paths: list[str]) -> ApiError:
+def _refusal(error: Exception) -> ApiError:
     """An error that a handler raised, as a client sees it; a fault of ours goes to the log, without any contents."""
-    if isinstance(error, HTTPException):
-        if error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "")
-            message = f"this method is not allowed here; use {allowed}"
-            return ApiError("method_not_allowed", message, headers={"allow": allowed})
-        known = [path.partition("/{")[0] for path in paths]
-        return ApiError("unknown_url", f"there is no such path; {nearest('', known)}")
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        message = f"this method is not allowed here; use {allowed}"
+        return ApiError("method_not_allowed", message, headers={"allow": allowed})
     if not isinstance(error, ApiError | ArchetypeError):
         places = (f"{one.filename}:{one.lineno} {one.name}" for one in traceback.extract_tb(error.__traceback__))
         log.error("%s at\n  %s", type(error).__name__, "\n  ".join(places))

@@ -357,7 +357,8 @@ def test_every_mistake_is_one_shape(server: Served) -> None:
     ):  # fmt: skip
         reply = server.call(path, body)
         assert (reply.status, reply.error["code"]) == (status, code), path
-    assert "/v1/completions" in server.call("/v1/complete", {}).error["message"]
+    message = server.call("/v1/embedding", {}).error["message"]
+    assert message == "there is no such path; did you mean /v1/embeddings?"
     reply = server.call("/v1/completions", {"prompt": "a"}, content_type="text/plain")
     assert (reply.status, reply.error["code"]) == (415, "media_type")
     for host in ("evil.example", "evil.example:80", ""):

@@ -13,8 +13,9 @@ from archetype.inspection.attention import attention_paths, attention_steps
 from archetype.inspection.attribution import attribution_view
 from archetype.inspection.inspection import VIEWS
 from archetype.inspection.lens import answering_stack, read_out, residual_names
+from archetype.inspection.names import activation_shapes, layers, stacks
 from archetype.inspection.residual import added_by
-from archetype.inspection.trace import Trace, Tracer, activation_shapes, layers, stacks
+from archetype.inspection.trace import Trace, Tracer
 from archetype.models import Model, build
 from archetype.nn.attention import CrossAttention, MultiHeadProjection
 from archetype.nn.latent_attention import LatentAttention

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from archetype.errors import ArchetypeError, SpecError
 from archetype.families import preset
 from archetype.inspection.attention import AttentionHead, AttentionView, head_statistics
+from archetype.inspection.names import layer_path
 from archetype.inspection.recurrent import gates, state_norms
-from archetype.inspection.trace import layer_path
 from archetype.inspection.view import SUFFIXES
 from archetype.language_model import LanguageModel
 from archetype.models import build

@@ -1,0 +1,82 @@
+"""What activations and layers of a model are called."""
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from archetype.errors import SpecError
+from archetype.models import Model, NGram
+from archetype.models.embedding import Embedding
+from archetype.models.megabyte import GlobalEmbedding, LocalEmbedding
+from archetype.models.stack import Stack
+from archetype.models.vision import PatchEmbedding
+from archetype.nn.block import Block
+from archetype.spec.base import nearest
+
+VECTORS = "... D"
+
+
+def activation_shapes(model: Model) -> dict[str, str]:
+    """The name of every activation, with its shape in letters of the legend."""
+    shapes: dict[str, str] = {}
+    for path, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList) and path:
+            shapes |= {f"{path}.in": VECTORS, f"{path}.out": VECTORS}
+        shapes |= {join(path, name): shape for name, shape in getattr(module, "probes", {}).items()}
+    return shapes
+
+
+def default_names(model: Model) -> Iterator[str]:
+    """Inputs and outputs of layers, of their contents and norms, and of embeddings; and all probes."""
+    for path, module in model.named_modules():
+        yield from (join(path, name) for name in getattr(module, "probes", {}))
+        if isinstance(module, Block):
+            parts = (path, *(f"{path}.{name}" for name, _ in module.named_children() if name != "dropout"))
+            yield from (f"{part}.{side}" for part in parts for side in ("in", "out"))
+        elif isinstance(module, Stack):
+            yield from (join(path, f"final_norm.{side}") for side in ("in", "out"))
+            yield from (
+                f"{join(path, 'blocks')}.{n}.{side}" for n in range(len(module.blocks)) for side in ("in", "out")
+            )
+        elif isinstance(module, Embedding | PatchEmbedding | GlobalEmbedding | LocalEmbedding):
+            yield f"{path}.out"
+    if isinstance(model, NGram):
+        yield from (f"hidden.{n}.{side}" for n in range(len(model.hidden)) for side in ("in", "out"))
+
+
+def stacks(model: Model) -> dict[str, Stack]:
+    """The stacks of a model by path: one, or the two sides of an encoder-decoder or of MegaByte."""
+    return {path: module for path, module in model.named_modules() if isinstance(module, Stack)}
+
+
+def layers(model: Model) -> dict[str, nn.Module]:
+    """The layers of all stacks, by path."""
+    return {
+        f"{join(path, 'blocks')}.{index}": block
+        for path, stack in stacks(model).items()
+        for index, block in enumerate(stack.blocks)
+    }
+
+
+def layer_path(model: Model, layer: int | str) -> str:
+    """The path of a layer: by its number, from the end where negative, in the decoder or the only stack; or itself.
+
+    Raises:
+        SpecError: there is none.
+    """
+    paths = list(layers(model))
+    main = next((name for name in ("decoder.", "global_model.") if any(path.startswith(name) for path in paths)), "")
+    of_main = [path for path in paths if path.startswith(main)]
+    if isinstance(layer, int) or layer.removeprefix("-").isdigit():
+        number = int(layer)
+        if not -len(of_main) <= number < len(of_main):
+            raise SpecError("layer", f"{number} is none of {len(of_main)}", f"use 0 to {len(of_main) - 1}")
+        return of_main[number]
+    if layer not in paths:
+        raise SpecError("layer", f"there is no {layer}", nearest(layer, paths))
+    return layer
+
+
+def join(path: str, name: str) -> str:
+    """The name of an activation of a module; that of the model itself has no path."""
+    return f"{path}.{name}" if path else name
