@@ -2,7 +2,8 @@
 #pragma once
 #include "work.h"
 
-constexpr int ROWS_AT_ONCE = 4, VECTORS_AT_ONCE = W == 16 ? 6 : 3;  // as many sums as there are registers for
+constexpr int ROWS_AT_ONCE = 4;  // of a product with one vector
+constexpr int TILE_ROWS = W == 16 ? 4 : 6, VECTORS_AT_ONCE = W == 16 ? 6 : 2;  // as many sums as registers hold; with none to spare, gcc spills
 constexpr long BLOCK = 16384;  // bytes of weights that stay near while all vectors are multiplied by them
 
 // sums[r][m], lane by lane: the products of R rows of a matrix with M vectors.
@@ -101,10 +102,9 @@ struct Product {
     }
 };
 
-// The products of n <= 4 rows of a matrix, from `row` on, with M vectors, from m on.
+// The products of n rows of a matrix, from `row` on, with M vectors, from m on.
 template <int M, class T> static inline void put_tile(const Product& p, const T* w, long ldw, long n, long row, const float* x, long ldx, long m) {
-    const bool direct = p.y_type == FLOAT32 && (!p.e.p[2] || p.bias_type == FLOAT32);
-    if (n < ROWS_AT_ONCE || !direct) {
+    if (n < TILE_ROWS) {
         for (long r = 0; r < n; r++) {
             floats sums[1][M];
             accumulate<1, M>(w + r * ldw, ldw, x, ldx, p.K, sums);
@@ -112,13 +112,13 @@ template <int M, class T> static inline void put_tile(const Product& p, const T*
         }
         return;
     }
-    floats sums[ROWS_AT_ONCE][M];
-    accumulate<ROWS_AT_ONCE, M>(w, ldw, x, ldx, p.K, sums);
+    floats sums[TILE_ROWS][M];
+    accumulate<TILE_ROWS, M>(w, ldw, x, ldx, p.K, sums);
     for (long i = 0; i < M; i++) {
-        float y[4];
+        float y[8];
         sum_four(sums[0][i], sums[1][i], sums[2][i], sums[3][i], y);
-        if (const float* bias = (const float*)p.e.p[2]) for (int r = 0; r < 4; r++) y[r] += bias[row + r];
-        memcpy((float*)p.e.p[3] + (m + i) * p.ldy + row, y, sizeof y);
+        for (int r = 4; r < TILE_ROWS; r++) y[r] = sum(sums[r][i]);
+        for (int r = 0; r < TILE_ROWS; r++) p.put_sum(m + i, row + r, y[r], row + r);
     }
 }
 
@@ -126,8 +126,8 @@ template <int M, class T> static inline void put_tile(const Product& p, const T*
 template <class T> static void put_tiles(const Product& p, const T* w, long ldw, long n, long row, const float* x, long ldx, long m) {
     using std::integral_constant;
     auto run = [&](auto t) {
-        for (long r = 0; r < n; r += ROWS_AT_ONCE)
-            put_tile<decltype(t)::value>(p, w + r * ldw, ldw, std::min<long>(ROWS_AT_ONCE, n - r), row + r, x + m * ldx, ldx, m);
+        for (long r = 0; r < n; r += TILE_ROWS)
+            put_tile<decltype(t)::value>(p, w + r * ldw, ldw, std::min<long>(TILE_ROWS, n - r), row + r, x + m * ldx, ldx, m);
     };
     switch (std::min<long>(VECTORS_AT_ONCE, p.M - m)) {
         case 1: return run(integral_constant<int, 1>());
@@ -143,7 +143,8 @@ template <class T> static void float_product(const Product& p, const float* x, l
     constexpr int R = ROWS_AT_ONCE;
     const int64_t* indices = (const int64_t*)p.e.p[5];  // each vector's own matrix of a stack
     const long per_token = p.e.n[10], stack = p.e.n[11];
-    share(worker, p.N, std::max<long>(1, PIECE / (long)(p.K * sizeof(T)) / R) * R, [&](long first, long last) {
+    const long rows = indices || p.M == 1 ? R : TILE_ROWS;
+    share(worker, p.N, std::max<long>(1, PIECE / (long)(p.K * sizeof(T)) / rows) * rows, [&](long first, long last) {
         if (indices || p.M == 1) {
             for (long m = 0; m < p.M; m++) {
                 const long which = indices ? indices[m] : 0;
@@ -159,7 +160,7 @@ template <class T> static void float_product(const Product& p, const float* x, l
             }
             return;
         }
-        const long block = std::max<long>(1, BLOCK / (long)(p.K * sizeof(float)) / R) * R;
+        const long block = std::max<long>(1, BLOCK / (long)(p.K * sizeof(float)) / rows) * rows;
         for (long row = first; row < last; row += block) {
             const long n = std::min(block, last - row);
             const T* weights = (const T*)p.e.p[1] + row * p.ldw;
