@@ -20,7 +20,7 @@ MODULES = {
 LAYERS = (
     "errors", "shapes", "table", "io", "spec", "patterns", "native", "nn", "models", "cost", "families", "diagram",
     "tokenizers", "convert", "runs", "data", "training", "generate", "inspection", "language_model", "measured_cost",
-    "extension", "loading", "bench", "evaluation", "api", "serve", "cli",
+    "extension", "loading", "bench", "evaluation", "api", "studies", "serve", "cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
 WITHOUT_TORCH = ("errors", "shapes", "table", "spec", "patterns", "cost", "families", "diagram")

@@ -24,7 +24,7 @@ RENAMED = {
     "teach": "forward", "alike": "group_equal_layers", "read_twice": "shared_input", "looked_at": "dense_attention",
     "NOTHING": "ZERO", "Clues": "CheckpointInfo", "Habit": "FamilyQuirks", "Reading": "InferenceReport",
     "Frame": "ModelDims", "Sorted": "GroupedTensors", "accounted": "check_all_used", "durable": "atomic",
-    "learning": "setup", "Session": "TrainState", "Task": "Objective", "Outcome": "LossOutput",
+    "learning": "setup", "Session": "TrainState", "Task": "Objective",
     "Interrupt": "StopSignal", "framed": "add_special_tokens", "encode_rendered": "encode_with_special_tokens",
     "well_formed": "check_utf8", "_receded": "evict_oldest", "Stopper": "StopStringFilter", "Guess": "Prediction",
     "worth": "scores", "capped": "softcap", "remembered": "cache_length", "once": "cached",
@@ -57,7 +57,7 @@ RENAMED_IN = {
     "cost/formula.py": {"over": "__truediv__"},
     "families/rules.py": {"theirs": "hf", "ours": "param", "at": "for_layer", "of": "for_expert"},
     "convert/apply.py": {"fill": "load_tensors"},
-    "training/": {"facts": "provenance", "scored": "cross_entropy_loss"},
+    "training/": {"facts": "provenance", "scored": "cross_entropy_loss", "Outcome": "LossOutput"},
 }  # fmt: skip
 
 # What a name should not be called where it can be called what it holds.

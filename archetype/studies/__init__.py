@@ -1,0 +1,1 @@
+"""Claims about architectures, each with a verdict that anyone can run again."""

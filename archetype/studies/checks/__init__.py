@@ -1,0 +1,1 @@
+"""Parts of the claims that need no training: identities, arithmetic, simulations, models as they are initialized."""

@@ -1,0 +1,82 @@
+"""Small models for checks: every tensor random, so that nothing is hidden behind a one or a zero."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from archetype import spec
+from archetype.models import build
+from archetype.nn.context import ForwardContext
+
+EXACT = {torch.float64: 1e-10, torch.float32: 1e-5}  # of the output's size
+WRONG = 1e-3  # what every mistake exceeds
+
+ATTENTION = spec.Attention(num_heads=4, num_kv_heads=2)
+GATED = spec.GatedMLP(d_ff=44, activation="silu")
+PRE_NORM = spec.PreNorm(norm=spec.RMSNorm())
+
+
+def block(**changes: Any) -> spec.Block:
+    """A layer as a Llama has it, with some of its fields replaced."""
+    return spec.Block(**{"wiring": PRE_NORM, "mixer": ATTENTION, "feedforward": GATED} | changes)
+
+
+def decoder(*layers: spec.Block, **changes: Any) -> spec.Decoder:
+    """A small decoder of some layers."""
+    sizes: dict[str, Any] = {"vocab_size": 31, "context_length": 64, "d_model": 16, "final_norm": spec.RMSNorm()}
+    return spec.Decoder(**sizes | {"layers": layers} | changes)
+
+
+def attending(num_layers: int = 2, **changes: Any) -> spec.Decoder:
+    """A small decoder with another attention."""
+    return decoder(*[block(mixer=ATTENTION.replace(**changes))] * num_layers)
+
+
+@torch.no_grad()
+def randomize(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Draw every tensor anew: matrices N(0, 1 / (2 inputs)), biases N(0, 0.3), norms N(1, 0.3); buffers likewise."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        own = name.rpartition(".")[2]
+        if own == "running_var":
+            tensor.uniform_(0.5, 1.5, generator=generator)
+        elif tensor.dim() > 1:
+            tensor.normal_(0.0, (2 * tensor.shape[-1]) ** -0.5, generator=generator)
+        elif tensor.is_floating_point():
+            tensor.normal_(0.0 if "bias" in own or "mean" in own else 1.0, 0.3, generator=generator)
+    return model.eval()
+
+
+def random_model(model: spec.ModelSpec, dtype: torch.dtype = torch.float64, seed: int = 0) -> Any:
+    """The model of a specification with every tensor random, to be evaluated."""
+    return randomize(build(model, dtype=dtype), seed).requires_grad_(False)
+
+
+def random_tokens(model: spec.ModelSpec, batch: int, length: int, seed: int = 0) -> Tensor:
+    """Token ids (B, T)."""
+    size = getattr(model, "vocab_size", 1)
+    return torch.randint(0, size, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
+    """Numbers N(0, 1), the same for the same seed in any type."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype)
+
+
+def relative_error(ours: Tensor, theirs: Tensor) -> float:
+    """The largest difference, as a share of the largest magnitude of the second."""
+    size = theirs.double().abs().max().item()
+    return (ours.double() - theirs.double()).abs().max().item() / (size or 1.0)
+
+
+def logits_at(model: Any, tokens: Tensor, first: int) -> Tensor:
+    """Logits of a decoder whose tokens stand at positions from `first` on; in float64 angles are in float64 too."""
+    context = ForwardContext.of(tokens)
+    positions = context.positions + first
+    added = isinstance(model.spec.embedding.position, spec.Learned)
+    context.positions = positions.to(model.dtype) if model.dtype == torch.float64 and not added else positions
+    x = model.final_norm(model.run(model.embedding(tokens, context), context), context)
+    logits: Tensor = model.lm_head(x, model.embedding.token.weight)
+    return logits
