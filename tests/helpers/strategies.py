@@ -1,10 +1,12 @@
 """Every part that a specification can name, drawn at random.
 
 Models drawn here are small enough to run and tame enough for float32; `wild=True` draws every number that a file may
-hold, for tests that read and write but do not compute.
+hold, for tests that read and write but do not compute. Strategies are kept, for to make one takes as long as to draw
+from it.
 """
 
 import os
+from functools import cache
 from typing import NamedTuple
 
 from hypothesis import settings
@@ -32,21 +34,25 @@ class Place(NamedTuple):
     relative: tuple[spec.RelativeBias, int] | None = None  # the stack's table of position biases, and its heads
 
 
+@cache
 def positive(low: float, high: float, wild: bool) -> SearchStrategy[float]:
     """A positive number: from a tame range, or any that is finite."""
     return st.floats(0, exclude_min=True, allow_infinity=False) if wild else st.floats(low, high)
 
 
+@cache
 def counts(low: int, high: int, wild: bool) -> SearchStrategy[int]:
     """A size: from a tame range, or any that is allowed."""
     return st.integers(1, 2**20) if wild else st.integers(low, high)
 
 
+@cache
 def probabilities() -> SearchStrategy[float]:
     """A rate of dropout."""
     return st.floats(0, 1, exclude_max=True)
 
 
+@cache
 def vector_norms(wild: bool = False) -> SearchStrategy[spec.VectorNorm]:
     """Every norm that looks at one vector alone."""
     eps = positive(1e-6, 1e-2, wild)
@@ -59,17 +65,20 @@ def vector_norms(wild: bool = False) -> SearchStrategy[spec.VectorNorm]:
     )
 
 
+@cache
 def norms(wild: bool = False) -> SearchStrategy[spec.Norm]:
     """Every norm."""
     batch = st.builds(spec.BatchNorm, eps=positive(1e-6, 1e-2, wild), momentum=probabilities())
     return vector_norms(wild) | batch
 
 
+@cache
 def activations(wild: bool = False) -> SearchStrategy[spec.Activation]:
     """Every activation."""
     return st.one_of(st.sampled_from(ACTIVATIONS), st.builds(spec.Swish, beta=positive(0.1, 4.0, wild)))
 
 
+@cache
 def experts(wild: bool = False) -> SearchStrategy[spec.Expert]:
     """Every feed-forward part that may be one of many."""
     rule = st.builds(spec.EightThirds, multiple_of=counts(1, 16, wild))
@@ -80,6 +89,7 @@ def experts(wild: bool = False) -> SearchStrategy[spec.Expert]:
     return st.builds(spec.MLP, **common) | gated
 
 
+@cache
 def routers(wild: bool = False) -> SearchStrategy[spec.Router]:
     """Every way to weigh experts."""
     scale = positive(0.25, 2.0, wild)
@@ -96,6 +106,7 @@ def routers(wild: bool = False) -> SearchStrategy[spec.Router]:
     )
 
 
+@cache
 @st.composite
 def mixtures_of_experts(draw: DrawFn, wild: bool = False) -> spec.MixtureOfExperts:
     """Some of several experts for each token, perhaps out of the best groups, perhaps beside one for all."""
@@ -117,11 +128,13 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False) -> spec.MixtureOfExper
     )
 
 
+@cache
 def feedforwards(wild: bool = False) -> SearchStrategy[spec.FeedForward]:
     """Every feed-forward part."""
     return st.one_of(experts(wild), mixtures_of_experts(wild), st.just(spec.NoFeedForward()))
 
 
+@cache
 @st.composite
 def llama3_scalings(draw: DrawFn, wild: bool = False) -> spec.Llama3Scaling:
     """Bands that are not empty."""
@@ -134,6 +147,7 @@ def llama3_scalings(draw: DrawFn, wild: bool = False) -> spec.Llama3Scaling:
     )
 
 
+@cache
 def yarn_scalings(wild: bool = False) -> SearchStrategy[spec.YarnScaling]:
     """With each way to say the attention factor."""
     optional = st.none() | positive(0.5, 2.0, wild)
@@ -150,6 +164,7 @@ def yarn_scalings(wild: bool = False) -> SearchStrategy[spec.YarnScaling]:
     )
 
 
+@cache
 def fixed_scalings(wild: bool = False) -> SearchStrategy[spec.RotaryScaling]:
     """Every scaling that does not follow the text's length."""
     return st.one_of(
@@ -160,6 +175,7 @@ def fixed_scalings(wild: bool = False) -> SearchStrategy[spec.RotaryScaling]:
     )
 
 
+@cache
 def scalings(wild: bool = False) -> SearchStrategy[spec.RotaryScaling]:
     """Every scaling. A tame dynamic one starts beyond `CONTEXT`: past its start, earlier logits change by design."""
     beyond = counts(CONTEXT, 4 * CONTEXT, wild)
@@ -167,6 +183,7 @@ def scalings(wild: bool = False) -> SearchStrategy[spec.RotaryScaling]:
     return fixed_scalings(wild) | st.builds(spec.DynamicScaling, factor=factor, original_context_length=beyond)
 
 
+@cache
 @st.composite
 def rotaries(draw: DrawFn, head_dim: int, wild: bool = False) -> spec.Rotary:
     """Rotary positions that fit heads of `head_dim` features."""
@@ -179,6 +196,7 @@ def rotaries(draw: DrawFn, head_dim: int, wild: bool = False) -> spec.Rotary:
     )
 
 
+@cache
 @st.composite
 def relative_biases(draw: DrawFn, wild: bool = False) -> spec.RelativeBias:
     """Tables of position biases; tame ones reach the logarithmic buckets within `CONTEXT`."""
@@ -187,6 +205,7 @@ def relative_biases(draw: DrawFn, wild: bool = False) -> spec.RelativeBias:
     return spec.RelativeBias(num_buckets=num_buckets, max_distance=max_distance)
 
 
+@cache
 @st.composite
 def patterns(draw: DrawFn, causal: bool, wild: bool = False) -> spec.Pattern:
     """Every pattern that may stand in a decoder, or in an encoder; tame ones end within `CONTEXT`."""
@@ -216,22 +235,26 @@ def patterns(draw: DrawFn, causal: bool, wild: bool = False) -> spec.Pattern:
             return spec.Full()
 
 
+@cache
 def biases() -> SearchStrategy[spec.ProjectionBiases]:
     """Every choice of projections with a bias."""
     return st.builds(spec.ProjectionBiases, **dict.fromkeys("qkvo", st.booleans()))
 
 
+@cache
 def output_gates() -> SearchStrategy[spec.OutputGate]:
     """Every gate on attention's result."""
     per, activation = st.sampled_from(["feature", "head"]), st.sampled_from(["sigmoid", "softplus"])
     return st.builds(spec.OutputGate, per=per, activation=activation)
 
 
+@cache
 def query_scales(wild: bool = False) -> SearchStrategy[spec.QueryScale]:
     """Every growth of queries; a tame one begins within `CONTEXT`."""
     return st.builds(spec.QueryScale, beta=positive(0.1, 1.0, wild), length=counts(2, CONTEXT, wild))
 
 
+@cache
 @st.composite
 def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = False) -> spec.Attention:
     """Attention that fits a place; to a source, without positions and patterns."""
@@ -279,6 +302,7 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
     )
 
 
+@cache
 @st.composite
 def latent_attentions(draw: DrawFn, wild: bool = False) -> spec.LatentAttention:
     """Latents narrow enough to be looked at in every pass, and wide enough to be expanded for a whole text."""
@@ -299,6 +323,7 @@ def latent_attentions(draw: DrawFn, wild: bool = False) -> spec.LatentAttention:
     )  # fmt: skip
 
 
+@cache
 @st.composite
 def recurrences(draw: DrawFn, place: Place) -> spec.RNN | spec.LSTM | spec.GRU:
     """Every recurrent mixer that fits a place."""
@@ -309,6 +334,7 @@ def recurrences(draw: DrawFn, place: Place) -> spec.RNN | spec.LSTM | spec.GRU:
     return kind(bidirectional=both)
 
 
+@cache
 @st.composite
 def mambas(draw: DrawFn, wild: bool = False) -> spec.Mamba:
     """State spaces, also without a convolution's past."""
@@ -326,6 +352,7 @@ def mambas(draw: DrawFn, wild: bool = False) -> spec.Mamba:
     )
 
 
+@cache
 @st.composite
 def linear_mixers(draw: DrawFn, wild: bool = False) -> spec.Mamba2 | spec.GatedDeltaNet | spec.ShortConvolution:
     """Mixers that read a text in chunks, and the short convolution."""
@@ -347,12 +374,14 @@ def linear_mixers(draw: DrawFn, wild: bool = False) -> spec.Mamba2 | spec.GatedD
     )  # fmt: skip
 
 
+@cache
 def mixers(place: Place, wild: bool = False) -> SearchStrategy[spec.Mixer]:
     """Every mixer that fits a place; attention more often, for it has the most choices."""
     kinds = attentions(place, wild), latent_attentions(wild), recurrences(place), mambas(wild), linear_mixers(wild)
     return st.sampled_from([0, 0, 0, 1, 2, 3, 4, 4]).flatmap(lambda kind: kinds[kind])
 
 
+@cache
 @st.composite
 def blocks(
     draw: DrawFn, place: Place, wild: bool = False, mixer: spec.Mixer | None = None, cross: bool = False
@@ -376,6 +405,7 @@ def blocks(
     )
 
 
+@cache
 @st.composite
 def stacks(
     draw: DrawFn, d_model: int, wild: bool = False, causal: bool = True, cross: bool = False
@@ -392,6 +422,7 @@ def stacks(
     return spec.cycle(draw(st.integers(len(group) if cross else 1, 4)), *group)
 
 
+@cache
 @st.composite
 def added_positions(draw: DrawFn, d_model: int, wild: bool = False) -> spec.EmbeddingPosition:
     """Every position that is added to vectors of `d_model` features."""
@@ -401,6 +432,7 @@ def added_positions(draw: DrawFn, d_model: int, wild: bool = False) -> spec.Embe
     return draw(st.one_of(st.just(spec.NoPosition()), learned, *([] if d_model % 2 else [waves])))
 
 
+@cache
 @st.composite
 def embeddings(draw: DrawFn, d_model: int, wild: bool = False) -> spec.Embedding:
     """Every embedding that fits a model of width `d_model`."""
@@ -414,6 +446,7 @@ def embeddings(draw: DrawFn, d_model: int, wild: bool = False) -> spec.Embedding
     )
 
 
+@cache
 def initializations(wild: bool = False) -> SearchStrategy[spec.Initialization]:
     """Every scheme."""
     std = positive(0.001, 1.0, wild)
@@ -425,6 +458,7 @@ def initializations(wild: bool = False) -> SearchStrategy[spec.Initialization]:
     )
 
 
+@cache
 def language_model_heads(wild: bool = False) -> SearchStrategy[spec.LanguageModelHead]:
     """Every head that gives the next token."""
     scale, softcap = positive(0.25, 2.0, wild), st.none() | positive(1.0, 30.0, wild)
@@ -435,11 +469,13 @@ def language_model_heads(wild: bool = False) -> SearchStrategy[spec.LanguageMode
     )  # fmt: skip
 
 
+@cache
 def classification_heads(wild: bool = False) -> SearchStrategy[spec.ClassificationHead]:
     """Every head that gives a class."""
     return st.builds(spec.ClassificationHead, num_classes=counts(1, 5, wild), dropout=probabilities())
 
 
+@cache
 def encoder_heads(wild: bool = False) -> SearchStrategy[spec.EncoderHead]:
     """Every head of an encoder of text."""
     masked = st.builds(
@@ -449,16 +485,19 @@ def encoder_heads(wild: bool = False) -> SearchStrategy[spec.EncoderHead]:
     return masked | classification_heads(wild) | st.just(spec.NoHead())
 
 
+@cache
 def vocabularies(wild: bool) -> SearchStrategy[int]:
     """The tame one, or any."""
     return st.integers(1, 2**24) if wild else st.just(VOCABULARY)
 
 
+@cache
 def contexts(wild: bool) -> SearchStrategy[int]:
     """The tame one, or any."""
     return st.integers(1, 2**31) if wild else st.just(CONTEXT)
 
 
+@cache
 @st.composite
 def decoders(draw: DrawFn, wild: bool = False) -> spec.Decoder:
     """Every decoder."""
@@ -476,6 +515,7 @@ def decoders(draw: DrawFn, wild: bool = False) -> spec.Decoder:
     )
 
 
+@cache
 @st.composite
 def encoders(draw: DrawFn, wild: bool = False) -> spec.Encoder:
     """Every encoder of text."""
@@ -493,6 +533,7 @@ def encoders(draw: DrawFn, wild: bool = False) -> spec.Encoder:
     )
 
 
+@cache
 @st.composite
 def encoder_decoders(draw: DrawFn, wild: bool = False) -> spec.EncoderDecoder:
     """With cross-attention, a bridge of states, or both."""
@@ -519,6 +560,7 @@ def encoder_decoders(draw: DrawFn, wild: bool = False) -> spec.EncoderDecoder:
     )
 
 
+@cache
 @st.composite
 def bridged_layers(
     draw: DrawFn, d_model: int, wild: bool = False
@@ -533,6 +575,7 @@ def bridged_layers(
     return tuple(encoder), tuple(decoder)
 
 
+@cache
 @st.composite
 def ngrams(draw: DrawFn, wild: bool = False) -> spec.NGram:
     """Every n-gram model."""
@@ -552,12 +595,14 @@ def ngrams(draw: DrawFn, wild: bool = False) -> spec.NGram:
     )
 
 
+@cache
 @st.composite
 def sized_stacks(draw: DrawFn, d_model: int, wild: bool = False) -> spec.SizedStack:
     """One side of a MegaByte."""
     return spec.SizedStack(d_model=d_model, layers=draw(stacks(d_model, wild)), final_norm=draw(norms(wild)))
 
 
+@cache
 @st.composite
 def megabytes(draw: DrawFn, wild: bool = False) -> spec.MegaByte:
     """Every MegaByte, its global model with a few features for each byte of a patch."""
@@ -573,6 +618,7 @@ def megabytes(draw: DrawFn, wild: bool = False) -> spec.MegaByte:
     )
 
 
+@cache
 @st.composite
 def vision_encoders(draw: DrawFn, wild: bool = False) -> spec.VisionEncoder:
     """Every encoder of pictures."""
@@ -592,6 +638,7 @@ def vision_encoders(draw: DrawFn, wild: bool = False) -> spec.VisionEncoder:
     )
 
 
+@cache
 def causal_models(wild: bool = False) -> SearchStrategy[spec.CausalSpec]:
     """Every model that writes text token by token; decoders more often."""
     return st.sampled_from([0, 0, 0, 0, 1, 2]).flatmap(
@@ -599,6 +646,7 @@ def causal_models(wild: bool = False) -> SearchStrategy[spec.CausalSpec]:
     )
 
 
+@cache
 def models(wild: bool = False) -> SearchStrategy[spec.ModelSpec]:
     """Every model."""
     return st.one_of(causal_models(wild), encoders(wild), encoder_decoders(wild), vision_encoders(wild))
