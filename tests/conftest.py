@@ -20,16 +20,17 @@ gc.disable()  # while the tests are collected, which makes objects that all stay
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays, and need not be looked through again."""
+    """What is loaded by now stays, and need not be looked through again; the rest is, rarely."""
     gc.freeze()
+    gc.set_threshold(20_000)
     gc.enable()
 
 
 # every `forward` is checked against the shapes in its signature
 install_import_hook(["archetype.nn", "archetype.models"], "beartype.beartype")
-# by the tests that call every part in every way: in these folders, and those marked `shapes`; elsewhere the same would
-# be checked again, for half of the time
-CHECKED = {"nn", "models"}
+# by the tests that call every part in every way: in these folders, but for files that call the same again and again,
+# and those marked `shapes`; elsewhere the same would be checked again, for half of the time
+CHECKED, REPEATING = {"nn", "models"}, {"test_megabyte.py", "test_module.py"}
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if "ARCHETYPE_CACHE" not in os.environ:  # no test writes tokenised documents into the user's own cache
@@ -58,11 +59,30 @@ def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_pictures() -> Iterator[None]:
+    """A loss curve takes longer to draw than the run of a small model; who asks for `pictures` has them."""
+    loop = sys.modules.get("archetype.training.loop")
+    with pytest.MonkeyPatch.context() as patch:
+        if loop is not None:
+            patch.setattr(loop, "draw_picture", lambda run, unit: run.loss_picture.touch())
+        yield
+
+
+@pytest.fixture
+def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss curves are drawn."""
+    from archetype.training import loop, plot
+
+    monkeypatch.setattr(loop, "draw_picture", plot.draw_picture)
+
+
 @pytest.fixture(autouse=True)
 def shapes_are_checked(request: pytest.FixtureRequest) -> None:
     """Where that finds something new."""
     marked = request.node.get_closest_marker("shapes") is not None
-    jaxtyping.update("jaxtyping_disable", not marked and not CHECKED & set(request.path.relative_to(ROOT).parts))
+    parts = set(request.path.relative_to(ROOT).parts)
+    jaxtyping.update("jaxtyping_disable", not marked and (not CHECKED & parts or bool(REPEATING & parts)))
 
 
 @pytest.fixture(autouse=True)

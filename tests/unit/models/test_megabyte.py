@@ -66,6 +66,7 @@ def predicted(model: MegaByte, text: Tensor) -> Tensor:
     return torch.cat(logits)
 
 
+@pytest.mark.shapes
 @EVERY
 def test_logits_are_the_papers_one_byte_later(name: str) -> None:
     model, tokens = MODELS[name](), writing.text(2, CONTEXT, VOCABULARY)
@@ -94,6 +95,7 @@ def test_a_batch_as_each_row_alone(name: str, step: int) -> None:
     writing.batch_as_single(MODELS[name](), [9, 1, 4, 23, 8], step)
 
 
+@pytest.mark.shapes
 @EVERY
 def test_rows_join_and_leave(name: str) -> None:
     writing.rows_join_and_leave(MODELS[name](), 14)
@@ -156,6 +158,7 @@ def test_starts_are_drawn_as_tables_are() -> None:
     assert 0.3 < starts.std() < 0.7
 
 
+@pytest.mark.shapes
 def test_losses_of_both_stacks_are_given_and_padding_adds_nothing() -> None:
     experts = spec.MixtureOfExperts(
         num_experts=3, experts_per_token=1, expert=spec.MLP(d_ff=8, activation="relu"), balance_loss=0.1

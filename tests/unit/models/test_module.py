@@ -117,6 +117,7 @@ def test_to_the_meta_device_and_back(models: dict[str, Model]) -> None:
             assert torch.equal(result(moved, inputs), expected)
 
 
+@pytest.mark.shapes
 def test_forward_hooks_see_the_output(models: dict[str, Model]) -> None:
     for name in ALL:
         with case(name):
@@ -151,6 +152,7 @@ def test_functional_call(models: dict[str, Model]) -> None:
             assert torch.equal(result(model, inputs), expected)
 
 
+@pytest.mark.shapes
 def test_gradients_of_a_functional_call(models: dict[str, Model]) -> None:
     for name in KINDS:
         with case(name):
@@ -200,6 +202,7 @@ def gradients(model: Model, run: Callable[[], Output]) -> dict[str, Tensor]:
     return result
 
 
+@pytest.mark.shapes
 def test_auxiliary_losses_reach_the_router() -> None:
     """And the layers before it, and nothing after it."""
     balanced = block(feedforward=experts(balance_loss=0.1, shared=GATED))

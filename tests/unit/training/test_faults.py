@@ -62,6 +62,7 @@ def short(recipe: Recipe) -> Recipe:
 NAMES = ["m$\\foo$", "_模型"]
 
 
+@pytest.mark.usefixtures("pictures")
 def test_no_name_loses_weights_or_a_picture(tmp_path: Path, short: Recipe) -> None:
     for name in NAMES:
         folder = tmp_path / name
@@ -86,6 +87,7 @@ def test_paths_that_are_no_text_are_refused_before_anything_is_trained(tmp_path:
         assert str(caught.value).endswith("its name is not UTF-8; rename it") and "\\udcff" in str(caught.value)
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_picture_that_cannot_be_drawn_is_said_and_costs_nothing(
     tmp_path: Path, short: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,6 +222,7 @@ def test_another_architecture_is_refused(tmp_path: Path, recipe: Recipe) -> None
         resume(tmp_path / "run", CPU)
 
 
+@pytest.mark.usefixtures("pictures")
 def test_metrics_of_a_resumed_run_tell_each_step_once(tmp_path: Path, recipe: Recipe) -> None:
     state = start(tmp_path / "run", recipe, CPU)
 
