@@ -21,6 +21,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
+from tests.helpers.forked_process import Process
+
+__all__ = ["Process"]  # for tests that hold one
+
 ROOT = Path(__file__).parent.parent.parent
 LOADED = (
     "archetype.cli.generate", "archetype.cli.main", "archetype.cli.progress", "archetype.cli.train",
@@ -31,7 +35,7 @@ LOADED = (
 PROGRAM = """#!{python} -IS
 import os, signal, sys
 sys.path.insert(0, {root!r})
-from tests.helpers.forked import Process
+from tests.helpers.forked_process import Process
 process = Process({address!r}, [{name!r}, *sys.argv[1:]], os.getcwd(), dict(os.environ), (0, 1, 2))
 signal.signal(signal.SIGTERM, lambda *_: process.kill(signal.SIGTERM))
 sys.exit(process.wait() % 256)
@@ -95,38 +99,6 @@ def run(
         return subprocess.CompletedProcess(arguments, status, out.read(), error.read())
 
 
-class Process:
-    """A process that the server has forked."""
-
-    def __init__(
-        self, address: str, arguments: list[str], cwd: str, environment: dict[str, str], streams: tuple[int, int, int]
-    ) -> None:
-        self.status: int | None = None
-        self.connection = socket.socket(socket.AF_UNIX)
-        self.connection.connect(address)
-        socket.send_fds(self.connection, [b" "], list(streams))
-        self.connection.sendall(json.dumps([arguments, cwd, environment]).encode())
-        self.connection.shutdown(socket.SHUT_WR)
-        self.replies = self.connection.makefile()
-        self.pid = int(self.replies.readline())
-
-    def wait(self) -> int:
-        """Its exit status, negative for a signal, once it has ended."""
-        if self.status is None:
-            with self.connection, self.replies:
-                self.status = int(self.replies.readline())
-        return self.status
-
-    def running(self) -> bool:
-        """Whether it has not ended yet."""
-        return self.status is None and not select.select([self.connection], [], [], 0)[0]
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send it a signal if it has not ended."""
-        if self.running():
-            os.kill(self.pid, number)
-
-
 def serve(folder: Path) -> list[str] | None:
     """Fork a process for each request; what the forked process is to run, None in the server when it is to end."""
     listener = socket.socket(socket.AF_UNIX)
@@ -145,6 +117,8 @@ def serve(folder: Path) -> list[str] | None:
             streams = socket.recv_fds(client, 1, 3)[1]
             with client.makefile() as sent:
                 request = json.load(sent)
+            if "parity" in request[0]:  # not for all, as it takes seconds
+                import_module("transformers.models.llama.modeling_llama")
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
@@ -207,11 +181,34 @@ def execute(program: str, *arguments: str) -> None:
         runpy.run_path(flag, run_name="__main__")
 
 
-def main(folder: Path) -> None:
-    """Serve; in a forked process run what was asked for, and end without taking apart all that was loaded."""
+def prepare() -> None:
+    """Load and build once what every process would: modules, the classes of recipes and specifications, and fonts.
+
+    And the machine's peaks are measured on little, and no loss curves are drawn, which takes longer than most runs.
+    """
     for name in LOADED:
         import_module(name)
+    from archetype.cost import cost_report
+    from archetype.families import preset
+    from archetype.runs import machine
+    from archetype.training import loop
+    from archetype.training.plot import draw_curves, draw_in_terminal
+    from archetype.training.recipe import Recipe
+
+    machine.SIDE, machine.READ_BYTES = 64, 2**20
+    loop.draw_picture = lambda run, unit="token": run.loss_picture.touch()
+    Recipe(spec=preset("llama-tiny").dump()).dump(full=True)
+    cost_report(preset("llama-tiny"))
+    curves = {"one": ([1.0, 2.0], [2.0, 1.0])}
+    draw_in_terminal(curves, "title", 90)
+    with tempfile.TemporaryDirectory() as folder:
+        draw_curves(curves, Path(folder) / "loss.png", "title", "step")
     gc.freeze()
+
+
+def main(folder: Path) -> None:
+    """Serve; in a forked process run what was asked for, and end without taking apart all that was loaded."""
+    prepare()
     request = serve(folder)
     if request is None:
         return

@@ -52,6 +52,7 @@ def test_the_installed_program_trains_without_a_warning(text_file: Path, tmp_pat
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["step"] == 2
+    assert (tmp_path / "run" / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_list_tells_every_preset_with_its_size_and_source(archetype: Command) -> None:

@@ -1,50 +1,12 @@
-"""What only POSIX systems have is imported and used with a fallback."""
+"""What only POSIX systems have is used with a fallback; tests/unit/test_portability.py imports all without it."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from archetype.io import atomic
 from archetype.models import build
-
-ROOT = Path(__file__).parents[3]
-# As on Windows: no module of the package may need these in order to be imported.
-WITHOUT_POSIX = """
-import builtins, importlib, pkgutil, sys
-POSIX = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
-plain_import = builtins.__import__
-
-def without_posix(name, globals=None, locals=None, fromlist=(), level=0):
-    if name.partition(".")[0] in POSIX and (globals or {}).get("__name__", "").startswith("archetype"):
-        raise ModuleNotFoundError(name)
-    return plain_import(name, globals, locals, fromlist, level)
-
-builtins.__import__ = without_posix
-"""
-IMPORT_ALL = """
-import archetype
-names = [module.name for module in pkgutil.walk_packages(archetype.__path__, "archetype.")]
-for name in names:
-    if not name.endswith("__main__"):
-        importlib.import_module(name)
-print(len(names))
-"""
-
-
-def test_every_module_is_imported_without_posix_modules() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_POSIX + IMPORT_ALL], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 150
-
-
-def test_a_posix_module_that_is_needed_is_seen() -> None:
-    """The control: an import without a fallback would fail."""
-    code = WITHOUT_POSIX + "exec('import resource', {'__name__': 'archetype.spec'})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 1 and "ModuleNotFoundError: resource" in done.stderr
 
 
 def test_folders_are_not_flushed_where_that_cannot_be_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ import json
 import random
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from archetype.errors import DataError
 from archetype.tokenizers import open_tokenizer, train_tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
+from tests.helpers import forked
 
 ROOT = Path(__file__).parents[3]
 TEXT = "the cat sat on the mat, and then the other cat sat there\n" * 5
@@ -211,17 +211,13 @@ def test_a_missing_package_is_named(tmp_path: Path, package: str, name: str, mon
 
 
 def test_flipped_bytes_are_refused_or_read_but_never_more(tmp_path: Path, shared: Path) -> None:
-    """In a process of its own, since a library that crashes would take the tests along.
-
-    It runs as a module from the checkout's root, so that it tests this checkout, whether or not one is installed.
-    """
+    """In a process of its own, since a library that crashes would take the tests along."""
     byte_bpe(tmp_path)
     (tmp_path / "sentencepiece").mkdir()
     shutil.copy(shared / "stories260K" / "tokenizer.model", tmp_path / "sentencepiece")
-    command = [sys.executable, "-m", "tests.unit.tokenizers.test_files", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
+    done = forked.run(["python", "-m", "tests.unit.tokenizers.test_files", str(tmp_path)])
     assert done.returncode == 0, done.stderr  # a library may warn there, in ways that differ between machines
-    assert "Traceback" not in done.stderr
+    assert b"Traceback" not in done.stderr
     assert int(done.stdout) > 20
 
 
