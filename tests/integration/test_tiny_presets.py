@@ -4,6 +4,7 @@ import argparse
 import decimal
 import json
 import textwrap
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,7 @@ def of_kind(*kinds: str) -> pytest.MarkDecorator:
 CAUSAL = of_kind("decoder", "ngram", "megabyte")
 
 
+@cache
 def drawn(name: str) -> Model:
     """The preset's model, every tensor random, ready to evaluate."""
     model = build(families.preset(name))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
@@ -345,6 +345,13 @@ TEXT = text(24)
 ALL = [*CONFIGS, *SPELLINGS]
 
 
+@cache
+def reference_logits(hf: nn.Module) -> Tensor:
+    """The logits of transformers, computed once for each model."""
+    logits: Tensor = hf(TEXT).logits
+    return logits
+
+
 def test_no_tensor_is_left_as_a_constant(published: Publish) -> None:
     for name in ("llama all biases tied", "gpt2 untied"):
         for tensor in load_file(published(name).folder / "model.safetensors").values():
@@ -354,13 +361,13 @@ def test_no_tensor_is_left_as_a_constant(published: Publish) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_logits_without_a_state(name: str, published: Publish) -> None:
     one = published(name)
-    assert distance(one.lm.model(TEXT).logits, one.hf(TEXT).logits) < EXACT
+    assert distance(one.lm.model(TEXT).logits, reference_logits(one.hf)) < EXACT
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_logits_with_a_state(name: str, published: Publish) -> None:
     one = published(name)
-    expected = one.hf(TEXT).logits
+    expected = reference_logits(one.hf)
     state = one.lm.model.new_state(2)
     for start, end in ((0, 13), (13, 14), (14, 15), (15, 24)):
         logits, state = forward_step(one.lm.model, TEXT[:, start:end], state)
@@ -401,11 +408,11 @@ def test_logits_of_a_text_longer_than_the_context(name: str, published: Publish)
 def test_logits_in_bfloat16(name: str, published: Publish) -> None:
     """Rounded at other places, but no further from the exact ones than twice what transformers itself is."""
     one = published(name)
-    exact = one.hf(TEXT).logits
-    theirs = copy.deepcopy(one.hf).bfloat16()(TEXT).logits
+    exact = reference_logits(one.hf)
+    half = copy.deepcopy(one.hf).bfloat16()(TEXT).logits
     ours = archetype.load(one.folder, dtype="bfloat16").model(TEXT).logits
     assert ours.dtype == torch.bfloat16
-    assert distance(ours, exact) < 2 * distance(theirs, exact)
+    assert distance(ours, exact) < 2 * distance(half, exact)
 
 
 def flip_rotary_order(model: Any) -> None:
@@ -498,7 +505,7 @@ MISTAKES: list[tuple[str, str, Callable[[Any], None]]] = [
 def test_a_mistake_shows(name: str, mistake: str, make: Callable[[Any], None], published: Publish) -> None:
     """The control: what this comparison is there to catch, it catches."""
     one = published(name)
-    expected = one.hf(TEXT).logits
+    expected = reference_logits(one.hf)
     model = copy.deepcopy(one.lm.model)
     assert distance(model(TEXT).logits, expected) < EXACT
     make(model)
@@ -513,5 +520,5 @@ def test_what_is_exported_is_what_was_loaded(name: str, published: Publish, tmp_
     again = reference(tmp_path / "exported")
     assert type(again) is type(one.hf)
     # not to the bit: of two names for one activation, only one is written
-    assert distance(again(TEXT).logits, one.hf(TEXT).logits) < EXACT
+    assert distance(again(TEXT).logits, reference_logits(one.hf)) < EXACT
     assert archetype.load(tmp_path / "exported").spec == one.lm.spec

@@ -1,5 +1,8 @@
 """One small model of each family, with weights in which nothing is hidden."""
 
+import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +103,20 @@ def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture(scope="session")
+def sound_folder(models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A model by name as a Hugging Face folder, written once."""
+
+    @cache
+    def write(name: str) -> Path:
+        folder = tmp_path_factory.mktemp("sound")
+        write_model(models[name], FAMILIES[name.split()[0]], folder)
+        return folder
+
+    return write
+
+
 @pytest.fixture
-def folder(models: dict[str, Model], tmp_path: Path, name: str) -> Path:
+def folder(sound_folder: Callable[[str], Path], tmp_path: Path, name: str) -> Path:
     """The model `name` as a Hugging Face folder, which a test may spoil."""
-    made = tmp_path / "model"
-    made.mkdir()
-    write_model(models[name], FAMILIES[name.split()[0]], made)
-    return made
+    return shutil.copytree(sound_folder(name), tmp_path / "model")

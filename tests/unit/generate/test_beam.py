@@ -58,22 +58,24 @@ def model(request: pytest.FixtureRequest) -> EncoderDecoder:
 SOURCES = [[1, 2, 3, END], [4, END], [3, 3, 1, 4, 2, 1, 4, END], [2, 1, END], [1, END]]
 
 
-def logs(model: EncoderDecoder, source: Tokens, target: Tokens) -> torch.Tensor:
+def logs(model: EncoderDecoder, source: Tokens, target: Tokens) -> list[list[float]]:
     """The log-probabilities of every next token of a target, from one pass over the whole."""
     return _logs(model, tuple(source), tuple(target))
 
 
 @cache  # searches with other settings ask the same
 @torch.no_grad()
-def _logs(model: EncoderDecoder, source: tuple[int, ...], target: tuple[int, ...]) -> torch.Tensor:
-    given = torch.tensor([[END, *target]])
-    return taught(model, torch.tensor([source]), given).log_softmax(-1)[0]
+def _logs(model: EncoderDecoder, source: tuple[int, ...], target: tuple[int, ...]) -> list[list[float]]:
+    beginning = torch.tensor([[END, *target]])
+    result: list[list[float]] = taught(model, torch.tensor([source]), beginning).log_softmax(-1)[0].tolist()
+    return result
 
 
 def greedy(model: EncoderDecoder, source: Tokens, limit: int) -> Tokens:
     target: Tokens = []
     while len(target) < limit:
-        token = int(logs(model, source, target)[-1].argmax())
+        last = logs(model, source, target)[-1]
+        token = last.index(max(last))
         if token == END:
             break
         target.append(token)
@@ -93,7 +95,7 @@ def exhaustive(model: EncoderDecoder, source: Tokens, limit: int, settings: Beam
 
     def score(target: Tokens) -> float:
         found = logs(model, source, target)
-        total = sum(float(found[place, token]) for place, token in enumerate([*target, END]))
+        total = sum(found[place][token] for place, token in enumerate([*target, END]))
         return total / ((5 + len(target) + 1) / 6) ** settings.length_penalty
 
     return max(every(model.spec.vocab_size, limit - 1), key=score)
@@ -203,7 +205,7 @@ def plainly(model: EncoderDecoder, source: Tokens, limit: int, settings: Beam) -
     finished: list[tuple[float, Tokens]] = []
     for length in range(1, limit + 1):
         candidates = [
-            (score + float(value), [*target, token])
+            (score + value, [*target, token])
             for score, target in going
             for token, value in enumerate(logs(model, source, target)[-1])
         ]
