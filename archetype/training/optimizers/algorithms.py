@@ -8,6 +8,7 @@ from torch import Tensor
 
 from archetype.nn.device import has_bfloat16
 
+TOGETHER = 2**22  # numbers of matrices that are made orthogonal in one call
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of an odd polynomial that is steep at 0 and near 1 up to 1 (Jordan 2024)
 
 
@@ -57,39 +58,52 @@ class MuonOptimizer(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Move every matrix along its orthogonal momentum, as far as AdamW would (Liu 2025, equation 4)."""
         for group in self.param_groups:
-            rate, decay = group["lr"], group["momentum"]
+            rate, iterations = group["lr"], group["num_iterations"]
+            alike: dict[tuple[Any, ...], list[Tensor]] = {}
             for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["momentum_buffer"] = torch.zeros_like(parameter)
-                momentum: Tensor = state["momentum_buffer"].lerp_(parameter.grad, 1 - decay)
-                update = parameter.grad.lerp(momentum, decay) if group["nesterov"] else momentum
-                direction = orthogonalize(update, group["num_iterations"])
-                parameter.mul_(1 - rate * group["weight_decay"])
-                parameter.add_(direction, alpha=-rate * 0.2 * math.sqrt(max(parameter.shape)))
+                if parameter.grad is not None:
+                    alike.setdefault((*parameter.shape, parameter.device), []).append(parameter)
+            for parameters in alike.values():
+                count = max(1, TOGETHER // parameters[0].numel())
+                for several in (parameters[first : first + count] for first in range(0, len(parameters), count)):
+                    updates = [self._update(parameter, group["momentum"], group["nesterov"]) for parameter in several]
+                    directions = orthogonalize(torch.stack(updates), iterations)
+                    for parameter, direction in zip(several, directions, strict=True):
+                        parameter.mul_(1 - rate * group["weight_decay"])
+                        parameter.add_(direction, alpha=-rate * 0.2 * math.sqrt(max(parameter.shape)))
+
+    def _update(self, parameter: Tensor, decay: float, nesterov: bool) -> Tensor:
+        """The momentum of a parameter's gradients, up to the present one."""
+        assert parameter.grad is not None
+        state = self.state[parameter]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        momentum: Tensor = state["momentum_buffer"].lerp_(parameter.grad, 1 - decay)
+        return parameter.grad.lerp(momentum, decay) if nesterov else momentum
 
 
-def orthogonalize(matrix: Tensor, num_iterations: int) -> Tensor:
-    """Nearly the nearest orthogonal matrix, by the iteration of Newton and Schulz (Jordan 2024).
+def orthogonalize(matrices: Tensor, num_iterations: int) -> Tensor:
+    """Nearly the nearest orthogonal matrix of each, by the iteration of Newton and Schulz (Jordan 2024).
+
+    Matrices of one shape go together: on a processor the products of one keep few cores busy.
 
     Args:
-        matrix: (rows, columns).
+        matrices: (number, rows, columns).
         num_iterations: of which each takes three products.
 
     Returns:
-        A matrix with the same singular vectors, and singular values between about 0.7 and 1.2.
+        Matrices with the same singular vectors, and singular values between about 0.7 and 1.2.
     """
     a, b, c = NEWTON_SCHULZ
-    x = matrix.to(orthogonal_dtype(matrix))
-    x = (x if x.shape[0] <= x.shape[1] else x.T) / x.norm().clamp(min=1e-7)
+    is_wide = matrices.shape[-2] <= matrices.shape[-1]
+    x = (matrices if is_wide else matrices.mT).to(orthogonal_dtype(matrices))
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(num_iterations):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x if matrix.shape[0] <= matrix.shape[1] else x.T
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x if is_wide else x.mT
 
 
-def orthogonal_dtype(matrix: Tensor) -> torch.dtype:
+def orthogonal_dtype(matrices: Tensor) -> torch.dtype:
     """bfloat16 where a device has instructions for it, as torch's Muon; elsewhere it takes ten times as long."""
-    return torch.bfloat16 if has_bfloat16(matrix.device.type) else torch.float32
+    return torch.bfloat16 if has_bfloat16(matrices.device.type) else torch.float32

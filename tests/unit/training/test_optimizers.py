@@ -152,7 +152,7 @@ def test_muon_has_the_hidden_matrices_and_adamw_the_rest() -> None:
 
 
 def test_muon_is_torchs_where_there_is_bfloat16_and_as_orthogonal_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes, options = ((24, 24), (40, 16), (16, 40)), dict[str, Any](lr=0.01, weight_decay=0.1, momentum=0.9)
+    shapes, options = ((24, 24), (40, 16), (24, 24), (16, 40)), dict[str, Any](lr=0.01, weight_decay=0.1, momentum=0.9)
     for nesterov in (True, False):
         ours, theirs = ([nn.Parameter(torch.ones(shape)) for shape in shapes] for _ in range(2))
         muon = MuonOptimizer(ours, options | {"nesterov": nesterov, "num_iterations": 5})
@@ -167,9 +167,9 @@ def test_muon_is_torchs_where_there_is_bfloat16_and_as_orthogonal_elsewhere(monk
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     monkeypatch.setattr(algorithms, "has_bfloat16", lambda device: False)
     for shape in shapes:
-        matrix = torch.randn(shape)
-        direction = orthogonalize(matrix, 5)
-        u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+        u, _, v = torch.linalg.svd(torch.randn(shape), full_matrices=False)
+        matrix = u @ torch.diag(torch.linspace(0.1, 1.0, min(shape))) @ v  # the iteration lifts smaller values less
+        direction = orthogonalize(torch.stack([matrix, -2 * matrix]), 5)[0]
         values = torch.diagonal(u.T @ direction @ v.T)  # in the same singular vectors
         assert direction.dtype == torch.float32
         assert (u @ torch.diag(values) @ v - direction).abs().max() < 1e-4
