@@ -54,7 +54,8 @@ def test_recomputed_blocks_hold_their_inputs_only(tmp_path: Path, recipe: Recipe
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # of torch's own compiler
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # of torch's own compiler, as the next
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_compiled_blocks_compute_what_plain_ones_do(tmp_path: Path, recipe: Recipe) -> None:
     spec = {**recipe.spec, "layers": [{**layer["block"], "dropout": 0.0} for layer in recipe.spec["layers"]]}  # type: ignore[dict-item, union-attr]
     spec["layers"][0]["mixer"] = {**spec["layers"][0]["mixer"], "dropout": 0.0}
