@@ -11,28 +11,11 @@ import pytest
 from archetype.io.yaml import yaml_value
 from archetype.spec import parse, to_yaml
 from tests.helpers import forked
+from tests.helpers.documents import GUIDES, ROOT, blocks, files_of
 from tests.unit.test_names import RENAMED
 
-ROOT = Path(__file__).parent.parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-
-GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUNNABLE = {"sh", "python", "console"}
-BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
-
-
-def blocks(document: Path) -> list[tuple[str, str, str]]:
-    """Language, title and text of each block of a document, in order."""
-    return BLOCK.findall(document.read_text())
-
-
-def files_of(document: Path) -> dict[str, str]:
-    """The files that a document has its reader write: blocks with a file's name as title, joined."""
-    files: dict[str, str] = {}
-    for _, title, text in blocks(document):
-        if title and "/" not in title:
-            files[title] = f"{files[title]}\n\n{text}" if title in files else text
-    return files
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def run_block(language: str, text: str, folder: Path, environment: dict[str, str]) -> None:
