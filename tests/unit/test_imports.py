@@ -55,7 +55,14 @@ def imported(module: str) -> Iterator[str]:
 
 def reached(module: str) -> set[str]:
     """What a module imports, and what it reaches as an attribute such as torch.distributed."""
-    return {*imported(module), *(ast.unparse(node) for node in nodes(module) if isinstance(node, ast.Attribute))}
+    return {*imported(module), *(dotted(node) for node in nodes(module) if isinstance(node, ast.Attribute))}
+
+
+def dotted(node: ast.AST) -> str:
+    """A name with its attributes, such as torch.distributed; empty for what begins otherwise."""
+    if isinstance(node, ast.Attribute):
+        return f"{before}.{node.attr}" if (before := dotted(node.value)) else ""
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def uses(module: str, name: str) -> bool:

@@ -1,7 +1,6 @@
 """The package uses the field's words: no name that was given up for one of them comes back."""
 
 import ast
-import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -69,10 +68,15 @@ def tree(path: str) -> ast.Module:
     return ast.parse(FILES[path].read_text(encoding="utf-8"))
 
 
-def tokens(path: str) -> set[str]:
-    """All names in a file, defined there or used."""
-    with FILES[path].open("rb") as file:
-        return {token.string for token in tokenize.tokenize(file.readline) if token.type == tokenize.NAME}
+def names(path: str) -> set[str]:
+    """All names in a file, defined there or used: every text in its syntax tree but the constants."""
+    texts = set[str]()
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.Constant):
+            for value in vars(node).values():
+                values = value if isinstance(value, list) else [value]
+                texts.update(one for one in values if isinstance(one, str))
+    return {name for text in texts for name in text.split(".")}
 
 
 def defined(module: ast.Module) -> Iterator[str]:
@@ -91,9 +95,9 @@ def defined(module: ast.Module) -> Iterator[str]:
 
 def old_names(path: str) -> set[str]:
     """The names in a file that should be others."""
-    names = set(defined(tree(path)))
+    new = set(defined(tree(path)))
     scoped = {old for place, renamed in RENAMED_IN.items() if path.startswith(place) for old in renamed}
-    return (RENAMED.keys() & tokens(path)) | (scoped | VAGUE) & names
+    return (RENAMED.keys() & names(path)) | (scoped | VAGUE) & new
 
 
 def test_no_name_that_was_given_up_is_in_the_package() -> None:
