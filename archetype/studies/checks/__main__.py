@@ -42,8 +42,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             holds = "yes" if result["holds"] else "**no**"
             cells = (check.claim, check.part, f"`{name}`", holds, result["sentence"], controls or "none")
             lines.append("| " + " | ".join(map(str, cells)) + f" | {result['seconds']:.1f} |")
-    made = environment()
-    about = ", ".join(f"{key} {made[key]}" for key in ("processor", "archetype", "torch", "python", "date"))
+    versions = environment()
+    about = ", ".join(f"{key} {versions[key]}" for key in ("processor", "archetype", "torch", "python", "date"))
     return "\n".join([*lines, "", f"One thread; {about}."])
 
 

@@ -59,11 +59,11 @@ class MuonOptimizer(torch.optim.Optimizer):
         """Move every matrix along its orthogonal momentum, as far as AdamW would (Liu 2025, equation 4)."""
         for group in self.param_groups:
             rate, iterations = group["lr"], group["num_iterations"]
-            alike: dict[tuple[Any, ...], list[Tensor]] = {}
+            of_one_shape: dict[tuple[Any, ...], list[Tensor]] = {}
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    alike.setdefault((*parameter.shape, parameter.device), []).append(parameter)
-            for parameters in alike.values():
+                    of_one_shape.setdefault((*parameter.shape, parameter.device), []).append(parameter)
+            for parameters in of_one_shape.values():
                 count = max(1, TOGETHER // parameters[0].numel())
                 for several in (parameters[first : first + count] for first in range(0, len(parameters), count)):
                     updates = [self._update(parameter, group["momentum"], group["nesterov"]) for parameter in several]
