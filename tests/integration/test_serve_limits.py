@@ -1,8 +1,10 @@
 """The server under clients that leave, stall, flood it or bring no key, and under a signal to stop."""
 
 import asyncio
+import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import threading
@@ -85,6 +87,29 @@ def test_sizes_and_times_are_limited(small: Served, monkeypatch: pytest.MonkeyPa
     for connection in stalled:
         assert connection.recv(10) == b""
         connection.close()
+
+
+@pytest.mark.slow
+def test_a_thousand_stalled_connections_hold_nobody_up(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a head, or a head and half of a body, from each; who asks meanwhile is answered as before."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, most), most))
+    body = {"prompt": "a", "max_tokens": 20, "temperature": 0}
+    before = small.call("/v1/completions", body, **KEY).json["choices"]
+    monkeypatch.setattr(server_module, "HEADER_SECONDS", 30)
+    with contextlib.ExitStack() as connections:
+        stalled = [connections.enter_context(small.connect()) for _ in range(1000)]
+        for number, connection in enumerate(stalled):
+            head = b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+            rest = b"authorization: Bearer secret\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+            connection.sendall(head + (rest if number % 2 else b""))
+        for _ in range(20):
+            assert small.call("/health").status == 200
+            assert small.call("/v1/completions", body, **KEY).json["choices"] == before
+        for connection in stalled[1::2]:
+            assert read_reply(connection).status == 408
+    wait_until_idle(small)
+    assert small.call("/v1/completions", body, **KEY).json["choices"] == before
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+from tests.unit.test_imports import dotted
+
 TESTS = Path(__file__).parent.parent
 
 CALLS = {f"pytest.{name}" for name in ("skip", "importorskip", "xfail", "mark.skip", "mark.skipif", "mark.xfail")}
@@ -32,7 +34,7 @@ def test_all_skips_are_listed() -> None:
     found = set()
     for file in TESTS.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in CALLS:
+            if isinstance(node, ast.Call) and dotted(node.func) in CALLS:
                 words = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
                 reason = next((word for word in words if isinstance(word, str)), "(no reason)")
                 found.add((str(file.relative_to(TESTS)), reason))
