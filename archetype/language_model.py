@@ -383,7 +383,7 @@ class LanguageModel:
             text: as for `inspect`.
             target: likewise.
         """
-        return Tracer(self.model, self.inputs(text, target))
+        return Tracer(self.model, self.inputs(text, target), self)
 
     def inputs(self, text: Text, target: Text | None = None) -> Inputs:
         """What the model's forward pass is given for a text; arguments as for `inspect`."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from archetype.generate.settings import Sampling, never_written
 from archetype.generate.speculate import speculator
 from archetype.generate.step import PREFILL_CHUNK, prefill
 from archetype.models import CausalModel, EncoderDecoder, GenerativeModel
+from archetype.nn.cache import DecoderBlockState
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.tokenizer import check_utf8
 
@@ -81,6 +82,33 @@ class Stats:
     cache_use: float
     guessed_tokens: int
     accepted_tokens: int
+
+
+class SlotInUse(NamedTuple):
+    """A request in a slot: its id, the tokens of its prompt, those chosen so far, and those that its state has read."""
+
+    request: object
+    prompt_tokens: int
+    generated_tokens: int
+    length: int
+
+
+class Occupancy(NamedTuple):
+    """What the slots' state takes, and for whom.
+
+    Attributes:
+        rows: for which there is room.
+        capacity: tokens for which each row has room.
+        source_length: tokens of a source for which each row has room; 0 without sources.
+        layer_bytes: of each layer's state, as allocated.
+        slots: those in use, in their order.
+    """
+
+    rows: int
+    capacity: int
+    source_length: int
+    layer_bytes: list[int]
+    slots: list[SlotInUse]
 
 
 class Engine:
@@ -326,6 +354,19 @@ class Engine:
                 guessed_tokens=scheduler.guessed_tokens,
                 accepted_tokens=scheduler.accepted_tokens,
             )
+
+    def occupancy(self) -> Occupancy:
+        """What the slots' state takes now, and for whom."""
+        with self._changed:
+            state, texts = self._scheduler.slots.state, list(self._scheduler.slots.texts)
+            lengths = state.lengths.tolist()
+            slots = [
+                SlotInUse(request.id, len(request.prompt), len(request.tokens), length)
+                for request, length in zip(texts, lengths, strict=False)
+            ]
+            sources = (layer.cross.keys.shape[2] for layer in state.layers if isinstance(layer, DecoderBlockState))
+            layer_bytes = [layer.nbytes for layer in state.layers]
+            return Occupancy(len(lengths), state.capacity, next(sources, 0), layer_bytes, slots)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from archetype.native.products import MAX_ROWS
 from archetype.native.recorder import NotRecordable, Recorder, Replay
 from archetype.native.translations import FLOATS
 from archetype.nn.cache import State
+from archetype.nn.probe import observer
 
 log = logging.getLogger(__name__)
 PREFILL_CHUNK = 512
@@ -23,7 +24,8 @@ class DecodeStep:
     """One decoding step of a fixed number of rows: their newest tokens in, logits of the next out.
 
     The state goes on in place: its buffers and `lengths` stay the same tensors. On CPU the first step is recorded as a
-    list of native operations, which later steps replay; one that cannot be recorded, or of many rows, stays with torch.
+    list of native operations, which later steps replay; one that cannot be recorded or is observed, or of many rows,
+    stays with torch.
 
     Args:
         model: in evaluation mode.
@@ -38,7 +40,7 @@ class DecodeStep:
         self.model, self.then = model, then
         self.state = state
         self._buffers = [place for layer in state.layers for place in layer.tensors()]
-        self._library = library() if is_native(model) and len(state.lengths) <= MAX_ROWS else None
+        self._library = library() if is_native(model) and len(state.lengths) <= MAX_ROWS and not observer() else None
         self._tokens = torch.empty(len(state.lengths), 1, dtype=torch.long)
         self.replay: Replay | None = None
         self._result: Tensor | None = None

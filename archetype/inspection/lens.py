@@ -1,8 +1,8 @@
 """The logit lens: what the model would answer if it stopped after each layer (nostalgebraist 2020)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -132,7 +132,16 @@ class LensView(View):
         figures.color_bar(figure, image, axes, "probability")
 
 
-@torch.no_grad()
+class LensLayer(NamedTuple):
+    """A layer of a `LensView`, by the names of its fields."""
+
+    answers: Int[Tensor, "T top"]
+    log_probabilities: Float[Tensor, "T top"]
+    ranks: Int[Tensor, "T"]
+    kl: Float[Tensor, "T"]
+    entropy: Float[Tensor, "T"]
+
+
 def lens_view(trace: Trace, name: Name, top: int = 5) -> LensView:
     """What each layer of the answering stack would answer at each position of the first row.
 
@@ -144,6 +153,12 @@ def lens_view(trace: Trace, name: Name, top: int = 5) -> LensView:
     Raises:
         SpecError: the model has no layers before a head, or `top` is below 1.
     """
+    return lens_of_layers(trace, name, lens_layers(trace, top))
+
+
+@torch.no_grad()
+def lens_layers(trace: Trace, top: int = 5) -> Iterator[LensLayer]:
+    """The layers of a lens one after the other, each a product with the whole head; arguments as for `lens_view`."""
     if top < 1:
         raise SpecError("top", f"{top} is below 1", "ask for at least one answer")
     points = residual_names(trace, answering_stack(trace))
@@ -155,17 +170,21 @@ def lens_view(trace: Trace, name: Name, top: int = 5) -> LensView:
             targets = ids[0]
         else:
             targets[:-1] = ids[0, 1:]
-    columns: list[list[Tensor]] = []
     for point in points.values():
         logp = read_out(trace, trace[point])[0].float().log_softmax(-1)
         best = logp.topk(min(top, logp.shape[1]))
         of_target = logp.gather(1, targets.clamp(min=0)[:, None])
         ranks = (logp > of_target).sum(1).masked_fill(targets < 0, -1)
         kl = (final.exp() * (final - logp)).nansum(-1).clamp(min=0)
-        columns.append([best.indices, best.values, ranks, kl, torch.special.entr(logp.exp()).sum(-1)])
-    answers, values, ranks, kl, entropy = (torch.stack(column) for column in zip(*columns, strict=True))
+        yield LensLayer(best.indices, best.values, ranks, kl, torch.special.entr(logp.exp()).sum(-1))
+
+
+def lens_of_layers(trace: Trace, name: Name, layers: Iterable[LensLayer]) -> LensView:
+    """The view of all layers."""
+    answers, values, ranks, kl, entropy = (torch.stack(column) for column in zip(*layers, strict=True))
     names = [[[name(id) for id in cell] for cell in row] for row in answers.tolist()]
-    tokens = trace.inputs.tokens if len(trace.inputs.tokens) == len(final) else ("the whole",)
+    tokens = trace.inputs.tokens if len(trace.inputs.tokens) == answers.shape[1] else ("the whole",)
+    points = residual_names(trace, answering_stack(trace))
     return LensView([*points], tokens, answers, names, values, ranks, kl, entropy)
 
 

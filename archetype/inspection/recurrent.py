@@ -22,6 +22,7 @@ from archetype.table import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+STEPS = ("delta", "rate", "log_decay")  # probes of which a step's mean is shown
 GATES = {nn.LSTM: ("input", "forget", None, "output"), nn.GRU: ("reset", "update", None)}
 
 
@@ -85,7 +86,6 @@ class RecurrentView(View):
         return figure
 
 
-@torch.no_grad()
 def recurrent_view(trace: Trace, layer: int | str | None = None) -> RecurrentView:
     """States and gates of the first row.
 
@@ -96,10 +96,24 @@ def recurrent_view(trace: Trace, layer: int | str | None = None) -> RecurrentVie
     Raises:
         SpecError: no part of this model remembers otherwise than by keys and values.
     """
-    chosen = list(layers(trace.model)) if layer is None else [layer_path(trace.model, layer)]
-    series = [one for path in chosen for one in _of_layer(trace, f"{path}.mixer")]
+    return view_of_series(trace, [series for part in recurrent_parts(trace, layer) for series in part])
+
+
+@torch.no_grad()
+def recurrent_parts(trace: Trace, layer: int | str | None = None) -> Iterator[list[Series]]:
+    """The series of one layer after the other, each read token by token, and of the model; as for `recurrent_view`."""
+    for path in layers(trace.model) if layer is None else [layer_path(trace.model, layer)]:
+        yield [*_of_layer(trace, f"{path}.mixer")]
     if layer is None:
-        series += _of_model(trace)
+        yield [*_of_model(trace)]
+
+
+def view_of_series(trace: Trace, series: list[Series]) -> RecurrentView:
+    """The view of all series.
+
+    Raises:
+        SpecError: there are none.
+    """
     if not series:
         raise SpecError("recurrent", "all that is remembered here are keys and values", "look at the attention")
     tokens = next((
@@ -108,18 +122,28 @@ def recurrent_view(trace: Trace, layer: int | str | None = None) -> RecurrentVie
     return RecurrentView(series, tokens)
 
 
+def has_recurrent_view(trace: Trace) -> bool:
+    """Whether a part remembers otherwise than by keys and values."""
+    mixers = [f"{path}.mixer" for path in layers(trace.model)]
+    return isinstance(trace.model, MegaByte | NGram) or any(
+        isinstance(trace.model.get_submodule(path), Recurrent)
+        or any(f"{path}.{name}" in trace for name in STEPS)
+        or _state_before(trace, path) is not None
+        for path in mixers
+    )
+
+
 def _of_layer(trace: Trace, path: str) -> Iterator[Series]:
     module = trace.model.get_submodule(path)
-    x = trace[f"{path}.in"]
     for name, norms in state_norms(trace, path).items():
         yield Series(path, f"norm of {name}", norms[0])
     if isinstance(module, Recurrent):
         for name, gate in gates(trace, path).items():
             yield Series(path, f"{name} gate", gate[0].float().mean(-1))
-    for name in ("delta", "rate", "log_decay"):
+    for name in STEPS:
         if f"{path}.{name}" in trace:
             values = trace[f"{path}.{name}"][0].float().flatten(1).mean(-1)
-            assert len(values) == x.shape[1]
+            assert len(values) == trace[f"{path}.in"].shape[1]
             yield Series(path, f"mean {name}", values)
 
 
@@ -142,16 +166,10 @@ def state_norms(trace: Trace, path: str) -> dict[str, Float[Tensor, "B T"]]:
 
     Keys and values are no such state, and what reads a text from both ends has none.
     """
-    module: Any = trace.model.get_submodule(path)
-    if getattr(module, "directions", 1) > 1 or not hasattr(module, "new_state"):
+    if (state := _state_before(trace, path)) is None:
         return {}
-    x, call = trace[f"{path}.in"], trace.calls[path]
+    module, x = trace.model.get_submodule(path), trace[f"{path}.in"]
     rows = torch.arange(x.shape[0], device=x.device)
-    state: LayerState = module.new_state(x.shape[0], x.shape[1], x.dtype, x.device)
-    if isinstance(state, KVCache):
-        return {}
-    if call.cache is not None:
-        state = call.cache.select(rows)
     norms: dict[str, list[Tensor]] = {}
     for place in range(x.shape[1]):
         token = x[:, place : place + 1]
@@ -160,6 +178,18 @@ def state_norms(trace: Trace, path: str) -> dict[str, Float[Tensor, "B T"]]:
             if tensor.is_floating_point():
                 norms.setdefault(name, []).append(tensor.float().flatten(1).norm(dim=1))
     return {name: torch.stack(values, 1) for name, values in norms.items()}
+
+
+def _state_before(trace: Trace, path: str) -> LayerState | None:
+    """The state with which a mixer began to read; None where it has keys and values, or reads from both ends."""
+    module: Any = trace.model.get_submodule(path)
+    if getattr(module, "directions", 1) > 1 or not hasattr(module, "new_state"):
+        return None
+    if isinstance(module.new_state(1, 1, trace.model.dtype, trace.model.device), KVCache):
+        return None
+    x, cache = trace[f"{path}.in"], trace.calls[path].cache
+    state: LayerState = module.new_state(x.shape[0], x.shape[1], x.dtype, x.device)
+    return state if cache is None else cache.select(torch.arange(x.shape[0], device=x.device))
 
 
 @torch.no_grad()

@@ -8,7 +8,8 @@ call is `embedding.out:2`. The pass keeps no state and is never recorded as nati
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from archetype.errors import SpecError
+from archetype.generate.engine import Engine, Loaded
 from archetype.inspection.inputs import Inputs
 from archetype.inspection.names import activation_shapes, default_names, join
-from archetype.models import Model
+from archetype.models import GenerativeModel, MegaByte, Model
 from archetype.nn.cache import CrossKVCache, LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.probe import Observer, observed, observer
@@ -76,10 +78,13 @@ class Tracer:
     Args:
         model: in evaluation mode.
         inputs: what it reads.
+        loaded: the model with its tokenizer, for texts that it goes on with.
     """
 
-    def __init__(self, model: Model, inputs: Inputs) -> None:
-        self.model, self.inputs = model, inputs
+    def __init__(self, model: Model, inputs: Inputs, loaded: Loaded | None = None) -> None:
+        self.model, self.inputs, self._loaded = model, inputs, loaded
+        self._end: int | None = None  # of the text, as far as the present pass of a generation has read it
+        self._has_positions = False  # whether a change is made at some positions alone
         self.shapes = activation_shapes(model)
         self._recorded = set(default_names(model))
         self._changes: dict[str, list[Change]] = {}
@@ -98,8 +103,9 @@ class Tracer:
         Raises:
             SpecError: there is no such activation, or it has no heads.
         """
+        self._has_positions |= positions is not None
         self._changes.setdefault(self._known(name), []).append(
-            lambda x: _replaced(name, x, value, self._places(name, x, positions, heads))
+            lambda x: self._changed(name, x, value, positions, heads)
         )
         return self
 
@@ -157,16 +163,7 @@ class Tracer:
                 trace.activations[name] = x
             return x
 
-        paths = {module: path for path, module in self.model.named_modules()}
-
-        def observe(module: nn.Module, name: str, x: Tensor) -> Tensor:
-            return reach(join(paths[module], name), x)
-
-        with ExitStack() as stack:
-            for module, path in paths.items():
-                for handle in self._hooks(module, path, reach, observe, trace):
-                    stack.callback(handle.remove)
-            stack.enter_context(observed(observe))
+        with self._reaching(reach, self._recorded, trace):
             trace.logits = self.model(**self.inputs.arguments).logits
         for name in self._changes:
             base, _, number = name.partition(":")
@@ -174,18 +171,88 @@ class Tracer:
                 raise SpecError(name, "is not computed in this pass", nearest(name, +calls))
         return trace
 
+    def generate(self, **sampling: Any) -> str:
+        """What the model writes after the text, every pass changed as this one is.
+
+        A change without positions is made in all passes, those that read what was written as well, and so is one of a
+        slice without an end from there on; other positions are those of the text. Without changes the passes are the
+        engine's own, to the bit.
+
+        Args:
+            sampling: fields of `Sampling`.
+
+        Raises:
+            ArchetypeError: the model does not continue texts, or what was set is not computed while it does: keys and
+                queries are read from the state then, and patches have other positions.
+        """
+        if self._loaded is None or not isinstance(self.model, GenerativeModel) or self.inputs.ids is None:
+            raise SpecError("generate", "this model does not continue texts", "use run()")
+        if self._has_positions and isinstance(self.model, MegaByte):
+            raise SpecError("positions", "of patches are others than those of the text", "change it everywhere")
+        ids = {name: x[0].tolist() for name, x in self.inputs.arguments.items()}
+        prompt, target = ids.get("source") or ids["tokens"], ids.get("target", [])[1:]
+        calls = Counter[str]()
+
+        def reach(name: str, x: Tensor) -> Tensor:
+            calls[name] += 1
+            with observed(None):
+                for change in self._changes.get(name, ()):
+                    x = change(x)
+            return x
+
+        def begin(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            tokens, state = args[0], args[1] if len(args) > 1 else kwargs.get("state")
+            self._end = tokens.shape[1] + (int(state.lengths[0]) if state is not None else 0)
+
+        def end(*_: Any) -> None:
+            self._end = None
+
+        with ExitStack() as stack:
+            if self._changes:
+                stack.callback(self.model.register_forward_pre_hook(begin, with_kwargs=True).remove)
+                stack.callback(self.model.register_forward_hook(end).remove)
+                stack.enter_context(self._reaching(reach, frozenset(), None))
+            text = Engine(self._loaded, 1, 0).submit(prompt, target=target, **sampling).result()
+        for name in self._changes:
+            if not calls[name]:
+                raise SpecError(name, "is not computed while text is generated", nearest(name, +calls))
+        return text
+
+    @contextmanager
+    def _reaching(
+        self, reach: Callable[[str, Tensor], Tensor], recorded: AbstractSet[str], trace: Trace | None
+    ) -> Iterator[None]:
+        """Within the block `reach` sees, and may replace, each activation that is recorded or changed."""
+        paths = {module: path for path, module in self.model.named_modules()}
+        needed = recorded | {name.partition(":")[0] for name in self._changes}
+
+        def observe(module: nn.Module, name: str, x: Tensor) -> Tensor:
+            return reach(join(paths[module], name), x)
+
+        with ExitStack() as stack:
+            for module, path in paths.items():
+                for handle in self._hooks(module, path, reach, observe, needed, trace):
+                    stack.callback(handle.remove)
+            stack.enter_context(observed(observe))
+            yield
+
     def _hooks(
-        self, module: nn.Module, path: str, reach: Callable[[str, Tensor], Tensor], observe: Observer, trace: Trace
+        self,
+        module: nn.Module,
+        path: str,
+        reach: Callable[[str, Tensor], Tensor],
+        observe: Observer,
+        needed: AbstractSet[str],
+        trace: Trace | None,
     ) -> Iterator[Any]:
-        """Hooks of a module whose input or output is recorded or changed; those of other threads see nothing."""
-        needed = self._recorded | {name.partition(":")[0] for name in self._changes}
+        """Hooks of a module whose input or output is needed; those of other threads see nothing."""
         before, after = join(path, "in"), join(path, "out")
 
         def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             if observer() is not observe or not args or not isinstance(args[0], Tensor):
                 return None
             context = next((value for value in args if isinstance(value, ForwardContext)), None)
-            if context is not None:
+            if context is not None and trace is not None:
                 cache = next((value for value in args if isinstance(value, LayerState)), None)
                 trace.calls[path] = Call(context, _copied(cache))
             return (reach(before, args[0]), *args[1:])
@@ -204,6 +271,13 @@ class Tracer:
             raise SpecError(name, "there is no such activation", nearest(name, self.shapes))
         return name
 
+    def _changed(
+        self, name: str, x: Tensor, value: Tensor | float | Change, positions: Places, heads: Places
+    ) -> Tensor:
+        """An activation with a value in some places; as it is where a pass of a generation has none of these."""
+        places = self._places(name, x, positions, heads)
+        return x if any(not len(chosen) for chosen in places.values()) else _replaced(name, x, value, places)
+
     def _places(self, name: str, x: Tensor, positions: Places, heads: Places) -> dict[int, Tensor]:
         """The places of an activation where alone it changes, by axis."""
         letters = _letters(self.shapes[name.partition(":")[0]], x.dim())
@@ -216,13 +290,28 @@ class Tracer:
                 raise SpecError(name, f"its shape ({' '.join(letters)}) has no {kind}", f"leave out {kind}")
             rows = len(next(iter(self.inputs.arguments.values()))) if letters[axis] == "N" else 1
             size = x.shape[axis] // rows
-            index = [places] if isinstance(places, int) else places if isinstance(places, slice) else list(places)
-            try:
-                chosen = torch.arange(size)[index]
-            except IndexError:
-                raise SpecError(name, f"{kind} {places} are not among its {size}", f"use 0 to {size - 1}") from None
+            generates = kind == "positions" and self._end is not None
+            chosen = _chosen(name, kind, places, len(self.inputs.tokens) if generates else size)
+            if generates and isinstance(places, slice) and places.stop is None and (places.start or 0) >= 0:
+                chosen = torch.arange(places.start or 0, self.model.spec.context_length, places.step or 1)
+            if generates and self._end is not None:  # a pass has the end of what is read so far
+                chosen = chosen - (self._end - size)
+                chosen = chosen[(chosen >= 0) & (chosen < size)]
             result[axis] = (chosen + size * torch.arange(rows)[:, None]).flatten().to(x.device)
         return result
+
+
+def _chosen(name: str, kind: str, places: int | Sequence[int] | slice, size: int) -> Tensor:
+    """Places as numbers from 0 on.
+
+    Raises:
+        SpecError: there are no such places.
+    """
+    index = [places] if isinstance(places, int) else places if isinstance(places, slice) else list(places)
+    try:
+        return torch.arange(size)[index]
+    except IndexError:
+        raise SpecError(name, f"{kind} {places} are not among its {size}", f"use 0 to {size - 1}") from None
 
 
 def _letters(shape: str, dims: int) -> list[str]:

@@ -1,6 +1,7 @@
 """Activations are recorded and set by name."""
 
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -8,14 +9,21 @@ from torch import Tensor, nn
 
 from archetype.errors import SpecError
 from archetype.families import preset
+from archetype.generate import step
 from archetype.generate.step import DecodeStep, prefill
+from archetype.inspection.names import layers
+from archetype.inspection.trace import Change
+from archetype.language_model import LanguageModel
 from archetype.models import Decoder, EncoderDecoder, build
 from archetype.nn.probe import observed, observer, probe
+from archetype.spec import assign
+from archetype.tokenizers import train_tokenizer
 from tests.helpers.cases import case
 from tests.helpers.inspected import tracer
 from tests.helpers.weights import distance, randomize
 
 TINY = ("llama-tiny", "gpt2-tiny", "mixtral-tiny", "mamba-tiny", "deepseek-v2-tiny")
+HELLO = [72, 101, 108, 108, 111]
 
 
 def decoder(name: str = "llama-tiny") -> Decoder:
@@ -169,3 +177,61 @@ def test_a_trace_and_recorded_steps_do_not_meet() -> None:
         tracer(model).set("blocks.0.mixer.out", change).run()
         with case(name):
             assert torch.equal(within[0], expected) and torch.equal(decode(), expected)
+
+
+@torch.no_grad()
+def test_generation_under_changes_is_the_plain_one_where_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text with an activation set to itself is that of the engine, and its logits are the same to the bit."""
+    monkeypatch.setattr(step, "library", lambda: None)  # steps of torch, as those that are observed
+    for name in (*TINY, "lstm-tiny", "megabyte-tiny", "ngram-tiny", "t5-tiny"):
+        with case(name):
+            lm, logits = bytes_model(name), list[list[Tensor]]()
+            settings = {"max_new_tokens": 12, "temperature": 0.0, "ignore_eos": True}
+            source: dict[str, Any] = {"target": [0]} if name == "t5-tiny" else {}
+            point = "hidden.0.out" if name == "ngram-tiny" else f"{[*layers(lm.model)][-1]}.out"
+            traces = [lm.trace(HELLO, *source.values()) for _ in range(2)]
+            traces[1].set(point, lambda x: x.clone())
+            texts = []
+            for trace in traces:
+                logits.append([])
+                keep = lm.model.register_forward_hook(lambda _, __, output, all=logits[-1]: all.append(output.logits))
+                texts.append(trace.generate(**settings))
+                keep.remove()
+            plain = lm.engine().submit(HELLO, **source, **settings).result()
+            assert texts == [plain, plain] and len(logits[0]) == len(logits[1]) >= 12 and observer() is None
+            assert all(torch.equal(a, b) for a, b in zip(*logits, strict=True))
+            assert not any(module._forward_hooks or module._forward_pre_hooks for module in lm.model.modules())
+
+
+def bytes_model(name: str) -> LanguageModel:
+    """A tiny preset of bytes with random weights."""
+    tokenizer = train_tokenizer("bytes", [], None)
+    tokenizer.eos = (0,)
+    spec = assign(preset(name), ["vocab_size=257"])
+    return LanguageModel(spec, randomize(build(spec), seed=4).eval(), tokenizer)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def test_a_change_holds_in_every_pass_of_a_generation() -> None:
+    """As if the weights were others; and at positions only where these are read."""
+    lm, settings = bytes_model("llama-tiny"), {"max_new_tokens": 12, "temperature": 0.0, "ignore_eos": True}
+    plain, steered = lm.trace(HELLO).generate(**settings), lm.trace(HELLO).ablate("blocks.1.feedforward")
+    text = steered.generate(**settings)
+    weight: Tensor = lm.model.get_submodule("blocks.1.feedforward.down").weight  # type: ignore[assignment]
+    weight.zero_()
+    assert lm.engine().submit(HELLO, **settings).result() == text != plain
+    lengths: dict[str, list[int]] = {"all": [], "last": [], "from": []}
+
+    def note(name: str) -> Change:
+        return lambda x: (lengths[name].append(x.shape[1]), x)[1]
+
+    trace = lm.trace(HELLO).set("blocks.0.out", note("all")).set("blocks.0.out", note("last"), positions=-1)
+    trace.set("blocks.0.out", note("from"), positions=slice(3, None)).generate(**settings)
+    assert lengths == {"all": [5] + [1] * 11, "last": [1], "from": [2] + [1] * 11}
+    with pytest.raises(SpecError, match="is not computed while text is generated"):
+        lm.trace(HELLO).set("blocks.0.mixer.q", 0.0).generate(**settings)
+    with pytest.raises(SpecError, match="does not continue texts"):
+        lm_of_classes = bytes_model("bert-tiny")
+        lm_of_classes.trace(HELLO).generate()
+    with pytest.raises(SpecError, match="of patches are others than those of the text"):
+        bytes_model("megabyte-tiny").trace(HELLO).set("global_model.blocks.0.out", 0.0, positions=1).generate()
