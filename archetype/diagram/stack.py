@@ -15,6 +15,7 @@ from archetype.spec.layers import runs
 
 MARGIN = 10.0  # between a block's container and what it holds
 MOST_ROWS = 40  # of a stack; one that folds into no fewer is shown by its kinds of blocks
+MOST_UNFOLDED = 128  # layers that can be drawn each for itself
 MOST_PANELS = 12  # kinds of blocks that are drawn; further ones are boxes
 PANELS_IN_A_ROW = 4
 LETTERS_OF = {
@@ -39,9 +40,25 @@ def kinds_of(stack: StackCost) -> list[Kind]:
     return sorted((Kind(blocks[key], tuple(sorted(places))) for key, places in layers.items()), key=lambda k: k.layers)
 
 
-def put_stack(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
-    """Put the layers of a stack on a rail."""
+def put_stack(rail: Rail, stack: StackCost, costs: ReportCosts, unfold: bool = False) -> None:
+    """Put the layers of a stack on a rail.
+
+    Args:
+        rail: of the stack.
+        stack: with its costs.
+        costs: of the model.
+        unfold: put each layer there for itself, where there are at most `MOST_UNFOLDED`.
+    """
     kinds, number = kinds_of(stack), len(stack.stack.layers)
+    if unfold and 1 < number <= MOST_UNFOLDED:
+        blocks = {layer: kind.block for kind in kinds for layer in kind.layers}
+        for layer in sorted(blocks):
+            start = rail.y
+            place, kind = f"{stack.prefix}blocks.{layer}", Kind(blocks[layer], (layer,))
+            rail.y += MARGIN
+            put_block(rail, place, kind, stack, costs)
+            _block_container(rail, place, kind, stack, start + GAP / 2, f"layer {layer}")
+        return
     if len(kinds) == 1:
         start = rail.y
         place = f"{stack.prefix}blocks.*" if number > 1 else f"{stack.prefix}blocks.0"

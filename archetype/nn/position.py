@@ -11,6 +11,7 @@ from archetype import spec
 from archetype.native import fused
 from archetype.nn.context import ForwardContext, Lengths, Vectors
 from archetype.nn.registry import module_for
+from archetype.patterns.position import alibi_slopes, yarn_attention_factor, yarn_ramp
 
 
 @module_for(spec.Learned)
@@ -144,30 +145,10 @@ def _dynamic(theta: float, dim: int, scaling: spec.DynamicScaling, ends: Lengths
 
 def _yarn(plain: Float[Tensor, "1 R2"], theta: float, dim: int, scaling: spec.YarnScaling) -> Float[Tensor, "1 R2"]:
     """Blend f / factor and f by a ramp over the pairs that turn beta_slow to beta_fast times (Peng 2023, eq. 23)."""
-
-    def pair_that_turns(times: float) -> float:
-        return dim * math.log(scaling.original_context_length / (times * 2 * math.pi)) / (2 * math.log(theta))
-
-    low, high = pair_that_turns(scaling.beta_fast), pair_that_turns(scaling.beta_slow)
-    if scaling.truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, dim - 1)
+    low, high = yarn_ramp(theta, dim, scaling)
     ramp = (torch.arange(dim // 2, device=plain.device) - low) / ((high - low) or 0.001)
     interpolated = ramp.clamp(0, 1)
     return plain / scaling.factor * interpolated + plain * (1 - interpolated)
-
-
-def yarn_attention_factor(scaling: spec.YarnScaling) -> float:
-    """The factor on cos and sin: given, or from mscale's, or 0.1 ln(factor) + 1 (Peng 2023, equation 22)."""
-
-    def temperature(mscale: float) -> float:
-        return 0.1 * mscale * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0
-
-    if scaling.attention_factor is not None:
-        return scaling.attention_factor
-    if scaling.mscale is not None and scaling.mscale_all_dim is not None:
-        return temperature(scaling.mscale) / temperature(scaling.mscale_all_dim)
-    return temperature(1.0)
 
 
 def _llama3(plain: Float[Tensor, "1 R2"], scaling: spec.Llama3Scaling) -> Float[Tensor, "1 R2"]:
@@ -189,14 +170,6 @@ class Alibi(ScoreBias):
     def forward(self, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]) -> Float[Tensor, "b3 H T S"]:
         distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()
         return torch.tensor(self.slopes, device=keys.device)[:, None, None] * -distance
-
-
-def alibi_slopes(num_heads: int) -> list[float]:
-    """m_h = 2^(-8h/H), h = 1..H; else those of the next lower power of two, then every other one of the next higher."""
-    power = 2 ** int(math.log2(num_heads))
-    slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
-    between = [2 ** (-4 * h / power) for h in range(1, 2 * power + 1, 2)]
-    return slopes + between[: num_heads - power]
 
 
 class RelativeBias(ScoreBias):

@@ -6,7 +6,7 @@ from typing import Any
 
 from archetype.generate import Event, Logprobs
 from archetype.serve.generation import best
-from archetype.serve.models import ServedModel
+from archetype.serve.served_model import ServedModel
 
 
 class Envelope:

@@ -16,7 +16,7 @@ from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from archetype.errors import ArchetypeError
-from archetype.serve import chat, completions, embeddings, page, tokens
+from archetype.serve import page, positions, specs
 from archetype.serve.errors import ApiError, api_error, event
 from archetype.serve.exchange import Exchange
 from archetype.serve.metrics import CONTENT_TYPE, Metrics
@@ -29,6 +29,11 @@ KEYLESS = ("/", "/health")  # and the files of the page
 HEADER_BYTES = 2**15
 CLOSE = {"connection": "close"}  # for a body that nobody reads to its end
 LOOPBACK = ("localhost", "ip6-localhost")
+POST_TO_MODELS = (
+    "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/render", "/v1/embeddings", "/v1/classify",
+    "/tokenize", "/detokenize", "/api/fill",
+)  # fmt: skip
+GET_FROM_MODELS = ("/tokenizer_info",)
 
 
 @dataclass(frozen=True)
@@ -66,27 +71,27 @@ class App:
         self._hosts = {*LOOPBACK, *(host.lower() for host in hosts)}
         self._running: set[asyncio.Timeout] = set()
         self._started = int(time.time())
-        posts: dict[str, Handler] = {
-            "/v1/completions": partial(completions.completions, models, self.metrics),
-            "/v1/chat/completions": partial(chat.chat_completions, models, self.metrics),
-            "/v1/chat/completions/render": partial(chat.render, models),
-            "/v1/embeddings": partial(embeddings.embeddings, models),
-            "/v1/classify": partial(embeddings.classify, models),
-            "/tokenize": partial(tokens.tokenize, models),
-            "/detokenize": partial(tokens.detokenize, models),
+        posts = self._answered_by_models(POST_TO_MODELS) | {
+            "/api/spec/evaluate": partial(specs.evaluate, models),
+            "/api/spec/position": partial(positions.position, models),
         }
-        gets: dict[str, Handler] = {
+        gets = self._answered_by_models(GET_FROM_MODELS) | {
             "/v1/models": self._list,
             "/v1/models/{id:path}": self._describe,
-            "/tokenizer_info": partial(tokens.tokenizer_info, models),
             "/health": self._health,
             "/metrics": self._metrics,
+            "/api/models": partial(specs.served_models, models),
+            "/api/presets": specs.presets,
+            "/api/spec/schema": specs.schema,
             "/": page.index,
             "/assets/{path:path}": page.asset,
         }
         self.paths = [*posts, *gets]
-        routes = [Route(path, _Endpoint(handler), methods=["POST"]) for path, handler in posts.items()]
-        routes += [Route(path, _Endpoint(handler), methods=["GET"]) for path, handler in gets.items()]
+        routes = [
+            Route(path, _Endpoint(handler), methods=[method])
+            for method, handlers in (("POST", posts), ("GET", gets))
+            for path, handler in handlers.items()
+        ]
         self._router = Router(routes, redirect_slashes=False, default=self._not_found)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,6 +111,18 @@ class App:
         finally:
             path = scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.count(path, answer.status)
+
+    def _answered_by_models(self, paths: Iterable[str]) -> dict[str, Handler]:
+        """The handlers of some paths; where no model is served nothing of torch is loaded for them."""
+        if not self.models.sources:
+            return dict.fromkeys(paths, self._no_model)
+        from archetype.serve.model_routes import model_routes
+
+        handlers = model_routes(self.models, self.metrics)
+        return {path: handlers[path] for path in paths}
+
+    async def _no_model(self, exchange: Exchange) -> None:
+        self.models.source(None)
 
     def refuse_all(self) -> None:
         """End what is unfinished: each gets an error that says so."""

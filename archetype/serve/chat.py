@@ -11,8 +11,9 @@ from archetype.serve.errors import ApiError, event
 from archetype.serve.exchange import Exchange
 from archetype.serve.generation import Choices, begin, check_tokens
 from archetype.serve.metrics import Metrics
-from archetype.serve.models import Models, ServedModel
+from archetype.serve.models import Models
 from archetype.serve.requests import ChatRequest, Message, plain_messages
+from archetype.serve.served_model import ServedModel
 
 
 async def chat_completions(models: Models, metrics: Metrics, exchange: Exchange) -> None:

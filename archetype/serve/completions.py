@@ -10,8 +10,9 @@ from archetype.serve.errors import ApiError, api_error, event, unsupported
 from archetype.serve.exchange import Exchange
 from archetype.serve.generation import Choices, begin, check_tokens, usage
 from archetype.serve.metrics import Metrics
-from archetype.serve.models import Models, ServedModel
+from archetype.serve.models import Models
 from archetype.serve.requests import CompletionRequest, Ids
+from archetype.serve.served_model import ServedModel
 
 DEFAULT_TOKENS = 16
 

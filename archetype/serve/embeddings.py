@@ -15,8 +15,9 @@ from archetype.serve.answers import Envelope
 from archetype.serve.completions import encode
 from archetype.serve.errors import ApiError, api_error
 from archetype.serve.exchange import Exchange
-from archetype.serve.models import Models, ServedModel
+from archetype.serve.models import Models
 from archetype.serve.requests import ClassifyRequest, EmbeddingRequest, ImagePart, as_list
+from archetype.serve.served_model import ServedModel
 
 MAX_INPUTS = 2048  # of one request
 

@@ -38,6 +38,10 @@ class Exchange:
         """What stands after the path's question mark."""
         return dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
 
+    def request_header(self, name: str) -> str:
+        """A header of the request; empty where there is none."""
+        return next((value.decode("latin-1") for key, value in self.scope["headers"] if key == name.encode()), "")
+
     def read(self, kind: type[B]) -> B:
         """The body, checked; fields without effect are named in a header of the answer.
 

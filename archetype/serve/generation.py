@@ -9,8 +9,8 @@ from typing import Any
 from archetype.generate import Event, Logprobs, Request
 from archetype.serve.errors import ApiError, api_error
 from archetype.serve.metrics import Clock, Metrics
-from archetype.serve.models import ServedModel
 from archetype.serve.requests import Generation
+from archetype.serve.served_model import ServedModel
 from archetype.serve.worker import Stream
 
 PING_SECONDS = 10.0  # of silence, after which a stream says that it is alive

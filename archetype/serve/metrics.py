@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from archetype.serve.models import ServedModel
+if TYPE_CHECKING:
+    from archetype.serve.served_model import ServedModel
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -47,7 +49,7 @@ class Metrics:
         loaded: gives the models that are in memory.
     """
 
-    def __init__(self, loaded: Callable[[], list[ServedModel]]) -> None:
+    def __init__(self, loaded: "Callable[[], list[ServedModel]]") -> None:
         self._registry = CollectorRegistry()
         self._registry.register(EngineStats(loaded))
         self._requests = Counter("archetype_requests", "Answers", ("path", "status"), registry=self._registry)
@@ -79,7 +81,7 @@ class EngineStats(Collector):
         loaded: gives the models that are in memory.
     """
 
-    def __init__(self, loaded: Callable[[], list[ServedModel]]) -> None:
+    def __init__(self, loaded: "Callable[[], list[ServedModel]]") -> None:
         self._loaded = loaded
 
     def collect(self) -> Iterable[Metric]:

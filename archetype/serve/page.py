@@ -4,8 +4,7 @@ import mimetypes
 import secrets
 from pathlib import Path
 
-from starlette.exceptions import HTTPException
-
+from archetype.serve.errors import ApiError
 from archetype.serve.exchange import Exchange
 
 FOLDER = Path(__file__).parent / "page"  # written by `make page`, never committed
@@ -33,11 +32,16 @@ async def index(exchange: Exchange) -> None:
 
 
 async def asset(exchange: Exchange) -> None:
-    """Answer with a file of the page; their names change with their contents."""
+    """Answer with a file of the page, compressed where the browser takes that; names change with their contents."""
     folder = (FOLDER / "assets").resolve()
     file = (folder / exchange.parameters["path"]).resolve()
     if not file.is_relative_to(folder) or not file.is_file():
-        raise HTTPException(404)
+        raise ApiError("unknown_url", "there is no such file of the page; load the page again")
     kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-    headers = {"content-type": kind, "cache-control": IMMUTABLE, "x-content-type-options": "nosniff"}
+    headers = {
+        "content-type": kind, "cache-control": IMMUTABLE, "x-content-type-options": "nosniff", "vary": "accept-encoding"
+    }  # fmt: skip
+    compressed = file.with_name(f"{file.name}.gz")
+    if compressed.is_file() and "gzip" in exchange.request_header("accept-encoding"):
+        file, headers = compressed, headers | {"content-encoding": "gzip"}
     await exchange.answer(file.read_bytes(), headers=headers)

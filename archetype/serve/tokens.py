@@ -7,8 +7,9 @@ from archetype.serve.completions import encode
 from archetype.serve.errors import ApiError
 from archetype.serve.exchange import Exchange
 from archetype.serve.generation import check_tokens
-from archetype.serve.models import Models, special_names
+from archetype.serve.models import Models
 from archetype.serve.requests import DetokenizeRequest, TokenizeRequest
+from archetype.serve.served_model import special_names
 
 
 async def tokenize(models: Models, exchange: Exchange) -> None:

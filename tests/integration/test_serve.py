@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from PIL import Image
 import archetype
 from archetype import LanguageModel
 from archetype.models import build
+from archetype.serve import page
 from archetype.serve.models import Source
 from archetype.spec import assign
 from archetype.tokenizers import train_tokenizer
@@ -299,9 +301,29 @@ def test_tokens_and_health(server: Served) -> None:
     assert 'archetype_requests_total{path="/tokenize",status="200"}' in metrics
     assert 'archetype_generated_tokens_total{model="llama"}' in metrics
     assert "archetype_time_to_first_token_seconds_bucket" in metrics
-    page = server.call("/")
-    assert page.status == 200 and b"make page" in page.body
-    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_the_page_or_how_to_build_it(server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "FOLDER", tmp_path)
+    answer = server.call("/")
+    assert answer.status == 200 and b"make page" in answer.body
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "index.html").write_text('<script nonce="{{nonce}}"></script>')
+    (tmp_path / "secret.txt").write_text("no asset")
+    for name, content in (("a-1.js", b"plain"), ("a-1.js.gz", b"packed")):
+        (tmp_path / "assets" / name).write_bytes(content)
+    bodies = {server.call("/").body for _ in range(2)}
+    assert len(bodies) == 2  # a nonce is used once
+    answer = server.call("/")
+    nonce = answer.body.decode().split('"')[1]
+    assert len(nonce) > 16 and f"'nonce-{nonce}'" in answer.headers["content-security-policy"]
+    plain, packed = (server.call("/assets/a-1.js", accept_encoding=one) for one in ("identity", "gzip, br"))
+    assert (plain.body, packed.body) == (b"plain", b"packed")
+    assert "content-encoding" not in plain.headers and packed.headers["content-encoding"] == "gzip"
+    for one in (plain, packed):
+        assert "immutable" in one.headers["cache-control"] and "javascript" in one.headers["content-type"]
+    assert server.call("/assets/..%2fsecret.txt").status == 404 == server.call("/assets/none.js").status
 
 
 ERRORS: list[tuple[dict[str, Any], int, str, str | None]] = [

@@ -130,3 +130,19 @@ def test_the_list_of_presets_and_the_help_load_no_specifications() -> None:
         loaded = loaded_after(f"import sys; sys.argv[1:] = {arguments}\nfrom archetype.cli.main import main\n" + CALL)
         assert "archetype.cli.main" in loaded
         assert not {"archetype.spec", "archetype.cost", "rich", "jsonschema", "numpy"} & loaded
+
+
+def test_a_server_without_a_model_loads_no_torch() -> None:
+    loaded = loaded_after(
+        "from archetype.cli import serve\n"
+        "from archetype.serve import server\n"
+        "from archetype.serve.app import App\n"
+        "from archetype.serve.models import ModelOptions, Models\n"
+        "from archetype.serve.positions import PositionRequest, positions\n"
+        "from archetype.serve.specs import EvaluateRequest, evaluated\n"
+        "app = App(Models([], ModelOptions(open=print)))\n"
+        "assert evaluated(app.models, EvaluateRequest(preset='llama-tiny'))['ok']\n"
+        "assert positions(app.models, PositionRequest(preset='llama-tiny'))['ok']\n"
+    )
+    assert "archetype.serve.app" in loaded
+    assert not {"torch", "numpy", "matplotlib", "archetype.models", "archetype.generate"} & loaded

@@ -19,6 +19,7 @@ SKIPS = {
         "unit/cost/test_activations.py",
         "needs bfloat16 instructions: what oneDNN's LSTM saves is counted",
     ),
+    ("page/conftest.py", "needs a built page (make page), playwright, and a chromium"),
     ("unit/generate/test_grammar.py", "llguidance"),
     ("integration/test_serve.py", "llguidance"),
     ("integration/test_serve.py", "tenacity"),

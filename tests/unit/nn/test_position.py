@@ -10,8 +10,9 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.nn.context import ForwardContext
-from archetype.nn.position import Alibi, RelativeBias, Rotary, alibi_slopes, rotary_frequencies, yarn_attention_factor
+from archetype.nn.position import Alibi, RelativeBias, Rotary, rotary_frequencies
 from archetype.nn.registry import build_position
+from archetype.patterns.position import alibi_slopes, yarn_attention_factor
 from tests.helpers.strategies import rotaries
 from tests.helpers.weights import distance, randomize
 

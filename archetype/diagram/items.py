@@ -1,0 +1,39 @@
+"""A picture as plain data, for a page that draws it in its own light or dark."""
+
+from typing import Any
+
+from archetype.diagram.colours import DARK, LIGHT, Paint, area_paint, line_paint, text_colour
+from archetype.diagram.picture import Area, Line, arrow, paint
+from archetype.diagram.scene import Scene
+
+
+def picture_items(scene: Scene) -> dict[str, Any]:
+    """All that is painted, from the back to the front, and each paint once.
+
+    Args:
+        scene: to be painted.
+
+    Returns:
+        width and height; `items`, each an area, a line or a text, with the index of its paint; `paints`, each in light
+        and in dark as fill, edge, width of the edge, and whether it is dashed.
+    """
+    paints: dict[tuple[Paint, Paint], int] = {}
+    items: list[dict[str, Any]] = []
+    for item in paint(scene):
+        match item:
+            case Area():
+                pair = (area_paint(item.style, item.change, LIGHT), area_paint(item.style, item.change, DARK))
+                shape = {"x": item.x, "y": item.y, "w": item.w, "h": item.h, "radius": item.radius}
+                data = {"type": "area", **shape, "id": item.name, "says": item.says}
+            case Line():
+                pair = (line_paint(item.style, LIGHT), line_paint(item.style, DARK))
+                data = {"type": "line", "points": item.points, "arrow": arrow(item.points) if item.arrow else None}
+            case _:
+                pair = (Paint(text_colour(item.style, LIGHT), "none"), Paint(text_colour(item.style, DARK), "none"))
+                data = {"type": "text", "x": item.x, "y": item.y, "text": item.text, "size": item.size,
+                        "anchor": item.anchor, "bold": item.bold}  # fmt: skip
+        items.append(data | {"paint": paints.setdefault(pair, len(paints))})
+    return {
+        "width": scene.width, "height": scene.height, "items": items,
+        "paints": [{"light": light._asdict(), "dark": dark._asdict()} for light, dark in paints],
+    }  # fmt: skip

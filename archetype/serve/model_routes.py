@@ -1,0 +1,29 @@
+"""The paths that loaded models answer; whoever imports this loads torch."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from archetype.serve import chat, completions, embeddings, fill, tokens
+from archetype.serve.exchange import Exchange
+from archetype.serve.metrics import Metrics
+from archetype.serve.models import Models
+
+
+def model_routes(models: Models, metrics: Metrics) -> dict[str, Callable[[Exchange], Awaitable[None]]]:
+    """The handler of each path.
+
+    Args:
+        models: that are served.
+        metrics: which count.
+    """
+    return {
+        "/v1/completions": partial(completions.completions, models, metrics),
+        "/v1/chat/completions": partial(chat.chat_completions, models, metrics),
+        "/v1/chat/completions/render": partial(chat.render, models),
+        "/v1/embeddings": partial(embeddings.embeddings, models),
+        "/v1/classify": partial(embeddings.classify, models),
+        "/tokenize": partial(tokens.tokenize, models),
+        "/detokenize": partial(tokens.detokenize, models),
+        "/tokenizer_info": partial(tokens.tokenizer_info, models),
+        "/api/fill": partial(fill.fill, models),
+    }

@@ -1,0 +1,101 @@
+"""A page in a browser, and everything about it that must not happen."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from archetype.serve import page as served_page
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+WATCH = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) =>
+  window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
+"""
+
+
+def missing() -> bool:
+    """Whether there is no built page, or nothing to look at it with."""
+    try:
+        import playwright  # noqa: F401
+    except ImportError:
+        return True
+    return CHROMIUM is None or not (served_page.FOLDER / "index.html").is_file()
+
+
+class Page:
+    """A tab of the browser, which notes errors, reports and foreign requests.
+
+    Args:
+        tab: of playwright.
+        port: of the server.
+    """
+
+    def __init__(self, tab: Any, port: int) -> None:
+        self.tab, self.port = tab, port
+        self.faults: list[str] = []
+        tab.add_init_script(WATCH)
+        tab.on("console", self._note)
+        tab.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
+        tab.on("request", self._look)
+        tab.set_default_timeout(30_000)
+
+    def open(self, hash: str) -> None:
+        """Show a screen; the page itself is loaded once."""
+        url = f"http://127.0.0.1:{self.port}/"
+        if not self.tab.url.startswith(url):
+            self.tab.goto(f"{url}#/{hash}")
+        else:
+            self.tab.evaluate("hash => { location.hash = hash }", f"#/{hash}")
+
+    def text(self, selector: str) -> str:
+        """The text of the one element, once it is there."""
+        return str(self.tab.locator(selector).first.inner_text()).strip()
+
+    def check(self) -> None:
+        """See that nothing happened that must not."""
+        assert self.faults == [], self.faults
+        assert self.tab.evaluate("window.violations") == []
+
+    def accessibility(self) -> list[str]:
+        """What axe finds against WCAG 2.2 AA; nothing where axe is not installed."""
+        if not AXE.is_file():
+            return []
+        self.tab.evaluate(AXE.read_text(encoding="utf-8"))
+        tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+        options = {"runOnly": {"type": "tag", "values": tags}, "resultTypes": ["violations"]}
+        result = self.tab.evaluate("options => axe.run(document, options)", options)
+        return [
+            f"{one['id']}: {node['html'][:160]} {node['failureSummary'][:200]}"
+            for one in result["violations"] for node in one["nodes"]
+        ]  # fmt: skip
+
+    def _note(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.faults.append(f"{message.type}: {message.text}")
+
+    def _look(self, request: Any) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme not in ("data", "blob") and parts.netloc != f"127.0.0.1:{self.port}":
+            self.faults.append(f"foreign request: {request.url}")
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A browser without a window."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            browser.close()

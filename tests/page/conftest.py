@@ -1,0 +1,61 @@
+"""One server with tiny models of every kind, and one browser, for all tests of the page."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from archetype import families, spec
+from archetype.language_model import LanguageModel
+from archetype.models import build
+from archetype.tokenizers import train_tokenizer
+from archetype.tokenizers.chat_template import ChatTemplate
+from tests.helpers.serving import TEMPLATE, Served, serving
+from tests.helpers.weights import randomize
+from tests.page.browser import Page, chromium, missing
+
+NAMES = (
+    "llama-tiny", "gpt2-tiny", "bert-tiny", "t5-tiny", "deepseek-v2-tiny", "mixtral-tiny", "mamba-tiny", "lstm-tiny",
+    "ngram-tiny", "megabyte-tiny", "vit-tiny", "gemma3-tiny",
+)  # fmt: skip
+
+
+def tiny(name: str) -> LanguageModel:
+    """A tiny preset with random weights, and with bytes as tokens."""
+    model = build(families.preset(name))
+    randomize(model)
+    model.requires_grad_(False)
+    template = ChatTemplate(TEMPLATE, {}) if name == "llama-tiny" else None
+    tokenizer = None if isinstance(model.spec, spec.VisionEncoder) else train_tokenizer("bytes", [], None)
+    return LanguageModel(model.spec, model, tokenizer, template=template)
+
+
+@pytest.fixture(autouse=True)
+def no_network() -> None:
+    """The tests speak with the server of this machine; the browser notes every request to another."""
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Served]:
+    """Serves a model of every kind."""
+    if missing():
+        pytest.skip("needs a built page (make page), playwright, and a chromium")
+    with serving({name: tiny(name) for name in NAMES}) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def browser(server: Served) -> Iterator[Any]:
+    """Chromium."""
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(server: Served, browser: Any) -> Iterator[Page]:
+    """A tab; nothing may have gone wrong in it."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = Page(context.new_page(), server.port)
+    yield page
+    page.check()
+    context.close()

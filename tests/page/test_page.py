@@ -1,0 +1,286 @@
+"""The page in a browser: numbers equal Python's, nothing runs that should not, and everything works by keyboard."""
+
+import json
+import re
+from collections.abc import Callable
+from math import exp
+from typing import Any
+
+import pytest
+
+from archetype import cost_report, draw, families, spec
+from archetype.serve.models import ModelOptions, Models
+from archetype.serve.page import FOLDER
+from archetype.serve.positions import PositionRequest, positions
+from archetype.spec import to_yaml
+from tests.helpers.serving import Served
+from tests.page.browser import Page
+from tests.page.conftest import NAMES
+from tests.unit.test_extension import linear_attention, registries_as_before  # noqa: F401
+
+FIRST_SCREEN = 150_000  # bytes
+
+
+def test_every_screen_for_every_kind_of_model(page: Page, server: Served) -> None:
+    for name in NAMES:
+        report = cost_report(families.preset(name))
+        total = f"{report.parameters['total']:,}"
+        page.open(f"spec?spec=model:{name}&model={name}")
+        page.tab.wait_for_selector(f'[data-number=parameters][title="{total}"]')
+        if report.state["bytes"]:
+            state = page.tab.get_attribute("[data-number=state]", "title")
+            assert state == f"{report.state['bytes_per_token']:,}", name
+        page.open(f"architecture?spec=model:{name}&model={name}&dtype=float32")
+        page.tab.wait_for_selector(f"[data-number=parameters]:text-is('{total}')")
+        boxes = page.tab.locator("rect.box")
+        assert boxes.count() == len({box.id for box in drawn(name)}), name
+        page.open(f"position?spec=model:{name}&model={name}")
+        check_positions(page, name)
+        write(page, name, server)
+        page.check()
+
+
+def drawn(name: str) -> Any:
+    return draw(families.preset(name)).scene.boxes
+
+
+def check_positions(page: Page, name: str) -> None:
+    """The numbers of the screen Position."""
+    model = families.preset(name)
+    answer = positions(Models([], ModelOptions(open=lambda place: None)), PositionRequest(preset=name))  # type: ignore[arg-type,return-value]
+    page.tab.wait_for_selector("main[aria-label=Position] .grid")
+    if max(answer["state"]["bytes"]):
+        page.tab.wait_for_selector(f"[data-number=state-per-token]:text-is('{answer['state']['per_token']:,}')")
+    pairs = [layer["pattern"]["pairs"] for layer in answer["layers"] if layer["pattern"]]
+    if pairs:
+        page.tab.wait_for_selector(f"[data-number=pairs]:text-is('{pairs[0]:,}')")
+        assert page.tab.locator("[data-number=pairs]").all_inner_texts() == [f"{number:,}" for number in pairs]
+    if isinstance(model, spec.Decoder) and answer["layers"][0]["position"]:
+        position = answer["layers"][0]["position"]
+        assert page.text("[data-number=theta]") == f"{position['theta']:,.0f}"
+
+
+def write(page: Page, name: str, server: Served) -> None:
+    """Ask the model for what it can do, and see that the screen shows what the server answers."""
+    tab, kind = page.tab, families.preset(name).kind
+    settings = {"max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    page.open(
+        f"write?model={name}&text=" + ("a [MASK] b" if kind == "encoder" else f"Once&sampling={json.dumps(settings)}")
+    )
+    if kind == "vision_encoder":
+        tab.click("text=A disc")
+        tab.wait_for_selector("[data-class]")
+        shares = [float(text.rstrip("%")) for text in tab.locator("[data-class]").all_inner_texts()]
+        assert sum(shares) == pytest.approx(100, abs=0.6) and shares == sorted(shares, reverse=True)
+    elif kind == "encoder":
+        tab.click("button:text-is('Predict')")
+        tab.wait_for_selector("ol li")
+        text = tab.input_value("textarea")
+        slots = server.call("/api/fill", {"model": name, "text": text, "top": 10}).json["slots"]
+        shown = tab.locator("ol .share").all_inner_texts()
+        assert shown == [f"{100 * one['probability']:.1f}%" for slot in slots for one in slot]
+    else:
+        tab.wait_for_selector("textarea:not([rows='2'])")
+        tab.keyboard.press("Control+Enter")
+        tab.wait_for_selector("text=ended at the most tokens")
+        body = {"model": name, "prompt": "Once", "logprobs": 20, "echo": kind != "encoder_decoder"} | settings
+        choice = server.call("/v1/completions", body).json["choices"][0]
+        assert "".join(texts(page)) == choice["text"], name
+        tab.locator(".tokens").focus()
+        for key in ("End", "ArrowLeft", "ArrowLeft"):
+            tab.keyboard.press(key)
+        best = sorted(choice["logprobs"]["top_logprobs"][-3].values(), reverse=True)[:10]
+        tab.wait_for_selector("section[aria-label=Alternatives] .share")
+        shares = tab.locator("section[aria-label=Alternatives] .share").all_inner_texts()
+        assert shares == [percent(value) for value in best], name
+
+
+def texts(page: Page) -> list[str]:
+    """The tokens of the text that is shown."""
+    return list(page.tab.locator(".tokens span[data-index]").all_text_contents())
+
+
+def percent(logprob: float) -> str:
+    return f"{100 * exp(logprob):.1f}%"
+
+
+def test_the_first_screen_is_small(page: Page) -> None:
+    page.open("architecture?spec=preset:gpt2")
+    page.tab.wait_for_selector("rect.box")
+    script = "performance.getEntriesByType('resource').map(one => [one.name, one.encodedBodySize])"
+    assets = {url: size for url, size in page.tab.evaluate(script) if "/assets/" in url}
+    assert any(url.endswith(".js") for url in assets) and 0 < sum(assets.values()) <= FIRST_SCREEN
+    assert not any("codemirror" in url for url in assets)
+    packed = [file for file in FOLDER.joinpath("assets").iterdir() if file.suffix in (".js", ".css")]
+    assert all(file.with_name(f"{file.name}.gz").is_file() for file in packed)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing(page: Page, dark: bool) -> None:
+    page.tab.emulate_media(color_scheme="dark" if dark else "light")
+    page.tab.set_viewport_size({"width": 360 if dark else 1440, "height": 800})
+    ready = {
+        "spec?model=llama-tiny&spec=preset:gpt2": ".cm-content",
+        "spec?view=form&spec=preset:mixtral-8x7b": "fieldset input[type=radio]",
+        "architecture?spec=preset:gpt2-tiny&against=preset:llama-tiny": "rect.box",
+        "position?spec=preset:t5-tiny": "canvas",
+        "write?model=llama-tiny": "textarea",
+        "write?model=llama-tiny&mode=chat": ".turn",
+        "write?model=bert-tiny": "textarea",
+        "write?model=vit-tiny": "input[type=file]",
+    }
+    for hash, selector in ready.items():
+        page.open(hash)
+        page.tab.wait_for_selector(selector, state="attached")
+        assert page.accessibility() == [], hash
+        wide = page.tab.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert wide <= 0, f"{hash} scrolls sideways by {wide} pixels"
+
+
+def test_a_specification_is_edited_and_read_by_keyboard_alone(page: Page) -> None:
+    tab = page.tab
+    page.open("spec?spec=preset:llama-3-8b&view=form")
+    tab.wait_for_selector("[data-number=state][title='131,072']")
+    focus(page, lambda: tab.evaluate("document.activeElement.labels?.[0]?.innerText ?? ''") == "num kv heads")
+    tab.keyboard.press("Control+A")
+    tab.keyboard.type("2")
+    tab.keyboard.press("Tab")
+    tab.wait_for_selector("[data-number=state][title='32,768']")
+    assert "num_kv_heads" in page.text("section[aria-label='Changes from the start']")
+    address = tab.evaluate("location.hash")
+    focus(page, lambda: tab.evaluate("document.activeElement.innerText") == "Architecture")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("rect.box")
+    focus(page, lambda: tab.evaluate("document.activeElement.tagName") == "rect")
+    tab.keyboard.press("ArrowUp")
+    tab.wait_for_selector("rect.selected")
+    assert re.search(r"\d", page.text("section[aria-label='Chosen part']"))
+    tab.goto(f"http://127.0.0.1:{page.port}/{address}")
+    tab.reload()
+    tab.wait_for_selector("[data-number=state][title='32,768']")  # the address holds the whole state
+
+
+def focus(page: Page, reached: Callable[[], bool]) -> None:
+    """Press Tab until something has the focus."""
+    for _ in range(120):
+        page.tab.keyboard.press("Tab")
+        if reached():
+            return
+    pytest.fail("Tab does not lead there")
+
+
+def test_a_part_from_outside_is_shown_as_all_others(page: Page) -> None:
+    model = linear_attention()
+    packed = pack(page, to_yaml(model))
+    for screen, selector in (("spec", "[data-number=parameters]"), ("architecture", "[data-number=parameters]")):
+        page.open(f"{screen}?spec=yaml:{packed}")
+        total = f"{cost_report(model).parameters['total']:,}"
+        shown = f"{selector}[title='{total}']" if screen == "spec" else f"{selector}:text-is('{total}')"
+        page.tab.wait_for_selector(shown)
+    page.open(f"position?spec=yaml:{packed}")
+    page.tab.wait_for_selector("h2:text-is('gated_linear_attention')")
+
+
+def pack(page: Page, source: str) -> str:
+    """A text as the address holds it."""
+    return str(page.tab.evaluate(
+        """async (text) => { const stream = new Blob([text]).stream().pipeThrough(new CompressionStream('deflate-raw'));
+        const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+        return btoa(String.fromCharCode(...bytes)).replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '') }""",
+        source,
+    ))  # fmt: skip
+
+
+def test_mistakes_stand_at_their_line_and_are_undone(page: Page) -> None:
+    tab = page.tab
+    page.open("spec?spec=preset:llama-3-8b")
+    tab.wait_for_selector(".cm-content")
+    tab.click(".cm-line:has-text('num_kv_heads')")
+    tab.keyboard.press("End")
+    tab.keyboard.press("Backspace")
+    tab.keyboard.type("5")
+    tab.wait_for_selector("[role=alert]:has-text('num_kv_heads')")
+    assert "line 16" in page.text("[role=alert]") and "divide" in page.text("[role=alert]")
+    tab.wait_for_selector(".cm-lintRange-error")
+    tab.click("text=Undo")
+    tab.wait_for_selector("[role=alert]", state="detached")
+    assert "num_kv_heads: 8" in tab.locator(".cm-content").inner_text()
+
+
+def test_a_text_is_stopped_and_branches(page: Page) -> None:
+    tab = page.tab
+    page.open('write?model=llama-tiny&text=Once&sampling={"max_tokens":40,"ignore_eos":true,"seed":1}')
+    tab.wait_for_selector("textarea")
+    tab.keyboard.press("Control+Enter")
+    tab.wait_for_selector("text=ended at the most tokens")
+    tokens = tab.locator(".tokens")
+    tokens.focus()
+    for _ in range(6):
+        tab.keyboard.press("ArrowRight")
+    assert "token=5" in tab.evaluate("location.hash")
+    before = texts(page)
+    other = tab.locator("section[aria-label=Alternatives] button:not(.chosen):not([disabled])").first
+    other.focus()
+    tab.keyboard.press("Enter")
+    script = """(former) => document.body.innerText.includes('ended at the most') &&
+      (document.querySelector('.tokens [data-index="5"]')?.textContent ?? former) !== former"""
+    tab.wait_for_function(script, arg=before[5])
+    after = texts(page)
+    assert after[:5] == before[:5] and after[5] != before[5]
+    page.open('write?model=mamba-tiny&text=Once&sampling={"max_tokens":200,"ignore_eos":true}')
+    tab.wait_for_selector("text=mamba-tiny · decoder")
+    tab.keyboard.press("Control+Enter")
+    tab.keyboard.press("Escape")
+    tab.wait_for_selector("[role=status]:has-text('stopped'), [role=status]:has-text('ended')")
+
+
+TEMPLATES = tuple(text.replace("RUN", "window.ran=1").replace("AWAY", "http://127.0.0.2/") for text in (
+    "<script>RUN</script>", "<img src=x onerror=RUN>", "<svg onload=RUN>", "<iframe srcdoc='<script>parent.ran=1'>",
+    "<body onload=RUN>", "<a href=javascript:RUN>x</a>",
+    "'\"><img src=x onerror=RUN>", "</textarea><script>RUN</script>",
+    "{@html '<img src=x onerror=RUN>'}", "<style>@import 'AWAY'</style>", "<link rel=stylesheet href=AWAY>",
+    "<base href=AWAY>", "<math><mtext><img src=x onerror=RUN>", "<video><source onerror=RUN>",
+    "<details open ontoggle=RUN>", "<meta http-equiv=refresh content='0;url=AWAY'>", "<object data=javascript:RUN>",
+    "<template><img src=x onerror=RUN></template>", "<!--><img src=x onerror=RUN>-->", "&lt;img src=x onerror=RUN&gt;",
+))  # fmt: skip
+FRAMES = (
+    "{}", "a {} b", "```html\n{}\n```", "[x]({})", "![x]({})", "`{}`", "**{}**", "\u202e{}", "<b>{}</b>", "{}\n{}"
+)  # fmt: skip
+PAYLOADS = [frame.replace("{}", template) for template in TEMPLATES for frame in FRAMES]
+
+
+def test_what_a_model_writes_is_never_markup(page: Page) -> None:
+    """As tokens, as alternatives, as an error, as names of specifications, and in the address."""
+    assert len(PAYLOADS) == 200
+    tab = page.tab
+
+    def answer(route: Any) -> None:
+        offset, events = 0, []
+        for text in PAYLOADS:
+            logprobs = {
+                "tokens": [text], "token_logprobs": [-1.0], "top_logprobs": [{text: -1.0}], "text_offset": [offset]
+            }  # fmt: skip
+            offset += len(text)
+            choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": None, "token_ids": [1]}
+            events.append(f"data: {json.dumps({'choices': [choice]})}\n\n")
+        events.append(f"data: {json.dumps({'error': {'message': PAYLOADS[0], 'code': None}})}\n\n")
+        route.fulfill(status=200, content_type="text/event-stream", body="".join(events))
+
+    tab.route("**/v1/completions", answer)
+    page.open("write?model=llama-tiny&sampling={}&text=" + PAYLOADS[1].replace("&", "%26").replace("#", "%23"))
+    tab.wait_for_selector("textarea")
+    tab.keyboard.press("Control+Enter")
+    tab.wait_for_selector(".problem")
+    assert texts(page) == PAYLOADS
+    assert page.text(".problem") == PAYLOADS[0]
+    for number in range(0, 200, 37):
+        tab.locator(f"[data-index='{number}']").click()
+    names = tab.evaluate("[...document.querySelectorAll('main *')].map((one) => one.tagName)")
+    assert not {"SCRIPT", "IMG", "IFRAME", "STYLE", "LINK", "BASE", "OBJECT", "META", "VIDEO"} & set(names)
+    for number in range(0, 200, 20):
+        page.open(f"spec?spec={json.dumps(PAYLOADS[number])}")
+    source = families.preset("gpt2-tiny").replace(name=TEMPLATES[1]).dump()
+    packed = pack(page, json.dumps(source))
+    page.open(f"architecture?spec=yaml:{packed}")
+    tab.wait_for_selector(f"h2:text-is({json.dumps(TEMPLATES[1])})")
+    assert tab.evaluate("window.ran") is None

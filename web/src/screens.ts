@@ -1,0 +1,42 @@
+import type { Component } from "svelte";
+
+/** A screen of the page: its name in the address, what the header calls it, the key that opens it, and its component. */
+export interface Screen {
+  id: string;
+  title: string;
+  key: string;
+  about: string;
+  load: () => Promise<{ default: Component }>;
+}
+
+/** All screens in the order of the header; each is loaded when it is first opened. */
+export const screens: Screen[] = [
+  {
+    id: "spec",
+    title: "Spec",
+    key: "s",
+    about: "Write an architecture, and see at once what it costs",
+    load: () => import("./screens/spec/Spec.svelte"),
+  },
+  {
+    id: "architecture",
+    title: "Architecture",
+    key: "a",
+    about: "The model as a diagram, with the cost of every part",
+    load: () => import("./screens/architecture/Architecture.svelte"),
+  },
+  {
+    id: "position",
+    title: "Position",
+    key: "p",
+    about: "How the model knows where a token stands, and who sees whom",
+    load: () => import("./screens/position/Position.svelte"),
+  },
+  {
+    id: "write",
+    title: "Write",
+    key: "w",
+    about: "Let a model write, and see how likely each token was",
+    load: () => import("./screens/write/Write.svelte"),
+  },
+];

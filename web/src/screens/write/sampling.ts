@@ -1,0 +1,61 @@
+/** A setting of how tokens are chosen; the model's own holds where it is left out. */
+export interface Setting {
+  name: string;
+  label: string;
+  about: string;
+  min?: number;
+  max?: number;
+  step?: number;
+  start?: number;
+}
+
+export const settings: Setting[] = [
+  { name: "max_tokens", label: "most new tokens", about: "the text ends after so many", min: 1, step: 1, start: 64 },
+  { name: "temperature", label: "temperature", about: "0 takes the likeliest; larger is more varied", min: 0, max: 2, step: 0.05 },
+  { name: "top_p", label: "top p", about: "the likeliest tokens that together have this probability", min: 0.01, max: 1, step: 0.01 },
+  { name: "top_k", label: "top k", about: "so many of the likeliest; 0 is all", min: 0, step: 1 },
+  { name: "min_p", label: "min p", about: "none below this share of the likeliest one's probability", min: 0, max: 0.99, step: 0.01 },
+  { name: "repetition_penalty", label: "repetition penalty", about: "divides the scores of what is there already", min: 0.01, step: 0.05 },
+  { name: "presence_penalty", label: "presence penalty", about: "taken from the score of what is there already", min: -2, max: 2, step: 0.1 },
+  { name: "frequency_penalty", label: "frequency penalty", about: "the same, for each time that it is there", min: -2, max: 2, step: 0.1 },
+  { name: "min_tokens", label: "least new tokens", about: "the text does not end before", min: 0, step: 1 },
+  { name: "seed", label: "seed", about: "the same seed gives the same text", step: 1 },
+];
+
+/** The settings of an address, which are JSON; none where it is damaged. */
+export function parseSettings(text: string): Record<string, unknown> {
+  try {
+    const value: unknown = text ? JSON.parse(text) : {};
+    return value && typeof value === "object" && !Array.isArray(value) ? (value as Record<string, unknown>) : {};
+  } catch {
+    return {};
+  }
+}
+
+/** A request as a command line. */
+export function asCurl(origin: string, path: string, body: Record<string, unknown>): string {
+  const json = JSON.stringify(body, null, 2).replaceAll("'", "'\\''");
+  return `curl ${origin}${path} -H 'content-type: application/json' -d '${json}'`;
+}
+
+/** A request by openai's Python package; what OpenAI does not have goes into extra_body. */
+export function asPython(origin: string, path: string, body: Record<string, unknown>): string {
+  const known = ["model", "prompt", "messages", "max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "stop", "logprobs", "top_logprobs", "echo", "n", "stream"];
+  const own = Object.entries(body).filter(([name]) => known.includes(name));
+  const extra = Object.fromEntries(Object.entries(body).filter(([name]) => !known.includes(name)));
+  const lines = own.map(([name, value]) => `    ${name}=${python(value)},`);
+  if (Object.keys(extra).length) lines.push(`    extra_body=${python(extra)},`);
+  const call = path.includes("chat") ? "client.chat.completions.create" : "client.completions.create";
+  return `from openai import OpenAI\n\nclient = OpenAI(base_url="${origin}/v1", api_key="none")\nanswer = ${call}(\n${lines.join("\n")}\n)\n`;
+}
+
+/** A value of JSON as Python writes it. */
+export function python(value: unknown): string {
+  if (value === null || value === undefined) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (Array.isArray(value)) return `[${value.map(python).join(", ")}]`;
+  if (typeof value === "object") {
+    return `{${Object.entries(value).map(([name, inner]) => `${JSON.stringify(name)}: ${python(inner)}`).join(", ")}}`;
+  }
+  return JSON.stringify(value);
+}

@@ -1,0 +1,49 @@
+import { unpackText } from "./address";
+import { api, type Evaluated, type EvaluateRequest, type Origin, type Problem } from "./api";
+import { catalogue } from "./state.svelte";
+
+/** What `spec` is in an address that says nothing: the served model, or else a well-known preset. */
+export function defaultSpec(): string {
+  return catalogue.model ? `model:${catalogue.model.name}` : "preset:llama-3-8b";
+}
+
+/** What a value of the address names: `preset:NAME`, `model:NAME`, or `yaml:` with a packed text. */
+export async function originOf(value: string): Promise<Origin> {
+  const [kind, name = ""] = value.split(/:(.*)/s);
+  if (kind === "yaml") return { source: await unpackText(name) };
+  return kind === "model" ? { model: name } : { preset: name };
+}
+
+/** The answers of the server about a specification; the newest question counts, and older ones are given up. */
+export class Evaluation {
+  answer = $state.raw<Evaluated | null>(null);
+  problems = $state.raw<Problem[]>([]);
+  error = $state("");
+  busy = $state(false);
+  milliseconds = $state(0);
+  #running: AbortController | null = null;
+
+  /** Ask; the last good answer stays until there is a better one. */
+  async run(request: EvaluateRequest): Promise<Evaluated | null> {
+    this.#running?.abort();
+    const running = (this.#running = new AbortController());
+    this.busy = true;
+    const started = performance.now();
+    try {
+      const answer = await api.evaluate(request, running.signal);
+      if (running !== this.#running) return null;
+      this.problems = answer.problems;
+      this.error = "";
+      if (answer.ok) this.answer = answer;
+      return answer.ok ? answer : null;
+    } catch (error) {
+      if (running === this.#running) this.error = (error as Error).message;
+      return null;
+    } finally {
+      if (running === this.#running) {
+        this.busy = false;
+        this.milliseconds = performance.now() - started;
+      }
+    }
+  }
+}
