@@ -79,7 +79,7 @@ def compare(first: Callable[[], object], second: Callable[[], object], rounds: i
     return Ratio(median(torch.tensor(ratios, dtype=torch.float64)).item(), low, high)
 
 
-def medians(ways: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list[list[float]]:
+def times_in_turn(ways: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list[list[float]]:
     """The times of several ways, a list of rounds each; forwards and backwards in turn, after one that warms up."""
     times: list[list[float]] = [[] for _ in ways]
     for number in range(rounds + 1):

@@ -1,6 +1,7 @@
 """Every check of a claim: mathematics and published arithmetic hold, controls are seen, and numbers repeat."""
 
 import math
+from functools import cache
 from itertools import groupby
 
 import pytest
@@ -23,9 +24,14 @@ def is_sound(outcome: Outcome) -> None:
         assert len({(curve.log_x, curve.log_y) for curve in curves}) == 1
 
 
-def checked(name: str, quick: bool) -> None:
+@cache
+def in_small_size(name: str) -> Outcome:
+    """The outcome of a check in its small size."""
+    return run(name, quick=True)
+
+
+def checked(name: str, outcome: Outcome) -> None:
     """An identity holds whatever is drawn; what is measured may turn out either way, the same each time."""
-    outcome = run(name, quick=quick)
     is_sound(outcome)
     if CHECKS[name].kind in ("identity", "analytic"):
         assert outcome.holds, outcome.sentence
@@ -36,15 +42,16 @@ def test_checks_in_their_small_size(file: str) -> None:
     for name in CHECKS:
         if name.partition(".")[0] == file:
             with case(name):
-                checked(name, quick=True)
+                checked(name, in_small_size(name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKS)
 def test_checks_in_their_full_size(name: str) -> None:
-    checked(name, quick=False)
+    checked(name, run(name, quick=False))
 
 
-@pytest.mark.parametrize("name", ["rope.decay"])
-def test_numbers_repeat(name: str) -> None:
-    assert run(name, quick=True) == run(name, quick=True)
+def test_numbers_repeat() -> None:
+    for name in ("gated.backward_gain", "recurrence.gradient", "directions.growth", "temperature.draws", "rope.decay"):
+        with case(name):
+            assert in_small_size(name) == run(name, quick=True)

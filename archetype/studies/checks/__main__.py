@@ -1,4 +1,4 @@
-"""Run checks and write what they gave as a table in Markdown: `python -m archetype.studies.checks --full`."""
+"""Run checks and write what they gave as a page in Markdown: `python -m archetype.studies.checks --full`."""
 
 import argparse
 import json
@@ -13,6 +13,13 @@ import torch
 from archetype.runs.environment import environment
 from archetype.studies.registry import Check, all_checks, run
 
+TITLE = """\
+# What is settled without training
+
+Identities, arithmetic, simulations and models as they are initialized: the parts of the 25 claims that a check settles.
+Tolerances were fixed before: 1e-10 of the size in float64, 1e-5 in float32, and every mistake made on purpose must be
+seen, or the check is void. A `no` is an outcome like any other; the sentence says what holds instead. A check is a
+function in `archetype/studies/checks`. This page is what `python -m archetype.studies.checks --full` prints."""
 HEADINGS = ("claim", "part", "check", "holds", "what was seen", "mistakes made on purpose, seen", "seconds")
 
 
@@ -29,7 +36,7 @@ def recorded(file: Path | None) -> dict[str, dict[str, Any]]:
     return {entry["check"]: entry for entry in map(json.loads, lines)}
 
 
-def table(results: dict[str, dict[str, Any]]) -> str:
+def page(results: dict[str, dict[str, Any]]) -> str:
     """All outcomes in the order of the claims, and the machine and versions that they were made with."""
     checks = all_checks()
     lines = ["| " + " | ".join(HEADINGS) + " |", "|---:|---|---|---|---|---|---:|"]
@@ -44,11 +51,11 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             lines.append("| " + " | ".join(map(str, cells)) + f" | {result['seconds']:.1f} |")
     versions = environment()
     about = ", ".join(f"{key} {versions[key]}" for key in ("processor", "archetype", "torch", "python", "date"))
-    return "\n".join([*lines, "", f"One thread; {about}."])
+    return "\n".join([TITLE, "", *lines, "", f"Seconds of one thread; {about}."])
 
 
 def main() -> None:
-    """Read the options, run what the record does not have yet, and print the table."""
+    """Read the options, run what the record does not have yet, and print the page."""
     parser = argparse.ArgumentParser(prog="python -m archetype.studies.checks", description=__doc__)
     parser.add_argument("checks", nargs="*", help="names, or their beginnings (all but those of time)")
     parser.add_argument("--full", action="store_true", help="in the full size")
@@ -66,7 +73,7 @@ def main() -> None:
         if options.record is not None:
             with options.record.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(results[name]) + "\n")
-    print(table(results))
+    print(page(results))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def parameters(quick: bool) -> Outcome:
 @check("counting.flops", claim=12, part="flops", kind="analytic")
 def flops(quick: bool) -> Outcome:
     """L (24 b s d^2 + 4 b s^2 d) + 2 b s d V is what cost counts and what the dispatcher sees, to the integer."""
-    draw, number, wrong = random.Random(1), 8 if quick else 200, 0
+    draw, number, wrong = random.Random(1), 5 if quick else 200, 0
     for _ in range(number):
         model = standard(draw)
         b, s, d, v = draw.randint(1, 4), draw.randint(1, model.context_length), model.d_model, model.vocab_size

@@ -15,7 +15,7 @@ from archetype.studies.fit import bootstrap, line, median
 from archetype.studies.models import EXACT, WRONG, attending, random_model, random_tokens, relative_error
 from archetype.studies.outcome import Control, Curve, Outcome
 from archetype.studies.registry import check
-from archetype.studies.timing import compare, medians, refuse_if_busy
+from archetype.studies.timing import compare, refuse_if_busy, times_in_turn
 
 HEADS, LENGTH = 8, 20
 KEYS = ("mixer.k.weight", "mixer.v.weight")
@@ -147,9 +147,9 @@ def time(quick: bool) -> Outcome:
     texts = [random_tokens(model.spec, 1, length) for length in lengths]
     states = [model(text[:, :-1], model.new_state(1, text.shape[1])).state for text in texts]
     with torch.inference_mode():
-        without = medians([partial(model, text, last_only=True) for text in texts], rounds)
+        without = times_in_turn([partial(model, text, last_only=True) for text in texts], rounds)
         newest = [text[:, -1:] for text in texts]
-        cached = medians([partial(model, *one) for one in zip(newest, states, strict=True)], rounds)
+        cached = times_in_turn([partial(model, *one) for one in zip(newest, states, strict=True)], rounds)
     curvature = [quadratic(lengths, [one[number] for one in without]) for number in range(rounds)]
     low, high = bootstrap(curvature)
     middle = [[median(torch.tensor(one)).item() for one in times] for times in (without, cached)]

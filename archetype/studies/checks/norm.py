@@ -74,7 +74,8 @@ def gradient_by_depth(quick: bool) -> Outcome:
     return Outcome(
         abs(post) <= 0.1 and abs(pre + 0.5) <= 0.1,
         f"over {depths[0]} to {depths[-1]} layers the norm grows as depth to the power {post:.2f} [{post_low:.2f}, "
-        f"{post_high:.2f}] after post-norm (expected 0) and {pre:.2f} [{pre_low:.2f}, {pre_high:.2f}] after pre-norm "
+        f"{post_high:.2f}] after post-norm (expected 0: it does {'not fall' if post > -0.1 else 'fall'}) and {pre:.2f} "
+        f"[{pre_low:.2f}, {pre_high:.2f}] after pre-norm "
         "(expected -0.5), both to 0.1",
         {
             "post_norm_slope": post, "post_norm_low": post_low, "post_norm_high": post_high,

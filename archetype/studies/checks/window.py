@@ -14,7 +14,7 @@ from archetype.studies.fit import bootstrap, power_law
 from archetype.studies.models import EXACT, WRONG, attending, normal, random_model, random_tokens, relative_error
 from archetype.studies.outcome import Control, Curve, Outcome
 from archetype.studies.registry import check
-from archetype.studies.timing import medians, refuse_if_busy
+from archetype.studies.timing import refuse_if_busy, times_in_turn
 
 
 def influence(model: spec.Decoder, length: int) -> Tensor:
@@ -132,7 +132,7 @@ def prefill(quick: bool) -> Outcome:
         model = long_model(pattern, lengths[-1])
         texts = [random_tokens(model.spec, 1, length) for length in lengths]
         with torch.inference_mode():
-            times = medians([partial(model, text, last_only=True) for text in texts], rounds)
+            times = times_in_turn([partial(model, text, last_only=True) for text in texts], rounds)
         slopes[name] = [power_law(lengths, [one[number] for one in times]).slope for number in range(rounds)]
         middle = tuple(sorted(one)[len(one) // 2] for one in times)
         axes = {"x_name": "tokens", "y_name": "seconds", "log_x": True, "log_y": True}
