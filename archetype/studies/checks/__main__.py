@@ -48,7 +48,8 @@ def page(results: dict[str, dict[str, Any]]) -> str:
             )
             holds = "yes" if result["holds"] else "**no**"
             cells = (check.claim, check.part, f"`{name}`", holds, result["sentence"], controls or "none")
-            lines.append("| " + " | ".join(map(str, cells)) + f" | {result['seconds']:.1f} |")
+            escaped = (str(cell).replace("|", "\\|") for cell in cells)
+            lines.append("| " + " | ".join(escaped) + f" | {result['seconds']:.1f} |")
     versions = environment()
     about = ", ".join(f"{key} {versions[key]}" for key in ("processor", "archetype", "torch", "python", "date"))
     return "\n".join([TITLE, "", *lines, "", f"Seconds of one thread; {about}."])
