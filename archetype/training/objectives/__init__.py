@@ -8,9 +8,10 @@ from archetype.training.objectives.masked_token import MaskedToken
 from archetype.training.objectives.next_token import NextToken
 from archetype.training.objectives.sequence_to_sequence import SequenceToSequence
 from archetype.training.objectives.span_corruption import SpanCorruption
+from archetype.training.objectives.synthetic import SyntheticTask
 from archetype.training.objectives.text_class import Regression, TextClass
 
 __all__ = [
     "DPO", "Chat", "ImageClass", "MaskedToken", "NextToken", "ObjectiveConfig", "Regression", "SequenceToSequence",
-    "SpanCorruption", "TextClass",
+    "SpanCorruption", "SyntheticTask", "TextClass",
 ]  # fmt: skip
