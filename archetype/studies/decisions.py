@@ -1,0 +1,361 @@
+"""The rules that turn the values of paired runs into a verdict, fixed in the experiment file before any run."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from archetype.spec.part import Part, part
+from archetype.studies import statistics
+from archetype.studies.statistics import Interval
+
+SHOWN, NO_DIFFERENCE, NOT_SHOWN = "shown", "no difference shown", "not shown at this scale"
+DIRECTION, UNCALIBRATED = "direction only, no verdict", "no verdict without calibration"
+ALPHA = 0.05
+LEAST_PAIRS = 6  # below which a sign-flip test cannot reach 0.05
+
+
+@dataclass(frozen=True)
+class Margin:
+    """A difference of interest: a number, or a share of the control's mean."""
+
+    value: float
+    is_share: bool
+
+    def of(self, control: float) -> float:
+        """In the metric's own unit."""
+        return self.value * abs(control) if self.is_share else self.value
+
+
+def read_margin(value: "float | str") -> Margin:
+    """1% is a share, 0.02 a number."""
+    return Margin(float(value[:-1]) / 100, True) if isinstance(value, str) else Margin(value, False)
+
+
+MarginText = Annotated[float, Field(gt=0)] | Annotated[str, Field(pattern=r"^\d+(\.\d+)?%$")]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The values of the two arms that a decision is about.
+
+    Attributes:
+        control: of each seed.
+        treated: of the other arm, seed by seed.
+        lower_is_better: whether a lower value is.
+        tuning_is_interior: whether no arm's best trial lies at the edge of the grid.
+        failed_control: why the control does not behave; empty where it does.
+        by_arm: values of all arms, seed by seed, for slopes.
+    """
+
+    control: tuple[float, ...]
+    treated: tuple[float, ...]
+    lower_is_better: bool = True
+    tuning_is_interior: bool = True
+    failed_control: str = ""
+    by_arm: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+    @property
+    def differences(self) -> list[float]:
+        """Of each seed, the other arm's value less the control's."""
+        return [b - a for a, b in zip(self.control, self.treated, strict=True)]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a part's runs show.
+
+    Attributes:
+        verdict: shown, no difference shown, or not shown at this scale.
+        reason: in one line.
+        effect: the mean of paired differences, or a slope, with its interval of 95 %.
+        interval90: of the same, of 90 %, where equivalence is tested.
+        margin: the smallest difference of interest, in the metric's unit.
+        p: of the test that decides.
+        sign_flip_p: of the permutation test.
+        adjusted_p: after Holm's correction within the study.
+        detectable: the smallest true effect that this many pairs see with a chance of 80 %.
+        deviation: standard deviation of the paired differences.
+        better_share: how often the other arm is better, over all pairs of seeds.
+        would_change: what would have changed the verdict.
+    """
+
+    verdict: str
+    reason: str
+    effect: Interval
+    interval90: Interval | None = None
+    margin: float | None = None
+    p: float | None = None
+    sign_flip_p: float | None = None
+    adjusted_p: float | None = None
+    detectable: float | None = None
+    deviation: float | None = None
+    better_share: float | None = None
+    would_change: str = ""
+
+
+class Decision(Part):
+    """Base of all rules."""
+
+    kind: str
+
+    @abstractmethod
+    def p_value(self, evidence: Evidence) -> float:
+        """Of the test that decides, before Holm's correction."""
+
+    @abstractmethod
+    def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
+        """The verdict.
+
+        Args:
+            evidence: the values.
+            adjusted_p: the p-value of this part after Holm's correction within the study.
+        """
+
+    def margin_of(self, evidence: Evidence) -> float:
+        """The smallest difference of interest, in the metric's unit."""
+        margin: Any = getattr(self, "margin", "1%")
+        return read_margin(margin).of(float(np.mean(evidence.control)))
+
+    def verdict(
+        self, evidence: Evidence, adjusted_p: float, is_shown: bool, is_reversed: bool, would_change: str,
+        name: str = SHOWN,
+    ) -> Verdict:  # fmt: skip
+        """A verdict with the figures that all rules share."""
+        differences = evidence.differences
+        effect, pairs = statistics.paired_interval(differences), len(differences)
+        wide = statistics.paired_interval(differences, 0.9)
+        deviation = float(np.std(differences, ddof=1)) if pairs > 1 else math.inf
+        detectable = statistics.minimal_detectable_effect(deviation, pairs) if deviation < math.inf else math.inf
+        margin, p = self.margin_of(evidence), self.p_value(evidence)
+        is_equivalent = -margin < wide.low and wide.high < margin
+        if is_shown and (adjusted_p >= ALPHA or pairs < 2):
+            result, reason = NOT_SHOWN, f"inconclusive: p is {adjusted_p:.2g} after Holm's correction"
+        elif is_shown:
+            result, reason = name, f"the mean of {pairs} pairs is {effect.mean:+.4g}"
+        elif is_equivalent and pairs > 1 and self.kind != "at_least":
+            result, reason = NO_DIFFERENCE, f"the interval of 90 % lies within +-{margin:.3g}"
+        elif is_reversed:
+            result, reason = NOT_SHOWN, f"reversed: the mean of {pairs} pairs is {effect.mean:+.4g}"
+        else:
+            result, reason = NOT_SHOWN, f"inconclusive: {pairs} pairs see differences from {detectable:.3g} on"
+        lower = statistics.probability_lower(evidence.treated, evidence.control)
+        return Verdict(
+            result, reason, effect, wide, margin, p, statistics.sign_flip_p(differences), adjusted_p, detectable,
+            deviation, lower if evidence.lower_is_better else 1 - lower, would_change,
+        )  # fmt: skip
+
+
+@part
+class Difference(Decision):
+    """The other arm is better, or worse, than the control: the interval of 95 % lies on that side of zero.
+
+    The sign-flip test must agree.
+
+    Attributes:
+        side: the claimed one.
+        margin: the smallest difference of interest, a number or a share of the control's mean.
+    """
+
+    kind: Literal["difference"] = "difference"
+    side: Literal["better", "worse"] = "better"
+    margin: MarginText = "1%"
+
+    def sign(self, evidence: Evidence) -> int:
+        """Of the claimed difference."""
+        return -1 if (self.side == "better") == evidence.lower_is_better else 1
+
+    def p_value(self, evidence: Evidence) -> float:
+        """Of the two-sided paired t test."""
+        return statistics.paired_t_p(evidence.differences)
+
+    def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
+        """Shown where the interval excludes zero on the claimed side."""
+        interval, sign = statistics.paired_interval(evidence.differences), self.sign(evidence)
+        near, far = sorted((sign * interval.low, sign * interval.high))
+        agrees = statistics.sign_flip_p(evidence.differences) < ALPHA
+        half = (far - near) / 2
+        wider = f"a spread {_times(abs(near + half), half)} as wide"
+        change = f"a mean not beyond {sign * half:+.3g} with the same spread, or {wider}"
+        other = f"a mean beyond {sign * half:+.3g} with the same spread, or more pairs if the mean stays"
+        is_shown = near > 0 and agrees
+        return self.verdict(evidence, adjusted_p, is_shown, far < 0, change if is_shown else other)
+
+
+@part
+class Equivalence(Decision):
+    """The other arm is as good: two one-sided tests within +- margin, the interval of 90 % inside it.
+
+    Attributes:
+        margin: a number, or a share of the control's mean.
+    """
+
+    kind: Literal["equivalence"] = "equivalence"
+    margin: MarginText = "1%"
+
+    def p_value(self, evidence: Evidence) -> float:
+        """The larger of two one-sided tests."""
+        return statistics.equivalence_p(evidence.differences, self.margin_of(evidence))
+
+    def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
+        """No difference shown, which is what is claimed."""
+        margin, interval = self.margin_of(evidence), statistics.paired_interval(evidence.differences, 0.9)
+        is_within = -margin < interval.low and interval.high < margin
+        is_beyond = interval.low > margin or interval.high < -margin
+        change = f"an interval of 90 % that {'leaves' if is_within else 'lies within'} +-{margin:.3g}"
+        return self.verdict(evidence, adjusted_p, is_within, is_beyond, change, NO_DIFFERENCE)
+
+
+@part
+class AtLeast(Decision):
+    """The difference is at least a number: its interval of 95 % lies beyond it.
+
+    Attributes:
+        than: the number; other arm less control, a number or a share of the control's mean.
+        side: whether the difference is above it, or below it with a minus.
+    """
+
+    kind: Literal["at_least"] = "at_least"
+    than: MarginText
+    side: Literal["above", "below"] = "above"
+
+    def threshold(self, evidence: Evidence) -> float:
+        """The claimed number, with its sign."""
+        return read_margin(self.than).of(float(np.mean(evidence.control))) * (1 if self.side == "above" else -1)
+
+    def margin_of(self, evidence: Evidence) -> float:
+        """The claimed number."""
+        return abs(self.threshold(evidence))
+
+    def p_value(self, evidence: Evidence) -> float:
+        """Of the two-sided paired t test against the number."""
+        return statistics.paired_t_p(evidence.differences, self.threshold(evidence))
+
+    def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
+        """Shown where the interval lies beyond the number."""
+        number, interval = self.threshold(evidence), statistics.paired_interval(evidence.differences)
+        is_above = self.side == "above"
+        is_shown = interval.low > number if is_above else interval.high < number
+        is_shown &= statistics.sign_flip_p([d - number for d in evidence.differences]) < ALPHA
+        is_reversed = interval.high < number if is_above else interval.low > number
+        end = interval.low if is_above else interval.high
+        return self.verdict(
+            evidence, adjusted_p, is_shown, is_reversed, f"{number:+.3g} on the other side of {end:+.3g}"
+        )
+
+
+@part
+class Within(Decision):
+    """The other arm's own value lies between two numbers: its interval of 95 % over seeds is inside them.
+
+    Attributes:
+        low: at least.
+        high: at most.
+    """
+
+    kind: Literal["within"] = "within"
+    low: float
+    high: float
+
+    def p_value(self, evidence: Evidence) -> float:
+        """Of two one-sided tests against the two numbers."""
+        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
+        return statistics.equivalence_p([value - middle for value in evidence.treated], half)
+
+    def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
+        """Shown where the interval lies between the two numbers."""
+        interval, claimed = statistics.paired_interval(evidence.treated), f"[{self.low:g}, {self.high:g}]"
+        if self.low <= interval.low and interval.high <= self.high:
+            result, reason = SHOWN, f"the mean is {interval.mean:.4g}"
+        elif interval.high < self.low or interval.low > self.high:
+            result, reason = NOT_SHOWN, f"reversed: the mean is {interval.mean:.4g}, outside {claimed}"
+        else:
+            result, reason = (
+                NOT_SHOWN,
+                f"inconclusive: [{interval.low:.4g}, {interval.high:.4g}] is not inside {claimed}",
+            )
+        change = f"an interval that crosses {claimed}"
+        return Verdict(result, reason, interval, p=self.p_value(evidence), adjusted_p=adjusted_p, would_change=change)
+
+
+@part
+class SlopeBetween(Decision):
+    """The slope of log metric on log x over the arms lies between two numbers.
+
+    Attributes:
+        x: of each arm.
+        low: of the slope's interval, at least.
+        high: at most.
+    """
+
+    kind: Literal["slope"] = "slope"
+    x: dict[str, Annotated[float, Field(gt=0)]]
+    low: float
+    high: float
+
+    def fit(self, evidence: Evidence) -> statistics.Slope:
+        """Of the values of all arms that have an x."""
+        repeats = list(zip(*(evidence.by_arm[name] for name in self.x), strict=True))
+        return statistics.log_slope(list(self.x.values()), repeats)
+
+    def p_value(self, evidence: Evidence) -> float:
+        """Zero or one: a bootstrap interval decides."""
+        fit = self.fit(evidence)
+        return 0.0 if self.low <= fit.low and fit.high <= self.high else 1.0
+
+    def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
+        """Shown where the whole interval lies between the two numbers."""
+        fit = self.fit(evidence)
+        effect = Interval(fit.slope, fit.low, fit.high)
+        claimed = f"[{self.low:g}, {self.high:g}]"
+        if self.low <= fit.low and fit.high <= self.high:
+            result, reason = SHOWN, f"the slope is {fit.slope:.3f}"
+        elif fit.high < self.low or fit.low > self.high:
+            result, reason = NOT_SHOWN, f"reversed: the slope is {fit.slope:.3f}, outside {claimed}"
+        else:
+            result, reason = NOT_SHOWN, f"inconclusive: the slope's interval is not inside {claimed}"
+        return Verdict(result, reason, effect, p=self.p_value(evidence), would_change=f"an interval crossing {claimed}")
+
+
+@part
+class Identity(Decision):
+    """Both arms give the same value in every seed, to the last bit."""
+
+    kind: Literal["identity"] = "identity"
+
+    def p_value(self, evidence: Evidence) -> float:
+        """Zero or one: nothing is left to chance."""
+        return 0.0 if not any(evidence.differences) else 1.0
+
+    def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
+        """Shown where no seed differs."""
+        effect = statistics.paired_interval(evidence.differences)
+        number = sum(difference != 0 for difference in evidence.differences)
+        reason = f"{number} of {len(evidence.differences)} seeds differ"
+        return Verdict(SHOWN if number == 0 else NOT_SHOWN, reason, effect, would_change="one seed that differs")
+
+
+def _times(a: float, b: float) -> str:
+    return f"{a / b:.1f} times" if b else "many times"
+
+
+def study_verdicts(judged: Sequence[tuple[Decision, Evidence]]) -> list[Verdict]:
+    """The verdicts of a study's parts, with Holm's correction over all of them.
+
+    A control that does not behave, or a best trial at the edge of its grid, caps a verdict at "not shown".
+    """
+    adjusted = statistics.holm([decision.p_value(evidence) for decision, evidence in judged])
+    verdicts = []
+    for (decision, evidence), p in zip(judged, adjusted, strict=True):
+        verdict = decision.judge(evidence, p)
+        if evidence.failed_control:
+            verdict = replace(verdict, verdict=NOT_SHOWN, reason=f"control failed: {evidence.failed_control}")
+        elif not evidence.tuning_is_interior:
+            reason = "tuning: the best trial of an arm lies at the edge of its grid"
+            verdict = replace(verdict, verdict=NOT_SHOWN, reason=reason)
+        verdicts.append(verdict)
+    return verdicts
