@@ -49,6 +49,7 @@ VERBS = {
     "classify": ("encoder", "classify", "Name the class of each text or image, with its probability."),
     "inspect": ("inspect", "inspect", "Show what happens inside a model while it reads a text."),
     "serve": ("serve", "serve", "Serve models over OpenAI's HTTP API."),
+    "compare": ("compare", "app", "Compare architectures under control, with seeds, intervals and verdicts."),
     "bench": ("bench", "bench", "Time a model on this machine: tokens a second, and the share of the machine's limit."),
     "import": ("convert", "import_", "Read a Hugging Face folder or a model of huggingface.co into a run directory."),
     "export": ("convert", "export", "Write a model as a folder for transformers or llama.cpp, read back and compared."),

@@ -27,6 +27,8 @@ SKIPS = {
     ("parity/test_inspection.py", "transformer_lens"),
     ("unit/io/test_huge_pages.py", "needs /proc/self/smaps, which says what is in memory"),
     ("unit/training/test_parallel.py", "needs /proc, which says what the children of a process are"),
+    ("unit/studies/test_sweep.py", "ray"),
+    ("unit/studies/test_sweep.py", "submitit"),
     ("unit/convert/test_apply.py", "needs /proc/self/maps, which says where a file is mapped"),
 }
 

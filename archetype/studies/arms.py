@@ -1,0 +1,208 @@
+"""The arms of a part: each a model, a recipe and a metric, changed from the base and matched to the control."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from archetype.convert.source import open_spec
+from archetype.cost import cost_report
+from archetype.cost.match import match
+from archetype.errors import ArchetypeError, SpecError
+from archetype.io.yaml import read_mapping
+from archetype.spec import EncoderDecoder, ModelSpec, assign
+from archetype.spec.base import nearest
+from archetype.spec.edit import put
+from archetype.studies.corpora import StudyData
+from archetype.studies.experiment import Match, Metric, Source
+from archetype.training.recipe import Recipe
+from archetype.training.schedules import WarmUp
+from archetype.training.synthetic import SyntheticData
+
+NUM_EVALUATIONS, NUM_CHECKPOINTS, EVALUATE_BATCHES = 10, 4, 8
+NOT_OURS = ("spec", "data", "seed", "steps", "version")  # of a recipe: what the study decides
+WARMUP_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm of a part.
+
+    Attributes:
+        name: in the experiment file.
+        spec: the model.
+        recipe: with the model, the data and the steps, without the seed.
+        metric: what is measured.
+        data: what it learns from.
+        seed_offset: added to every seed.
+        solved: what was solved for to match the control, in one line.
+    """
+
+    name: str
+    spec: ModelSpec
+    recipe: Recipe
+    metric: Metric
+    data: StudyData
+    seed_offset: int = 0
+    solved: str = ""
+
+    @property
+    def tokens(self) -> int:
+        """That a run learns from."""
+        return self.recipe.steps * self.recipe.batch_size * row_length(self.recipe, self.spec)
+
+    def changed(self, values: Mapping[str, Any]) -> "Arm":
+        """The arm with values of a grid."""
+        spec = assign(self.spec, _assignments({p[5:]: v for p, v in values.items() if p.startswith("spec.")}))
+        data = self.recipe.dump(full=True)
+        put(data, _assignments({p: v for p, v in values.items() if not p.startswith("spec.")}))
+        return replace(self, spec=spec, recipe=Recipe.parse(data | {"spec": spec.dump()}))
+
+
+def row_length(recipe: Recipe, spec: ModelSpec) -> int:
+    """Tokens of a row that a run reads; of drawn examples those of the longest."""
+    if isinstance(recipe.data, SyntheticData):
+        return recipe.data.row_length
+    return recipe.sequence_length or spec.context_length
+
+
+def build_arms(
+    base: Source, changes: Mapping[str, Mapping[str, Any]], recipe: Source, data: StudyData, metric: Metric,
+    tokens: int | None, matched: Match,
+) -> list[Arm]:  # fmt: skip
+    """All arms of a part, matched to the first.
+
+    Args:
+        base: the model that all change.
+        changes: by the name of the arm.
+        recipe: of all.
+        data: that they learn from.
+        metric: that is measured.
+        tokens: of each run (absent: as the recipe's steps say).
+        matched: what all have in common.
+
+    Raises:
+        SpecError: a change is not possible, or an arm cannot be matched.
+    """
+    recipe = read_recipe_source(recipe)
+    arms: list[Arm] = []
+    for name, change in changes.items():
+        try:
+            arms.append(_arm(name, base, change, recipe, data, metric, tokens))
+        except ArchetypeError as error:
+            raise error.at(f"arms.{name}") from None
+    control = arms[0]
+    arms = [control, *(_matched(arm, control, matched) for arm in arms[1:])]
+    _check_matched(arms, matched)
+    return arms
+
+
+def read_recipe_source(recipe: Source) -> dict[str, Any]:
+    """A recipe as plain data, without what a study decides."""
+    from pathlib import Path
+
+    data = dict(recipe) if isinstance(recipe, dict) else read_mapping(Path(recipe))
+    return {key: value for key, value in data.items() if key not in NOT_OURS or key == "steps"}
+
+
+def _arm(
+    name: str, base: Source, change: Mapping[str, Any], recipe: Mapping[str, Any], data: StudyData, metric: Metric,
+    tokens: int | None,
+) -> Arm:  # fmt: skip
+    """One arm, as yet unmatched."""
+    parts: dict[str, dict[str, Any]] = {"recipe.": {}, "data.": {}, "metric.": {}, "": {}}
+    others: dict[str, Any] = {"spec": base, "seed_offset": 0}
+    for path, value in change.items():
+        if path in others:
+            others[path] = value
+        else:
+            prefix = next(prefix for prefix in parts if path.startswith(prefix))
+            parts[prefix][path.removeprefix(prefix)] = value
+    if clash := [path for path in parts["recipe."] if path.partition(".")[0] in NOT_OURS]:
+        raise SpecError(f"recipe.{clash[0]}", "is the same for all arms", "leave it out")
+    spec = assign(open_spec(others["spec"]), _assignments(parts[""]))
+    values: dict[str, Any] = json.loads(json.dumps(dict(recipe)))
+    put(values, _assignments(parts["recipe."]))
+    values["data"] = data.recipe | parts["data."]
+    rows = Recipe.parse(values | {"spec": spec.dump(), "dtype": values.get("dtype", "float32")})
+    steps = rows.steps if tokens is None else math.ceil(tokens / (rows.batch_size * row_length(rows, spec)))
+    settings: dict[str, Any] = {"steps": steps}
+    if "evaluate_every" not in values:
+        settings["evaluate_every"] = max(1, steps // NUM_EVALUATIONS)
+    if "evaluate_batches" not in values:
+        settings["evaluate_batches"] = EVALUATE_BATCHES
+    if "checkpoint_every" not in values:
+        settings["checkpoint_every"] = max(1, steps // NUM_CHECKPOINTS)
+    schedule = rows.schedule
+    if isinstance(schedule, WarmUp) and "warmup_steps" not in (values.get("schedule") or {}):
+        settings["schedule"] = schedule.replace(warmup_steps=round(steps * WARMUP_SHARE))
+    changed = metric.dump()
+    put(changed, _assignments(parts["metric."]))
+    return Arm(name, spec, rows.replace(**settings), Metric.parse(changed), data, int(others["seed_offset"]))
+
+
+def _assignments(values: Mapping[str, Any]) -> list[str]:
+    """As `archetype set` takes them: JSON is YAML."""
+    return [f"{path}={json.dumps(value)}" for path, value in values.items()]
+
+
+def _matched(arm: Arm, control: Arm, matched: Match) -> Arm:
+    """The arm with its free size solved for."""
+    free = matched.free if isinstance(matched.free, str | None) else matched.free.get(arm.name)
+    if free is None:
+        return arm
+    try:
+        result = match(arm.spec, control.spec, matched.solve, free)
+    except ArchetypeError as error:
+        raise error.at(f"match.free: {arm.name}") from None
+    solved = f"{result.path}: {result.before} -> {result.after}, for {matched.solve}"
+    return replace(arm, spec=result.spec, recipe=arm.recipe.replace(spec=result.spec.dump()), solved=solved)
+
+
+def quantities(arm: Arm) -> dict[str, float]:
+    """What is printed of every arm, whatever is matched: parameters, FLOPs of a token, bytes of the state."""
+    length = row_length(arm.recipe, arm.spec)
+    report = cost_report(arm.spec, batch=1, length=length, dtype="float32")
+    parameters = report.parameters
+    return {
+        "parameters": parameters["total"],
+        "non_embedding": parameters["total"] - parameters["embedding"],
+        "active": parameters["active"],
+        "flops_per_token": report.flops["forward"] / length,
+        "state_bytes": 0 if isinstance(arm.spec, EncoderDecoder) else report.state["bytes"],
+        "tokens": arm.tokens,
+    }
+
+
+def _check_matched(arms: Sequence[Arm], matched: Match) -> None:
+    """Refuse arms that differ by more than the file allows."""
+    control, *others = (quantities(arm) for arm in arms)
+    limits = {"params": "non_embedding", "flops": "flops_per_token", "state": "state_bytes"}
+    for arm, values in zip(arms[1:], others, strict=True):
+        if values["tokens"] != control["tokens"] and arm.recipe.batch_size == arms[0].recipe.batch_size:
+            raise SpecError(f"arms.{arm.name}", "learns from another number of tokens", "give it the same row length")
+        for field, name in limits.items():
+            share: float | None = getattr(matched, field)
+            off = abs(values[name] - control[name]) / max(1.0, control[name])
+            if share is not None and off > share:
+                cause = f"{name} are {values[name]:,.0f} and the control's {control[name]:,.0f}, {off:.2%} apart"
+                raise SpecError(f"arms.{arm.name}", cause, f"name a size in match.free, or allow more in match.{field}")
+
+
+def check_grid(arm: Arm, grid: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse a path of a grid that leads nowhere.
+
+    Raises:
+        SpecError: names it.
+    """
+    for path, values in grid.items():
+        if not path.startswith("spec.") and path.partition(".")[0] not in Recipe.model_fields:
+            raise SpecError(
+                f"tune.grid.{path}", "is no field of a recipe", nearest(path.partition(".")[0], Recipe.model_fields)
+            )
+        for value in values:
+            try:
+                arm.changed({path: value})
+            except ArchetypeError as error:
+                raise error.at("tune.grid") from None

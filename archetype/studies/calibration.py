@@ -1,0 +1,76 @@
+"""Whether this machine and this code tell nothing from something: without that no trained verdict counts.
+
+The same model with other seeds must give "no difference shown"; the same model at twice the width must be "shown" to be
+better. Both are parts of a packaged experiment file, judged like any others.
+"""
+
+import hashlib
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from archetype.errors import SpecError
+from archetype.io import atomic
+from archetype.io.files import read_json
+from archetype.runs.environment import description, now, versions
+from archetype.studies.decisions import NO_DIFFERENCE, SHOWN
+from archetype.studies.experiment import Experiment, read_experiment
+from archetype.studies.store import Store, code_version
+
+MUST_GIVE = {"same": NO_DIFFERENCE, "twice-as-wide": SHOWN}
+
+
+def calibration_file() -> Path:
+    """The packaged experiment."""
+    return Path(str(files("archetype.studies") / "claims" / "calibration.yaml"))
+
+
+def check_is_calibration(experiment: Experiment) -> None:
+    """Refuse an experiment that has other parts than a calibration needs.
+
+    Raises:
+        SpecError: names what is missing.
+    """
+    ids = {part.id for part in experiment.parts}
+    if missing := [name for name in MUST_GIVE if name not in ids]:
+        raise SpecError("parts", f"a calibration needs the parts {', '.join(MUST_GIVE)}", f"add {missing[0]}")
+
+
+def machine_key() -> str:
+    """A hash of the processor, its kernels, and torch."""
+    device = torch.device("cpu")
+    about = {name: value for name, value in description(device).items() if name in ("processor", "flags", "system")}
+    return hashlib.sha256(json.dumps([about, versions()["torch"]]).encode()).hexdigest()[:16]
+
+
+def write_calibration(store: Store, experiment: Experiment, verdicts: dict[str, str], deviation: float) -> bool:
+    """Keep what a calibration gave on this machine; whether both parts came out as they must.
+
+    Args:
+        store: of all runs.
+        experiment: that was run.
+        verdicts: by part.
+        deviation: standard deviation of the differences between equal models, as a share of the mean.
+    """
+    passed = all(verdicts.get(name) == verdict for name, verdict in MUST_GIVE.items())
+    data = {
+        "passed": passed, "verdicts": verdicts, "deviation": deviation, "experiment": experiment.hash, "date": now(),
+        "code": code_version(), "machine": description(torch.device("cpu")),
+    }  # fmt: skip
+    atomic.make_folder(store.folder)
+    atomic.write_json(store.folder / f"calibration-{machine_key()}.json", data)
+    return passed
+
+
+def read_calibration(store: Store) -> dict[str, Any] | None:
+    """What the last calibration on this machine gave; None where there is none."""
+    file = store.folder / f"calibration-{machine_key()}.json"
+    return read_json(file) if file.is_file() else None
+
+
+def packaged_calibration() -> Experiment:
+    """The experiment that `archetype compare calibrate` runs."""
+    return read_experiment(calibration_file())

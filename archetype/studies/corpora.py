@@ -1,0 +1,149 @@
+"""What the arms of a study learn from: texts in three parts, or examples that are drawn; each known by its hash."""
+
+import hashlib
+import json
+import math
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from archetype.data.library_text import library_text
+from archetype.errors import DataError
+from archetype.io import atomic
+from archetype.io.text import read_text
+from archetype.tokenizers import trainable_kinds
+from archetype.tokenizers.registry import tokenizer_class
+from archetype.training.datasets import Data
+from archetype.training.recipe import Recipe
+from archetype.training.resolve import build_tokenizer
+from archetype.training.synthetic import SyntheticData
+
+LIBRARY = "pystdlib"
+PARTS = (0.90, 0.05)  # learned from, and chosen on; the rest is judged on
+SETTING = "ARCHETYPE_DATA"  # the folder of corpora, where --data-dir does not name it
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """Data of a study, ready to be learned from.
+
+    Attributes:
+        name: as the experiment file has it.
+        sha256: of all that is learned from and measured.
+        recipe: the `data` of a recipe; files by their paths inside the store.
+        test: the text that runs are judged on, inside the store; empty for drawn examples.
+        baseline: bits a byte of the test text by the share of each byte in what is learned; of drawn examples the loss
+            in nats and the accuracy of a guess.
+    """
+
+    name: str
+    sha256: str
+    recipe: dict[str, Any]
+    test: str
+    baseline: dict[str, float]
+
+
+def prepare(source: str | dict[str, Any], folder: Path, store: Path) -> StudyData:
+    """The data that an experiment names.
+
+    Args:
+        source: pystdlib, a corpus or a file of `folder`, or data as a recipe has them.
+        folder: of the corpora.
+        store: where texts are kept in their parts.
+
+    Raises:
+        DataError: there is no such corpus.
+    """
+    if isinstance(source, dict) and source.get("kind") not in ("corpus", None):
+        data = _parsed(source)
+        if not isinstance(data, SyntheticData):
+            cause = f"data of kind {data.kind} are not for studies"
+            raise DataError("data", cause, f"name a corpus, or one of {', '.join(SyntheticData.names())}")
+        digest = hashlib.sha256(json.dumps(data.dump(full=True), sort_keys=True).encode()).hexdigest()
+        return StudyData(data.kind, digest, data.dump(), "", data.baseline())
+    options = dict(source) if isinstance(source, dict) else {"text": source}
+    name = str(options.pop("text", ""))
+    text = _library(store) if name == LIBRARY else _read(name, folder)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    place = Path("corpora") / digest[:16]
+    if not (store / place / "about.json").is_file():
+        _write_parts(store / place, text, name)
+    about = json.loads((store / place / "about.json").read_text())
+    held_out = PARTS[1] / sum(PARTS)
+    recipe = {"kind": "corpus", "tokenizer": "bytes", "validation_fraction": held_out} | options
+    _parsed(recipe)
+    recipe |= _trained_tokenizer(recipe, store, place)
+    return StudyData(
+        name, digest, recipe | {"text": [str(place / "train.txt")]}, str(place / "test.txt"), about["baseline"]
+    )
+
+
+def _parsed(data: dict[str, Any]) -> Data:
+    return Recipe.parse({"data": data}).data
+
+
+def _trained_tokenizer(recipe: dict[str, Any], store: Path, place: Path) -> dict[str, Any]:
+    """The path of a tokenizer that is trained on what is learned from, once for all runs; nothing where none is."""
+    kind, size = str(recipe["tokenizer"]), recipe.get("vocab_size")
+    if kind not in trainable_kinds() or not tokenizer_class(kind).learns_vocabulary:
+        return {}
+    name = place / f"tokenizer-{kind}-{size}"
+    if not (store / name).is_dir():
+        data = _parsed(recipe | {"text": [str(store / place / "train.txt")]})
+        tokenizer = build_tokenizer(data, data.read_texts(store))
+        with atomic.new_folder(store / name) as folder:
+            assert tokenizer is not None
+            tokenizer.save(folder)
+    return {"tokenizer": str(name)}
+
+
+def absolute_data(data: Data, store: Path) -> Data:
+    """Data of a recipe whose files are named by their paths inside the store, by those of this machine."""
+    places: dict[str, Any] = {"text": tuple(str(store / name) for name in getattr(data, "text", ()))}
+    tokenizer = getattr(data, "tokenizer", "")
+    if (store / tokenizer).is_dir():
+        places["tokenizer"] = str(store / tokenizer)
+    return data.replace(**places) if places["text"] else data
+
+
+def _library(store: Path) -> str:
+    """The English of this Python's library, read from its sources once."""
+    of_this_python = hashlib.sha256(f"{sys.version} {sys.prefix}".encode()).hexdigest()[:16]
+    file = store / "corpora" / f"{LIBRARY}-{of_this_python}.txt"
+    if not file.is_file():
+        atomic.make_folder(file.parent)
+        atomic.write_bytes(file, library_text().encode())
+    return file.read_text(encoding="utf-8")
+
+
+def _read(name: str, folder: Path) -> str:
+    """The text of a corpus: NAME, NAME.txt, or all text files of a folder NAME, packed or not."""
+    candidates = [folder / name, *(folder / f"{name}{ending}" for ending in (".txt", ".txt.gz"))]
+    place = next((path for path in candidates if path.exists()), None)
+    if place is None:
+        remedy = f"name the folder that holds {name} or {name}.txt with --data-dir, or set {SETTING}"
+        raise DataError(name, f"there is no such corpus in {folder}", remedy)
+    files = [place] if place.is_file() else sorted(path for path in place.iterdir() if ".txt" in path.suffixes)
+    if not files:
+        raise DataError(str(place), "holds no text files", "put one there, such as input.txt")
+    return "".join(map(read_text, files))
+
+
+def _write_parts(folder: Path, text: str, name: str) -> None:
+    """Write what is learned from and chosen on, what is judged on, and how well single bytes are guessed."""
+    cut = round(len(text) * sum(PARTS))
+    train, test = text[:cut], text[cut:]
+    if len(test) < 1000:
+        raise DataError(name, f"has {len(text):,} characters, of which a twentieth is too little to judge", "take more")
+    counts, total = Counter(train.encode()), len(train.encode())
+    seen = Counter(test.encode())
+    bits = sum(n * -math.log2((counts[byte] + 1) / (total + 256)) for byte, n in seen.items()) / seen.total()
+    common = max(counts, key=lambda byte: counts[byte])
+    nats = bits * math.log(2)
+    baseline = {"bits_per_byte": bits, "loss": nats, "accuracy": seen[common] / seen.total()}
+    atomic.make_folder(folder)
+    atomic.write_bytes(folder / "train.txt", train.encode())
+    atomic.write_bytes(folder / "test.txt", test.encode())
+    atomic.write_json(folder / "about.json", {"name": name, "bytes": len(text.encode()), "baseline": baseline})

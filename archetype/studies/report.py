@@ -1,0 +1,291 @@
+"""The outcome of a study as text, Markdown, JSON and a page; and the overview of all claims."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from archetype.errors import one_line
+from archetype.io import atomic
+from archetype.studies.page import overview_page, search_page, study_page
+from archetype.studies.store import Store
+from archetype.table import Table, quantity
+
+OVERVIEW = "overview"
+SURPRISE, EXPECTED, OPEN = "surprise", "as expected", ""
+
+
+def slug(outcome: dict[str, Any]) -> str:
+    """The name of a study's files."""
+    words = re.sub(r"[^a-z0-9]+", "-", outcome["title"].lower()).strip("-")[:60]
+    name = f"claim-{outcome['claim']:02d}" if outcome["claim"] else words
+    return name if outcome["mode"] == "full" else f"{name}-{outcome['mode']}"
+
+
+def keep_outcome(outcome: dict[str, Any], store: Store) -> Path:
+    """Keep an outcome beside the runs, where the page's list of reports looks."""
+    folder = store.folder / "outcomes"
+    atomic.make_folder(folder)
+    atomic.write_json(file := folder / f"{slug(outcome)}.json", outcome)
+    return file
+
+
+def write_reports(outcome: dict[str, Any], folder: Path) -> list[Path]:
+    """Write NAME.md, NAME.json and NAME.html into a folder.
+
+    Args:
+        outcome: of a study.
+        folder: is created where it is not there.
+    """
+    atomic.make_folder(folder)
+    texts = {"md": markdown(outcome), "json": json.dumps(outcome, indent=2) + "\n", "html": study_page(outcome)}
+    files = []
+    for ending, text in texts.items():
+        atomic.write_bytes(file := folder / f"{slug(outcome)}.{ending}", text.encode())
+        files.append(file)
+    return files
+
+
+def write_overview(outcomes: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Write the overview of all claims as Markdown, JSON and a page; claims that were reported before stay in it."""
+    atomic.make_folder(folder)
+    known = {slug(outcome): outcome for outcome in outcomes}
+    for file in sorted(folder.glob("claim-*.json")):
+        known.setdefault(file.stem, json.loads(file.read_text(encoding="utf-8")))
+    rows = overview_rows(sorted(known.values(), key=lambda outcome: (outcome["claim"] or 0, outcome["mode"])))
+    atomic.write_bytes(folder / f"{OVERVIEW}.md", overview_markdown(rows).encode())
+    atomic.write_json(folder / f"{OVERVIEW}.json", {"version": 1, "title": "The claims", "claims": rows})
+    atomic.write_bytes(folder / f"{OVERVIEW}.html", overview_page(rows).encode())
+
+
+def surprise(part: dict[str, Any]) -> str:
+    """Whether a part came out otherwise than predicted; empty where nothing was."""
+    expected = part["expect"].get("verdict", "open")
+    if expected == "open" or not any(
+        part["verdict"].startswith(word) for word in ("shown", "no difference", "not shown")
+    ):
+        return OPEN
+    return EXPECTED if part["verdict"].startswith(expected) else SURPRISE
+
+
+def overview_rows(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each claim: what the overview shows and nothing more."""
+    return [
+        {
+            "claim": o["claim"], "title": o["title"], "sentence": o["sentence"], "headline": o["headline"],
+            "verdict": o["verdict"], "mode": o["mode"], "date": o["date"], "hash": o["hash"], "report": slug(o),
+            "processor": o["environment"].get("processor", ""),
+            "seconds": sum(part.get("cost", {}).get("seconds", 0.0) for part in o["parts"]),
+            "parts": [
+                {"id": part["id"], "type": part["type"], "says": part["says"], "verdict": part["verdict"],
+                 "reason": part["reason"], "effect": part.get("effect"), "surprise": surprise(part)}
+                for part in o["parts"]
+            ],
+        }
+        for o in outcomes
+    ]  # fmt: skip
+
+
+def summary_text(outcome: dict[str, Any]) -> str:
+    """The verdicts, for a terminal."""
+    name = f"claim {outcome['claim']}: " if outcome["claim"] else ""
+    rows = [[part["id"], part["verdict"], part["reason"]] for part in outcome["parts"]]
+    lines = [f"{name}{outcome['title']}: {outcome['verdict']}", str(Table(("part", "verdict", ""), rows, 3))]
+    lines += [f"{part['id']}: {_effect(part)}" for part in outcome["parts"] if part.get("effect")]
+    return "\n".join([*lines, f"hash {outcome['hash']}, mode {outcome['mode']}"])
+
+
+def overview_text(outcomes: Sequence[dict[str, Any]]) -> str:
+    """One line for each part of each claim, for a terminal."""
+    rows = [
+        [str(outcome["claim"] or ""), part["id"], part["verdict"], one_line(part["reason"], 100)]
+        for outcome in outcomes
+        for part in outcome["parts"]
+    ]
+    return str(Table(("claim", "part", "verdict", ""), rows, 4))
+
+
+def plan_text(plan: dict[str, Any], workers: int) -> str:
+    """Runs, tokens, minutes and matched quantities, for a terminal."""
+    lines = [f"hash {plan['hash']}, mode {plan['mode']}"]
+    for name, part in plan["parts"].items():
+        minutes = part["minutes"] / workers
+        lines.append(
+            f"\n{name}: {part['runs']} runs ({part['trials']} of them trials), {quantity(part['tokens'])}tokens, "
+            f"{minutes:.1f} minutes with {workers} {'worker' if workers == 1 else 'workers'}"
+        )
+        lines.append(_matched_table(part["arms"]))
+        if part["detectable"]:
+            lines.append(
+                f"sees differences from {part['detectable']:.2%} on, at a deviation of {part['deviation']:.2%}"
+            )
+        lines += [f"{arm}: {values['solved']}" for arm, values in part["arms"].items() if values["solved"]]
+    lines += [f"{name}: the check {check}, no runs" for name, check in plan["checks"].items()]
+    return "\n".join(lines)
+
+
+def search_text(result: dict[str, Any]) -> str:
+    """The candidates that are on the Pareto front, for a terminal."""
+    rows = [
+        [name, f"{row['loss']:.4f}", f"{row['cost']:,.0f}", f"{row['tokens']:,}"]
+        for name, row in ((_change(row["change"]), row) for row in result["candidates"]) if row["is_on_front"]
+    ]  # fmt: skip
+    head = f"{result['title']}: {len(result['candidates'])} candidates, {result['refused']} refused by the limits"
+    return f"{head}\n{Table(('change', 'loss', result['cost_name'], 'tokens'), rows, 1)}"
+
+
+def write_search(result: dict[str, Any], folder: Path) -> None:
+    """Write search.json, search.md and search.html."""
+    atomic.make_folder(folder)
+    atomic.write_json(folder / "search.json", result)
+    atomic.write_bytes(folder / "search.md", f"# {result['title']}\n\n```\n{search_text(result)}\n```\n".encode())
+    atomic.write_bytes(folder / "search.html", search_page(result).encode())
+
+
+def markdown(outcome: dict[str, Any]) -> str:
+    """A study as Markdown."""
+    name = f"Claim {outcome['claim']}: " if outcome["claim"] else ""
+    machine = outcome["environment"]
+    lines = [f"# {name}{outcome['title']}", "", f"**{outcome['verdict']}**", ""]
+    lines += [f"> {outcome['sentence']}", ""] if outcome["sentence"] else []
+    lines += [outcome["headline"], ""] if outcome["headline"] else []
+    parts = sorted(outcome["parts"], key=lambda part: surprise(part) != SURPRISE)
+    rows = [(p["id"], p["says"], p["verdict"], p["expect"].get("verdict", "open"), surprise(p)) for p in parts]
+    lines += [_table(("part", "says", "verdict", "expected", ""), rows), ""]
+    for part in outcome["parts"]:
+        lines += _part_lines(part)
+    seconds = sum(part.get("cost", {}).get("seconds", 0.0) for part in outcome["parts"])
+    lines += [
+        "## Record", "",
+        f"Mode {outcome['mode']}; {seconds / 60:.1f} minutes of one core; {outcome['date']}; "
+        f"{machine.get('processor', '')}; "
+        f"torch {machine.get('torch', '')}, Python {machine.get('python', '')}; "
+        f"hash of the experiment `{outcome['hash']}`, of the code `{outcome['code']}`.", "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _part_lines(part: dict[str, Any]) -> list[str]:
+    lines = [f"## {part['id']}", "", part["says"] + ".", "", f"**{part['verdict']}**: {part['reason']}.", ""]
+    if part["expect"].get("source"):
+        lines += [f"Expected: {part['expect'].get('verdict', 'open')} ({part['expect']['source']}).", ""]
+    if part.get("values"):
+        lines += [_table(("value", ""), [(name, f"{value:.6g}") for name, value in part["values"].items()]), ""]
+    for control in part.get("controls", ()):
+        lines += [f"Control: {control['name']}: {control['error']:.3g}, must exceed {control['must_exceed']:.3g}.", ""]
+    if part["type"] == "trained":
+        lines += _trained_lines(part)
+    if part["type"] == "scaling_law":
+        rows = [
+            (p["size"], f"{p['parameters']:,.0f}", f"{p['tokens']:,.0f}", f"{p['loss']:.4f}") for p in part["fitted"]
+        ]
+        rows += [
+            (f"{p['size']} (held out)", f"{p['parameters']:,.0f}", f"{p['tokens']:,.0f}", f"{p['loss']:.4f}")
+            for p in part["seen"]
+        ]
+        lines += [_table(("size", "parameters", "tokens", "loss"), rows), ""]
+        numbers = [
+            (n, f"{part['law'][n]:.4g}", f"{low:.4g} to {high:.4g}") for n, (low, high) in part["intervals"].items()
+        ]
+        lines += [_table(("number", "", "interval of 95 %"), numbers), ""]
+    if part.get("limits"):
+        lines += [f"Limits: {'; '.join(part['limits'])}. In this code, at this scale.", ""]
+    return lines
+
+
+def _trained_lines(part: dict[str, Any]) -> list[str]:
+    effect = part["effect"]
+    lines = [f"{part['arm']} against {part['control']}: {_effect(part)}", ""]
+    facts = {
+        "margin": effect["margin"], "p": effect["p"], "p of sign flips": effect["sign_flip_p"],
+        "p after Holm": effect["adjusted_p"],
+        "smallest detectable difference": effect["detectable"], "deviation of the differences": effect["deviation"],
+        f"chance that {part['arm']} is better": effect["better_share"],
+    }  # fmt: skip
+    lines += [_table(("", ""), [(name, f"{value:.4g}") for name, value in facts.items() if value is not None]), ""]
+    lines += [_matched_markdown(part["arms"]), ""]
+    for comparison in part["comparisons"]:
+        arms = list(comparison["values"])
+        rows = [
+            (seed, *(_with_mark(comparison, arm, number) for arm in arms))
+            for number, seed in enumerate(comparison["seeds"])
+        ]
+        lines += [
+            f"{part['metric']['name']} on {comparison['name']} (* diverged):",
+            "",
+            _table(("seed", *arms), rows),
+            "",
+        ]
+    if part["tuning"]["arms"]:
+        rows = [
+            (
+                arm,
+                *("" if one is None else f"{one:.4f}" for one in (trial["loss"],)),
+                ", ".join(map(str, trial["values"])),
+            )
+            for arm, about in part["tuning"]["arms"].items()
+            for trial in about["trials"]
+        ]
+        lines += ["Trials:", "", _table(("arm", "validation loss", ", ".join(part["tuning"]["paths"])), rows), ""]
+    lines += [f"What would have changed this verdict: {effect['would_change']}.", ""] if effect["would_change"] else []
+    return lines
+
+
+def _with_mark(comparison: dict[str, Any], arm: str, number: int) -> str:
+    return f"{comparison['values'][arm][number]:.5g}{'*' if comparison['diverged'][arm][number] else ''}"
+
+
+def _effect(part: dict[str, Any]) -> str:
+    """-0.031 [-0.042, -0.020], 1.9 % of the control"""
+    effect = part["effect"]
+    mean, low, high = (("without end" if value is None else f"{value:+.4g}") for value in effect["effect"])
+    share = (
+        ""
+        if effect.get("share") is None or part["decide"]["kind"] in ("slope", "within")
+        else f", {effect['share']:+.2%} of the control"
+    )
+    return f"{mean} [{low}, {high}]{share}"
+
+
+MATCHED = ("parameters", "non_embedding", "active", "flops_per_token", "state_bytes", "tokens")
+
+
+def _matched_rows(arms: dict[str, Any]) -> list[list[str]]:
+    return [[arm, *(f"{values[name]:,.0f}" for name in MATCHED)] for arm, values in arms.items()]
+
+
+def _matched_table(arms: dict[str, Any]) -> str:
+    return str(Table(("arm", *(name.replace("_", " ") for name in MATCHED)), _matched_rows(arms)))
+
+
+def _matched_markdown(arms: dict[str, Any]) -> str:
+    return _table(("arm", *(name.replace("_", " ") for name in MATCHED)), _matched_rows(arms))
+
+
+def _change(change: dict[str, Any]) -> str:
+    return ", ".join(f"{path}={json.dumps(value)}" for path, value in change.items())
+
+
+def _table(headings: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def overview_markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """All claims as Markdown, surprises first."""
+    surprises = [(row, part) for row in rows for part in row["parts"] if part["surprise"] == SURPRISE]
+    lines = ["# The claims", "", f"{len(rows)} claims; each verdict is for this code at this scale.", ""]
+    if surprises:
+        lines += ["## Otherwise than predicted", ""]
+        lines += [
+            f"- Claim {row['claim']}, {part['id']}: {part['verdict']}. {part['reason']}." for row, part in surprises
+        ]
+        lines.append("")
+    cells = [
+        (row["claim"] or "", f"[{row['title']}]({row['report']}.md)", row["verdict"],
+         "; ".join(f"{part['id']}: {part['verdict']}" for part in row["parts"]), f"{row['seconds'] / 60:.1f} min",
+         row["date"][:10])
+        for row in rows
+    ]  # fmt: skip
+    return "\n".join([*lines, _table(("claim", "", "verdict", "parts", "cost", "date"), cells), ""])

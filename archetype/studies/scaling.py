@@ -1,0 +1,265 @@
+"""Scaling laws: loss = E + A / N^a + B / D^b, fitted to small runs, and a larger one predicted before it is made.
+
+N are the parameters outside of embeddings, D the tokens learned from (Hoffmann 2022, section 3.3).
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from archetype.io import atomic
+from archetype.io.files import read_json
+from archetype.runs.environment import now
+from archetype.spec.base import fingerprint
+from archetype.studies import decisions
+from archetype.studies.arms import Arm, build_arms, check_grid, quantities
+from archetype.studies.corpora import prepare
+from archetype.studies.experiment import Match, ScalingLawPart
+from archetype.studies.statistics import scipy_package
+from archetype.studies.store import RunRequest, Store
+
+NUM_BOOTSTRAPS = 200
+HUBER = 1e-3  # of logarithms, beyond which a run's residual counts linearly (Hoffmann 2022, appendix D)
+STARTS = tuple((math.log(e), a_log, a, 4.0, 0.4) for e in (0.5, 1.0) for a_log in (1.0, 4.0) for a in (0.3, 0.6))
+Vector = npt.NDArray[np.float64]
+
+
+class Law(NamedTuple):
+    """E + A / N^a + B / D^b, in the unit of the loss."""
+
+    E: float
+    A: float
+    a: float
+    B: float
+    b: float
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        """Of a model of so many parameters after so many tokens."""
+        return float(self.E + self.A / parameters**self.a + self.B / tokens**self.b)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A law with an interval for each number, and for what it predicts.
+
+    Attributes:
+        law: of all runs.
+        intervals: of 95 %, by the name of the number, by drawing runs anew.
+        error: the root of the mean squared residual of log loss.
+        drawn: the laws of all draws.
+    """
+
+    law: Law
+    intervals: dict[str, tuple[float, float]]
+    error: float
+    drawn: tuple[Law, ...]
+
+    def predict(self, parameters: float, tokens: float) -> tuple[float, float, float]:
+        """The loss of a run that was not among those fitted, and its interval, with the runs' own scatter."""
+        value = self.law.loss(parameters, tokens)
+        values = [law.loss(parameters, tokens) for law in self.drawn]
+        low, high = np.quantile(values, [0.025, 0.975])
+        scatter = 2 * self.error * value
+        return value, float(low) - scatter, float(high) + scatter
+
+
+def fit_law(parameters: Sequence[float], tokens: Sequence[float], losses: Sequence[float], seed: int = 0) -> Fit:
+    """Fit a law by the Huber loss of logarithms, from many starts; intervals by bootstrap over runs.
+
+    Args:
+        parameters: N of each run.
+        tokens: D of each.
+        losses: of each.
+        seed: of the bootstrap.
+    """
+    n, d, loss = (np.asarray(values, dtype=float) for values in (parameters, tokens, losses))
+    best = min((_fitted(n, d, loss, start) for start in STARTS), key=lambda result: result[1])
+    law, _ = best
+    generator, drawn = np.random.default_rng(seed), []
+    start = (math.log(law.E), math.log(law.A), law.a, math.log(law.B), law.b)
+    for _ in range(NUM_BOOTSTRAPS):
+        rows = generator.integers(len(n), size=len(n))
+        drawn.append(_fitted(n[rows], d[rows], loss[rows], start)[0])
+    bounds = np.quantile(np.array(drawn), [0.025, 0.975], axis=0)
+    intervals = {name: (float(low), float(high)) for name, low, high in zip(Law._fields, *bounds, strict=True)}
+    residuals = np.log([law.loss(*row) for row in zip(n, d, strict=True)]) - np.log(loss)
+    return Fit(law, intervals, float(np.sqrt(np.mean(residuals**2))), tuple(drawn))
+
+
+def _fitted(n: Vector, d: Vector, loss: Vector, start: Sequence[float]) -> tuple[Law, float]:
+    """The law nearest to a start, and what is left of the loss."""
+    optimize = scipy_package("optimize")
+    log_n, log_d, log_loss = np.log(n), np.log(d), np.log(loss)
+
+    def terms(x: Vector) -> Vector:
+        return np.stack([np.full_like(log_n, x[0]), x[1] - x[2] * log_n, x[3] - x[4] * log_d])
+
+    def residuals(x: Vector) -> Vector:
+        return np.asarray(np.logaddexp.reduce(terms(x)) - log_loss)
+
+    def slopes(x: Vector) -> Vector:
+        logs = terms(x)
+        e, a, b = np.exp(logs - np.logaddexp.reduce(logs))
+        return np.stack([e, a, -a * log_n, b, -b * log_d], axis=1)
+
+    limits = ([-12, -12, 0.01, -12, 0.01], [4, 30, 2.5, 30, 2.5])
+    result = optimize.least_squares(
+        residuals, np.clip(start, *limits), slopes, bounds=limits, loss="huber", f_scale=HUBER
+    )
+    e, a_log, a, b_log, b = (float(value) for value in result.x)
+    return Law(math.exp(e), math.exp(a_log), a, math.exp(b_log), b), float(result.cost)
+
+
+class ScalingLawStudy:
+    """A scaling law in one mode; the largest size is predicted, and only then trained.
+
+    Args:
+        part: of an experiment file.
+        mode: quick takes fewer sizes and tokens.
+        data_folder: of the corpora.
+        store: of the runs.
+    """
+
+    def __init__(self, part: ScalingLawPart, mode: str, data_folder: Path, store: Store) -> None:
+        self.part, self.store = part, store
+        self.device = "cuda" if mode == "gpu" else "cpu"
+        self.data = prepare(part.data[0], data_folder, store.folder)
+        count = part.quick if mode == "quick" else len(part.sizes)
+        sizes = dict(list(part.sizes.items())[:count])
+        self.tokens = sorted(part.tokens)[: part.quick if mode == "quick" else None]
+        self.arms = {
+            tokens: {arm.name: arm for arm in build_arms(
+                part.base, sizes, part.recipe, self.data, part.metric, tokens, Match())}
+            for tokens in self.tokens
+        }  # fmt: skip
+        *self.fitted, self.largest = sizes
+        if part.tune is not None:
+            check_grid(self.arms[self.tokens[0]][self.largest], part.tune.grid)
+
+    def _request(self, arm: Arm, seed: int, is_trial: bool = False) -> RunRequest:
+        metrics = () if is_trial else (arm.metric,)
+        recipe = arm.recipe.replace(seed=seed)
+        return RunRequest(recipe, self.data.sha256, metrics, self.data.test, self.device, self.data.baseline)
+
+    def _trials(self, size: str) -> list[tuple[dict[str, Any], RunRequest]]:
+        """The trials of a size, with its fewest tokens."""
+        if self.part.tune is None:
+            return []
+        arm = self.arms[self.tokens[0]][size]
+        points: list[dict[str, Any]] = [{}]
+        for path, values in self.part.tune.grid.items():
+            points = [point | {path: value} for point in points for value in values]
+        seeds = self.part.tune.seeds
+        return [(point, self._request(arm.changed(point), seed, True)) for point in points for seed in seeds]
+
+    def _best(self, size: str) -> dict[str, Any]:
+        """The values of the grid with which a size's trials did best."""
+        losses: dict[str, list[float]] = {}
+        trials = self._trials(size)
+        for point, request in trials:
+            result = self.store.result(request)
+            assert result is not None
+            losses.setdefault(json.dumps(point), []).append(result.validation_loss)
+        return dict(json.loads(min(losses, key=lambda name: float(np.mean(losses[name]))))) if losses else {}
+
+    def _runs(self, size: str) -> list[tuple[Arm, RunRequest]]:
+        best = self._best(size)
+        arms = [by_size[size].changed(best) if best else by_size[size] for by_size in self.arms.values()]
+        return [(arm, self._request(arm, seed)) for arm in arms for seed in range(self.part.seeds)]
+
+    def needed(self) -> list[RunRequest]:
+        """Trials, then the runs that are fitted, then those of the largest size, whose losses are predicted before."""
+        trials = [request for size in self.arms[self.tokens[0]] for _, request in self._trials(size)]
+        if missing := self._missing(trials):
+            return missing
+        if missing := self._missing([request for size in self.fitted for _, request in self._runs(size)]):
+            return missing
+        held_out = self._runs(self.largest)
+        if missing := self._missing([request for _, request in held_out]):
+            self.prediction()
+            return missing
+        return []
+
+    def _missing(self, requests: Sequence[RunRequest]) -> list[RunRequest]:
+        return [request for request in requests if self.store.result(request) is None]
+
+    def points(self, sizes: Sequence[str]) -> list[dict[str, Any]]:
+        """Parameters, tokens and loss of every run of some sizes."""
+        points = []
+        for size in sizes:
+            for arm, request in self._runs(size):
+                result = self.store.result(request)
+                assert result is not None
+                values = quantities(arm)
+                points.append({"size": size, "parameters": values["non_embedding"], "tokens": values["tokens"],
+                               "loss": result.values[fingerprint(arm.metric)], "seconds": result.about["seconds"],
+                               "run": result.folder.name})  # fmt: skip
+        return points
+
+    def prediction(self) -> dict[str, Any]:
+        """What the law says of the largest size, written before the first of its runs and never again."""
+        runs = self._runs(self.largest)
+        name = fingerprint(self.part) + "-" + runs[0][1].key
+        file = self.store.folder / "predictions" / f"{name}.json"
+        if not file.is_file():
+            points = self.points(self.fitted)
+            parameters, tokens, losses = ([point[key] for point in points] for key in ("parameters", "tokens", "loss"))
+            fit = fit_law(parameters, tokens, losses)
+            predicted = []
+            for arm, _ in runs:
+                values = quantities(arm)
+                value, low, high = fit.predict(values["non_embedding"], values["tokens"])
+                predicted.append({"parameters": values["non_embedding"], "tokens": values["tokens"], "loss": value,
+                                  "low": low, "high": high})  # fmt: skip
+            atomic.make_folder(file.parent)
+            atomic.write_json(file, {
+                "date": now(), "law": fit.law._asdict(), "intervals": fit.intervals, "error": fit.error,
+                "predicted": predicted,
+            })  # fmt: skip
+        return read_json(file)
+
+    def plan(self, seconds_of_step: Callable[[Arm], float]) -> dict[str, Any]:
+        """Runs, tokens and minutes."""
+        first = self.arms[self.tokens[0]]
+        seconds = {size: seconds_of_step(arm) for size, arm in first.items()}
+        trials = [request for size in first for _, request in self._trials(size)]
+        total = sum(seconds[size] * arm.recipe.steps for arms in self.arms.values() for size, arm in arms.items())
+        per_size = len(trials) // len(first)
+        total = total * self.part.seeds + sum(per_size * seconds[size] * first[size].recipe.steps for size in first)
+        runs = len(first) * len(self.tokens) * self.part.seeds
+        return {
+            "trials": len(trials), "pairs": runs, "runs": runs + len(trials), "minutes": total / 60,
+            "tokens": sum(self.tokens) * len(first) * self.part.seeds + len(trials) * self.tokens[0],
+            "arms": {size: quantities(arm) | {"solved": ""} for size, arm in first.items()},
+            "seconds_per_step": seconds, "detectable": None, "deviation": None,
+        }  # fmt: skip
+
+    def outcome(self, quick: bool, is_calibrated: bool) -> dict[str, Any]:
+        """The law with its intervals, the prediction, and what came."""
+        prediction, seen = self.prediction(), self.points([self.largest])
+        offs = [abs(p["loss"] - s["loss"]) / s["loss"] for p, s in zip(prediction["predicted"], seen, strict=True)]
+        within = all(off <= self.part.margin for off in offs)
+        law, last = Law(**prediction["law"]), prediction["predicted"][-1]
+        verdict = decisions.SHOWN if within else decisions.NOT_SHOWN
+        if quick or not is_calibrated:
+            verdict = decisions.DIRECTION if quick else decisions.UNCALIBRATED
+        fitted = self.points(self.fitted)
+        reason = (
+            f"loss = {law.E:.3f} + {law.A:.3g} / N^{law.a:.3f} + {law.B:.3g} / D^{law.b:.3f}; of the largest "
+            f"it predicted {last['loss']:.4f} [{last['low']:.4f}, {last['high']:.4f}], and {seen[-1]['loss']:.4f} came"
+        )
+        return {
+            "id": self.part.id, "type": "scaling_law", "says": self.part.says, "verdict": verdict, "reason": reason,
+            "is_supported": verdict == decisions.SHOWN, "claimed": decisions.SHOWN,
+            "metric": self.part.metric.dump(full=True),
+            "law": prediction["law"], "intervals": prediction["intervals"], "error": prediction["error"],
+            "predicted_on": prediction["date"], "predicted": prediction["predicted"], "seen": seen, "fitted": fitted,
+            "margin": self.part.margin, "expect": self.part.expect.dump(), "limits": [f"one corpus, {self.data.name}"],
+            "cost": {"runs": len(fitted) + len(seen), "seconds": sum(p["seconds"] for p in (*fitted, *seen))},
+        }  # fmt: skip

@@ -1,0 +1,189 @@
+"""Architecture search on a budget: successive halving over changes of a model, within limits of the cost model.
+
+Many candidates learn from few tokens, the better part of them from more (Jamieson 2016). Runs are those of all studies,
+so a search that stops goes on, and one with more candidates takes over what is there.
+"""
+
+import itertools
+import json
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from archetype.errors import ArchetypeError, SpecError
+from archetype.io.yaml import read_mapping
+from archetype.runs.environment import environment, now
+from archetype.spec.base import Size, Spec, fingerprint, invalid
+from archetype.studies.arms import Arm, build_arms, quantities
+from archetype.studies.corpora import prepare
+from archetype.studies.experiment import Corpora, Count, Match, Metric, Seed, Share, Source, put_files_in_place
+from archetype.studies.store import RunRequest, Store, code_version
+from archetype.studies.sweep import Engine, Progress
+
+Quantity = Literal["parameters", "non_embedding", "active", "flops_per_token", "state_bytes"]
+
+
+class SearchFile(Spec):
+    """A space of changes, and how much may be spent on it.
+
+    Attributes:
+        version: of the file format.
+        title: in a few words.
+        base: the model that is changed.
+        space: values by path, as an arm of an experiment has them; a candidate takes one value of each.
+        candidates: how many are drawn (absent: all there are).
+        seed: of what is drawn, and of the runs.
+        limits: the most of a quantity that a candidate may have.
+        data: what is learned; the first counts.
+        recipe: how.
+        metric: what is measured.
+        rungs: tokens of the runs, fewest first.
+        keep: share of the candidates that goes on to the next rung.
+        cost: the quantity that the Pareto picture sets against the metric.
+    """
+
+    version: Literal[1] = 1
+    title: str
+    base: Source
+    space: dict[str, tuple[Any, ...]]
+    candidates: Size | None = None
+    seed: Seed = 0
+    limits: dict[Quantity, Annotated[float, Field(gt=0)]] = {}  # noqa: RUF012  # pydantic copies it
+    data: Corpora
+    recipe: Source
+    metric: Metric = Metric()
+    rungs: Annotated[tuple[Count, ...], Field(min_length=1)]
+    keep: Share = 0.34
+    cost: Quantity = "flops_per_token"
+
+    @model_validator(mode="after")
+    def _check(self) -> "SearchFile":
+        if list(self.rungs) != sorted(set(self.rungs)):
+            invalid("rungs", "do not rise", "begin with the fewest tokens")
+        if empty := [path for path, values in self.space.items() if not values]:
+            invalid(f"space.{empty[0]}", "has no values", "give some, as [A, B]")
+        return self
+
+
+def read_search(file: Path) -> SearchFile:
+    """The search in a YAML or JSON file.
+
+    Raises:
+        SpecError: names the file and the first field that is wrong.
+    """
+    data = read_mapping(file)
+    try:
+        put_files_in_place(data, file.parent)
+        return SearchFile.parse(data)
+    except SpecError as error:
+        raise error.at(str(file)) from None
+
+
+class Search:
+    """The candidates of a search, and the runs that they need.
+
+    Args:
+        file: the search.
+        data_folder: of the corpora.
+        store: of the runs.
+
+    Raises:
+        SpecError: no candidate is possible within the limits.
+    """
+
+    def __init__(self, file: SearchFile, data_folder: Path, store: Store) -> None:
+        self.file, self.store = file, store
+        self.data = prepare(file.data[0], data_folder, store.folder)
+        changes = [dict(zip(file.space, values, strict=True)) for values in itertools.product(*file.space.values())]
+        random.Random(file.seed).shuffle(changes)
+        self.refused, self.reason = 0, ""
+        self.changes: dict[str, dict[str, Any]] = {}
+        for change in changes:
+            if len(self.changes) == (file.candidates or len(changes)):
+                break
+            if self._is_possible(change):
+                self.changes[json.dumps(change, sort_keys=True)] = change
+        if not self.changes:
+            raise SpecError("limits", f"none of {len(changes)} candidates is possible: {self.reason}", "allow more")
+
+    def _is_possible(self, change: Mapping[str, Any]) -> bool:
+        """Whether a change makes a model, and that keeps the limits."""
+        try:
+            values = quantities(self._arm(change, self.file.rungs[0]))
+        except ArchetypeError as error:
+            self.refused, self.reason = self.refused + 1, str(error)
+            return False
+        for name, most in self.file.limits.items():
+            if values[name] > most:
+                self.refused, self.reason = self.refused + 1, f"{name} are {values[name]:,.0f}, more than {most:,.0f}"
+                return False
+        return True
+
+    def _arm(self, change: Mapping[str, Any], tokens: int) -> Arm:
+        file = self.file
+        (arm,) = build_arms(file.base, {"candidate": change}, file.recipe, self.data, file.metric, tokens, Match())
+        return arm
+
+    def _request(self, name: str, tokens: int) -> RunRequest:
+        arm = self._arm(self.changes[name], tokens)
+        recipe = arm.recipe.replace(seed=self.file.seed)
+        return RunRequest(recipe, self.data.sha256, (arm.metric,), self.data.test, "cpu", self.data.baseline)
+
+    def _values(self, names: list[str], tokens: int) -> dict[str, float | None]:
+        """The metric of each candidate after so many tokens; None where it is not known yet."""
+        values: dict[str, float | None] = {}
+        for name in names:
+            result = self.store.result(self._request(name, tokens))
+            values[name] = None if result is None else result.values[fingerprint(self.file.metric)]
+        return values
+
+    def rungs(self) -> list[tuple[int, dict[str, float | None]]]:
+        """(tokens, values) of each rung that has begun."""
+        names, rungs = list(self.changes), []
+        sign = 1 if self.file.metric.better == "lower" else -1
+        for tokens in self.file.rungs:
+            rungs.append((tokens, values := self._values(names, tokens)))
+            if any(value is None for value in values.values()):
+                break
+            count = max(1, round(len(names) * self.file.keep))
+            names = sorted(names, key=lambda name: sign * (values[name] or 0.0))[:count]
+        return rungs
+
+    def needed(self) -> list[RunRequest]:
+        """The runs of the present rung that are not there; none at the end."""
+        tokens, values = self.rungs()[-1]
+        return [self._request(name, tokens) for name, value in values.items() if value is None]
+
+    def run(self, engine: Engine, say: Callable[[str], None], progress: Progress) -> None:
+        """Climb rung by rung."""
+        while requests := self.needed():
+            keys = [self.store.add(request) for request in requests]
+            say(f"{len(keys)} candidates, {self.rungs()[-1][0]:,} tokens each")
+            engine.run(self.store, keys, progress)
+
+    def outcome(self) -> dict[str, Any]:
+        """Every candidate with its cost and how far it came; those that no other beats in both are on the front."""
+        last: dict[str, tuple[int, float]] = {}
+        for tokens, values in self.rungs():
+            last |= {name: (tokens, value) for name, value in values.items() if value is not None}
+        sign = 1 if self.file.metric.better == "lower" else -1
+        rows: list[dict[str, Any]] = [
+            {"change": self.changes[name], "tokens": tokens, "loss": value,
+             "cost": quantities(self._arm(self.changes[name], tokens))[self.file.cost],
+             "run": self._request(name, tokens).key}
+            for name, (tokens, value) in last.items()
+        ]  # fmt: skip
+        most = max(row["tokens"] for row in rows)
+        for row in rows:
+            others = [other for other in rows if other["tokens"] == most and other is not row]
+            row["is_on_front"] = row["tokens"] == most and not any(
+                other["cost"] <= row["cost"] and sign * other["loss"] <= sign * row["loss"] for other in others
+            )
+        return {
+            "version": 1, "title": self.file.title, "hash": fingerprint(self.file), "code": code_version(),
+            "date": now(), "environment": environment(), "cost_name": self.file.cost, "refused": self.refused,
+            "candidates": rows, "metric": self.file.metric.dump(full=True),
+        }  # fmt: skip

@@ -1,0 +1,215 @@
+"""The runs of all studies: a folder for each run key, its state a file whose name changes by atomic rename.
+
+    runs/KEY/request.json         what is trained: recipe, data, metrics of the first study that asked
+    runs/KEY/state.pending        or state.running, state.done, state.failed; holds what is known of the run
+    runs/KEY/metrics/HASH.json    a measurement that a study asks for
+    runs/KEY/measured/HASH.json   its value
+    runs/KEY/heartbeat            who trains it, and how far it is
+    runs/KEY/run                  the run directory
+    corpora/HASH                  texts in their parts
+
+A study that asks for a run which another has made finds it done.
+"""
+
+import ast
+import hashlib
+import json
+import os
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from archetype.data.tokenization import cache_folder
+from archetype.io import atomic
+from archetype.io.files import read_json
+from archetype.spec import parse
+from archetype.spec.base import fingerprint
+from archetype.studies.experiment import Metric
+from archetype.training.recipe import Recipe
+
+STATES = ("done", "failed", "running", "pending")
+ROOMS = ("spec", "patterns", "native", "nn", "models", "tokenizers", "data", "training")  # that decide a run's numbers
+SETTING = "ARCHETYPE_STUDIES"  # the folder of the store, where --store does not name it
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A run that a study needs.
+
+    Attributes:
+        recipe: with model, data, seed and steps; files by their paths inside the store.
+        data_sha256: of the data.
+        metrics: what is measured of it.
+        test: the text that is measured on, inside the store; empty for drawn examples.
+        device: that it is trained on.
+        baseline: of the data, which a run that diverged is scored at.
+    """
+
+    recipe: Recipe
+    data_sha256: str
+    metrics: tuple[Metric, ...]
+    test: str
+    device: str
+    baseline: dict[str, float]
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of all that decides the numbers: model, recipe, data, seed, precision, versions of code and torch."""
+        recipe = self.recipe.dump(full=True)
+        spec = fingerprint(parse(recipe.pop("spec")))
+        data = {name: value for name, value in recipe.pop("data").items() if name != "text"}
+        identity = [spec, recipe, data, self.data_sha256, self.device, code_version(), torch.__version__]
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A run that is done.
+
+    Attributes:
+        values: by the hash of the metric.
+        has_diverged: whether it was scored at the baseline.
+        about: seconds, tokens a second, processor, date.
+        validation: (step, loss) of each evaluation.
+        validation_loss: the last, on all that is held out.
+        validation_accuracy: of it.
+        folder: of the run.
+    """
+
+    values: dict[str, float]
+    has_diverged: bool
+    about: dict[str, Any]
+    validation: list[tuple[int, float]]
+    validation_loss: float
+    validation_accuracy: float | None
+    folder: Path
+
+
+class Store:
+    """The folder of all runs.
+
+    Args:
+        folder: absent, ARCHETYPE_STUDIES or `studies` in the cache.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        usual = Path(os.environ[SETTING]) if os.environ.get(SETTING) else cache_folder() / "studies"
+        self.folder = (folder or usual).expanduser().absolute()
+
+    def run_folder(self, key: str) -> Path:
+        """Of a run."""
+        return self.folder / "runs" / key
+
+    def add(self, request: RunRequest) -> str:
+        """Ask for a run, and for measurements of it; its key. A run that is there already stays as it is."""
+        folder = self.run_folder(key := request.key)
+        if not (folder / "request.json").is_file():
+            (folder / "metrics").mkdir(parents=True, exist_ok=True)
+            data = {
+                "recipe": request.recipe.dump(full=True), "data_sha256": request.data_sha256, "test": request.test,
+                "device": request.device, "baseline": request.baseline, "code": code_version(),
+            }  # fmt: skip
+            if state_of(folder) is None:
+                atomic.write_json(folder / "state.pending", {})
+            atomic.write_json(folder / "request.json", data)
+        for metric in request.metrics:
+            if not (file := folder / "metrics" / f"{fingerprint(metric)}.json").is_file():
+                atomic.write_json(file, metric.dump())
+        return key
+
+    def is_complete(self, key: str) -> bool:
+        """Whether a run is done and all that was asked for is measured."""
+        return state_of(self.run_folder(key)) == "done" and not missing_metrics(self.run_folder(key))
+
+    def result(self, request: RunRequest) -> RunResult | None:
+        """What a run gave; None while it is not complete."""
+        folder = self.run_folder(request.key)
+        names = [fingerprint(metric) for metric in request.metrics]
+        if state_of(folder) != "done" or not all((folder / "measured" / f"{name}.json").is_file() for name in names):
+            return None
+        about = read_json(folder / "state.done")
+        values = {name: float(read_json(folder / "measured" / f"{name}.json")["value"]) for name in names}
+        return RunResult(
+            values, about["has_diverged"], about, [(step, loss) for step, loss in about["validation"]],
+            about["validation_loss"], about["validation_accuracy"], folder,
+        )  # fmt: skip
+
+    def failure(self, key: str) -> str:
+        """Why a run failed; empty where it has not."""
+        folder = self.run_folder(key)
+        return str(read_json(folder / "state.failed").get("error", "")) if state_of(folder) == "failed" else ""
+
+
+def state_of(folder: Path) -> str | None:
+    """pending, running, done or failed; None where nobody has asked for this run."""
+    return next((state for state in STATES if (folder / f"state.{state}").exists()), None)
+
+
+def set_state(folder: Path, state: str, about: dict[str, Any] | None = None) -> None:
+    """Give a run another state, with what is known of it; for whoever holds its lock.
+
+    The new contents are written first, to a name that no one reads, and then take the state's name in one step.
+    """
+    before = state_of(folder)
+    if about is not None:
+        atomic.write_json(folder / f"state.{state}", about)
+        if before not in (None, state):
+            (folder / f"state.{before}").unlink(missing_ok=True)
+    elif before != state:
+        (folder / f"state.{before}").rename(folder / f"state.{state}")
+
+
+def missing_metrics(folder: Path) -> list[Path]:
+    """The measurements that were asked for and are not there."""
+    return [
+        file for file in sorted((folder / "metrics").glob("*.json")) if not (folder / "measured" / file.name).is_file()
+    ]
+
+
+def beat(folder: Path, step: int, steps: int) -> None:
+    """Say who trains a run, and how far it is."""
+    line = json.dumps({"host": socket.gethostname(), "process": os.getpid(), "step": step, "steps": steps})
+    temporary = folder / f".heartbeat.{os.getpid()}"
+    temporary.write_text(line)
+    temporary.replace(folder / "heartbeat")
+
+
+def heartbeat(folder: Path) -> tuple[dict[str, Any], float]:
+    """The last one of a run, and how many seconds ago it was; empty where there is none."""
+    with suppress(OSError, ValueError):
+        file = folder / "heartbeat"
+        return json.loads(file.read_text()), time.time() - file.stat().st_mtime
+    return {}, float("inf")
+
+
+@cache
+def code_version() -> str:
+    """A hash of the code that decides a run's numbers; comments and docstrings do not count."""
+    package, digest = Path(__file__).parent.parent, hashlib.sha256()
+    for room in ROOMS:
+        for file in sorted((package / room).rglob("*")):
+            if file.suffix == ".py":
+                digest.update(_code_of(file))
+            elif file.suffix in (".h", ".cpp"):
+                digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _code_of(file: Path) -> bytes:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
+            body[0].value.value = ""
+    return ast.dump(tree).encode()

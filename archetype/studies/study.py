@@ -1,0 +1,278 @@
+"""A whole study: what it will cost, its runs, and its outcome as plain data."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from archetype.models import build
+from archetype.runs.directory import Run
+from archetype.runs.environment import environment, now
+from archetype.studies import decisions
+from archetype.studies.arms import Arm, quantities
+from archetype.studies.calibration import check_is_calibration, read_calibration, write_calibration
+from archetype.studies.corpora import absolute_data
+from archetype.studies.decisions import DIRECTION, NOT_SHOWN, UNCALIBRATED, Verdict, study_verdicts
+from archetype.studies.execute import one_thread
+from archetype.studies.experiment import CheckPart, Experiment, ScalingLawPart, TrainedPart
+from archetype.studies.scaling import ScalingLawStudy
+from archetype.studies.statistics import minimal_detectable_effect, probability_lower, scipy_package, wilson
+from archetype.studies.store import RunRequest, Store, code_version, heartbeat, state_of
+from archetype.studies.sweep import Engine, Progress
+from archetype.studies.trained import Comparison, TrainedStudy, Trials, agrees
+from archetype.training.loop import take_step
+from archetype.training.resolve import resolve_recipe
+from archetype.training.state import TrainState
+
+PROBE_STEPS = 20
+USUAL_DEVIATION = 0.01  # of paired differences, as a share of the mean: for plans before a calibration
+Say = Callable[[str], None]
+
+
+class Study:
+    """An experiment in one mode.
+
+    Args:
+        experiment: from a file.
+        mode: quick, full, extended or gpu.
+        data_folder: of the corpora.
+        store: of the runs.
+        exact: whether to leave out what is trained.
+    """
+
+    def __init__(self, experiment: Experiment, mode: str, data_folder: Path, store: Store, exact: bool = False) -> None:
+        scipy_package("special")  # it is needed at the end: whoever lacks it learns so before the first run
+        self.experiment, self.mode, self.store = experiment, mode, store
+        self.parts = [part for part in experiment.parts if isinstance(part, CheckPart) or not exact]
+        self.trained: dict[str, TrainedStudy] = {}
+        self.laws: dict[str, ScalingLawStudy] = {}
+        for part in self.parts:
+            if isinstance(part, TrainedPart):
+                self.trained[part.id] = TrainedStudy(part, mode, data_folder, store)
+            elif isinstance(part, ScalingLawPart):
+                self.laws[part.id] = ScalingLawStudy(part, mode, data_folder, store)
+        if experiment.is_calibration:
+            check_is_calibration(experiment)
+
+    def plan(self) -> dict[str, Any]:
+        """Runs, tokens, minutes on one core by a few steps, matched quantities, and what the pairs can see."""
+        calibration, parts = read_calibration(self.store), {}
+        deviation = calibration["deviation"] if calibration else USUAL_DEVIATION
+        for name, study in self.trained.items():
+            seconds = {arm.name: seconds_of_step(arm, self.store) for arm in study.arms.values()}
+            counted = study.count()
+            per_arm = counted["runs"] / len(study.arms)
+            parts[name] = counted | {
+                "minutes": sum(s * study.arms[arm].recipe.steps for arm, s in seconds.items()) * per_arm / 60,
+                "arms": {arm.name: quantities(arm) | {"solved": arm.solved} for arm in study.arms.values()},
+                "seconds_per_step": seconds,
+                "detectable": minimal_detectable_effect(deviation, study.num_seeds) if study.num_seeds > 1 else None,
+                "deviation": deviation,
+            }
+        for name, law in self.laws.items():
+            parts[name] = law.plan(lambda arm: seconds_of_step(arm, self.store))
+        checks = {part.id: part.check for part in self.parts if isinstance(part, CheckPart)}
+        return {"hash": self.experiment.hash, "mode": self.mode, "parts": parts, "checks": checks}
+
+    def needed(self) -> list[RunRequest]:
+        """The runs that all parts need now."""
+        studies: list[TrainedStudy | ScalingLawStudy] = [*self.trained.values(), *self.laws.values()]
+        return [request for study in studies for request in study.needed()]
+
+    def run(self, engine: Engine, say: Say = lambda line: None, progress: Progress = lambda done, total: None) -> None:
+        """Make all runs that are not there yet: trials, what extends them, then the pairs."""
+        while requests := self.needed():
+            keys = [self.store.add(request) for request in requests]
+            say(f"{len(set(keys))} runs to make")
+            engine.run(self.store, keys, progress)
+
+    def status(self) -> dict[str, Any]:
+        """Runs of the current stage by state, and those that are being made."""
+        keys = list(dict.fromkeys(request.key for request in self.needed()))
+        states = [state_of(self.store.run_folder(key)) or "not asked for" for key in keys]
+        running = {
+            key: heartbeat(self.store.run_folder(key))
+            for key, state in zip(keys, states, strict=True)
+            if state == "running"
+        }
+        return {
+            "left": len(keys), "states": {state: states.count(state) for state in dict.fromkeys(states)},
+            "running": {key: about | {"seconds_ago": round(ago)} for key, (about, ago) in running.items()},
+        }  # fmt: skip
+
+    def outcome(self) -> dict[str, Any]:
+        """Everything that a report shows, as plain data; the runs must be there.
+
+        docs/guide/studies.md describes it.
+        """
+        experiment, quick = self.experiment, self.mode == "quick"
+        calibration = read_calibration(self.store)
+        is_calibrated = experiment.is_calibration or bool(calibration and calibration["passed"])
+        compared = {name: study.comparisons() for name, study in self.trained.items()}
+        evidences = {name: self.trained[name].evidence(t, c[0]) for name, (t, c) in compared.items()}
+        verdicts = dict(
+            zip(
+                evidences, study_verdicts([(self.trained[n].part.decide, e) for n, e in evidences.items()]), strict=True
+            )
+        )
+        parts: list[dict[str, Any]] = []
+        for part in self.parts:
+            if isinstance(part, CheckPart):
+                parts.append(_checked(part, quick))
+            elif isinstance(part, ScalingLawPart):
+                parts.append(self.laws[part.id].outcome(quick, is_calibrated))
+            else:
+                trials, comparisons = compared[part.id]
+                shown = _announced(verdicts[part.id], quick, is_calibrated)
+                parts.append(_trained(self.trained[part.id], trials, comparisons, verdicts[part.id], shown))
+        if experiment.is_calibration and not quick:
+            same = verdicts["same"]
+            share = (same.deviation or 0.0) / abs(statistics.mean(evidences["same"].control))
+            write_calibration(self.store, experiment, {n: v.verdict for n, v in verdicts.items()}, share)
+        return {
+            "version": 1, "claim": experiment.claim, "title": experiment.title, "sentence": experiment.sentence,
+            "headline": experiment.headline, "mode": self.mode, "hash": experiment.hash, "code": code_version(),
+            "date": now(), "environment": environment(), "calibration": calibration,
+            "verdict": whole_verdict(parts), "parts": parts, "experiment": experiment.dump(),
+        }  # fmt: skip
+
+
+def whole_verdict(parts: list[dict[str, Any]]) -> str:
+    """The verdict of a claim from those of its parts."""
+    verdicts, supported = {part["verdict"] for part in parts}, sum(part["is_supported"] for part in parts)
+    if len(verdicts) == 1:
+        return str(next(iter(verdicts)))
+    if supported == len(parts):
+        return decisions.SHOWN
+    return f"shown in part: only {supported} of {len(parts)} parts" if supported else NOT_SHOWN
+
+
+def _announced(verdict: Verdict, quick: bool, is_calibrated: bool) -> str:
+    """The verdict as a report may say it."""
+    if quick:
+        return DIRECTION
+    return verdict.verdict if is_calibrated else UNCALIBRATED
+
+
+def _checked(part: CheckPart, quick: bool) -> dict[str, Any]:
+    """The outcome of a part that needs no training."""
+    from archetype.studies.registry import run
+
+    started = time.perf_counter()
+    with one_thread():
+        result = run(part.check, quick=quick)
+    return {
+        "id": part.id, "type": part.type, "says": part.says, "check": part.check,
+        "verdict": DIRECTION if quick and part.type == "timing" else decisions.SHOWN if result.holds else NOT_SHOWN,
+        "is_supported": result.holds,
+        "reason": result.sentence, "values": dict(result.values),
+        "controls": [asdict(control) for control in result.controls],
+        "curves": [asdict(curve) for curve in result.curves], "expect": part.expect.dump(),
+        "cost": {"seconds": time.perf_counter() - started},
+    }  # fmt: skip
+
+
+def _trained(
+    study: TrainedStudy, trials: Trials, comparisons: list[Comparison], verdict: Verdict, announced: str
+) -> dict[str, Any]:
+    """The outcome of a trained part."""
+    part, first = study.part, comparisons[0]
+    control, other = part.compared
+    evidence = study.evidence(trials, first)
+    reason, limits = verdict.reason, list(part.limits)
+    others = [(c.name, study.evidence(trials, c)) for c in comparisons[1:]]
+    disagreeing = [name for name, one in others if not agrees(part.decide, verdict, one)]
+    if disagreeing and announced in (decisions.SHOWN, decisions.NO_DIFFERENCE):
+        announced, reason = NOT_SHOWN, f"{disagreeing[0]} does not agree; on {first.name} {reason}"
+    if len(comparisons) == 1:
+        limits.append(f"one corpus, {first.name}, and one size")
+    claimed = decisions.NO_DIFFERENCE if part.decide.kind == "equivalence" else decisions.SHOWN
+    results = [result for comparison in comparisons for many in comparison.results.values() for result in many]
+    mean = statistics.mean(evidence.control)
+    return {
+        "id": part.id, "type": part.type, "says": part.says, "verdict": announced, "reason": reason,
+        "is_supported": announced == claimed, "claimed": claimed,
+        "direction": "lower" if verdict.effect.mean < 0 else "higher" if verdict.effect.mean > 0 else "equal",
+        "metric": part.metric.dump(full=True), "decide": part.decide.dump(), "control": control, "arm": other,
+        "effect": _numbers(asdict(verdict) | {"share": verdict.effect.mean / abs(mean) if mean else None}),
+        "arms": {name: quantities(arm) | {"solved": arm.solved} for name, arm in first.arms.items()},
+        "comparisons": [
+            {
+                "name": c.name, "seeds": list(c.seeds), "values": c.values,
+                "diverged": {name: [r.has_diverged for r in many] for name, many in c.results.items()},
+                "seconds": {name: [r.about["seconds"] for r in many] for name, many in c.results.items()},
+                "curves": {name: _band(many) for name, many in c.results.items()},
+            }
+            for c in comparisons
+        ],
+        "better_share": {
+            name: probability_lower(values, first.values[control])
+            for name, values in first.values.items()
+            if name != control
+        },
+        "tuning": _tuning(trials, control), "expect": part.expect.dump(), "limits": limits,
+        "cost": {"runs": len(results), "seconds": sum(r.about["seconds"] for r in results),
+                 "predictions": sum(r.about["predictions"] for r in results)},
+        "machines": sorted({str(r.about["environment"]["processor"]) for r in results}),
+        "runs": {name: [r.folder.name for r in many] for name, many in first.results.items()},
+    }  # fmt: skip
+
+
+def _tuning(trials: Trials, control: str) -> dict[str, Any]:
+    """Trials as plain data: every arm's losses, its best, what it gives at the control's, and how it depends on it."""
+    paths, arms = list(trials.paths), {}
+    for name, losses in trials.losses.items():
+        best, (failed, total) = trials.best[name], trials.num_failed[name]
+        finite = [loss for loss in losses.values() if loss < float("inf")]
+        share = wilson(failed, total)
+        arms[name] = {
+            "trials": [{"values": list(point), "loss": _finite(loss)} for point, loss in losses.items()],
+            "best": list(best), "at_control": _finite(losses[trials.best[control]]),
+            "sensitivity": statistics.mean(finite) - min(finite) if finite else None,
+            "failed": failed, "total": total, "failed_interval": [share.low, share.high],
+        }  # fmt: skip
+    return {"paths": paths, "is_interior": trials.is_interior, "arms": arms}
+
+
+def _band(results: list[Any]) -> dict[str, list[float]]:
+    """The held-out loss by step: mean, least and most over seeds."""
+    by_step: dict[int, list[float]] = {}
+    for result in results:
+        for step, loss in result.validation:
+            by_step.setdefault(step, []).append(loss)
+    steps = sorted(by_step)
+    return {
+        "step": [float(step) for step in steps], "mean": [statistics.mean(by_step[step]) for step in steps],
+        "low": [min(by_step[step]) for step in steps], "high": [max(by_step[step]) for step in steps],
+    }  # fmt: skip
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity."""
+    return {
+        name: [_finite(v) for v in value] if isinstance(value, tuple) else _finite(value)
+        for name, value in values.items()
+    }
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not abs(value) < float("inf") else value
+
+
+def seconds_of_step(arm: Arm, store: Store) -> float:
+    """The median time of a step on one thread, of 20 with a model that is thrown away."""
+    recipe = arm.recipe.replace(data=absolute_data(arm.recipe.data, store.folder))
+    device = torch.device("cpu")
+    with one_thread():
+        resolved = resolve_recipe(Path("probe"), recipe, device, force=True)
+        state = TrainState.build(Run(Path()), resolved.recipe, None, resolved.objective, build(resolved.spec))
+        times = []
+        for _ in range(PROBE_STEPS):
+            started = time.perf_counter()
+            take_step(state)
+            times.append(time.perf_counter() - started)
+    return statistics.median(times[1:])

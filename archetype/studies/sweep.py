@@ -1,0 +1,209 @@
+"""Many runs, on this machine by several processes, on a Ray cluster, or as Slurm jobs: the same keys and answers."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from archetype.errors import DataError, SpecError, one_line
+from archetype.studies.execute import Stopped, execute
+from archetype.studies.store import Store, set_state, state_of
+from archetype.training.stop_signal import stop_on_signal
+
+SECONDS_BETWEEN_LOOKS = 0.2
+STOPPED = 3  # how a worker ends that was asked to
+Progress = Callable[[int, int], None]  # runs that are complete, and how many there are
+
+
+class Engine:
+    """Where runs are made.
+
+    Args:
+        workers: how many at once.
+    """
+
+    def __init__(self, workers: int = 1) -> None:
+        self.workers = workers
+
+    def run(self, store: Store, keys: Sequence[str], progress: Progress = lambda done, total: None) -> None:
+        """Make all runs that are not complete, in this order as far as there is room.
+
+        Raises:
+            DataError: some of them failed; names the first.
+            Stopped: a signal came; what was begun can be taken up.
+        """
+        keys = list(dict.fromkeys(keys))
+        for key in keys:
+            if state_of(store.run_folder(key)) == "failed":
+                set_state(store.run_folder(key), "pending", {})
+        if left := [key for key in keys if not store.is_complete(key)]:
+            self.make(store, left, lambda: progress(sum(map(store.is_complete, keys)), len(keys)))
+        progress(sum(map(store.is_complete, keys)), len(keys))
+        if failed := [key for key in keys if store.failure(key)]:
+            cause = f"{len(failed)} of {len(keys)} runs failed, the first: {store.failure(failed[0])}"
+            raise DataError(f"run {failed[0]}", cause)
+
+    @abstractmethod
+    def make(self, store: Store, keys: list[str], look: Callable[[], None]) -> None:
+        """Make runs until each is complete or has failed.
+
+        Args:
+            store: of all runs.
+            keys: of those that are left.
+            look: to be called now and then.
+        """
+
+
+class Here(Engine):
+    """The machine itself: this process alone, or so many others of one thread each."""
+
+    def make(self, store: Store, keys: list[str], look: Callable[[], None]) -> None:
+        """A worker that is killed is started again."""
+        if self.workers == 1:
+            work_through(store, keys, look)
+            return
+        with tempfile.TemporaryDirectory() as folder, stop_on_signal() as stop:
+            (names := Path(folder) / "keys").write_text("\n".join(keys))
+            started = [_start_worker(store, names) for _ in range(min(self.workers, len(keys)))]
+            try:
+                while any(process.poll() is None for process in started):
+                    for number, process in enumerate(started):
+                        if (status := process.poll()) is not None and status < 0 and not stop:
+                            started[number] = _start_worker(store, names)
+                        elif status not in (None, 0, STOPPED) and not stop:
+                            raise DataError(
+                                "--workers", f"a worker ended with status {status}", "see its message above"
+                            )
+                    if stop:
+                        raise Stopped
+                    look()
+                    time.sleep(SECONDS_BETWEEN_LOOKS)
+            finally:
+                for process in started:
+                    if process.poll() is None:
+                        process.send_signal(signal.SIGTERM)  # which saves what it trains
+                for process in started:
+                    process.wait()
+
+
+class OnRay(Engine):
+    """A Ray cluster: one task for each run, which Ray starts again where its worker ends."""
+
+    def make(self, store: Store, keys: list[str], look: Callable[[], None]) -> None:
+        """The store must lie where all machines of the cluster see it."""
+        ray = _package("ray", "ray")
+        if not ray.is_initialized():
+            ray.init(num_cpus=self.workers, include_dashboard=False, log_to_driver=False)
+        # a task's process may be ended at any moment: what it has saved is where the next one goes on
+        task = ray.remote(num_cpus=1, max_retries=-1, retry_exceptions=True)(_make_one)
+        waiting = [task.remote(str(store.folder), key) for key in keys]
+        while waiting:
+            done, waiting = ray.wait(waiting, num_returns=1, timeout=1.0)
+            ray.get(done)
+            look()
+
+
+class OnSlurm(Engine):
+    """Slurm, through submitit: an array of jobs, one for each run, of which so many run at once.
+
+    Args:
+        workers: jobs at once.
+        folder: of the jobs' logs (absent: `slurm` in the store).
+        cluster: slurm, or local for jobs that are processes here.
+        options: of Slurm, such as partition and timeout_min.
+    """
+
+    def __init__(self, workers: int = 1, cluster: str = "slurm", **options: Any) -> None:
+        super().__init__(workers)
+        self.cluster, self.options = cluster, {"timeout_min": 60} | options
+
+    def make(self, store: Store, keys: list[str], look: Callable[[], None]) -> None:
+        """The store must lie where all nodes see it."""
+        submitit = _package("submitit", "slurm")
+        executor = submitit.AutoExecutor(folder=store.folder / "slurm", cluster=self.cluster)
+        executor.update_parameters(cpus_per_task=1, **self.options)
+        if self.cluster == "slurm":
+            executor.update_parameters(slurm_array_parallelism=self.workers)
+        while left := _left(store, keys):
+            jobs = executor.map_array(_make_one, [str(store.folder)] * len(left), left)
+            while not all(job.done() for job in jobs):
+                look()
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+            errors = [error for job in jobs if (error := job.exception()) is not None]
+            if len(errors) == len(jobs) and "Stopped" not in str(errors[0]):  # jobs that were stopped go on
+                raise DataError("--engine", f"every job failed, the first: {one_line(str(errors[0]), 160)}")
+
+
+def engine(name: str, workers: int) -> Engine:
+    """The engine of that name.
+
+    Raises:
+        SpecError: there is none, or a number of workers is not possible.
+    """
+    engines: dict[str, type[Engine]] = {"here": Here, "ray": OnRay, "slurm": OnSlurm}
+    if name not in engines:
+        raise SpecError("--engine", f"there is no engine {name!r}", f"use {', '.join(engines)}")
+    if workers < 1:
+        raise SpecError("--workers", f"{workers} is too small", "use 1 or more")
+    return engines[name](workers)
+
+
+def _left(store: Store, keys: Sequence[str]) -> list[str]:
+    """The runs that are neither complete nor failed."""
+    return [key for key in keys if not store.is_complete(key) and not store.failure(key)]
+
+
+def work_through(
+    store: Store, keys: Sequence[str], look: Callable[[], None] = lambda: None, parent: int | None = None
+) -> None:
+    """Make runs one by one until none is left; those that others make are waited for, and taken over if they stop.
+
+    Args:
+        store: of all runs.
+        keys: of the runs, in the order in which they are made.
+        look: is called after each.
+        parent: the process whose end also ends this one (absent: none).
+    """
+    while True:
+        for key in keys:
+            execute(store, key, parent)
+            look()
+        if not _left(store, keys):
+            return
+        if parent is not None and os.getppid() != parent:
+            raise Stopped
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _start_worker(store: Store, keys: Path) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "archetype.studies.worker", str(store.folder), str(keys), str(os.getpid())]
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parent.parent.parent), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    return subprocess.Popen(command + _extensions(), env=environment, start_new_session=True)
+
+
+def _extensions() -> list[str]:
+    """Files of parts from outside that this process has loaded: workers need them too."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("archetype_extension_")]
+    return [file for module in modules if (file := getattr(module, "__file__", None))]
+
+
+def _make_one(folder: str, key: str) -> str:
+    """One run in a process of a cluster; asked to stop, it fails and is started again."""
+    return execute(Store(Path(folder)), key)
+
+
+def _package(name: str, extra: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError:
+        remedy = f"pip install 'archetype[{extra}]', or leave --engine out"
+        raise SpecError("--engine", f"{name} is not installed", remedy) from None

@@ -1,0 +1,255 @@
+"""A part that is trained: which runs it needs next, and what they show once they are there."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archetype.spec.base import fingerprint
+from archetype.studies import arms as arms_module
+from archetype.studies.arms import Arm, build_arms, check_grid
+from archetype.studies.corpora import StudyData, prepare
+from archetype.studies.decisions import NO_DIFFERENCE, Decision, Evidence, Verdict
+from archetype.studies.experiment import Mode, Source, TrainedPart, Tune
+from archetype.studies.store import RunRequest, RunResult, Store
+
+FEW_SEEDS = 4  # of further corpora and sizes
+NEAR_BASELINE = 0.1  # nats: a run that ends so near to a guess has failed to learn
+Point = tuple[Any, ...]  # a value of each path of a grid
+
+
+@dataclass
+class Trials:
+    """The trials of all arms over one grid.
+
+    Attributes:
+        losses: of each arm by point, the mean of its seeds; infinite where one diverged.
+        best: of each arm.
+        is_interior: whether no arm's best is at the edge of the grid.
+        num_failed: of each arm, how many trials ended near the baseline, and how many there were.
+    """
+
+    paths: tuple[str, ...]
+    losses: dict[str, dict[Point, float]]
+    best: dict[str, Point]
+    is_interior: bool
+    num_failed: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass
+class Comparison:
+    """What all arms gave on one corpus and one size.
+
+    Attributes:
+        name: of the corpus, and of the size where it is another.
+        arms: as they were run.
+        seeds: of the runs.
+        values: of each arm, seed by seed.
+        results: of each arm.
+    """
+
+    name: str
+    arms: dict[str, Arm]
+    seeds: tuple[int, ...]
+    values: dict[str, list[float]]
+    results: dict[str, list[RunResult]]
+
+
+class TrainedStudy:
+    """One trained part in one mode.
+
+    Args:
+        part: of an experiment file.
+        mode: what is spent.
+        mode_name: quick, full, extended or gpu.
+        data_folder: of the corpora.
+        store: of the runs.
+
+    Raises:
+        ArchetypeError: an arm is not possible or cannot be matched, or a corpus is missing.
+    """
+
+    def __init__(self, part: TrainedPart, mode_name: str, data_folder: Path, store: Store) -> None:
+        self.part, self.mode_name, self.store = part, mode_name, store
+        full, own = part.modes.full, getattr(part.modes, mode_name)
+        mode: Mode = own or full
+        if mode_name == "quick" and mode.tokens is None and full.tokens is not None:
+            mode = mode.replace(tokens=max(1, full.tokens // 12))
+        self.mode = mode.replace(tokens=mode.tokens or full.tokens)
+        self.is_quick = mode_name == "quick"
+        self.num_seeds = self.mode.seeds or (2 if self.is_quick else part.seeds)
+        none = self.mode.tune == "none" or (self.is_quick and self.mode.tune is None)
+        self.tune = None if none else (self.mode.tune if isinstance(self.mode.tune, Tune) else part.tune)
+        sources = self.mode.data or part.data
+        self.sources = sources if mode_name == "extended" else sources[:1]
+        self.data = [prepare(source, data_folder, store.folder) for source in self.sources]
+        self.arms = self._arms(self.mode.base or part.base, self.data[0])
+        if part.tune is not None:
+            for arm in self.arms.values():
+                check_grid(arm, part.tune.grid)
+
+    def _arms(self, base: Source, data: StudyData) -> dict[str, Arm]:
+        part = self.part
+        arms = build_arms(base, part.arms, part.recipe, data, part.metric, self.mode.tokens, part.match)
+        return {arm.name: arm for arm in arms}
+
+    def needed(self) -> list[RunRequest]:
+        """The runs that are needed now: first trials, then pairs, on all corpora and sizes; none at the end."""
+        trials, requests = self.trials()
+        if missing := self._missing(requests):
+            return missing
+        requests = [request for group in self._groups(trials) for request in self._pairs(*group[1:])]
+        return self._missing(requests)
+
+    def _missing(self, requests: Sequence[RunRequest]) -> list[RunRequest]:
+        return [request for request in requests if self.store.result(request) is None]
+
+    def count(self) -> dict[str, int]:
+        """Runs and tokens if no grid is extended: trials and pairs."""
+        trials, pairs = self._first_trials(), len(self.arms) * self.num_seeds
+        keys = {self._request(arm, seed).key: arm for arm in self.arms.values() for seed in range(self.num_seeds)}
+        others = (len(self.sources) - 1 + len(self.mode.sizes)) * len(self.arms) * FEW_SEEDS
+        tokens = next(iter(self.arms.values())).tokens
+        runs = len({request.key for request in trials}) + len(keys) + others
+        return {"trials": len(trials), "pairs": pairs + others, "runs": runs, "tokens": runs * tokens}
+
+    def _first_trials(self) -> list[RunRequest]:
+        if self.tune is None:
+            return []
+        points = itertools.product(*self.tune.grid.values())
+        return [request for point in points for request in self._trial(tuple(self.tune.grid), point)]
+
+    def _trial(self, paths: tuple[str, ...], point: Point) -> list[RunRequest]:
+        assert self.tune is not None
+        values = dict(zip(paths, point, strict=True))
+        return [
+            self._request(arm.changed(values), seed, is_trial=True)
+            for seed in self.tune.seeds
+            for arm in self.arms.values()
+        ]
+
+    def _request(self, arm: Arm, seed: int, is_trial: bool = False) -> RunRequest:
+        recipe = arm.recipe.replace(seed=seed + arm.seed_offset)
+        metrics = () if is_trial else (arm.metric,)
+        return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.mode.device, arm.data.baseline)
+
+    def trials(self) -> tuple[Trials, list[RunRequest]]:
+        """What the trials gave as far as they are there, and the runs that they take: grids grow for all arms alike."""
+        if self.tune is None:
+            middle = {}
+            if self.part.tune is not None:  # the middle of the grid, untried
+                middle = {path: values[len(values) // 2] for path, values in self.part.tune.grid.items()}
+            return Trials(tuple(middle), {}, dict.fromkeys(self.arms, tuple(middle.values())), True), []
+        grid = {path: list(values) for path, values in self.tune.grid.items()}
+        paths = tuple(grid)
+        for extension in range(self.tune.extend + 1):
+            points = list(itertools.product(*grid.values()))
+            requests = [request for point in points for request in self._trial(paths, point)]
+            if self._missing(requests):
+                return Trials(paths, {}, {}, False), requests
+            trials = self._judged(paths, points)
+            edges = {edge for point in trials.best.values() for edge in _edges(grid, point)}
+            trials.is_interior = not edges
+            if not edges or extension == self.tune.extend:
+                return trials, requests
+            for path, at_end in edges:
+                _extend(grid[path], at_end)
+        raise AssertionError("the last extension returns")
+
+    def _judged(self, paths: tuple[str, ...], points: Sequence[Point]) -> Trials:
+        losses: dict[str, dict[Point, float]] = {}
+        failed: dict[str, tuple[int, int]] = {}
+        assert self.tune is not None
+        by_accuracy = self.part.metric.name == "test.accuracy"
+        for arm in self.arms.values():
+            scores: dict[Point, float] = {}
+            bad = total = 0
+            for point in points:
+                changed = arm.changed(dict(zip(paths, point, strict=True)))
+                results = [self.store.result(self._request(changed, seed, is_trial=True)) for seed in self.tune.seeds]
+                values = []
+                for result in results:
+                    assert result is not None
+                    score = -(result.validation_accuracy or 0.0) if by_accuracy else result.validation_loss
+                    values.append(math.inf if result.has_diverged else score)
+                    bad += result.has_diverged or result.validation_loss > arm.data.baseline["loss"] - NEAR_BASELINE
+                    total += 1
+                scores[point] = float(np.mean(values))
+            losses[arm.name], failed[arm.name] = scores, (bad, total)
+        best = {name: min(scores, key=lambda point: scores[point]) for name, scores in losses.items()}
+        return Trials(paths, losses, best, True, failed)
+
+    def _groups(self, trials: Trials) -> list[tuple[str, dict[str, Arm], tuple[int, ...]]]:
+        """(name, tuned arms, seeds) of the corpus and the size that decide, then of the others."""
+        groups = [(self.data[0].name, self.arms, tuple(range(self.num_seeds)))]
+        few = tuple(range(FEW_SEEDS))
+        groups += [(d.name, self._arms(self.mode.base or self.part.base, d), few) for d in self.data[1:]]
+        for base in self.mode.sizes:
+            arms = self._arms(base, self.data[0])
+            size = arms_module.quantities(next(iter(arms.values())))["non_embedding"]
+            groups.append((f"{self.data[0].name}, {size:,.0f} parameters", arms, few))
+        return [
+            (name, {arm.name: self._tuned(arm, trials) for arm in arms.values()}, seeds) for name, arms, seeds in groups
+        ]
+
+    def _tuned(self, arm: Arm, trials: Trials) -> Arm:
+        return arm.changed(dict(zip(trials.paths, trials.best[arm.name], strict=True))) if trials.paths else arm
+
+    def _pairs(self, arms: Mapping[str, Arm], seeds: Sequence[int]) -> list[RunRequest]:
+        """Seed by seed, so that a sweep that stops is balanced."""
+        return [self._request(arm, seed) for seed in seeds for arm in arms.values()]
+
+    def comparisons(self) -> tuple[Trials, list[Comparison]]:
+        """The trials, and what every corpus and size gave; all runs must be there."""
+        trials, _ = self.trials()
+        comparisons = []
+        for name, arms, seeds in self._groups(trials):
+            results: dict[str, list[RunResult]] = {}
+            values: dict[str, list[float]] = {}
+            for arm in arms.values():
+                taken = [self.store.result(self._request(arm, seed)) for seed in seeds]
+                results[arm.name] = [result for result in taken if result is not None]
+                values[arm.name] = [result.values[fingerprint(arm.metric)] for result in results[arm.name]]
+            comparisons.append(Comparison(name, arms, seeds, values, results))
+        return trials, comparisons
+
+    def evidence(self, trials: Trials, comparison: Comparison) -> Evidence:
+        """What the decision is made of."""
+        control, other = self.part.compared
+        bad = sum(result.has_diverged for result in comparison.results[control])
+        failed = f"{bad} of {len(comparison.seeds)} runs of {control} diverged" if bad else ""
+        metric = comparison.arms[control].metric
+        return Evidence(
+            tuple(comparison.values[control]), tuple(comparison.values[other]), metric.better == "lower",
+            trials.is_interior, failed, {name: tuple(values) for name, values in comparison.values.items()},
+        )  # fmt: skip
+
+
+def agrees(decision: Decision, verdict: Verdict, evidence: Evidence) -> bool:
+    """Whether another corpus or size has a mean difference of the same sign, or within the margin where that is so."""
+    mean = float(np.mean(evidence.differences))
+    return (
+        abs(mean) < decision.margin_of(evidence) if verdict.verdict == NO_DIFFERENCE else mean * verdict.effect.mean > 0
+    )
+
+
+def _edges(grid: Mapping[str, Sequence[Any]], point: Point) -> set[tuple[str, bool]]:
+    """(path, whether at its end) where the best value is the first or the last of three or more numbers."""
+    edges = set()
+    for (path, values), value in zip(grid.items(), point, strict=True):
+        are_numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+        if len(values) > 2 and are_numbers and value in (min(values), max(values)):
+            edges.add((path, value == max(values)))
+    return edges
+
+
+def _extend(values: list[Any], at_end: bool) -> None:
+    """One more value, by the factor of the last two."""
+    values.sort()
+    value = values[-1] * values[-1] / values[-2] if at_end else values[0] * values[0] / values[1]
+    value = float(f"{value:.6g}")
+    values.insert(len(values) if at_end else 0, value if isinstance(values[0], float) else round(value))

@@ -1,0 +1,29 @@
+"""A process that makes runs one after the other: python -m archetype.studies.worker STORE KEYS PARENT."""
+
+import sys
+from pathlib import Path
+
+from archetype.studies.execute import Stopped
+from archetype.studies.store import Store
+from archetype.studies.sweep import STOPPED, work_through
+from archetype.training.allocation import keep_freed_memory
+
+
+def main(arguments: list[str]) -> int:
+    """Make every run of a list that nobody else makes; 0 when the list is through, STOPPED when asked to stop."""
+    folder, keys, parent, *extensions = arguments
+    for file in extensions:
+        from archetype.extension import load_extension
+
+        load_extension(Path(file))
+    keep_freed_memory()
+    store = Store(Path(folder))
+    try:
+        work_through(store, Path(keys).read_text().split(), parent=int(parent))
+    except Stopped:
+        return STOPPED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""Scaling laws and searches on runs that are pretended: what is fitted, predicted, refused and kept."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from archetype.errors import SpecError
+from archetype.spec.base import fingerprint
+from archetype.studies.report import markdown, search_text, write_search
+from archetype.studies.scaling import Law, fit_law
+from archetype.studies.search import Search, SearchFile
+from archetype.studies.store import RunRequest, RunResult, Store
+from archetype.studies.study import Study
+from tests.unit.studies.small import BASE, DATA, RECIPE, experiment
+
+TRUE = Law(1.6, 30.0, 0.4, 90.0, 0.35)
+
+
+class Pretended(Store):
+    """Runs whose losses a law gives, with a little scatter; it notes what was asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.made: dict[str, float] = {}
+        self.order: list[tuple[int, int]] = []
+
+    def result(self, request: RunRequest) -> RunResult | None:
+        if request.key not in self.made:
+            return None
+        loss = self.made[request.key]
+        about = {"seconds": 1.0, "predictions": 1, "environment": {"processor": "none"}}
+        values = {fingerprint(metric): loss for metric in request.metrics}
+        return RunResult(values, False, about, [], loss, None, self.folder)
+
+    def make(self, request: RunRequest) -> None:
+        recipe = request.recipe
+        assert isinstance(recipe.spec, dict)
+        width, tokens = recipe.spec["d_model"], recipe.steps * 32
+        scatter = np.random.default_rng(width * 1000 + tokens).normal(0, 0.002)
+        off = 0.3 * abs(np.log10(recipe.optimizer.learning_rate / 0.01))
+        self.made[request.key] = (TRUE.loss(12 * width**2, tokens) + off) * (1 + scatter)
+        self.order.append((width, tokens))
+
+
+def test_a_law_is_recovered_and_its_intervals_cover_it() -> None:
+    sizes, lengths = [1e4, 3e4, 1e5, 3e5, 1e6, 3e6], [1e5, 1e6, 1e7, 1e8]
+    points = [(n, d) for n in sizes for d in lengths]
+    generator = np.random.default_rng(0)
+    losses = [TRUE.loss(n, d) * (1 + generator.normal(0, 0.002)) for n, d in points]
+    fit = fit_law([n for n, _ in points], [d for _, d in points], losses)
+    assert (fit.law.E, fit.law.a, fit.law.b) == pytest.approx((TRUE.E, TRUE.a, TRUE.b), rel=0.1)
+    for name, (low, high) in fit.intervals.items():
+        assert low < getattr(TRUE, name) < high, name
+    value, low, high = fit.predict(3e7, 1e9)
+    assert low < TRUE.loss(3e7, 1e9) < high and value == pytest.approx(TRUE.loss(3e7, 1e9), rel=0.02)
+
+
+def law_part(**more: Any) -> dict[str, Any]:
+    widths = (8, 12, 16, 24, 32, 48)
+    return {
+        "id": "law", "type": "scaling_law", "says": "Small runs predict a larger one", "base": BASE, "data": DATA,
+        "sizes": {f"d{width}": {"d_model": width} for width in widths}, "tokens": [320, 1280, 5120], "recipe": RECIPE,
+        "tune": {"grid": {"optimizer.learning_rate": [0.003, 0.01, 0.03]}, "seeds": [900]},
+    } | more  # fmt: skip
+
+
+def test_the_largest_size_is_predicted_before_it_is_made(tmp_path: Path) -> None:
+    store = Pretended(tmp_path)
+    study = Study(experiment(law_part()), "full", tmp_path, store)
+    law = study.laws["law"]
+    stages = []
+    while requests := law.needed():
+        stages.append(len(requests))
+        predictions = list((tmp_path / "predictions").glob("*.json"))
+        is_last = {request.recipe.spec["d_model"] for request in requests} == {48}  # type: ignore[index]
+        assert len(predictions) == is_last  # written when the largest size is all that is left
+        for request in requests:
+            store.make(request)
+    assert stages == [18, 15, 3]
+    written = predictions[0].read_bytes()
+    (part,) = study.outcome()["parts"]
+    assert predictions[0].read_bytes() == written
+    assert len(part["fitted"]) == 15 and {point["size"] for point in part["seen"]} == {"d48"}
+    for predicted, seen in zip(part["predicted"], part["seen"], strict=True):
+        assert predicted["loss"] == pytest.approx(seen["loss"], rel=0.05)
+    assert "d48 (held out)" in markdown(study.outcome())
+    with pytest.raises(SpecError, match="fewer than 5 runs to fit 5 numbers to"):
+        experiment(law_part(sizes={"a": {}, "b": {"d_model": 12}}))
+
+
+def search_file(**more: Any) -> SearchFile:
+    data = {
+        "title": "Widths", "base": BASE, "space": {"d_model": [8, 12, 16, 24, 32], "num_layers": [1, 2]}, "data": DATA,
+        "recipe": RECIPE, "metric": {"name": "test.loss"}, "rungs": [64, 256], "keep": 0.3, "cost": "parameters",
+    }  # fmt: skip
+    return SearchFile.parse(data | more)
+
+
+def test_the_better_part_climbs_and_the_front_is_what_no_other_beats(tmp_path: Path) -> None:
+    store = Pretended(tmp_path)
+    search = Search(search_file(limits={"parameters": 12000}), tmp_path, store)
+    assert 4 <= len(search.changes) < 10 and len(search.changes) + search.refused == 10
+    rungs = []
+    while requests := search.needed():
+        rungs.append(len(requests))
+        for request in requests:
+            store.make(request)
+    assert rungs == [len(search.changes), max(1, round(len(search.changes) * 0.3))]
+    result = search.outcome()
+    assert all(row["cost"] <= 12000 for row in result["candidates"])
+    front = sorted((row["cost"], row["loss"]) for row in result["candidates"] if row["is_on_front"])
+    assert front and all(b[1] < a[1] for a, b in pairwise(front))
+    first = [row["loss"] for row in result["candidates"] if row["tokens"] == 64]
+    last = [row for row in result["candidates"] if row["tokens"] == 256]
+    assert min(first) >= min(row["loss"] for row in last)
+    write_search(result, tmp_path / "out")
+    assert (tmp_path / "out" / "search.html").read_text().count("<circle") >= len(result["candidates"])
+    assert json.loads((tmp_path / "out" / "search.json").read_text()) == result
+    assert "refused by the limits" in search_text(result)
+
+
+def test_a_search_without_a_candidate_says_why(tmp_path: Path) -> None:
+    with pytest.raises(
+        SpecError, match=r"none of 10 candidates is possible: parameters are .* more than 10; allow more"
+    ):
+        Search(search_file(limits={"parameters": 10}), tmp_path, Pretended(tmp_path))
+    with pytest.raises(SpecError, match="rungs: do not rise"):
+        search_file(rungs=[64, 64])

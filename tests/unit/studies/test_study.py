@@ -1,0 +1,179 @@
+"""From an experiment file to its verdict: trials, pairs, calibration, reports."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archetype.errors import SpecError
+from archetype.spec.base import fingerprint
+from archetype.studies.calibration import MUST_GIVE, read_calibration
+from archetype.studies.decisions import DIRECTION, NO_DIFFERENCE, NOT_SHOWN, SHOWN, UNCALIBRATED
+from archetype.studies.report import keep_outcome, summary_text, write_overview, write_reports
+from archetype.studies.store import RunRequest, RunResult, Store
+from archetype.studies.study import Study
+from archetype.studies.trained import TrainedStudy
+from tests.unit.studies.small import experiment, study, trained
+
+GRID = {"optimizer.learning_rate": [0.001, 0.01, 0.1]}
+LOSS_BY_RATE = {0.0001: 3.0, 0.001: 2.0, 0.01: 1.5, 0.1: 1.4, 1.0: 1.45, 10.0: 2.0}
+
+
+class Pretended(Store):
+    """Runs that are done as soon as they are asked for, with losses that a formula gives.
+
+    Args:
+        folder: of the store.
+        losses: of a learning rate.
+        gain: by which a wider model is better.
+        spread: of the seeds.
+    """
+
+    def __init__(self, folder: Path, losses: dict[float, float], gain: float = 0.05, spread: float = 0.003) -> None:
+        super().__init__(folder)
+        self.losses, self.gain, self.spread = losses, gain, spread
+        self.asked: list[RunRequest] = []
+        self.made: set[str] = set()
+
+    def result(self, request: RunRequest) -> RunResult | None:
+        if request.key not in self.made:
+            return None
+        recipe = request.recipe
+        rate, seed = recipe.optimizer.learning_rate, recipe.seed
+        width = recipe.spec["d_model"] if isinstance(recipe.spec, dict) else 8
+        loss = self.losses.get(rate, 1.5) - self.gain * (width > 8) + self.spread * ((7 * seed + width) % 11 - 5)
+        about = {"seconds": 1.0, "predictions": 192, "environment": {"processor": "none"}}
+        names = [fingerprint(metric) for metric in request.metrics]
+        return RunResult(dict.fromkeys(names, loss), False, about, [(2, 2.0), (6, loss)], loss, 0.5, self.folder)
+
+    def make(self, requests: list[RunRequest]) -> None:
+        self.asked += requests
+        self.made |= {request.key for request in requests}
+
+
+def pretended(tmp_path: Path, mode: str = "full", *parts: dict[str, Any], **options: Any) -> tuple[Study, Pretended]:
+    more = {name: options.pop(name) for name in [*options] if name in ("is_calibration", "claim")}
+    store = Pretended(tmp_path / "store", options.pop("losses", LOSS_BY_RATE), **options)
+    one = Study(experiment(*parts, **more), mode, tmp_path, store)
+    for _ in range(10):
+        if not (requests := [request for part in one.trained.values() for request in part.needed()]):
+            return one, store
+        store.make(requests)
+    raise AssertionError("it asks without end")
+
+
+def part_of(one: Study) -> TrainedStudy:
+    return one.trained["width"]
+
+
+def test_trials_come_first_and_the_same_for_every_arm(tmp_path: Path) -> None:
+    one, store = pretended(tmp_path, "full", trained(seeds=6, tune={"grid": GRID, "seeds": [900], "extend": 2}))
+    trials, comparisons = part_of(one).comparisons()
+    rates = [request.recipe.optimizer.learning_rate for request in store.asked]
+    assert rates[:6] == [0.001, 0.001, 0.01, 0.01, 0.1, 0.1] and rates[6:8] == [1.0, 1.0]  # both arms' grid grows
+    assert trials.is_interior and set(trials.best.values()) == {(0.1,)}
+    assert {request.recipe.seed for request in store.asked[:8]} == {900}
+    assert [request.recipe.seed for request in store.asked[8:]] == [seed for seed in range(6) for _ in "ab"]
+    assert set(rates[8:]) == {0.1} and len(comparisons[0].values["wide"]) == 6
+
+
+def test_a_best_trial_at_the_edge_caps_the_verdict(tmp_path: Path) -> None:
+    falling = {rate: 1 / rate for rate in LOSS_BY_RATE}
+    one, _ = pretended(
+        tmp_path, "full", trained(seeds=6, tune={"grid": GRID, "extend": 1}), losses=falling, spread=0.001
+    )
+    (part,) = one.outcome()["parts"]
+    assert part["reason"].startswith("tuning") and part["tuning"]["is_interior"] is False
+
+
+def test_verdicts_wait_for_a_calibration_and_quick_gives_none(tmp_path: Path) -> None:
+    one, store = pretended(tmp_path, "full", trained(seeds=8))
+    assert one.outcome()["parts"][0]["verdict"] == UNCALIBRATED
+    quick, _ = pretended(tmp_path / "quick", "quick", trained(seeds=8))
+    assert quick.outcome()["parts"][0]["verdict"] == DIRECTION
+    calibration, _ = pretended(tmp_path, "full", *calibrating(), is_calibration=True)
+    parts = {part["id"]: part["verdict"] for part in calibration.outcome()["parts"]}
+    assert parts == MUST_GIVE
+    about = read_calibration(store)
+    assert about is not None and about["passed"] and about["deviation"] > 0
+    assert one.outcome()["parts"][0]["verdict"] == SHOWN
+
+
+def calibrating() -> list[dict[str, Any]]:
+    equal = {"arms": {"a": {}, "again": {"seed_offset": 100}}, "decide": {"kind": "equivalence", "margin": "3%"}}
+    return [trained(id="same", seeds=8, **equal), trained(id="twice-as-wide", seeds=8)]
+
+
+def test_a_calibration_that_fails_gives_no_verdicts(tmp_path: Path) -> None:
+    one, store = pretended(tmp_path, "full", *calibrating(), is_calibration=True, gain=0.0)
+    assert {part["id"]: part["verdict"] for part in one.outcome()["parts"]}["twice-as-wide"] != SHOWN
+    about = read_calibration(store)
+    assert about is not None and not about["passed"]
+    other, _ = pretended(tmp_path, "full", trained(seeds=8))
+    assert other.outcome()["parts"][0]["verdict"] == UNCALIBRATED
+    with pytest.raises(SpecError, match="a calibration needs the parts same, twice-as-wide"):
+        study(tmp_path, "full", trained(), is_calibration=True)
+
+
+def test_another_corpus_must_agree_in_sign(tmp_path: Path) -> None:
+    pretended(tmp_path, "full", *calibrating(), is_calibration=True)[0].outcome()
+    other = {"kind": "recall", "symbols": 10, "num_pairs": 2, "length": 8, "held_out_rows": 8}
+    part = trained(seeds=8)
+    part["data"] = [part["data"], other]
+    one, store = pretended(tmp_path, "extended", part)
+    assert len(store.asked) == 16 + 8
+    assert one.outcome()["parts"][0]["verdict"] == SHOWN
+    names = [comparison["name"] for comparison in one.outcome()["parts"][0]["comparisons"]]
+    assert names == ["recall", "recall"]
+    result = Pretended.result
+
+    def reversed_there(self: Pretended, request: RunRequest) -> RunResult | None:
+        self.gain = -0.05 if request.recipe.data.symbols == 10 else 0.05  # type: ignore[attr-defined]
+        return result(self, request)
+
+    store.result = reversed_there.__get__(store)  # type: ignore[method-assign]
+    (part,) = one.outcome()["parts"]
+    assert part["verdict"] == NOT_SHOWN and part["reason"].startswith("recall does not agree")
+
+
+def test_equivalence_is_what_is_claimed_where_it_is(tmp_path: Path) -> None:
+    pretended(tmp_path, "full", *calibrating(), is_calibration=True)[0].outcome()
+    part = trained(seeds=8, decide={"kind": "equivalence", "margin": "3%"})
+    one, _ = pretended(tmp_path, "full", part, gain=0.0)
+    outcome = one.outcome()
+    assert outcome["verdict"] == outcome["parts"][0]["verdict"] == NO_DIFFERENCE
+    assert outcome["parts"][0]["is_supported"]
+
+
+def test_reports_are_whole_and_say_what_was_predicted(tmp_path: Path) -> None:
+    pretended(tmp_path, "full", *calibrating(), is_calibration=True)[0].outcome()
+    tune = {"grid": GRID, "seeds": [900]}
+    wrong = trained(seeds=8, tune=tune, expect={"verdict": "no difference shown", "source": "a paper"})
+    one, store = pretended(tmp_path, "full", wrong, claim=5)
+    outcome = one.outcome()
+    assert json.loads(json.dumps(outcome, allow_nan=False)) == outcome
+    files = write_reports(outcome, tmp_path / "reports")
+    assert [file.name for file in files] == ["claim-05.md", "claim-05.json", "claim-05.html"]
+    text, _, page = (file.read_text() for file in files)
+    for shown in (
+        "surprise",
+        "a paper",
+        "What would have changed this verdict",
+        outcome["hash"],
+        "wide against a",
+        "Trials",
+    ):
+        assert shown in text
+    assert (
+        page.startswith("<!DOCTYPE html>") and "http" not in page.replace("http-equiv", "") and page.count("<svg") >= 3
+    )
+    write_overview([outcome], tmp_path / "reports")
+    overview = (tmp_path / "reports" / "overview.md").read_text()
+    assert "Otherwise than predicted" in overview and "[Width](claim-05.md)" in overview
+    assert (
+        json.loads((tmp_path / "reports" / "overview.json").read_text())["claims"][0]["parts"][0]["surprise"]
+        == "surprise"
+    )
+    assert keep_outcome(outcome, store).is_file()
+    assert "claim 5: Width: shown" in summary_text(outcome)
