@@ -98,6 +98,20 @@ class _Vocabulary:
         bytes_of = TokenBytes(tokenizer)
         self.tokens = [b"" if id in special else bytes_of(id) for id in range(tokenizer.vocab_size)]
         self.tokens += [b""] * (max(ends) + 1 - len(self.tokens))
+        self._ids = {token: id for id, token in enumerate(self.tokens) if token}
+        self._longest = max(map(len, self._ids), default=0)
 
     def __call__(self, text: str | bytes) -> list[int]:
-        return self.tokenizer.encode(text if isinstance(text, str) else text.decode(errors="ignore"))
+        """Tokens of exactly these bytes: the tokenizer's own, unless it puts a space before a text, or the longest."""
+        data = text.encode() if isinstance(text, str) else text
+        ids = self.tokenizer.encode(data.decode(errors="ignore"))
+        if b"".join(self.tokens[id] for id in ids) == data:
+            return ids
+        ids = []
+        while data:
+            lengths = range(min(len(data), self._longest), 0, -1)
+            if (token := next((data[:length] for length in lengths if data[:length] in self._ids), b"")) == b"":
+                break  # no token has this byte
+            ids.append(self._ids[token])
+            data = data[len(token) :]
+        return ids

@@ -118,3 +118,19 @@ def test_a_grammar_needs_a_tokenizer_of_pieces() -> None:
     words = LanguageModel(bare.spec, bare.model, train_tokenizer("words", [TEXT], None))
     with pytest.raises(ArchetypeError, match="tokenizer: joins words by spaces that no token holds"):
         Engine(words).submit("a text", regex="a")
+
+
+class Spaced(type(train_tokenizer("bytes", [], None))):  # type: ignore[misc]
+    """Puts a space before a text, as SentencePiece does."""
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = super().encode(f" {text}")
+        return ids
+
+
+def test_a_tokenizer_that_puts_a_space_before_a_text_follows_a_grammar() -> None:
+    lm = loaded("bytes")
+    spaced = Spaced()
+    spaced.eos = (0,)
+    (text, *_) = texts(LanguageModel(lm.spec, lm.model, spaced), {"json_schema": '{"enum": ["glad", "sad"]}'})
+    assert json.loads(text) in ("glad", "sad")
