@@ -300,5 +300,6 @@ def _value_at(spec: Spec, field: str) -> Any:
 
 @cache
 def _about(cls: type[Spec]) -> str:
-    """What a class is, without the list of its attributes."""
-    return (inspect.getdoc(cls) or "").partition("\nAttributes:")[0].strip()
+    """What a class is, a line each paragraph, without the list of its attributes."""
+    text = (inspect.getdoc(cls) or "").partition("\nAttributes:")[0].strip()
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", text)

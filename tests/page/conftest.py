@@ -21,12 +21,15 @@ NAMES = (
 
 
 def tiny(name: str) -> LanguageModel:
-    """A tiny preset with random weights, and with bytes as tokens."""
+    """A tiny preset with random weights, and with bytes as tokens; token 0 ends a text."""
     model = build(families.preset(name))
     randomize(model)
     model.requires_grad_(False)
     template = ChatTemplate(TEMPLATE, {}) if name == "llama-tiny" else None
-    tokenizer = None if isinstance(model.spec, spec.VisionEncoder) else train_tokenizer("bytes", [], None)
+    tokenizer = None
+    if not isinstance(model.spec, spec.VisionEncoder):
+        tokenizer = train_tokenizer("bytes", [], None)
+        tokenizer.eos = (0,)
     return LanguageModel(model.spec, model, tokenizer, template=template)
 
 

@@ -173,8 +173,8 @@ def test_a_part_from_outside_is_shown_as_all_others(page: Page) -> None:
     model = linear_attention()
     packed = pack(page, to_yaml(model))
     for screen, selector in (("spec", "[data-number=parameters]"), ("architecture", "[data-number=parameters]")):
-        page.open(f"{screen}?spec=yaml:{packed}")
-        total = f"{cost_report(model).parameters['total']:,}"
+        page.open(f"{screen}?spec=yaml:{packed}&length=16")
+        total = f"{cost_report(model, length=16).parameters['total']:,}"
         shown = f"{selector}[title='{total}']" if screen == "spec" else f"{selector}:text-is('{total}')"
         page.tab.wait_for_selector(shown)
     page.open(f"position?spec=yaml:{packed}")
