@@ -22,24 +22,15 @@ def runs(
     """List runs with their size, what their recipes change, and their best held-out loss."""
     from archetype.errors import DataError
     from archetype.runs.directory import Run
+    from archetype.runs.listing import differences_of_runs
 
     folders = sorted({file.parent for depth in ("", "*/", "*/*/") for file in folder.glob(f"{depth}recipe.yaml")})
     rows = [_row(Run(path)) for path in folders if path.name != "best" and Run(path).exists]
     if not rows:
         raise DataError(str(folder), "holds no run directories", "name the folder that has them")
     recipes = [row.pop("recipe") for row in rows]
-    names = [recipe["spec.name"] for recipe in recipes]
-    for index, name in enumerate(names):
-        if len(names) > 1 and names.count(name) == 1:  # a name of its own says enough of the model
-            fields = ((path, value) for path, value in recipes[index].items() if not path.startswith("spec."))
-            recipes[index] = {"spec": name, **dict(fields)}
-    for row, recipe in zip(rows, recipes, strict=True):
-        others = [other for other in recipes if other is not recipe]
-        row["changes"] = {
-            path: value
-            for path, value in recipe.items()
-            if any(other.get(path) != value for other in others) and not path.startswith(("version", "data.text"))
-        }
+    for row, changes in zip(rows, differences_of_runs(recipes), strict=True):
+        row["changes"] = changes
     if as_json:
         print_json({"runs": rows})
         return
@@ -48,10 +39,10 @@ def runs(
     cells = []
     for row in rows:
         values = ((path.rpartition(".")[2], value) for path, value in row["changes"].items() if value is not None)
-        changes = ", ".join(f"{field} {value}" for field, value in values)
+        differs = ", ".join(f"{field} {value}" for field, value in values)
         loss = "" if row["best_validation_loss"] is None else f"{row['best_validation_loss']:.4f}"
         steps = f"{row['step']:,}/{row['steps']:,}"
-        cells.append([row["run"], changes[:300], f"{row['parameters']:,}", steps, loss])
+        cells.append([row["run"], differs[:300], f"{row['parameters']:,}", steps, loss])
     print(Table(("run", "differs in", "parameters", "steps", "best held-out loss"), cells, text_columns=2))
 
 

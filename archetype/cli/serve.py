@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 SECTIONS = {
     "Network": ("host", "port", "api_key", "allow_host"),
     "Models": ("alias", "memory", "dtype", "weights", "device", "chat_template", "generation_config"),
+    "Page": ("runs", "reports"),
     "Limits": ("slots", "max_queue", "prefix_cache", "max_body", "timeout", "grace"),
 }
 KEY = "ARCHETYPE_API_KEY"
+REPORTS = [Path("docs/studies"), Path("studies")]
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MODELS = typer.Argument(
     metavar="MODEL...", help="Folders of models, or owner/name of huggingface.co; NAME=FOLDER gives one a name."
@@ -49,6 +51,11 @@ def serve(
     generation_config: Annotated[
         Literal["model", "none"], typer.Option(help="Where settings come from that a request leaves out.")
     ] = "model",
+    runs: Annotated[Path, typer.Option(help="The folder of training runs that the page shows.")] = Path("runs"),
+    reports: Annotated[
+        list[Path] | None,
+        typer.Option(help="A folder of reports of studies; may be repeated.  [default: docs/studies and studies]"),
+    ] = None,
     slots: Annotated[int, typer.Option(min=1, help="Requests of a model that are decoded together.")] = 16,
     max_queue: Annotated[int, typer.Option(min=0, help="Further ones that may wait.")] = 256,
     prefix_cache: Annotated[int, typer.Option(min=0, help="MiB for the states of beginnings that texts share.")] = 256,
@@ -87,7 +94,9 @@ def serve(
     )  # fmt: skip
     served = Models(sources_of(models or [], alias or []), options)
     keys = api_key or [key for key in [os.environ.get(KEY)] if key]
-    app = App(served, keys, [host, *(allow_host or [])], Limits(max_body << 10, seconds=timeout))
+    app = App(
+        served, keys, [host, *(allow_host or [])], Limits(max_body << 10, seconds=timeout), runs, reports or REPORTS
+    )
     listening = listen(host, port)
     names = ", ".join(source.name for source in served.sources) or "no model"
     shown = f"[{host}]" if ":" in host else host

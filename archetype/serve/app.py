@@ -6,10 +6,11 @@ import logging
 import secrets
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
+from pathlib import Path
 
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
@@ -17,10 +18,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from archetype.errors import ArchetypeError
 from archetype.serve import page, positions, specs
+from archetype.serve.engine_bar import EngineBar
 from archetype.serve.errors import ApiError, api_error, event
 from archetype.serve.exchange import Exchange
 from archetype.serve.metrics import CONTENT_TYPE, Metrics
 from archetype.serve.models import Models, summary
+from archetype.serve.reports import Reports
+from archetype.serve.runs import Runs
 from archetype.spec.base import nearest
 
 log = logging.getLogger(__name__)
@@ -31,9 +35,12 @@ CLOSE = {"connection": "close"}  # for a body that nobody reads to its end
 LOOPBACK = ("localhost", "ip6-localhost")
 POST_TO_MODELS = (
     "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/render", "/v1/embeddings", "/v1/classify",
-    "/tokenize", "/detokenize", "/api/fill",
+    "/tokenize", "/detokenize", "/api/fill", "/api/inspect",
 )  # fmt: skip
-GET_FROM_MODELS = ("/tokenizer_info",)
+GET_FROM_MODELS = (
+    "/tokenizer_info",
+    *(f"/api/inspect/{{id}}/{view}" for view in ("attention", "heads", "lens", "experts", "recurrent")),
+)
 
 
 @dataclass(frozen=True)
@@ -59,10 +66,18 @@ class App:
         keys: one of which a request must bring; none where it need not.
         hosts: names by which the server may be reached, beside loopback and addresses.
         limits: of a request.
+        runs: the folder of training runs that the page shows.
+        reports: the folders of reports of studies that it shows.
     """
 
     def __init__(
-        self, models: Models, keys: Iterable[str] = (), hosts: Iterable[str] = (), limits: Limits | None = None
+        self,
+        models: Models,
+        keys: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+        limits: Limits | None = None,
+        runs: Path = Path("runs"),
+        reports: Sequence[Path] = (),
     ) -> None:
         self.models, self.limits = models, limits or Limits()
         self.metrics = Metrics(lambda: models.loaded)
@@ -71,15 +86,25 @@ class App:
         self._hosts = {*LOOPBACK, *(host.lower() for host in hosts)}
         self._running: set[asyncio.Timeout] = set()
         self._started = int(time.time())
-        posts = self._answered_by_models(POST_TO_MODELS) | {
+        trained, studies, bar = Runs(runs), Reports(reports), EngineBar(models, lambda: self.stopping)
+        answered = self._answered_by_models((*POST_TO_MODELS, *GET_FROM_MODELS))
+        posts = {path: answered[path] for path in POST_TO_MODELS} | {
             "/api/spec/evaluate": partial(specs.evaluate, models),
             "/api/spec/position": partial(positions.position, models),
         }
-        gets = self._answered_by_models(GET_FROM_MODELS) | {
+        gets = {path: answered[path] for path in GET_FROM_MODELS} | {
             "/v1/models": self._list,
             "/v1/models/{id:path}": self._describe,
             "/health": self._health,
             "/metrics": self._metrics,
+            "/api/events": bar.events,
+            "/api/state": bar.state,
+            "/api/reports": studies.show,
+            "/api/reports/{name}": studies.describe,
+            "/api/pictures/{name}": studies.picture,
+            "/api/runs": trained.show,
+            "/api/runs/{name:path}/metrics": trained.metrics,
+            "/api/runs/{name:path}": trained.describe,
             "/api/models": partial(specs.served_models, models),
             "/api/presets": specs.presets,
             "/api/spec/schema": specs.schema,

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from archetype.serve import chat, completions, embeddings, fill, tokens
+from archetype.serve import chat, completions, embeddings, fill, inspections, tokens
 from archetype.serve.exchange import Exchange
 from archetype.serve.metrics import Metrics
 from archetype.serve.models import Models
@@ -16,7 +16,14 @@ def model_routes(models: Models, metrics: Metrics) -> dict[str, Callable[[Exchan
         models: that are served.
         metrics: which count.
     """
+    captures = inspections.Captures(models)
     return {
+        "/api/inspect": partial(inspections.inspect, captures, metrics),
+        "/api/inspect/{id}/attention": partial(inspections.attention, captures),
+        "/api/inspect/{id}/heads": partial(inspections.heads, captures),
+        "/api/inspect/{id}/lens": partial(inspections.lens, captures),
+        "/api/inspect/{id}/experts": partial(inspections.experts, captures),
+        "/api/inspect/{id}/recurrent": partial(inspections.recurrent, captures),
         "/v1/completions": partial(completions.completions, models, metrics),
         "/v1/chat/completions": partial(chat.chat_completions, models, metrics),
         "/v1/chat/completions/render": partial(chat.render, models),

@@ -101,6 +101,7 @@ class Models:
         if options.chat_template is not None:
             check_regular(options.chat_template)
         self._turn = asyncio.Lock()  # one is loaded at a time
+        self.on_unload: Callable[[ServedModel], None] = lambda model: None
 
     @cached_property
     def budget(self) -> int:
@@ -201,6 +202,7 @@ class Models:
                 return
             if other.num_users == 0 and other.model is not None:
                 other.model.worker.stop()
+                self.on_unload(other.model)
                 other.model = None
                 others.remove(other)
         gc.collect()

@@ -35,6 +35,8 @@ EXPECTED = {
     "prompt": "a text, a list of texts, a list of token ids, or a list of such lists",
     "input": "a text, a list of texts, or lists of token ids",
     "stop": "a text or a list of texts",
+    "source": "a text or a list of token ids",
+    "target": "a text or a list of token ids",
     "guided_json": "a JSON schema, as an object or a text",
 }
 
@@ -432,3 +434,16 @@ class DetokenizeRequest(Body):
 
     model: str | None = None
     tokens: list[int]
+
+
+class InspectRequest(Body):
+    """POST /api/inspect: one of ids, text, messages, source and image."""
+
+    model: str | None = None
+    ids: list[int] | None = None
+    text: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    source: str | Ids | None = None
+    image: str | None = None
+    target: str | Ids | None = None
+    generate: Annotated[int, Field(ge=1, le=1024)] | None = None

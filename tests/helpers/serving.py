@@ -4,9 +4,10 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -122,6 +123,8 @@ def serving(
     limits: Limits | None = None,
     sources: list[Source] | None = None,
     grace_seconds: float = 30.0,
+    runs: Path = Path("runs"),
+    reports: Sequence[Path] = (),
     **options: Any,
 ) -> Iterator[Served]:
     """Serve models from a thread, on a free port."""
@@ -141,7 +144,9 @@ def serving(
 
     async def main() -> None:
         known = sources or [Source(name, name) for name in models]
-        app = App(Models(known, ModelOptions(open=lambda place: models[place], **options)), keys, (), limits)
+        app = App(
+            Models(known, ModelOptions(open=lambda place: models[place], **options)), keys, (), limits, runs, reports
+        )
         server = Server(app, grace_seconds)
         running.append(Served(app, server, listening.getsockname()[1]))
         started = asyncio.create_task(server.serve(sockets=[listening]))

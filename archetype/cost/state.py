@@ -1,0 +1,60 @@
+"""The state of a row by the layers that hold it: how decoding's memory grows, part by part."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from archetype import spec
+from archetype.cost.model import EncoderDecoderCost, MegaByteCost, model_cost
+from archetype.cost.stack import StackCost, label
+from archetype.cost.work import INT64
+
+
+class StatePart(NamedTuple):
+    """What some equal layers remember.
+
+    Attributes:
+        name: the layers in short, or what is remembered beside layers.
+        kind: of their mixer.
+        layers: their places among the state's parts.
+        numbers: in the type of the state.
+        integers: beside them, in 64 bits.
+    """
+
+    name: str
+    kind: str
+    layers: tuple[int, ...]
+    numbers: int
+    integers: int = 0
+
+    def nbytes(self, itemsize: int) -> int:
+        """Bytes, where a number has `itemsize`."""
+        return self.numbers * itemsize + self.integers * INT64
+
+
+def state_parts(model: spec.ModelSpec, length: int, source: int | None = None) -> list[StatePart]:
+    """The state of one row with room for `length` tokens, which sums to `MemoryCost.state`.
+
+    Args:
+        model: the specification; of one that does not generate there is none.
+        length: tokens.
+        source: tokens of a source, where there is one (absent: as many).
+    """
+    cost = model_cost(model)
+    if isinstance(model, spec.NGram):
+        return [StatePart("newest tokens", "ngram", (0,), 0, cost.state(length)[1])]
+    if isinstance(cost, MegaByteCost):
+        layers = _layers(cost.stacks[0], length // cost.patch_size + 1, 0)
+        count = len(cost.stacks[0].stack.layers)
+        return [*layers, StatePart("open patch", "patch", (count,), cost.global_d.value, cost.patch_size)]
+    if not cost.generates:
+        return []
+    stack = cost.stacks[1] if isinstance(cost, EncoderDecoderCost) else cost.stacks[0]
+    return [*_layers(stack, length, length if source is None else source)]
+
+
+def _layers(stack: StackCost, length: int, source: int) -> Iterator[StatePart]:
+    for group in stack.groups:
+        count, crosses = len(group.layers), group.cost.cross is not None
+        kind = str(getattr(group.cost.block.mixer, "kind", "")) + (" and cross-attention" if crosses else "")
+        numbers = count * group.cost.state(length, source)
+        yield StatePart(f"layers {label(group.layers)}", kind, group.layers, numbers, count * crosses)

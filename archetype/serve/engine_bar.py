@@ -1,0 +1,123 @@
+"""GET /api/events and /api/state: what the engines do now, and what their slots' state takes beside what is counted."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any
+
+from archetype.cost.report import cost_report
+from archetype.cost.roofline import weights_read
+from archetype.cost.state import state_parts
+from archetype.serve.errors import event
+from archetype.serve.exchange import Exchange
+from archetype.serve.models import Models
+
+if TYPE_CHECKING:
+    from archetype.serve.served_model import ServedModel
+
+SECONDS = 0.25  # between two events
+PING_SECONDS = 10.0  # of silence
+NUM_POINTS = 64  # of the line of predicted bytes
+
+
+class EngineBar:
+    """What the page's bar shows.
+
+    Args:
+        models: that are served.
+        is_stopping: whether the server stops, which ends all streams.
+    """
+
+    def __init__(self, models: Models, is_stopping: Callable[[], bool]) -> None:
+        self.models, self.is_stopping = models, is_stopping
+        self._step_bytes: dict[str, int] = {}  # by the model's fingerprint
+
+    async def events(self, exchange: Exchange) -> None:
+        """Answer with an event whenever something has changed, four a second at most."""
+        await exchange.stream(self._events())
+
+    async def state(self, exchange: Exchange) -> None:
+        """Answer with the state of each model that generates, or of the one that the query names."""
+        name = exchange.query.get("model")
+        source = None if name is None else self.models.source(name).name
+        rows = [
+            state_of(model)
+            for model in self.models.loaded
+            if model.worker.engine is not None and source in (None, model.name)
+        ]
+        await exchange.answer({"models": rows})
+
+    async def _events(self) -> AsyncGenerator[bytes]:
+        before: dict[str, tuple[float, int, int]] = {}
+        last, sent = "", 0.0
+        while not self.is_stopping():
+            rows = [self._row(model, before) for model in self.models.loaded]
+            now = time.monotonic()
+            if (text := str(rows)) != last:
+                last, sent = text, now
+                yield event({"engine": _together(rows), "models": rows})
+            elif now - sent > PING_SECONDS:
+                sent = now
+                yield b": ping\n\n"
+            await asyncio.sleep(SECONDS)
+
+    def _row(self, model: "ServedModel", before: dict[str, tuple[float, int, int]]) -> dict[str, Any]:
+        """A model's numbers; rates are those since the last event, by the time in between."""
+        worker, kind = model.worker, model.lm.spec.kind
+        row: dict[str, Any] = {"name": model.name, "kind": kind, "unfinished": worker.num_unfinished}
+        if (engine := worker.engine) is None:
+            return row
+        stats, now = engine.stats(), time.perf_counter()
+        then, tokens, steps = before.get(model.name, (now, stats.generated_tokens, stats.steps))
+        before[model.name] = now, stats.generated_tokens, stats.steps
+        seconds = max(now - then, 1e-9)
+        taken = stats.steps - steps if now > then else 0
+        weights = self._step_bytes.get(model.fingerprint)
+        if weights is None:
+            weights = self._step_bytes[model.fingerprint] = bytes_of_step(model.lm.spec, model.nbytes)
+        traffic = taken * (weights + stats.state_bytes * stats.cache_use)
+        return row | {
+            "waiting": stats.waiting, "running": stats.running, "slots": engine.slots,
+            "tokens_per_second": round((stats.generated_tokens - tokens) / seconds, 1),
+            "bytes_per_second": round(traffic / seconds), "generated_tokens": stats.generated_tokens,
+            "state_bytes": stats.state_bytes, "prefix_bytes": stats.prefix_bytes, "cache_use": stats.cache_use,
+        }  # fmt: skip
+
+
+def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The sums of all models."""
+    names = ("waiting", "running", "slots", "tokens_per_second", "bytes_per_second", "state_bytes")
+    return {name: sum(row.get(name, 0) for row in rows) for name in names}
+
+
+def state_of(model: "ServedModel") -> dict[str, Any]:
+    """The slots of a model, the bytes of each part of its state as allocated and as counted, and how these grow."""
+    engine, spec = model.worker.engine, model.lm.spec
+    assert engine is not None
+    dtype = model.lm.model.dtype
+    room, itemsize, context = engine.occupancy(), dtype.itemsize, spec.context_length
+    source = room.source_length or None
+    parts = [
+        {"name": part.name, "kind": part.kind, "layers": len(part.layers),
+         "predicted": room.rows * part.nbytes(itemsize), "allocated": sum(room.layer_bytes[n] for n in part.layers)}
+        for part in state_parts(spec, room.capacity, source)
+    ]  # fmt: skip
+    lengths = sorted({1, context, *(max(1, context * n // NUM_POINTS) for n in range(1, NUM_POINTS))})
+    lines = [[part.nbytes(itemsize) for part in state_parts(spec, length, source)] for length in lengths]
+    return {
+        "name": model.name, "kind": spec.kind, "dtype": str(dtype).removeprefix("torch."),
+        "context_length": context, "slots": engine.slots,
+        "rows": room.rows, "capacity": room.capacity, "source_length": room.source_length, "parts": parts,
+        "line": {"length": lengths, "bytes": list(map(list, zip(*lines, strict=True)))},
+        "requests": [
+            {"request": number, "prompt_tokens": slot.prompt_tokens, "generated_tokens": slot.generated_tokens,
+             "length": slot.length}
+            for number, slot in enumerate(room.slots)
+        ],
+    }  # fmt: skip
+
+
+def bytes_of_step(spec: Any, nbytes: int) -> int:
+    """Bytes of the weights that one decoding step reads, of a model whose weights take `nbytes`."""
+    report = cost_report(spec, 1, 1, "float32")
+    return weights_read(report, 1, "decode") * nbytes // max(1, report.memory["weights"])
