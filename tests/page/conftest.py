@@ -1,6 +1,7 @@
 """One server with tiny models of every kind, and one browser, for all tests of the page."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,11 +40,17 @@ def no_network() -> None:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Served]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of training runs."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="session")
+def server(runs: Path) -> Iterator[Served]:
     """Serves a model of every kind."""
     if missing():
         pytest.skip("needs a built page (make page), playwright, and a chromium")
-    with serving({name: tiny(name) for name in NAMES}) as served:
+    with serving({name: tiny(name) for name in NAMES}, runs=runs) as served:
         yield served
 
 

@@ -39,4 +39,32 @@ export const screens: Screen[] = [
     about: "Let a model write, and see how likely each token was",
     load: () => import("./screens/write/Write.svelte"),
   },
+  {
+    id: "inside",
+    title: "Inside",
+    key: "i",
+    about: "Attention, logit lens, residual stream, experts and states of a text",
+    load: () => import("./screens/inside/Inside.svelte"),
+  },
+  {
+    id: "state",
+    title: "State",
+    key: "m",
+    about: "The memory of decoding: as counted, and as allocated",
+    load: () => import("./screens/state/State.svelte"),
+  },
+  {
+    id: "runs",
+    title: "Runs",
+    key: "r",
+    about: "Curves and samples of training runs, live",
+    load: () => import("./screens/runs/Runs.svelte"),
+  },
+  {
+    id: "reports",
+    title: "Reports",
+    key: "e",
+    about: "What studies have shown, with intervals and verdicts",
+    load: () => import("./screens/reports/Reports.svelte"),
+  },
 ];

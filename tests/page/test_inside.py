@@ -1,0 +1,234 @@
+"""The screens Inside, State and Runs in a browser: what they show is what Python says."""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+import torch
+
+from archetype.inspection import Inspection
+from archetype.models import VisionEncoder
+from archetype.training.metrics import Sampled, Step, append
+from tests.helpers.cases import case
+from tests.helpers.serving import Served
+from tests.integration.test_serve_inside import a_run, image_of
+from tests.page.browser import Page
+from tests.page.conftest import NAMES
+
+TEXT = "a cat, a cat"
+VIEWS = {"flow": "residual", "attention": "attention", "lens": "lens", "experts": "experts", "recurrent": "recurrent"}
+READY = {
+    "flow": "figure canvas", "attention": "[data-map] canvas", "lens": "[data-kl]", "experts": "[data-gates] canvas",
+    "recurrent": "[data-path] path",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_network() -> None:
+    """The tab notes every request to another place than the server."""
+
+
+def show(page: Page, address: str, selector: str) -> None:
+    """Open a screen anew, and wait for an element."""
+    page.tab.goto("about:blank")
+    page.open(address)
+    page.tab.wait_for_selector(selector, state="attached")
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    """The texts of all elements of a selector."""
+    return [text.strip() for text in page.tab.locator(selector).all_inner_texts()]
+
+
+def of(server: Served, name: str) -> tuple[dict[str, str], Inspection]:
+    """The address of a text inside a model, and what Python says of it."""
+    server.call("/api/inspect", {"model": name, "ids": [1]})  # which loads it
+    lm = next(model.lm for model in server.app.models.loaded if model.name == name)
+    if isinstance(lm.model, VisionEncoder):
+        body, image = image_of(lm.model)
+        return {"model": name} | body, lm.inspect(image)
+    target = {"target": "un chat"} if name == "t5-tiny" else {}
+    return {"model": name, "text": TEXT} | target, lm.inspect(TEXT, target.get("target"))
+
+
+def table(page: Page, title: str) -> list[list[str]]:
+    """The data behind a figure."""
+    return page.tab.evaluate(
+        """title => {
+          const figures = [...document.querySelectorAll('figure')]
+          const figure = figures.findLast(one => one.querySelector('h2').textContent.startsWith(title))
+          const button = [...figure.querySelectorAll('button')].find(one => one.textContent === 'Data')
+          if (button.getAttribute('aria-expanded') === 'false') button.click()
+          return new Promise(resolve => setTimeout(() => resolve(
+            [...figure.querySelectorAll('.data tr')].map(row => [...row.children].map(cell => cell.textContent))), 60))
+        }""",
+        title,
+    )  # type: ignore[no-any-return]
+
+
+def pixels(page: Page, canvas: str) -> "np.ndarray[Any, Any]":
+    """The colours of a canvas, (rows, columns, 3)."""
+    width, height, data = page.tab.evaluate(
+        """selector => {
+          const canvas = document.querySelector(selector)
+          const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data
+          return [canvas.width, canvas.height, [...data]]
+        }""",
+        canvas,
+    )
+    return np.array(data, dtype=np.uint8).reshape(height, width, 4)[..., :3]
+
+
+def viridis(cells: torch.Tensor, low: float = 0.0, high: float = 1.0) -> "np.ndarray[Any, Any]":
+    """The colours that matplotlib gives to numbers."""
+    from matplotlib import colormaps
+    from matplotlib.colors import Normalize
+
+    colors = colormaps["viridis"](Normalize(low, high)(cells.numpy()), bytes=True)
+    return np.asarray(colors)[..., :3]
+
+
+@torch.no_grad()
+def test_every_kind_of_model_is_shown_with_pythons_numbers(page: Page, server: Served) -> None:
+    seen = set[str]()
+    models = {name: of(server, name) for name in NAMES}  # all are loaded before the page asks what they are
+    for name, (values, inspection) in models.items():
+        for view in (one for one, needs in VIEWS.items() if needs in inspection.views):
+            with case(name, view):
+                page.open(f"inside?{urlencode(values | {'view': view})}")
+                ready = f"[data-model={name}] [data-view={view}] {READY[view]}"
+                page.tab.wait_for_selector(ready, state="attached")
+                titles = [one.lower() for one in texts(page, "[role=tab]")]
+                assert titles == [one for one in VIEWS if VIEWS[one] in inspection.views]
+                assert texts(page, "[role=tab][aria-selected=true]") == [view.title()]
+                same_numbers(page, view, inspection)
+                assert view in seen or page.accessibility() == []
+                seen.add(view)
+    assert seen == VIEWS.keys()
+
+
+def same_numbers(page: Page, view: str, inspection: Inspection) -> None:
+    match view:
+        case "flow":
+            norms = inspection.residual().norms
+            rows = table(page, "Residual stream")[1:]
+            assert [[float(cell) for cell in row[1:]] for row in rows] == [
+                [float(f"{value:.5g}") for value in row] for row in norms.double().tolist()
+            ]
+        case "attention":
+            path = page.tab.evaluate("document.querySelector('[data-map]').dataset.map")
+            head: Any = inspection.attention(path, 0)
+            close = np.abs(pixels(page, "[data-map] canvas").astype(int) - viridis(head.weights.float()))
+            assert close.max() <= 1  # d3 writes matplotlib's colours in steps of 1 / 255, rounded
+            whole: Any = inspection.attention(path)
+            scores = {name: texts(page, f"[data-score={name}]")[0] for name in whole.statistics[0]}
+            assert scores == {
+                name: "–" if values[0].isnan() else f"{float(values[0]):.3f}"
+                for name, values in whole.statistics[0].items()
+            }
+        case "lens":
+            lens = inspection.lens(10)
+            assert texts(page, "[data-kl]") == [f"{float(lens.kl[-1, -1]):.4f} nats"]
+            rows = table(page, "Logit lens")[1:]
+            best = lens.log_probabilities[..., 0].double().exp()
+            assert [[cell.split()[-1] for cell in row[1:]] for row in rows] == [
+                [f"{100 * value:.1f}%" for value in row] for row in best.tolist()
+            ]
+        case "experts":
+            routing = inspection.experts().routings[0]
+            assert texts(page, "[data-load]") == [f"{100 * value:.1f}%" for value in routing.load.double().tolist()]
+            gates = routing.gates.T
+            close = np.abs(pixels(page, "[data-gates] canvas").astype(int) - viridis(gates, 0, float(gates.max())))
+            assert close.max() <= 1
+        case "recurrent":
+            series = inspection.recurrent().series
+            path = page.tab.evaluate("document.querySelector('[data-path]').dataset.path")
+            for one in (one for one in series if one.path == path):
+                rows = table(page, one.name)[1:]
+                assert [float(row[1]) for row in rows] == pytest.approx(one.values.double().tolist(), rel=1e-5)
+
+
+def test_keys_walk_the_heads_and_the_address_says_where(page: Page, server: Served) -> None:
+    values, inspection = of(server, "llama-tiny")
+    show(page, f"inside?{urlencode(values | {'view': 'attention'})}", "[data-map] canvas")
+    page.tab.locator("[data-tile='blocks.0.mixer/0']").locator("..").focus()
+    for key, layer, head in (("ArrowRight", 0, 1), ("ArrowDown", 1, 1), ("ArrowLeft", 1, 0), ("ArrowUp", 0, 0)):
+        page.tab.keyboard.press(key)
+        page.tab.wait_for_selector(f"[data-map='blocks.{layer}.mixer'][data-head='{head}']")
+        assert f"layer={layer}" in page.tab.url and f"head={head}" in page.tab.url
+    page.tab.locator("[data-map] .scroll").focus()
+    page.tab.keyboard.press("ArrowDown")
+    said = texts(page, "[data-map] .says")[0]
+    head: Any = inspection.attention(0, 0)
+    assert said.startswith("query a") or "query" in said
+    assert f"{float(head.weights[1, 0]):.4g}"[:5] in said
+    for stage in ("scores", "masked"):
+        show(
+            page, f"inside?{urlencode(values | {'view': 'attention', 'stage': stage})}", f"[data-stage={stage}] canvas"
+        )
+    again = page.tab.url
+    show(page, "state?model=llama-tiny", "h1")
+    page.tab.goto(again)
+    page.tab.wait_for_selector("[data-stage=masked] canvas")
+    assert page.accessibility() == []
+
+
+def test_the_state_is_shown_as_counted_and_as_allocated(page: Page, server: Served) -> None:
+    server.call("/v1/completions", {"model": "t5-tiny", "prompt": "a cat", "max_tokens": 3})
+    show(page, "state?model=t5-tiny", "[data-part]")
+    [row] = server.call("/api/state?model=t5-tiny").json["models"]
+    assert texts(page, "[data-predicted]") == [f"{part['predicted']:,}" for part in row["parts"]]
+    assert texts(page, "[data-allocated]") == [f"{part['allocated']:,}" for part in row["parts"]]
+    show(page, "state?model=bert-tiny", "main .card")
+    assert "does not generate" in texts(page, "main .card")[0]
+    assert page.accessibility() == []
+
+
+def test_curves_grow_while_a_run_is_trained(page: Page, runs: Path) -> None:
+    for name, size in (("first", 4), ("second", 8)):
+        run = a_run(runs / name, batch_size=size)
+        for step in range(1, 41):
+            append(run.metrics_file, Step(step, 6 / step + size, 1e-3, 0.5, 128.0, 64))
+        append(run.metrics_file, Sampled(40, "<img src=x onerror=alert(1)>"))
+    show(page, "runs", "[data-chart=loss] canvas")
+    assert texts(page, "[data-run=first] [data-loss]") == [f"{6 / 40 + 4:.4f}"]
+    assert "<img src=x onerror=alert(1)>" in texts(page, ".samples td")[0]
+    before = texts(page, "[data-chart=loss] [data-average='first']")
+    for step in range(41, 60):
+        append(runs / "first/metrics.jsonl", Step(step, 1.0, 1e-3, 0.5, 128.0, 64))
+    page.tab.wait_for_function(
+        "before => document.querySelector(\"[data-chart=loss] [data-average='first']\").textContent !== before",
+        arg=before[0],
+    )
+    page.tab.wait_for_function(
+        "() => document.querySelector('[data-run=first] [data-step]').textContent.startsWith('59')"
+    )
+    rows = table(page, "Training loss")
+    assert [row[0] for row in rows[-1:]] == ["second"] and len(rows) == 1 + 59 + 40
+    show(page, "runs?x=tokens&smoothing=0&runs=second", "[data-chart=loss] canvas")
+    assert texts(page, "[data-chart=loss] [data-average]") == [f"{6 / 40 + 8:.3g}"]
+    assert page.accessibility() == []
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_over_a_hundred_inspections(server: Served) -> None:
+    import resource
+
+    def inspect(number: int) -> None:
+        body = {"model": "llama-tiny", "text": f"{number} " + "a cat and a dog " * 7}
+        id = server.call("/api/inspect", body).json["id"]
+        for path in ("heads", "lens?k=3", "attention?layer=0&head=1"):
+            assert server.call(f"/api/inspect/{id}/{path}").status == 200
+
+    captures: Any = server.app.models.on_unload.__self__  # type: ignore[attr-defined]
+    captures.max_bytes = 2**21
+    for number in range(30):
+        inspect(number)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in range(100):
+        inspect(number)
+    assert sum(one.nbytes for one in captures.all) <= 2**21
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**14, json.dumps(len(captures.all))  # KiB

@@ -1,0 +1,185 @@
+import { call, numbers } from "../../api";
+import { catalogue, page } from "../../state.svelte";
+
+/** What the server says of an inspected text; see archetype/serve/inspections.py. */
+export interface Token {
+  id: number | null;
+  text: string;
+  name: string;
+  bytes: number[];
+}
+
+export interface Norms {
+  layers: string[];
+  residual: number[][];
+  shares: Record<string, (number | null)[][]>;
+  [part: string]: unknown;
+}
+
+export interface AttentionPart {
+  layer: string;
+  heads: number;
+  queries: "tokens" | "source_tokens";
+  keys: "tokens" | "source_tokens";
+  shape: [number, number];
+}
+
+export type Score = "entropy" | "distance" | "previous" | "first" | "induction";
+
+export type Head = { layer: string; head: number } & Record<Score, number | null>;
+
+export interface Inspected {
+  id: string;
+  model: string;
+  kind: string;
+  tokens: Token[];
+  source_tokens: Token[];
+  views: string[];
+  norms: Norms | null;
+  source_norms: Norms | null;
+  attention: AttentionPart[];
+  heads: Head[];
+  exact: { max_logit_diff: number };
+  expires: number;
+}
+
+export interface Lens {
+  layers: string[];
+  tokens: string[];
+  answers: string[][][];
+  ids: number[][][];
+  logp: number[][][];
+  rank: number[][];
+  kl: number[][];
+  entropy: number[][];
+}
+
+export interface Mixture {
+  path: string;
+  num_experts: number;
+  chosen: number[][];
+  weights: number[][];
+  load: number[];
+  entropy: number[];
+}
+
+export interface RecurrentSeries {
+  path: string;
+  name: string;
+  values: (number | null)[];
+}
+
+export interface Matrix {
+  shape: number[];
+  data: Float32Array | Uint8Array;
+}
+
+/** What is to be read, as it stands in the address. */
+export interface Reading {
+  model?: string;
+  text?: string;
+  ids?: number[];
+  source?: string;
+  target?: string;
+  image?: string;
+  generate?: number;
+}
+
+const EXAMPLE = "The cat sat on the mat. The cat sat on the";
+
+/** The inspection that all views of this screen look at, and what was fetched of it. */
+class Inspection {
+  answer = $state.raw<Inspected | null>(null);
+  error = $state("");
+  busy = $state(false);
+  #asked = "";
+  #again = "";
+  #running: AbortController | null = null;
+  #fetched = new Map<string, Promise<unknown>>();
+
+  /** Inspect a text, unless it is the one that was inspected last. */
+  async read(reading: Reading, again = false): Promise<void> {
+    const asked = JSON.stringify(reading);
+    if (asked === this.#asked && !again) return;
+    this.#asked = asked;
+    this.#running?.abort();
+    const running = (this.#running = new AbortController());
+    this.busy = true;
+    this.error = "";
+    try {
+      const answer = await call<Inspected>("/api/inspect", reading, running.signal);
+      this.#fetched.clear();
+      this.answer = answer;
+    } catch (error) {
+      if (running !== this.#running) return;
+      this.error = (error as Error).message;
+      this.answer = null;
+    } finally {
+      if (running === this.#running) this.busy = false;
+    }
+  }
+
+  lens(k: number, position: number | null = null): Promise<Lens> {
+    return this.#fetch(`lens?k=${k}${position === null ? "" : `&position=${position}`}`, call<Lens>);
+  }
+
+  heads(): Promise<Matrix> {
+    return this.#fetch("heads", numbers);
+  }
+
+  map(layer: string, head: number, stage: string): Promise<Matrix> {
+    return this.#fetch(`attention?layer=${encodeURIComponent(layer)}&head=${head}&stage=${stage}&max=2048`, numbers);
+  }
+
+  async experts(): Promise<Mixture[]> {
+    return (await this.#fetch("experts", call<{ mixtures: Mixture[] }>)).mixtures;
+  }
+
+  async recurrent(): Promise<RecurrentSeries[]> {
+    return (await this.#fetch("recurrent", call<{ series: RecurrentSeries[] }>)).series;
+  }
+
+  /** Fetch once what belongs to this inspection; one that has left the server is made again. */
+  #fetch<T>(path: string, get: (path: string) => Promise<T>): Promise<T> {
+    const known = this.#fetched.get(path);
+    if (known) return known as Promise<T>;
+    const promise = get(`/api/inspect/${this.answer!.id}/${path}`).catch((error: Error & { code?: string }) => {
+      this.#fetched.delete(path);
+      if (error.code === "inspection_not_found" && this.#again !== this.#asked) {
+        this.#again = this.#asked; // once: what leaves the server at once would be read for ever
+        void this.read(JSON.parse(this.#asked) as Reading, true);
+      }
+      throw error;
+    });
+    this.#fetched.set(path, promise);
+    if (this.#fetched.size > 64) this.#fetched.delete(this.#fetched.keys().next().value!);
+    return promise;
+  }
+}
+
+export const inspection = new Inspection();
+
+/** What the address says is to be read. */
+export function readingOf(): Reading {
+  const model = catalogue.model;
+  const reading: Reading = model ? { model: model.name } : {};
+  const generate = page.number("generate");
+  if (generate) reading.generate = generate;
+  if (model?.kind === "vision_encoder" || (!model?.kind && page.get("image"))) return { ...reading, image: page.get("image") };
+  const target = page.get("target");
+  if (model?.kind === "encoder_decoder" || (!model?.kind && target)) {
+    return { ...reading, source: page.get("text") || EXAMPLE, ...(target ? { target } : {}) };
+  }
+  const ids = page.get("ids");
+  if (ids) return { ...reading, ids: ids.split(",").map(Number) };
+  if (model?.tokenizer === false) return { ...reading, ids: [1, 2, 3, 1, 2, 3, 1, 2] };
+  return { ...reading, text: page.get("text") || EXAMPLE };
+}
+
+/** The line of Python that computes the same. */
+export function pythonLine(view: string): string {
+  const reading = readingOf();
+  const text = JSON.stringify(reading.source ?? reading.text ?? reading.ids ?? "image");
+  const target = reading.target ? `, ${JSON.stringify(reading.target)}` : "";
+  return `archetype.load(${JSON.stringify(reading.model ?? "")}).inspect(${text}${target}).${view}`;
+}

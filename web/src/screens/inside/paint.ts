@@ -1,0 +1,69 @@
+import { palette as table } from "../../palette";
+
+export type Scale = "linear" | "log";
+
+export interface Painting {
+  low: number;
+  high: number;
+  scale?: Scale;
+  palette?: "viridis" | "cividis";
+  upwards?: boolean;
+}
+
+const LEAST = 1e-4; // of the highest number: where the logarithm's colours begin
+export const NOTHING = [229, 231, 235]; // what is no number, as in Python's pictures
+
+/** The place of a number among 256 colours, as matplotlib finds it: of 256 equal shares of the range. */
+export function entryOf(value: number, { low, high, scale = "linear" }: Painting): number {
+  let share = (value - low) / (high - low || 1);
+  if (scale === "log") share = share <= LEAST ? 0 : 1 - Math.log(share) / Math.log(LEAST);
+  return Math.max(0, Math.min(255, Math.floor(share * 256)));
+}
+
+/** A matrix as a picture, a pixel for each cell, the first row above or below. */
+export function paint(values: ArrayLike<number>, rows: number, columns: number, how: Painting): ImageData {
+  const colours = table(how.palette ?? "viridis", false);
+  const picture = new ImageData(Math.max(1, columns), Math.max(1, rows));
+  for (let row = 0; row < rows; row += 1) {
+    const from = how.upwards ? rows - 1 - row : row;
+    for (let column = 0; column < columns; column += 1) {
+      const value = values[from * columns + column]!;
+      const at = 4 * (row * columns + column);
+      if (Number.isFinite(value)) {
+        const entry = 4 * entryOf(value, how);
+        picture.data.set(colours.subarray(entry, entry + 4), at);
+      } else {
+        picture.data.set([...NOTHING, 255], at);
+      }
+    }
+  }
+  return picture;
+}
+
+/** A colour of the palette as CSS, and whether white is easier to read on it than black (WCAG 2.2). */
+export function colourOf(value: number, how: Painting): { background: string; light: boolean } {
+  const colours = table(how.palette ?? "viridis", false);
+  const [red, green, blue] = colours.subarray(4 * entryOf(value, how)) as unknown as [number, number, number];
+  const [r, g, b] = [red, green, blue].map((one) => (one <= 10 ? one / 3294 : ((one / 255 + 0.055) / 1.055) ** 2.4));
+  const luminance = 0.2126 * r! + 0.7152 * g! + 0.0722 * b!;
+  return { background: `rgb(${red} ${green} ${blue})`, light: 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 };
+}
+
+/** The least and the greatest of finite numbers. */
+export function bounds(values: Iterable<number | null>): [number, number] {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (value === null || !Number.isFinite(value)) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return low > high ? [0, 1] : [low, high];
+}
+
+/** Rows of numbers one after the other; what is no number is NaN. */
+export function flat(rows: (number | null)[][]): Float64Array {
+  const width = rows[0]?.length ?? 0;
+  const values = new Float64Array(rows.length * width);
+  rows.forEach((row, index) => row.forEach((value, column) => (values[index * width + column] = value ?? NaN)));
+  return values;
+}

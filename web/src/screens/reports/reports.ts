@@ -1,0 +1,20 @@
+import { numbers } from "../../api";
+
+/** An effect as archetype.studies writes it: its mean with the interval of 95 %, and the margin that would matter. */
+export interface Effect {
+  effect: [number, number | null, number | null];
+  margin?: number | null;
+  p?: number | null;
+}
+
+export function isEffect(value: unknown): value is Effect {
+  const effect = (value as Effect | null)?.effect;
+  return Array.isArray(effect) && effect.length === 3 && effect.every((one) => one === null || typeof one === "number") && typeof effect[0] === "number";
+}
+
+/** A picture of a report as an address of this page; asked for with the reader's key. */
+export async function picture(name: string): Promise<string> {
+  const { data } = await numbers(`/api/pictures/${encodeURIComponent(name)}`);
+  const type = name.endsWith(".svg") ? "image/svg+xml" : "image/png";
+  return URL.createObjectURL(new Blob([data as Uint8Array<ArrayBuffer>], { type }));
+}
