@@ -41,7 +41,9 @@ Flag = Annotated[bool, Field(strict=True)]
 FULL = "full"  # the serialization context in which no default is left out
 TERSE = "terse"  # the one in which all are
 EARLIER = "earlier"  # terse, with keys as they were once called
-TAG_LIKE_A_FIELD = ("wiring", "parallel")  # a kind, and the field before it; recipes have a field of that name
+TAGS_LIKE_FIELDS = {  # kinds after the field that has them; recipes and experiments have fields of their names
+    ("wiring", "parallel"), ("pattern", "full"), ("state_bridge", "state"),
+}  # fmt: skip
 
 
 class Spec(BaseModel):
@@ -231,7 +233,7 @@ def _keys(detail: ErrorDetails) -> list[str | int]:
     return [
         step
         for before, step in zip(("", *steps), steps, strict=False)
-        if isinstance(step, int) or (step in Spec.field_names and (before, step) != TAG_LIKE_A_FIELD)
+        if isinstance(step, int) or (step in Spec.field_names and (before, step) not in TAGS_LIKE_FIELDS)
     ]
 
 

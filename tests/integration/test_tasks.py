@@ -141,7 +141,8 @@ def test_data_that_do_not_fit_are_one_line_and_leave_nothing(archetype: Command,
     )
     assert refused(archetype, "train", "--images", folder / "images.npz", *to) == (
         "objective: no objective suits a model of kind decoder with head language_model and data of kind images; "
-        "use data of kind corpus or documents or mixture or labelled_text or chat or preferences"
+        "use data of kind corpus or documents or mixture or labelled_text or chat or preferences "
+        "or recall or distant_recall or facts"
     )
     for old, new in (("--length", "--sequence-length"), ("--warmup", "--warmup-steps")):
         message = refused(archetype, "train", "--text", folder / "a.txt", old, "8", *to)

@@ -74,10 +74,15 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         [
             ("odd * cos + even * sin), dim=-1).flatten(-2)", "odd * cos - even * sin), dim=-1).flatten(-2)"),
             ("return plain / factor, 1.0", "return plain * factor, 1.0"),
-            ("between[: num_heads - power]", "between[-(num_heads - power) :]"),
-            ("0.1 * mscale * math.log(scaling.factor) + 1.0", "0.1 * math.log(scaling.factor) + 1.0"),
             ("exact = count // 2", "exact = count // 4"),
             ("positions[..., None] + self.offset", "positions[..., None]"),
+        ],
+    ),
+    "patterns/position.py": (
+        (f"{NN}/test_position.py", "parity/test_rope_scaling.py", "parity/test_position_bias.py"),
+        [
+            ("between[: num_heads - power]", "between[-(num_heads - power) :]"),
+            ("0.1 * mscale * math.log(scaling.factor) + 1.0", "0.1 * math.log(scaling.factor) + 1.0"),
         ],
     ),
     "nn/experts.py": (

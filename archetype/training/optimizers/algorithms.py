@@ -58,19 +58,21 @@ class MuonOptimizer(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Move every matrix along its orthogonal momentum, as far as AdamW would (Liu 2025, equation 4)."""
         for group in self.param_groups:
-            rate, iterations = group["lr"], group["num_iterations"]
             of_one_shape: dict[tuple[Any, ...], list[Tensor]] = {}
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     of_one_shape.setdefault((*parameter.shape, parameter.device), []).append(parameter)
             for parameters in of_one_shape.values():
                 count = max(1, TOGETHER // parameters[0].numel())
-                for several in (parameters[first : first + count] for first in range(0, len(parameters), count)):
-                    updates = [self._update(parameter, group["momentum"], group["nesterov"]) for parameter in several]
-                    directions = orthogonalize(torch.stack(updates), iterations)
-                    for parameter, direction in zip(several, directions, strict=True):
-                        parameter.mul_(1 - rate * group["weight_decay"])
-                        parameter.add_(direction, alpha=-rate * 0.2 * math.sqrt(max(parameter.shape)))
+                for first in range(0, len(parameters), count):
+                    self._move(parameters[first : first + count], group)
+
+    def _move(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        """Move matrices of one shape."""
+        x = torch.stack([self._update(parameter, group["momentum"], group["nesterov"]) for parameter in parameters])
+        for parameter, direction in zip(parameters, orthogonalize(x, group["num_iterations"]), strict=True):
+            parameter.mul_(1 - group["lr"] * group["weight_decay"])
+            parameter.add_(direction, alpha=-group["lr"] * 0.2 * math.sqrt(max(parameter.shape)))
 
     def _update(self, parameter: Tensor, decay: float, nesterov: bool) -> Tensor:
         """The momentum of a parameter's gradients, up to the present one."""
@@ -82,21 +84,21 @@ class MuonOptimizer(torch.optim.Optimizer):
         return parameter.grad.lerp(momentum, decay) if nesterov else momentum
 
 
-def orthogonalize(matrices: Tensor, num_iterations: int) -> Tensor:
+def orthogonalize(x: Tensor, num_iterations: int) -> Tensor:
     """Nearly the nearest orthogonal matrix of each, by the iteration of Newton and Schulz (Jordan 2024).
 
     Matrices of one shape go together: on a processor the products of one keep few cores busy.
 
     Args:
-        matrices: (number, rows, columns).
+        x: matrices, (number, rows, columns).
         num_iterations: of which each takes three products.
 
     Returns:
         Matrices with the same singular vectors, and singular values between about 0.7 and 1.2.
     """
     a, b, c = NEWTON_SCHULZ
-    is_wide = matrices.shape[-2] <= matrices.shape[-1]
-    x = (matrices if is_wide else matrices.mT).to(orthogonal_dtype(matrices))
+    is_wide = x.shape[-2] <= x.shape[-1]
+    x = (x if is_wide else x.mT).to(orthogonal_dtype(x))
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(num_iterations):
         gram = x @ x.mT
@@ -106,4 +108,7 @@ def orthogonalize(matrices: Tensor, num_iterations: int) -> Tensor:
 
 def orthogonal_dtype(matrices: Tensor) -> torch.dtype:
     """bfloat16 where a device has instructions for it, as torch's Muon; elsewhere it takes ten times as long."""
-    return torch.bfloat16 if has_bfloat16(matrices.device.type) else torch.float32
+    device = matrices.device.type
+    if device == "meta":  # of a model that is planned for this machine
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.bfloat16 if has_bfloat16(device) else torch.float32

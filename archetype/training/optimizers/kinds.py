@@ -1,6 +1,7 @@
 """The optimizers that a recipe can name."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -11,7 +12,7 @@ from torch import nn
 from archetype.errors import SpecError
 from archetype.spec.base import Flag, NotNegative, Positive, Probability, Size
 from archetype.spec.part import part
-from archetype.training.optimizers.algorithms import LionOptimizer, MuonOptimizer, Several, orthogonal_dtype
+from archetype.training.optimizers.algorithms import TOGETHER, LionOptimizer, MuonOptimizer, Several, orthogonal_dtype
 from archetype.training.optimizers.base import Optimizer
 from archetype.training.optimizers.groups import Grouped, torch_groups
 
@@ -98,9 +99,15 @@ class Muon(Optimizer):
         return sum((4 if _is_matrix(each) else 8) * each.parameter.numel() for each in grouped)
 
     def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """The momentum that looks ahead in float32, and three matrices in the type that it is made orthogonal in."""
+        """Of matrices of one shape: updates, alone and together; then two more of each, and two products of them."""
         matrices = [each.parameter for each in grouped if _is_matrix(each)]
-        return max(((4 + 3 * orthogonal_dtype(each).itemsize) * each.numel() for each in matrices), default=0)
+        most, itemsize = 0, orthogonal_dtype(matrices[0]).itemsize if matrices else 0
+        for shape, count in Counter(matrix.shape for matrix in matrices).items():
+            numel = shape.numel()
+            together = numel * min(count, max(1, TOGETHER // numel))
+            squares = together * min(shape) // max(shape)
+            most = max(most, (8 if self.nesterov else 4) * together, 4 * together + 2 * itemsize * (together + squares))
+        return most
 
 
 @part

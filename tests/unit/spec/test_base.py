@@ -10,7 +10,7 @@ from hypothesis import given, settings
 import archetype
 from archetype import families, spec
 from archetype.errors import SpecError
-from archetype.spec.base import TAG_LIKE_A_FIELD, Spec
+from archetype.spec.base import TAGS_LIKE_FIELDS, Spec
 from archetype.spec.model import MODELS
 from tests.helpers.strategies import decoders
 
@@ -59,7 +59,7 @@ def all_specifications() -> set[type[Spec]]:
 def test_no_kind_is_named_like_a_field() -> None:
     """Pydantic's locations mix tags of unions with keys of the file; errors keep what is named like a field.
 
-    Whole models are no tags: their kind chooses the class that reads the file. One kind is told by its field.
+    Whole models are no tags: their kind chooses the class that reads the file. Some kinds are told by their field.
     """
     found = all_specifications()
     fields = {name for kind in found for name in kind.model_fields}
@@ -67,7 +67,7 @@ def test_no_kind_is_named_like_a_field() -> None:
         tag for kind in found if "kind" in kind.model_fields for tag in get_args(kind.model_fields["kind"].annotation)
     }
     assert {"attention", "rotary", "pre_norm", "gated", "yarn"} < kinds
-    assert (kinds - set(MODELS)) & fields == {TAG_LIKE_A_FIELD[1]}
+    assert (kinds - set(MODELS)) & fields == {kind for _, kind in TAGS_LIKE_FIELDS}
     with pytest.raises(SpecError) as error:
         spec.parse({"kind": "decoder", "layers": [{"wiring": {"kind": "parallel", "window": 3}, "mixer": "attention"}]})
     assert "layers[0].wiring.window" in str(error.value)

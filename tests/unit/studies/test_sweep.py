@@ -85,7 +85,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_were_not(tmp_path: P
             finally:
                 os._exit(0)
         if kills < 4:
-            time.sleep(generator.uniform(0.02, 0.4))
+            time.sleep(generator.uniform(0.01, 0.1))
             os.kill(child, signal.SIGKILL)
             kills += 1
         os.waitpid(child, 0)

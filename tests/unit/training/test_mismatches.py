@@ -41,7 +41,7 @@ HEADS = {"encoder": "masked_language_model", "vision_encoder": "classification"}
 
 
 TEXT = "data of kind corpus or documents or mixture or labelled_text"
-FOR_DECODERS = f"{TEXT} or chat or preferences"
+FOR_DECODERS = f"{TEXT} or chat or preferences or recall or distant_recall or facts"
 
 
 def mismatch(objective: str, model: str, data: str, remedy: str, head: str = "") -> str:
