@@ -192,7 +192,7 @@ class LanguageModel:
 
     def stream_chat(self, messages: list[Message], **sampling: Unpack[SamplingFields]) -> Iterator[str]:
         """Answer a conversation piece by piece; arguments and errors as for `chat`."""
-        return self.engine(1).submit(self.encode_chat(messages), **sampling).pieces()
+        return self.engine(1).submit(self.encode_chat(messages), continues=False, **sampling).pieces()
 
     def encode_chat(self, messages: list[Message]) -> list[int]:
         """The ids of a conversation, up to where the model's answer begins; errors as for `chat`."""

@@ -237,7 +237,7 @@ def _print_answers(
         return
     engine = lm.engine()
     for messages in conversations:
-        _print_stream(engine, lm.encode_chat(messages), settings)
+        _print_stream(engine, lm.encode_chat(messages), settings | {"continues": False})
     _print_speed(engine)
 
 

@@ -117,7 +117,8 @@ def _finished_requests(
     upcoming, unfinished = iter(prompts), 0
     while True:
         while unfinished < 2 * engine.slots and (prompt := next(upcoming, None)) is not None:
-            engine.submit(prompt.ids(lm, engine, settings), id=prompt.id, **settings | prompt.settings)
+            ids, continues = prompt.ids(lm, engine, settings), prompt.messages is None
+            engine.submit(ids, id=prompt.id, continues=continues, **settings | prompt.settings)
             unfinished += 1
         if not unfinished:
             return

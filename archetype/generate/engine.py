@@ -174,6 +174,7 @@ class Engine:
         logprobs: int | None = None,
         stop_ids: tuple[int, ...] = (),
         id: object = None,
+        continues: bool = True,
         **sampling: Any,
     ) -> Request:
         """Let a prompt wait for its turn.
@@ -184,6 +185,8 @@ class Engine:
             logprobs: give each token's log-probability, and those of so many likeliest tokens.
             stop_ids: tokens that end the text, beside the tokenizer's own.
             id: of the request (default: a number).
+            continues: whether the text goes on from the prompt's, with the space between them; the answer to a message
+                begins anew, as what a grammar describes does.
             sampling: fields of `Sampling`; what is left out is the model's default.
 
         Raises:
@@ -201,6 +204,8 @@ class Engine:
         stops = frozenset((*ends, *stop_ids))
         grammar = self.grammar(settings)
         window = window or list(ids)
+        if stream is not None and continues and grammar is None:
+            stream.follow(window)
         sampler = Sampler(settings, window, self.model.spec.vocab_size, self.model.device, grammar, stops)
         with self._changed:
             name = next(self._ids) if id is None else id

@@ -149,7 +149,7 @@ def adapter(lm: Loaded) -> Any:
                 settings = {name: options[name] for name in SAMPLING if name in options}
                 settings |= {"max_new_tokens": limit, "stop": tuple(filter(None, options.get("until") or ()))}
                 room = context - limit if limit < context else max(1, context // 2)
-                submitted[number] = engine.submit(prompts[number][-room:], id=number, **settings)
+                submitted[number] = engine.submit(prompts[number][-room:], id=number, continues=False, **settings)
             return [submitted[number].result() for number in range(len(prompts))]
 
     return Adapter()

@@ -128,13 +128,13 @@ async def begin(
         default_tokens: of a choice where the body does not say; None for the rest of the context.
         logprobs: alternatives of each token.
         metrics: which count.
-        param: the field of the body that has the prompts.
+        param: the field of the body that has the prompts; the text goes on from a `prompt`, and answers messages.
 
     Raises:
         ApiError: a prompt does not fit, a setting is wrong, or too many requests wait.
     """
     choices = Choices(model, prompts, body.n or 1, metrics.clock(model.name))
-    settings, most = body.sampling(), body.most_tokens()
+    settings, most = body.sampling() | {"continues": param == "prompt"}, body.most_tokens()
     limits = [room(model, prompt, most, default_tokens, param) for prompt in prompts]
     if most == 0:
         return choices

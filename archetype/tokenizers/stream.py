@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+TAIL = 8  # ids of a text before, enough to be no start of a text
 REPLACEMENT = "\ufffd"  # what `decode` writes for bytes that are not, or not yet, a character
 
 
@@ -26,6 +27,17 @@ class TextStream:
         self._window: list[int] = []
         self._num_returned = 0  # ids of the window whose text was returned
         self._text = ""  # of these
+
+    def follow(self, ids: list[int]) -> None:
+        """Go on from the text of other ids, which is not returned: a space between the two is then no first one.
+
+        Args:
+            ids: before those that will be pushed.
+        """
+        tail = ids[-TAIL:]
+        text = self._decode(tail)
+        if text and not text.endswith(REPLACEMENT):
+            self._window, self._num_returned, self._text = tail, len(tail), text
 
     def push(self, id: int) -> str:
         """The text that became certain with this token; empty while a character is incomplete."""

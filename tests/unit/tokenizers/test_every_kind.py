@@ -103,6 +103,18 @@ def test_a_stream_gives_what_decode_gives(numbers: list[int]) -> None:
         assert "".join(streamed(tokenizer, ids)) == tokenizer.decode(ids), name
 
 
+def test_a_stream_that_follows_a_text_goes_on_from_it_with_the_space_between_them() -> None:
+    for name in MAKERS.keys() - {"marian"}:  # which decodes what it translates to, not what it encodes
+        tokenizer = make(name)
+        ids = tokenizer.encode(TEXT)
+        for place in range(1, len(ids)):
+            before, stream = tokenizer.decode(ids[:place]), tokenizer.stream()
+            if not before.endswith("\ufffd"):  # within a character
+                stream.follow(ids[:place])
+                rest = "".join([*map(stream.push, ids[place : place + 9]), stream.finish()])
+                assert before + rest == tokenizer.decode(ids[: place + 9]), (name, place)
+
+
 BYTES = st.sampled_from(b"\xf0\x9f\x98\x80\xe6\x97\xa5\xed\xa0\xc0\xc3\xa9\xf4\x90a ")
 
 
