@@ -87,7 +87,7 @@ def demo_spec() -> "Decoder":
     from archetype.families.llama import llama
 
     return llama(
-        name="demo-llama", num_layers=4, d_model=192, num_heads=6, num_kv_heads=2, d_ff=512, vocab_size=VOCABULARY,
+        name="demo-llama", num_layers=3, d_model=128, num_heads=4, num_kv_heads=2, d_ff=344, vocab_size=VOCABULARY,
         context_length=LENGTH, tied=True, std=0.05,
     )  # fmt: skip
 
@@ -99,7 +99,7 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
     from archetype.nn.device import resolve_dtype
     from archetype.training.allocation import keep_freed_memory
     from archetype.training.datasets import TextData
-    from archetype.training.optimizers import AdamW
+    from archetype.training.optimizers import Muon
     from archetype.training.recipe import Recipe
     from archetype.training.schedules import Cosine
     from archetype.training.throughput import seconds_per_step
@@ -107,7 +107,7 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
     keep_freed_memory()  # as while training, so that what is measured is what will be
     recipe = Recipe(
         spec=spec.dump(), data=TextData(tokenizer="byte_bpe", vocab_size=VOCABULARY), batch_size=BATCH_SIZE,
-        optimizer=AdamW(learning_rate=3e-3), dtype=resolve_dtype("auto", torch.device("cpu")),
+        optimizer=Muon(learning_rate=0.01), dtype=resolve_dtype("auto", torch.device("cpu")),
     )  # fmt: skip
     steps = max(20, int(minutes * 60 / seconds_per_step(recipe, spec)))
     schedule = Cosine(warmup_steps=min(50, steps // 5))
