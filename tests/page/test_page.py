@@ -227,7 +227,7 @@ def test_a_text_is_stopped_and_branches(page: Page) -> None:
     tab.wait_for_function(script, arg=before[5])
     after = texts(page)
     assert after[:5] == before[:5] and after[5] != before[5]
-    page.open('write?model=mamba-tiny&text=Once&sampling={"max_tokens":200,"ignore_eos":true}')
+    page.open('write?model=mamba-tiny&text=Once&sampling={"max_tokens":120,"ignore_eos":true}')
     tab.wait_for_selector("text=mamba-tiny · decoder")
     tab.keyboard.press("Control+Enter")
     tab.keyboard.press("Escape")
