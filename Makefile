@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # without compiled modules every process that the tests start compiles torch again
 
-.PHONY: demo page test pytest soak mutants zoo lint docs clean
+.PHONY: demo page test pytest soak clients mutants zoo lint docs clean
 
 demo: .venv/installed
 	$(BIN)/archetype demo
@@ -21,6 +21,9 @@ pytest: .venv/installed-for-tests
 soak: .venv/installed-for-tests  # the proofs that take longer than a minute each
 	$(BIN)/python -m pytest -m slow --timeout 3600
 	ARCHETYPE_EXAMPLES=10 $(BIN)/python -m pytest tests/invariants --timeout 3600  # ten times as many drawn models
+
+clients: .venv/installed-for-tests  # the soak's tests of outside clients: environments of their own, over real sockets
+	$(BIN)/python -m pytest -m slow tests/clients --timeout 3600
 
 mutants: .venv/installed-for-tests  # planted bugs: which of them no test notices
 	$(BIN)/python -m tests.mutants
@@ -59,4 +62,4 @@ docs: .venv/installed-for-docs  # the site, in site/; a broken link is an error
 	touch $@
 
 clean:
-	rm -rf .venv build site web/node_modules archetype/serve/page *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-clients build site web/node_modules archetype/serve/page *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,6 +9,8 @@ TESTS = Path(__file__).parent.parent
 
 CALLS = {f"pytest.{name}" for name in ("skip", "importorskip", "xfail", "mark.skip", "mark.skipif", "mark.xfail")}
 SKIPS = {
+    ("clients/test_clients.py", "llguidance"),
+    ("clients/test_clients.py", "needs Node and npm"),
     ("helpers/kernels.py", "no C++ compiler"),
     ("helpers/kernels.py", "this processor cannot run "),
     ("unit/native/test_compiler.py", "no g++ for x86-64"),
