@@ -170,7 +170,8 @@ class App:
         if self._keys and scope["path"] not in KEYLESS and not scope["path"].startswith("/assets/"):
             sent = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip() or headers.get(b"api-key", b"")
             if sum(hmac.compare_digest(sent, key) for key in self._keys) == 0:  # all are compared, in equal time
-                message = "the API key is missing or wrong; send it as `Authorization: Bearer KEY`"
+                # litellm tells a wrong key by these first words
+                message = "Incorrect API key provided, or none; send it as `Authorization: Bearer KEY`"
                 raise ApiError("invalid_api_key", message)
         if self.stopping and scope["path"] not in KEYLESS:
             raise ApiError("shutting_down", "the server is shutting down; send the request to another, or later")

@@ -57,10 +57,15 @@ OPENAI_ERRORS: tuple[list[Any], ...] = (
 LITELLM_ERRORS: tuple[list[Any], ...] = (
     ["ContextWindowExceededError", 400], ["NotFoundError", 404], ["AuthenticationError", 401],
 )  # fmt: skip
+LANGCHAIN_ERRORS: tuple[list[Any], ...] = (
+    ["OpenAIInvalidRequestError", 400, "context_length_exceeded"],
+    ["OpenAIModelNotFoundError", 404, "model_not_found"],
+    ["OpenAIAuthenticationError", 401, "invalid_api_key"],
+)
 CLIENTS = {
     "openai": Client(("openai>=3",), "openai_python.py", *OPENAI_ERRORS),
     "openai-1": Client(("openai<2",), "openai_python.py", *OPENAI_ERRORS),
-    "langchain": Client(("langchain-openai>=1",), "langchain.py", *OPENAI_ERRORS),
+    "langchain": Client(("langchain-openai>=1",), "langchain.py", *LANGCHAIN_ERRORS),
     "litellm": Client(("litellm>=1.100",), "with_litellm.py", *LITELLM_ERRORS),
     "node": Client((), "node/client.mjs", *OPENAI_ERRORS),
 }

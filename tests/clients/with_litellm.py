@@ -13,6 +13,8 @@ from typing import Any
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it is asked for at GitHub
 import litellm
 
+litellm.suppress_debug_info = True  # which goes to standard output
+
 questions = json.load(sys.stdin)
 messages, prompt = questions["messages"], questions["prompt"]
 connection = {"api_base": questions["url"], "api_key": questions["key"], "max_retries": 0}
