@@ -28,7 +28,7 @@ async def embeddings(models: Models, exchange: Exchange) -> None:
     async with models.use(body.model) as model:
         model.check("embeddings")
         inputs = _check_inputs(as_list(body.input))
-        rows = await model.worker.text(lambda: [_whole(model, text) for text in inputs])
+        rows = await model.worker.text(lambda: [_encode_text(model, text) for text in inputs])
         try:
             vectors = await model.worker.run(
                 lambda: model.lm.embed(rows, body.pooling, body.normalize is not False).float().cpu()
@@ -60,7 +60,7 @@ async def classify(models: Models, exchange: Exchange) -> None:
             if not all(isinstance(one, str) for one in inputs):
                 raise ApiError("invalid_value", "input: this model classifies texts; send texts", "input")
             batch = texts = [str(one) for one in inputs]
-            count = sum(map(len, await model.worker.text(lambda: [_whole(model, text) for text in texts])))
+            count = sum(map(len, await model.worker.text(lambda: [_encode_text(model, text) for text in texts])))
         try:
             rows = (await model.worker.run(lambda: model.lm.classify(batch).float().cpu())).tolist()
         except Exception as error:
@@ -82,7 +82,7 @@ def _check_inputs(inputs: list[Any]) -> list[Any]:
     return inputs
 
 
-def _whole(model: ServedModel, text: str | Ids) -> list[int]:
+def _encode_text(model: ServedModel, text: str | Ids) -> list[int]:
     """The ids of a text that ends, with all special tokens around it; a prompt, which goes on, has fewer."""
     if isinstance(text, list):
         return encode(model, text)
