@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 250, 64, 34, 10, 12  # of a picture and its margins
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 266, 64, 34, 26, 12  # of a picture and its margins
 COLOURS = ("#0a58ca", "#c2410c", "#15803d", "#7c3aed", "#be185d", "#0e7490", "#a16207", "#475569")
 NUM_TICKS = 5
 STYLE = """
@@ -303,7 +303,7 @@ def curves_picture(
         anchor = "end" if number == NUM_TICKS - 1 else "middle"
         marks.append(f'<text x="{across:.1f}" y="{HEIGHT - 15}" text-anchor="{anchor}">{x:,.4g}</text>')
     marks.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 2}" text-anchor="end">{_text(x_name)}</text>')
-    marks.append(f'<text x="2" y="{TOP + 1}">{_text(y_name)}</text>')
+    marks.append(f'<text x="2" y="12">{_text(y_name)}</text>')
     for number, label in enumerate(dict.fromkeys((*lines, *points))):
         colour = COLOURS[number % len(COLOURS)]
         if label in bands:
