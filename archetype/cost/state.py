@@ -10,10 +10,10 @@ from archetype.cost.work import INT64
 
 
 class StatePart(NamedTuple):
-    """What some equal layers remember.
+    """The state of some equal layers.
 
     Attributes:
-        name: the layers in short, or what is remembered beside layers.
+        name: the layers in short, or a state beside layers.
         kind: of their mixer.
         layers: their places among the state's parts.
         numbers: in the type of the state.

@@ -94,7 +94,7 @@ class SlotInUse(NamedTuple):
 
 
 class Occupancy(NamedTuple):
-    """What the slots' state takes, and for whom.
+    """The bytes of the slots' state, and the requests that hold slots.
 
     Attributes:
         rows: for which there is room.
@@ -361,7 +361,7 @@ class Engine:
             )
 
     def occupancy(self) -> Occupancy:
-        """What the slots' state takes now, and for whom."""
+        """The bytes of the slots' state now, and the requests that hold slots."""
         with self._changed:
             state, texts = self._scheduler.slots.state, list(self._scheduler.slots.texts)
             lengths = state.lengths.tolist()

@@ -1,4 +1,4 @@
-"""What activations and layers of a model are called."""
+"""Names of the activations and layers of a model."""
 
 from collections.abc import Iterator
 

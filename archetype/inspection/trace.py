@@ -172,7 +172,7 @@ class Tracer:
         return trace
 
     def generate(self, **sampling: Any) -> str:
-        """What the model writes after the text, every pass changed as this one is.
+        """Generate text after the prompt, with these changes in every pass.
 
         A change without positions is made in all passes, those that read what was written as well, and so is one of a
         slice without an end from there on; other positions are those of the text. Without changes the passes are the

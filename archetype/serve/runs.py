@@ -63,8 +63,8 @@ class Runs:
             series = {}
             for key, one in metrics.series.items():
                 if only is None or key in only:
-                    of = "tokens" if axis == "flops" else axis
-                    buckets = downsampled(one, of, int(after), int(points), smoothing)  # type: ignore[arg-type]
+                    of = AXES[AXES.index("tokens" if axis == "flops" else axis)]
+                    buckets = downsampled(one, of, int(after), int(points), smoothing)
                     series[key] = buckets._replace(x=[x * factor for x in buckets.x])._asdict()
             samples = [{"step": step, "text": text} for step, text in metrics.samples if step > after]
             return {

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,15 @@ class Curve:
     y_name: str = ""
     log_x: bool = False
     log_y: bool = False
+
+
+class Axes(TypedDict, total=False):
+    """The axes that several curves share; as those of `Curve`."""
+
+    x_name: str
+    y_name: str
+    log_x: bool
+    log_y: bool
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from archetype.studies.fit import line
-from archetype.studies.outcome import Control, Curve, Outcome
+from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
 
 COSINES = (0.2, 0.3, 0.4, 0.5)
@@ -81,11 +81,11 @@ def growth(quick: bool) -> Outcome:
         tried = torch.linspace(16, width_of(most, cosine), points).round().int().unique().tolist()
         logs = [[math.log(number_until_a_pair(cosine, d, generator)) for _ in range(draws)] for d in tried]
         deviations += [log - expected_log_number(cosine, d) for d, one in zip(tried, logs, strict=True) for log in one]
-        axes = {"x_name": "width", "y_name": "vectors until the first near pair", "log_y": True}
+        axes: Axes = {"x_name": "width", "y_name": "vectors until the first near pair", "log_y": True}
         means = tuple(math.exp(sum(one) / draws) for one in logs)
-        curves.append(Curve(f"cosine {cosine}, drawn", tuple(map(float, tried)), means, **axes))  # type: ignore[arg-type]
+        curves.append(Curve(f"cosine {cosine}, drawn", tuple(map(float, tried)), means, **axes))
         law = tuple(map(math.exp, expected))
-        curves.append(Curve(f"cosine {cosine}, beta law", tuple(map(float, widths)), law, **axes))  # type: ignore[arg-type]
+        curves.append(Curve(f"cosine {cosine}, beta law", tuple(map(float, widths)), law, **axes))
     off = sum(deviations) / len(deviations)
     allowed = 3.29 * DEVIATION_LOG / math.sqrt(len(deviations))
     ratios = {cosine: values[f"slope_{cosine}"] / values[f"rate_{cosine}"] for cosine in COSINES}

@@ -10,7 +10,7 @@ from archetype.cost import cost_report
 from archetype.models import build_on_meta
 from archetype.studies.counted import counted_flops
 from archetype.studies.models import EXACT, GATED, WRONG, block, decoder, random_model, random_tokens, relative_error
-from archetype.studies.outcome import Control, Curve, Outcome
+from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
 from archetype.studies.timing import Ratio, compare, refuse_if_busy
 
@@ -45,7 +45,7 @@ def counts(quick: bool) -> Outcome:
     errors = {dtype: single_expert_error(dtype) for dtype in EXACT}
     all_computed = length * last * 2 * one - flops[last]
     x = tuple(map(float, numbers))
-    axes = {"x_name": "experts", "y_name": "of the smallest", "log_x": True, "log_y": True}
+    axes: Axes = {"x_name": "experts", "y_name": "of the smallest", "log_x": True, "log_y": True}
     return Outcome(
         wrong == 0 and all(error <= EXACT[dtype] for dtype, error in errors.items()),
         f"from {first} to {last} experts with {CHOSEN} a token, parameters grow "
@@ -62,8 +62,8 @@ def counts(quick: bool) -> Outcome:
             Control("a single expert weighed by its sigmoid", single_expert_error(torch.float64, False), WRONG),
         ),
         (
-            Curve("parameters", x, tuple(parameters[n] / parameters[first] for n in numbers), **axes),  # type: ignore[arg-type]
-            Curve("FLOPs a token", x, tuple(flops[n] / flops[first] for n in numbers), **axes),  # type: ignore[arg-type]
+            Curve("parameters", x, tuple(parameters[n] / parameters[first] for n in numbers), **axes),
+            Curve("FLOPs a token", x, tuple(flops[n] / flops[first] for n in numbers), **axes),
         ),
     )  # fmt: skip
 
@@ -99,7 +99,7 @@ def time(quick: bool) -> Outcome:
         prefill = compare(read[0], read[1], rounds)
     expected = {rows: distinct(many, rows) / distinct(few, rows) for rows in batches}
     x = tuple(map(float, batches))
-    axes = {"x_name": "rows", "y_name": "ratio of times", "log_x": True}
+    axes: Axes = {"x_name": "rows", "y_name": "ratio of times", "log_x": True}
     text = ", ".join(
         f"{ratio.median:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] at {rows} rows ({expected[rows]:.1f} times the "
         "experts)"
@@ -112,8 +112,8 @@ def time(quick: bool) -> Outcome:
         {f"rows_{rows}": ratio.median for rows, ratio in ratios.items()} | {"prefill": prefill.median},
         (),
         (
-            Curve("measured", x, tuple(ratio.median for ratio in ratios.values()), **axes),  # type: ignore[arg-type]
-            Curve("experts read", x, tuple(expected.values()), **axes),  # type: ignore[arg-type]
+            Curve("measured", x, tuple(ratio.median for ratio in ratios.values()), **axes),
+            Curve("experts read", x, tuple(expected.values()), **axes),
         ),
     )
 

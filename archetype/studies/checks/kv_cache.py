@@ -13,7 +13,7 @@ from archetype.studies.checks.window import decoded
 from archetype.studies.counted import counted_flops
 from archetype.studies.fit import bootstrap, line, median
 from archetype.studies.models import EXACT, WRONG, attending, random_model, random_tokens, relative_error
-from archetype.studies.outcome import Control, Curve, Outcome
+from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
 from archetype.studies.timing import compare, refuse_if_busy, times_in_turn
 
@@ -120,7 +120,7 @@ def flops(quick: bool) -> Outcome:
         wrong += counted[t] != (a * t + b * t * t + head, c + e * t)
     half = counted[lengths[0]][0] - (a * lengths[0] + b * lengths[0] ** 2 // 2 + head)
     crossover = (a + b - 1) // b
-    axes = {"x_name": "tokens", "y_name": "FLOPs of the next token", "log_x": True, "log_y": True}
+    axes: Axes = {"x_name": "tokens", "y_name": "FLOPs of the next token", "log_x": True, "log_y": True}
     x = tuple(map(float, lengths))
     return Outcome(
         wrong == 0 and crossover == 6 * d,
@@ -130,8 +130,8 @@ def flops(quick: bool) -> Outcome:
         {"linear": a, "quadratic": b, "constant_cached": c, "linear_cached": e, "crossover": crossover},
         (Control("half of the pairs counted, as causal attention could have it (FLOPs)", abs(half), 0.0),),
         (
-            Curve("without a cache", x, tuple(float(one) for one, _ in counted.values()), **axes),  # type: ignore[arg-type]
-            Curve("with a cache", x, tuple(float(one) for _, one in counted.values()), **axes),  # type: ignore[arg-type]
+            Curve("without a cache", x, tuple(float(one) for one, _ in counted.values()), **axes),
+            Curve("with a cache", x, tuple(float(one) for _, one in counted.values()), **axes),
         ),
     )
 
@@ -154,7 +154,7 @@ def time(quick: bool) -> Outcome:
     low, high = bootstrap(curvature)
     middle = [[median(torch.tensor(one)).item() for one in times] for times in (without, cached)]
     linear = line(lengths, middle[1])
-    axes = {"x_name": "tokens", "y_name": "seconds of the next token", "log_x": True, "log_y": True}
+    axes: Axes = {"x_name": "tokens", "y_name": "seconds of the next token", "log_x": True, "log_y": True}
     x = tuple(map(float, lengths))
     return Outcome(
         low > 0 and linear.r_squared > 0.98,
@@ -163,7 +163,7 @@ def time(quick: bool) -> Outcome:
         {"quadratic_low": low, "quadratic_high": high, "cached_slope": linear.slope, "cached_r2": linear.r_squared},
         (),
         tuple(
-            Curve(name, x, tuple(times), **axes)  # type: ignore[arg-type]
+            Curve(name, x, tuple(times), **axes)
             for name, times in zip(("without a cache", "with a cache"), middle, strict=True)
         ),
     )

@@ -21,7 +21,7 @@ from archetype.studies.models import (
     randomize,
     relative_error,
 )
-from archetype.studies.outcome import Control, Curve, Outcome
+from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
 from archetype.studies.timing import compare, refuse_if_busy
 
@@ -67,8 +67,8 @@ def gradient_by_depth(quick: bool) -> Outcome:
         norms = [[last_gradient(model, seed) for model in stacks] for seed in range(seeds)]
         slopes[name] = [power_law(depths, one).slope for one in norms]
         means = tuple(sum(column) / seeds for column in zip(*norms, strict=True))
-        axes = {"x_name": "layers", "y_name": "gradient norm of the last layer", "log_x": True, "log_y": True}
-        curves.append(Curve(name, tuple(map(float, depths)), means, **axes))  # type: ignore[arg-type]
+        axes: Axes = {"x_name": "layers", "y_name": "gradient norm of the last layer", "log_x": True, "log_y": True}
+        curves.append(Curve(name, tuple(map(float, depths)), means, **axes))
     post, pre, bare = (sum(values) / seeds for values in slopes.values())
     (post_low, post_high), (pre_low, pre_high) = (mean_interval(slopes[name]) for name in ("post-norm", "pre-norm"))
     return Outcome(

@@ -5,7 +5,7 @@ from typing import Any
 from archetype import spec
 from archetype.cost import cost_report
 from archetype.studies.fit import power_law
-from archetype.studies.outcome import Control, Curve, Outcome
+from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
 
 LENGTH = 512
@@ -51,7 +51,7 @@ def flops(quick: bool) -> Outcome:
     grows = power_law(lengths, [least for least, _ in best]).slope
     sizes = power_law(lengths, [size for _, size in best])
     x = tuple(map(float, lengths))
-    axes = {"x_name": "bytes", "y_name": "pairs of positions", "log_x": True, "log_y": True}
+    axes: Axes = {"x_name": "bytes", "y_name": "pairs of positions", "log_x": True, "log_y": True}
     return Outcome(
         per_byte["patches"] < per_byte["bytes"] and 4 <= times <= 4.6 and abs(grows - 4 / 3) <= 0.02,
         f"patches of 8 take {per_byte['patches'] / 1e6:.2f} M FLOPs a byte against {per_byte['bytes'] / 1e6:.2f} M "
@@ -67,8 +67,8 @@ def flops(quick: bool) -> Outcome:
         },
         (Control("patches of one byte (FLOPs a byte more)", one - per_byte["bytes"], 0.0),),
         (
-            Curve("best patch size", x, tuple(float(least) for least, _ in best), **axes),  # type: ignore[arg-type]
-            Curve("bytes", x, tuple(float(length) ** 2 for length in lengths), **axes),  # type: ignore[arg-type]
+            Curve("best patch size", x, tuple(float(least) for least, _ in best), **axes),
+            Curve("bytes", x, tuple(float(length) ** 2 for length in lengths), **axes),
         ),
     )  # fmt: skip
 

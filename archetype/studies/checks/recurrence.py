@@ -17,7 +17,7 @@ from archetype.nn.initialization import initialize
 from archetype.nn.registry import build_mixer
 from archetype.studies.fit import line, mean_interval
 from archetype.studies.models import normal
-from archetype.studies.outcome import Control, Curve, Outcome
+from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
 
 WIDTH = 64
@@ -81,7 +81,7 @@ def chain_length(quick: bool) -> Outcome:
     by_token = {name: line(lengths, counts).slope for name, counts in chains.items()}
     recurrent = min(by_token[name] for name in ("rnn", "lstm", "gru"))
     x = tuple(map(float, lengths))
-    axes = {"x_name": "tokens", "y_name": "operations in a chain", "log_x": True, "log_y": True}
+    axes: Axes = {"x_name": "tokens", "y_name": "operations in a chain", "log_x": True, "log_y": True}
     text = ", ".join(f"{name} {slope:.2f}" for name, slope in by_token.items())
     return Outcome(
         recurrent >= 1 and by_token["attention"] == 0 and by_token["mamba2"] < 1,
@@ -91,7 +91,7 @@ def chain_length(quick: bool) -> Outcome:
         "one multiply-add each, though its recurrence is linear and could go as log T",
         {f"{name}_by_token": slope for name, slope in by_token.items()} | {"attention": chains["attention"][0]},
         (Control("an LSTM held for attention (operations a token)", by_token["lstm"], 0.0),),
-        tuple(Curve(name, x, tuple(map(float, counts)), **axes) for name, counts in chains.items()),  # type: ignore[arg-type]
+        tuple(Curve(name, x, tuple(map(float, counts)), **axes) for name, counts in chains.items()),
     )
 
 

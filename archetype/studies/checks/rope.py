@@ -22,7 +22,7 @@ from archetype.studies.models import (
     random_tokens,
     relative_error,
 )
-from archetype.studies.outcome import Control, Curve, Outcome
+from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
 
 LENGTH = 32
@@ -105,8 +105,8 @@ def _errors_by_shift(head_dim: int, powers: int) -> Curve:
     shifts = [10**power for power in range(powers)]
     here = scores(spec.Rotary(), q, k, 0)
     errors = [relative_error(scores(spec.Rotary(), q, k, by), here) for by in shifts]
-    axes = {"x_name": "shift (tokens)", "y_name": "error of scores", "log_x": True, "log_y": True}
-    return Curve("float32", tuple(map(float, shifts)), tuple(errors), **axes)  # type: ignore[arg-type]
+    axes: Axes = {"x_name": "shift (tokens)", "y_name": "error of scores", "log_x": True, "log_y": True}
+    return Curve("float32", tuple(map(float, shifts)), tuple(errors), **axes)
 
 
 @check("rope.norm", claim=1, part="b")
@@ -152,7 +152,7 @@ def decay(quick: bool) -> Outcome:
     peaks = [int(score_by_distance(q[:8], away, last).argmax(-1).sub(away).abs().max()) for away in (0, 1, 17, 300)]
     falls = all(one > two for one, two in pairwise(bands))
     is_flat = abs(slope) < 3.29 * error  # p > .001
-    axes = {"x_name": "distance (tokens)", "y_name": "mean score, of the largest possible"}
+    axes: Axes = {"x_name": "distance (tokens)", "y_name": "mean score, of the largest possible"}
     x = tuple(distances[::8].double().tolist())
     shown = {
         "query equal to its key": aligned,
@@ -172,7 +172,7 @@ def decay(quick: bool) -> Outcome:
             "deviation_of_independent": independent.std().item(), "largest_miss_of_peak": float(max(peaks)),
         },
         (Control("a slope where there is none: of the aligned scores", _standardized_slope(aligned), 3.29),),
-        tuple(Curve(label, x, tuple(y[::8].tolist()), **axes) for label, y in shown.items()),  # type: ignore[arg-type]
+        tuple(Curve(label, x, tuple(y[::8].tolist()), **axes) for label, y in shown.items()),
     )  # fmt: skip
 
 

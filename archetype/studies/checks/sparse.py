@@ -11,7 +11,7 @@ from archetype.patterns import MaskContext, pattern_rule
 from archetype.studies.checks.window import long_model
 from archetype.studies.fit import bootstrap, power_law
 from archetype.studies.models import random_tokens
-from archetype.studies.outcome import Control, Curve, Outcome
+from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
 from archetype.studies.timing import refuse_if_busy, times_in_turn
 
@@ -81,7 +81,7 @@ def pairs(quick: bool) -> Outcome:
         for n, count in zip(lengths[:3], growing["strided"], strict=False)
     )
     x = tuple(map(float, lengths))
-    axes = {"x_name": "tokens", "y_name": "pairs", "log_x": True, "log_y": True}
+    axes: Axes = {"x_name": "tokens", "y_name": "pairs", "log_x": True, "log_y": True}
     curves = {
         **{f"{name}, stride with the root": y for name, y in growing.items()},
         "stride 16": constant,
@@ -95,7 +95,7 @@ def pairs(quick: bool) -> Outcome:
         f"{last:.2f} at the end: it is still quadratic, a sixteenth of it",
         {"strided": slopes["strided"], "fixed": slopes["fixed"], "constant_stride_at_the_end": last},
         (Control("full attention, whose power is not 1.5", abs(power_law(lengths, full).slope - 1.5), 0.02),),
-        tuple(Curve(name, x, tuple(map(float, y)), **axes) for name, y in curves.items()),  # type: ignore[arg-type]
+        tuple(Curve(name, x, tuple(map(float, y)), **axes) for name, y in curves.items()),
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from archetype.data.library_text import library_text
 from archetype.errors import DataError
 from archetype.studies.fit import line
-from archetype.studies.outcome import Control, Curve, Outcome
+from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
 from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.token_bytes import TokenBytes
@@ -52,7 +52,7 @@ def lengths(quick: bool) -> Outcome:
     rises = all(one < two for one, two in pairwise([single, *english]))
     proportional = english[0] * sizes[-1] / sizes[0]
     x = tuple(map(float, sizes))
-    axes = {"x_name": "vocabulary", "y_name": "bytes a token", "log_x": True}
+    axes: Axes = {"x_name": "vocabulary", "y_name": "bytes a token", "log_x": True}
     text = ", ".join(f"{value:.2f} at {size:,}" for size, value in zip(sizes, english, strict=True))
     return Outcome(
         rises and logarithmic.r_squared > 0.97 and single == 1.0,
@@ -65,8 +65,8 @@ def lengths(quick: bool) -> Outcome:
         | {"per_doubling": logarithmic.slope, "r_squared": logarithmic.r_squared},
         (Control("growth in proportion to the vocabulary (relative error)", proportional / english[-1] - 1, 0.1),),
         (
-            Curve("English", x, tuple(english), **axes),  # type: ignore[arg-type]
-            Curve("source code", x, tuple(other), **axes),  # type: ignore[arg-type]
+            Curve("English", x, tuple(english), **axes),
+            Curve("source code", x, tuple(other), **axes),
         ),
     )
 

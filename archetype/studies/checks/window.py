@@ -12,7 +12,7 @@ from archetype.cost import cost_report
 from archetype.nn.context import ForwardContext
 from archetype.studies.fit import bootstrap, power_law
 from archetype.studies.models import EXACT, WRONG, attending, normal, random_model, random_tokens, relative_error
-from archetype.studies.outcome import Control, Curve, Outcome
+from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
 from archetype.studies.timing import refuse_if_busy, times_in_turn
 
@@ -135,8 +135,8 @@ def prefill(quick: bool) -> Outcome:
             times = times_in_turn([partial(model, text, last_only=True) for text in texts], rounds)
         slopes[name] = [power_law(lengths, [one[number] for one in times]).slope for number in range(rounds)]
         middle = tuple(sorted(one)[len(one) // 2] for one in times)
-        axes = {"x_name": "tokens", "y_name": "seconds", "log_x": True, "log_y": True}
-        curves.append(Curve(name, tuple(map(float, lengths)), middle, **axes))  # type: ignore[arg-type]
+        axes: Axes = {"x_name": "tokens", "y_name": "seconds", "log_x": True, "log_y": True}
+        curves.append(Curve(name, tuple(map(float, lengths)), middle, **axes))
     (low, high), (full_low, full_high) = (bootstrap(values) for values in slopes.values())
     return Outcome(
         high <= 1.1,
