@@ -16,6 +16,8 @@ from hypothesis import Phase, settings
 from jaxtyping import config as jaxtyping
 from jaxtyping import install_import_hook
 
+from tests.helpers.examples import examples
+
 gc.disable()  # while the tests are collected, which makes objects that all stay
 
 
@@ -39,7 +41,7 @@ if "ARCHETYPE_CACHE" not in os.environ:  # no test writes tokenised documents in
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it
 # the same examples in every run, and no time limit for one: the first builds what the others share
 PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
-settings.register_profile("archetype", derandomize=True, deadline=None, database=None, phases=PHASES)
+settings.register_profile("archetype", examples(25, derandomize=True, deadline=None, database=None, phases=PHASES))
 settings.load_profile("archetype")
 
 ROOT = Path(__file__).parent.parent

@@ -5,11 +5,9 @@ hold, for tests that read and write but do not compute. Strategies are kept, for
 from it.
 """
 
-import os
 from functools import cache
 from typing import NamedTuple
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
@@ -19,11 +17,6 @@ WIDTHS = (4, 6, 8, 9, 12)
 CONTEXT = 16
 VOCABULARY = 13
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu2")
-
-
-def examples(count: int) -> settings:
-    """So many drawn examples; `make soak` says by ARCHETYPE_EXAMPLES how many times more."""
-    return settings(max_examples=count * int(os.environ.get("ARCHETYPE_EXAMPLES", "1")))
 
 
 class Place(NamedTuple):

@@ -15,7 +15,7 @@ import numpy as np
 import openai
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -27,6 +27,7 @@ from archetype.serve.models import Source
 from archetype.spec import assign
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
+from tests.helpers.examples import examples
 from tests.helpers.serving import TEMPLATE, Served, serving
 from tests.helpers.weights import randomize
 
@@ -484,7 +485,7 @@ STARTS: dict[str, dict[str, Any]] = {
 }
 
 
-@settings(max_examples=40)
+@examples(10)
 @given(st.dictionaries(st.sampled_from(FIELDS), VALUES))
 def test_no_fields_make_the_server_fail(server: Served, fields: dict[str, Any]) -> None:
     for path, start in STARTS.items():

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from archetype import spec
 from tests.helpers.combinations import EXACT, GRID, POSITIONS, combined, hybrid, model_of, text
-from tests.helpers.strategies import CONTEXT, VOCABULARY, causal_models, examples
+from tests.helpers.examples import examples
+from tests.helpers.strategies import CONTEXT, VOCABULARY, causal_models
 from tests.helpers.weights import distance
 
 EXAMPLES = examples(15)

@@ -12,8 +12,9 @@ from archetype import families, spec
 from archetype.models import EncoderDecoder, build
 from archetype.nn.cache import State
 from tests.helpers.combinations import EXACT, combined, hybrid, padded, rows_of, text
+from tests.helpers.examples import examples
 from tests.helpers.passes import forward_step, taught
-from tests.helpers.strategies import CONTEXT, VOCABULARY, encoder_decoders, examples
+from tests.helpers.strategies import CONTEXT, VOCABULARY, encoder_decoders
 from tests.helpers.weights import distance, randomize
 
 TINY = sorted(name for name in families.presets() if name.endswith("-tiny"))

@@ -9,8 +9,9 @@ from torch import Tensor
 from archetype import spec
 from archetype.models import Encoder, VisionEncoder, build
 from tests.helpers.combinations import EXACT, padded, rows_of, text
+from tests.helpers.examples import examples
 from tests.helpers.passes import logits_or_hidden
-from tests.helpers.strategies import CONTEXT, VOCABULARY, encoders, examples, vision_encoders
+from tests.helpers.strategies import CONTEXT, VOCABULARY, encoders, vision_encoders
 from tests.helpers.weights import distance, randomize
 
 LENGTHS = st.lists(st.integers(1, CONTEXT), min_size=2, max_size=4)

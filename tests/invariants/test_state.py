@@ -18,8 +18,9 @@ from archetype.nn.cache import State
 from tests.helpers import causal as writing
 from tests.helpers import forked
 from tests.helpers.combinations import EXACT, GRID, combined, hybrid, model_of, padded, rows_of, text
+from tests.helpers.examples import examples
 from tests.helpers.passes import forward_step
-from tests.helpers.strategies import CONTEXT, VOCABULARY, causal_models, examples
+from tests.helpers.strategies import CONTEXT, VOCABULARY, causal_models
 from tests.helpers.weights import distance
 
 EXAMPLES = examples(12)

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import sentencepiece
 import transformers
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import archetype
 from archetype.tokenizers import open_tokenizer
 from archetype.tokenizers.marian import MarianTokenizer
+from tests.helpers.examples import examples
 from tests.helpers.weights import randomize
 
 ENGLISH = """The small cat sleeps on the warm stone in front of the house.
@@ -49,7 +50,7 @@ TEXTS = [
     "the cat </s",
     "<unk",
 ]
-fuzz = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzz = examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 texts = st.text() | st.text(alphabet=" \n\ttheTcaré東😀1.,>d<u▁", max_size=60)
 
 

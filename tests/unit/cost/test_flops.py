@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -15,6 +15,7 @@ from archetype import cost, families, spec
 from archetype.models import build
 from archetype.nn.cache import State
 from archetype.patterns import MaskContext, pattern_rule
+from tests.helpers.examples import examples
 from tests.helpers.passes import forward_step
 from tests.helpers.specs import DECODERS, LATENT, OTHERS, mixed
 from tests.helpers.strategies import CONTEXT, decoders
@@ -145,7 +146,7 @@ def test_a_pair_reads_its_source_once(name: str) -> None:
 
 
 @given(drawn=decoders(), **SIZES)
-@settings(max_examples=20)
+@examples(10)
 def test_forward_multiplies_what_is_counted(drawn: spec.Decoder, batch: int, length: int) -> None:
     assume(not of_one_feature(drawn))
     model = build(drawn).eval()
@@ -154,7 +155,7 @@ def test_forward_multiplies_what_is_counted(drawn: spec.Decoder, batch: int, len
 
 
 @given(drawn=decoders(), **SIZES)
-@settings(max_examples=20)
+@examples(10)
 def test_a_decoded_token_multiplies_what_is_counted(drawn: spec.Decoder, batch: int, length: int) -> None:
     """One token on a state with room for `length`: the buffer is read in full, filled or not."""
     assume(not of_one_feature(drawn))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype import cost, families, spec
@@ -12,6 +12,7 @@ from archetype.cost.formula import symbol
 from archetype.cost.latent_attention import LatentAttentionCost
 from archetype.errors import SpecError
 from archetype.models import build, build_on_meta
+from tests.helpers.examples import examples
 from tests.helpers.specs import ALL
 from tests.helpers.strategies import CONTEXT, decoders
 
@@ -24,7 +25,7 @@ def test_a_type_has_its_size(name: str) -> None:
 
 
 @given(decoders(), st.integers(1, 4), st.integers(1, CONTEXT), st.sampled_from(sorted(DTYPES)))
-@settings(max_examples=50)
+@examples(15)
 def test_a_state_takes_what_is_counted(drawn: spec.Decoder, batch: int, length: int, dtype: str) -> None:
     state = build(drawn).new_state(batch, length, DTYPES[dtype])
     assert state.nbytes == cost.cost_report(drawn, batch, length, dtype).state["bytes"]
@@ -33,7 +34,7 @@ def test_a_state_takes_what_is_counted(drawn: spec.Decoder, batch: int, length: 
 
 
 @given(decoders(), st.integers(1, CONTEXT - 1))
-@settings(max_examples=30)
+@examples(10)
 def test_one_more_token_takes_the_bytes_per_token(drawn: spec.Decoder, length: int) -> None:
     model = build(drawn)
     more = model.new_state(1, length + 1).nbytes - model.new_state(1, length).nbytes

@@ -3,11 +3,12 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from archetype import cost, families, spec
 from archetype.cost.stack import label
 from archetype.models import build_on_meta
+from tests.helpers.examples import examples
 from tests.helpers.specs import ALL, GATED, block, decoder, experts
 from tests.helpers.strategies import decoders
 
@@ -73,7 +74,7 @@ def test_every_preset_has_the_counted_parameters_in_every_module(name: str) -> N
 
 
 @given(decoders())
-@settings(max_examples=40)
+@examples(12)
 def test_every_specification_has_the_counted_parameters_in_every_module(drawn: spec.Decoder) -> None:
     agrees(drawn)
 
@@ -89,7 +90,7 @@ def test_every_part_has_the_counted_parameters_in_every_module(name: str) -> Non
 
 
 @given(decoders())
-@settings(max_examples=40)
+@examples(12)
 def test_no_layer_is_lost_from_the_report(drawn: spec.Decoder) -> None:
     report = cost.cost_report(drawn)
     assert sum(row.parameters for row in report.rows) == cost.total_parameters(drawn)

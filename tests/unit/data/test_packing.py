@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype.data import shards, sources
@@ -17,6 +17,7 @@ from archetype.data.sources import Sources
 from archetype.data.tokenization import tokenized
 from archetype.errors import DataError, SpecError
 from archetype.tokenizers import train_tokenizer
+from tests.helpers.examples import examples
 
 BYTES = train_tokenizer("bytes", "", None)
 
@@ -32,7 +33,7 @@ def whole(stream: TokenStream) -> list[int]:
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 50), st.integers(0, 2**40))
-@settings(max_examples=15)
+@examples(8)
 def test_each_token_is_predicted_once_an_epoch_after_the_one_before_it(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], length: int, seed: int
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import archetype
@@ -26,6 +26,7 @@ from archetype.generate import scheduler, step
 from archetype.generate.request import Event, Request
 from archetype.models import build
 from archetype.tokenizers import train_tokenizer
+from tests.helpers.examples import examples
 from tests.helpers.kernels import kernels
 from tests.helpers.weights import randomize
 
@@ -174,7 +175,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@examples(15)
 @given(ACTIONS, st.integers(1, 5))
 def test_every_request_ends_once_and_slots_hold_those_that_run(actions: list[tuple[str, int]], slots: int) -> None:
     engine, requests, events = Engine(loaded(), slots, prefix_bytes=20_000), list[Request](), list[Event]()

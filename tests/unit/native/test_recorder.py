@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from archetype.native.operation import recorded, recording
 from archetype.native.recorder import NotRecordable, Recorder, TorchCall
 from archetype.native.translations import pointwise
 from tests.helpers.cases import case
+from tests.helpers.examples import examples
 from tests.helpers.kernels import kernels
 
 
@@ -110,7 +111,7 @@ def test_a_native_form_that_does_not_fit_leaves_the_plain_body() -> None:
     assert y is not None and len(recorder.calls) == 1 and y.tolist() == [2.0]
 
 
-@settings(deadline=None, max_examples=25)
+@examples(8)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from("+*@")), min_size=1, max_size=12),
     st.integers(2, 4),

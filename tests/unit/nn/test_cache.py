@@ -4,12 +4,13 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from archetype.nn.cache import EMPTY_SLOT, CrossKVCache, DecoderBlockState, KVCache, LayerState, RingKVCache, State
 from archetype.nn.context import ForwardContext
+from tests.helpers.examples import examples
 
 CPU = torch.device("cpu")
 HEADS, P, Q = 2, 3, 1
@@ -61,7 +62,7 @@ def ring(rows: int, size: int, dtype: torch.dtype = torch.float32) -> RingKVCach
 
 
 @given(COUNTS, st.integers(1, 6), st.integers(0, 2))
-@settings(max_examples=150)
+@examples(40)
 def test_a_ring_holds_the_newest_positions_of_each_row(num_tokens: list[list[int]], size: int, beside: int) -> None:
     state = ring(len(num_tokens[0]), size)
     for chunk in chunks(num_tokens, beside):
@@ -76,7 +77,7 @@ def test_a_ring_holds_the_newest_positions_of_each_row(num_tokens: list[list[int
 
 
 @given(COUNTS, st.integers(1, 6), st.integers(0, 2))
-@settings(max_examples=150)
+@examples(40)
 def test_a_ring_returns_all_that_each_query_may_see_with_its_position(
     num_tokens: list[list[int]], size: int, beside: int
 ) -> None:
@@ -96,7 +97,7 @@ def test_a_ring_returns_all_that_each_query_may_see_with_its_position(
 
 
 @given(COUNTS, st.integers(0, 2))
-@settings(max_examples=80)
+@examples(25)
 def test_a_buffer_holds_every_position_in_its_place(num_tokens: list[list[int]], beside: int) -> None:
     """Also where padding would stand beyond its end."""
     rows = len(num_tokens[0])

@@ -14,6 +14,7 @@ from archetype import spec
 from archetype.nn.cache import KVCache
 from archetype.nn.context import ForwardContext
 from archetype.nn.latent_attention import LatentAttention
+from tests.helpers.examples import examples
 from tests.helpers.weights import distance, randomize
 
 D, HEADS = 20, 3
@@ -158,7 +159,7 @@ def test_gradients_of_both_forms_agree(fields: dict[str, Any], monkeypatch: pyte
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.sampled_from(list(CASES)), st.integers(0, 3))
-@settings(max_examples=40)
+@examples(15)
 def test_a_state_changes_nothing(chunks: list[int], case: str, room: int) -> None:
     part, length = build(**CASES[case]), sum(chunks)
     x = random(B, length, D, seed=length)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
@@ -18,6 +18,7 @@ from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import initialize
 from archetype.nn.mamba import Mamba, MambaState
 from archetype.nn.selective_scan import scan, step
+from tests.helpers.examples import examples
 from tests.helpers.weights import distance, randomize
 
 D, EXACT = 12, 1e-12
@@ -66,7 +67,7 @@ def test_the_scan_is_the_recurrence_and_so_are_its_gradients(length: int) -> Non
 
 
 @given(st.integers(1, 3), st.integers(1, 40), st.integers(1, 4), st.integers(1, 4), st.integers(0, 99))
-@settings(max_examples=40)
+@examples(12)
 def test_any_sizes(batch: int, length: int, channels: int, size: int, seed: int) -> None:
     tensors = inputs(batch, length, channels, size, seed)
     for ours, theirs in zip(scan(*tensors), defined(*tensors), strict=True):

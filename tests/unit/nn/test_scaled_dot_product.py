@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from archetype.nn.pattern import Bias, tiles
 from archetype.nn.position import Alibi, RelativeBias
 from archetype.nn.scores import ScoreFunction
 from archetype.patterns import MaskContext, pattern_rule
+from tests.helpers.examples import examples
 from tests.helpers.weights import distance, randomize
 
 HALF = ScoreFunction(0.5)
@@ -31,7 +32,7 @@ def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Te
 
 
 @given(st.sampled_from([(4, 1), (4, 2), (4, 4), (6, 3)]), st.integers(1, 5), st.integers(1, 6), st.integers(0, 99))
-@settings(max_examples=40)
+@examples(12)
 def test_what_is_mixed_lies_between_the_values(heads: tuple[int, int], queries: int, keys: int, seed: int) -> None:
     """Weights of a row are positive and sum to one: equal values come out as they are, others stay within bounds."""
     num_heads, kv_heads = heads
@@ -47,7 +48,7 @@ def test_what_is_mixed_lies_between_the_values(heads: tuple[int, int], queries: 
 
 
 @given(st.sampled_from([(4, 1), (4, 2), (4, 4), (6, 3)]), st.integers(1, 9), st.integers(0, 99))
-@settings(max_examples=40)
+@examples(12)
 def test_one_query_goes_another_way_to_the_same_result(heads: tuple[int, int], keys: int, seed: int) -> None:
     num_heads, kv_heads = heads
     q, k, v = random(3, num_heads, 2, 4, seed=seed), random(3, kv_heads, keys, 4), random(3, kv_heads, keys, 4, seed=9)
@@ -225,7 +226,7 @@ def test_tiles_of_other_lengths_in_single_precision(name: str, causal: bool, len
 
 
 @given(st.data(), st.integers(1, 90), st.booleans(), st.integers(0, 99))
-@settings(max_examples=60)
+@examples(20)
 def test_tiles_of_any_size(data: st.DataObject, length: int, causal: bool, seed: int) -> None:
     size = data.draw(st.integers(1, 20))
     pattern = data.draw(

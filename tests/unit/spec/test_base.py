@@ -5,18 +5,19 @@ import pkgutil
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import archetype
 from archetype import families, spec
 from archetype.errors import SpecError
 from archetype.spec.base import TAGS_LIKE_FIELDS, Spec
 from archetype.spec.model import MODELS
+from tests.helpers.examples import examples
 from tests.helpers.strategies import decoders
 
 
 @given(decoders(wild=True))
-@settings(max_examples=50)
+@examples(12)
 def test_a_name_changes_no_number(drawn: spec.Decoder) -> None:
     renamed = drawn.replace(name="another")
     assert spec.fingerprint(renamed) == spec.fingerprint(drawn)
@@ -35,7 +36,7 @@ def test_every_preset_has_its_own_fingerprint() -> None:
 
 
 @given(decoders(), decoders())
-@settings(max_examples=30)
+@examples(10)
 def test_different_specifications_have_different_fingerprints(a: spec.Decoder, b: spec.Decoder) -> None:
     same = a.replace(name="") == b.replace(name="")
     assert (spec.fingerprint(a) == spec.fingerprint(b)) == same

@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from archetype import families, spec
 from archetype.errors import SpecError
+from tests.helpers.examples import examples
 from tests.helpers.strategies import decoders
 
 TINY = families.preset("llama-tiny")
@@ -137,7 +138,7 @@ def test_a_uniform_and_a_mixed_stack_are_compared_layer_by_layer() -> None:
 
 
 @given(decoders(), decoders())
-@settings(max_examples=50)
+@examples(12)
 def test_specifications_differ_exactly_where_differences_say_so(a: spec.Decoder, b: spec.Decoder) -> None:
     assert spec.differences(a, a) == []
     assert bool(spec.differences(a, b)) == (a != b)
@@ -147,7 +148,7 @@ def test_specifications_differ_exactly_where_differences_say_so(a: spec.Decoder,
 
 
 @given(decoders())
-@settings(max_examples=50)
+@examples(12)
 def test_every_field_can_be_assigned_its_own_value(drawn: spec.Decoder) -> None:
     uniform = drawn.replace(layers=spec.repeat(drawn.num_layers, drawn.layers[0]), name="plain")
     block = drawn.layers[0].dump()

@@ -1,11 +1,12 @@
 """Stacks of layers: explicit in memory, as short as their pattern in a file."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype import spec
 from archetype.spec.layers import MAX_LAYERS
+from tests.helpers.examples import examples
 from tests.helpers.strategies import decoders
 
 
@@ -105,6 +106,6 @@ def test_every_way_to_write_a_stack_gives_the_same_tuple(written: object) -> Non
 
 
 @given(decoders())
-@settings(max_examples=20)
+@examples(8)
 def test_the_number_of_layers_is_the_length_of_the_tuple(drawn: spec.Decoder) -> None:
     assert drawn.num_layers == len(drawn.layers)

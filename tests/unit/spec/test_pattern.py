@@ -6,11 +6,12 @@ from typing import assert_never
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from archetype import spec
 from archetype.patterns import MaskContext, pattern_rule
+from tests.helpers.examples import examples
 
 SIZES = st.integers(1, 24)
 LENGTHS = st.integers(1, 70)
@@ -69,7 +70,7 @@ def allowed(pattern: spec.Pattern, setting: MaskContext) -> set[tuple[int, int]]
 
 
 @given(WITH_DIRECTION, LENGTHS)
-@settings(max_examples=150)
+@examples(40)
 def test_the_rule_is_the_definition_for_numbers_and_for_tensors(directed: Directed, length: int) -> None:
     pattern, causal = directed
     setting = MaskContext(causal, length)
@@ -83,7 +84,7 @@ def test_the_rule_is_the_definition_for_numbers_and_for_tensors(directed: Direct
 
 
 @given(WITH_DIRECTION, LENGTHS)
-@settings(max_examples=150)
+@examples(40)
 def test_the_pieces_have_every_allowed_pair_once_and_no_other(directed: Directed, length: int) -> None:
     pattern, causal = directed
     setting = MaskContext(causal, length)
@@ -100,7 +101,7 @@ def test_the_pieces_have_every_allowed_pair_once_and_no_other(directed: Directed
 
 
 @given(WITH_DIRECTION, LENGTHS)
-@settings(max_examples=150)
+@examples(40)
 def test_the_numbers_of_pairs_are_counts(directed: Directed, length: int) -> None:
     pattern, causal = directed
     setting = MaskContext(causal, length)
@@ -127,7 +128,7 @@ LONG_PATTERNS = st.one_of(
 
 
 @given(LONG_PATTERNS, LONG, st.booleans())
-@settings(max_examples=100)
+@examples(30)
 def test_closed_forms_of_long_texts_are_what_their_tiles_hold(pattern: spec.Pattern, length: int, causal: bool) -> None:
     big_bird = isinstance(pattern, spec.BigBird)
     rule, context = pattern_rule(pattern), MaskContext(causal and not big_bird, length, layer=1)
@@ -151,7 +152,7 @@ def test_texts_of_any_length_are_counted_without_a_tile(length: int, monkeypatch
 
 
 @given(WITH_DIRECTION, LENGTHS)
-@settings(max_examples=100)
+@examples(30)
 def test_a_state_holds_what_the_newest_query_may_see(directed: Directed, length: int) -> None:
     pattern, _ = directed
     assume(not isinstance(pattern, spec.BigBird))  # for encoders, which remember nothing

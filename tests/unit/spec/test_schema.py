@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from jsonschema import Draft202012Validator
 
 from archetype import families, spec
 from archetype.errors import SpecError
 from archetype.spec import describe
 from archetype.training.recipe import Recipe
+from tests.helpers.examples import examples
 from tests.helpers.strategies import decoders
 
 
@@ -30,7 +31,7 @@ def test_every_preset_is_accepted(name: str, schema: Draft202012Validator) -> No
 
 
 @given(drawn=decoders(wild=True))
-@settings(max_examples=60)
+@examples(15)
 def test_every_specification_is_accepted(drawn: spec.Decoder, schema: Draft202012Validator) -> None:
     schema.validate(drawn.dump())
 

@@ -5,13 +5,14 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype import families, spec
 from archetype.errors import SpecError
 from archetype.io import files, yaml
 from tests.helpers.cases import case
+from tests.helpers.examples import examples
 from tests.helpers.strategies import models
 
 PRESETS = sorted(families.presets())
@@ -28,7 +29,7 @@ def test_every_preset_survives_a_file(ending: str, tmp_path: Path) -> None:
 
 
 @given(models(wild=True))
-@settings(max_examples=40)
+@examples(12)
 def test_every_specification_survives_yaml_and_json_which_say_the_same(drawn: spec.ModelSpec) -> None:
     from_yaml, from_json = yaml.yaml_value(spec.to_yaml(drawn), ""), json.loads(spec.to_json(drawn))
     assert from_yaml == from_json
@@ -67,7 +68,7 @@ def test_a_full_dump_leaves_out_nothing() -> None:
 
 
 @given(models(wild=True))
-@settings(max_examples=30)
+@examples(10)
 def test_every_full_dump_reads_back_the_same(drawn: spec.ModelSpec) -> None:
     assert spec.parse(json.loads(json.dumps(drawn.dump(full=True)))) == drawn
 
@@ -145,7 +146,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(st.data())
-@settings(max_examples=200)
+@examples(50)
 def test_a_damaged_specification_is_read_or_refused_at_the_damage(data: st.DataObject) -> None:
     """Any value of any field replaced by anything: never another error, never another place."""
     whole = families.preset(data.draw(st.sampled_from(["gpt2-tiny", "llama-3.2-1b"]))).dump()

@@ -4,11 +4,12 @@ import json
 from functools import cache
 
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders
 
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
+from tests.helpers.examples import examples
 
 PIECES = ["<unk>", "<s>", "▁", "▁the", "▁▁", "a", " ", " b", "##ing", "end</w>", ".", "'s", "n't", "Ġx", "Ã", "©", "é"]
 PIECES += ["<0xE6>", "<0x97>", "<0xA5>", "<0xFF>", "<0x41>", "<0x+1>", "<0xG0>", "日", "aa", "  ", "<|pad|>"]
@@ -50,7 +51,7 @@ def backend(name: str) -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_str(json.dumps(tokenizer(name).definition))
 
 
-@settings(max_examples=500, deadline=None)
+@examples(80)
 @given(ids=st.lists(st.integers(-1, len(PIECES) + 1), max_size=12))
 def test_a_stream_gives_what_the_library_decodes(ids: list[int]) -> None:
     for name in DECODERS:

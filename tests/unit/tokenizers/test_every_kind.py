@@ -6,13 +6,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer
 from archetype.tokenizers.marian import MarianTokenizer
 from archetype.tokenizers.sentencepiece import SentencePieceTokenizer, processor_of
 from archetype.tokenizers.tiktoken import TiktokenTokenizer
+from tests.helpers.examples import examples
 
 TEXT = "Hello there, hello again! Überall – 早い狐 (don't you see?)\nA naïve 😀 walks 3.14 miles.\n\n" * 3
 AWKWARD = [
@@ -94,7 +95,7 @@ def streamed(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     return [*map(stream.push, ids), stream.finish()]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(60)
 @given(numbers=st.lists(st.integers(0, 2**16), max_size=30))
 def test_a_stream_gives_what_decode_gives(numbers: list[int]) -> None:
     for name in MAKERS:
@@ -118,7 +119,7 @@ def test_a_stream_that_follows_a_text_goes_on_from_it_with_the_space_between_the
 BYTES = st.sampled_from(b"\xf0\x9f\x98\x80\xe6\x97\xa5\xed\xa0\xc0\xc3\xa9\xf4\x90a ")
 
 
-@settings(max_examples=300, deadline=None)
+@examples(60)
 @given(numbers=st.lists(BYTES.map(lambda byte: 3 + byte) | st.integers(0, 2**16)))
 def test_a_stream_of_byte_pieces_gives_what_decode_gives(numbers: list[int]) -> None:
     for name in ("sentencepiece bpe", "sentencepiece unigram"):
@@ -135,7 +136,7 @@ def test_a_stream_holds_back_incomplete_characters(name: str) -> None:
     assert not any("\ufffd" in piece for piece in pieces)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(40)
 @given(text=st.text())
 def test_every_text_comes_back(text: str) -> None:
     for name in EVERY_TEXT:

@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 import tiktoken
 import tokenizers
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -16,9 +16,10 @@ from archetype.tokenizers import open_tokenizer, train_tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
 from archetype.tokenizers.tiktoken import CL100K, GPT2, LLAMA3, MOST_SPACES, O200K, TiktokenTokenizer
+from tests.helpers.examples import examples
 
 TEXT = "the cat sat on the mat, and then the other cat sat there; Überraschung 東京 😀!\n" * 5
-fuzz = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzz = examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 # each is made once: a test compares hundreds of texts
 opened = cache(lambda kind, data: kind(data))
 processor = cache(lambda data: sentencepiece.SentencePieceProcessor(model_proto=data))

@@ -5,13 +5,14 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype.errors import DataError
 from archetype.tokenizers import bpe, train_tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 from archetype.tokenizers.merges import merge_counts, replay
+from tests.helpers.examples import examples
 
 TEXT = "low lower lowest, new newer newest; wide wider widest – the lowest of the low.\n" * 4 + "hug pug pun bun hugs\n"
 
@@ -74,7 +75,7 @@ def test_a_token_made_by_two_pairs_can_outnumber_the_merge_before() -> None:
     assert replay(words, [("a", "b"), ("ab", "c"), ("a", "bc"), ("abc", "d")]) == [3, 3, 3, 6]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25)
 @given(text=st.text(alphabet="abc ", min_size=4, max_size=80))
 def test_the_replay_counts_as_one_would_by_hand(text: str) -> None:
     tokenizer = trained("byte_bpe", text, 300)

@@ -1,13 +1,14 @@
 """Characters and words: what occurs in a text, and what does not."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype.errors import DataError
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.characters import CharacterTokenizer
 from archetype.tokenizers.words import WordTokenizer, split
+from tests.helpers.examples import examples
 
 texts = st.text() | st.text(alphabet="ab'’()[]{}.,;:!?… \n<unk>-_1", max_size=40)
 
@@ -57,7 +58,7 @@ def test_punctuation_keeps_close() -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@settings(max_examples=300, deadline=None)
+@examples(60)
 @given(text=texts, data=st.data())
 def test_ids_survive_the_way_through_text(text: str, data: st.DataObject) -> None:
     tokenizer = train_tokenizer("words", text + " a", None)
