@@ -22,7 +22,7 @@ from archetype.runs.environment import environment
 from archetype.runs.lock import locked
 from archetype.studies.corpora import absolute_data
 from archetype.studies.experiment import Metric
-from archetype.studies.measure import measure
+from archetype.studies.measure import Measured, measure
 from archetype.studies.store import Store, beat, heartbeat, missing_metrics, set_state, state_of
 from archetype.training import loop, metrics, setup
 from archetype.training.metrics import Event, Interrupted, Step
@@ -166,9 +166,10 @@ def _measure_all(
         metric = Metric.parse(json.loads(file.read_text()))
         baseline = request["baseline"].get(metric.name.removeprefix("test."), 0.0)
         guess = 0.0 if metric.minus is not None else baseline
-        value = guess if has_diverged else measure(run, metric, test, device)
-        value = value if math.isfinite(value) else guess
-        atomic.write_json(folder / "measured" / file.name, {"metric": metric.dump(), "value": value})
+        measured = Measured(guess) if has_diverged else measure(run, metric, test, device)
+        value = measured.value if math.isfinite(measured.value) else guess
+        examples = {"correct": measured.correct, "answers": measured.answers} if measured.answers else {}
+        atomic.write_json(folder / "measured" / file.name, {"metric": metric.dump(), "value": value} | examples)
 
 
 def _drop_what_is_not_needed(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from archetype.spec.edit import put
 from archetype.studies.experiment import Metric
 from archetype.tokenizers import open_tokenizer
 from archetype.training.evaluate import evaluate
+from archetype.training.objectives.base import IGNORED
 from archetype.training.objectives.synthetic import SyntheticObjective
 from archetype.training.recipe import read_recipe
 from archetype.training.synthetic import Facts, SyntheticData
@@ -26,8 +28,23 @@ TEST_SEED = 2  # of drawn examples that runs are judged on; those that trials ar
 TOKENS_AT_ONCE = 2**13
 
 
-def measure(run: Run, metric: Metric, test: Path | None, device: torch.device) -> float:
+@dataclass(frozen=True)
+class Measured:
     """The value of a metric.
+
+    Attributes:
+        value: over all that was measured.
+        correct: of each example how many answers were right, where accuracy is measured on drawn examples.
+        answers: of each example how many there are.
+    """
+
+    value: float
+    correct: tuple[int, ...] = ()
+    answers: tuple[int, ...] = ()
+
+
+def measure(run: Run, metric: Metric, test: Path | None, device: torch.device) -> Measured:
+    """The value of a metric, and of each example where it is an accuracy.
 
     Args:
         run: finished.
@@ -44,10 +61,10 @@ def measure(run: Run, metric: Metric, test: Path | None, device: torch.device) -
         return value
     data = metric.replace(minus=None).dump()
     put(data, [f"{path}={json.dumps(changed)}" for path, changed in metric.minus.items()])
-    return value - _value(run, model, Metric.parse(data), test)
+    return Measured(value.value - _value(run, model, Metric.parse(data), test).value)
 
 
-def _value(run: Run, model: Model, metric: Metric, test: Path | None) -> float:
+def _value(run: Run, model: Model, metric: Metric, test: Path | None) -> Measured:
     data = read_recipe(run.recipe_file).data
     if test is None:
         assert isinstance(data, SyntheticData)
@@ -55,16 +72,18 @@ def _value(run: Run, model: Model, metric: Metric, test: Path | None) -> float:
     tokenizer, text = open_tokenizer(run.tokenizer_folder), read_text(test)
     if metric.positions is None and metric.length is None:
         result: Any = score(model, tokenizer, text)  # type: ignore[arg-type]
-        return float(
-            {"bits_per_byte": result.bits_per_byte, "loss": result.loss, "accuracy": result.accuracy}[_kind(metric)]
+        return Measured(
+            float(
+                {"bits_per_byte": result.bits_per_byte, "loss": result.loss, "accuracy": result.accuracy}[_kind(metric)]
+            )
         )
     ids = encode(tokenizer, text)
     loss = float(position_losses(model, ids, metric).mean())
     match _kind(metric):
         case "loss":
-            return loss
+            return Measured(loss)
         case "bits_per_byte":
-            return loss / math.log(2) * len(ids) / len(text.encode())
+            return Measured(loss / math.log(2) * len(ids) / len(text.encode()))
         case _:
             raise DataError("metric.name", "accuracy is not measured by position", "use test.loss")
 
@@ -101,19 +120,35 @@ def position_losses(model: Model, ids: Tokens, metric: Metric) -> torch.Tensor:
     return torch.cat(losses).double()
 
 
-def _of_drawn_examples(model: Model, data: SyntheticData, metric: Metric) -> float:
+def _of_drawn_examples(model: Model, data: SyntheticData, metric: Metric) -> Measured:
     """The loss or the accuracy on examples of the task, perhaps longer or more distant ones."""
     data = data.replace(held_out_seed=TEST_SEED, **metric.data)
-    evaluation = evaluate(model, SyntheticObjective(data, 64, 0), "float32")
+    objective = SyntheticObjective(data, 64, 0)
+    if _kind(metric) == "accuracy":
+        correct, answers = right_answers(model, objective)
+        return Measured(sum(correct) / sum(answers), correct, answers)
+    evaluation = evaluate(model, objective, "float32")
     assert evaluation is not None
     match _kind(metric):
-        case "accuracy":
-            assert evaluation.accuracy is not None
-            return evaluation.accuracy
         case "loss":
-            return evaluation.loss
+            return Measured(evaluation.loss)
         case "bits_per_parameter" if isinstance(data, Facts):
             stored = data.bits - 2 * data.num_facts * evaluation.loss / math.log(2)
-            return stored / sum(parameter.numel() for parameter in model.parameters())
+            return Measured(stored / sum(parameter.numel() for parameter in model.parameters()))
         case kind:
             raise DataError("metric.name", f"test.{kind} is for other data than {data.kind}", "use test.loss")
+
+
+@torch.inference_mode()
+def right_answers(model: Model, objective: SyntheticObjective) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of every held-out example how many of its answers are the likeliest ones, and how many answers it has."""
+    correct: list[int] = []
+    answers: list[int] = []
+    for number in range(objective.num_validation_batches):
+        batch = tuple(tensor.to(model.device) for tensor in objective.validation_batch(number))
+        inputs, targets = objective.inputs_and_targets(batch)
+        is_answer = targets != IGNORED
+        is_right = (model(**inputs).logits.argmax(-1) == targets) & is_answer
+        correct += is_right.sum(1).tolist()
+        answers += is_answer.sum(1).tolist()
+    return tuple(correct), tuple(answers)

@@ -5,6 +5,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from archetype.studies.budgets import budget_rows
+
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 266, 64, 34, 26, 12  # of a picture and its margins
 COLOURS = ("#0a58ca", "#c2410c", "#15803d", "#7c3aed", "#be185d", "#0e7490", "#a16207", "#475569")
 NUM_TICKS = 5
@@ -132,11 +134,14 @@ def _trained(part: Mapping[str, Any]) -> list[str]:
         "deviation of the differences": effect["deviation"],
         f"chance that {part['arm']} is better": effect["better_share"],
     }  # fmt: skip
+    rows = [(name, f"{value:.4g}") for name, value in facts.items() if value is not None]
+    if effect["over_examples"]:
+        rows.append(("interval over seeds and test examples", "[{1:+.4g}, {2:+.4g}]".format(*effect["over_examples"])))
     names = ("parameters", "non_embedding", "active", "flops_per_token", "state_bytes", "tokens")
     matched = [(arm, *(f"{v[name]:,.0f}" for name in names), v["solved"]) for arm, v in part["arms"].items()]
     body = [
         f"<h3>{_text(part['arm'])} against {_text(part['control'])}</h3>", effect_picture([part]),
-        _table(("", ""), [(name, f"{value:.4g}") for name, value in facts.items() if value is not None]),
+        _table(("", ""), rows),
         "<h3>What is matched</h3>", _table(("arm", *(name.replace("_", " ") for name in names), "solved"), matched),
     ]  # fmt: skip
     for comparison in part["comparisons"]:
@@ -158,6 +163,9 @@ def _trained(part: Mapping[str, Any]) -> list[str]:
         means = {arm: list(zip(c["step"], c["mean"], strict=True)) for arm, c in comparison["curves"].items()}
         bands = {arm: (c["step"], c["low"], c["high"]) for arm, c in comparison["curves"].items()}
         body.append(curves_picture(means, "step", "held-out loss", bands=bands))
+        if comparison["budgets"]:
+            heading = ("before the learning rate falls", *arms, f"{part['arm']} less {part['control']}")
+            body += ["<h3>Held-out loss at equal budgets</h3>", _table(heading, budget_rows(comparison))]
     if part["tuning"]["arms"]:
         body += ["<h3>Trials</h3>", _trials(part["tuning"])]
     if effect["would_change"]:
@@ -233,8 +241,8 @@ def effect_picture(parts: Sequence[Mapping[str, Any]]) -> str:
         return ""
     margin = effect["margin"] or 0.0
     least, most = min(low, -margin, 0.0), max(high, margin, 0.0)
-    room = 0.08 * (most - least) or 1.0
-    least, most = least - room, most + room
+    padding = 0.08 * (most - least) or 1.0
+    least, most = least - padding, most + padding
 
     def across(value: float) -> float:
         return float(12 + (value - least) / (most - least) * (WIDTH - 24))

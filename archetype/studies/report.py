@@ -8,6 +8,7 @@ from typing import Any
 
 from archetype.errors import one_line
 from archetype.io import atomic
+from archetype.studies.budgets import budget_rows
 from archetype.studies.page import overview_page, search_page, study_page
 from archetype.studies.store import Store
 from archetype.table import Table, quantity
@@ -203,7 +204,10 @@ def _trained_lines(part: dict[str, Any]) -> list[str]:
         "smallest detectable difference": effect["detectable"], "deviation of the differences": effect["deviation"],
         f"chance that {part['arm']} is better": effect["better_share"],
     }  # fmt: skip
-    lines += [_table(("", ""), [(name, f"{value:.4g}") for name, value in facts.items() if value is not None]), ""]
+    rows = [(name, f"{value:.4g}") for name, value in facts.items() if value is not None]
+    if effect["over_examples"]:
+        rows.append(("interval over seeds and test examples", "[{1:+.4g}, {2:+.4g}]".format(*effect["over_examples"])))
+    lines += [_table(("", ""), rows), ""]
     lines += [_matched_markdown(part["arms"]), ""]
     for comparison in part["comparisons"]:
         arms = list(comparison["values"])
@@ -217,6 +221,9 @@ def _trained_lines(part: dict[str, Any]) -> list[str]:
             _table(("seed", *arms), rows),
             "",
         ]
+        if comparison["budgets"]:
+            lines += ["Held-out loss at equal budgets, before the learning rate falls:", ""]
+            lines += [_table(("budget", *arms, f"{part['arm']} less {part['control']}"), budget_rows(comparison)), ""]
     if part["tuning"]["arms"]:
         rows = [
             (

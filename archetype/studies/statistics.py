@@ -146,6 +146,37 @@ def log_slope(x: Sequence[float], repeats: Sequence[Sequence[float]], level: flo
     return Slope(slope, float(low), float(high), float(values.mean() - slope * logs.mean()))
 
 
+def example_interval(
+    control: Sequence[tuple[Sequence[int], Sequence[int]]],
+    treated: Sequence[tuple[Sequence[int], Sequence[int]]],
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """The mean difference of accuracies, its interval by drawing seeds anew, and the same test examples in both arms.
+
+    Args:
+        control: of each seed the right answers and the answers of every example.
+        treated: of the other arm, on the same examples.
+        level: of confidence.
+        seed: of what is drawn.
+    """
+    generator = np.random.default_rng(seed)
+    right = np.asarray([[arm[0] for arm in pair] for pair in zip(control, treated, strict=True)], dtype=float)
+    answers = np.asarray([[arm[1] for arm in pair] for pair in zip(control, treated, strict=True)], dtype=float)
+    num_seeds, _, num_examples = right.shape  # (seed, arm, example)
+
+    def difference(right: Any, answers: Any) -> Any:
+        accuracy = right.sum(-1) / answers.sum(-1)
+        return accuracy[..., 1] - accuracy[..., 0]
+
+    drawn = []
+    for _ in range(NUM_BOOTSTRAPS // 10):
+        rows, seeds = generator.integers(num_examples, size=num_examples), generator.integers(num_seeds, size=num_seeds)
+        drawn.append(float(difference(right[seeds][..., rows], answers[seeds][..., rows]).mean()))
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(difference(right, answers).mean()), float(low), float(high))
+
+
 def probability_lower(a: Sequence[float], b: Sequence[float]) -> float:
     """How often a value of `a` is below one of `b`, over all pairs of seeds, equal ones half."""
     difference = np.subtract.outer(np.asarray(a, dtype=float), np.asarray(b, dtype=float))

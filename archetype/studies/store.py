@@ -18,7 +18,7 @@ import os
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,16 @@ from archetype.studies.experiment import Metric
 from archetype.training.recipe import Recipe
 
 STATES = ("done", "failed", "running", "pending")
-ROOMS = ("spec", "patterns", "native", "nn", "models", "tokenizers", "data", "training")  # that decide a run's numbers
+CODE_FOLDERS = (
+    "spec",
+    "patterns",
+    "native",
+    "nn",
+    "models",
+    "tokenizers",
+    "data",
+    "training",
+)  # that decide a run's numbers
 SETTING = "ARCHETYPE_STUDIES"  # the folder of the store, where --store does not name it
 
 
@@ -80,6 +89,7 @@ class RunResult:
         validation_loss: the last, on all that is held out.
         validation_accuracy: of it.
         folder: of the run.
+        examples: by the hash of the metric, right answers and answers of each example, where they were counted.
     """
 
     values: dict[str, float]
@@ -89,6 +99,7 @@ class RunResult:
     validation_loss: float
     validation_accuracy: float | None
     folder: Path
+    examples: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
 
 
 class Store:
@@ -134,10 +145,12 @@ class Store:
         if state_of(folder) != "done" or not all((folder / "measured" / f"{name}.json").is_file() for name in names):
             return None
         about = read_json(folder / "state.done")
-        values = {name: float(read_json(folder / "measured" / f"{name}.json")["value"]) for name in names}
+        measured = {name: read_json(folder / "measured" / f"{name}.json") for name in names}
         return RunResult(
-            values, about["has_diverged"], about, [(step, loss) for step, loss in about["validation"]],
-            about["validation_loss"], about["validation_accuracy"], folder,
+            {name: float(one["value"]) for name, one in measured.items()}, about["has_diverged"], about,
+            [(step, loss) for step, loss in about["validation"]], about["validation_loss"],
+            about["validation_accuracy"], folder,
+            {name: (one["correct"], one["answers"]) for name, one in measured.items() if "answers" in one},
         )  # fmt: skip
 
     def failure(self, key: str) -> str:
@@ -192,8 +205,8 @@ def heartbeat(folder: Path) -> tuple[dict[str, Any], float]:
 def code_version() -> str:
     """A hash of the code that decides a run's numbers; comments and docstrings do not count."""
     package, digest = Path(__file__).parent.parent, hashlib.sha256()
-    for room in ROOMS:
-        for file in sorted((package / room).rglob("*")):
+    for name in CODE_FOLDERS:
+        for file in sorted((package / name).rglob("*")):
             if file.suffix == ".py":
                 digest.update(_code_of(file))
             elif file.suffix in (".h", ".cpp"):

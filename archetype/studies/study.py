@@ -12,15 +12,23 @@ import torch
 from archetype.models import build
 from archetype.runs.directory import Run
 from archetype.runs.environment import environment, now
+from archetype.spec.base import fingerprint
 from archetype.studies import decisions
 from archetype.studies.arms import Arm, quantities
+from archetype.studies.budgets import equal_budgets
 from archetype.studies.calibration import check_is_calibration, read_calibration, write_calibration
 from archetype.studies.corpora import absolute_data
 from archetype.studies.decisions import DIRECTION, NOT_SHOWN, UNCALIBRATED, Verdict, study_verdicts
 from archetype.studies.execute import one_thread
 from archetype.studies.experiment import CheckPart, Experiment, ScalingLawPart, TrainedPart
 from archetype.studies.scaling import ScalingLawStudy
-from archetype.studies.statistics import minimal_detectable_effect, probability_lower, scipy_package, wilson
+from archetype.studies.statistics import (
+    example_interval,
+    minimal_detectable_effect,
+    probability_lower,
+    scipy_package,
+    wilson,
+)
 from archetype.studies.store import RunRequest, Store, code_version, heartbeat, state_of
 from archetype.studies.sweep import Engine, Progress
 from archetype.studies.trained import Comparison, TrainedStudy, Trials, agrees
@@ -198,7 +206,10 @@ def _trained(
         "is_supported": announced == claimed, "claimed": claimed,
         "direction": "lower" if verdict.effect.mean < 0 else "higher" if verdict.effect.mean > 0 else "equal",
         "metric": part.metric.dump(full=True), "decide": part.decide.dump(), "control": control, "arm": other,
-        "effect": _numbers(asdict(verdict) | {"share": verdict.effect.mean / abs(mean) if mean else None}),
+        "effect": _numbers(
+            asdict(verdict)
+            | {"share": verdict.effect.mean / abs(mean) if mean else None, "over_examples": _over_examples(first, part)}
+        ),
         "arms": {name: quantities(arm) | {"solved": arm.solved} for name, arm in first.arms.items()},
         "comparisons": [
             {
@@ -206,6 +217,7 @@ def _trained(
                 "diverged": {name: [r.has_diverged for r in many] for name, many in c.results.items()},
                 "seconds": {name: [r.about["seconds"] for r in many] for name, many in c.results.items()},
                 "curves": {name: _band(many) for name, many in c.results.items()},
+                "budgets": equal_budgets(c.arms, c.results, control, other),
             }
             for c in comparisons
         ],
@@ -220,6 +232,17 @@ def _trained(
         "machines": sorted({str(r.about["environment"]["processor"]) for r in results}),
         "runs": {name: [r.folder.name for r in many] for name, many in first.results.items()},
     }  # fmt: skip
+
+
+def _over_examples(comparison: Comparison, part: TrainedPart) -> tuple[float, ...] | None:
+    """The effect's interval over seeds and test examples, where the answers to each example were counted."""
+    pair = []
+    for name in part.compared:
+        metric = fingerprint(comparison.arms[name].metric)
+        pair.append([result.examples[metric] for result in comparison.results[name] if metric in result.examples])
+    control, other = pair
+    counts = {len(answers) for many in pair for _, answers in many}
+    return tuple(example_interval(control, other)) if len(control) == len(other) > 1 and len(counts) == 1 else None
 
 
 def _tuning(trials: Trials, control: str) -> dict[str, Any]:

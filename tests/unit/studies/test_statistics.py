@@ -93,6 +93,23 @@ def test_slope_of_a_power_law_is_its_exponent_and_the_interval_covers_it() -> No
     assert 85 <= covered <= 99  # a percentile bootstrap of 12 repeats covers a little less than it says
 
 
+def test_the_interval_over_examples_is_wider_than_that_of_seeds_and_covers_the_truth() -> None:
+    covered, wider = 0, 0
+    for draw in range(40):
+        generator = np.random.default_rng(draw)
+        difficulty = generator.uniform(-0.3, 0.3, size=120)  # of each example, the same for both arms
+        arms = []
+        for accuracy in (0.6, 0.5):
+            chance = accuracy + generator.normal(0, 0.01, size=(6, 1)) + difficulty
+            arms.append([((generator.random(120) < row).astype(int), np.ones(120, dtype=int)) for row in chance])
+        interval = statistics.example_interval(arms[0], arms[1], seed=draw)
+        of_seeds = [b[0].mean() - a[0].mean() for a, b in zip(*arms, strict=True)]
+        assert interval.mean == pytest.approx(np.mean(of_seeds))
+        covered += interval.low < -0.1 < interval.high
+        wider += interval.high - interval.low > 2 * np.std(of_seeds) / 6**0.5
+    assert covered >= 36 and wider >= 36
+
+
 def test_probability_of_being_lower_counts_all_pairs() -> None:
     assert statistics.probability_lower([1, 2], [2, 3]) == (1 + 1 + 0.5 + 1) / 4
     a, b = draws(1, 9), draws(2, 9)

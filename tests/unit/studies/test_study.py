@@ -1,6 +1,7 @@
 """From an experiment file to its verdict: trials, pairs, calibration, reports."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,16 @@ import pytest
 
 from archetype.errors import SpecError
 from archetype.spec.base import fingerprint
+from archetype.studies.arms import quantities
+from archetype.studies.budgets import equal_budgets
 from archetype.studies.calibration import MUST_GIVE, read_calibration
 from archetype.studies.decisions import DIRECTION, NO_DIFFERENCE, NOT_SHOWN, SHOWN, UNCALIBRATED
 from archetype.studies.report import keep_outcome, summary_text, write_overview, write_reports
 from archetype.studies.store import RunRequest, RunResult, Store
 from archetype.studies.study import Study
 from archetype.studies.trained import TrainedStudy
-from tests.unit.studies.small import experiment, study, trained
+from archetype.training.schedules import Cosine
+from tests.unit.studies.small import RECIPE, experiment, study, trained
 
 GRID = {"optimizer.learning_rate": [0.001, 0.01, 0.1]}
 LOSS_BY_RATE = {0.0001: 3.0, 0.001: 2.0, 0.01: 1.5, 0.1: 1.4, 1.0: 1.45, 10.0: 2.0}
@@ -144,6 +148,41 @@ def test_equivalence_is_what_is_claimed_where_it_is(tmp_path: Path) -> None:
     outcome = one.outcome()
     assert outcome["verdict"] == outcome["parts"][0]["verdict"] == NO_DIFFERENCE
     assert outcome["parts"][0]["is_supported"]
+
+
+def test_runs_are_read_at_equal_budgets_before_the_learning_rate_falls(tmp_path: Path) -> None:
+    part = trained(modes={"full": {"tokens": 640}}, recipe=RECIPE | {"schedule": {"kind": "wsd", "warmup_steps": 3}})
+    arms = study(tmp_path, "full", part).trained["width"].arms
+    steps, costs = arms["a"].recipe.steps, {name: quantities(arm)["flops_per_token"] for name, arm in arms.items()}
+    assert steps == 20
+
+    def runs(slope: float, seconds: float) -> list[RunResult]:
+        return [
+            RunResult(
+                {}, False, {"seconds": seconds}, [(s, 4 + seed - slope * s) for s in range(2, 21, 2)], 0, 0, tmp_path
+            )
+            for seed in (0, 1)
+        ]
+
+    results = {"a": runs(0.1, 20.0), "wide": runs(0.12, 40.0)}
+    tokens, flops, seconds = equal_budgets(arms, results, "a", "wide")
+    ratio, mean = costs["wide"] / costs["a"], 4.5
+    assert ratio > 1.5
+    for row, factor, amount in (
+        (tokens, 1.0, 16 * 32), (flops, ratio, 16 * 32 * costs["a"]), (seconds, 2.0, 16.0)
+    ):  # fmt: skip
+        assert row["amount"] == pytest.approx(
+            amount
+        )  # the last evaluation before the decay, of the arm that spends less
+        assert row["losses"] == pytest.approx({"a": mean - 1.6, "wide": mean - 0.12 * 16 / factor})
+        assert row["difference"] == pytest.approx([1.6 - 0.12 * 16 / factor] * 3)
+    diverged = results | {"wide": [replace(run, has_diverged=True) for run in results["wide"]]}
+    assert equal_budgets(arms, diverged, "a", "wide") == []
+    assert (
+        equal_budgets(arms, {"a": runs(0.1, 1.0), "wide": runs(0.1, 99.0)}, "a", "wide")[2:] == []
+    )  # no time in common
+    cosine = {name: replace(arm, recipe=arm.recipe.replace(schedule=Cosine())) for name, arm in arms.items()}
+    assert equal_budgets(cosine, results, "a", "wide") == []
 
 
 def test_reports_are_whole_and_say_what_was_predicted(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ from archetype.errors import SpecError
 from archetype.models import build
 from archetype.spec import parse
 from archetype.studies.experiment import Metric
-from archetype.studies.measure import position_losses
+from archetype.studies.measure import position_losses, right_answers
 from archetype.training import setup
+from archetype.training.evaluate import evaluate
 from archetype.training.loop import take_step
+from archetype.training.objectives.synthetic import SyntheticObjective
 from archetype.training.recipe import Recipe
 from archetype.training.synthetic import FILLER, FIRST, QUERY, DistantRecall, Facts, Recall, Reverse
 from tests.helpers.specs import block, decoder
@@ -103,3 +105,13 @@ def test_losses_by_position_are_those_of_the_same_tokens() -> None:
             logits = model(window[None, : place + 1]).logits[0, -1]
             expected = torch.nn.functional.cross_entropy(logits, window[place + 1])
             assert losses[index].item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_right_answers_of_examples_make_the_accuracy() -> None:
+    model = build(parse(BASE)).eval()
+    data = Recall(symbols=12, num_pairs=2, length=8, held_out_rows=100)
+    objective = SyntheticObjective(data, 64, 0)
+    correct, answers = right_answers(model, objective)
+    evaluation = evaluate(model, objective, "float32")
+    assert evaluation is not None and len(correct) == 100 and sum(correct) > 0
+    assert sum(correct) / sum(answers) == evaluation.accuracy
