@@ -13,7 +13,7 @@ from archetype.convert.gguf import file as gguf
 from archetype.convert.image_processor import FILE as IMAGE_PROCESSOR
 from archetype.convert.image_processor import pictures_as_they_are
 from archetype.convert.model_card import MODEL_CARD, model_card
-from archetype.convert.source import SUFFIXES, open_spec
+from archetype.convert.source import SUFFIXES, open_spec, without_weights
 from archetype.errors import CheckpointError, DataError, SpecError
 from archetype.families import Family, family_for, published
 from archetype.families.classes import read_labels
@@ -85,7 +85,7 @@ def load(
             raise SpecError(overrides[0], cause, "override it where the Hugging Face folder is imported")
         lm = _load_run(folder, dtype, device)
     elif not folder.is_dir():
-        raise CheckpointError(str(folder), "there is no such folder", "give a run directory or a Hugging Face folder")
+        raise without_weights(folder)
     elif (folder / "config.json").is_file():
         lm = _load_hf(folder, dtype, device, allow_pickle, overrides)
     elif (folder / peft.CONFIG).is_file():

@@ -112,7 +112,7 @@ def sources_of(models: list[str], aliases: list[str]) -> list["Source"]:
     Raises:
         SpecError: an alias is not of a model, or a folder is none.
     """
-    from archetype.errors import CheckpointError, SpecError
+    from archetype.errors import SpecError
     from archetype.io import hub
     from archetype.serve.models import Source
 
@@ -126,7 +126,9 @@ def sources_of(models: list[str], aliases: list[str]) -> list["Source"]:
     for text in models:
         name, equals, place = text.partition("=") if "=" in text else ("", "", text)
         if not Path(place).is_dir() and not hub.is_name(place):
-            raise CheckpointError(place, "is not a folder", "give a model's folder, or owner/name of huggingface.co")
+            from archetype.convert.source import without_weights
+
+            raise without_weights(place)
         name = name or Path(place).resolve().name if Path(place).is_dir() else name or place
         sources.append(Source(name, place, tuple({place, *others.pop(name, [])} - {name})))
     if others:

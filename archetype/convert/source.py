@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
 from archetype.families.family import Family
+from archetype.families.index import preset_facts
 from archetype.families.registry import family_of, preset, published
 from archetype.io import hub
 from archetype.io import weight_files as files
@@ -43,6 +44,16 @@ def open_spec(source: Source) -> ModelSpec:
     if place.suffix in SUFFIXES or len(place.parts) > 1:
         raise SpecError(str(source), "there is no such file or folder", "check the path, or see `archetype list`")
     return preset(str(source))
+
+
+def without_weights(place: str | Path) -> CheckpointError:
+    """The error of a name that is no model's folder: what it is instead, and how to come to a model."""
+    is_preset = str(place) in preset_facts()
+    if is_preset or (Path(place).is_file() and Path(place).suffix in SUFFIXES):
+        what = "a preset" if is_preset else "a specification"
+        remedy = f"train it: archetype train TEXT --spec {place} --to RUN, and give RUN"
+        return CheckpointError(str(place), f"is {what}, which has no weights", remedy)
+    return CheckpointError(str(place), "there is no such folder", "give a run directory or a Hugging Face folder")
 
 
 def read_hf_spec(

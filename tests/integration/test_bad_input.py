@@ -192,6 +192,11 @@ def test_an_output_folder_that_exists(archetype: Command, run_directory: Path) -
 def test_a_folder_that_is_no_model(archetype: Command, tmp_path: Path) -> None:
     assert "is neither a run directory (spec.yaml) nor" in refused(archetype, "generate", tmp_path, "a")
     assert "there is no such folder" in refused(archetype, "generate", tmp_path / "none", "a")
+    for verb in (("generate", "llama-tiny", "a"), ("serve", "llama-tiny")):
+        assert refused(archetype, *verb) == (
+            "llama-tiny: is a preset, which has no weights; train it: archetype train TEXT --spec llama-tiny --to RUN, "
+            "and give RUN"
+        )
 
 
 def test_wrong_usage(archetype: Command) -> None:

@@ -290,7 +290,9 @@ def test_real_weights_answer_as_they_do_at_home(shared: Path) -> None:
 
 def test_wrong_options_are_one_line(archetype: Any, tmp_path: Path) -> None:
     done = archetype("serve", tmp_path / "none")
-    assert done.returncode == 2 and "is not a folder" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert done.returncode == 2 and "there is no such folder" in done.stderr and done.stderr.count("\n") == 1, (
+        done.stderr
+    )
     for aliases, message in ((["a"], "--alias: 'a' is not ALIAS=NAME"), (["a=b"], "--alias: there is no model 'b'")):
         with pytest.raises(ArchetypeError, match=message):
             sources_of([str(tmp_path)], aliases)
