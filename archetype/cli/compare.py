@@ -133,20 +133,18 @@ def all_(
     quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
     to: To = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Only the parts that need no training.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Train nothing; parts without runs say so.")] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Settle all claims, and write the overview."""
+    """Settle all claims."""
     from archetype.studies.claims import claim_numbers
-    from archetype.studies.report import overview_text, write_overview
+    from archetype.studies.report import overview_text
 
     outcomes, mode = [], _mode(quick, full, extended, gpu)
     for number in claim_numbers():
         study = _study(str(number), mode, store, data_dir, exact)
         _run(study, workers, engine)
         outcomes.append(_outcome(study, to))
-    if to is not None:
-        write_overview(outcomes, to)
     print_json({"claims": outcomes}) if as_json else print(overview_text(outcomes))
 
 
@@ -244,12 +242,14 @@ def _progress(done: int, total: int) -> None:
 
 
 def _outcome(study: "Study", to: Path | None) -> dict[str, Any]:
-    from archetype.studies.report import keep_outcome, write_reports
+    from archetype.studies.report import keep_outcome, write_overview, write_reports
 
     outcome = study.outcome()
     keep_outcome(outcome, study.store)
     if to is not None:
         write_reports(outcome, to)
+        if outcome["claim"] is not None:
+            write_overview(to)
     return outcome
 
 

@@ -15,6 +15,7 @@ from archetype.studies.statistics import Interval
 
 SHOWN, NO_DIFFERENCE, NOT_SHOWN = "shown", "no difference shown", "not shown at this scale"
 DIRECTION, UNCALIBRATED = "direction only, no verdict", "no verdict without calibration"
+NOT_RUN = "not run"
 ALPHA = 0.05
 LEAST_PAIRS = 6  # below which a sign-flip test cannot reach 0.05
 

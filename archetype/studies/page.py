@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from archetype.studies.budgets import budget_rows
+from archetype.studies.decisions import NOT_RUN
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 266, 64, 34, 26, 12  # of a picture and its margins
 COLOURS = ("#0a58ca", "#c2410c", "#15803d", "#7c3aed", "#be185d", "#0e7490", "#a16207", "#475569")
@@ -110,6 +111,8 @@ def _part(part: Mapping[str, Any]) -> str:
     body = [f"<h2>{_text(part['id'])}</h2><p>{_text(part['says'])}.</p>", _verdict(part["verdict"], part["reason"])]
     if source := part["expect"].get("source"):
         body.append(f"<p class='soft'>Expected: {_text(part['expect'].get('verdict', 'open'))} ({_text(source)}).</p>")
+    if part["verdict"] == NOT_RUN:
+        return "".join(body)
     if part["type"] == "trained":
         body += _trained(part)
     elif part["type"] == "scaling_law":

@@ -9,6 +9,7 @@ from typing import Any
 from archetype.errors import one_line
 from archetype.io import atomic
 from archetype.studies.budgets import budget_rows
+from archetype.studies.decisions import NOT_RUN
 from archetype.studies.page import overview_page, search_page, study_page
 from archetype.studies.store import Store
 from archetype.table import Table, quantity
@@ -48,13 +49,10 @@ def write_reports(outcome: dict[str, Any], folder: Path) -> list[Path]:
     return files
 
 
-def write_overview(outcomes: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Write the overview of all claims as Markdown, JSON and a page; claims that were reported before stay in it."""
-    atomic.make_folder(folder)
-    known = {slug(outcome): outcome for outcome in outcomes}
-    for file in sorted(folder.glob("claim-*.json")):
-        known.setdefault(file.stem, json.loads(file.read_text(encoding="utf-8")))
-    rows = overview_rows(sorted(known.values(), key=lambda outcome: (outcome["claim"] or 0, outcome["mode"])))
+def write_overview(folder: Path) -> None:
+    """Write the overview of all claims that are reported in a folder, as Markdown, JSON and a page."""
+    outcomes = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob("claim-*.json")]
+    rows = overview_rows(sorted(outcomes, key=lambda outcome: (outcome["claim"], outcome["mode"])))
     atomic.write_bytes(folder / f"{OVERVIEW}.md", overview_markdown(rows).encode())
     atomic.write_json(folder / f"{OVERVIEW}.json", {"version": 1, "title": "The claims", "claims": rows})
     atomic.write_bytes(folder / f"{OVERVIEW}.html", overview_page(rows).encode())
@@ -175,6 +173,8 @@ def _part_lines(part: dict[str, Any]) -> list[str]:
         lines += [_table(("value", ""), [(name, f"{value:.6g}") for name, value in part["values"].items()]), ""]
     for control in part.get("controls", ()):
         lines += [f"Control: {control['name']}: {control['error']:.3g}, must exceed {control['must_exceed']:.3g}.", ""]
+    if part["verdict"] == NOT_RUN:
+        return lines
     if part["type"] == "trained":
         lines += _trained_lines(part)
     if part["type"] == "scaling_law":

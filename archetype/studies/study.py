@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from archetype.errors import DataError
 from archetype.models import build
 from archetype.runs.directory import Run
 from archetype.runs.environment import environment, now
@@ -18,7 +19,7 @@ from archetype.studies.arms import Arm, quantities
 from archetype.studies.budgets import equal_budgets
 from archetype.studies.calibration import check_is_calibration, read_calibration, write_calibration
 from archetype.studies.corpora import absolute_data
-from archetype.studies.decisions import DIRECTION, NOT_SHOWN, UNCALIBRATED, Verdict, study_verdicts
+from archetype.studies.decisions import DIRECTION, NOT_RUN, NOT_SHOWN, UNCALIBRATED, Verdict, study_verdicts
 from archetype.studies.execute import one_thread
 from archetype.studies.experiment import CheckPart, Experiment, ScalingLawPart, TrainedPart
 from archetype.studies.scaling import ScalingLawStudy
@@ -49,20 +50,29 @@ class Study:
         mode: quick, full, extended or gpu.
         data_folder: of the corpora.
         store: of the runs.
-        exact: whether to leave out what is trained.
+        exact: whether to run nothing; where runs are missing, trained parts say that they were not run.
     """
 
     def __init__(self, experiment: Experiment, mode: str, data_folder: Path, store: Store, exact: bool = False) -> None:
         scipy_package("special")  # it is needed at the end: whoever lacks it learns so before the first run
         self.experiment, self.mode, self.store = experiment, mode, store
-        self.parts = [part for part in experiment.parts if isinstance(part, CheckPart) or not exact]
+        self.parts = experiment.parts
         self.trained: dict[str, TrainedStudy] = {}
         self.laws: dict[str, ScalingLawStudy] = {}
-        for part in self.parts:
-            if isinstance(part, TrainedPart):
-                self.trained[part.id] = TrainedStudy(part, mode, data_folder, store)
-            elif isinstance(part, ScalingLawPart):
-                self.laws[part.id] = ScalingLawStudy(part, mode, data_folder, store)
+        if exact and not (store.folder / "runs").is_dir():
+            return
+        try:
+            for part in self.parts:
+                if isinstance(part, TrainedPart):
+                    self.trained[part.id] = TrainedStudy(part, mode, data_folder, store)
+                elif isinstance(part, ScalingLawPart):
+                    self.laws[part.id] = ScalingLawStudy(part, mode, data_folder, store)
+        except DataError:  # a corpus is missing, without which nothing was run
+            if not exact:
+                raise
+            self.trained, self.laws = {}, {}
+        if exact and self.needed():
+            self.trained, self.laws = {}, {}  # all or none, for Holm's correction is over all parts
         if experiment.is_calibration:
             check_is_calibration(experiment)
 
@@ -131,6 +141,8 @@ class Study:
         for part in self.parts:
             if isinstance(part, CheckPart):
                 parts.append(_checked(part, quick))
+            elif part.id not in self.trained and part.id not in self.laws:
+                parts.append(_not_run(part, experiment.claim))
             elif isinstance(part, ScalingLawPart):
                 parts.append(self.laws[part.id].outcome(quick, is_calibrated))
             else:
@@ -151,12 +163,18 @@ class Study:
 
 def whole_verdict(parts: list[dict[str, Any]]) -> str:
     """The verdict of a claim from those of its parts."""
-    verdicts, supported = {part["verdict"] for part in parts}, sum(part["is_supported"] for part in parts)
+    settled = [part for part in parts if part["verdict"] != NOT_RUN]
+    verdicts, supported = {part["verdict"] for part in settled}, sum(part["is_supported"] for part in settled)
+    if not settled:
+        return NOT_RUN
     if len(verdicts) == 1:
-        return str(next(iter(verdicts)))
-    if supported == len(parts):
-        return decisions.SHOWN
-    return f"shown in part: only {supported} of {len(parts)} parts" if supported else NOT_SHOWN
+        verdict = str(next(iter(verdicts)))
+    elif supported == len(settled):
+        verdict = decisions.SHOWN
+    else:
+        verdict = f"shown in part: only {supported} of {len(settled)} parts" if supported else NOT_SHOWN
+    left = len(parts) - len(settled)
+    return f"{verdict}; {left} of {len(parts)} parts not run" if left else verdict
 
 
 def _announced(verdict: Verdict, quick: bool, is_calibrated: bool) -> str:
@@ -164,6 +182,15 @@ def _announced(verdict: Verdict, quick: bool, is_calibrated: bool) -> str:
     if quick:
         return DIRECTION
     return verdict.verdict if is_calibrated else UNCALIBRATED
+
+
+def _not_run(part: TrainedPart | ScalingLawPart, claim: int | None) -> dict[str, Any]:
+    """A part that was left out."""
+    command = f"archetype compare claim {claim}" if claim else "archetype compare run"
+    return {
+        "id": part.id, "type": part.type, "says": part.says, "verdict": NOT_RUN, "is_supported": False,
+        "reason": f"it is trained by `{command}`", "expect": part.expect.dump(), "cost": {"seconds": 0.0},
+    }  # fmt: skip
 
 
 def _checked(part: CheckPart, quick: bool) -> dict[str, Any]:

@@ -150,6 +150,23 @@ def test_equivalence_is_what_is_claimed_where_it_is(tmp_path: Path) -> None:
     assert outcome["parts"][0]["is_supported"]
 
 
+def test_without_training_parts_say_that_they_were_not_run(tmp_path: Path) -> None:
+    check = {"id": "blocks", "type": "analytic", "says": "It grows", "check": "counting.gpt3"}
+    parts = [check, trained()]
+    left_out = Study(experiment(*parts, claim=13), "full", tmp_path, Store(tmp_path / "store"), exact=True)
+    outcome = left_out.outcome()
+    assert not left_out.needed() and outcome["verdict"] == "shown; 1 of 2 parts not run"
+    assert outcome["parts"][1]["reason"] == "it is trained by `archetype compare claim 13`"
+    files = write_reports(outcome, tmp_path / "reports")
+    assert all("not run" in file.read_text() for file in files)
+    write_overview(tmp_path / "reports")
+    assert "1 of 2 parts not run" in (tmp_path / "reports" / "overview.html").read_text()
+    done, store = pretended(tmp_path, "full", *parts, claim=13)  # once its runs are there, they are reported
+    (store.folder / "runs").mkdir(parents=True)
+    again = Study(done.experiment, "full", tmp_path, store, exact=True).outcome()
+    assert again["parts"][1]["verdict"] == UNCALIBRATED and len(again["parts"][1]["comparisons"]) == 1
+
+
 def test_runs_are_read_at_equal_budgets_before_the_learning_rate_falls(tmp_path: Path) -> None:
     part = trained(modes={"full": {"tokens": 640}}, recipe=RECIPE | {"schedule": {"kind": "wsd", "warmup_steps": 3}})
     arms = study(tmp_path, "full", part).trained["width"].arms
@@ -207,7 +224,7 @@ def test_reports_are_whole_and_say_what_was_predicted(tmp_path: Path) -> None:
     assert (
         page.startswith("<!DOCTYPE html>") and "http" not in page.replace("http-equiv", "") and page.count("<svg") >= 3
     )
-    write_overview([outcome], tmp_path / "reports")
+    write_overview(tmp_path / "reports")
     overview = (tmp_path / "reports" / "overview.md").read_text()
     assert "Otherwise than predicted" in overview and "[Width](claim-05.md)" in overview
     assert (
