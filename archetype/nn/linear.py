@@ -40,6 +40,11 @@ class Linear(nn.Linear):
 
     quantized_parameters: ClassVar = ("weight",)
 
+    def reset_parameters(self) -> None:
+        """Nothing on the meta device, where a model is built before `initialize` draws its numbers."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
         return project(x, self.weight, self.bias)
 
@@ -48,6 +53,11 @@ class Table(nn.Embedding):
     """torch's embedding, whose weight may be a `QuantizedMatrix`."""
 
     quantized_parameters: ClassVar = ("weight",)
+
+    def reset_parameters(self) -> None:
+        """As of `Linear`."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
     def forward(self, ids: Int[Tensor, "*dims"]) -> Float[Tensor, "*dims D"]:
         weight: Weight = self.weight
