@@ -7,7 +7,9 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,12 @@ from jaxtyping import config as jaxtyping
 from jaxtyping import install_import_hook
 
 from tests.helpers.examples import examples
+
+# In a new environment the first worker compiles every module that the tests load; to compile each twice, side by side,
+# takes longer than to wait for most of them.
+TORCH = find_spec("torch")
+if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0" and TORCH and TORCH.origin:
+    time.sleep(0 if sys.dont_write_bytecode or Path(cache_from_source(TORCH.origin)).exists() else 25)
 
 gc.disable()  # while the tests are collected, which makes objects that all stay
 

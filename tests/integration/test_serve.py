@@ -9,10 +9,9 @@ import threading
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import openai
 import pytest
 import torch
 from hypothesis import given
@@ -30,6 +29,9 @@ from archetype.tokenizers.chat_template import ChatTemplate
 from tests.helpers.examples import examples
 from tests.helpers.serving import TEMPLATE, Served, serving
 from tests.helpers.weights import randomize
+
+if TYPE_CHECKING:
+    import openai
 
 PROMPT = "Once upon a time"
 
@@ -84,7 +86,9 @@ def server() -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def client(server: Served) -> Iterator[openai.OpenAI]:
+def client(server: Served) -> "Iterator[openai.OpenAI]":
+    import openai  # here, as it takes a second
+
     with openai.OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
         yield client
 
@@ -94,7 +98,9 @@ def continuation(prompt: str | list[int], **sampling: Any) -> str:
     return tiny("llama-tiny", "vocab_size=257").engine().submit(prompt, temperature=0.0, **sampling).result()
 
 
-def test_openai_python_lists_models(client: openai.OpenAI, server: Served) -> None:
+def test_openai_python_lists_models(client: "openai.OpenAI", server: Served) -> None:
+    import openai
+
     listed = client.models.list().data
     assert [model.id for model in listed] == list(models())
     assert listed[0].model_dump()["max_model_len"] == 128 or listed[0].model_dump()["max_model_len"] > 0
@@ -105,7 +111,7 @@ def test_openai_python_lists_models(client: openai.OpenAI, server: Served) -> No
     assert refused.value.request_id is not None
 
 
-def test_openai_python_completes(client: openai.OpenAI) -> None:
+def test_openai_python_completes(client: "openai.OpenAI") -> None:
     whole = client.completions.create(model="llama", prompt=PROMPT, max_tokens=24, temperature=0)
     [choice] = whole.choices
     assert choice.text == continuation(PROMPT, max_new_tokens=24)
@@ -129,7 +135,7 @@ def test_openai_python_completes(client: openai.OpenAI) -> None:
     assert len({(chunk.id, chunk.created) for chunk in chunks}) == 1
 
 
-def test_openai_python_chats(client: openai.OpenAI, server: Served) -> None:
+def test_openai_python_chats(client: "openai.OpenAI", server: Served) -> None:
     messages: Any = [
         {"role": "developer", "content": "Short."},
         {"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]},
@@ -163,7 +169,7 @@ def test_a_conversation_can_be_continued_and_refused_by_its_template(server: Ser
     assert "no tools here" in refused.error["message"]
 
 
-def test_openai_python_embeds(client: openai.OpenAI, server: Served) -> None:
+def test_openai_python_embeds(client: "openai.OpenAI", server: Served) -> None:
     texts = ["one", "two and three"]
     expected = models()["bert"].embed(texts).float()
     answer = client.embeddings.create(model="bert", input=texts)  # asks for base64

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 import archetype
@@ -51,6 +50,8 @@ def wait_until_idle(served: Served) -> None:
 
 
 def test_a_key_is_asked_for(small: Served) -> None:
+    import openai
+
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret2"}):
         reply = small.call("/v1/models", **headers)
         assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")

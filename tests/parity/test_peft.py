@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 
 import archetype
@@ -65,6 +64,8 @@ def theirs(model: Any) -> Tensor:
 def test_peft_reads_what_is_written_and_merging_changes_nothing(
     kind: str, case: tuple[str, Model, tuple[str, ...]], tmp_path: Path
 ) -> None:
+    from peft import PeftModel
+
     architecture, model, targets = case
     before = ours(model)
     adapter = spec.Adapter.kinds[kind].parse({"rank": 3, "alpha": 5.0, "dropout": 0.1, "targets": targets})
@@ -93,6 +94,8 @@ def test_peft_reads_what_is_written_and_merging_changes_nothing(
 @pytest.mark.parametrize(("use_rslora", "use_dora"), [(True, False), (False, True)])
 def test_what_peft_writes_is_read(use_rslora: bool, use_dora: bool, tmp_path: Path) -> None:
     """One adapter for all of c_attn, with ranks of their own, and a head for classes that learned whole."""
+    from peft import LoraConfig, get_peft_model
+
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 64, "n_positions": 32}
     classes = {"num_labels": 3, "pad_token_id": 0}
     model = transformers.GPT2ForSequenceClassification(transformers.GPT2Config(**sizes, **classes))

@@ -3,10 +3,10 @@
 import math
 import sys
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats as scipy
 
 from archetype.errors import SpecError
 from archetype.studies import statistics
@@ -25,6 +25,11 @@ from archetype.studies.decisions import (
 )
 
 
+def scipy_stats() -> Any:
+    """Loaded where it is first asked for: it takes a second."""
+    return statistics.scipy_package("stats")
+
+
 def draws(seed: int, count: int, mean: float = 0.0) -> list[float]:
     return np.random.default_rng(seed).normal(mean, 1.0, count).tolist()
 
@@ -34,14 +39,14 @@ def test_paired_interval_and_p_are_those_of_scipy(level: float) -> None:
     for seed in range(20):
         a, b = draws(seed, 3 + seed), draws(seed + 100, 3 + seed)
         differences = [y - x for x, y in zip(a, b, strict=True)]
-        result = scipy.ttest_rel(b, a)
+        result = scipy_stats().ttest_rel(b, a)
         expected = result.confidence_interval(level)
         assert statistics.paired_interval(differences, level) == pytest.approx(
             (np.mean(differences), expected.low, expected.high)
         )
         assert statistics.paired_t_p(differences) == pytest.approx(result.pvalue)
         for side in ("less", "greater"):
-            expected_p = scipy.ttest_1samp(differences, 0.3, alternative=side).pvalue
+            expected_p = scipy_stats().ttest_1samp(differences, 0.3, alternative=side).pvalue
             assert statistics.paired_t_p(differences, 0.3, side) == pytest.approx(expected_p)
 
 
@@ -76,7 +81,7 @@ def test_holm_is_the_step_down_rule() -> None:
 
 def test_wilson_is_that_of_scipy() -> None:
     for successes, total in ((0, 10), (3, 10), (12, 12), (1, 100)):
-        interval = scipy.binomtest(successes, total).proportion_ci(method="wilson")
+        interval = scipy_stats().binomtest(successes, total).proportion_ci(method="wilson")
         expected = (successes / total, interval.low, interval.high)
         assert statistics.wilson(successes, total) == pytest.approx(expected, abs=1e-12)
 
@@ -113,7 +118,7 @@ def test_the_interval_over_examples_is_wider_than_that_of_seeds_and_covers_the_t
 def test_probability_of_being_lower_counts_all_pairs() -> None:
     assert statistics.probability_lower([1, 2], [2, 3]) == (1 + 1 + 0.5 + 1) / 4
     a, b = draws(1, 9), draws(2, 9)
-    assert statistics.probability_lower(a, b) == pytest.approx(1 - scipy.mannwhitneyu(a, b).statistic / 81)
+    assert statistics.probability_lower(a, b) == pytest.approx(1 - scipy_stats().mannwhitneyu(a, b).statistic / 81)
 
 
 def test_the_detectable_effect_has_the_power_that_it_says() -> None:
@@ -122,7 +127,7 @@ def test_the_detectable_effect_has_the_power_that_it_says() -> None:
         assert effect == pytest.approx(expected, rel=0.06)
         values = np.random.default_rng(pairs).normal(effect, 1, (4000, pairs))
         t = values.mean(1) / (values.std(1, ddof=1) / math.sqrt(pairs))
-        share = np.mean(np.abs(t) > scipy.t.ppf(0.975, pairs - 1))
+        share = np.mean(np.abs(t) > scipy_stats().t.ppf(0.975, pairs - 1))
         assert share == pytest.approx(0.8, abs=0.025)
     assert statistics.minimal_detectable_effect(2.0, 8) == pytest.approx(
         2 * statistics.minimal_detectable_effect(1.0, 8)
