@@ -20,7 +20,7 @@ pytest: .venv/installed-for-tests
 
 soak: .venv/installed-for-tests  # the proofs that take longer than a minute each
 	$(BIN)/python -m pytest -m slow --timeout 3600
-	ARCHETYPE_EXAMPLES=10 $(BIN)/python -m pytest -m "hypothesis and not slow" --timeout 3600  # ten times as many examples
+	ARCHETYPE_EXAMPLES=15 $(BIN)/python -m pytest -m "hypothesis and not slow" --timeout 3600  # 15 times as many examples
 
 clients: .venv/installed-for-tests  # the soak's tests of outside clients: environments of their own, over real sockets
 	$(BIN)/python -m pytest -m slow tests/clients --timeout 3600

@@ -1,4 +1,4 @@
-"""How many examples of a property are drawn: few in every run, ten times as many in `make soak`."""
+"""How many examples of a property are drawn: few in every run, 15 times as many in `make soak`."""
 
 import os
 from typing import Any

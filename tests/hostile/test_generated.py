@@ -30,7 +30,7 @@ from tests.unit.tokenizers.test_chat_template import HOSTILE, WRONG
 
 WORDS = "the cat sat on the mat, and the other cat sat there. " * 20
 MEGABYTES, SECONDS = 500, 2
-CASES, FEW = 72, 5  # of each class: all of them, and those of every run
+CASES, FEW = 72, 3  # of each class: all of them, and those of every run
 PROGRAM = f"""
 import os, resource, signal, sys
 from archetype.cli.main import main

@@ -36,7 +36,8 @@ from tests.unit.cost.test_flops import flops_of, padding
 from tests.unit.cost.test_parameters import agrees
 
 TINY = sorted(name for name in families.presets() if name.endswith("-tiny"))
-STEPS, LENGTH = 25, 48  # past every window
+STEPS, LENGTH = 14, 48  # past every window
+STEPS_OF_PICTURES = 25
 ENGLISH = "\n\n".join(str(module.__doc__) for module in (decimal, argparse, json, textwrap, Path))
 LINES = [line.strip() for line in ENGLISH.splitlines() if 10 < len(line.strip()) < LENGTH]
 EVERY = pytest.mark.parametrize("name", TINY)
@@ -145,7 +146,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe_for(name: str, folder: Path) -> Recipe:
-    """The preset's own objective, for `STEPS` steps."""
+    """The preset's own objective, for so many steps as show that it is learned."""
     kind, objective = families.preset(name).kind, None
     data: Data = TextData(text=(str(folder / "text.txt"),), tokenizer="bytes")
     if name == "t5-tiny":
@@ -157,9 +158,9 @@ def recipe_for(name: str, folder: Path) -> Recipe:
         data = ImageData(file=str(folder / "digits.npz"))
     pictures = kind == "vision_encoder"
     return Recipe(
-        spec=name, data=data, objective=objective, steps=STEPS,
+        spec=name, data=data, objective=objective, steps=STEPS_OF_PICTURES if pictures else STEPS,
         batch_size=64 if pictures else 4, sequence_length=None if pictures else LENGTH,
-        optimizer=AdamW(learning_rate=3e-3), schedule=Cosine(warmup_steps=5), dtype="float32",
+        optimizer=AdamW(learning_rate=3e-3 if pictures else 6e-3), schedule=Cosine(warmup_steps=2), dtype="float32",
     )  # fmt: skip
 
 
@@ -173,13 +174,13 @@ def trained(request: pytest.FixtureRequest, folder: Path) -> tuple[LanguageModel
     assert preset == families.preset(request.param)
     objective = build_objective(recipe, preset, tokenizer, texts)
     state = TrainState.build(Run(folder), recipe, tokenizer, objective, build(preset))
-    losses = [take_step(state).loss for _ in range(STEPS)]
+    losses = [take_step(state).loss for _ in range(recipe.steps)]
     return LanguageModel(preset, state.model.eval(), tokenizer), losses
 
 
 def test_it_learns_its_own_objective(trained: tuple[LanguageModel, list[float]]) -> None:
     _, losses = trained
-    first, last = (float(np.mean(part)) for part in (losses[:5], losses[-5:]))
+    first, last = (float(np.mean(part)) for part in (losses[:3], losses[-3:]))
     assert last < first - 0.3, losses
 
 

@@ -11,7 +11,7 @@ from tests.helpers.examples import examples
 from tests.helpers.strategies import CONTEXT, VOCABULARY, causal_models
 from tests.helpers.weights import distance
 
-EXAMPLES = examples(15)
+EXAMPLES = examples(8)
 
 
 @pytest.mark.parametrize("drawn", [*GRID, pytest.param(hybrid(), id="hybrid")])

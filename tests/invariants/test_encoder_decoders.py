@@ -18,7 +18,7 @@ from tests.helpers.strategies import CONTEXT, VOCABULARY, encoder_decoders
 from tests.helpers.weights import distance, randomize
 
 TINY = sorted(name for name in families.presets() if name.endswith("-tiny"))
-EXAMPLES = examples(12)
+EXAMPLES = examples(8)
 CUTS = st.sets(st.integers(1, CONTEXT - 1), max_size=4).map(sorted)
 LENGTHS = st.lists(st.tuples(st.integers(1, CONTEXT), st.integers(1, CONTEXT - 1)), min_size=2, max_size=4)
 SOURCE_WORDS = 9  # of the smallest vocabulary that is drawn for sources

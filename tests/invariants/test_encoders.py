@@ -15,7 +15,7 @@ from tests.helpers.strategies import CONTEXT, VOCABULARY, encoders, vision_encod
 from tests.helpers.weights import distance, randomize
 
 LENGTHS = st.lists(st.integers(1, CONTEXT), min_size=2, max_size=4)
-EXAMPLES = examples(15)
+EXAMPLES = examples(8)
 WRONG = 1e-3  # what every mistake exceeds
 
 

@@ -107,8 +107,8 @@ def of(count: int) -> Callable[[Callable[[spec.ModelSpec], None]], Callable[[], 
     return lambda test: settings(max_examples=count, suppress_health_check=list(HealthCheck))(given(models())(test))
 
 
-@of(20)
-def test_steps_of_twenty_specifications(drawn: spec.ModelSpec) -> None:
+@of(12)
+def test_steps_of_some_specifications(drawn: spec.ModelSpec) -> None:
     replays(drawn, 8)
 
 

@@ -23,7 +23,7 @@ from tests.helpers.passes import forward_step
 from tests.helpers.strategies import CONTEXT, VOCABULARY, causal_models
 from tests.helpers.weights import distance
 
-EXAMPLES = examples(12)
+EXAMPLES = examples(8)
 # where a text is cut
 CUTS = st.sets(st.integers(1, CONTEXT - 1), max_size=4).map(sorted)
 LENGTHS = st.lists(st.integers(1, CONTEXT), min_size=2, max_size=4)
@@ -112,7 +112,7 @@ def test_chunks_as_whole_in_any_model(drawn: spec.CausalSpec, length: int, cuts:
 
 
 @given(causal_models())
-@examples(8)
+@examples(6)
 def test_token_by_token_as_whole(drawn: spec.CausalSpec) -> None:
     model = model_of(drawn)
     tokens = text(2, CONTEXT)

@@ -38,7 +38,8 @@ SKIPS = {
 def test_all_skips_are_listed() -> None:
     found = set()
     for file in TESTS.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        text = file.read_text()
+        for node in ast.walk(ast.parse(text)) if "skip" in text or "xfail" in text else ():
             if isinstance(node, ast.Call) and dotted(node.func) in CALLS:
                 words = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
                 reason = next((word for word in words if isinstance(word, str)), "(no reason)")

@@ -45,13 +45,23 @@ def test_a_folder_is_read_as_it_was_written(models: dict[str, Model], name: str,
     assert not read.training
 
 
-def unlike(tensors: dict[str, torch.Tensor]) -> list[str]:
-    """The names that are not those of another layer or expert with another number."""
-    return list({re.sub(r"\.\d+\.", ".N.", name): name for name in tensors}.values())
+# of the models that every family is like, each tensor in every run; of the others every third, and each in `make soak`
+THIRDS = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["third", "every"])
+MODELS = ("gpt2", "llama", "bert", "t5", "mamba", "deepseek_v2")
 
 
-def test_every_missing_tensor_is_named(folder: Path) -> None:
-    for tensor in unlike(whole := weights(folder)):
+def unlike(tensors: dict[str, torch.Tensor], every: bool) -> list[str]:
+    """The names that are not those of another layer or expert with another number, all of them or every third."""
+    return list({re.sub(r"\.\d+\.", ".N.", name): name for name in tensors}.values())[:: 1 if every else 3]
+
+
+def test_the_models_whose_tensors_are_all_spoiled_are_there(models: dict[str, Model]) -> None:
+    assert set(MODELS) <= models.keys()
+
+
+@THIRDS
+def test_every_missing_tensor_is_named(name: str, folder: Path, every: bool) -> None:
+    for tensor in unlike(whole := weights(folder), every or name in MODELS):
         message = refusal(folder, {name: value for name, value in whole.items() if name != tensor})
         assert message == f"{tensor}: this tensor is missing; is the checkpoint complete?"
 
@@ -61,8 +71,9 @@ def test_a_superfluous_tensor_is_named(folder: Path) -> None:
     assert message == "model.more: the model has no place for this tensor; does config.json describe this checkpoint?"
 
 
-def test_every_wrong_shape_is_named_with_both_shapes(folder: Path) -> None:
-    for number, tensor in enumerate(unlike(whole := weights(folder))):
+@THIRDS
+def test_every_wrong_shape_is_named_with_both_shapes(name: str, folder: Path, every: bool) -> None:
+    for number, tensor in enumerate(unlike(whole := weights(folder), every or name in MODELS)):
         value = whole[tensor]
         shape, wrong = list(value.shape), (value[:-1], value[None], value.new_zeros(()))[number % 3]
         message = refusal(folder, whole | {tensor: wrong.contiguous()})

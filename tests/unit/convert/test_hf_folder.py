@@ -32,18 +32,29 @@ def language_model(model: Model) -> LanguageModel:
     return LanguageModel(model.spec, model)
 
 
-@pytest.mark.parametrize("shard_bytes", [None, 1000, 1])
+SHARDS = (None, 1000, 1)
+
+
+@pytest.mark.parametrize("sizes", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_what_is_exported_is_loaded_bit_for_bit(
-    models: dict[str, Model], name: str, tmp_path: Path, shard_bytes: int | None
+    models: dict[str, Model], name: str, tmp_path: Path, sizes: int
 ) -> None:
+    """In one file, in shards, or in one for each tensor: each model in one of these ways, in `make soak` in all."""
+    for number in range(sizes):
+        folder = tmp_path / str(number)
+        exported_is_loaded(models[name], name, folder, SHARDS[([*models].index(name) + number) % 3])
+
+
+def exported_is_loaded(model: Model, name: str, folder: Path, shard_bytes: int | None) -> None:
+    folder.mkdir()
     family = "mistral" if name == "phi3" else name.split()[0]  # which computes what Phi-3 does
-    assert export(language_model(models[name]), tmp_path / "out", shard_bytes=shard_bytes).name == family
-    read = load(tmp_path / "out")
-    assert equal(read.model, models[name])
-    assert read.spec.replace(name="", initialization=models[name].spec.initialization) == models[name].spec
-    export(read, tmp_path / "again", shard_bytes=shard_bytes)
-    for path in (tmp_path / "out").iterdir():
-        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+    assert export(language_model(model), folder / "out", shard_bytes=shard_bytes).name == family
+    read = load(folder / "out")
+    assert equal(read.model, model)
+    assert read.spec.replace(name="", initialization=model.spec.initialization) == model.spec
+    export(read, folder / "again", shard_bytes=shard_bytes)
+    for path in (folder / "out").iterdir():
+        assert (folder / "again" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_shards_hold_at_most_what_was_asked_and_the_index_lists_them(models: dict[str, Model], tmp_path: Path) -> None:

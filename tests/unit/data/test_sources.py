@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +11,8 @@ from hypothesis import strategies as st
 from archetype.data import sources
 from archetype.data.sources import SUFFIXES, Sources, expand
 from archetype.errors import DataError
+from tests.helpers import forked
 
-ROOT = Path(__file__).parent.parent.parent.parent
 TEXTS = [f"document {n}: größer\n\n" + "words " * (n % 7) + "\U0001f642" for n in range(40)]
 
 
@@ -73,9 +71,9 @@ def test_a_file_without_separators_is_cut_into_sections_at_line_ends(
 
 def test_parquet_and_data_sets_are_read_in_order() -> None:
     """In a process of its own, for the libraries start threads that would stand beside all further tests."""
-    command = [sys.executable, "-m", "pytest", "-o", "python_functions=alone_*", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+    options = ["-o", "python_functions=alone_*", "-p", "no:cacheprovider", "-W", "ignore:Module already imported"]
+    done = forked.run(["python", "-m", "pytest", *options, __file__])
+    assert done.returncode == 0 and b"1 passed" in done.stdout, (done.stdout + done.stderr).decode()
 
 
 def alone_parquet_and_data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed
 
 import archetype
 from archetype import spec
@@ -23,10 +23,10 @@ from archetype.diagram.svg import svg
 from archetype.errors import ArchetypeError
 from archetype.families import preset
 from archetype.families.index import preset_facts
+from tests.helpers.examples import examples
 from tests.helpers.specs import ALL, block, decoder
 from tests.helpers.strategies import decoders, encoder_decoders, encoders, megabytes, ngrams, vision_encoders
 
-RANDOM = 20  # of each kind of model
 KINDS = {
     "decoder": decoders, "encoder": encoders, "encoder-decoder": encoder_decoders, "n-gram": ngrams,
     "megabyte": megabytes, "vision encoder": vision_encoders,
@@ -129,7 +129,7 @@ def test_every_preset_is_drawn() -> None:
 def test_random_models_are_drawn(kind: str) -> None:
     @seed(7)
     @given(KINDS[kind]())
-    @settings(max_examples=RANDOM, phases=(Phase.generate,), suppress_health_check=list(HealthCheck), deadline=None)
+    @examples(8, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
     def drawn(model: spec.ModelSpec) -> None:
         check(model)
 

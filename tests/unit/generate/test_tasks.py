@@ -4,8 +4,6 @@ In processes of their own, for the libraries start threads that would stand besi
 """
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,9 @@ from archetype.generate.tasks import evaluate_tasks
 from archetype.language_model import LanguageModel
 from archetype.models import build
 from archetype.tokenizers import train_tokenizer
+from tests.helpers import forked
 from tests.helpers.weights import randomize
 
-ROOT = Path(__file__).parent.parent.parent.parent
 TEXT = "a model reads words and says what comes next of them\n" * 20
 WORDS = ["a", "the words", "what", "next", "of them", "and", "of them", "a model reads words and says what comes " * 4]
 QUESTIONS = [
@@ -101,10 +99,9 @@ def test_without_lm_eval_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
     options = ["-W", "default", "-o", "python_functions=alone_*", "-m", "", "-k", name, "-p", "no:cacheprovider"]
-    environment = os.environ | {"HF_HOME": str(tmp_path), "HF_DATASETS_CACHE": str(tmp_path)}
-    command = [sys.executable, "-m", "pytest", *options, __file__]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+    environment = {"HF_HOME": str(tmp_path), "HF_DATASETS_CACHE": str(tmp_path)}
+    done = forked.run(["python", "-m", "pytest", *options, __file__], environment)
+    assert done.returncode == 0 and b"1 passed" in done.stdout, (done.stdout + done.stderr).decode()
 
 
 def alone_a_file_of_a_task(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -85,8 +85,9 @@ def test_a_text_of_any_length_begins_as_a_longer_one(name: str) -> None:
 @EVERY
 @pytest.mark.parametrize("cuts", [[], [3, 4, 8], [9, 10, 22], list(range(1, CONTEXT))])
 def test_chunks_as_whole(name: str, cuts: list[int]) -> None:
-    for length in (CONTEXT, CONTEXT - 1):
-        writing.chunks_as_whole(MODELS[name](), writing.text(2, length, VOCABULARY), cuts[: length - 1])
+    """Of whole patches, and with a last one that is not whole; token by token the longer text goes through both."""
+    for length in (CONTEXT,) if len(cuts) > 9 else (CONTEXT, CONTEXT - 1):
+        writing.chunks_as_whole(MODELS[name](), writing.text(2, length, VOCABULARY), cuts)
 
 
 @EVERY
@@ -201,5 +202,5 @@ def test_training_reduces_the_loss() -> None:
         global_model=spec.SizedStack(d_model=32, layers=(block(),), final_norm=spec.RMSNorm()),
         local_model=spec.SizedStack(d_model=16, layers=(block(),), final_norm=spec.RMSNorm()),
     )  # fmt: skip
-    found = writing.losses_of_training(model, steps=60, rate=1e-2)
+    found = writing.losses_of_training(model, steps=40, rate=1.5e-2)
     assert found[-1] < found[0] / 2

@@ -173,7 +173,7 @@ def test_gradients_reach_every_parameter_and_training_reduces_the_loss() -> None
     )
     model, found = initialized(encoder), []
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    for _ in range(40):
+    for _ in range(30):
         loss = torch.nn.functional.cross_entropy(logits_or_hidden(model(images)), labels)
         optimizer.zero_grad()
         loss.backward()
