@@ -2,9 +2,11 @@
 
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 from archetype.generate import Event, Logprobs
+from archetype.serve.errors import encode_json
 from archetype.serve.generation import best
 from archetype.serve.served_model import ServedModel
 
@@ -30,6 +32,15 @@ class Envelope:
     def holding(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         """An object with these choices."""
         return self.fields | {"choices": choices} | more
+
+    def chunks(self, with_usage: bool) -> Callable[[str], bytes]:
+        """A function that makes the event of a stream from a choice, as JSON; all else of it is the same in every one.
+
+        Args:
+            with_usage: whether the stream ends with the numbers of its tokens: then all others say that they have none.
+        """
+        head, _, tail = encode_json(self.holding([], **({"usage": None} if with_usage else {}))).partition("[]")
+        return lambda choice: f"data: {head}[{choice}]{tail}\n\n".encode()
 
 
 class CompletionLogprobs:

@@ -283,6 +283,11 @@ class _Endpoint:
         await self._handler(Exchange(scope, scope["archetype.body"], send))
 
 
+def request_id() -> str:
+    """A new value for the header that every answer bears."""
+    return f"req_{secrets.token_hex(12)}"
+
+
 class _Answer:
     """What has been sent to a client.
 
@@ -294,7 +299,7 @@ class _Answer:
     def __init__(self, send: Send) -> None:
         self._send = send
         self.status, self._is_stream, self._is_complete = 499, False, False
-        self.id = f"req_{secrets.token_hex(12)}"
+        self.id = request_id()
 
     async def send(self, message: Message) -> None:
         """Send a message of ASGI; the first gets the request's id."""

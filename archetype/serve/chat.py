@@ -1,14 +1,14 @@
 """POST /v1/chat/completions: answers to conversations, by the model's own template."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from typing import Any
 
 from archetype.errors import ArchetypeError
 from archetype.generate import Event
 from archetype.serve.answers import Envelope, chat_logprobs
 from archetype.serve.completions import index_of
-from archetype.serve.errors import ApiError, event
-from archetype.serve.exchange import Exchange
+from archetype.serve.errors import ApiError, encode_json, event
+from archetype.serve.exchange import PING, Exchange
 from archetype.serve.generation import Choices, begin, check_tokens
 from archetype.serve.metrics import Metrics
 from archetype.serve.models import Models
@@ -22,14 +22,12 @@ async def chat_completions(models: Models, metrics: Metrics, exchange: Exchange)
     count = body.num_logprobs()
     async with models.use(body.model) as model:
         model.check("chat completions")
-        _, ids = await encode_conversation(
-            model, body.messages, body.add_generation_prompt, body.continue_final_message
-        )
-        choices = await begin(model, body, [ids], None, count, metrics, "messages")
+        encode = conversation(model, body.messages, body.add_generation_prompt, body.continue_final_message)
+        choices = await begin(model, body, lambda: [encode()[1]], 1, None, count, metrics, "messages")
         try:
             if body.stream:
                 envelope = Envelope(model, "chatcmpl", "chat.completion.chunk")
-                await exchange.stream(_chunks(model, body, choices, envelope, count))
+                await _stream(model, body, choices, envelope, count, exchange)
             else:
                 envelope = Envelope(model, "chatcmpl", "chat.completion")
                 await exchange.answer(await _answer(model, body, choices, envelope, count))
@@ -42,16 +40,16 @@ async def render(models: Models, exchange: Exchange) -> None:
     body = exchange.read(ChatRequest)
     async with models.use(body.model) as model:
         model.check("chat completions")
-        text, ids = await encode_conversation(
-            model, body.messages, body.add_generation_prompt, body.continue_final_message
+        text, ids = await model.worker.text(
+            conversation(model, body.messages, body.add_generation_prompt, body.continue_final_message)
         )
     await exchange.answer({"model": model.name, "prompt": text, "token_ids": ids, "count": len(ids)})
 
 
-async def encode_conversation(
+def conversation(
     model: ServedModel, messages: list[Message], add_generation_prompt: bool | None, continue_final: bool | None
-) -> tuple[str, list[int]]:
-    """The text that a template makes of messages, and its ids.
+) -> Callable[[], tuple[str, list[int]]]:
+    """What gives the text that a template makes of messages, and its ids; to be called in a thread for texts.
 
     Args:
         model: whose template it is.
@@ -60,7 +58,7 @@ async def encode_conversation(
         continue_final: whether it ends within the last message instead, which is to be continued.
 
     Raises:
-        ApiError: there is no template, or it refuses these messages.
+        ApiError: there is no template; what is returned raises it where the template refuses these messages.
     """
     if continue_final and add_generation_prompt:
         message = "continue_final_message: and add_generation_prompt cannot both be true; give one of them"
@@ -74,17 +72,17 @@ async def encode_conversation(
         raise ApiError("no_chat_template", message, "messages")
 
     def encode() -> tuple[str, list[int]]:
-        text = template.render(
-            list(plain), add_generation_prompt=not continue_final and add_generation_prompt is not False
-        )
+        try:
+            text = template.render(
+                list(plain), add_generation_prompt=not continue_final and add_generation_prompt is not False
+            )
+        except ArchetypeError as error:
+            raise ApiError("invalid_value", str(error), "messages") from None
         if continue_final and (content := plain[-1]["content"].strip()) in text:
             text = text[: text.rindex(content) + len(content)]
         return text, check_tokens(model, tokenizer.encode_with_special_tokens(text), "messages")
 
-    try:
-        return await model.worker.text(encode)
-    except ArchetypeError as error:
-        raise ApiError("invalid_value", str(error), "messages") from None
+    return encode
 
 
 async def _answer(
@@ -93,13 +91,16 @@ async def _answer(
     """The answer to a request that is not streamed."""
     texts, reasons = [""] * choices.n, ["length"] * choices.n
     contents: list[list[dict[str, Any]]] = [[] for _ in texts]
-    async for events in choices.events():
+
+    def add(events: list[Event]) -> None:
         for one in events:
             index = index_of(one)
             texts[index] += one.text
             reasons[index] = one.finish_reason or "length"
             if count is not None and one.logprobs is not None and not _only_ends(model, body, one):
                 contents[index].append(chat_logprobs(model, one, count))
+
+    await choices.read(add)
     items = []
     for index, text in enumerate(texts):
         logprobs = None if count is None else {"content": contents[index], "refusal": None}
@@ -116,34 +117,38 @@ async def _answer(
     return envelope.holding(items, usage=choices.usage, **more)
 
 
-async def _chunks(
-    model: ServedModel, body: ChatRequest, choices: Choices, envelope: Envelope, count: int | None
-) -> AsyncGenerator[bytes]:
-    """The events of a stream: the role first, those of one step in one piece, an empty delta last."""
-    more = {"usage": None} if body.include_usage else {}
+async def _stream(
+    model: ServedModel, body: ChatRequest, choices: Choices, envelope: Envelope, count: int | None, exchange: Exchange
+) -> None:
+    """Answer with a stream: the role first, the chunks of one step in one piece, an empty delta last."""
+    make = envelope.chunks(body.include_usage)
 
-    def chunk(index: int, delta: dict[str, str], logprobs: Any = None, reason: str | None = None, **rest: Any) -> bytes:
-        item = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason} | rest
-        return event(envelope.holding([item], **more))
+    def chunk(index: int, delta: str, logprobs: Any = None, reason: str | None = None, rest: str = "") -> bytes:
+        said = "null" if logprobs is None else encode_json(logprobs)
+        end = "null" if reason is None else f'"{reason}"'
+        return make(f'{{"index":{index},"delta":{delta},"logprobs":{said},"finish_reason":{end}{rest}}}')
 
-    yield b"".join(chunk(index, {"role": "assistant", "content": ""}) for index in range(choices.n))
-    if not choices.requests:
-        yield b"".join(chunk(index, {}, reason="length") for index in range(choices.n))
-    async for events in choices.events():
+    def send(events: list[Event]) -> None:
         pieces = []
         for one in events:
             index, logprobs = index_of(one), None
             if count is not None and one.logprobs is not None and not _only_ends(model, body, one):
                 logprobs = {"content": [chat_logprobs(model, one, count)], "refusal": None}
-            ids: dict[str, Any] = {"token_ids": [one.token]} if body.return_token_ids and one.token is not None else {}
+            ids = f',"token_ids":[{one.token}]' if body.return_token_ids and one.token is not None else ""
             if one.text or logprobs or ids:
-                pieces.append(chunk(index, {"content": one.text}, logprobs, **ids))
+                pieces.append(chunk(index, f'{{"content":{encode_json(one.text)}}}', logprobs, rest=ids))
             if one.finish_reason is not None:
-                pieces.append(chunk(index, {}, reason=one.finish_reason))
-        if pieces or not events:
-            yield b"".join(pieces) or b": ping\n\n"
-    if body.include_usage:
-        yield event(envelope.holding([], usage=choices.usage))
+                pieces.append(chunk(index, "{}", reason=one.finish_reason))
+        if pieces:
+            write(b"".join(pieces))
+
+    async with exchange.open_stream() as write:
+        write(b"".join(chunk(index, '{"role":"assistant","content":""}') for index in range(choices.n)))
+        if not choices.requests:
+            write(b"".join(chunk(index, "{}", reason="length") for index in range(choices.n)))
+        await choices.read(send, ping=lambda: write(PING))
+        if body.include_usage:
+            write(event(envelope.holding([], usage=choices.usage)))
 
 
 def _only_ends(model: ServedModel, body: ChatRequest, one: Event) -> bool:

@@ -1,13 +1,12 @@
 """POST /v1/completions: continuations of texts, their log-probabilities, and translations."""
 
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
 from archetype.generate import Event, Logprobs
 from archetype.serve.answers import CompletionLogprobs, Envelope
-from archetype.serve.errors import ApiError, api_error, event, unsupported
-from archetype.serve.exchange import Exchange
+from archetype.serve.errors import ApiError, api_error, encode_json, event, unsupported
+from archetype.serve.exchange import PING, Exchange
 from archetype.serve.generation import Choices, begin, check_tokens, usage
 from archetype.serve.metrics import Metrics
 from archetype.serve.models import Models
@@ -41,16 +40,16 @@ async def completions(models: Models, metrics: Metrics, exchange: Exchange) -> N
         if model.translates and body.echo:
             raise unsupported("echo", "the prompt of a translator is a source, which its text does not go on from")
         texts = body.prompts()
-        prompts = await model.worker.text(
-            lambda: [encode(model, text, body.add_special_tokens is not False) for text in texts]
-        )
         envelope = Envelope(model, "cmpl", "text_completion")
-        default = None if model.translates else DEFAULT_TOKENS
-        choices = await begin(model, body, prompts, default, body.logprobs, metrics, "prompt")
+        choices = await begin(
+            model, body, lambda: [encode(model, text, body.add_special_tokens is not False) for text in texts],
+            len(texts), None if model.translates else DEFAULT_TOKENS, body.logprobs, metrics, "prompt",
+            at_once=all(isinstance(text, list) for text in texts),
+        )  # fmt: skip
         try:
-            echoes = await _echoes(model, body, texts, prompts)
+            echoes = await _echoes(model, body, texts, choices.prompts)
             if body.stream:
-                await exchange.stream(_chunks(model, body, choices, echoes, envelope))
+                await _stream(model, body, choices, echoes, envelope, exchange)
             else:
                 await exchange.answer(await _answer(model, body, choices, echoes, envelope))
         finally:
@@ -123,13 +122,16 @@ async def _answer(
     texts, reasons = [""] * count, ["length"] * count
     before = [echoes[index // choices.n] for index in range(count)]
     lists = [CompletionLogprobs(model, body.logprobs or 0, len(echo.text)) for echo in before]
-    async for events in choices.events():
+
+    def add(events: list[Event]) -> None:
         for one in events:
             index = index_of(one)
             texts[index] += one.text
             reasons[index] = one.finish_reason or "length"
             if body.logprobs is not None and one.token is not None:
                 lists[index].add(one.token, one.text, one.logprobs)
+
+    await choices.read(add)
     items = []
     for index, echo in enumerate(before):
         item = {"index": index, "text": echo.text + texts[index], "logprobs": None, "finish_reason": reasons[index]}
@@ -142,25 +144,27 @@ async def _answer(
     return envelope.holding(items, usage=choices.usage)
 
 
-async def _chunks(
-    model: ServedModel, body: CompletionRequest, choices: Choices, echoes: list[Echo], envelope: Envelope
-) -> AsyncGenerator[bytes]:
-    """The events of a stream: those of one step in one piece."""
-    more = {"usage": None} if body.include_usage else {}
+async def _stream(
+    model: ServedModel,
+    body: CompletionRequest,
+    choices: Choices,
+    echoes: list[Echo],
+    envelope: Envelope,
+    exchange: Exchange,
+) -> None:
+    """Answer with a stream: the chunks of one step in one piece."""
+    make = envelope.chunks(body.include_usage)
     count = len(choices.prompts) * choices.n
     before = [echoes[index // choices.n] for index in range(count)]
     lists = [CompletionLogprobs(model, body.logprobs or 0, len(echo.text)) for echo in before]
 
     def chunk(index: int, text: str, logprobs: dict[str, Any] | None, reason: str | None, ids: list[int]) -> bytes:
-        item = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
-        return event(envelope.holding([item | ({"token_ids": ids} if body.return_token_ids else {})], **more))
+        rest = f',"token_ids":{ids}' if body.return_token_ids else ""
+        said = "null" if logprobs is None else encode_json(logprobs)
+        end = "null" if reason is None else f'"{reason}"'
+        return make(f'{{"index":{index},"text":{encode_json(text)},"logprobs":{said},"finish_reason":{end}{rest}}}')
 
-    if body.echo or not choices.requests:
-        reason = None if choices.requests else "length"
-        for index, echo in enumerate(before):
-            logprobs = None if body.logprobs is None else echo.logprobs
-            yield chunk(index, echo.text, logprobs, reason, choices.prompts[index // choices.n] if body.echo else [])
-    async for events in choices.events():
+    def send(events: list[Event]) -> None:
         pieces = []
         for one in events:
             index, logprobs = index_of(one), None
@@ -170,10 +174,18 @@ async def _chunks(
             if one.text or one.finish_reason or logprobs or body.return_token_ids:
                 ids = [] if one.token is None else [one.token]
                 pieces.append(chunk(index, one.text, logprobs, one.finish_reason, ids))
-        if pieces or not events:
-            yield b"".join(pieces) or b": ping\n\n"
-    if body.include_usage:
-        yield event(envelope.holding([], usage=choices.usage))
+        if pieces:
+            write(b"".join(pieces))
+
+    async with exchange.open_stream() as write:
+        if body.echo or not choices.requests:
+            reason = None if choices.requests else "length"
+            for index, echo in enumerate(before):
+                logprobs, ids = (None if body.logprobs is None else echo.logprobs), choices.prompts[index // choices.n]
+                write(chunk(index, echo.text, logprobs, reason, ids if body.echo else []))
+        await choices.read(send, ping=lambda: write(PING))
+        if body.include_usage:
+            write(event(envelope.holding([], usage=choices.usage)))
 
 
 def index_of(one: Event) -> int:
@@ -219,10 +231,8 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
         await exchange.answer(envelope.holding(items, usage=numbers))
         return
 
-    async def chunks() -> AsyncGenerator[bytes]:
-        more = {"usage": None} if body.include_usage else {}
-        yield b"".join(event(envelope.holding([item], **more)) for item in items)
+    make = envelope.chunks(body.include_usage)
+    async with exchange.open_stream() as write:
+        write(b"".join(make(encode_json(item)) for item in items))
         if body.include_usage:
-            yield event(envelope.holding([], usage=numbers))
-
-    await exchange.stream(chunks())
+            write(event(envelope.holding([], usage=numbers)))

@@ -9,7 +9,7 @@ from archetype.cost.report import cost_report
 from archetype.cost.roofline import weights_read
 from archetype.cost.state import state_parts
 from archetype.serve.errors import event
-from archetype.serve.exchange import Exchange
+from archetype.serve.exchange import PING, Exchange
 from archetype.serve.models import Models
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class EngineBar:
                 yield event({"engine": _together(rows), "models": rows})
             elif now - sent > PING_SECONDS:
                 sent = now
-                yield b": ping\n\n"
+                yield PING
             await asyncio.sleep(SECONDS)
 
     def _row(self, model: "ServedModel", before: dict[str, tuple[float, int, int]]) -> dict[str, Any]:

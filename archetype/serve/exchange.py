@@ -1,7 +1,7 @@
 """One request and its answer, as handlers see them."""
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -11,6 +11,7 @@ from archetype.serve.errors import encode_json
 from archetype.serve.requests import Body
 
 B = TypeVar("B", bound=Body)
+PING = b": ping\n\n"  # a comment, which clients skip
 EVENT_STREAM = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -69,10 +70,18 @@ class Exchange:
 
     async def stream(self, events: AsyncGenerator[bytes]) -> None:
         """Send server-sent events as they come, and that there are no more."""
-        await self._start(200, EVENT_STREAM | self.headers)
-        async with aclosing(events):
+        async with aclosing(events), self.open_stream() as write:
             async for event in events:
-                await self._send({"type": "http.response.body", "body": event, "more_body": True})
+                write(event)
+
+    @asynccontextmanager
+    async def open_stream(self) -> AsyncIterator[Callable[[bytes], None]]:
+        """A function that sends server-sent events, any number at once; then that there are no more.
+
+        What a client is slow to take waits in memory, until it has taken nothing for `SEND_SECONDS`.
+        """
+        await self._start(200, EVENT_STREAM | self.headers)
+        yield self.scope["state"]["write"]
         await self._send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:

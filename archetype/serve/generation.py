@@ -2,11 +2,12 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from archetype.generate import Event, Logprobs, Request
+from archetype.generate.grammar import KINDS
 from archetype.serve.errors import ApiError, api_error
 from archetype.serve.metrics import Clock, Metrics
 from archetype.serve.requests import Generation
@@ -14,6 +15,8 @@ from archetype.serve.served_model import ServedModel
 from archetype.serve.worker import Stream
 
 PING_SECONDS = 10.0  # of silence, after which a stream says that it is alive
+AT_ONCE = 4  # choices that are submitted by the event loop itself, without settings that need tensors or a grammar
+COSTLY = {"presence_penalty", "frequency_penalty", "repetition_penalty", *KINDS}
 
 
 @dataclass
@@ -52,36 +55,55 @@ class Choices:
             if request.finish_reason is None:
                 request.cancel()
 
-    async def events(self) -> AsyncIterator[list[Event]]:
-        """The events of each step, until all choices are finished; none after each silence.
+    async def read(self, use: Callable[[list[Event]], None], ping: Callable[[], None] = lambda: None) -> None:
+        """Wait until all choices are finished.
+
+        Args:
+            use: is called with the events of each step, by the callback that brings them: no task has to wake up.
+            ping: is called after each silence.
 
         Raises:
             ApiError: a choice failed.
         """
-        left, silence = len(self.requests), Silence(self.stream)
-        try:
-            while left:
-                if events := await self.stream.take():
-                    self.clock.tick()
-                    silence.end()
+        left, finished = len(self.requests), asyncio.get_running_loop().create_future()
+        if not left:
+            return
+
+        def read(events: list[Event]) -> None:
+            nonlocal left
+            if finished.done():  # by an error, or nobody waits any more
+                return
+            self.clock.tick()
+            silence.end()
+            try:
                 for event in events:
                     if event.finish_reason == "error":
                         raise api_error(event.request.error or RuntimeError("a request failed"))
                     left -= event.finish_reason is not None
-                yield events
+                use(events)
+            except Exception as error:
+                finished.set_exception(error)
+            else:
+                if not left:
+                    finished.set_result(None)
+
+        silence = Silence(ping)
+        self.stream.read(read)
+        try:
+            await finished
         finally:
             silence.stop()
 
 
 class Silence:
-    """Wakes a stream's reader whenever nothing came for `PING_SECONDS`.
+    """Calls something whenever nothing came for `PING_SECONDS`.
 
     Args:
-        stream: that is read.
+        ping: what is called.
     """
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream, self._loop = stream, asyncio.get_running_loop()
+    def __init__(self, ping: Callable[[], None]) -> None:
+        self._ping, self._loop = ping, asyncio.get_running_loop()
         self._began = self._loop.time()
         self._timer = self._loop.call_later(PING_SECONDS, self._look)
 
@@ -96,7 +118,7 @@ class Silence:
     def _look(self) -> None:
         remaining = self._began + PING_SECONDS - self._loop.time()
         if remaining <= 0:
-            self._stream.wake()
+            self._ping()
         self._timer = self._loop.call_later(remaining if remaining > 0 else PING_SECONDS, self._look)
 
 
@@ -113,37 +135,40 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) ->
 async def begin(
     model: ServedModel,
     body: Generation,
-    prompts: list[list[int]],
+    encode: Callable[[], list[list[int]]],
+    num_prompts: int,
     default_tokens: int | None,
     logprobs: int | None,
     metrics: Metrics,
     param: str,
+    at_once: bool = False,
 ) -> Choices:
     """Submit the choices of an answer.
 
     Args:
         model: that generates.
         body: the request's.
-        prompts: token ids.
+        encode: gives the token ids of the prompts; called in a thread for texts.
+        num_prompts: their number.
         default_tokens: of a choice where the body does not say; None for the rest of the context.
         logprobs: alternatives of each token.
         metrics: which count.
         param: the field of the body that has the prompts; the text goes on from a `prompt`, and answers messages.
+        at_once: whether `encode` has nothing to do; then few choices with plain settings need no other thread.
 
     Raises:
         ApiError: a prompt does not fit, a setting is wrong, or too many requests wait.
     """
-    choices = Choices(model, prompts, body.n or 1, metrics.clock(model.name))
+    choices = Choices(model, [], body.n or 1, metrics.clock(model.name))
     settings, most = body.sampling() | {"continues": param == "prompt"}, body.most_tokens()
-    limits = [room(model, prompt, most, default_tokens, param) for prompt in prompts]
-    if most == 0:
-        return choices
     stop_ids = tuple(body.stop_token_ids or ())
     seed = secrets.randbits(62) if body.seed is None else body.seed
-    count = len(prompts) * choices.n
+    count = 0 if most == 0 else num_prompts * choices.n
     model.worker.admit(count)
 
     def submit() -> None:
+        choices.prompts = prompts = encode()
+        limits = [room(model, prompt, most, default_tokens, param) for prompt in prompts]
         for index in range(count):
             if choices.cancelled:
                 return
@@ -158,11 +183,15 @@ async def begin(
             choices.cancel()
 
     try:
-        await model.worker.text(submit, submitted)
-    except BaseException as error:
+        if at_once and count <= AT_ONCE and not settings.keys() & COSTLY:
+            try:
+                submit()
+            finally:
+                submitted()
+        else:
+            await model.worker.text(submit, submitted)
+    except BaseException:
         choices.cancel()
-        if isinstance(error, Exception):
-            raise api_error(error) from None
         raise
     return choices
 

@@ -26,7 +26,7 @@ from archetype.inspection.residual import ResidualView
 from archetype.inspection.trace import Trace
 from archetype.models import EncoderDecoder, VisionEncoder
 from archetype.nn.experts import MixtureOfExperts
-from archetype.serve.chat import encode_conversation
+from archetype.serve.chat import conversation
 from archetype.serve.completions import encode
 from archetype.serve.embeddings import picture
 from archetype.serve.errors import ApiError, api_error
@@ -315,7 +315,7 @@ async def _text_of(model: ServedModel, metrics: Metrics, body: InspectRequest) -
         url = body.image
         return await worker.text(lambda: picture(model, url)), None
     if body.messages is not None:
-        _, ids = await encode_conversation(model, body.messages, None, None)
+        _, ids = await worker.text(conversation(model, body.messages, None, None))
     else:
         text = body.ids or body.text or body.source or ""
         ids = await worker.text(lambda: encode(model, text))
@@ -341,10 +341,9 @@ async def _continuation(model: ServedModel, metrics: Metrics, ids: list[int], co
     """
     model.check("completions")
     body = CompletionRequest(prompt=ids, max_tokens=count, temperature=0.0)
-    choices = await begin(model, body, [ids], TARGET_TOKENS, None, metrics, "generate")
+    choices = await begin(model, body, lambda: [ids], 1, TARGET_TOKENS, None, metrics, "generate", at_once=True)
     try:
-        async for _ in choices.events():
-            pass
+        await choices.read(lambda events: None)
     finally:
         choices.cancel()
     return list(choices.requests[0].tokens)

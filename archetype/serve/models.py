@@ -4,9 +4,10 @@ import asyncio
 import gc
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +186,7 @@ class Models:
         async with self._turn:
             if entry.model is None:
                 self._make_room(entry)
-                lm = await asyncio.to_thread(self.options.open, entry.source.place)
+                lm = await _in_own_thread(partial(self.options.open, entry.source.place))
                 entry.model = ServedModel(entry.source, lm, self.options)
             return entry.model
 
@@ -203,12 +204,28 @@ class Models:
             if other.num_users == 0 and other.model is not None:
                 other.model.worker.stop()
                 self.on_unload(other.model)
+                gc.unfreeze()  # a model of the server's start may have been frozen
                 other.model = None
                 others.remove(other)
         gc.collect()
         if (used := sum(one.nbytes for one in others)) and used + needed > budget:
             names = ", ".join(one.source.name for one in others)
             raise ApiError("model_loading", f"{entry.source.name} waits for the memory of {names}; try again later")
+
+
+async def _in_own_thread(work: "Callable[[], LanguageModel]") -> "LanguageModel":
+    """Load a model in a thread that ends with it.
+
+    A thread that has computed with tensors has helpers as long as it lives. With more of them than cores OpenMP lets
+    all sleep between operations, those of the model's thread as well, which makes each of its steps slower.
+    """
+    import torch
+
+    thread = ThreadPoolExecutor(1, "archetype-load", torch.set_num_threads, (torch.get_num_threads(),))
+    try:
+        return await asyncio.get_running_loop().run_in_executor(thread, work)
+    finally:
+        thread.shutdown(wait=False)
 
 
 def summary(source: Source, model: "ServedModel | None", created: int) -> dict[str, Any]:

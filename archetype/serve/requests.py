@@ -204,7 +204,9 @@ class Generation(Body):
         names = super().without_effect()
         if self.response_format is not None and self.response_format.type == "text":
             names.append("response_format")
-        if self.stream_options is not None and "include_obfuscation" in self.stream_options.model_fields_set:
+        if self.stream_options is not None and not self.stream:
+            names.append("stream_options")
+        elif self.stream_options is not None and "include_obfuscation" in self.stream_options.model_fields_set:
             names.append("stream_options.include_obfuscation")
         return names
 

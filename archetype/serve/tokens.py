@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from archetype.serve.chat import encode_conversation
+from archetype.serve.chat import conversation
 from archetype.serve.completions import encode
 from archetype.serve.errors import ApiError
 from archetype.serve.exchange import Exchange
@@ -20,8 +20,8 @@ async def tokenize(models: Models, exchange: Exchange) -> None:
     async with models.use(body.model) as model:
         tokenizer, text = model.tokenizer, body.prompt
         if body.messages is not None:
-            _, ids = await encode_conversation(
-                model, body.messages, body.add_generation_prompt, body.continue_final_message
+            _, ids = await model.worker.text(
+                conversation(model, body.messages, body.add_generation_prompt, body.continue_final_message)
             )
         elif text is not None and (text or body.add_special_tokens is not False):
             added = body.add_special_tokens is not False

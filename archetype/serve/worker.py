@@ -23,30 +23,22 @@ class Stream:
     """The events of some requests, as the event loop gets them: those of one step together."""
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._events: list[Event] = []  # that came before there was a reader
+        self._reader: Callable[[list[Event]], None] | None = None
 
-    def put(self, event: Event) -> None:
-        """Add an event; called in the event loop."""
-        self._events.append(event)
-        self.wake()
+    def put(self, events: list[Event]) -> None:
+        """Give the reader what a step brought; called in the event loop."""
+        if self._reader is None:
+            self._events += events
+        else:
+            self._reader(events)
 
-    def wake(self) -> None:
-        """Let `take` return, also where there are no events."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def take(self) -> list[Event]:
-        """All events that are there, once there are some."""
-        if not self._events:
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        events = list(self._events)
-        self._events.clear()
-        return events
+    def read(self, reader: Callable[[list[Event]], None]) -> None:
+        """Let a function, which raises nothing, have all events: those that are there now, then those of each step."""
+        self._reader = reader
+        if events := self._events:
+            self._events = []
+            reader(events)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +71,8 @@ class Worker:
         self._changed = threading.Condition()
         self._stopped = False
         self._num_threads = torch.get_num_threads()  # a new thread would not inherit it
-        self._texts = ThreadPoolExecutor(TEXT_THREADS, "archetype-texts")
+        # without helpers of their own: `_in_own_thread` says why
+        self._texts = ThreadPoolExecutor(TEXT_THREADS, "archetype-texts", torch.set_num_threads, (1,))
         self._thread = threading.Thread(target=self._work, name="archetype-model", daemon=True)
         self._thread.start()
 
@@ -123,7 +116,7 @@ class Worker:
         self.num_unfinished -= count
 
     def submit(self, prompt: list[int], stream: Stream, index: int, logprobs: int | None, **settings: Any) -> Request:
-        """Let a request begin that was admitted; called in a thread for texts.
+        """Let a request begin that was admitted; any thread may call this.
 
         Args:
             prompt: token ids.
@@ -190,12 +183,15 @@ class Worker:
 
     def _deliver(self, events: list[Event]) -> None:
         """Hand over what one step brought."""
+        streams: dict[Stream, list[Event]] = {}
         for event in events:
             if event.finish_reason is not None:
                 self.done()
             choice = event.request.id
             assert isinstance(choice, Choice)
-            choice.stream.put(event)
+            streams.setdefault(choice.stream, []).append(event)
+        for stream, own in streams.items():
+            stream.put(own)
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
         """Call something in the event loop, if it still runs."""

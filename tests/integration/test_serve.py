@@ -268,9 +268,11 @@ def test_settings_reach_the_engine(server: Served) -> None:
     assert stopped.json["choices"][0]["text"] == text.partition(stop)[0]
     assert stopped.json["choices"][0]["finish_reason"] == "stop"
     ignored = server.call(
-        "/v1/completions", {"prompt": "a", "user": "me", "tools": [], "response_format": {"type": "text"}}
+        "/v1/completions",
+        {"prompt": "a", "user": "me", "tools": [], "response_format": {"type": "text"}, "stream_options": {}},
     )
-    assert ignored.status == 200 and ignored.headers["x-archetype-ignored"] == "tools, user, response_format"
+    assert ignored.status == 200
+    assert ignored.headers["x-archetype-ignored"] == "tools, user, response_format, stream_options"
 
 
 def test_grammars_constrain_texts(server: Served) -> None:

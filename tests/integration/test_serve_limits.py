@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -75,6 +76,7 @@ def test_sizes_and_times_are_limited(small: Served, monkeypatch: pytest.MonkeyPa
         connection.sendall(b"\x00\x01 no http\r\n\r\n")
         reply = read_reply(connection)
     assert (reply.status, reply.error["code"]) == (400, "invalid_value")
+    assert reply.headers["x-request-id"].startswith("req_")
     with small.connect() as connection:  # a body that does not come
         small.send(connection, "/v1/completions", b"", method="POST", content_length="10", **KEY)
         reply = read_reply(connection)
@@ -111,6 +113,46 @@ def test_a_thousand_stalled_connections_hold_nobody_up(small: Served, monkeypatc
             assert read_reply(connection).status == 408
     wait_until_idle(small)
     assert small.call("/v1/completions", body, **KEY).json["choices"] == before
+
+
+def test_a_chunk_is_written_by_the_callback_that_brings_it(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And few functions are called for it, of Python and of C."""
+    [model] = small.app.models.loaded
+    deliver, called = model.worker._deliver, list[list[str]]()
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        if event in ("call", "c_call"):
+            called[-1].append(argument.__name__ if event == "c_call" else frame.f_code.co_name)
+
+    def counted(events: Any) -> None:
+        called.append([])
+        sys.setprofile(count)
+        try:
+            deliver(events)
+        finally:
+            sys.setprofile(None)
+
+    monkeypatch.setattr(model.worker, "_deliver", counted)
+    body = {"prompt": [5], "max_tokens": 50, "temperature": 0, "ignore_eos": True, "stream": True}
+    assert small.call("/v1/completions", body | {"return_token_ids": True, "n": 2}, **KEY).events[-1] == "[DONE]"
+    wait_until_idle(small)
+    together = called[5:-5]  # steps that brought a token of both choices
+    assert {names.count("send") for names in together if names.count("chunk") == 2} == {2}  # ours, and the socket's
+    assert max(map(len, together)) < 80
+
+
+def test_the_thread_that_loads_a_model_ends_with_it() -> None:
+    """Its helpers would slow down those of the thread in which the model runs."""
+    threads = list[threading.Thread]()
+
+    class Folders(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            threads.append(threading.current_thread())
+            return super().__getitem__(name)
+
+    with serving(Folders(llama=tiny("llama-tiny", "vocab_size=257"))):
+        threads[0].join(30)
+        assert not threads[0].is_alive()
 
 
 @pytest.mark.parametrize("stream", [True, False])
