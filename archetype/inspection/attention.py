@@ -157,7 +157,8 @@ def head_statistics(weights: Float[Tensor, "H T S"], ids: Tensor | None = None) 
     length, keys = weights.shape[1:]
     queries, places = torch.arange(length, device=weights.device), torch.arange(keys, device=weights.device)
     nothing = weights.new_full(weights.shape[:1], torch.nan)
-    statistics = {"entropy": torch.special.entr(weights).sum(-1).mean(-1), "first": weights[..., 0].mean(-1)}
+    logs = weights.clamp(min=torch.finfo(weights.dtype).tiny).log_()
+    statistics = {"entropy": -logs.mul_(weights).sum(-1).mean(-1), "first": weights[..., 0].mean(-1)}
     if ids is None:
         return statistics | dict.fromkeys(("distance", "previous", "induction"), nothing)
     statistics["distance"] = (weights * (queries[:, None] - places).abs()).sum(-1).mean(-1)
@@ -328,9 +329,16 @@ def attention_view(trace: Trace, layer: int | str | None = None, head: int | Non
     statistics, maps = [], []
     for path, weights in _weights(trace, paths):
         statistics.append(head_statistics(weights, _ids(trace, path, weights)))
-        pooled = [min(POOLED, size) for size in weights.shape[1:]]
-        maps.append(nn.functional.adaptive_max_pool2d(weights.float(), pooled))
+        maps.append(_pooled(weights.float()))
     return AttentionView(paths, statistics, maps)
+
+
+def _pooled(weights: Float[Tensor, "H T S"]) -> Float[Tensor, "H rows columns"]:
+    """Maps of at most `POOLED` cells a side, each the maximum of its weights; first over queries, which is quick."""
+    rows, columns = (min(POOLED, size) for size in weights.shape[1:])
+    if weights.shape[1] % rows == 0:
+        weights = weights.unflatten(1, (rows, -1)).amax(2)
+    return nn.functional.adaptive_max_pool2d(weights, (rows, columns))
 
 
 def _weights(trace: Trace, paths: list[str]) -> Iterator[tuple[str, Float[Tensor, "H T S"]]]:
