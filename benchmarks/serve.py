@@ -1,27 +1,136 @@
-"""What the server adds to its engine: `python -m benchmarks.serve [MODEL] [--streams 1 4 16]`.
+"""What the server adds to its engine: `python -m benchmarks.serve [MODEL] [--peer NAME=URL ...]`.
 
-The bare engine and the server take the same requests by turns, each in a process of its own. Printed: tokens a second
-of both, the time to the first token, processor time for each streamed chunk, and /health while streams run.
+The bare engine, the server and its peers take the same requests by turns, each in a process of its own. Every row is
+printed as soon as it is measured, with the target beside; a row takes `--seconds` at most, but each measures once.
+
+Peers are other servers of OpenAI's API that run with the same weights, such as
+
+    archetype export MODEL --to model.gguf && python -m llama_cpp.server --model model.gguf --port 8001
+    transformers serve MODEL --continuous-batching --port 8002
 """
 
 import argparse
+import functools
 import http.client
 import json
+import os
+import selectors
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+import torch
 
 import archetype
 from archetype.generate import Engine
 from archetype.loading import build_untrained
 from archetype.tokenizers import train_tokenizer
 
-PROMPT, NEW, REPEAT = 128, 128, 5
+PROMPT, NEW = 128, 128  # tokens
+FIRSTS = 20  # requests by which the time to the first token is measured
+
+
+@dataclass
+class Answers:
+    """What some requests, all begun at once, were answered with.
+
+    Attributes:
+        firsts: seconds until the first token of each.
+        tokens: of all.
+        seconds: until the last one.
+    """
+
+    firsts: list[float] = field(default_factory=list)
+    tokens: int = 0
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        return self.tokens / self.seconds
+
+
+@dataclass
+class Server:
+    """A server of OpenAI's API.
+
+    Attributes:
+        port: on this machine.
+        model: by which requests name its model.
+        options: of a request, beside those that all servers know.
+        pid: of its process, where we started it.
+    """
+
+    port: int
+    model: str
+    options: dict[str, Any] = field(default_factory=dict)
+    pid: int = 0
+
+    def begin(self, prompt: str | list[int], new: int) -> socket.socket:
+        """Ask for a stream of so many tokens."""
+        options = {"model": self.model, "prompt": prompt, "max_tokens": new, "temperature": 0, "stream": True}
+        body = json.dumps(options | self.options).encode()
+        connection = socket.create_connection(("127.0.0.1", self.port))
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1:{self.port}\r\ncontent-type: application/json\r\n"
+        connection.sendall(f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        return connection
+
+    def stream(self, prompts: list[Any], new: int) -> Answers:
+        """Read streams, all at once, in one thread that does as little as it can."""
+        started, answers, selector = time.perf_counter(), Answers(), selectors.DefaultSelector()
+        replies = [bytearray() for _ in prompts]
+        for prompt, reply in zip(prompts, replies, strict=True):
+            selector.register(self.begin(prompt, new), selectors.EVENT_READ, reply)
+        while selector.get_map():
+            for key, _ in selector.select():
+                data, now = key.fileobj.recv(2**16), time.perf_counter() - started  # type: ignore[union-attr]
+                if not data:
+                    selector.unregister(key.fileobj)
+                    key.fileobj.close()  # type: ignore[union-attr]
+                elif b"data: {" in data:
+                    answers.seconds = now
+                    if b"data: {" not in key.data:
+                        answers.firsts.append(now)
+                key.data.extend(data)
+        for reply in replies:
+            assert reply.startswith(b"HTTP/1.1 200"), bytes(reply[:2000])
+            ended = b'"length"' in reply  # then it had all its tokens, however many chunks they came in
+            answers.tokens += new if ended else reply.count(b"data: {")
+        return answers
+
+    def get(self, path: str) -> tuple[float, bytes]:
+        """Seconds until a path is answered, and the answer."""
+        connection, started = http.client.HTTPConnection("127.0.0.1", self.port), time.perf_counter()
+        connection.request("GET", path, headers={"connection": "close"})
+        data = connection.getresponse().read()
+        connection.close()
+        return time.perf_counter() - started, data
+
+    def loop_seconds(self) -> float:
+        """Processor time of the process's first thread, in which the event loop runs."""
+        return int(Path(f"/proc/{self.pid}/task/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def bare(engine: Engine, prompts: list[Any], new: int) -> Answers:
+    """The same of the engine alone."""
+    started, answers, begun = time.perf_counter(), Answers(), set[Any]()
+    for prompt in prompts:
+        engine.submit(prompt, max_new_tokens=new, temperature=0.0, ignore_eos=True)
+    for event in engine.events():
+        answers.tokens, answers.seconds = answers.tokens + 1, time.perf_counter() - started
+        if event.request not in begun:
+            begun.add(event.request)
+            answers.firsts.append(answers.seconds)
+    return answers
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -30,136 +139,184 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def prompts(count: int, turn: int) -> list[list[int]]:
-    """Different token ids each time, so that nothing is remembered."""
-    return [[1 + (31 * turn + 7 * row + 3 * place) % 200 for place in range(PROMPT)] for row in range(count)]
+def row(name: str, columns: list[str], target: str = "") -> None:
+    """Print a row: what is measured, the target, and a column for each of engine, server and peers."""
+    print(f"{name:38}{target:>16}" + "".join(f"{column:>18}" for column in columns), flush=True)
 
 
-def bare(engine: Engine, count: int, turn: int) -> tuple[float, float]:
-    """Seconds to the first token, and tokens a second after it, of the engine alone."""
-    started = time.perf_counter()
-    options: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.0, "ignore_eos": True}
-    requests = [engine.submit(ids, **options) for ids in prompts(count, turn)]
-    first = 0.0
-    for event in engine.events():
-        first = first or (time.perf_counter() - started)
-        assert event.request in requests
-    return first, count * NEW / (time.perf_counter() - started)
+class Prompts:
+    """Different prompts each time, so that nothing is remembered; token ids, or texts of about as many tokens.
+
+    Args:
+        tokenizer: of the model; None for token ids.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer, self._turn = tokenizer, 0
+
+    def __call__(self, count: int) -> list[Any]:
+        """So many prompts."""
+        self._turn += 1
+        ids = [[1 + (31 * self._turn + 7 * n + 3 * place) % 200 for place in range(PROMPT)] for n in range(count)]
+        return ids if self.tokenizer is None else [self.tokenizer.decode(row)[:400] for row in ids]
 
 
-def stream(port: int, ids: list[int], times: list[float]) -> None:
-    """Read one stream; the time of each of its chunks."""
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    body = {
-        "prompt": ids,
-        "max_tokens": NEW,
-        "temperature": 0,
-        "stream": True,
-        "ignore_eos": True,
-        "return_token_ids": True,
-    }
-    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
-    reply = connection.getresponse()
-    assert reply.status == 200, reply.read()
-    while line := reply.readline():
-        if line.startswith(b'data: {"id"'):
-            times.append(time.perf_counter())
-    connection.close()
+def first_tokens(measured: dict[str, Callable[[list[Any], int], Answers]], prompts: Prompts, seconds: float) -> None:
+    """Rows for the time to the first token of a request alone."""
+    times: dict[str, list[float]] = {name: [] for name in measured}
+    until = time.monotonic() + seconds
+    while len(times["engine"]) < FIRSTS and (not times["engine"] or time.monotonic() < until):
+        for name, ask in measured.items():
+            times[name] += ask(prompts(1), 4).firsts
+    for label, target, of in (
+        ("median", "engine + 5 ms", statistics.median),
+        ("p95", "engine + 10 ms", functools.partial(percentile, share=0.95)),
+    ):
+        row(f"first token, {label}", [f"{1e3 * of(column):.1f} ms" for column in times.values()], target)
+    added = [1e3 * (served - alone) for alone, served in zip(times["engine"], times["server"], strict=True)]
+    row(f"  added, median of {len(added)}", ["", f"{statistics.median(added):+.1f} ms"], "+5 ms")
 
 
-def served(port: int, count: int, turn: int) -> tuple[float, float]:
-    """The same of the server."""
-    all_times: list[list[float]] = [[] for _ in range(count)]
-    threads = [
-        threading.Thread(target=stream, args=(port, ids, times))
-        for ids, times in zip(prompts(count, turn), all_times, strict=True)
-    ]
-    started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    first, last = min(times[0] for times in all_times), max(times[-1] for times in all_times)
-    return first - started, count * NEW / (last - started)
+def rates(
+    measured: dict[str, Callable[[list[Any], int], Answers]],
+    prompts: Prompts,
+    server: Server,
+    count: int,
+    repeat: int,
+    seconds: float,
+) -> None:
+    """Rows for some streams at once."""
+    results: dict[str, list[Answers]] = {name: [] for name in measured}
+    until, spent = time.monotonic() + seconds, 0.0
+    while len(results["engine"]) < repeat and (not results["engine"] or time.monotonic() < until):
+        for name, ask in measured.items():
+            before = server.loop_seconds()
+            results[name].append(ask(prompts(count), NEW))
+            spent += server.loop_seconds() - before if name == "server" else 0.0
+    speed = {name: statistics.median(one.rate for one in answers) for name, answers in results.items()}
+    firsts = {name: [first for one in answers for first in one.firsts] for name, answers in results.items()}
+    streams = f"{count} stream{'s' * (count > 1)}"
+    row(f"{streams}: tokens/s, median of {len(results['engine'])}", [f"{value:.1f}" for value in speed.values()])
+    share = "0.95" if count == 1 else "0.90"
+    row("  of the engine's", ["", *(f"{value / speed['engine']:.3f}" for value in list(speed.values())[1:])], share)
+    row("  first token, median", [f"{1e3 * statistics.median(values):.1f} ms" for values in firsts.values()])
+    row("  first token, p95", [f"{1e3 * percentile(values, 0.95):.1f} ms" for values in firsts.values()])
+    chunks = sum(one.tokens for one in results["server"])
+    row("  processor time a chunk", ["", f"{1e6 * spent / chunks:.0f} us"], "150 us")
 
 
-def health(port: int, stop: threading.Event, times: list[float]) -> None:
-    """Ask again and again whether the server is well."""
-    while not stop.is_set():
-        connection = http.client.HTTPConnection("127.0.0.1", port)
-        started = time.perf_counter()
-        connection.request("GET", "/health")
-        connection.getresponse().read()
-        times.append(time.perf_counter() - started)
+def health(server: Server, prompts: Prompts, count: int) -> None:
+    """Rows for small requests while streams run, and alone."""
+    times, stop = list[float](), threading.Event()
+
+    def ask() -> None:
+        while not stop.wait(0.02):
+            times.append(server.get("/health")[0])
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    server.stream(prompts(count), NEW)
+    stop.set()
+    thread.join()
+    models = [server.get("/v1/models")[0] for _ in range(200)]
+    for name, values, target in ((f"/health under {count} streams", times, 100), ("/v1/models alone", models, 5)):
+        row(f"{name}, p99 of {len(values)}", ["", f"{1e3 * percentile(values, 0.99):.1f} ms"], f"{target} ms")
+
+
+def cancel(server: Server, prompts: Prompts) -> None:
+    """A row for the time until a client that left takes nothing any more."""
+
+    def running() -> bool:
+        lines = server.get("/metrics")[1].decode().splitlines()
+        return any(line.startswith("archetype_requests_running") and not line.endswith(" 0.0") for line in lines)
+
+    times = []
+    for _ in range(5):
+        connection = server.begin(prompts(1)[0], 2 * NEW)
+        while b"data: {" not in connection.recv(2**16):
+            pass
         connection.close()
-        time.sleep(0.02)
+        started = time.perf_counter()
+        while running():
+            pass
+        times.append(time.perf_counter() - started)
+    row("cancelled after a client leaves", ["", f"{1e3 * statistics.median(times):.1f} ms"], "1 step + 100 ms")
 
 
-def cpu_seconds(pid: int) -> float:
-    """Processor time of a process's first thread, in which the event loop runs."""
-    fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
+def start(*arguments: str) -> tuple[subprocess.Popen[str], int]:
+    """A server's process, and its port."""
+    command = [sys.executable, "-m", "archetype", "serve", *arguments, "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    line = next((line for line in process.stderr if " at http://" in line), "")
+    assert line, "the server did not start"
+    return process, int(line.rpartition(":")[2].partition("/")[0])
+
+
+def without_model() -> None:
+    """A row for the time until a server without a model answers."""
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        process, port = start()
+        Server(port, "").get("/health")
+        times.append(time.perf_counter() - started)
+        process.terminate()
+        process.wait()
+    row("started without a model", ["", f"{statistics.median(times):.2f} s"], "0.6 s")
 
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", help="a folder (default: llama-tiny with random weights)")
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 4, 16])
-    parser.add_argument("--repeat", type=int, default=REPEAT)
+    parser.add_argument("--repeat", type=int, default=5, help="times that each row is measured")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for a row; then it is measured no more")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=URL", help="a server beside, or several")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        place = arguments.model or str(Path(folder) / "tiny")
-        if arguments.model is None:
-            spec = Path(folder) / "spec.yaml"
-            spec.write_text(archetype.spec.to_yaml(archetype.spec.assign(archetype.load_spec("llama-tiny"), [
-                "vocab_size=257", "context_length=512", "num_layers=4",
-            ])))  # fmt: skip
-            lm = build_untrained(spec)
-            lm.tokenizer = train_tokenizer("bytes", [], None)
-            lm.save(place)
-        measure(place, arguments.streams, arguments.repeat)
+        place = arguments.model or tiny(Path(folder))
+        measure(place, arguments.streams, arguments.repeat, arguments.seconds, arguments.peer)
 
 
-def measure(place: str, counts: list[int], repeat: int) -> None:
+def tiny(folder: Path) -> str:
+    """A small model with a tokenizer."""
+    spec = folder / "spec.yaml"
+    changes = ["vocab_size=257", "context_length=512", "num_layers=4"]
+    spec.write_text(archetype.spec.to_yaml(archetype.spec.assign(archetype.load_spec("llama-tiny"), changes)))
+    lm = build_untrained(spec)
+    lm.tokenizer = train_tokenizer("bytes", [], None)
+    lm.save(folder / "tiny")
+    return str(folder / "tiny")
+
+
+def measure(place: str, counts: list[int], repeat: int, seconds: float, peers: list[str]) -> None:
     """Print the rows for one model."""
-    engine = Engine(archetype.load(place), slots=max(counts), prefix_bytes=0)
-    command = [sys.executable, "-m", "archetype", "serve", place, "--port", "0", "--slots", str(max(counts)),
-               "--prefix-cache", "0"]  # fmt: skip
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
+    lm = archetype.load(place)
+    engine = Engine(lm, slots=max(counts), prefix_bytes=0)
+    process, port = start(place, "--slots", str(max(counts)), "--prefix-cache", "0")
     try:
-        port = int(process.stderr.readline().rpartition(":")[2].partition("/")[0])
-        bare(engine, 1, 0)
-        served(port, 1, 0)
-        print(
-            "streams  TTFT ms: engine  server  added   tok/s: engine  server  ratio   CPU us a chunk   /health p99 ms"
-        )
+        server = Server(port, Path(place).resolve().name, {"ignore_eos": True, "return_token_ids": True}, process.pid)
+        urls = dict(one.split("=", 1) for one in peers)
+        others = {name: Server(urlsplit(url).port or 80, place) for name, url in urls.items()}
+        prompts = Prompts(lm.tokenizer if others else None)
+        measured = {"engine": functools.partial(bare, engine), "server": server.stream}
+        measured |= {name: peer.stream for name, peer in others.items()}
+        cores = len(os.sched_getaffinity(0))
+        print(f"{place}: {PROMPT} + {NEW} tokens, {torch.get_num_threads()} threads on {cores} cores")
+        row("", list(measured), "target")
+        for ask in measured.values():
+            ask(prompts(1), 8)
+        first_tokens(measured, prompts, seconds)
         for count in counts:
-            ours, theirs, well, stop = [], [], list[float](), threading.Event()
-            asking = threading.Thread(target=health, args=(port, stop, well))
-            spent = 0.0
-            for turn in range(1, repeat + 1):
-                ours.append(bare(engine, count, turn))
-                before = cpu_seconds(process.pid)
-                theirs.append(served(port, count, turn))
-                spent += cpu_seconds(process.pid) - before
-            asking.start()
-            served(port, count, 0)
-            stop.set()
-            asking.join()
-            first, speed = (statistics.median(column) for column in zip(*ours, strict=True))
-            first_served, speed_served = (statistics.median(column) for column in zip(*theirs, strict=True))
-            chunk = 1e6 * spent / (repeat * count * NEW)
-            print(
-                f"{count:7d}  {1e3 * first:15.1f} {1e3 * first_served:7.1f} {1e3 * (first_served - first):6.1f}   "
-                f"{speed:13.0f} {speed_served:7.0f} {speed_served / speed:6.2f}   {chunk:14.0f}   "
-                f"{1e3 * percentile(well, 0.99):14.1f}",
-                flush=True,
-            )
+            rates(measured, prompts, server, count, repeat, seconds)
+        health(server, prompts, max(counts))
+        cancel(server, prompts)
     finally:
         process.terminate()
         process.wait()
+    without_model()
 
 
 if __name__ == "__main__":

@@ -42,10 +42,11 @@ def text_of(reply: Any) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 600)
 def test_many_clients_for_minutes(tmp_path: Path) -> None:
     """Every answer equals its single run, memory stays flat, and a signal to stop loses nothing.
 
-    How quickly /health answers meanwhile is measured by `python -m benchmarks.serve`.
+    Printed (`-s`): answers, memory, and how quickly /health answers meanwhile. ARCHETYPE_SOAK_SECONDS shortens it.
     """
     tiny("llama-tiny", "vocab_size=257").save(tmp_path / "model")
     with (tmp_path / "output").open("w+b") as output:
@@ -54,7 +55,7 @@ def test_many_clients_for_minutes(tmp_path: Path) -> None:
         try:
             served = Served(None, None, port_of(tmp_path / "output", process))  # type: ignore[arg-type]
             alone = [text_of(served.call("/v1/completions", body_of(number))) for number in range(40)]
-            until, failures = time.monotonic() + SECONDS, list[str]()
+            until, failures, answered = time.monotonic() + SECONDS, list[str](), list[int]()
 
             def ask(client: int) -> None:
                 draw = random.Random(client)
@@ -66,6 +67,8 @@ def test_many_clients_for_minutes(tmp_path: Path) -> None:
                             connection.recv(draw.randint(1, 2000))
                     elif (text := text_of(served.call("/v1/completions", body_of(number)))) != alone[number]:
                         failures.append(f"{number}: {text!r} is not {alone[number]!r}")
+                    else:
+                        answered.append(number)
 
             threads = [threading.Thread(target=ask, args=(client,)) for client in range(CLIENTS)]
             for thread in threads:
@@ -76,9 +79,11 @@ def test_many_clients_for_minutes(tmp_path: Path) -> None:
             for connection in stalled:
                 connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost:")
             time.sleep(SECONDS / 5)
-            before = memory_of(process)
+            before, health = memory_of(process), list[float]()
             while time.monotonic() < until:
+                started = time.perf_counter()
                 assert served.call("/health").status == 200
+                health.append(time.perf_counter() - started)
                 time.sleep(0.1)
             after = memory_of(process)
             for thread in threads:
@@ -86,6 +91,8 @@ def test_many_clients_for_minutes(tmp_path: Path) -> None:
             for connection in stalled:
                 connection.close()
             assert failures == []
+            p99, sizes = 1e3 * sorted(health)[int(0.99 * len(health))], (before >> 20, after >> 20)
+            print(f"\n{len(answered)} answers; /health p99 {p99:.0f} ms; MiB after a fifth and at the end: {sizes}")
             assert after < 1.1 * before
             last = [served.connect() for _ in range(20)]
             for connection in last:
