@@ -180,7 +180,6 @@ def serve(app: App, listening: socket.socket, grace_seconds: float, on_started: 
         async def tell() -> None:
             while not server.started:
                 await asyncio.sleep(0.01)
-            gc.collect()
             gc.freeze()  # what is there now stays: no collection has to look at it again
             on_started()
 
