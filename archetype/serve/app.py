@@ -17,7 +17,7 @@ from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from archetype.errors import ArchetypeError
-from archetype.serve import page, positions, specs
+from archetype.serve import page, positions, recipes, specs
 from archetype.serve.engine_bar import EngineBar
 from archetype.serve.errors import ApiError, api_error, event
 from archetype.serve.exchange import Exchange
@@ -91,6 +91,7 @@ class App:
         posts = {path: answered[path] for path in POST_TO_MODELS} | {
             "/api/spec/evaluate": partial(specs.evaluate, models),
             "/api/spec/position": partial(positions.position, models),
+            "/api/spec/recipe": partial(recipes.recipe, models),
         }
         gets = {path: answered[path] for path in GET_FROM_MODELS} | {
             "/v1/models": self._list,

@@ -104,6 +104,19 @@ def assemble(
         raise error.at(str(file)) if file else error from None
 
 
+def recipe_for(source: str | dict[str, Any], data: Mapping[str, Any], size: int) -> Recipe:
+    """The recipe that `assemble` makes of a specification and a text of some size, which need not be there yet.
+
+    Args:
+        source: the specification, as a recipe has it.
+        data: what is learned from, as a recipe has it.
+        size: bytes of the text; of other data nothing depends on it.
+    """
+    fields: dict[str, Any] = {"spec": source, "data": dict(data)}
+    _choose(fields, False, size)
+    return Recipe.parse(fields)
+
+
 def _edited(source: Any, assignments: list[str]) -> dict[str, Any]:
     """A specification with single fields replaced; one that leaves its vocabulary to the tokenizer still does."""
     spec, is_open = _opened(source)
@@ -126,8 +139,8 @@ def _kind_of_objective(data: dict[str, Any]) -> dict[str, str]:
     return next(({"kind": kind} for kind, one in configs.items() if one.model_construct().suits(spec, examples)), {})
 
 
-def _choose(data: dict[str, Any], has_budget: bool) -> str:
-    """Fill in what a mapping of a recipe leaves open, and say it in one line."""
+def _choose(data: dict[str, Any], has_budget: bool, size: int | None = None) -> str:
+    """Fill in what a mapping of a recipe leaves open, for the size of its text or a given one; say it in one line."""
     chosen: dict[str, Any] = {}
 
     def choose(path: str, value: Any) -> None:
@@ -144,7 +157,7 @@ def _choose(data: dict[str, Any], has_budget: bool) -> str:
             data["spec"] = {key: value for key, value in open_spec(SPEC).dump().items() if key != "vocab_size"}
             chosen["spec"] = f"{SPEC} with the tokenizer's vocabulary"
         choose("spec", SPEC)
-        size = _size(files, TEXT_SUFFIXES if kind == "corpus" else SUFFIXES)
+        size = _size(files, TEXT_SUFFIXES if kind == "corpus" else SUFFIXES) if size is None else size
         _choose_for_text(choose, data, size, has_budget)
     if not has_budget and "steps" in data:
         choose("schedule.warmup_steps", min(MAX_WARMUP, int(data["steps"]) // 10))

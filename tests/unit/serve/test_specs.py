@@ -1,13 +1,20 @@
 """What the page is told about specifications: the same numbers as the Python API, and mistakes with their place."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from archetype import cost_report, diff, families, load_spec
 from archetype.serve.models import ModelOptions, Models
+from archetype.serve.recipes import RecipeRequest, recipe_of
 from archetype.serve.specs import EvaluateRequest, Origin, evaluated
 from archetype.spec import to_yaml
+from archetype.training.defaults import assemble
+from archetype.training.recipe import read_recipe
+from archetype.training.setup import start
+from tests.helpers.cases import case
 
 MODELS = Models([], ModelOptions(open=lambda place: pytest.fail(place)))
 TINY = sorted(name for name in families.presets() if name.endswith("-tiny"))
@@ -100,3 +107,33 @@ def test_the_form_has_every_kind_of_layer_once() -> None:
     assert paths[0] == "" and len(paths) == 3 and all(path.startswith("layers[") for path in paths[1:])
     sides = {group["path"].partition(".")[0] for group in evaluate(preset="t5-tiny")["form"]}
     assert sides == {"", "encoder", "decoder"}
+
+
+def test_the_recipe_is_the_one_that_train_would_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("To be, or not to be. " * 500)
+    size = Path("text.txt").stat().st_size
+    for name in ("llama-tiny", "bert-tiny", "t5-tiny", "ngram-tiny", "megabyte-tiny"):
+        with case(name):
+            answer = recipe_of(MODELS, RecipeRequest(source=to_yaml(load_spec(name)), size=size))
+            Path("own.yaml").write_text(to_yaml(load_spec(name)))
+            Path("page.yaml").write_text(answer["recipe"])
+            theirs, _ = assemble(None, {"spec": "own.yaml", "data.text": ["text.txt"]})
+            ours = read_recipe(Path("page.yaml"))
+            assert ours.objective is not None and load_spec(ours.spec) == load_spec("own.yaml")
+            assert ours.replace(objective=None, spec="own.yaml") == theirs
+            report = cost_report(load_spec(name), ours.batch_size, ours.sequence_length)
+            assert answer["flops"] == ours.steps * report.flops["train"]
+    start(tmp_path / "run", ours, torch.device("cpu"))  # what the page gives can be trained
+
+
+def test_what_can_be_learned_depends_on_the_model() -> None:
+    kinds = {name: recipe_of(MODELS, RecipeRequest(preset=name)) for name in ("vit-tiny", "t5-tiny", "llama-tiny")}
+    assert {name: answer["kinds"] for name, answer in kinds.items()} == {
+        "vit-tiny": ["images"], "t5-tiny": ["corpus", "pairs"], "llama-tiny": ["corpus", "labelled_text"]
+    }  # fmt: skip
+    assert kinds["vit-tiny"]["files"] == ["images.npz"] and kinds["vit-tiny"]["length"] is None
+    [problem] = recipe_of(MODELS, RecipeRequest(preset="vit-tiny", data="pairs"))["problems"]
+    assert problem["remedy"] == "use images"
+    [problem] = recipe_of(MODELS, RecipeRequest(source="kind: decoder\n", data="pairs"))["problems"][:1]
+    assert problem["message"]
