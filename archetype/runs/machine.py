@@ -39,11 +39,15 @@ def copy_bandwidth(device: torch.device) -> float:
     return 2 * COPY_BYTES / _seconds(lambda: target.copy_(source), device)
 
 
-def read_bandwidth(device: torch.device) -> tuple[float, int]:
+def read_bandwidth(device: torch.device, tries: int = NUM_TRIES) -> tuple[float, int]:
     """Bytes per second that all threads read of a large buffer, and the size of its pages in bytes.
 
     The buffer is in huge pages where the system has them. It is read as a matrix times a vector and as a sum,
     whichever is faster.
+
+    Args:
+        device: whose memory is read.
+        tries: of each way to read, after one that warms up.
     """
     if device.type != "cpu":
         return copy_bandwidth(device), 0
@@ -54,7 +58,7 @@ def read_bandwidth(device: torch.device) -> tuple[float, int]:
         numbers = torch.frombuffer(memory, dtype=torch.float32)
     matrix = numbers.fill_(1.0).view(-1, min(4096, len(numbers)))
     vector = torch.ones(matrix.shape[1])
-    seconds = min(_seconds(lambda: matrix @ vector, device), _seconds(matrix.sum, device))
+    seconds = min(_seconds(work, device, tries) for work in (lambda: matrix @ vector, matrix.sum))
     return READ_BYTES / seconds, _page_bytes(matrix.data_ptr(), READ_BYTES)
 
 
@@ -70,10 +74,10 @@ def _page_bytes(address: int, size: int) -> int:
     return int(sizes.read_text()) if 2 * huge > size and sizes.exists() else mmap.PAGESIZE
 
 
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
+def _seconds(work: Callable[[], object], device: torch.device, tries: int = NUM_TRIES) -> float:
     """The shortest of some tries, after one that warms up."""
     times = []
-    for _ in range(NUM_TRIES + 1):
+    for _ in range(tries + 1):
         started = time.perf_counter()
         work()
         if device.type == "cuda":

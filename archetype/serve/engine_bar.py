@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from archetype.cost.report import cost_report
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from archetype.serve.served_model import ServedModel
 
 SECONDS = 0.25  # between two events
+IDLE_SECONDS = 1.0  # of all models, before the bandwidth is measured
+BANDWIDTH_TRIES = 2
 PING_SECONDS = 10.0  # of silence
 NUM_POINTS = 64  # of the line of predicted bytes
 
@@ -31,6 +34,7 @@ class EngineBar:
     def __init__(self, models: Models, is_stopping: Callable[[], bool]) -> None:
         self.models, self.is_stopping = models, is_stopping
         self._step_bytes: dict[str, int] = {}  # by the model's fingerprint
+        self._bandwidth: dict[str, float] = {}  # bytes a second that a device reads at most; 0 while it is measured
 
     async def events(self, exchange: Exchange) -> None:
         """Answer with an event whenever something has changed, four a second at most."""
@@ -49,10 +53,14 @@ class EngineBar:
 
     async def _events(self) -> AsyncGenerator[bytes]:
         before: dict[str, tuple[float, int, int]] = {}
-        last, sent = "", 0.0
+        last, sent, busy = "", 0.0, time.monotonic()
         while not self.is_stopping():
             rows = [self._row(model, before) for model in self.models.loaded]
             now = time.monotonic()
+            if any(row["unfinished"] for row in rows):
+                busy = now
+            elif now - busy > IDLE_SECONDS:
+                await self._measure()
             if (text := str(rows)) != last:
                 last, sent = text, now
                 yield event({"engine": _together(rows), "models": rows})
@@ -60,6 +68,26 @@ class EngineBar:
                 sent = now
                 yield PING
             await asyncio.sleep(SECONDS)
+
+    async def _measure(self) -> None:
+        """Read memory for some hundredths of a second in the thread of an idle model, once for each device.
+
+        Nobody waits for this before the page shows something; a request that comes meanwhile waits for its end.
+        """
+        for model in self.models.loaded:
+            device = model.lm.model.device
+            if str(device) in self._bandwidth or model.worker.engine is None:
+                continue
+            from archetype.runs.machine import read_bandwidth
+
+            measured = self._bandwidth[str(device)] = 0.0
+            try:
+                async with self.models.use(model.name) as served:
+                    measured, _ = await served.worker.run(partial(read_bandwidth, device, BANDWIDTH_TRIES))
+            finally:
+                self._bandwidth[str(device)] = measured
+                if not measured:  # the reader has gone
+                    del self._bandwidth[str(device)]
 
     def _row(self, model: "ServedModel", before: dict[str, tuple[float, int, int]]) -> dict[str, Any]:
         """A model's numbers; rates are those since the last event, by the time in between."""
@@ -79,15 +107,18 @@ class EngineBar:
         return row | {
             "waiting": stats.waiting, "running": stats.running, "slots": engine.slots,
             "tokens_per_second": round((stats.generated_tokens - tokens) / seconds, 1),
-            "bytes_per_second": round(traffic / seconds), "generated_tokens": stats.generated_tokens,
+            "bytes_per_second": round(traffic / seconds),
+            "bandwidth": round(self._bandwidth.get(str(model.lm.model.device), 0.0)),
+            "generated_tokens": stats.generated_tokens,
             "state_bytes": stats.state_bytes, "prefix_bytes": stats.prefix_bytes, "cache_use": stats.cache_use,
         }  # fmt: skip
 
 
 def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sums of all models."""
+    """The sums of all models, and the bandwidth of the fastest device."""
     names = ("waiting", "running", "slots", "tokens_per_second", "bytes_per_second", "state_bytes")
-    return {name: sum(row.get(name, 0) for row in rows) for name in names}
+    sums = {name: sum(row.get(name, 0) for row in rows) for name in names}
+    return sums | {"bandwidth": max((row.get("bandwidth", 0) for row in rows), default=0)}
 
 
 def state_of(model: "ServedModel") -> dict[str, Any]:
