@@ -172,23 +172,24 @@ class MetricsFile:
         return min(filter(math.isfinite, series.values), default=None) if series is not None else None
 
 
-def downsampled(series: Series, axis: Axis, after: int, points: int, smoothing: float) -> Buckets:
+def downsampled(series: Series, axis: Axis, after: int, last: int, points: int, smoothing: float) -> Buckets:
     """A curve of so many points at most, whose moving average is that of all values, whatever is drawn of them.
 
     Args:
         series: all values.
         axis: along which places are given.
         after: only values of later steps; their average goes on from all before.
+        last: and only those up to this step.
         points: at most.
         smoothing: the share of the average that each step keeps; as Adam's moments it is freed of its zero start.
     """
-    start = bisect_right(series.places["step"], after)
+    start, stop = (bisect_right(series.places["step"], step) for step in (after, last))
     places, values = series.places[axis], series.values
-    size = max(1, -(-(len(values) - start) // points))
+    size = max(1, -(-(stop - start) // points))
     averages = _moving_average(values, smoothing)
     buckets = Buckets([], [], [], [], [])
-    for first in range(start, len(values), size):
-        end = min(first + size, len(values))
+    for first in range(start, stop, size):
+        end = min(first + size, stop)
         some = [value for value in values[first:end] if math.isfinite(value)]
         buckets.x.append(places[end - 1])
         buckets.min.append(min(some, default=None))

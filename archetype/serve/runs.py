@@ -58,17 +58,19 @@ class Runs:
         only = query["series"].split(",") if query.get("series") else None
 
         def curves() -> dict[str, Any]:
+            training = is_training(folder)  # asked first: what ended before has written everything
             metrics = self._read(folder)
+            last = metrics.step - 1 if training else metrics.step  # more may be measured of the newest step
             factor = _flops_per_target(folder, _written(folder)) if axis == "flops" else 1.0
             series = {}
             for key, one in metrics.series.items():
                 if only is None or key in only:
                     of = AXES[AXES.index("tokens" if axis == "flops" else axis)]
-                    buckets = downsampled(one, of, int(after), int(points), smoothing)
+                    buckets = downsampled(one, of, int(after), last, int(points), smoothing)
                     series[key] = buckets._replace(x=[x * factor for x in buckets.x])._asdict()
-            samples = [{"step": step, "text": text} for step, text in metrics.samples if step > after]
+            samples = [{"step": step, "text": text} for step, text in metrics.samples if after < step <= last]
             return {
-                "name": name, "version": metrics.version, "next": metrics.step, "training": is_training(folder),
+                "name": name, "version": metrics.version, "next": last, "training": training,
                 "x": axis, "names": list(metrics.series), "series": series, "samples": samples[-MAX_SAMPLES:],
                 "peak_flops": metrics.peak_flops,
             }  # fmt: skip

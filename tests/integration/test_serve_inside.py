@@ -1,6 +1,8 @@
 """What the page reads of a model's inside, of the engine and of runs: the numbers of Python, over HTTP."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 import threading
@@ -28,7 +30,7 @@ from archetype.runs.listing import MetricsFile, downsampled
 from archetype.serve.inspections import MAX_BYTES, numbers
 from archetype.spec import assign
 from archetype.tokenizers import train_tokenizer
-from archetype.training.metrics import Step, append
+from archetype.training.metrics import Sampled, Step, append
 from archetype.training.recipe import Recipe
 from tests.helpers.cases import case
 from tests.helpers.serving import Served, serving
@@ -294,6 +296,10 @@ def test_the_engine_says_what_it_does(server: Served) -> None:
             models = [row for event in events[1:] for row in json.loads(event)["models"]]
             rows = [row for row in models if row["name"] == "llama"]
         assert {"waiting", "running", "slots", "bytes_per_second", "cache_use"} <= rows[-1].keys()
+        assert not any(row.get("bandwidth") for row in models)  # it is measured when nothing runs
+        while not (measured := [int(value) for value in re.findall(rb'"bandwidth": *([1-9]\d+)', data)]):
+            data += connection.recv(65536)
+        assert 1e8 < measured[0] < 1e13
 
 
 def a_run(folder: Path, **recipe: Any) -> Run:
@@ -338,6 +344,21 @@ def test_a_runs_curves_grow_while_it_is_trained(server: Served, runs: Path) -> N
     append(one.metrics_file, Step(1, 9.0, 1e-3, 0.5, 128.0, 64))
     again = ask(server, "/api/runs/one/metrics")
     assert again["version"] == first["version"] + 1 and again["series"]["loss"]["mean"] == [9.0]
+
+
+def test_what_is_measured_later_of_a_step_is_not_lost(server: Served, runs: Path) -> None:
+    run = a_run(runs / "evaluating")
+    (lock := run.folder / ".lock").write_text(str(os.getpid()))
+    for step in (1, 2):
+        append(run.metrics_file, Step(step, 5.0, 1e-3, 0.5, 128.0, 64))
+    first = ask(server, "/api/runs/evaluating/metrics")
+    assert (first["training"], first["next"], first["series"]["loss"]["x"]) == (True, 1, [1])
+    append(run.metrics_file, Sampled(2, "late"))  # after an evaluation, which takes its time
+    assert ask(server, "/api/runs/evaluating/metrics?after=1")["samples"] == []
+    lock.unlink()
+    last = ask(server, "/api/runs/evaluating/metrics?after=1")
+    assert (last["training"], last["next"], last["series"]["loss"]["x"]) == (False, 2, [2])
+    assert last["samples"] == [{"step": 2, "text": "late"}]
     details = ask(server, "/api/runs/deep/two")
     assert "batch_size: 8" in details["recipe"] and "llama-tiny" in details["spec"]
     (runs / "broken").mkdir()
@@ -394,12 +415,12 @@ def test_every_value_is_averaged_whatever_is_drawn(tmp_path: Path) -> None:
         "".join(json.dumps({"step": n, "loss": x}) + "\n" for n, x in enumerate(values, 1))
     )
     file.refresh()
-    whole, coarse = (downsampled(file.series["loss"], "step", -1, points, 0.99) for points in (5000, 100))
+    whole, coarse = (downsampled(file.series["loss"], "step", -1, 10_000, points, 0.99) for points in (5000, 100))
     assert whole.ema[49::50] == coarse.ema and coarse.x == whole.x[49::50]
     assert (
         coarse.min == values.reshape(100, 50).min(1).tolist() and coarse.max == values.reshape(100, 50).max(1).tolist()
     )
-    parts = [downsampled(file.series["loss"], "step", after, 50, 0.99) for after in (-1, 2500)]
+    parts = [downsampled(file.series["loss"], "step", after, 10_000, 50, 0.99) for after in (-1, 2500)]
     assert parts[1].ema[-1] == whole.ema[-1] and parts[1].x[0] > 2500
 
 
