@@ -5,7 +5,7 @@ import { bytes, change, exact, percent, seconds, short, visible } from "./format
 import { palette } from "./palette";
 import { shape, switched, type Schema } from "./screens/spec/schema";
 import { asCurl, asPython, parseSettings, python } from "./screens/write/sampling";
-import { entropyBounds, piecesOf } from "./screens/write/writer.svelte";
+import { agreement, entropyBounds, piecesOf, type Piece } from "./screens/write/writer.svelte";
 
 describe("numbers as Python writes them", () => {
   test.each([
@@ -97,6 +97,15 @@ describe("tokens of a stream", () => {
     expect(low).toBeLessThanOrEqual(entropy);
     expect(high).toBeGreaterThanOrEqual(entropy);
   });
+});
+
+test("where two texts part is found among what was written", () => {
+  const piece = (text: string, written: boolean): Piece => ({ text, id: null, logprob: -1, top: [], written });
+  const [a, b, c, read] = [piece("a", true), piece("b", true), piece("c", true), piece("a", false)];
+  expect(agreement([read, read], [read, a])).toBe(null);
+  expect(agreement([read, a, b], [read, read, a, c])).toEqual({ count: 1, left: b, right: c });
+  expect(agreement([a, b], [a, b])).toEqual({ count: 2, left: null, right: null });
+  expect(agreement([a], [a, b])).toEqual({ count: 1, left: null, right: b });
 });
 
 test("a request as others write it", () => {

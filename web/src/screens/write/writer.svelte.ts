@@ -66,6 +66,15 @@ export function entropyBounds(logprobs: number[], vocabSize: number): [number, n
   return [known + low, known - rest * Math.log(rest / others)];
 }
 
+/** How many of the tokens that two wrote are the same, and the first that differ; null before both have one. */
+export function agreement(a: Piece[], b: Piece[]): { count: number; left: Piece | null; right: Piece | null } | null {
+  const [left, right] = [a, b].map((pieces) => pieces.filter((one) => one.written)) as [Piece[], Piece[]];
+  if (!left.length || !right.length) return null;
+  const first = left.findIndex((one, at) => one.text !== right[at]?.text);
+  const count = first < 0 ? left.length : first;
+  return { count, left: left[count] ?? null, right: right[count] ?? null };
+}
+
 /** A model that writes: its tokens as they come, and how fast. */
 export class Writer {
   blocks = $state.raw<Piece[][]>([]);
@@ -75,6 +84,7 @@ export class Writer {
   usage = $state.raw<Chunk["usage"]>(null);
   firstToken = $state<number | null>(null); // seconds
   speed = $state<number | null>(null); // tokens a second, after the first
+  numRead = $state(0); // tokens that were read, before those that are written
   #pending: Piece[] = [];
   #stop: AbortController | null = null;
   #frame = 0;
@@ -100,6 +110,7 @@ export class Writer {
     this.finish = null;
     this.usage = null;
     this.firstToken = this.speed = null;
+    this.numRead = 0;
   }
 
   stop(): void {
@@ -133,6 +144,7 @@ export class Writer {
             this.firstToken = (now - started) / 1000;
           } else this.speed = (count - 1) / ((now - first) / 1000);
         }
+        if (isEcho) this.numRead = pieces.length;
         isEcho = false;
         this.#add(pieces);
       }
