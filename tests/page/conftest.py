@@ -46,11 +46,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(runs: Path) -> Iterator[Served]:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of reports."""
+    return tmp_path_factory.mktemp("reports")
+
+
+@pytest.fixture(scope="session")
+def server(runs: Path, reports: Path) -> Iterator[Served]:
     """Serves a model of every kind."""
     if missing():
         pytest.skip("needs a built page (make page), playwright, and a chromium")
-    with serving({name: tiny(name) for name in NAMES}, runs=runs) as served:
+    with serving({name: tiny(name) for name in NAMES}, runs=runs, reports=[reports]) as served:
         yield served
 
 

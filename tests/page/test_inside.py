@@ -1,6 +1,9 @@
 """The screens Inside, State and Runs in a browser: what they show is what Python says."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -11,12 +14,15 @@ import torch
 
 from archetype.inspection import Inspection
 from archetype.models import VisionEncoder
+from archetype.studies.report import write_reports
 from archetype.training.metrics import Sampled, Step, append
 from tests.helpers.cases import case
 from tests.helpers.serving import Served
 from tests.integration.test_serve_inside import a_run, image_of
 from tests.page.browser import Page
 from tests.page.conftest import NAMES
+from tests.unit.studies.small import trained
+from tests.unit.studies.test_study import pretended
 
 TEXT = "a cat, a cat"
 VIEWS = {"flow": "residual", "attention": "attention", "lens": "lens", "experts": "experts", "recurrent": "recurrent"}
@@ -211,6 +217,118 @@ def test_curves_grow_while_a_run_is_trained(page: Page, runs: Path) -> None:
     show(page, "runs?x=tokens&smoothing=0&runs=second", "[data-chart=loss] canvas")
     assert texts(page, "[data-chart=loss] [data-average]") == [f"{6 / 40 + 8:.3g}"]
     assert page.accessibility() == []
+
+
+def test_a_real_run_is_watched_while_it_trains(page: Page, runs: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("A cat sat on a mat. A dog sat on a log. " * 200)
+    show(page, "runs", "h1")
+    command = [
+        sys.executable,
+        "-m",
+        "archetype",
+        "train",
+        str(text),
+        "--to",
+        str(runs / "live"),
+        "--tokenizer",
+        "bytes",
+    ]
+    sizes = ["--steps", "150", "--batch-size", "2", "--sequence-length", "32", "--set", "evaluate_every=25"]
+    with subprocess.Popen([*command, *sizes], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as trainer:
+        page.tab.wait_for_selector("[data-run=live] .live")  # the list finds it by itself
+        page.open("runs?runs=live&smoothing=0")
+        page.tab.wait_for_selector("[data-chart=gradient_norm] [data-average=live]")
+        page.tab.wait_for_selector(".samples td")
+        seen = [watched(page)]
+        while seen[-1]["step"] < 150:
+            page.tab.wait_for_function("step => Number(document.querySelector('[data-run=live] [data-step]')"
+                                       ".textContent.split(' ')[0]) > step", arg=seen[-1]["step"])  # fmt: skip
+            seen.append(watched(page))
+        assert trainer.wait(60) == 0
+    page.tab.wait_for_selector("[data-run=live] .live", state="detached")
+    lines = [json.loads(line) for line in (runs / "live/metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "gradient_norm" in line]
+    samples = [line["sample"] for line in lines if "sample" in line]
+    for name in ("loss", "gradient_norm"):
+        last = f"{steps[-1][name]:.3g}"
+        page.tab.wait_for_function(
+            "([name, last]) =>"
+            " Number(document.querySelector(`[data-chart=${name}] [data-average]`).textContent) === last",
+            arg=[name, float(last)],
+        )
+    page.tab.wait_for_function(
+        "count => document.querySelectorAll('.samples tr').length === count", arg=min(12, len(samples))
+    )
+    assert texts(page, ".samples td") == [sample.strip() for sample in reversed(samples[-12:])]
+    assert len({one["step"] for one in seen}) > 1 and len({one["gradient_norm"] for one in seen}) > 1
+    assert seen[0]["samples"] < len(samples)
+
+
+def watched(page: Page) -> dict[str, Any]:
+    """What the screen shows of the run that is trained."""
+    return page.tab.evaluate(
+        """() => ({
+          step: Number(document.querySelector('[data-run=live] [data-step]').textContent.split(' ')[0]),
+          gradient_norm: document.querySelector('[data-chart=gradient_norm] [data-average]').textContent,
+          samples: document.querySelectorAll('.samples tr').length,
+        })"""
+    )  # type: ignore[no-any-return]
+
+
+def test_a_report_shows_the_numbers_of_its_file(page: Page, reports: Path, tmp_path: Path) -> None:
+    study, _ = pretended(tmp_path, "full", trained(seeds=8))
+    [written] = [file for file in write_reports(study.outcome(), reports) if file.suffix == ".json"]
+    report = json.loads(written.read_text())
+    [part] = report["parts"]
+    show(page, "reports", "tbody button")
+    assert texts(page, "tbody button") == [report["title"]]
+    page.tab.click("tbody button")
+    page.tab.wait_for_selector("article [data-effect]")
+    assert f"report={written.stem}" in page.tab.url
+    effect = page.tab.evaluate("JSON.parse(document.querySelector('[data-effect]').dataset.effect)")
+    assert effect == part["effect"]["effect"]
+    numbers = [float(one) for one in re.findall(r"[-\d.]+(?:e-\d+)?", texts(page, ".says")[0].replace("−", "-"))]
+    p, margin = part["effect"]["p"], part["effect"]["margin"]
+    assert numbers == [float(f"{value:.3g}") for value in (*part["effect"]["effect"], p, margin)]
+    assert texts(page, ".verdict") == [report["verdict"]]
+    for name, arm in part["arms"].items():
+        values = part["comparisons"][0]["values"][name]
+        cells = texts(page, f"[data-arm={name}] td")
+        assert cells[1] == f"{arm['parameters']:,}" and cells[-2] == f"{arm['tokens']:,}"
+        assert float(cells[-1].split()[0]) == pytest.approx(sum(values) / len(values), rel=1e-3)
+    assert texts(page, "[data-arm=wide] td")[0] == "d_model 16"
+    page.tab.click("summary:text-is('All data')")
+    assert json.loads(page.tab.locator("article pre").last.text_content() or "") == report
+    assert page.accessibility() == []
+
+
+@pytest.mark.slow
+def test_the_pages_memory_stays_flat_over_a_hundred_inspects(page: Page, server: Served) -> None:
+    show(page, "inside?model=llama-tiny&view=attention&text=one", "[data-map] canvas")
+    session = page.tab.context.new_cdp_session(page.tab)
+    sizes: list[int] = []
+    for number in range(150):
+        text = f"{number} " + "a cat and a dog " * 6
+        page.tab.fill("main textarea", text)
+        with page.tab.expect_response("**/api/inspect") as response:
+            page.tab.click("button:text-is('Look inside')")
+        id = response.value.json()["id"]
+        page.tab.wait_for_function(
+            "id => performance.getEntriesByType('resource').some(one => one.name.includes(id))", arg=id
+        )
+        if number % 5 == 0:
+            view = ("flow", "lens", "attention")[number % 3]
+            page.tab.click(f"[role=tab]:text-is('{view.title()}')")
+            page.tab.wait_for_selector(f"[data-view={view}] {READY[view]}", state="attached")
+        if number in (49, 149):
+            page.tab.evaluate("performance.clearResourceTimings()")
+            for _ in range(3):
+                session.send("HeapProfiler.collectGarbage")
+            sizes.append(session.send("Runtime.getHeapUsage")["usedSize"])
+    assert sizes[1] - sizes[0] < 2**20, sizes  # bytes
+    captures: Any = server.app.models.on_unload.__self__  # type: ignore[attr-defined]
+    assert sum(one.nbytes for one in captures.all) <= captures.max_bytes == 2**28
 
 
 @pytest.mark.slow

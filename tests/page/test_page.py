@@ -12,6 +12,7 @@ from archetype import cost_report, draw, families, spec
 from archetype.serve.models import ModelOptions, Models
 from archetype.serve.page import FOLDER
 from archetype.serve.positions import PositionRequest, positions
+from archetype.serve.recipes import RecipeRequest, recipe_of
 from archetype.spec import to_yaml
 from tests.helpers.serving import Served
 from tests.page.browser import Page
@@ -232,6 +233,106 @@ def test_a_text_is_stopped_and_branches(page: Page) -> None:
     tab.keyboard.press("Control+Enter")
     tab.keyboard.press("Escape")
     tab.wait_for_selector("[role=status]:has-text('stopped'), [role=status]:has-text('ended')")
+
+
+def test_two_columns_write_the_same_prompt_by_the_same_seed(page: Page, server: Served) -> None:
+    tab, settings = page.tab, {"max_tokens": 12, "ignore_eos": True, "temperature": 0.8}
+    page.open(f"write?model=llama-tiny&text=Once&sampling={json.dumps(settings)}")
+    tab.click("button:text-is('two columns')")
+    tab.wait_for_selector("[data-column=Right]")
+    assert "beside=gpt2-tiny" in tab.url and "sampling2" in tab.url  # the next model, with the same settings
+    tab.fill(".seed input", "7")
+    tab.keyboard.press("Tab")
+    for names in (("llama-tiny", "gpt2-tiny"), ("llama-tiny", "llama-tiny")):
+        tab.select_option("[data-column=Right] select", names[1])
+        tab.keyboard.press("Control+Enter")
+        for side, name in zip(("Left", "Right"), names, strict=True):
+            body = {"model": name, "prompt": "Once", "echo": True, "seed": 7} | settings
+            text = server.call("/v1/completions", body).json["choices"][0]["text"]
+            script = "([side, text]) => document.querySelector(`[data-column=${side}] .tokens`).textContent === text"
+            tab.wait_for_function(script, arg=[side, text])
+    tab.wait_for_selector("[data-same='12']")
+    tab.locator("[data-column=Left] .tokens").focus()
+    tab.keyboard.press("End")
+    shares = [texts_of(page, f"section[aria-label='{side} alternatives'] .share") for side in ("Left", "Right")]
+    assert shares[0] == shares[1] and len(shares[0]) == 10
+    tab.click("details.bar summary")  # what was read is set beside what can be read
+    tab.wait_for_selector("[data-bandwidth]:not([data-bandwidth='0'])")
+    bandwidth = int(tab.get_attribute("[data-bandwidth]", "data-bandwidth") or 0)
+    assert float(page.text("[data-bandwidth]").split()[0]) == pytest.approx(bandwidth / 1e9, rel=0.01)
+    assert page.accessibility() == []
+    tab.click("details.bar summary")
+    address = tab.url
+    tab.goto("about:blank")
+    tab.goto(address)
+    tab.wait_for_selector("[data-column=Right]")
+    assert tab.input_value(".seed input") == "7" and tab.input_value("[data-column=Right] select") == "llama-tiny"
+    tab.set_viewport_size({"width": 360, "height": 800})
+    left, right = (tab.locator(f"[data-column={side}]").bounding_box() for side in ("Left", "Right"))
+    assert right["y"] >= left["y"] + left["height"]
+    assert tab.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+
+
+def texts_of(page: Page, selector: str) -> list[str]:
+    return list(page.tab.locator(selector).all_inner_texts())
+
+
+def test_a_specification_becomes_a_recipe(page: Page) -> None:
+    tab = page.tab
+    page.open("spec?spec=preset:gpt2-tiny")
+    tab.click("button:text-is('Train this')")
+    expected = recipe_of(Models([], ModelOptions(open=print)), RecipeRequest(preset="gpt2-tiny"))  # type: ignore[arg-type]
+    tab.wait_for_selector(f"[data-number=steps]:text-is('{expected['steps']:,}')")
+    assert tab.locator("pre[aria-label=Recipe]").text_content() == expected["recipe"]
+    assert page.text("pre[aria-label=Command]") == expected["command"]
+    with tab.expect_download() as download:
+        tab.click("text=Download the recipe")
+    assert download.value.suggested_filename == "gpt2-tiny.recipe.yaml"
+    assert download.value.path().read_text(encoding="utf-8") == expected["recipe"]
+    tab.select_option("section[aria-label='Train this'] select >> nth=0", "labelled_text")
+    tab.wait_for_selector("code:text-is('examples.jsonl')")
+    assert "data=labelled_text" in tab.url and "train=true" in tab.url
+    assert page.accessibility() == []
+
+
+def test_turns_of_a_chat_are_sent_stopped_edited_and_answered_again(page: Page, server: Served) -> None:
+    tab, settings = page.tab, {"max_tokens": 10, "temperature": 0, "ignore_eos": True}
+    page.open(f"write?model=llama-tiny&mode=chat&text=Hello&sampling={json.dumps(settings)}")
+    tab.wait_for_selector("textarea[aria-label='Turn 1']")
+
+    def answer(*turns: tuple[str, str]) -> str:
+        messages = [{"role": role, "content": content} for role, content in turns]
+        body = {"model": "llama-tiny", "messages": messages} | settings
+        return str(server.call("/v1/chat/completions", body).json["choices"][0]["message"]["content"])
+
+    def shows(text: str) -> None:
+        tab.wait_for_function("text => document.querySelector('.tokens')?.textContent === text", arg=text)
+        tab.wait_for_selector("text=ended at the most tokens")
+
+    tab.keyboard.press("Control+Enter")
+    first = answer(("user", "Hello"))
+    shows(first)
+    tab.fill("textarea[aria-label='Turn 3']", "More")  # send
+    tab.click("button:text-is('Answer')")
+    shows(answer(("user", "Hello"), ("assistant", first), ("user", "More")))
+    tab.fill("textarea[aria-label='Turn 1']", "Good day")  # edit, and answer the first turn again
+    tab.click(".turn.assistant >> nth=0 >> button:text-is('Again')")
+    edited = answer(("user", "Good day"))
+    shows(edited)
+    assert edited != first and tab.locator(".turn").count() == 3
+    tab.click("text=The prompt that this becomes")
+    messages = [{"role": "user", "content": "Good day"}, {"role": "assistant", "content": edited}]
+    body = {"model": "llama-tiny", "messages": messages}
+    rendered = server.call("/v1/chat/completions/render", body).json
+    tab.wait_for_selector("pre[aria-label='Rendered prompt']")
+    assert tab.locator("pre[aria-label='Rendered prompt']").text_content() == rendered["prompt"]
+    assert page.accessibility() == []
+    tab.route("**/v1/chat/completions", lambda route: None)  # an answer that does not come is stopped
+    tab.click(".turn.assistant >> button:text-is('Again')")
+    tab.wait_for_selector("button:has-text('Stop')")
+    tab.keyboard.press("Escape")
+    tab.wait_for_selector("[role=status]:has-text('stopped')")
+    assert tab.locator("button:text-is('Answer')").is_enabled()
 
 
 TEMPLATES = tuple(text.replace("RUN", "window.ran=1").replace("AWAY", "http://127.0.0.2/") for text in (
