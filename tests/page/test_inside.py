@@ -234,14 +234,14 @@ def test_a_real_run_is_watched_while_it_trains(page: Page, runs: Path, tmp_path:
         "--tokenizer",
         "bytes",
     ]
-    sizes = ["--steps", "150", "--batch-size", "2", "--sequence-length", "32", "--set", "evaluate_every=25"]
+    sizes = ["--steps", "80", "--batch-size", "2", "--sequence-length", "32", "--set", "evaluate_every=20"]
     with subprocess.Popen([*command, *sizes], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as trainer:
         page.tab.wait_for_selector("[data-run=live] .live")  # the list finds it by itself
         page.open("runs?runs=live&smoothing=0")
         page.tab.wait_for_selector("[data-chart=gradient_norm] [data-average=live]")
         page.tab.wait_for_selector(".samples td")
         seen = [watched(page)]
-        while seen[-1]["step"] < 150:
+        while seen[-1]["step"] < 80:
             page.tab.wait_for_function("step => Number(document.querySelector('[data-run=live] [data-step]')"
                                        ".textContent.split(' ')[0]) > step", arg=seen[-1]["step"])  # fmt: skip
             seen.append(watched(page))

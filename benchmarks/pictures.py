@@ -1,0 +1,158 @@
+"""Takes the pictures of the page in docs/guide: `python -m benchmarks.pictures FOLDER [MODEL]`.
+
+Needs a built page and chromium. FOLDER gets what the pictures show: three small models, trained once on the texts of
+this Python, and a study of two arms. MODEL writes and is looked into in place of the first of them.
+"""
+
+import io
+import json
+import pydoc
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from PIL import Image
+
+from archetype import load_spec
+from archetype.io.yaml import mapping_to_yaml
+from tests.page.browser import chromium
+
+DOCS = Path(__file__).parents[1] / "docs" / "guide"
+PORT = 8765
+WIDE, PHONE = (1280, 960), (360, 740)
+STEPS = 600
+TEXT = "Return a list of the keys. Return a list of"
+SAMPLING = json.dumps({"max_tokens": 60, "temperature": 0.7, "seed": 3})
+COOL = json.dumps({"max_tokens": 60, "temperature": 0})
+WRITTEN = "() => document.body.innerText.includes('ended')"
+VIEWS = {  # by the file: the screen with its state, what shows that it is ready, and keys to be pressed first
+    "spec": ("spec", {"spec": "preset:llama-3-8b"}, "[data-number=parameters]", ()),
+    "architecture": ("architecture", {"spec": "preset:llama-3-8b", "part": "blocks.*.mixer.q"}, "rect.box", ()),
+    "position": ("position", {"spec": "preset:llama-3-8b"}, "main[aria-label=Position] .grid", ()),
+    "write": ("write", {"sampling": SAMPLING, "text": TEXT}, WRITTEN, ("Control+Enter",)),
+    "columns": (
+        "write", {"sampling": SAMPLING, "sampling2": COOL, "beside": "model", "mode": "two columns", "text": TEXT},
+        "[data-same]", ("Control+Enter",),
+    ),
+    "flow": ("inside", {"view": "flow", "text": TEXT, "token": 8}, "figure canvas", ()),
+    "attention": ("inside", {"view": "attention", "text": TEXT, "layer": 1, "token": 10}, "[data-map] canvas", ()),
+    "lens": ("inside", {"view": "lens", "text": TEXT, "position": 10}, "[data-kl]", ()),
+    "experts": ("inside", {"model": "mixture", "view": "experts", "text": TEXT}, "[data-gates] canvas", ()),
+    "recurrent": ("inside", {"model": "mamba", "view": "recurrent", "text": TEXT}, "[data-path] path", ()),
+    "state": ("state", {}, "[data-part]", ()),
+    "runs": ("runs", {}, "[data-chart=loss] canvas", ()),
+    "reports": ("reports", {"report": "a-wider-model"}, "[data-effect]", ()),
+}  # fmt: skip
+
+
+def main(folder: Path, model: str) -> None:
+    """Make what is missing in a folder, serve it, and take every picture."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = folder / "text.txt"
+    if not text.exists():
+        modules = (str, list, dict, json, subprocess, io, pydoc, Path)
+        text.write_text("\n".join(pydoc.plain(pydoc.render_doc(one)) for one in modules))
+    for name in ("llama", "mixture", "mamba"):
+        if not (folder / "runs" / name).exists():
+            train(folder, name)
+    if not (folder / "reports" / "a-wider-model.json").exists():
+        (folder / "width.yaml").write_text(mapping_to_yaml(STUDY))
+        archetype(
+            "compare", "run", folder / "width.yaml", "--store", folder / "store", "--data-dir", folder,
+            "--to", folder / "reports",
+        )  # fmt: skip
+    models = [f"model={model or folder / 'runs/llama'}", *(f"{name}={folder / 'runs' / name}" for name in RUNS[1:])]
+    command = [sys.executable, "-m", "archetype", "serve", *models, "--port", str(PORT), "--runs", folder / "runs"]
+    with subprocess.Popen([*command, "--reports", folder / "reports"], stderr=subprocess.PIPE, text=True) as server:
+        try:
+            while "http" not in (line := server.stderr.readline() if server.stderr else ""):
+                assert line, "the server did not start"
+            take()
+        finally:
+            server.terminate()
+
+
+RUNS = ("llama", "mixture", "mamba")
+STUDY: dict[str, Any] = {
+    "version": 1, "title": "A wider model",
+    "parts": [{
+        "id": "width", "type": "trained", "says": "A model of twice the width has fewer bits a byte",
+        "base": {
+            "version": 1, "vocab_size": 256, "context_length": 32, "d_model": 16, "final_norm": "rms",
+            "layers": [{
+                "wiring": {"kind": "pre_norm", "norm": "rms"},
+                "mixer": {"kind": "attention", "num_heads": 2, "position": "rotary"},
+                "feedforward": {"kind": "gated", "d_ff": 32, "activation": "silu"},
+            }],
+        },
+        "arms": {"narrow": {}, "wide": {"d_model": 32, "layers[*].feedforward.d_ff": 64}}, "data": "text", "seeds": 6,
+        "recipe": {
+            "batch_size": 4, "sequence_length": 32, "optimizer": {"kind": "adamw", "learning_rate": 0.01},
+            "schedule": {"kind": "wsd"},
+        },
+        "decide": {"kind": "difference", "margin": "1%"}, "modes": {"full": {"tokens": "16k"}},
+    }],
+}  # fmt: skip
+
+
+def train(folder: Path, name: str) -> None:
+    """Train one of the models."""
+    presets = {"llama": "llama-tiny", "mixture": "mixtral-tiny", "mamba": "mamba-tiny"}
+    spec = load_spec(presets[name]).dump() | {"name": name}
+    del spec["vocab_size"]
+    recipe = {
+        "spec": spec, "steps": STEPS, "batch_size": 8, "evaluate_every": 60, "evaluate_batches": 5,
+        "data": {"text": [str(folder / "text.txt")], "tokenizer": "byte_bpe", "vocab_size": 768},
+        "optimizer": {"kind": "adamw", "learning_rate": 0.005}, "schedule": {"kind": "cosine", "warmup_steps": 40},
+    }  # fmt: skip
+    (folder / f"{name}.yaml").write_text(mapping_to_yaml(recipe))
+    archetype("train", "--recipe", folder / f"{name}.yaml", "--to", folder / "runs" / name)
+
+
+def archetype(*arguments: str | Path) -> None:
+    """Run a verb."""
+    subprocess.run([sys.executable, "-m", "archetype", *map(str, arguments)], check=True)
+
+
+def take() -> None:
+    """Photograph each screen on a wide display and on a phone; phones stand four in a row."""
+    with chromium() as browser:
+        phones = []
+        for name, (screen, values, ready, keys) in VIEWS.items():
+            for width, height in (WIDE, PHONE):
+                tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
+                tab.goto(f"http://127.0.0.1:{PORT}/#/{screen}?{urlencode({'model': 'model'} | values)}")
+                tab.wait_for_selector("main h1")
+                for key in keys:
+                    tab.wait_for_selector("textarea")
+                    tab.keyboard.press(key)
+                if ready.startswith("()"):
+                    tab.wait_for_function(ready)
+                else:
+                    tab.wait_for_selector(ready, state="attached")
+                tab.wait_for_timeout(1500)
+                picture = Image.open(io.BytesIO(tab.screenshot())).convert("RGB")
+                if width == WIDE[0]:
+                    save(picture, name)
+                else:
+                    phones.append(picture)
+                tab.close()
+        for number, first in enumerate(range(0, len(phones), 4), 1):
+            row = phones[first : first + 4]
+            strip = Image.new("RGB", (len(row) * (PHONE[0] + 12) - 12, PHONE[1]), "white")
+            for index, picture in enumerate(row):
+                strip.paste(picture, (index * (PHONE[0] + 12), 0))
+            save(strip, f"phone-{number}")
+
+
+def save(picture: Image.Image, name: str) -> None:
+    """Write a picture with the colours that it has most of."""
+    small = picture.quantize(192, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    small.save(DOCS / f"page-{name}.png", optimize=True)
+    print(f"page-{name}.png", (DOCS / f"page-{name}.png").stat().st_size, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve(), sys.argv[2] if len(sys.argv) > 2 else "")
