@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.models import build
 from archetype.nn.initialization import initialize
+from archetype.nn.linear import Linear, Table
 from archetype.nn.registry import build_feedforward
 
 D, LAYERS, VOCAB = 128, 4, 500
@@ -211,6 +212,17 @@ def test_a_model_without_storage_is_drawn_without_a_generator() -> None:
         own = Own()
     initialize(own, spec.NormalInitialization(), 1, seed=0)
     assert own.mine.is_meta
+
+
+def test_matrices_and_tables_without_storage_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    for name in ("kaiming_uniform_", "normal_"):
+        monkeypatch.setattr(nn.init, name, lambda tensor, *options, **named: drawn.append(tensor.device.type))
+    with torch.device("meta"):
+        _ = Linear(2, 3, bias=False), Table(2, 3)
+    assert drawn == []
+    _ = Linear(2, 3, bias=False), Table(2, 3)
+    assert drawn == ["cpu", "cpu"]
 
 
 def test_a_deeper_stack_begins_with_the_same_layers() -> None:
