@@ -5,8 +5,9 @@ printed as soon as it is measured, with the target beside; a row takes `--second
 
 Peers are other servers of OpenAI's API that run with the same weights, such as
 
-    archetype export MODEL --to model.gguf && python -m llama_cpp.server --model model.gguf --port 8001
-    transformers serve MODEL --continuous-batching --port 8002
+    archetype export MODEL --format gguf --to gguf
+    python -m llama_cpp.server --model gguf/model.gguf --n_ctx 1024 --verbose False --port 8001
+    transformers serve MODEL --continuous-batching --device cpu --port 8002  # needs accelerate
 """
 
 import argparse
