@@ -1,17 +1,20 @@
 """Memory and time of training on many devices, with the communication between them.
 
-Bytes that each device sends and receives in a step, for shards of N devices, T of which share each matrix, P pipeline
-stages and m micro-batches:
+Bytes that each device sends and receives in a step, for shards of N devices, T of which share each matrix, X the
+positions of each row, P pipeline stages and m micro-batches:
 
 * shards (FSDP; Rajbhandari 2019, section 7; Zhao 2023): weights are gathered for forward and again for backward, and
   gradients are scattered: 3 (N - 1)/N times the weights of the device's stage, whatever the batch;
 * copies: an all-reduce of gradients, 2 (N - 1)/N times them;
 * matrices (Shoeybi 2019, section 3): two all-reduces of a block's vectors in forward and two in backward, of
   2 (T - 1)/T times rows x tokens x D each; recomputed blocks repeat those of forward;
+* positions (Dubey 2024, section 3.3.2): the keys and values of whole rows are gathered in forward, and their gradients
+  scattered in backward, (X - 1)/X times them each; recomputed blocks gather once more;
 * stages (Huang 2018; Narayanan 2021, section 2.2): vectors go on and gradients return once for each micro-batch, and
   (P - 1)/m of the time of all micro-batches is idle.
 
-Gathering and scattering go on while blocks compute, and count where they take longer; all-reduces of matrices wait.
+Gathering and scattering weights go on while blocks compute, and count where they take longer; of all else, products
+wait.
 """
 
 import math
@@ -45,6 +48,7 @@ class Layout(NamedTuple):
     shard: int = 1
     tensor: int = 1
     pipeline: int = 1
+    context: int = 1
 
     @property
     def devices(self) -> int:
@@ -55,6 +59,11 @@ class Layout(NamedTuple):
     def rows_shared(self) -> int:
         """Among how many the rows of a batch are shared out."""
         return self.data_parallel * self.shard
+
+    @property
+    def shards(self) -> int:
+        """In how many a copy's weights are cut: processes that share positions have some each, where any are cut."""
+        return self.shard * self.context if max(self.shard, self.tensor) > 1 else 1
 
     def __str__(self) -> str:
         return " x ".join(f"{name} {number}" for name, number in self._asdict().items() if number > 1) or "one device"
@@ -156,11 +165,15 @@ class Planner:
                 continue
             for pipeline in _divisors(devices // tensor):
                 left = devices // tensor // pipeline
-                if devices % (tensor * pipeline) or pipeline > layers // 2 or self.batch_size % left:
+                if devices % (tensor * pipeline) or pipeline > layers // 2:
                     continue
-                for shard in {left, min(left, self.cluster.devices_per_node)}:
-                    if left % shard == 0:
-                        yield Layout(left // shard, shard, tensor, pipeline)
+                for context in self._contexts(left) if pipeline == 1 else (1,):
+                    rows_shared = left // context
+                    if self.batch_size % rows_shared:
+                        continue
+                    for shard in {rows_shared, min(rows_shared, self.cluster.devices_per_node)}:
+                        if rows_shared % shard == 0:
+                            yield Layout(rows_shared // shard, shard, tensor, pipeline, context)
 
     def step(self, layout: Layout, rows: int, recomputes: bool) -> Step:
         """Memory and time of one step.
@@ -176,10 +189,11 @@ class Planner:
         uneven = self._blocks(layout) * layout.pipeline / self.model.num_layers
         compute = flops / self.speed / layout.devices * uneven
         volumes = self.volumes(layout, rows, micro_batches, recomputes)
-        near = layout.tensor
+        near = layout.tensor * layout.context
         gathering = volumes["shard"] / self.cluster.bandwidth(near * layout.shard)
         gathering += volumes["data_parallel"] / self.cluster.bandwidth(near * layout.rows_shared)
-        reducing = volumes["tensor"] / self.cluster.bandwidth(near)
+        reducing = volumes["tensor"] / self.cluster.bandwidth(layout.tensor)
+        reducing += volumes["context"] / self.cluster.bandwidth(near)
         reducing += volumes["pipeline"] / self.cluster.bandwidth(layout.devices)
         bubble = (layout.pipeline - 1) / micro_batches
         seconds = max(compute, gathering) + reducing
@@ -192,25 +206,22 @@ class Planner:
 
     def volumes(self, layout: Layout, rows: int, micro_batches: int, recomputes: bool) -> Mapping[str, float]:
         """Bytes that a device sends in a step, by the dimension of the mesh."""
-        parameters = self._parameters(layout)
-        vectors = rows * self.length * self.width * self.itemsize
+        parameters, copies = self._parameters(layout), layout.rows_shared * layout.context // layout.shards
+        vectors = rows * self.length / layout.context * self.width * self.itemsize
         gathers = (2 * self.itemsize + FLOAT32) * parameters * micro_batches  # gradients meet after each micro-batch
+        reduces = (6 if recomputes else 4) * self._blocks(layout) * micro_batches
         return {
-            "shard": gathers * _ring(layout.shard),
-            "data_parallel": 2 * FLOAT32 * parameters / layout.shard * _ring(layout.data_parallel),
-            "tensor": (6 if recomputes else 4)
-            * self._blocks(layout)
-            * micro_batches
-            * 2
-            * vectors
-            * _ring(layout.tensor),
+            "shard": gathers * _ring(layout.shards),
+            "data_parallel": 2 * FLOAT32 * parameters / layout.shards * _ring(copies),
+            "tensor": reduces * 2 * vectors * _ring(layout.tensor),
+            "context": (3 if recomputes else 2) * micro_batches * rows * self._keys(layout) * _ring(layout.context),
             "pipeline": 2 * micro_batches * vectors * (layout.pipeline > 1),
         }
 
     def memory(self, layout: Layout, rows: int, micro_batches: int, recomputes: bool) -> int:
         """Bytes of the device that holds most: the first stage, whose micro-batches are all on their way."""
         parameters = self._parameters(layout)
-        shards = layout.shard
+        shards = layout.shards
         state = 4 * FLOAT32 * parameters / shards  # weights, gradients, two moments
         one_block = self.in_blocks / self.model.num_layers / layout.tensor
         gathered = (2 * self.itemsize + FLOAT32) * one_block * (shards > 1)  # two blocks, and the gradients of one
@@ -222,7 +233,8 @@ class Planner:
             state
             + gathered
             + self._activations(layout, rows, recomputes) * held
-            + self._logits(rows) / self._cut(layout)
+            + self._logits(rows) / self._cut(layout) / layout.context
+            + self.length**2 / 2 / layout.context * (layout.context > 1)  # the mask, which layers share
         )
 
     def fits(self, step: Step) -> bool:
@@ -244,6 +256,7 @@ class Planner:
         cost, forward = self.report.memory_cost.cost, Work(constant(rows), constant(self.length), "forward")
         work = forward.in_training(compute_dtype(self.dtype))
         inputs = rows * self.length * self.width
+        keys = rows * self._keys(layout) * (1 - 1 / layout.context)  # of other devices
         total = largest = 0.0
         for stack in cost.stacks:
             for group in stack.groups:
@@ -253,8 +266,29 @@ class Planner:
                 one = min(block, whole) / self._cut(layout) + max(0, block - whole) / layout.tensor
                 total, largest = total + one * len(group.layers), max(largest, one)
         if recomputes:
-            return self._blocks(layout) * inputs * self.itemsize / self._cut(layout) + largest
-        return total * self._blocks(layout) / self.model.num_layers
+            inputs_of_blocks = self._blocks(layout) * inputs * self.itemsize / self._cut(layout)
+            return (inputs_of_blocks + largest) / layout.context + keys / self._blocks(layout)
+        return total * self._blocks(layout) / self.model.num_layers / layout.context + keys
+
+    def _keys(self, layout: Layout) -> float:
+        """Bytes of the keys and values, or latents, of one whole row, in the blocks of a stage."""
+        if layout.context == 1:
+            return 0.0
+        numbers = 0.0
+        for stack in self.report.memory_cost.cost.stacks:
+            for group in stack.groups:
+                cut = layout.tensor if isinstance(group.cost.mixer.part, spec.Attention) else 1
+                numbers += len(group.layers) * group.cost.mixer.state(1) / cut
+        return numbers * self.length * self.itemsize
+
+    def _contexts(self, devices: int) -> list[int]:
+        """How many devices may share the positions of a row."""
+        mixers = [block.mixer for stack in self.model.stacks for block in stack.layers]
+        if not isinstance(self.model, spec.Decoder | spec.Encoder) or not all(
+            isinstance(mixer, spec.Attention | spec.LatentAttention) for mixer in mixers
+        ):
+            return [1]
+        return [number for number in _divisors(devices) if number == 1 or self.length % (2 * number) == 0]
 
     def _cut(self, layout: Layout) -> int:
         return layout.tensor if self.cuts_vectors else 1

@@ -7,7 +7,8 @@ recurrence, a state space) draws them itself in `init_tensor(name, tensor, gener
 
 import hashlib
 import math
-from typing import assert_never
+from collections.abc import Iterator
+from typing import NamedTuple, assert_never
 
 import torch
 from torch import Tensor, nn
@@ -25,22 +26,42 @@ RESIDUAL_OUTPUTS = (
 )
 
 
-@torch.no_grad()
-def initialize(model: nn.Module, scheme: spec.Initialization, num_layers: int, seed: int) -> None:
-    """Draw every tensor of `model` in place: norms 1, biases 0, matrices as the scheme says."""
+class OwnTensor(NamedTuple):
+    """A parameter or a buffer, the module that has it, and its name there and in the model."""
+
+    module: nn.Module
+    own_name: str
+    name: str
+    tensor: Tensor
+
+
+def own_tensors(model: nn.Module) -> Iterator[OwnTensor]:
+    """All parameters and buffers."""
     for path, module in model.named_modules():
         tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
         for own_name, tensor in tensors.items():
-            name = f"{path}.{own_name}" if path else own_name
-            generator = generator_for(seed, name, tensor.device)
-            if hasattr(module, "init_tensor") and module.init_tensor(own_name, tensor, generator):
-                continue
-            if name.endswith("bias"):
-                tensor.zero_()
-            elif tensor.dim() == 1:
-                tensor.fill_(1.0)
-            else:
-                init_weight(tensor, name, scheme, num_layers, generator)
+            yield OwnTensor(module, own_name, f"{path}.{own_name}" if path else own_name, tensor)
+
+
+@torch.no_grad()
+def initialize(model: nn.Module, scheme: spec.Initialization, num_layers: int, seed: int) -> None:
+    """Draw every tensor of `model` in place: norms 1, biases 0, matrices as the scheme says."""
+    for own in own_tensors(model):
+        initialize_tensor(own, scheme, num_layers, seed)
+
+
+def initialize_tensor(own: OwnTensor, scheme: spec.Initialization, num_layers: int, seed: int) -> None:
+    """Draw one tensor in place; others are not looked at."""
+    module, own_name, name, tensor = own
+    generator, own_way = generator_for(seed, name, tensor.device), getattr(module, "init_tensor", None)
+    if callable(own_way) and own_way(own_name, tensor, generator):
+        return
+    if name.endswith("bias"):
+        tensor.zero_()
+    elif tensor.dim() == 1:
+        tensor.fill_(1.0)
+    else:
+        init_weight(tensor, name, scheme, num_layers, generator)
 
 
 def init_weight(

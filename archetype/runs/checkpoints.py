@@ -4,20 +4,18 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor
 
 from archetype.errors import CheckpointError, DataError
 from archetype.io import atomic
 from archetype.io.files import check_regular, read_json
-from archetype.io.slices import Slices
-from archetype.io.tensors import save
+from archetype.io.tensors import Tensors, save
 from archetype.io.weight_files import SINGLE
 
 OPTIMIZER, AVERAGE = "optimizer.safetensors", "ema.safetensors"
@@ -49,13 +47,11 @@ class Checkpoint:
         """The moving average of the parameters, where the run has one."""
         return self.folder / AVERAGE if AVERAGE in self.manifest["files"] else None
 
-    def optimizer(self) -> dict[str, Tensor]:
-        """The optimizer's tensors."""
+    def optimizer(self) -> Iterator[tuple[str, Tensor]]:
+        """The optimizer's tensors, by name, one after the other."""
         slices = self.folder / MOMENTS
-        if slices.is_dir():
-            tensors = Slices(slices)
-            return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118  # it is no mapping
-        return load_file(self.folder / OPTIMIZER)
+        tensors = Tensors.single(slices if slices.is_dir() else self.folder / OPTIMIZER)
+        return ((name, tensors.stored(name)) for name in tensors.names())
 
 
 def write(

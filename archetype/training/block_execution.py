@@ -58,7 +58,7 @@ def compile_blocks(model: nn.Module) -> None:
         SpecError: there is no C++ compiler, which programs for a processor need.
     """
     compiler = os.environ.get("CXX", "g++")
-    if next(model.parameters()).device.type == "cpu" and shutil.which(compiler) is None:
+    if next(model.parameters()).device.type in ("cpu", "meta") and shutil.which(compiler) is None:
         raise SpecError("compile", f"{compiler} is not installed", "install it, name another in CXX, or do not compile")
     for block in blocks_of(model):
         block.forward = torch.compile(block.forward)

@@ -33,7 +33,7 @@ class Processes:
         is_main: whether this process writes metrics and weights and shows progress.
         holds_all: whether it has every weight whole, so that it alone can generate.
         writes_checkpoints: whether this process writes checkpoints, or its shards of them.
-        number: of this process among those that compute different rows.
+        number: of this process among those that compute different tokens.
     """
 
     is_alone = True
@@ -54,7 +54,7 @@ class Processes:
             raise SpecError("parallel", cause, remedy)
 
     def building_device(self, recipe: "Recipe", device: torch.device) -> torch.device:
-        """Where a model is built whole, before its parts go to the devices of those that share it."""
+        """Where a model is built: on the meta device, where processes get their shards of it later."""
         return device
 
     def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":

@@ -21,6 +21,7 @@ from archetype.training import metrics
 from archetype.training.datasets import TokenizedData
 from archetype.training.defaults import Budget
 from archetype.training.memory import check_memory
+from archetype.training.objectives.base import Objective
 from archetype.training.pretrained import Pretrained, take_over
 from archetype.training.processes import ALONE, Processes
 from archetype.training.provenance import check_origin, check_recipe, read_provenance, write_recipe
@@ -172,8 +173,11 @@ def first_model(resolved: ResolvedRecipe, device: torch.device) -> tuple[Model, 
 
     Args:
         resolved: what the run takes.
-        device: where the model goes.
+        device: where the model goes; the meta device, unless weights are taken over or computed with.
     """
+    prepares = type(resolved.objective).prepare is not Objective.prepare
+    if device.type == "meta" and (prepares or resolved.pretrained is not None):
+        device = torch.device("cpu")
     model = build(resolved.spec, resolved.recipe.seed, device)
     if resolved.pretrained is None:
         return model, resolved.recipe, resolved.notes
@@ -209,10 +213,12 @@ def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
 def _trainable_model(
     weights: Path, spec: specs.ModelSpec, adapter: specs.Adapter | None, device: torch.device
 ) -> Model:
-    """A model with memory of its own: training writes into it, and the file must not change."""
+    """A model with memory of its own: training writes into it, and the file must not change. On meta it has none."""
     model = build_on_meta(spec)
     if adapter is not None:
         install(model, adapter)
+    if device.type == "meta":
+        return model
     fill_from(model, weights)
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):

@@ -43,6 +43,7 @@ class TrainState:
         average: of the weights, where the recipe asks for one.
         background: writes the checkpoints.
         processes: that share the work.
+        unread: the checkpoint whose tensors a model on the meta device gets when processes have shared it out.
     """
 
     run: Run
@@ -57,6 +58,7 @@ class TrainState:
     num_worse: int = 0
     notes: tuple[str, ...] = ()
     processes: Processes = ALONE
+    unread: checkpoints.Checkpoint | None = None
     prefetcher: Prefetcher = field(init=False)
     average: MovingAverage | None = None
     background: BackgroundSave = field(default_factory=BackgroundSave)
@@ -80,11 +82,17 @@ class TrainState:
         return state
 
     def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Take over the optimizer's state, the average and the step of a checkpoint, whose weights the model has."""
+        """Take over the optimizer's state, the average and the step of a checkpoint, whose weights the model has.
+
+        Where the model is on the meta device, tensors are read later.
+        """
+        self.step = checkpoint.step
+        if self.model.device.type == "meta":
+            self.unread = checkpoint
+            return
         restore_optimizer(self.model, self.optimizer, checkpoint.optimizer())
         if self.average is not None and checkpoint.average_file is not None:
             self.average.restore(load_file(checkpoint.average_file))
-        self.step = checkpoint.step
 
     def remember(self, lines: list[dict[str, Any]]) -> None:
         """Take up the evaluations of a run's earlier part, from its metrics."""

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_iter
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts what is allocated, and the most at once.
+    """Counts what is allocated, and the most at once; of tensors in shards what this process holds.
 
     Args:
         before: tensors that are there already and do not count.
@@ -24,6 +24,7 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = operation(*args, **(kwargs or {}))
         for value in tree_iter(output):
+            value = getattr(value, "_local_tensor", value)
             if isinstance(value, torch.Tensor) and (storage := value.untyped_storage())._cdata not in self.known:
                 self._add(storage._cdata, storage.nbytes(), 1)
                 weakref.finalize(storage, self._add, storage._cdata, storage.nbytes(), -1)

@@ -28,13 +28,19 @@ Case = tuple[str, Recipe | None, dict[str, Any]]  # run directory, recipe of a n
 
 
 def train_in(num_processes: int, cases: Sequence[Case]) -> None:
-    """Train runs one after the other, each in all of some processes, forked from one that has loaded torch."""
+    """Train runs one after the other, each in all of some processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "cases").write_bytes(pickle.dumps(cases))
+        run_in(num_processes, "tests.helpers.parallel", f"{folder}/cases")
+
+
+def run_in(num_processes: int, module: str, *arguments: str) -> None:
+    """Run a module in processes that torchrun could have started, forked from one that has loaded torch."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
-        (Path(folder) / "cases").write_bytes(pickle.dumps(cases))
-        command = ["python", "-m", "tests.helpers.parallel", f"{folder}/cases"]
+    with ExitStack() as files:
+        command = ["python", "-m", module, *arguments]
         outputs = [files.enter_context(tempfile.TemporaryFile()) for _ in range(num_processes)]
         together = {"WORLD_SIZE": str(num_processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         processes = [

@@ -1,6 +1,6 @@
 """The state of an optimizer as named tensors, as a checkpoint keeps it, and its learning rate."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -31,11 +31,13 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
     }
 
 
-def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Give the optimizer the state that `optimizer_tensors` returned."""
+def restore_optimizer(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Iterable[tuple[str, Tensor]]
+) -> None:
+    """Give the optimizer the state that `optimizer_tensors` returned, tensor by tensor."""
     parameters = float32_weights(model, optimizer)
     on_device = {p for group in optimizer.param_groups if group.get("fused") for p in group["params"]}
-    for name, value in tensors.items():
+    for name, value in tensors:
         path, _, key = name.rpartition(":")
         parameter = parameters[path]
         if "." in key:

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from archetype import spec as specs
 from archetype.errors import SpecError
+from archetype.nn.attention import Attention
+from archetype.nn.latent_attention import LatentAttention
+from archetype.nn.registry import module_class
 from archetype.spec.base import Size, Spec
 from archetype.spec.edit import put
 from archetype.training.optimizers import SGD, AdamW, Lion
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from archetype.training.recipe import Recipe
 
 
+PREDICTED_PER_POSITION = ("next_token", "masked_token")  # objectives, of rows that are all of one length
 ELEMENTWISE = (AdamW, Lion, SGD)  # optimizers whose step of a number depends on that number alone
 
 
@@ -25,8 +29,8 @@ class Parallel(Spec):
         shard: processes that share a copy's weights, gradients and moments, and its rows (FSDP; Zhao 2023).
         tensor: processes that share each matrix of a layer (Shoeybi 2019).
         pipeline: processes that have some of the layers each (Huang 2018).
-        expert: processes of data_parallel and shard that share the experts (Lepikhin 2020).
-        context: processes that share the positions of a row (Liu 2023).
+        expert: processes of data_parallel, shard and context that share the experts (Lepikhin 2020).
+        context: processes that share the positions of each row, and a copy's weights with `shard` (Liu 2023).
         schedule: of a pipeline's micro-batches.
     """
 
@@ -48,6 +52,11 @@ class Parallel(Spec):
     def num_rows_shared(self) -> int:
         """Among how many processes the rows of a batch are shared out."""
         return (self.data_parallel or 1) * self.shard
+
+    @property
+    def num_tokens_shared(self) -> int:
+        """Among how many processes the tokens of a batch are shared out."""
+        return self.num_rows_shared * self.context
 
     def resized(self, assignments: Sequence[str]) -> "Parallel":
         """The same with other sizes, such as parallel.shard=4.
@@ -94,15 +103,15 @@ class Parallel(Spec):
             if isinstance(part, specs.MixtureOfExperts) and self.expert > 1:
                 _check_divides("expert", self.expert, f"{path}.num_experts", part.num_experts)
         if self.context > 1:
-            cause = "positions of a row are not shared out: torch does so for its GPU kernels of plain attention alone"
-            raise SpecError("parallel.context", cause, "make it 1; shard, tensor and recomputing make room too")
+            self._check_context(spec, recipe)
         if self.pipeline > 1:
             self._check_pipeline(spec, recipe.batch_size, recipe.micro_batch_size or 1)
         if self.expert > 1 and self.tensor > 1:
             cause = "experts are shared among processes of data_parallel and shard, or cut by tensor, not both"
             raise SpecError("parallel.expert", cause, "make one of the two 1")
-        if self.num_rows_shared % self.expert:
-            cause = f"{self.expert} does not divide the {self.num_rows_shared} processes of data_parallel and shard"
+        if self.num_tokens_shared % self.expert:
+            sizes = "data_parallel, shard and context" if self.context > 1 else "data_parallel and shard"
+            cause = f"{self.expert} does not divide the {self.num_tokens_shared} processes of {sizes}"
             raise SpecError("parallel.expert", cause, "they share the experts; change one of the sizes")
         if self.num_rows_shared > recipe.batch_size:
             cause = f"{recipe.batch_size} rows are fewer than the {self.num_rows_shared} processes that share them"
@@ -124,10 +133,34 @@ class Parallel(Spec):
         if are_cut and (not isinstance(optimizer, ELEMENTWISE) or getattr(optimizer, "state_bits", 32) != 32):
             cause = "needs whole matrices, and these are cut"
             raise SpecError("optimizer", cause, "use adamw, lion or sgd in 32 bits, or data_parallel alone")
-        if recipe.compile and max(self.tensor, self.expert) > 1:
-            raise SpecError("compile", "blocks whose matrices or experts are shared are not compiled", "leave it out")
+        if recipe.compile and max(self.tensor, self.expert, self.context) > 1:
+            cause = "blocks whose matrices, experts or positions are shared are not compiled"
+            raise SpecError("compile", cause, "leave it out")
         if recipe.adapter is not None and self.tensor > 1:
             raise SpecError("parallel.tensor", "adapters are not cut", "use data_parallel or shard")
+
+    def _check_context(self, spec: specs.ModelSpec, recipe: "Recipe") -> None:
+        """Only attention may look at other positions than its own."""
+        objective, length = recipe.objective, recipe.sequence_length or spec.context_length
+        kind = "next_token" if objective is None else objective.kind
+        if not isinstance(spec, specs.Decoder | specs.Encoder) or kind not in PREDICTED_PER_POSITION:
+            cause = f"rows are shared out that decoders or encoders learn token by token, not {kind} of a {spec.kind}"
+            raise SpecError("parallel.context", cause, "make it 1; shard, tensor and recompute make room too")
+        if self.pipeline > 1:
+            raise SpecError("parallel.context", "stages pass on whole rows", "make context or pipeline 1")
+        if length % (pieces := 2 * self.context):
+            cause = f"{length} tokens are not {pieces} equal pieces, two for each process of parallel.context"
+            raise SpecError("sequence_length", cause, f"use a multiple of {pieces}")
+        for path, part in _parts(spec, ""):
+            if isinstance(part, specs.Mixer) and module_class(part) not in (Attention, LatentAttention):
+                cause = f"{getattr(part, 'kind', 'a mixer')} reads rows in order, and parallel.context cuts them"
+                raise SpecError(path, cause, "use attention, or make parallel.context 1")
+            if isinstance(part, specs.GlobalWindow) and part.global_projections:
+                cause = "global tokens with projections of their own stand in one process, and all must see them"
+                raise SpecError(path, cause, "make global_projections false or parallel.context 1")
+            if isinstance(part, specs.DynamicScaling):
+                cause = "follows the length of a row, of which a process sees a part"
+                raise SpecError(path, cause, "use another scaling, or make parallel.context 1")
 
     def _check_pipeline(self, spec: specs.ModelSpec, batch_size: int, micro_batch_size: int) -> None:
         head = spec.head

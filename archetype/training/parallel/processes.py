@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.nn.parallel import DistributedDataParallel
 
 from archetype.errors import ArchetypeError
@@ -23,10 +23,12 @@ from archetype.runs import checkpoints
 from archetype.runs.lock import locked
 from archetype.spec import ModelSpec
 from archetype.training.objectives.base import Batch, LossOutput, Objective
-from archetype.training.optimizers import optimizer_tensors, restore_optimizer
+from archetype.training.optimizers import restore_optimizer
 from archetype.training.parallel import checkpoint
+from archetype.training.parallel.context import ContextParallel
 from archetype.training.parallel.experts import share_experts
 from archetype.training.parallel.layout import Parallel
+from archetype.training.parallel.shards import by_mesh, gathered, local, materialize, shared_alike, whole
 from archetype.training.parallel.tensor import share_tensors
 from archetype.training.processes import Processes
 
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MESH = ("pipeline", "data_parallel", "shard", "context", "tensor")  # the last are nearest, and speak the most
-EXPERT_MESH = ("pipeline", "copies", "expert", "context", "tensor")
+WEIGHTS_MESH = ("pipeline", "data_parallel", "shard", "tensor")  # where those of context are more of shard
+EXPERT_MESH = ("pipeline", "copies", "expert", "tensor")
 PATIENCE = timedelta(hours=6)  # for the main process to read and tokenize all data
 
 
@@ -78,6 +81,7 @@ class ManyProcesses(Processes):
         self.ddp: DistributedDataParallel | None = None
         self.size, self.micro_batch_size, self.share = 1, 1, 1.0
         self.pipeline: Pipeline | None = None
+        self.context: ContextParallel | None = None
         self.saving: dist.ProcessGroup | None = None  # of the threads that write checkpoints while others compute
 
     def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
@@ -86,9 +90,9 @@ class ManyProcesses(Processes):
         layout.check(spec, recipe)
 
     def building_device(self, recipe: "Recipe", device: torch.device) -> torch.device:
-        """The host, where no device holds the whole model."""
+        """The meta device, where no process holds the whole model."""
         layout = recipe.parallel
-        return torch.device("cpu") if max(layout.shard, layout.tensor, layout.expert, layout.pipeline) > 1 else device
+        return torch.device("meta") if max(layout.shard, layout.tensor, layout.expert, layout.pipeline) > 1 else device
 
     def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":
         """The state of a run that the main process begins and the others join; the model is then shared out."""
@@ -127,29 +131,29 @@ class ManyProcesses(Processes):
         state.processes, layout = self, state.recipe.parallel.for_world(dist.get_world_size())
         sizes = tuple(getattr(layout, name) for name in MESH)
         mesh = init_device_mesh(self.device.type, sizes, mesh_dim_names=MESH)
-        rows = mesh["data_parallel", "shard"]._flatten("rows")
-        self.number, self.size, self.rows_group = rows.get_local_rank(), rows.size(), rows.get_group()
-        self.measured = mesh["pipeline", "data_parallel", "shard"]._flatten("measured")
+        tokens = mesh["data_parallel", "shard", "context"]._flatten("tokens")
+        self.number, self.tokens_group = tokens.get_local_rank(), tokens.get_group()
+        self.row, self.size = self.number // layout.context, layout.num_rows_shared
+        self.measured = mesh["pipeline", "data_parallel", "shard", "context"]._flatten("measured")
         self.stages = mesh["pipeline"]
         state.objective.chunks_logits = layout.tensor == 1
         self.holds_all = layout.shard == layout.tensor == layout.expert == layout.pipeline == 1
         self.writes_checkpoints = self.is_main or not self.holds_all
         self.saving = dist.new_group(timeout=PATIENCE, backend="gloo")
         state.background.finished()  # what the main process saved before the others came
-        self.ddp = data_parallel(state, self.rows_group) if self.holds_all else None
+        self.ddp = data_parallel(state, self.tokens_group) if self.holds_all else None
+        self.context = ContextParallel(state.model, mesh["context"]) if layout.context > 1 else None
         if self.holds_all:
             return
-        tensors = optimizer_tensors(state.model, state.optimizer)
-        experts: DeviceMesh | None = None
-        if layout.expert > 1:
-            sizes = sizes[0], self.size // layout.expert, layout.expert, *sizes[3:]
-            experts = init_device_mesh(self.device.type, sizes, mesh_dim_names=EXPERT_MESH)
-        state.notes = (*state.notes, *share_model(state.model, layout, mesh, experts, state.recipe.dtype))
+        state.notes = (*state.notes, *share_model(state.model, layout, self.device, state.recipe.dtype))
         self.pipeline = None
         if layout.pipeline > 1:
             from archetype.training.parallel.pipeline import Pipeline  # torch takes two seconds to load its own
 
             self.pipeline = Pipeline(state.model, self.stages, layout.schedule, self.device)
+        if state.model.device.type == "meta":
+            weights = state.unread.weights_file if state.unread else None
+            materialize(state.model, self.device, state.recipe.seed, weights)
         state.model.to(self.device)
         state.optimizer = state.recipe.optimizer.build(state.model)
         if any(isinstance(parameter, DTensor) for parameter in state.model.parameters()):
@@ -158,7 +162,9 @@ class ManyProcesses(Processes):
                 for group in state.optimizer.param_groups
                 for parameters in by_mesh(group["params"])
             ]
-        restore_optimizer(state.model, state.optimizer, shared_alike(tensors, state.model))
+        if state.unread is not None:
+            moments = shared_alike(state.unread.optimizer(), state.model)
+            restore_optimizer(state.model, state.optimizer, moments)
 
     def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[tuple[Batch, float]]:
         """The rows of a batch that this process computes, in as many parts as all others have.
@@ -172,10 +178,11 @@ class ManyProcesses(Processes):
         step = min(rows or own, own)
         parts = []
         count = max(1, objective.num_targets(batch))
-        for first in range(self.number * own, (self.number + 1) * own, step):
-            last = min(first + step, (self.number + 1) * own, total)
+        num_targets = partial(self.context.num_targets, objective) if self.context else objective.num_targets
+        for first in range(self.row * own, (self.row + 1) * own, step):
+            last = min(first + step, (self.row + 1) * own, total)
             part = tuple(tensor[first:last] if first < last else tensor[:1] for tensor in batch)
-            parts.append((part, objective.num_targets(part) / count if first < last else 0.0))
+            parts.append((part, num_targets(part) / count if first < last else 0.0))
         self.share = parts[0][1]
         return parts
 
@@ -189,14 +196,16 @@ class ManyProcesses(Processes):
             return self.pipeline.evaluate(objective, part)
         if self.pipeline is not None:
             return self.pipeline.train(objective, part, self.micro_batch_size, self.share)
-        return objective.compute_loss(self.ddp if self.ddp is not None and model.training else model, part)
+        model = self.ddp if self.ddp is not None and model.training else model
+        compute_loss = partial(self.context.compute_loss, objective) if self.context else objective.compute_loss
+        return compute_loss(model, part)
 
     def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> float:
         """Clip the gradients to a norm over all their shards."""
         parameters = [parameter for parameter in parameters if parameter.grad is not None]
         if self.pipeline is not None and self.size > 1:
             for gradient in (local(parameter.grad) for parameter in parameters if parameter.grad is not None):
-                dist.all_reduce(gradient, group=self.rows_group)
+                dist.all_reduce(gradient, group=self.tokens_group)
         groups = by_mesh(parameters)
         norms = [torch.nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in groups]
         norm = torch.stack([whole(norm).float() for norm in norms]).norm()
@@ -289,29 +298,32 @@ def unused_parameters(state: "TrainState") -> list[str]:
     return unused
 
 
-def share_model(model: Model, layout: Parallel, mesh: DeviceMesh, experts: DeviceMesh | None, dtype: str) -> list[str]:
+def share_model(model: Model, layout: Parallel, device: torch.device, dtype: str) -> list[str]:
     """Share out a model in place: matrices, experts, then every block's weights.
 
     Args:
-        model: whole.
+        model: whole, or on the meta device.
         layout: the sizes.
-        mesh: of all processes.
-        experts: the same processes, those of data_parallel and shard as copies of the experts and their shares.
+        device: of this process.
         dtype: that products are computed in; weights are gathered in it, and gradients meet in float32.
 
     Returns:
         What to say of it.
     """
-    notes = []
+    sizes = layout.pipeline, layout.data_parallel or 1, layout.shard * layout.context, layout.tensor
+    mesh = init_device_mesh(device.type, sizes, mesh_dim_names=WEIGHTS_MESH)
+    notes: list[str] = []
     if layout.tensor > 1 and (whole_parts := share_tensors(model, mesh["tensor"])):
         names = f"{', '.join(whole_parts[:3])}{f' and {len(whole_parts) - 3} more' if len(whole_parts) > 3 else ''}"
         notes.append(f"parallel.tensor: every process computes {names} whole")
-    if layout.num_rows_shared > 1 and layout.pipeline == 1:
-        rows = mesh["shard"] if layout.data_parallel == 1 else mesh["data_parallel", "shard"]
+    if layout.num_tokens_shared > 1 and layout.pipeline == 1:
+        copies = mesh["shard"] if layout.data_parallel == 1 else mesh["data_parallel", "shard"]
         blocks = [block for module in model.modules() if isinstance(module, nn.ModuleList) for block in module]
         policy = MixedPrecisionPolicy(torch.bfloat16 if dtype == "bfloat16" else None, torch.float32)
-        meshes: list[tuple[nn.Module, DeviceMesh]] = [(module, rows) for module in (*blocks, model)]
-        if experts is not None:
+        meshes: list[tuple[nn.Module, DeviceMesh]] = [(module, copies) for module in (*blocks, model)]
+        if layout.expert > 1:
+            sizes = layout.pipeline, layout.num_tokens_shared // layout.expert, layout.expert, layout.tensor
+            experts = init_device_mesh(device.type, sizes, mesh_dim_names=EXPERT_MESH)
             meshes = [(module, experts["copies"]) for module in share_experts(model, experts["expert"])] + meshes
         for module, own in meshes:
             fully_shard(module, mesh=own, mp_policy=policy)
@@ -319,54 +331,3 @@ def share_model(model: Model, layout: Parallel, mesh: DeviceMesh, experts: Devic
             module.set_gradient_divide_factor(1.0)  # losses are shares of the mean: their gradients are summed
             module.set_force_sum_reduction_for_comms(True)
     return notes
-
-
-def shared_alike(tensors: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """State of an optimizer, each tensor of a parameter's shape in shards as the parameter is."""
-    parameters = dict(model.named_parameters())
-    shared = {}
-    for name, tensor in tensors.items():
-        parameter = parameters.get(name.rpartition(":")[0])
-        if parameter is None:  # another stage has it
-            continue
-        if isinstance(parameter, DTensor) and tensor.shape == parameter.shape and tensor.dim():
-            tensor = share_of(tensor, parameter)
-        shared[name] = tensor
-    return shared
-
-
-def share_of(tensor: Tensor, parameter: DTensor) -> DTensor:
-    """A whole tensor in shards as a parameter of its shape is."""
-    mesh, placements, shape = parameter.device_mesh, parameter.placements, tensor.shape
-    sizes, offsets = compute_local_shape_and_global_offset(shape, mesh, placements)
-    local = tensor[tuple(slice(first, first + size) for first, size in zip(offsets, sizes, strict=True))].clone()
-    return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=tensor.stride())
-
-
-def by_mesh(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Parameters that are alike in shards: one operation of many tensors takes no others beside them."""
-    groups: dict[Any, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        key = (parameter.device_mesh, parameter.placements) if isinstance(parameter, DTensor) else None
-        groups.setdefault(key, []).append(parameter)
-    return [*groups.values()]
-
-
-def gathered(tensors: dict[str, Tensor], keeps: bool) -> dict[str, Tensor]:
-    """Whole tensors on the CPU, one after the other, for the process that keeps them."""
-    result = {}
-    for name, tensor in tensors.items():
-        complete = whole(tensor.detach())
-        if keeps:
-            result[name] = complete.cpu()
-    return result
-
-
-def local(tensor: Tensor) -> Tensor:
-    """The share of a tensor that this process has."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor of which every process has a share, gathered."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

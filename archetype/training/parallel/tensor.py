@@ -24,6 +24,7 @@ from archetype.nn.experts import Experts
 from archetype.nn.feedforward import MLP, GatedMLP
 from archetype.nn.latent_attention import LatentAttention
 from archetype.nn.position import Alibi
+from archetype.training.parallel.shards import local
 
 COLUMN, ROW = Shard(0), Shard(1)  # of a matrix (outputs, inputs)
 EACH = Replicate()  # used with every process's share, so that its gradient is the sum of theirs
@@ -153,7 +154,7 @@ class VocabularyOfLogits(ParallelStyle):
             swapped.extend(use_local(module, self.plan, mesh.size()))
             x, embedding = inputs
             whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
-            return whole.to_local(grad_placements=[Partial()]), _local(embedding)
+            return whole.to_local(grad_placements=[Partial()]), local(embedding)
 
         def after(module: nn.Module, inputs: Any, output: Any) -> Any:
             while swapped:
@@ -233,10 +234,6 @@ def _owner(module: nn.Module, path: str) -> tuple[nn.Module | None, str]:
     for key in above:
         owner = getattr(owner, key, None)
     return owner, name
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _parameters(module: nn.Module | None) -> Iterator[nn.Parameter]:

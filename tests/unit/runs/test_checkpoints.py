@@ -50,7 +50,7 @@ def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert found.step == 5
     assert (found.manifest["data"], found.manifest["seed"]) == ("abcd", 7)
     assert torch.equal(Tensors.single(found.weights_file).mapped("w"), torch.full((3,), 5.0))
-    assert torch.equal(found.optimizer()["moment"], torch.full((3,), 5.5))
+    assert torch.equal(dict(found.optimizer())["moment"], torch.full((3,), 5.5))
 
 
 def test_the_newest_is_found_by_its_number(tmp_path: Path) -> None:

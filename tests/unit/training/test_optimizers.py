@@ -83,7 +83,7 @@ def test_a_restored_state_goes_on_to_the_bit(optimizer: Optimizer) -> None:
         take(first, begun, 0, 3)
         second.load_state_dict(first.state_dict())
         resumed = optimizer.build(second)
-        restore_optimizer(second, resumed, {k: v.clone() for k, v in optimizer_tensors(first, begun).items()})
+        restore_optimizer(second, resumed, [(k, v.clone()) for k, v in optimizer_tensors(first, begun).items()])
         take(second, resumed, 3, 5)
         assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), second.parameters(), strict=True)), name
         assert not any(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
@@ -206,6 +206,6 @@ def test_a_state_of_8_bits_takes_a_quarter_and_goes_on_to_the_bit() -> None:
     assert tensors["0.weight:exp_avg.codes"].dtype == torch.uint8
     second.load_state_dict(first.state_dict())
     resumed = optimizer.build(second)
-    restore_optimizer(second, resumed, {name: tensor.clone() for name, tensor in tensors.items()})
+    restore_optimizer(second, resumed, [(name, tensor.clone()) for name, tensor in tensors.items()])
     take(second, resumed, 2, 4)
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), second.parameters(), strict=True))

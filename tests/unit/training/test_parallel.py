@@ -27,12 +27,14 @@ from archetype.training.optimizers import AdamW, Muon
 from archetype.training.parallel.layout import Parallel
 from archetype.training.processes import ALONE
 from archetype.training.recipe import Recipe
-from tests.helpers.parallel import CPU, Case, train_in, train_one
+from tests.helpers.parallel import CPU, Case, run_in, train_in, train_one
+from tests.helpers.specs import attending, mixed, pair
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "fsdp": {"shard": 2},
     "tensor": {"tensor": 2},
+    "context": {"context": 2},
 }
 MORE_OF_TWO: dict[str, dict[str, Any]] = {
     "shared-experts": {"shard": 2, "expert": 2},
@@ -49,6 +51,11 @@ OF_FOUR: dict[str, dict[str, Any]] = {
     "stages-4": {"pipeline": 2, "data_parallel": 2, "schedule": "gpipe"},
     "stages-tensor": {"pipeline": 2, "tensor": 2},
     "copies-of-experts": {"shard": 4, "expert": 2},
+    "context-4": {"context": 4},
+    "context-copies": {"data_parallel": 2, "context": 2},
+    "context-fsdp": {"shard": 2, "context": 2},
+    "context-tensor": {"context": 2, "tensor": 2},
+    "context-experts": {"shard": 2, "context": 2, "expert": 4},
 }
 TOLERANCE = 1e-5
 KILLS = 8
@@ -97,9 +104,10 @@ def check_equal(a: Path, b: Path) -> None:
 
 
 def cases(folder: Path, recipe: Recipe, layouts: dict[str, dict[str, Any]], steps: int) -> list[Case]:
-    """A run for each layout."""
+    """A run for each layout; where weights are cut, its first checkpoint is written late."""
+    cut = {"shard", "tensor", "pipeline"}
     return [
-        (str(folder / name), plain(recipe, steps, kind(sizes), parallel=Parallel(**sizes)), {"late": sizes != {}})
+        (str(folder / name), plain(recipe, steps, kind(sizes), parallel=Parallel(**sizes)), {"late": cut & set(sizes)})
         for name, sizes in layouts.items()
     ]
 
@@ -128,13 +136,27 @@ def test_two_processes_train_what_one_trains(recipe: Recipe, tmp_path: Path) -> 
     for name, sizes in LAYOUTS.items():
         check_equal(tmp_path / name, tmp_path / kind(sizes))
     # what two wrote together, each its shards, and two steps late, is the model of its step, and one goes on with it
-    copy = unfinished(tmp_path / "fsdp", 2)
+    copy = unfinished(tmp_path / "fsdp", 2).rename(tmp_path / "fsdp-alone")
     checkpoint = checkpoints.latest(Run(copy).checkpoints)
     assert checkpoint is not None and checkpoint.weights_file.is_dir()
     train_one((str(copy), None, {"sizes": ["parallel.shard=1"]}), ALONE)
     check_equal(copy, tmp_path / "dense")
+    # two go on in other layouts: each reads its shards of weights and moments
+    others = {"context": ["context=1", "shard=2"], "fsdp": ["shard=1", "context=2"]}
+    copies = {name: unfinished(tmp_path / name, 2).rename(tmp_path / f"{name}-otherwise") for name in others}
+    train_in(2, [(str(copies[name]), None, {"sizes": [f"parallel.{n}" for n in others[name]]}) for name in others])
+    for copy in copies.values():
+        check_equal(copy, tmp_path / "dense")
     with pytest.raises(SpecError, match=r"its sizes take 2 processes and this is one; start it by torchrun"):
         setup.resume(unfinished(tmp_path / "tensor", 4), CPU)
+
+
+def test_shards_are_those_of_a_whole_model_and_take_no_more_than_one_tensor_beside_them() -> None:
+    run_in(1, "tests.helpers.sharded", "1")
+
+
+def test_attention_of_every_kind_sees_the_positions_of_other_processes() -> None:
+    run_in(2, "tests.helpers.positions")
 
 
 @pytest.mark.slow
@@ -217,7 +239,6 @@ def test_the_verb_in_two_processes_is_killed_stopped_and_resumed(recipe: Recipe,
         ({"shard": 8}, 8, "batch_size: 7 rows are fewer than the 8 processes that share them"),
         ({"pipeline": 2}, 2, "parallel.pipeline: a batch of 7 rows is no number of micro-batches of 2"),
         ({"pipeline": 2, "shard": 2}, 4, "parallel.pipeline: stages are not cut into shards"),
-        ({"context": 2}, 2, "parallel.context: positions of a row are not shared out"),
     ],
 )
 def test_sizes_that_do_not_fit(recipe: Recipe, sizes: dict[str, int], num_processes: int, message: str) -> None:
@@ -227,6 +248,24 @@ def test_sizes_that_do_not_fit(recipe: Recipe, sizes: dict[str, int], num_proces
         layout = Parallel(**sizes).for_world(num_processes)
         layout.check(parse({"vocab_size": 256} | recipe.spec), recipe)
     assert str(caught.value).startswith(message)
+
+
+def test_what_context_parallelism_refuses(recipe: Recipe) -> None:
+    recipe, layout = plain(recipe, 1), Parallel(context=2).for_world(2)
+    bigger = Parallel(context=2, pipeline=2).for_world(4)
+    rotary = {"kind": "rotary", "scaling": {"kind": "dynamic", "factor": 2.0, "original_context_length": 8}}
+    refused = {
+        "layers[0].mixer: mamba reads rows in order": (mixed(kind="mamba", state_size=4), recipe, layout),
+        "layers[0].mixer.position.scaling: follows the length": (attending(position=rotary), recipe, layout),
+        "parallel.context: rows are shared out that decoders": (pair(), recipe, layout),
+        "parallel.context: stages pass on whole rows": (attending(), recipe, bigger),
+        "sequence_length: 18 tokens are not 4 equal": (attending(), recipe.replace(sequence_length=18), layout),
+        "compile: blocks whose matrices": (attending(), recipe.replace(compile=True), layout),
+    }
+    for message, (spec, other, sizes) in refused.items():
+        with pytest.raises(SpecError) as caught:
+            sizes.check(spec, other)
+        assert str(caught.value).startswith(message)
 
 
 def test_what_needs_whole_weights_is_refused_where_they_are_cut(recipe: Recipe) -> None:
@@ -255,8 +294,15 @@ def test_a_plan_is_the_cost_of_its_layout() -> None:
     assert step.memory > 16 * parameters / 128
     # shards of more devices hold less, in the same time; a stage less sits idle
     assert planner.step(Layout(16, 8), 2, True).memory > step.memory
+    # keys and values of whole rows are gathered in forward and again for backward, and their gradients scattered
+    long = Planner(model, Cluster.parse("16x8", device("H100-SXM")), 8, 131072)
+    keys = 32 * 131072 * 2 * 8 * 128 * 2
+    assert long.volumes(Layout(shard=8, context=16), 1, 1, True)["context"] == pytest.approx(3 * keys * 15 / 16)
+    alone, shared = (long.step(layout, 1, True).memory for layout in (Layout(shard=8), Layout(shard=8, context=16)))
+    assert shared < alone / 4
+    assert all(step.layout.context > 1 for step in best_steps(long))
     assert "shard 128" in str(plan_table(planner, best_steps(planner)))
-    with pytest.raises(SpecError, match="no layout of 8 x A10 fits"):
-        best_steps(Planner(model, Cluster.parse("1x8", device("A10")), 8, 8192))
+    with pytest.raises(SpecError, match="no layout of 4 x A10 fits"):
+        best_steps(Planner(model, Cluster.parse("1x4", device("A10")), 8, 8192))
     with pytest.raises(SpecError, match="write it as 2x8"):
         Cluster.parse("200x8", device("A10"))

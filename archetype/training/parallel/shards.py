@@ -1,0 +1,98 @@
+"""What a process holds of tensors in shards: drawn, read from a checkpoint, or gathered from all."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from archetype.errors import CheckpointError
+from archetype.io.tensors import Tensors
+from archetype.models import Model
+from archetype.nn.initialization import OwnTensor, initialize_tensor, own_tensors
+
+
+@torch.no_grad()
+def materialize(model: Model, device: torch.device, seed: int, weights: Path | None = None) -> None:
+    """Give a model on the meta device this process's shards of its tensors.
+
+    Each is drawn or read whole on the host, one after the other, so that the values are those of a model that was built
+    whole, and no more is held than the shards and one tensor.
+
+    Args:
+        model: changed in place.
+        device: of this process.
+        seed: of the weights, where they are drawn.
+        weights: a file or a folder of slices to read them from (absent: they are drawn).
+
+    Raises:
+        CheckpointError: a tensor is missing there, or has another shape.
+    """
+    tensors = None if weights is None else Tensors.single(weights)
+    model.to_empty(device=device)
+    for own in own_tensors(model):
+        local(own.tensor).copy_(own_share(_complete(own, model, seed, tensors), own.tensor))
+
+
+def _complete(own: OwnTensor, model: Model, seed: int, tensors: Tensors | None) -> Tensor:
+    if tensors is None:
+        drawn = torch.empty(own.tensor.shape, dtype=own.tensor.dtype)
+        initialize_tensor(own._replace(tensor=drawn), model.spec.initialization, model.spec.num_layers, seed)
+        return drawn
+    if own.name not in tensors.names() or tensors.shape(own.name) != tuple(own.tensor.shape):
+        cause = f"the checkpoint does not have it in the shape {tuple(own.tensor.shape)}"
+        raise CheckpointError(own.name, cause, "restore the checkpoint")
+    return tensors.mapped(own.name)
+
+
+def shared_alike(tensors: Iterable[tuple[str, Tensor]], model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """State of an optimizer, each tensor of a parameter's shape in shards as the parameter is."""
+    parameters = dict(model.named_parameters())
+    for name, tensor in tensors:
+        parameter = parameters.get(name.rpartition(":")[0])
+        if parameter is None:  # another stage has it
+            continue
+        if isinstance(parameter, DTensor) and tensor.shape == parameter.shape and tensor.dim():
+            share, layout = own_share(tensor, parameter).clone(), (parameter.device_mesh, parameter.placements)
+            tensor = DTensor.from_local(share, *layout, run_check=False, shape=tensor.shape, stride=tensor.stride())
+        yield name, tensor
+
+
+def own_share(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """What this process holds of a whole tensor that is in shards as a parameter is, or all of it."""
+    if not isinstance(parameter, DTensor):
+        return tensor
+    sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, parameter.device_mesh, parameter.placements)
+    return tensor[tuple(slice(first, first + size) for first, size in zip(offsets, sizes, strict=True))]
+
+
+def by_mesh(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Parameters that are alike in shards: one operation of many tensors takes no others beside them."""
+    groups: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        key = (parameter.device_mesh, parameter.placements) if isinstance(parameter, DTensor) else None
+        groups.setdefault(key, []).append(parameter)
+    return [*groups.values()]
+
+
+def gathered(tensors: dict[str, Tensor], keeps: bool) -> dict[str, Tensor]:
+    """Whole tensors on the CPU, one after the other, for the process that keeps them."""
+    result = {}
+    for name, tensor in tensors.items():
+        complete = whole(tensor.detach())
+        if keeps:
+            result[name] = complete.cpu()
+    return result
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The share of a tensor that this process has."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor of which every process has a share, gathered."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
