@@ -344,6 +344,12 @@ def test_a_runs_curves_grow_while_it_is_trained(server: Served, runs: Path) -> N
     append(one.metrics_file, Step(1, 9.0, 1e-3, 0.5, 128.0, 64))
     again = ask(server, "/api/runs/one/metrics")
     assert again["version"] == first["version"] + 1 and again["series"]["loss"]["mean"] == [9.0]
+    details = ask(server, "/api/runs/deep/two")
+    assert "batch_size: 8" in details["recipe"] and "llama-tiny" in details["spec"]
+    (runs / "broken").mkdir()
+    (runs / "broken/spec.yaml").write_text("kind: [")
+    (runs / "broken/recipe.yaml").write_text("steps: 3")
+    assert "not YAML" in next(row for row in ask(server, "/api/runs")["runs"] if row["name"] == "broken")["problem"]
 
 
 def test_what_is_measured_later_of_a_step_is_not_lost(server: Served, runs: Path) -> None:
@@ -359,12 +365,6 @@ def test_what_is_measured_later_of_a_step_is_not_lost(server: Served, runs: Path
     last = ask(server, "/api/runs/evaluating/metrics?after=1")
     assert (last["training"], last["next"], last["series"]["loss"]["x"]) == (False, 2, [2])
     assert last["samples"] == [{"step": 2, "text": "late"}]
-    details = ask(server, "/api/runs/deep/two")
-    assert "batch_size: 8" in details["recipe"] and "llama-tiny" in details["spec"]
-    (runs / "broken").mkdir()
-    (runs / "broken/spec.yaml").write_text("kind: [")
-    (runs / "broken/recipe.yaml").write_text("steps: 3")
-    assert "not YAML" in next(row for row in ask(server, "/api/runs")["runs"] if row["name"] == "broken")["problem"]
 
 
 def test_no_path_leads_out_of_the_folder(server: Served, runs: Path, tmp_path: Path) -> None:
