@@ -63,9 +63,9 @@ def main(folder: Path, model: str) -> None:
             "compare", "run", folder / "width.yaml", "--store", folder / "store", "--data-dir", folder,
             "--to", folder / "reports",
         )  # fmt: skip
-    models = [f"model={model or folder / 'runs/llama'}", *(f"{name}={folder / 'runs' / name}" for name in RUNS[1:])]
-    command = [sys.executable, "-m", "archetype", "serve", *models, "--port", str(PORT), "--runs", folder / "runs"]
-    with subprocess.Popen([*command, "--reports", folder / "reports"], stderr=subprocess.PIPE, text=True) as server:
+    models = [f"model={model or 'runs/llama'}", *(f"{name}=runs/{name}" for name in RUNS[1:])]
+    command = [sys.executable, "-m", "archetype", "serve", *models, "--port", str(PORT), "--reports", "reports"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as server:
         try:
             while "http" not in (line := server.stderr.readline() if server.stderr else ""):
                 assert line, "the server did not start"
