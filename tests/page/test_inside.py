@@ -314,9 +314,7 @@ def test_the_pages_memory_stays_flat_over_a_hundred_inspects(page: Page, server:
         with page.tab.expect_response("**/api/inspect") as response:
             page.tab.click("button:text-is('Look inside')")
         id = response.value.json()["id"]
-        page.tab.wait_for_function(
-            "id => performance.getEntriesByType('resource').some(one => one.name.includes(id))", arg=id
-        )
+        page.tab.wait_for_selector(f"[data-inspection='{id}']", state="attached")
         if number % 5 == 0:
             view = ("flow", "lens", "attention")[number % 3]
             page.tab.click(f"[role=tab]:text-is('{view.title()}')")
