@@ -149,6 +149,7 @@ def markdown(outcome: dict[str, Any]) -> str:
     lines = [f"# {name}{outcome['title']}", "", f"**{outcome['verdict']}**", ""]
     lines += [f"> {outcome['sentence']}", ""] if outcome["sentence"] else []
     lines += [outcome["headline"], ""] if outcome["headline"] else []
+    lines += [f"[The same with pictures]({slug(outcome)}.html)", ""]
     parts = sorted(outcome["parts"], key=lambda part: surprise(part) != SURPRISE)
     rows = [(p["id"], p["says"], p["verdict"], p["expect"].get("verdict", "open"), surprise(p)) for p in parts]
     lines += [_table(("part", "says", "verdict", "expected", ""), rows), ""]
@@ -283,6 +284,7 @@ def overview_markdown(rows: Sequence[dict[str, Any]]) -> str:
     """All claims as Markdown, surprises first."""
     surprises = [(row, part) for row in rows for part in row["parts"] if part["surprise"] == SURPRISE]
     lines = ["# The claims", "", f"{len(rows)} claims; each verdict is for this code at this scale.", ""]
+    lines += [f"[The same with effects as pictures]({OVERVIEW}.html)", ""]
     if surprises:
         lines += ["## Otherwise than predicted", ""]
         lines += [
