@@ -1,4 +1,7 @@
-"""One server with tiny models of every kind, and one browser, for all tests of the page."""
+"""One server with tiny models of every kind, and one browser, for the tests of a file.
+
+Not longer: while playwright is started, no other test of the process can run an event loop of its own.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,19 +42,19 @@ def no_network() -> None:
     """The tests speak with the server of this machine; the browser notes every request to another."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of training runs."""
     return tmp_path_factory.mktemp("runs")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of reports."""
     return tmp_path_factory.mktemp("reports")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(runs: Path, reports: Path) -> Iterator[Served]:
     """Serves a model of every kind."""
     if missing():
@@ -60,7 +63,7 @@ def server(runs: Path, reports: Path) -> Iterator[Served]:
         yield served
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(server: Served) -> Iterator[Any]:
     """Chromium."""
     with chromium() as browser:

@@ -219,6 +219,7 @@ def test_curves_grow_while_a_run_is_trained(page: Page, runs: Path) -> None:
     assert page.accessibility() == []
 
 
+@pytest.mark.slow  # long enough for several looks at it; lines that are appended are watched above
 def test_a_real_run_is_watched_while_it_trains(page: Page, runs: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("A cat sat on a mat. A dog sat on a log. " * 200)
@@ -234,14 +235,14 @@ def test_a_real_run_is_watched_while_it_trains(page: Page, runs: Path, tmp_path:
         "--tokenizer",
         "bytes",
     ]
-    sizes = ["--steps", "80", "--batch-size", "2", "--sequence-length", "32", "--set", "evaluate_every=20"]
+    sizes = ["--steps", "400", "--batch-size", "2", "--sequence-length", "32", "--set", "evaluate_every=20"]
     with subprocess.Popen([*command, *sizes], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as trainer:
         page.tab.wait_for_selector("[data-run=live] .live")  # the list finds it by itself
         page.open("runs?runs=live&smoothing=0")
         page.tab.wait_for_selector("[data-chart=gradient_norm] [data-average=live]")
         page.tab.wait_for_selector(".samples td")
         seen = [watched(page)]
-        while seen[-1]["step"] < 80:
+        while seen[-1]["step"] < 400:
             page.tab.wait_for_function("step => Number(document.querySelector('[data-run=live] [data-step]')"
                                        ".textContent.split(' ')[0]) > step", arg=seen[-1]["step"])  # fmt: skip
             seen.append(watched(page))
