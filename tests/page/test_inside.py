@@ -315,11 +315,11 @@ def test_the_pages_memory_stays_flat_over_a_hundred_inspects(page: Page, server:
         with page.tab.expect_response("**/api/inspect") as response:
             page.tab.click("button:text-is('Look inside')")
         id = response.value.json()["id"]
-        page.tab.wait_for_selector(f"[data-inspection='{id}']", state="attached")
+        page.tab.locator(f"[data-inspection='{id}']").wait_for(state="attached")  # keeps no handle of the element
         if number % 5 == 0:
             view = ("flow", "lens", "attention")[number % 3]
             page.tab.click(f"[role=tab]:text-is('{view.title()}')")
-            page.tab.wait_for_selector(f"[data-view={view}] {READY[view]}", state="attached")
+            page.tab.locator(f"[data-view={view}] {READY[view]}").first.wait_for(state="attached")
         if number in (49, 154):  # where the same view is shown
             page.tab.evaluate("performance.clearResourceTimings()")
             for _ in range(3):
