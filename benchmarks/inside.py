@@ -1,4 +1,4 @@
-"""What looking inside takes: `python -m benchmarks.inside MODEL [--tokens 512]`, medians, each printed at once.
+"""Time of looking inside a model: `python -m benchmarks.inside MODEL [--tokens 512]`, medians, each printed at once.
 
 A plain pass over a text beside the server's answer to POST /api/inspect for it, the maps of all heads, one map, and
 the lens; and the time between the tokens of a stream while texts are inspected, beside that of a stream alone.

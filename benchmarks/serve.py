@@ -1,4 +1,4 @@
-"""What the server adds to its engine: `python -m benchmarks.serve [MODEL] [--peer NAME=URL ...]`.
+"""Time and throughput of the server beside its engine: `python -m benchmarks.serve [MODEL] [--peer NAME=URL ...]`.
 
 The bare engine, the server and its peers take the same requests by turns, each in a process of its own. Every row is
 printed as soon as it is measured, with the target beside; a row takes `--seconds` at most, but each measures once.

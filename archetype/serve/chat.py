@@ -49,7 +49,7 @@ async def render(models: Models, exchange: Exchange) -> None:
 def conversation(
     model: ServedModel, messages: list[Message], add_generation_prompt: bool | None, continue_final: bool | None
 ) -> Callable[[], tuple[str, list[int]]]:
-    """What gives the text that a template makes of messages, and its ids; to be called in a thread for texts.
+    """A function that renders messages by the model's template and encodes them, to be called in a thread for texts.
 
     Args:
         model: whose template it is.

@@ -64,7 +64,7 @@ def budget_rows(comparison: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _cost_of_step(arm: Arm, results: Sequence[RunResult], budget: str) -> float:
-    """What one step of an arm spends; its time is the median of its runs, which may have shared a machine."""
+    """Tokens, FLOPs or seconds of a step of an arm; seconds are the median of its runs, which may share a machine."""
     if budget == "seconds":
         return float(statistics.median(result.about["seconds"] for result in results)) / arm.recipe.steps
     numbers = quantities(arm)

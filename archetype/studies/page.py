@@ -30,6 +30,7 @@ svg { width: 100%; height: auto; } svg text { fill: var(--soft); font-size: 11px
 .axis { stroke: var(--line); } .curve { fill: none; stroke-width: 1.6; }
 pre { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; padding: 0.6rem; font-size: 0.82rem; }
 """
+MATCHED = ("parameters", "non_embedding", "active", "flops_per_token", "state_bytes", "tokens")
 Points = Sequence[tuple[float, float]]
 
 
@@ -129,7 +130,8 @@ def _part(part: Mapping[str, Any]) -> str:
     return "".join(body)
 
 
-def _trained(part: Mapping[str, Any]) -> list[str]:
+def effect_rows(part: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Name and number of each figure of a trained part's effect."""
     effect = part["effect"]
     facts = {
         "margin": effect["margin"], "p": effect["p"], "p of sign flips": effect["sign_flip_p"],
@@ -140,12 +142,16 @@ def _trained(part: Mapping[str, Any]) -> list[str]:
     rows = [(name, f"{value:.4g}") for name, value in facts.items() if value is not None]
     if effect["over_examples"]:
         rows.append(("interval over seeds and test examples", "[{1:+.4g}, {2:+.4g}]".format(*effect["over_examples"])))
-    names = ("parameters", "non_embedding", "active", "flops_per_token", "state_bytes", "tokens")
-    matched = [(arm, *(f"{v[name]:,.0f}" for name in names), v["solved"]) for arm, v in part["arms"].items()]
+    return rows
+
+
+def _trained(part: Mapping[str, Any]) -> list[str]:
+    effect = part["effect"]
+    matched = [(arm, *(f"{v[name]:,.0f}" for name in MATCHED), v["solved"]) for arm, v in part["arms"].items()]
     body = [
         f"<h3>{_text(part['arm'])} against {_text(part['control'])}</h3>", effect_picture([part]),
-        _table(("", ""), rows),
-        "<h3>What is matched</h3>", _table(("arm", *(name.replace("_", " ") for name in names), "solved"), matched),
+        _table(("", ""), effect_rows(part)),
+        "<h3>What is matched</h3>", _table(("arm", *(name.replace("_", " ") for name in MATCHED), "solved"), matched),
     ]  # fmt: skip
     for comparison in part["comparisons"]:
         arms = list(comparison["values"])

@@ -10,7 +10,7 @@ from archetype.errors import one_line
 from archetype.io import atomic
 from archetype.studies.budgets import budget_rows
 from archetype.studies.decisions import NOT_RUN
-from archetype.studies.page import overview_page, search_page, study_page
+from archetype.studies.page import MATCHED, effect_rows, overview_page, search_page, study_page
 from archetype.studies.store import Store
 from archetype.table import Table, quantity
 
@@ -199,16 +199,7 @@ def _part_lines(part: dict[str, Any]) -> list[str]:
 def _trained_lines(part: dict[str, Any]) -> list[str]:
     effect = part["effect"]
     lines = [f"{part['arm']} against {part['control']}: {_effect(part)}", ""]
-    facts = {
-        "margin": effect["margin"], "p": effect["p"], "p of sign flips": effect["sign_flip_p"],
-        "p after Holm": effect["adjusted_p"],
-        "smallest detectable difference": effect["detectable"], "deviation of the differences": effect["deviation"],
-        f"chance that {part['arm']} is better": effect["better_share"],
-    }  # fmt: skip
-    rows = [(name, f"{value:.4g}") for name, value in facts.items() if value is not None]
-    if effect["over_examples"]:
-        rows.append(("interval over seeds and test examples", "[{1:+.4g}, {2:+.4g}]".format(*effect["over_examples"])))
-    lines += [_table(("", ""), rows), ""]
+    lines += [_table(("", ""), effect_rows(part)), ""]
     lines += [_matched_markdown(part["arms"]), ""]
     for comparison in part["comparisons"]:
         arms = list(comparison["values"])
@@ -254,9 +245,6 @@ def _effect(part: dict[str, Any]) -> str:
         else f", {effect['share']:+.2%} of the control"
     )
     return f"{mean} [{low}, {high}]{share}"
-
-
-MATCHED = ("parameters", "non_embedding", "active", "flops_per_token", "state_bytes", "tokens")
 
 
 def _matched_rows(arms: dict[str, Any]) -> list[list[str]]:

@@ -94,6 +94,6 @@ class BackgroundSave:
 
 
 def _own_share(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor that may be in shards."""
+    """The shard of a tensor that this process has, or all of it where it is not cut."""
     share: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return share

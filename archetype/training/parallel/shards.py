@@ -1,4 +1,4 @@
-"""What a process holds of tensors in shards: drawn, read from a checkpoint, or gathered from all."""
+"""A process's shards of tensors: drawn, read from a checkpoint, or gathered from all processes."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -62,7 +62,7 @@ def shared_alike(tensors: Iterable[tuple[str, Tensor]], model: nn.Module) -> Ite
 
 
 def own_share(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """What this process holds of a whole tensor that is in shards as a parameter is, or all of it."""
+    """The shard of a whole tensor, cut as a parameter is, that is this process's; all where that is not cut."""
     if not isinstance(parameter, DTensor):
         return tensor
     sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, parameter.device_mesh, parameter.placements)
