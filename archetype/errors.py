@@ -1,5 +1,8 @@
 """Errors in one line: where, why, and what to do about it."""
 
+import difflib
+from collections.abc import Iterable
+
 MAX_LINE = 300  # characters of a line on a terminal
 MAX_MESSAGE = MAX_LINE - len("archetype: ")
 
@@ -89,3 +92,10 @@ def one_line(text: str, limit: int | None = None) -> str:
     line = " ".join((text if limit is None else shorten(text, 4 * limit)).split())
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     return line if limit is None else shorten(line, limit)
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """The remedy for a name that is none: the closest one, or all."""
+    valid = list(valid)
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else f"use one of {', '.join(valid)}"

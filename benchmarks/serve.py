@@ -1,7 +1,8 @@
 """Time and throughput of the server beside its engine: `python -m benchmarks.serve [MODEL] [--peer NAME=URL ...]`.
 
-The bare engine, the server and its peers take the same requests by turns, each in a process of its own. Every row is
-printed as soon as it is measured, with the target beside; a row takes `--seconds` at most, but each measures once.
+The bare engine, the server and its peers take the same requests by turns, each in a process of its own; the engine's
+has the environment that the command line gives the server's. Every row is printed as soon as it is measured, with the
+target beside; a row takes `--seconds` at most, but each measures once.
 
 Peers are other servers of OpenAI's API that run with the same weights, such as
 
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import archetype.cli  # isort: skip  # sets how threads wait, which torch reads when it is loaded
 import torch
 
 import archetype
@@ -37,7 +39,7 @@ from archetype.loading import build_untrained
 from archetype.tokenizers import train_tokenizer
 
 PROMPT, NEW = 128, 128  # tokens
-FIRSTS = 20  # requests by which the time to the first token is measured
+FIRSTS = 40  # requests by which the time to the first token is measured
 
 
 @dataclass

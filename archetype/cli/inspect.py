@@ -51,10 +51,9 @@ def inspect(
     to it, routing of experts, states and gates of recurrent layers, and a logit as a sum over parts.
     """
     from archetype.api import load
-    from archetype.errors import SpecError
+    from archetype.errors import SpecError, nearest
     from archetype.inspection.inspection import VIEWS
     from archetype.inspection.view import SUFFIXES
-    from archetype.spec.base import nearest
 
     if view not in VIEWS:
         raise SpecError("--view", f"there is no {view}", nearest(view, VIEWS))

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from archetype.errors import SpecError
+from archetype.errors import SpecError, nearest
 from archetype.inspection import figures
 from archetype.inspection.names import layer_path, layers
 from archetype.inspection.trace import Trace
@@ -18,7 +18,6 @@ from archetype.nn.cache import CrossKVCache
 from archetype.nn.latent_attention import LatentAttention
 from archetype.nn.scores import MASKED, ScoreFunction, causal_pairs, present_keys
 from archetype.spec import GlobalWindow
-from archetype.spec.base import nearest
 from archetype.table import Table
 
 if TYPE_CHECKING:

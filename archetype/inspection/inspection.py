@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from archetype.errors import SpecError
+from archetype.errors import SpecError, nearest
 from archetype.inspection import figures
 from archetype.inspection.attention import attention_paths, attention_view
 from archetype.inspection.attribution import AttributionView, attribution_view
@@ -18,7 +18,6 @@ from archetype.inspection.recurrent import RecurrentView, recurrent_view
 from archetype.inspection.residual import ResidualView, main_stack, residual_view
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View
-from archetype.spec.base import nearest
 from archetype.table import Table
 from archetype.tokenizers import Tokenizer
 

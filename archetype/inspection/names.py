@@ -4,14 +4,13 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from archetype.errors import SpecError
+from archetype.errors import SpecError, nearest
 from archetype.models import Model, NGram
 from archetype.models.embedding import Embedding
 from archetype.models.megabyte import GlobalEmbedding, LocalEmbedding
 from archetype.models.stack import Stack
 from archetype.models.vision import PatchEmbedding
 from archetype.nn.block import Block
-from archetype.spec.base import nearest
 
 VECTORS = "... D"
 

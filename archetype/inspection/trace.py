@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archetype.errors import SpecError
+from archetype.errors import SpecError, nearest
 from archetype.generate.engine import Engine, Loaded
 from archetype.inspection.inputs import Inputs
 from archetype.inspection.names import activation_shapes, default_names, join
@@ -25,7 +25,6 @@ from archetype.models import GenerativeModel, MegaByte, Model
 from archetype.nn.cache import CrossKVCache, LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.probe import Observer, observed, observer
-from archetype.spec.base import nearest
 
 Change = Callable[[Tensor], Tensor]
 Places = int | Sequence[int] | slice | None

@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -16,16 +16,12 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
-from archetype.errors import ArchetypeError
-from archetype.serve import page, positions, recipes, specs
-from archetype.serve.engine_bar import EngineBar
+from archetype.errors import ArchetypeError, nearest
+from archetype.serve import page
 from archetype.serve.errors import ApiError, api_error, event
 from archetype.serve.exchange import Exchange
 from archetype.serve.metrics import CONTENT_TYPE, Metrics
 from archetype.serve.models import Models, summary
-from archetype.serve.reports import Reports
-from archetype.serve.runs import Runs
-from archetype.spec.base import nearest
 
 log = logging.getLogger(__name__)
 Handler = Callable[[Exchange], Awaitable[None]]
@@ -33,6 +29,11 @@ KEYLESS = ("/", "/health")  # and the files of the page
 HEADER_BYTES = 2**15
 CLOSE = {"connection": "close"}  # for a body that nobody reads to its end
 LOOPBACK = ("localhost", "ip6-localhost")
+POST_FROM_PAGE = ("/api/spec/evaluate", "/api/spec/position", "/api/spec/recipe")
+GET_FROM_PAGE = (
+    "/api/events", "/api/state", "/api/reports", "/api/reports/{name}", "/api/pictures/{name}", "/api/runs",
+    "/api/runs/{name:path}/metrics", "/api/runs/{name:path}", "/api/models", "/api/presets", "/api/spec/schema",
+)  # fmt: skip
 POST_TO_MODELS = (
     "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/render", "/v1/embeddings", "/v1/classify",
     "/tokenize", "/detokenize", "/api/fill", "/api/inspect",
@@ -86,29 +87,15 @@ class App:
         self._hosts = {*LOOPBACK, *(host.lower() for host in hosts)}
         self._running: set[asyncio.Timeout] = set()
         self._started = int(time.time())
-        trained, studies, bar = Runs(runs), Reports(reports), EngineBar(models, lambda: self.stopping)
+        self._runs, self._reports = runs, reports
         answered = self._answered_by_models((*POST_TO_MODELS, *GET_FROM_MODELS))
-        posts = {path: answered[path] for path in POST_TO_MODELS} | {
-            "/api/spec/evaluate": partial(specs.evaluate, models),
-            "/api/spec/position": partial(positions.position, models),
-            "/api/spec/recipe": partial(recipes.recipe, models),
-        }
-        gets = {path: answered[path] for path in GET_FROM_MODELS} | {
+        answered |= {path: partial(self._for_page, path) for path in (*POST_FROM_PAGE, *GET_FROM_PAGE)}
+        posts = {path: answered[path] for path in (*POST_TO_MODELS, *POST_FROM_PAGE)}
+        gets = {path: answered[path] for path in (*GET_FROM_MODELS, *GET_FROM_PAGE)} | {
             "/v1/models": self._list,
             "/v1/models/{id:path}": self._describe,
             "/health": self._health,
             "/metrics": self._metrics,
-            "/api/events": bar.events,
-            "/api/state": bar.state,
-            "/api/reports": studies.show,
-            "/api/reports/{name}": studies.describe,
-            "/api/pictures/{name}": studies.picture,
-            "/api/runs": trained.show,
-            "/api/runs/{name:path}/metrics": trained.metrics,
-            "/api/runs/{name:path}": trained.describe,
-            "/api/models": partial(specs.served_models, models),
-            "/api/presets": specs.presets,
-            "/api/spec/schema": specs.schema,
             "/": page.index,
             "/assets/{path:path}": page.asset,
         }
@@ -146,6 +133,16 @@ class App:
 
         handlers = model_routes(self.models, self.metrics)
         return {path: handlers[path] for path in paths}
+
+    async def _for_page(self, path: str, exchange: Exchange) -> None:
+        """Let the handler answer that only the page's screens need; the first waits until all are imported."""
+        await self._page_handlers[path](exchange)
+
+    @cached_property
+    def _page_handlers(self) -> dict[str, Handler]:
+        from archetype.serve.page_routes import page_routes
+
+        return page_routes(self.models, self._runs, self._reports, lambda: self.stopping)
 
     async def _no_model(self, exchange: Exchange) -> None:
         self.models.source(None)

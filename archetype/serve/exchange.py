@@ -2,15 +2,17 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.types import Scope, Send
 
 from archetype.serve.errors import encode_json
-from archetype.serve.requests import Body
 
-B = TypeVar("B", bound=Body)
+if TYPE_CHECKING:  # all specifications stand behind it, and a page can begin without them
+    from archetype.serve.requests import Body
+
+B = TypeVar("B", bound="Body")
 PING = b": ping\n\n"  # a comment, which clients skip
 EVENT_STREAM = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
 

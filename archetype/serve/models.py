@@ -11,10 +11,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archetype.errors import ArchetypeError, SpecError
+from archetype.errors import ArchetypeError, SpecError, nearest
 from archetype.io.files import check_regular
 from archetype.serve.errors import ApiError
-from archetype.spec.base import nearest
 
 if TYPE_CHECKING:  # without a model nothing of torch is loaded
     from archetype.language_model import LanguageModel

@@ -7,8 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from archetype.errors import nearest
 from archetype.serve.errors import ApiError, unsupported
-from archetype.spec.base import in_words, nearest, path
+from archetype.spec.base import in_words, path
 
 MAX_CHOICES = 128  # prompts x n
 TAGS = ("str", "int", "list", "dict", "bool")  # by which pydantic names the types of a union

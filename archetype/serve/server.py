@@ -5,6 +5,7 @@ import gc
 import logging
 import socket
 import sys
+from importlib import import_module
 from types import FrameType
 from typing import Any
 
@@ -182,6 +183,8 @@ def serve(app: App, listening: socket.socket, grace_seconds: float, on_started: 
                 await asyncio.sleep(0.01)
             gc.freeze()  # what is there now stays: no collection has to look at it again
             on_started()
+            # what the page's screens need; they would wait for it, and the first answers need not
+            await asyncio.to_thread(import_module, "archetype.serve.page_routes")
 
         task = asyncio.create_task(tell())
         try:

@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
-from archetype.errors import SpecError, SpecErrors, shorten
+from archetype.errors import SpecError, SpecErrors, nearest, shorten
 
 __all__ = ["Spec", "fingerprint"]
 
@@ -250,13 +250,6 @@ def fingerprint(spec: Spec, earlier: bool = False) -> str:
     data = spec.model_dump(mode="json", context=EARLIER if earlier else TERSE)
     data.pop("name", None)
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """The remedy for a name that is none: the closest one, or all."""
-    valid = list(valid)
-    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else f"use one of {', '.join(valid)}"
 
 
 MAX_SHOWN = 60  # characters of a value in a message

@@ -1,6 +1,6 @@
 """Names of kinds that are usual elsewhere, for whoever writes them here."""
 
-from archetype.spec.base import nearest
+from archetype.errors import nearest
 
 SYNONYMS = {
     "attention": "self_attention multi_head_attention multihead mha mqa gqa grouped_query_attention causal_attention",

@@ -9,10 +9,9 @@ from typing import Any
 from archetype.convert.source import open_spec
 from archetype.cost import cost_report
 from archetype.cost.match import match
-from archetype.errors import ArchetypeError, SpecError
+from archetype.errors import ArchetypeError, SpecError, nearest
 from archetype.io.yaml import read_mapping
 from archetype.spec import EncoderDecoder, ModelSpec, assign
-from archetype.spec.base import nearest
 from archetype.spec.edit import put
 from archetype.studies.corpora import StudyData
 from archetype.studies.experiment import Match, Metric, Source

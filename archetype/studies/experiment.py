@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from archetype.errors import SpecError
+from archetype.errors import SpecError, nearest
 from archetype.io.yaml import read_mapping
-from archetype.spec.base import Flag, Length, Size, Spec, cut, fingerprint, invalid, nearest
+from archetype.spec.base import Flag, Length, Size, Spec, cut, fingerprint, invalid
 from archetype.spec.part import ByKind
 from archetype.studies.decisions import Decision
 

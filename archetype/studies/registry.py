@@ -6,8 +6,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Literal
 
-from archetype.errors import SpecError
-from archetype.spec.base import nearest
+from archetype.errors import SpecError, nearest
 from archetype.studies import checks
 from archetype.studies.outcome import Outcome
 from archetype.studies.timing import Busy

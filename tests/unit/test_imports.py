@@ -132,15 +132,24 @@ def test_the_list_of_presets_and_the_help_load_no_specifications() -> None:
         assert not {"archetype.spec", "archetype.cost", "rich", "jsonschema", "numpy"} & loaded
 
 
-def test_a_server_without_a_model_loads_no_torch() -> None:
+def test_a_server_starts_without_specifications_and_its_page_without_torch() -> None:
     loaded = loaded_after(
         "from archetype.cli import serve\n"
         "from archetype.serve import server\n"
         "from archetype.serve.app import App\n"
         "from archetype.serve.models import ModelOptions, Models\n"
+        "App(Models([], ModelOptions(open=print)))\n"
+    )
+    assert "archetype.serve.app" in loaded
+    assert not {"archetype.spec", "archetype.cost", "pydantic", "torch"} & loaded
+    loaded = loaded_after(
+        "from archetype.serve import page_routes\n"
+        "from archetype.serve.app import GET_FROM_PAGE, POST_FROM_PAGE, App\n"
+        "from archetype.serve.models import ModelOptions, Models\n"
         "from archetype.serve.positions import PositionRequest, positions\n"
         "from archetype.serve.specs import EvaluateRequest, evaluated\n"
         "app = App(Models([], ModelOptions(open=print)))\n"
+        "assert app._page_handlers.keys() == {*POST_FROM_PAGE, *GET_FROM_PAGE}\n"
         "assert evaluated(app.models, EvaluateRequest(preset='llama-tiny'))['ok']\n"
         "assert positions(app.models, PositionRequest(preset='llama-tiny'))['ok']\n"
     )
