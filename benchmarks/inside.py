@@ -1,7 +1,7 @@
 """Time of looking inside a model: `python -m benchmarks.inside MODEL [--tokens 512]`, medians, each printed at once.
 
-A plain pass over a text beside the server's answer to POST /api/inspect for it, the maps of all heads, one map, and
-the lens; and the time between the tokens of a stream while texts are inspected, beside that of a stream alone.
+A plain pass over a text beside the server's answer to POST /api/inspect for it, the comparison of both passes, the maps
+of all heads, one map, and the lens; and the time between the tokens of a stream while texts are inspected, beside that of a stream alone.
 """
 
 import argparse
@@ -93,6 +93,7 @@ def measure(port: int, ids: list[int], plain: float, repeat: int, streamed: int)
     target = f"2 plain passes + 150 ms: {2e3 * plain + 150:.0f} ms"
     row(f"inspect, {inspected / plain:.2f} plain passes", inspected, target)
     last, layers = answers[-1]["id"], answers[-1]["attention"]
+    row("compared with a plain pass", median(lambda: ask(port, f"/api/inspect/{last}/exact"), 0))
     if layers:
         path = f"/api/inspect/{last}/attention?layer={layers[-1]['layer']}&head=0&max=2048"
         row("maps of all heads", median(lambda: ask(port, f"/api/inspect/{last}/heads"), repeat), "150 ms")

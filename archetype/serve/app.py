@@ -40,7 +40,7 @@ POST_TO_MODELS = (
 )  # fmt: skip
 GET_FROM_MODELS = (
     "/tokenizer_info",
-    *(f"/api/inspect/{{id}}/{view}" for view in ("attention", "heads", "lens", "experts", "recurrent")),
+    *(f"/api/inspect/{{id}}/{view}" for view in ("exact", "attention", "heads", "lens", "experts", "recurrent")),
 )
 
 

@@ -8,7 +8,8 @@ and what the views of experts and recurrent layers read.
 import asyncio
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -65,7 +66,9 @@ class Capture:
         self.used = time.time()
         self.nbytes = 0
         self._last = _last_residual(inspection.trace)
+        self._turn = asyncio.Lock()  # one at a time has the logits
         self._lens: LensView | None = None
+        self._difference: float | None = None
         self._recurrent: RecurrentView | None = None
 
     @property
@@ -77,7 +80,6 @@ class Capture:
         """Compute what the answer to a new inspection says, and let go of what no view needs."""
         run, trace, inspection = self.model.worker.run, self.trace, self.inspection
         paths = attention_paths(trace)
-        difference = await run(lambda: inspection.max_logit_difference)
         norms = {name or "main": await run(partial(inspection.residual, name)) for name in _residual_stacks(trace)}
         views = [await run(partial(inspection.attention, path)) for path in paths]
         heads = [view for view in views if isinstance(view, AttentionView)]
@@ -105,7 +107,6 @@ class Capture:
                 for path, view in zip(paths, heads, strict=True) for of_layer in view.statistics
                 for head in range(len(view.maps[0]))
             ],
-            "exact": {"max_logit_diff": difference},
         }  # fmt: skip
         if self._last is not None and trace.logits is not None and trace.logits.dim() == 3:
             trace.logits = None  # which may be larger than all else, and follow from the last residual stream
@@ -119,19 +120,33 @@ class Capture:
         Raises:
             ApiError: the model has no layers before a head.
         """
-        if self._lens is None:
-            trace, last, worker = self.trace, self._last, self.model.worker
-            if last is None:
-                raise ApiError("invalid_value", "lens: this model has no layers before a head; look at another view")
+        if self._last is None:
+            raise ApiError("invalid_value", "lens: this model has no layers before a head; look at another view")
+        async with self._logits():
+            if self._lens is None:
+                layers = await in_turns(self.model.worker, lens_layers(self.trace, TOP))
+                self._lens = lens_of_layers(self.trace, self.inspection.name, layers)
+        return self._lens
+
+    async def max_logit_difference(self) -> float:
+        """Between this pass and a plain one: 0.0."""
+        async with self._logits():
+            if self._difference is None:
+                self._difference = await self.model.worker.run(lambda: self.inspection.max_logit_difference)
+        return self._difference
+
+    @asynccontextmanager
+    async def _logits(self) -> AsyncIterator[None]:
+        """The pass has its logits, for one at a time; where `summarize` let them go they are computed again."""
+        trace, last = self.trace, self._last
+        async with self._turn:
             recorded = trace.logits
-            if recorded is None:
-                trace.logits = await worker.run(lambda: read_out(trace, trace[last]))
+            if recorded is None and last is not None:
+                trace.logits = await self.model.worker.run(lambda: read_out(trace, trace[last]))
             try:
-                layers = await in_turns(worker, lens_layers(trace, TOP))
-                self._lens = lens_of_layers(trace, self.inspection.name, layers)
+                yield
             finally:
                 trace.logits = recorded
-        return self._lens
 
     async def recurrent(self) -> RecurrentView:
         """States and gates."""
@@ -246,6 +261,14 @@ async def lens(captures: Captures, exchange: Exchange) -> None:
         "rank": numbers(view.ranks[:, places]), "kl": numbers(view.kl[:, places]),
         "entropy": numbers(view.entropy[:, places]),
     })  # fmt: skip
+
+
+async def exact(captures: Captures, exchange: Exchange) -> None:
+    """Answer with the largest difference of a logit between the traced pass and a plain one, which is made for it."""
+    capture = captures.get(exchange.parameters["id"])
+    async with captures.models.use(capture.model.name):
+        difference = await capture.max_logit_difference()
+    await exchange.answer({"max_logit_diff": difference})
 
 
 async def experts(captures: Captures, exchange: Exchange) -> None:

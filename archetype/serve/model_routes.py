@@ -19,6 +19,7 @@ def model_routes(models: Models, metrics: Metrics) -> dict[str, Callable[[Exchan
     captures = inspections.Captures(models)
     return {
         "/api/inspect": partial(inspections.inspect, captures, metrics),
+        "/api/inspect/{id}/exact": partial(inspections.exact, captures),
         "/api/inspect/{id}/attention": partial(inspections.attention, captures),
         "/api/inspect/{id}/heads": partial(inspections.heads, captures),
         "/api/inspect/{id}/lens": partial(inspections.lens, captures),

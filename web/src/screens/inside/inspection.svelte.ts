@@ -39,7 +39,6 @@ export interface Inspected {
   source_norms: Norms | null;
   attention: AttentionPart[];
   heads: Head[];
-  exact: { max_logit_diff: number };
   expires: number;
 }
 
@@ -117,6 +116,11 @@ class Inspection {
     } finally {
       if (running === this.#running) this.busy = false;
     }
+  }
+
+  /** The largest difference of a logit between this pass and a plain one, which the server makes for it. */
+  async difference(): Promise<number> {
+    return (await this.#fetch("exact", call<{ max_logit_diff: number }>)).max_logit_diff;
   }
 
   lens(k: number, position: number | null = null): Promise<Lens> {
