@@ -170,7 +170,7 @@ class Inspection(View):
         return figure
 
     def __repr__(self) -> str:
-        return f"<Inspection of {len(self.trace.inputs.tokens)} positions: {', '.join(self.views)}>"
+        return f"<Inspection of {len(self.trace.inputs.tokens)} positions of a {self.trace.model.spec.kind}>"
 
     def _try(self, name: str) -> View | None:
         try:

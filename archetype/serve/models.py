@@ -220,7 +220,9 @@ async def _in_own_thread(work: "Callable[[], LanguageModel]") -> "LanguageModel"
     """
     import torch
 
-    thread = ThreadPoolExecutor(1, "archetype-load", torch.set_num_threads, (torch.get_num_threads(),))
+    from archetype.serve.worker import compute_with
+
+    thread = ThreadPoolExecutor(1, "archetype-load", compute_with, (torch.get_num_threads(),))
     try:
         return await asyncio.get_running_loop().run_in_executor(thread, work)
     finally:

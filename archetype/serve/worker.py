@@ -19,6 +19,15 @@ TEXT_SECONDS = 10.0  # for what is done to a text: tokens, a template, a grammar
 TEXT_THREADS = 4
 
 
+def compute_with(num_threads: int) -> None:
+    """Let the thread that calls this compute with so many threads.
+
+    When a thread first asks for its number, torch gives it the one that any thread set last; so it asks at once.
+    """
+    torch.set_num_threads(num_threads)
+    torch.get_num_threads()
+
+
 class Stream:
     """The events of some requests, as the event loop gets them: those of one step together."""
 
@@ -70,11 +79,14 @@ class Worker:
         self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._stopped = False
-        self._num_threads = torch.get_num_threads()  # a new thread would not inherit it
         # without helpers of their own: `_in_own_thread` says why
-        self._texts = ThreadPoolExecutor(TEXT_THREADS, "archetype-texts", torch.set_num_threads, (1,))
-        self._thread = threading.Thread(target=self._work, name="archetype-model", daemon=True)
-        self._thread.start()
+        self._texts = ThreadPoolExecutor(TEXT_THREADS, "archetype-texts", compute_with, (1,))
+        counted = threading.Event()
+        thread = threading.Thread(
+            target=self._work, args=(torch.get_num_threads(), counted), name="archetype-model", daemon=True
+        )
+        thread.start()
+        counted.wait()  # before a thread for texts sets another number
 
     async def text(self, work: Callable[[], T], then: Callable[[], None] = lambda: None) -> T:
         """Do something to a text in another thread, for a limited time.
@@ -166,8 +178,9 @@ class Worker:
             self._changed.notify()
         self._texts.shutdown(wait=False, cancel_futures=True)
 
-    def _work(self) -> None:
-        torch.set_num_threads(self._num_threads)
+    def _work(self, num_threads: int, counted: threading.Event) -> None:
+        compute_with(num_threads)
+        counted.set()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._num_generating > 0 or self._jobs or self._stopped)
