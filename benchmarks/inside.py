@@ -1,7 +1,8 @@
 """Time of looking inside a model: `python -m benchmarks.inside MODEL [--tokens 512]`, medians, each printed at once.
 
 A plain pass over a text beside the server's answer to POST /api/inspect for it, the comparison of both passes, the maps
-of all heads, one map, and the lens; and the time between the tokens of a stream while texts are inspected, beside that of a stream alone.
+of all heads, one map, and the lens; and the time between the tokens of a stream while texts are inspected, beside that
+of a stream alone.
 """
 
 import argparse

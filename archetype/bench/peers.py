@@ -22,11 +22,8 @@ from archetype.loading import GgufType, export
 GGUF_TYPES: dict[str, GgufType] = {
     "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "q8_0", "int4": "q4_0",
 }  # fmt: skip
-OURS = (
-    "OMP_WAIT_POLICY",
-    "GOMP_SPINCOUNT",
-    "THP_MEM_ALLOC_ENABLE",
-)  # which our command line sets, and a peer's own does not
+# what our command line sets, and a peer's own does not
+OURS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE")
 KEPT_MEMORY = {"THP_MEM_ALLOC_ENABLE": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
 WRITING: tuple[Job, ...] = ("decode", "prefill", "batch")
 

@@ -5,7 +5,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -138,14 +138,21 @@ def evaluated(models: Models, body: EvaluateRequest) -> dict[str, Any]:
         "diff": [], "base": None,
     }  # fmt: skip
     if base is not None:
-        before = cost_report(base, body.batch, body.length, body.dtype)
-        answer["base"] = {"name": base.name or base.kind} | {
-            name: getattr(before, name) for name in ("parameters", "flops", "state", "memory")
-        }
+        answer["base"] = sums(base, body.batch, body.length, body.dtype)
         answer["diff"] = [{"path": path, "a": a, "b": b} for path, a, b in differences(base, spec)]
         if body.compare:
+            before = cost_report(base, body.batch, body.length, body.dtype)
             scene = compared((base, draw(before, body.measure)), (spec, draw(report, body.measure)))
     return answer | {"diagram": diagram(scene), "parts": parts(spec, scene)}
+
+
+@lru_cache(maxsize=64)  # what a change is compared with stays the same from one key to the next
+def sums(spec: ModelSpec, batch: int, length: int | None, dtype: str) -> dict[str, Any]:
+    """The sums of a specification that another is compared with."""
+    report = cost_report(spec, batch, length, dtype)
+    return {"name": spec.name or spec.kind} | {
+        name: getattr(report, name) for name in ("parameters", "flops", "state", "memory")
+    }
 
 
 def read(models: Models, origin: Origin | SpecRequest) -> ModelSpec:
