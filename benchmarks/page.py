@@ -103,6 +103,7 @@ def edit(tab: Tab, repeat: int) -> None:
     tab.tab.keyboard.press("End")
     times, layers = [], "12"
     for _ in range(repeat):
+        tab.tab.wait_for_timeout(500)
         layers = "1" if layers == "12" else "12"
         size = total_parameters(archetype.spec.assign(archetype.load_spec("gpt2"), [f"num_layers={layers}"]))
         before = tab.tab.locator("[data-number=parameters]").inner_text()
@@ -127,12 +128,18 @@ def inside(tab: Tab, model: str, repeat: int) -> None:
     ids = ",".join(str((31 * place + 7) % 256) for place in range(TOKENS))
     tab.open(f"inside?model={model}&ids={ids}&view=flow", "[data-view=flow] figure canvas")
     heads = "document.querySelectorAll('[data-tile]').length"
-    grid = tab.timed("document.getElementById('tab-attention').click()", f"{heads} > 1")
-    row(f"the grid of {tab.tab.evaluate(heads)} heads", [grid], "150")
+    grids = []
+    for _ in range(repeat):
+        grids.append(tab.timed("document.getElementById('tab-attention').click()", f"{heads} > 1"))
+        shown = tab.tab.evaluate(heads)
+        tab.timed("document.getElementById('tab-flow').click()", "document.querySelector('[data-view=flow] canvas')")
+    row(f"the grid of {shown} heads", grids, "150")
+    tab.timed("document.getElementById('tab-attention').click()", f"{heads} > 1")
     tab.tab.wait_for_selector("[data-map] canvas")
     times: dict[str, list[float]] = {"one map, fetched and painted": [], "one map again": []}
     for values in times.values():
         for head in range(1, repeat + 1):
+            tab.tab.wait_for_timeout(300)
             act = f"document.querySelector(\"[data-tile='blocks.0.mixer/{head}']\").parentNode.click()"
             values.append(tab.timed(act, f"document.querySelector(\"[data-map][data-head='{head}'] canvas\")"))
     for (name, values), target in zip(times.items(), ("60", "16"), strict=True):

@@ -22,19 +22,15 @@ export function entryOf(value: number, { low, high, scale = "linear" }: Painting
 
 /** A matrix as a picture, a pixel for each cell, the first row above or below. */
 export function paint(values: ArrayLike<number>, rows: number, columns: number, how: Painting): ImageData {
-  const colours = table(how.palette ?? "viridis", false);
   const picture = new ImageData(Math.max(1, columns), Math.max(1, rows));
+  // a pixel's four bytes as one number
+  const [pixels, colours] = [picture.data, table(how.palette ?? "viridis", false)].map((bytes) => new Uint32Array(bytes.buffer));
+  const nothing = new Uint32Array(new Uint8ClampedArray([...NOTHING, 255]).buffer)[0]!;
   for (let row = 0; row < rows; row += 1) {
-    const from = how.upwards ? rows - 1 - row : row;
+    const from = columns * (how.upwards ? rows - 1 - row : row);
     for (let column = 0; column < columns; column += 1) {
-      const value = values[from * columns + column]!;
-      const at = 4 * (row * columns + column);
-      if (Number.isFinite(value)) {
-        const entry = 4 * entryOf(value, how);
-        picture.data.set(colours.subarray(entry, entry + 4), at);
-      } else {
-        picture.data.set([...NOTHING, 255], at);
-      }
+      const value = values[from + column]!;
+      pixels![row * columns + column] = Number.isFinite(value) ? colours![entryOf(value, how)]! : nothing;
     }
   }
   return picture;
