@@ -16,6 +16,7 @@ from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import archetype
 from archetype.cost import total_parameters
@@ -149,9 +150,9 @@ def inside(tab: Tab, model: str, repeat: int) -> None:
 def stream(tab: Tab, model: str) -> None:
     """A long text is written into the page."""
     settings = json.dumps({"max_tokens": WRITTEN, "temperature": 1, "seed": 1, "ignore_eos": True})
-    tab.open(f"write?model={model}&text=a&sampling={settings}", "textarea")
+    tab.open("write?" + urlencode({"model": model, "text": "a", "sampling": settings}), "textarea")
     tab.tab.evaluate("frames.length = 0; tasks.length = 0")
-    tab.tab.click("button.primary")
+    tab.tab.click("button.primary:has-text('Write on')")
     tab.tab.wait_for_selector("button.primary:has-text('Stop')")
     tab.tab.wait_for_selector("button.primary:has-text('Write on')")
     frames, tasks = tab.tab.evaluate("[frames, tasks]")

@@ -1,7 +1,7 @@
 """Takes the pictures of the page in docs/guide: `python -m benchmarks.pictures FOLDER [MODEL]`.
 
 Needs a built page and chromium. FOLDER gets what the pictures show: three small models, trained once on the texts of
-this Python, and a study of two arms. MODEL writes and is looked into in place of the first of them.
+this Python; the report is one of docs/studies. MODEL writes and is looked into in place of the first model.
 """
 
 import io
@@ -20,6 +20,7 @@ from archetype.io.yaml import mapping_to_yaml
 from tests.page.browser import chromium
 
 DOCS = Path(__file__).parents[1] / "docs" / "guide"
+STUDIES = DOCS.parent / "studies"
 PORT = 8765
 WIDE, PHONE = (1280, 960), (360, 740)
 STEPS = 600
@@ -43,8 +44,9 @@ VIEWS = {  # by the file: the screen with its state, what shows that it is ready
     "recurrent": ("inside", {"model": "mamba", "view": "recurrent", "text": TEXT}, "[data-path] path", ()),
     "state": ("state", {}, "[data-part]", ()),
     "runs": ("runs", {}, "[data-chart=loss] canvas", ()),
-    "reports": ("reports", {"report": "a-wider-model"}, "[data-effect]", ()),
+    "reports": ("reports", {"report": "calibration-of-this-machine"}, "[data-effect]", ()),
 }  # fmt: skip
+DARK = ("attention",)
 
 
 def main(folder: Path, model: str) -> None:
@@ -57,14 +59,8 @@ def main(folder: Path, model: str) -> None:
     for name in ("llama", "mixture", "mamba"):
         if not (folder / "runs" / name).exists():
             train(folder, name)
-    if not (folder / "reports" / "a-wider-model.json").exists():
-        (folder / "width.yaml").write_text(mapping_to_yaml(STUDY))
-        archetype(
-            "compare", "run", folder / "width.yaml", "--store", folder / "store", "--data-dir", folder,
-            "--to", folder / "reports",
-        )  # fmt: skip
     models = [f"model={model or 'runs/llama'}", *(f"{name}=runs/{name}" for name in RUNS[1:])]
-    command = [sys.executable, "-m", "archetype", "serve", *models, "--port", str(PORT), "--reports", "reports"]
+    command = [sys.executable, "-m", "archetype", "serve", *models, "--port", str(PORT), "--reports", str(STUDIES)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as server:
         try:
             while "http" not in (line := server.stderr.readline() if server.stderr else ""):
@@ -75,26 +71,6 @@ def main(folder: Path, model: str) -> None:
 
 
 RUNS = ("llama", "mixture", "mamba")
-STUDY: dict[str, Any] = {
-    "version": 1, "title": "A wider model",
-    "parts": [{
-        "id": "width", "type": "trained", "says": "A model of twice the width has fewer bits a byte",
-        "base": {
-            "version": 1, "vocab_size": 256, "context_length": 32, "d_model": 16, "final_norm": "rms",
-            "layers": [{
-                "wiring": {"kind": "pre_norm", "norm": "rms"},
-                "mixer": {"kind": "attention", "num_heads": 2, "position": "rotary"},
-                "feedforward": {"kind": "gated", "d_ff": 32, "activation": "silu"},
-            }],
-        },
-        "arms": {"narrow": {}, "wide": {"d_model": 32, "layers[*].feedforward.d_ff": 64}}, "data": "text", "seeds": 6,
-        "recipe": {
-            "batch_size": 4, "sequence_length": 32, "optimizer": {"kind": "adamw", "learning_rate": 0.01},
-            "schedule": {"kind": "wsd"},
-        },
-        "decide": {"kind": "difference", "margin": "1%"}, "modes": {"full": {"tokens": "16k"}},
-    }],
-}  # fmt: skip
 
 
 def train(folder: Path, name: str) -> None:
@@ -120,31 +96,36 @@ def take() -> None:
     """Photograph each screen on a wide display and on a phone; phones stand four in a row."""
     with chromium() as browser:
         phones = []
-        for name, (screen, values, ready, keys) in VIEWS.items():
-            for width, height in (WIDE, PHONE):
-                tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
-                tab.goto(f"http://127.0.0.1:{PORT}/#/{screen}?{urlencode({'model': 'model'} | values)}")
-                tab.wait_for_selector("main h1")
-                for key in keys:
-                    tab.wait_for_selector("textarea")
-                    tab.keyboard.press(key)
-                if ready.startswith("()"):
-                    tab.wait_for_function(ready)
-                else:
-                    tab.wait_for_selector(ready, state="attached")
-                tab.wait_for_timeout(1500)
-                picture = Image.open(io.BytesIO(tab.screenshot())).convert("RGB")
-                if width == WIDE[0]:
-                    save(picture, name)
-                else:
-                    phones.append(picture)
-                tab.close()
+        for name in VIEWS:
+            save(photograph(browser, name, WIDE), name)
+            phones.append(photograph(browser, name, PHONE))
+        for name in DARK:
+            save(photograph(browser, name, WIDE, "dark"), f"{name}-dark")
         for number, first in enumerate(range(0, len(phones), 4), 1):
             row = phones[first : first + 4]
             strip = Image.new("RGB", (len(row) * (PHONE[0] + 12) - 12, PHONE[1]), "white")
             for index, picture in enumerate(row):
                 strip.paste(picture, (index * (PHONE[0] + 12), 0))
             save(strip, f"phone-{number}")
+
+
+def photograph(browser: Any, name: str, size: tuple[int, int], colours: str = "light") -> Image.Image:
+    """One screen, once it shows what it is to show."""
+    screen, values, ready, keys = VIEWS[name]
+    tab = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=colours)
+    tab.goto(f"http://127.0.0.1:{PORT}/#/{screen}?{urlencode({'model': 'model'} | values)}")
+    tab.wait_for_selector("main h1")
+    for key in keys:
+        tab.wait_for_selector("textarea")
+        tab.keyboard.press(key)
+    if ready.startswith("()"):
+        tab.wait_for_function(ready)
+    else:
+        tab.wait_for_selector(ready, state="attached")
+    tab.wait_for_timeout(1500)
+    picture = Image.open(io.BytesIO(tab.screenshot())).convert("RGB")
+    tab.close()
+    return picture
 
 
 def save(picture: Image.Image, name: str) -> None:

@@ -1,11 +1,12 @@
 """Runs in a folder, and what each has measured so far, also while it is being trained; nothing here loads torch."""
 
+import contextlib
 import json
 import math
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -70,6 +71,38 @@ class Series:
 
     values: "array[float]" = field(default_factory=lambda: array("d"))
     places: "dict[Axis, array[float]]" = field(default_factory=lambda: {axis: array("d") for axis in AXES})
+    _average: "MovingAverage | None" = None
+
+    def averages(self, smoothing: float) -> "array[float]":
+        """The moving average after each value; what was averaged before is not averaged again."""
+        if self._average is None or self._average.smoothing != smoothing:
+            self._average = MovingAverage(smoothing)
+        return self._average.of(self.values)
+
+
+@dataclass
+class MovingAverage:
+    """Of the values that are numbers; as Adam's moments it is freed of its zero start.
+
+    Attributes:
+        smoothing: the share of the average that each value keeps.
+    """
+
+    smoothing: float
+    _averages: "array[float]" = field(default_factory=lambda: array("d"))
+    _sum: float = 0.0
+    _weight: float = 0.0
+
+    def of(self, values: "array[float]") -> "array[float]":
+        """The average after each of some values, of which the first were the same before."""
+        keep, add, sum_, weight = self.smoothing, 1 - self.smoothing, self._sum, self._weight
+        for value in values[len(self._averages) :]:
+            if math.isfinite(value):
+                sum_ = keep * sum_ + add * value
+                weight = keep * weight + add
+            self._averages.append(sum_ / weight if weight else math.nan)
+        self._sum, self._weight = sum_, weight
+        return self._averages
 
 
 class Buckets(NamedTuple):
@@ -133,21 +166,20 @@ class MetricsFile:
                 self._offset += len(piece)
                 *lines, self._rest = (self._rest + piece).split(b"\n")
                 self._rest = self._rest if len(self._rest) <= MAX_LINE_BYTES else b"-"
-                for line in lines:
-                    self._add(line)
+                for values in _parsed([line for line in lines if len(line) <= MAX_LINE_BYTES]):
+                    self._add(values)
 
-    def _add(self, line: bytes) -> None:
-        """Take one line; what is no line of metrics is left out."""
-        try:
-            values = json.loads(line) if len(line) <= MAX_LINE_BYTES else None
-        except (ValueError, RecursionError):
-            return
+    def _add(self, values: Any) -> None:
+        """Take what one line says; what is no line of metrics is left out."""
         if not isinstance(values, dict) or type(values.get("step")) is not int:
             return
         self.step = values["step"]
         if isinstance(values.get("sample"), str):
             self.samples.append((self.step, values["sample"]))
-        numbers: dict[str, float] = {name: value for name, value in values.items() if _is_number(value)}
+        numbers: dict[str, float] = {
+            name: value for name, value in values.items()
+            if type(value) is float or (type(value) is int and abs(value) < 2**63)
+        }  # fmt: skip
         self.peak_flops = numbers.get("peak_flops", self.peak_flops)
         count, rate = numbers.get("num_targets", 0.0), numbers.get("per_second", 0.0)
         self._tokens += count
@@ -156,7 +188,8 @@ class MetricsFile:
         for name, value in numbers.items():
             if name in NOT_MEASURED or (name == "loss" and values.get("skipped")):
                 continue
-            series = self.series.setdefault(name, Series())
+            if (series := self.series.get(name)) is None:
+                series = self.series[name] = Series()
             series.values.append(value)
             for axis in AXES:
                 series.places[axis].append(here[axis])
@@ -184,34 +217,36 @@ def downsampled(series: Series, axis: Axis, after: int, last: int, points: int, 
         smoothing: the share of the average that each step keeps; as Adam's moments it is freed of its zero start.
     """
     start, stop = (bisect_right(series.places["step"], step) for step in (after, last))
-    places, values = series.places[axis], series.values
-    size = max(1, -(-(stop - start) // points))
-    averages = _moving_average(values, smoothing)
-    buckets = Buckets([], [], [], [], [])
-    for first in range(start, stop, size):
-        end = min(first + size, stop)
-        some = [value for value in values[first:end] if math.isfinite(value)]
-        buckets.x.append(places[end - 1])
-        buckets.min.append(min(some, default=None))
-        buckets.max.append(max(some, default=None))
-        buckets.mean.append(sum(some) / len(some) if some else None)
-        buckets.ema.append(_finite(averages[end - 1]))
-    return buckets
+    if start == stop:
+        return Buckets([], [], [], [], [])
+    import numpy as np  # not for those who only list runs
+
+    size = -(-(stop - start) // points)
+    ends = [min(first + size, stop) - 1 for first in range(start, stop, size)]
+    rows = np.full((len(ends), size), np.nan)
+    rows.flat[: stop - start] = series.values[start:stop]
+    rows[~np.isfinite(rows)] = np.nan
+    counts = np.isfinite(rows).sum(1)
+    means = np.nansum(rows, 1) / np.where(counts, counts, np.nan)
+    places, averages = series.places[axis], series.averages(smoothing)
+    columns = (np.fmin.reduce(rows, 1), np.fmax.reduce(rows, 1), means, [averages[end] for end in ends])
+    return Buckets([places[end] for end in ends], *([_finite(float(value)) for value in column] for column in columns))
 
 
-def _moving_average(values: Iterable[float], smoothing: float) -> "array[float]":
-    averages, sum_, weight = array("d"), 0.0, 0.0
-    for value in values:
-        if math.isfinite(value):
-            sum_ = smoothing * sum_ + (1 - smoothing) * value
-            weight = smoothing * weight + (1 - smoothing)
-        averages.append(sum_ / weight if weight else math.nan)
-    return averages
+def _parsed(lines: list[bytes]) -> list[Any]:
+    """What lines of JSON say: all at once, which is quick, or one by one, without those that are not JSON."""
+    try:
+        rows: list[Any] = json.loads(b"[" + b",".join(lines) + b"]")
+    except (ValueError, RecursionError):
+        rows = []
+    if len(rows) == len(lines):
+        return rows
+    rows = []
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            rows.append(json.loads(line))
+    return rows
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63)

@@ -29,7 +29,9 @@ export interface Chunk {
   usage?: { prompt_tokens: number; completion_tokens: number } | null;
 }
 
-const BLOCK = 256; // tokens that are drawn together, so that a long text is not compared at every step
+// Tokens that are drawn together, so that a long text is neither compared nor laid out at every step: a block ends with the
+// first line that ends after so many, or, where none does, after the most.
+const BLOCK = 128, LONGEST_BLOCK = 1024;
 
 /** The tokens of one choice of a chunk; those of an echoed prompt come first, all in one chunk. */
 export function piecesOf(choice: Choice, offset: number, written: boolean): Piece[] {
@@ -169,7 +171,8 @@ export class Writer {
     const blocks = this.blocks.slice();
     for (const piece of this.#pending) {
       const last = blocks.at(-1);
-      if (!last || last.length >= BLOCK) blocks.push([piece]);
+      const isFull = last && (last.length >= LONGEST_BLOCK || (last.length >= BLOCK && last.at(-1)!.text.endsWith("\n")));
+      if (!last || isFull) blocks.push([piece]);
       else if (last === this.blocks.at(-1)) blocks[blocks.length - 1] = [...last, piece];
       else last.push(piece);
     }
