@@ -224,7 +224,7 @@ def downsampled(series: Series, axis: Axis, after: int, last: int, points: int, 
     size = -(-(stop - start) // points)
     ends = [min(first + size, stop) - 1 for first in range(start, stop, size)]
     rows = np.full((len(ends), size), np.nan)
-    rows.flat[: stop - start] = series.values[start:stop]
+    rows.reshape(-1)[: stop - start] = series.values[start:stop]
     rows[~np.isfinite(rows)] = np.nan
     counts = np.isfinite(rows).sum(1)
     means = np.nansum(rows, 1) / np.where(counts, counts, np.nan)

@@ -205,7 +205,8 @@ def test_a_language_model_inspects_texts_ids_and_pictures() -> None:
     shown = lm.inspect("ab ab")
     assert shown.max_logit_difference == 0.0 and len(shown.trace.inputs.tokens) == 5
     assert torch.equal(lm.trace([97, 98]).run().logits, lm.trace("ab").run().logits)  # type: ignore[arg-type]
-    assert "attention" in repr(shown) and shown.attribution("b").name == "b"
+    assert "5 positions of a decoder" in repr(shown) and "attention" in shown.views
+    assert shown.attribution("b").name == "b"
     rows = lm.trace(torch.tensor([[1, 2, 3], [4, 5, 6]])).run()
     assert rows.logits is not None and rows.logits.shape[:2] == (2, 3)
     picture = LanguageModel(preset("vit-tiny"), randomize(build(preset("vit-tiny"))), labels=("cat",))
