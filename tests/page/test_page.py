@@ -116,6 +116,31 @@ def test_the_first_screen_is_small(page: Page) -> None:
     assert all(file.with_name(f"{file.name}.gz").is_file() for file in packed)
 
 
+SLOW_ANSWERS = """
+const asked = window.fetch;
+window.fetch = async (...request) => {
+  const answer = await asked(...request);
+  if (String(request[0]).includes("/api/spec/evaluate")) await new Promise((resolve) => setTimeout(resolve, 400));
+  return answer;
+};
+"""
+
+
+def test_an_answer_takes_nothing_back_that_was_typed_since_it_was_asked(page: Page) -> None:
+    page.tab.add_init_script(SLOW_ANSWERS)
+    page.open("spec?spec=preset:gpt2-tiny")
+    page.tab.wait_for_selector("[data-number=parameters]")
+    line = page.tab.locator(".cm-line", has_text="name: gpt2-tiny").first
+    line.click()
+    page.tab.keyboard.press("End")
+    for milliseconds in (440, 470, 500, 530):  # when the answer to the first letter is about to come
+        page.tab.keyboard.press("a")
+        page.tab.wait_for_timeout(milliseconds)
+        page.tab.keyboard.press("b")
+        page.tab.wait_for_timeout(1000)
+    assert line.inner_text() == "name: gpt2-tiny" + 4 * "ab"
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_axe_finds_nothing(page: Page, dark: bool) -> None:
     page.tab.emulate_media(color_scheme="dark" if dark else "light")
