@@ -175,3 +175,13 @@ def test_a_prompt_that_cannot_be_read_is_named(prompt: Tokens, what: str) -> Non
             engine.submit(prompt, id=name)
         assert str(caught.value) == f"{place}: {what}"
     assert engine.stats().waiting == 0
+
+
+def test_rows_without_a_text_stay_at_their_start(model: Model) -> None:
+    """Three texts are decoded in four rows; the fourth takes part in every step and must not grow."""
+    engine = submitted(model, [[1], [2], [3]], GREEDY.replace(max_new_tokens=12))
+    for _ in range(10):
+        engine.step()
+        room = engine.occupancy()
+        used = engine.stats().cache_use * room.rows * room.capacity
+        assert len(room.slots) == 3 and used - sum(slot.length for slot in room.slots) <= room.rows - 3 + 1e-6

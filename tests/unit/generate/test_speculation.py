@@ -15,7 +15,7 @@ from archetype.families.mamba import mamba
 from archetype.families.mistral import mistral
 from archetype.generate import slots
 from archetype.generate.request import Request
-from archetype.generate.speculate import PromptLookup
+from archetype.generate.speculate import DraftModel, PromptLookup
 from archetype.generate.step import DecodeStep
 from archetype.models import build
 from archetype.spec import Decoder
@@ -98,6 +98,18 @@ def test_sampled_tokens_are_as_likely_as_the_model_says() -> None:
     squared = float(((observed - expected) ** 2 / expected).sum())
     assert squared < 32.9  # chi-square with 12 degrees of freedom stays below in 999 of 1,000 sets of seeds
     assert engine.stats().accepted_tokens > 50
+
+
+def test_a_draft_forgets_all_after_its_first_wrong_guess() -> None:
+    """It guesses what one guesses that reads the whole text anew."""
+    model: Any = loaded("draft").model
+    engine, guesser = Engine(loaded("rotary")), DraftModel(model, slots=2)
+    request, count = engine.submit([3, 1, 4], temperature=0.0), 4
+    guesses = guesser.propose([request], count)
+    for right in (0, 2, 1, 3, 0):
+        request.window += [*guesses[0][:right], guesses[0][right] % 12 + 1, 5, 7]  # and two steps without guesses
+        guesses = guesser.propose([request], count)
+        assert guesses == DraftModel(model, slots=2).propose([request], count)
 
 
 def test_lookup_finds_what_followed_the_newest_tokens_last() -> None:
