@@ -7,11 +7,9 @@ what a reader does until the frame after the change is painted.
 
 import argparse
 import json
-import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -25,8 +23,8 @@ from archetype.runs.directory import Run, write_run_spec
 from archetype.training.metrics import Step
 from archetype.training.recipe import Recipe
 from benchmarks.serve import start, tiny
+from tests.page.browser import chromium
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
 TOKENS, STEPS, RUNS = 512, 100_000, 10
 WRITTEN = 20_000  # tokens of the long text
 WATCH = """
@@ -71,17 +69,6 @@ class Tab:
     def timed(self, act: str, holds: str) -> float:
         """Milliseconds from an action until something holds and is painted; both in the page's own words."""
         return float(self.tab.evaluate(f"timed(() => {{ {act} }}, () => {holds})"))
-
-
-@contextmanager
-def browser(port: int) -> Iterator[Callable[[], Tab]]:
-    """Gives fresh tabs of a browser that remembers nothing."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield lambda: Tab(chromium.new_context(viewport={"width": 1440, "height": 900}).new_page(), port)
-        chromium.close()
 
 
 def first_screen(new: Callable[[], Tab], repeat: int) -> None:
@@ -204,7 +191,11 @@ def main() -> None:
         names, small = long_runs(folder / "runs"), tiny(folder, context_length=2 * WRITTEN)
         process, port = start(options.model, small, "--runs", str(folder / "runs"))
         try:
-            with browser(port) as new:
+            with chromium() as browser:
+
+                def new() -> Tab:  # with nothing in its cache
+                    return Tab(browser.new_context(viewport={"width": 1440, "height": 900}).new_page(), port)
+
                 first_screen(new, options.repeat)
                 tab = new()
                 edit(tab, options.repeat)

@@ -1,6 +1,5 @@
 """Runs in a folder, and what each has measured so far, also while it is being trained; nothing here loads torch."""
 
-import contextlib
 import json
 import math
 import os
@@ -166,11 +165,15 @@ class MetricsFile:
                 self._offset += len(piece)
                 *lines, self._rest = (self._rest + piece).split(b"\n")
                 self._rest = self._rest if len(self._rest) <= MAX_LINE_BYTES else b"-"
-                for values in _parsed([line for line in lines if len(line) <= MAX_LINE_BYTES]):
-                    self._add(values)
+                for line in lines:
+                    self._add(line)
 
-    def _add(self, values: Any) -> None:
-        """Take what one line says; what is no line of metrics is left out."""
+    def _add(self, line: bytes) -> None:
+        """Add the numbers of one line; one that is not of metrics is left out."""
+        try:
+            values = json.loads(line) if len(line) <= MAX_LINE_BYTES else None
+        except (ValueError, RecursionError):
+            return
         if not isinstance(values, dict) or type(values.get("step")) is not int:
             return
         self.step = values["step"]
@@ -231,21 +234,6 @@ def downsampled(series: Series, axis: Axis, after: int, last: int, points: int, 
     places, averages = series.places[axis], series.averages(smoothing)
     columns = (np.fmin.reduce(rows, 1), np.fmax.reduce(rows, 1), means, [averages[end] for end in ends])
     return Buckets([places[end] for end in ends], *([_finite(float(value)) for value in column] for column in columns))
-
-
-def _parsed(lines: list[bytes]) -> list[Any]:
-    """What lines of JSON say: all at once, which is quick, or one by one, without those that are not JSON."""
-    try:
-        rows: list[Any] = json.loads(b"[" + b",".join(lines) + b"]")
-    except (ValueError, RecursionError):
-        rows = []
-    if len(rows) == len(lines):
-        return rows
-    rows = []
-    for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):
-            rows.append(json.loads(line))
-    return rows
 
 
 def _finite(value: float) -> float | None:

@@ -424,6 +424,17 @@ def test_every_value_is_averaged_whatever_is_drawn(tmp_path: Path) -> None:
     assert parts[1].ema[-1] == whole.ema[-1] and parts[1].x[0] > 2500
 
 
+def test_damaged_lines_of_metrics_are_left_out(tmp_path: Path) -> None:
+    good = [json.dumps({"step": step, "loss": float(step)}) for step in (1, 2, 3)]
+    # also lines that would be JSON together
+    for damaged in (["{"], ["[1", "2]"], ['{"step": 9, "loss": 9.0}, {"step": 9', '"loss": 9.0}'], ["", "7", "null"]):
+        with case(damaged):
+            (tmp_path / "metrics.jsonl").write_text("\n".join([good[0], *damaged, *good[1:]]) + "\n")
+            file = MetricsFile(tmp_path / "metrics.jsonl")
+            file.refresh()
+            assert list(file.series["loss"].values) == [1.0, 2.0, 3.0] and file.step == 3
+
+
 def test_runs_load_no_torch() -> None:
     program = "import archetype.serve.runs, archetype.serve.engine_bar, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -66,7 +66,7 @@ class Page:
         assert self.tab.evaluate("window.violations") == []
 
     def accessibility(self) -> list[str]:
-        """What axe finds against WCAG 2.2 AA."""
+        """Violations of WCAG 2.2 AA that axe reports."""
         self.tab.evaluate(AXE.read_text(encoding="utf-8"))
         tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
         options = {"runOnly": {"type": "tag", "values": tags}, "resultTypes": ["violations"]}
