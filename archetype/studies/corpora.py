@@ -4,15 +4,19 @@ import hashlib
 import json
 import math
 import sys
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from archetype.data.corpus import encode
 from archetype.data.library_text import library_text
 from archetype.errors import DataError
 from archetype.io import atomic
+from archetype.io.files import read_json
 from archetype.io.text import read_text
+from archetype.spec.base import fingerprint
 from archetype.tokenizers import trainable_kinds
 from archetype.tokenizers.registry import tokenizer_class
 from archetype.training.datasets import Data
@@ -34,8 +38,8 @@ class StudyData:
         sha256: of all that is learned from and measured.
         recipe: the `data` of a recipe; files by their paths inside the store.
         test: the text that runs are judged on, inside the store; empty for drawn examples.
-        baseline: bits a byte of the test text by the share of each byte in what is learned; of drawn examples the loss
-            in nats and the accuracy of a guess.
+        baseline: of the test text by the share of each token in what is learned, bits a byte, the loss in nats a token
+            and the accuracy; of drawn examples the loss in nats and the accuracy of a guess.
     """
 
     name: str
@@ -68,16 +72,14 @@ def prepare(source: str | dict[str, Any], folder: Path, store: Path) -> StudyDat
     text = _library(store) if name == LIBRARY else _read(name, folder)
     digest = hashlib.sha256(text.encode()).hexdigest()
     place = Path("corpora") / digest[:16]
-    if not (store / place / "about.json").is_file():
+    if not (store / place / "test.txt").is_file():
         _write_parts(store / place, text, name)
-    about = json.loads((store / place / "about.json").read_text())
     held_out = PARTS[1] / sum(PARTS)
     recipe = {"kind": "corpus", "tokenizer": "bytes", "validation_fraction": held_out} | options
     _parsed(recipe)
     recipe |= _trained_tokenizer(recipe, store, place)
-    return StudyData(
-        name, digest, recipe | {"text": [str(place / "train.txt")]}, str(place / "test.txt"), about["baseline"]
-    )
+    recipe |= {"text": [str(place / "train.txt")]}
+    return StudyData(name, digest, recipe, str(place / "test.txt"), _baseline(recipe, store, place))
 
 
 def _parsed(data: dict[str, Any]) -> Data:
@@ -131,19 +133,30 @@ def _read(name: str, folder: Path) -> str:
     return "".join(map(read_text, files))
 
 
+def _baseline(recipe: dict[str, Any], store: Path, place: Path) -> dict[str, float]:
+    """How well the test text is guessed by each token's share of what is learned, plus one of each; counted once."""
+    data = _parsed(recipe)
+    about = store / place / f"baseline-{fingerprint(data)}.json"
+    if not about.is_file():
+        data = absolute_data(data, store)
+        train, test = (read_text(store / place / name) for name in ("train.txt", "test.txt"))
+        tokenizer = build_tokenizer(data, {"train.txt": train, "test.txt": test})
+        assert tokenizer is not None
+        seen, tokens = encode(tokenizer, train), encode(tokenizer, test)
+        counts = np.bincount(seen, minlength=tokenizer.vocab_size) + 1
+        loss = float(np.mean(-np.log(counts / counts.sum())[tokens]))
+        bits = loss * len(tokens) / math.log(2) / len(test.encode())
+        accuracy = float(np.mean(tokens == counts.argmax()))
+        atomic.write_json(about, {"bits_per_byte": bits, "loss": loss, "accuracy": accuracy})
+    return dict(read_json(about))
+
+
 def _write_parts(folder: Path, text: str, name: str) -> None:
-    """Write what is learned from and chosen on, what is judged on, and how well single bytes are guessed."""
+    """Write what is learned from and chosen on, and what is judged on."""
     cut = round(len(text) * sum(PARTS))
     train, test = text[:cut], text[cut:]
     if len(test) < 1000:
         raise DataError(name, f"has {len(text):,} characters, of which a twentieth is too little to judge", "take more")
-    counts, total = Counter(train.encode()), len(train.encode())
-    seen = Counter(test.encode())
-    bits = sum(n * -math.log2((counts[byte] + 1) / (total + 256)) for byte, n in seen.items()) / seen.total()
-    common = max(counts, key=lambda byte: counts[byte])
-    nats = bits * math.log(2)
-    baseline = {"bits_per_byte": bits, "loss": nats, "accuracy": seen[common] / seen.total()}
     atomic.make_folder(folder)
     atomic.write_bytes(folder / "train.txt", train.encode())
     atomic.write_bytes(folder / "test.txt", test.encode())
-    atomic.write_json(folder / "about.json", {"name": name, "bytes": len(text.encode()), "baseline": baseline})

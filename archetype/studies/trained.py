@@ -176,7 +176,7 @@ class TrainedStudy:
                     assert result is not None
                     score = -(result.validation_accuracy or 0.0) if by_accuracy else result.validation_loss
                     values.append(math.inf if result.has_diverged else score)
-                    bad += result.has_diverged or result.validation_loss > arm.data.baseline["loss"] - NEAR_BASELINE
+                    bad += learned_nothing(result, arm)
                     total += 1
                 scores[point] = float(np.mean(values))
             losses[arm.name], failed[arm.name] = scores, (bad, total)
@@ -220,13 +220,19 @@ class TrainedStudy:
     def evidence(self, trials: Trials, comparison: Comparison) -> Evidence:
         """What the decision is made of."""
         control, other = self.part.compared
-        bad = sum(result.has_diverged for result in comparison.results[control])
-        failed = f"{bad} of {len(comparison.seeds)} runs of {control} diverged" if bad else ""
-        metric = comparison.arms[control].metric
+        arm = comparison.arms[control]
+        bad = sum(learned_nothing(result, arm) for result in comparison.results[control])
+        failed = f"{bad} of {len(comparison.seeds)} runs of {control} learned no more than a guess" if bad else ""
+        metric = arm.metric
         return Evidence(
             tuple(comparison.values[control]), tuple(comparison.values[other]), metric.better == "lower",
             trials.is_interior, failed, {name: tuple(values) for name, values in comparison.values.items()},
         )  # fmt: skip
+
+
+def learned_nothing(result: RunResult, arm: Arm) -> bool:
+    """Whether a run diverged, or ended so near to a guess by frequencies that nothing follows from it."""
+    return result.has_diverged or result.validation_loss > arm.data.baseline["loss"] - NEAR_BASELINE
 
 
 def agrees(decision: Decision, verdict: Verdict, evidence: Evidence) -> bool:

@@ -1,6 +1,9 @@
 """From an experiment file to its verdict: trials, pairs, calibration, reports."""
 
 import json
+import math
+import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from archetype.spec.base import fingerprint
 from archetype.studies.arms import quantities
 from archetype.studies.budgets import equal_budgets
 from archetype.studies.calibration import MUST_GIVE, read_calibration
+from archetype.studies.corpora import prepare
 from archetype.studies.decisions import DIRECTION, NO_DIFFERENCE, NOT_SHOWN, SHOWN, UNCALIBRATED
 from archetype.studies.report import keep_outcome, summary_text, write_overview, write_reports
 from archetype.studies.store import RunRequest, RunResult, Store
@@ -118,6 +122,36 @@ def test_a_calibration_that_fails_gives_no_verdicts(tmp_path: Path) -> None:
     assert other.outcome()["parts"][0]["verdict"] == UNCALIBRATED
     with pytest.raises(SpecError, match="a calibration needs the parts same, twice-as-wide"):
         study(tmp_path, "full", trained(), is_calibration=True)
+
+
+def test_a_control_that_learned_nothing_gives_no_verdict(tmp_path: Path) -> None:
+    pretended(tmp_path, "full", *calibrating(), is_calibration=True)[0].outcome()
+    guess = part_of(study(tmp_path, "full", trained())).arms["a"].data.baseline["loss"]
+    for loss, verdict, reason in (
+        (guess - 0.05, NOT_SHOWN, "control failed: 8 of 8 runs of a learned no more than a guess"),
+        (guess - 0.2, SHOWN, "the mean of 8 pairs"),
+    ):
+        one, _ = pretended(tmp_path, "full", trained(seeds=8), losses={0.01: loss}, gain=0.5)
+        (part,) = one.outcome()["parts"]
+        assert part["verdict"] == verdict and part["reason"].startswith(reason)
+
+
+def test_a_guess_is_counted_in_the_tokens_that_a_model_learns(tmp_path: Path) -> None:
+    words = random.Random(0).choices(["the", "cat", "sat", "on", "a", "mat"], k=20_000)
+    (tmp_path / "words.txt").write_text(" ".join(words))
+    in_bytes = prepare("words", tmp_path, tmp_path / "store").baseline
+    in_words = prepare(
+        {"text": "words", "tokenizer": "byte_bpe", "vocab_size": 300}, tmp_path, tmp_path / "store"
+    ).baseline
+    assert in_words["loss"] == pytest.approx(math.log(6), rel=0.01)  # six words, drawn alike
+    text = " ".join(words)[round(0.95 * len(" ".join(words))) :]
+    per_byte = len(text.split()) / len(text.encode())
+    assert in_words["bits_per_byte"] == pytest.approx(math.log2(6) * per_byte, rel=0.02)
+    counts = Counter(text)
+    entropy = -sum(n / len(text) * math.log2(n / len(text)) for n in counts.values())
+    assert in_bytes["bits_per_byte"] == pytest.approx(entropy, rel=0.01)
+    assert in_bytes["loss"] == pytest.approx(entropy * math.log(2), rel=0.01)
+    assert prepare("words", tmp_path, tmp_path / "store").baseline == in_bytes
 
 
 def test_another_corpus_must_agree_in_sign(tmp_path: Path) -> None:
