@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from archetype.serve import chat, completions, embeddings, fill, inspections, tokens
+from archetype.serve.captures import Captures
 from archetype.serve.exchange import Exchange
 from archetype.serve.metrics import Metrics
 from archetype.serve.models import Models
@@ -16,7 +17,7 @@ def model_routes(models: Models, metrics: Metrics) -> dict[str, Callable[[Exchan
         models: that are served.
         metrics: which count.
     """
-    captures = inspections.Captures(models)
+    captures = Captures(models)
     return {
         "/api/inspect": partial(inspections.inspect, captures, metrics),
         "/api/inspect/{id}/exact": partial(inspections.exact, captures),

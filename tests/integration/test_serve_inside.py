@@ -27,7 +27,7 @@ from archetype.inspection import Inspection
 from archetype.models import VisionEncoder, build
 from archetype.runs.directory import Run, write_run_spec
 from archetype.runs.listing import MetricsFile, downsampled
-from archetype.serve.inspections import MAX_BYTES, numbers
+from archetype.serve.captures import MAX_BYTES, numbers
 from archetype.spec import assign
 from archetype.tokenizers import train_tokenizer
 from archetype.training.metrics import Sampled, Step, append
