@@ -14,7 +14,7 @@ from pathlib import Path
 log = logging.getLogger("archetype.native")
 log.addHandler(logging.NullHandler())
 
-SOURCES = ("vector.h", "work.h", "product.h", "attention.h", "elementwise.h", "rows.h", "fused.h", "kernels.cpp")
+SOURCES = ("vector.h", "work.h", "tiles.h", "product.h", "attention.h", "elementwise.h", "rows.h", "fused.h", "kernels.cpp")
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-shared")
 MACHINE = "-march=native"

@@ -1,6 +1,6 @@
 // Products of vectors with matrices of float32, bfloat16, 8 and 4 bits.
 #pragma once
-#include "work.h"
+#include "tiles.h"
 
 constexpr int ROWS_AT_ONCE = 4;  // of a product with one vector
 constexpr int TILE_ROWS = W == 16 ? 4 : 6, VECTORS_AT_ONCE = W == 16 ? 6 : 2;  // as many sums as registers hold; with none to spare, gcc spills
@@ -174,6 +174,49 @@ template <class T> static void float_product(const Product& p, const float* x, l
     });
 }
 
+#if defined(HAS_TILES)
+// Of bfloat16 throughout, at least 32 rows, and K in whole tiles.
+static bool fits_tiles(const Product& p) {
+    return p.x_type == BFLOAT16 && p.w_type == BFLOAT16 && p.y_type == BFLOAT16 && !p.e.p[5] && p.N >= 2 * SIDE && p.K % DEPTH == 0 && tiles_are_allowed();
+}
+
+// The sums of 16 rows, from `row` on, with one vector.
+static inline void put_column(const Product& p, long m, long row, floats sums) {
+    if (p.e.p[2]) {
+        float bias[SIDE];
+        for (int r = 0; r < SIDE; r++) bias[r] = get(p.e.p[2], p.bias_type, row + r);
+        sums += load(bias);
+    }
+    _mm256_storeu_si256((__m256i*)((bfloat16*)p.e.p[3] + m * p.ldy + row), (__m256i)_mm512_cvtneps_pbh((__m512)sums));
+}
+
+static void tile_product(const Product& p, const Worker& worker) {
+    uint32_t* pairs = scratch<uint32_t>(0, p.M * p.K / 2);
+    const auto at_once = [&](long m, int i) { return (int)std::clamp<long>(p.M - m - i * SIDE, 0, SIDE); };  // vectors of the i-th tile
+    for (long m = 0; m < p.M; m += SIDE) pack_pairs((const bfloat16*)p.e.p[0] + m * p.ldx, p.ldx, at_once(m, 0), p.K, pairs + m * p.K / 2);
+    const long blocks = (p.N + 2 * SIDE - 1) / (2 * SIDE), piece = std::max<long>(1, PIECE / (2 * SIDE * p.K * 2));
+    alignas(64) float sums[4][SIDE * SIDE];
+    std::pair<int, int> shapes;
+    share(worker, blocks, piece, [&](long first_block, long last_block) {
+        for (long m = 0; m < p.M; m += 2 * SIDE) {
+            const int first = at_once(m, 0), second = at_once(m, 1);
+            if (first != shapes.first || second != shapes.second) set_tile_shapes(first, std::max(1, second));
+            shapes = {first, second};
+            for (long b = first_block; b < last_block; b++) {
+                const long row = std::min(b * 2 * SIDE, p.N - 2 * SIDE);  // the last rows may be computed twice, and alike
+                const bfloat16* w = (const bfloat16*)p.e.p[1] + row * p.ldw;
+                (second ? multiply_tiles<true> : multiply_tiles<false>)(w, p.ldw, pairs + m * p.K / 2, first, second, p.K, sums);
+                for (int i = 0; i < (second ? 4 : 2); i++) {
+                    const int columns = i < 2 ? first : second;
+                    for (int v = 0; v < columns; v++) put_column(p, m + i / 2 * SIDE + v, row + i % 2 * SIDE, tile_column(sums[i], columns, v));
+                }
+            }
+        }
+    });
+    _tile_release();
+}
+#endif
+
 template <int BITS> static void quantized_product(const Product& p, const float* x, long ldx, const Worker& worker) {
     constexpr int TILE = 4;
     const int64_t* indices = (const int64_t*)p.e.p[5];
@@ -211,6 +254,9 @@ template <int BITS> static void quantized_product(const Product& p, const float*
 // y = x w^T + bias. p: x w bias y scales indices; n: M N K ldx ldw ldy, types of x w bias y, choices a token, size of a matrix.
 static void product(const Entry& e, const Worker& worker) {
     Product p(e);
+#if defined(HAS_TILES)
+    if (fits_tiles(p)) return tile_product(p, worker);
+#endif
     long vectors = e.p[5] ? p.M / e.n[10] : p.M, ldx = p.ldx;
     const float* x = (const float*)e.p[0];
     if (p.x_type != FLOAT32) {

@@ -29,7 +29,7 @@ struct Worker {
     Counter* counters;  // of the present entry, one of each thread's share
 };
 
-static inline void pause() {
+static inline void spin() {
 #if defined(__x86_64__)
     _mm_pause();
 #endif
@@ -46,7 +46,7 @@ class Barrier {
             return;
         }
         for (int spins = 0; phase.load(std::memory_order_acquire) == before;) {
-            pause();
+            spin();
             if (++spins == 500) {  // another program may have this core
                 spins = 0;
 #if !defined(_WIN32)

@@ -159,10 +159,18 @@ def test_bfloat16_is_computed_in_float32_and_rounded_once() -> None:
 def test_a_row_of_many_equals_the_row_alone_bit_for_bit(instructions: str) -> None:
     library = kernels(instructions)
     for dtype in (torch.float32, torch.bfloat16):
-        x, w = floats(13, 200, dtype=dtype), floats(77, 200, dtype=dtype)
-        replay, (together,) = record(library, F.linear, (x, w))
-        replay(3)
-        for row in range(13):
-            one, (alone,) = record(library, F.linear, (x[row : row + 1].clone(), w))
-            one(1)
-            assert torch.equal(alone[0], together[row])
+        for rows, width in (
+            (13, 200),
+            (1, 96),
+            (16, 224),
+            (37, 224),
+        ):  # matrix tiles, where there are any, take whole 32
+            x, w, bias = floats(rows, width, dtype=dtype), floats(77, width, dtype=dtype), floats(77, dtype=dtype)
+            replay, (together,) = record(library, F.linear, (x, w, bias))
+            replay(3)
+            expected = F.linear(x.double(), w.double(), bias.double())
+            assert distance(together, expected) <= (2**-8 if dtype == torch.bfloat16 else 1e-6)
+            for row in range(rows):
+                one, (alone,) = record(library, F.linear, (x[row : row + 1].clone(), w, bias))
+                one(1)
+                assert torch.equal(alone[0], together[row]), (dtype, rows, width, row)
