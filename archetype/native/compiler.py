@@ -14,7 +14,6 @@ from pathlib import Path
 log = logging.getLogger("archetype.native")
 log.addHandler(logging.NullHandler())
 
-SOURCES = ("vector.h", "work.h", "tiles.h", "product.h", "attention.h", "elementwise.h", "rows.h", "fused.h", "kernels.cpp")
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-shared")
 MACHINE = "-march=native"
@@ -83,7 +82,8 @@ def compiled(flags: tuple[str, ...]) -> Path:
         raise OSError("no C++ compiler (c++, g++ or clang++)")
     folder = Path(__file__).parent
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
-    parts = (*((folder / name).read_text() for name in SOURCES), *FLAGS, *flags, version, processor())
+    sources = sorted(file for file in folder.iterdir() if file.suffix in (".h", ".cpp"))
+    parts = (*(file.read_text() for file in sources), *FLAGS, *flags, version, processor())
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     cached = cache_folder() / f"kernels-{name}.so"
     if not cached.is_file():

@@ -1,16 +1,21 @@
-// What a training step computes between its products, each in one pass over memory; all numbers are float32.
+// What training and reading a prompt compute between products, each in one pass over memory; all numbers are of one type.
 #pragma once
 #include "work.h"
 
 enum Gate { GATE_SILU, GATE_GELU_TANH };
 constexpr long NUMBERS = 4096;  // that a thread takes at a time
 
-static inline floats load_some(const float* p, long n) { return n >= W ? load(p) : load_part(p, n); }
+template <class T> static inline floats load_some(const T* p, long n) { return n >= W ? load(p) : load_part(p, n); }
 
-static inline void store_some(float* p, floats v, long n) {
-    if (n >= W) store(p, v);
-    else memcpy(p, &v, n * sizeof(float));
+template <class T> static inline void store_some(T* p, floats v, long n) {
+    if (n >= W) return store(p, v);
+    T lanes[W];
+    store(lanes, v);
+    memcpy(p, lanes, n * sizeof(T));
 }
+
+static inline void from_float(float* p, float x) { *p = x; }
+static inline void from_float(bfloat16* p, float x) { *p = to_bfloat16(x); }
 
 // f(x) and its derivative.
 static inline floats activated(int kind, floats x, floats& slope) {
@@ -24,10 +29,9 @@ static inline floats activated(int kind, floats x, floats& slope) {
     return 0.5f * x * (1.0f + t);
 }
 
-// y = f(gate) * up. p: y gate up; n: how many, kind.
-static void gated(const Entry& e, const Worker& worker) {
-    float* y = (float*)e.p[0];
-    const float *gate = (const float*)e.p[1], *up = (const float*)e.p[2];
+template <class T> static void gated_as(const Entry& e, const Worker& worker) {
+    T* y = (T*)e.p[0];
+    const T *gate = (const T*)e.p[1], *up = (const T*)e.p[2];
     share(worker, e.n[0], NUMBERS, [&](long first, long last) {
         floats slope;
         for (long i = first; i < last; i += W)
@@ -35,10 +39,14 @@ static void gated(const Entry& e, const Worker& worker) {
     });
 }
 
-// The gradients of gate and up. p: dgate dup dy gate up; n: how many, kind.
-static void gated_backward(const Entry& e, const Worker& worker) {
-    float *dgate = (float*)e.p[0], *dup = (float*)e.p[1];
-    const float *dy = (const float*)e.p[2], *gate = (const float*)e.p[3], *up = (const float*)e.p[4];
+// y = f(gate) * up. p: y gate up; n: how many, kind, type.
+static void gated(const Entry& e, const Worker& worker) {
+    e.n[2] == BFLOAT16 ? gated_as<bfloat16>(e, worker) : gated_as<float>(e, worker);
+}
+
+template <class T> static void gated_backward_as(const Entry& e, const Worker& worker) {
+    T *dgate = (T*)e.p[0], *dup = (T*)e.p[1];
+    const T *dy = (const T*)e.p[2], *gate = (const T*)e.p[3], *up = (const T*)e.p[4];
     share(worker, e.n[0], NUMBERS, [&](long first, long last) {
         floats slope;
         for (long i = first; i < last; i += W) {
@@ -49,24 +57,28 @@ static void gated_backward(const Entry& e, const Worker& worker) {
     });
 }
 
-// Pairs of features turned by an angle, the rest as it is. p: y x cos sin; n: B H T P R, whether pairs are neighbours, strides
-// of x and y: batch, head, position, stride of cos: batch; f: 1, or -1 for the other way round.
-static void rotate(const Entry& e, const Worker& worker) {
+// The gradients of gate and up. p: dgate dup dy gate up; n: how many, kind, type.
+static void gated_backward(const Entry& e, const Worker& worker) {
+    e.n[2] == BFLOAT16 ? gated_backward_as<bfloat16>(e, worker) : gated_backward_as<float>(e, worker);
+}
+
+template <class X> static void rotate_as(const Entry& e, const Worker& worker) {
     const long H = e.n[1], T = e.n[2], P = e.n[3], R = e.n[4], half = R / 2;
     const bool neighbours = e.n[5];
     const float sign = (float)e.f[0];
     share(worker, e.n[0] * T, std::max<long>(1, NUMBERS / (H * P)), [&](long first, long last) {
         for (long item = first; item < last; item++) {
             const long b = item / T, t = item % T;
-            const float *cos = (const float*)e.p[2] + b * e.n[12] + t * half, *sin = (const float*)e.p[3] + b * e.n[12] + t * half;
+            const X *cos = (const X*)e.p[2] + b * e.n[12] + t * half, *sin = (const X*)e.p[3] + b * e.n[12] + t * half;
             for (long h = 0; h < H; h++) {
-                const float* x = (const float*)e.p[1] + b * e.n[6] + h * e.n[7] + t * e.n[8];
-                float* y = (float*)e.p[0] + b * e.n[9] + h * e.n[10] + t * e.n[11];
+                const X* x = (const X*)e.p[1] + b * e.n[6] + h * e.n[7] + t * e.n[8];
+                X* y = (X*)e.p[0] + b * e.n[9] + h * e.n[10] + t * e.n[11];
                 if (neighbours)
                     for (long i = 0; i < half; i++) {
-                        const float even = x[2 * i], odd = x[2 * i + 1], s = sign * sin[i];
-                        y[2 * i] = even * cos[i] - odd * s;
-                        y[2 * i + 1] = odd * cos[i] + even * s;
+                        const float even = to_float(x[2 * i]), odd = to_float(x[2 * i + 1]);
+                        const float c = to_float(cos[i]), s = sign * to_float(sin[i]);
+                        from_float(y + 2 * i, even * c - odd * s);
+                        from_float(y + 2 * i + 1, odd * c + even * s);
                     }
                 else
                     for (long i = 0; i < half; i += W) {
@@ -76,8 +88,14 @@ static void rotate(const Entry& e, const Worker& worker) {
                         store_some(y + i, a * cosine - c * sine, n);
                         store_some(y + half + i, c * cosine + a * sine, n);
                     }
-                memcpy(y + R, x + R, (P - R) * sizeof(float));
+                memcpy(y + R, x + R, (P - R) * sizeof(X));
             }
         }
     });
+}
+
+// Pairs of features turned by an angle, the rest as it is. p: y x cos sin; n: B H T P R, whether pairs are neighbours, strides
+// of x and y: batch, head, position, stride of cos: batch, type; f: 1, or -1 for the other way round.
+static void rotate(const Entry& e, const Worker& worker) {
+    e.n[13] == BFLOAT16 ? rotate_as<bfloat16>(e, worker) : rotate_as<float>(e, worker);
 }

@@ -1,7 +1,8 @@
-"""Gates and rotations of a training step in one pass over memory each, forward and backward, in float32.
+"""Gates, rotations and norms in one pass over memory each, in float32 and bfloat16, rounded once.
 
-A training step asks for them by `fused_operations`. A module that offers its tensors gets None where nobody asked,
-where they are not of float32 on a CPU, or where there is no compiler, and goes on with its plain body.
+A training step and the reading of a prompt ask for them by `fused_operations`. A module that offers its tensors gets
+None where nobody asked, where they are of another type or not on a CPU, or where there is no compiler, and goes on
+with its plain body.
 """
 
 import threading
@@ -15,6 +16,8 @@ from torch.autograd.function import once_differentiable
 
 from archetype.native.compiler import library
 from archetype.native.recorder import Immediate
+from archetype.native.rows import normalized
+from archetype.native.translations import FLOATS, TYPES
 
 GATES = ("silu", "gelu_tanh")
 _threads = threading.local()
@@ -22,7 +25,7 @@ _threads = threading.local()
 
 @contextmanager
 def fused_operations() -> Iterator[None]:
-    """Within the block this thread's training steps use these operations; a backward pass must end within it too."""
+    """Within the block this thread uses these operations; a backward pass must end within it too."""
     kernels, before = library(), getattr(_threads, "kernels", None)
     _threads.kernels = None if kernels is None else Immediate(kernels)
     try:
@@ -35,8 +38,8 @@ def _kernels(*tensors: Tensor) -> Immediate | None:
     kernels: Immediate | None = getattr(_threads, "kernels", None)
     if kernels is None or torch.compiler.is_compiling():
         return None
-    suit = all(
-        type(each) in (Tensor, nn.Parameter) and each.dtype == torch.float32 and each.device.type == "cpu"
+    suit = tensors[0].dtype in FLOATS and all(
+        type(each) in (Tensor, nn.Parameter) and each.dtype == tensors[0].dtype and each.device.type == "cpu"
         for each in tensors
     )
     return kernels if suit else None
@@ -49,7 +52,7 @@ def gated(activation: str, gate: Tensor, up: Tensor) -> Tensor | None:
         return None
     gate, up = gate.contiguous(), up.contiguous()
     y = torch.empty_like(gate)
-    kernels.emit("gated", [y], [y, gate, up], [y.numel(), GATES.index(activation)])
+    kernels.emit("gated", [y], [y, gate, up], [y.numel(), GATES.index(activation), TYPES[y.dtype]])
     return y
 
 
@@ -60,17 +63,26 @@ def gated_backward(activation: str, dy: Tensor, gate: Tensor, up: Tensor) -> tup
         return None
     dy, gate, up = dy.contiguous(), gate.contiguous(), up.contiguous()
     dgate, dup = torch.empty_like(gate), torch.empty_like(up)
-    kernels.emit("gated_backward", [dgate, dup], [dgate, dup, dy, gate, up], [dy.numel(), GATES.index(activation)])
+    integers = [dy.numel(), GATES.index(activation), TYPES[dy.dtype]]
+    kernels.emit("gated_backward", [dgate, dup], [dgate, dup, dy, gate, up], integers)
     return dgate, dup
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor | None:
     """Pairs of the first features of x (B H T P) turned by the angles of cos and sin (b 1 T R/2)."""
     kernels = _kernels(x, cos, sin)
-    if kernels is None or not torch.is_grad_enabled() or x.stride(-1) != 1:
+    if kernels is None or x.stride(-1) != 1:
         return None
     y: Tensor = _Rotation.apply(kernels, x, cos.contiguous(), sin.contiguous(), is_interleaved)  # type: ignore[no-untyped-call]
     return y
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor | None:
+    """x / sqrt(mean(x^2) + eps) * weight; what a training step saves of norms is torch's, which its plan counts."""
+    kernels = _kernels(x, weight)
+    if kernels is None or torch.is_grad_enabled():
+        return None
+    return normalized(kernels, "rms_norm", x, weight, None, eps)
 
 
 class _Rotation(torch.autograd.Function):
@@ -90,8 +102,8 @@ class _Rotation(torch.autograd.Function):
 
 def _rotated(kernels: Immediate, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool, sign: float) -> Tensor:
     y = torch.empty_like(x)  # with x's strides, so that heads beside each other stay so
-    y = y if y.stride(-1) == 1 else torch.empty(x.shape)
+    y = y if y.stride(-1) == 1 else torch.empty(x.shape, dtype=x.dtype)
     strides = (*x.stride()[:3], *y.stride()[:3], cos.stride(0) if len(cos) > 1 else 0)
     sizes = (*x.shape, 2 * cos.shape[-1], is_interleaved)
-    kernels.emit("rotate", [y], [y, x, cos, sin], [*sizes, *strides], [sign])
+    kernels.emit("rotate", [y], [y, x, cos, sin], [*sizes, *strides, TYPES[x.dtype]], [sign])
     return y

@@ -187,7 +187,7 @@ static inline void put_column(const Product& p, long m, long row, floats sums) {
         for (int r = 0; r < SIDE; r++) bias[r] = get(p.e.p[2], p.bias_type, row + r);
         sums += load(bias);
     }
-    _mm256_storeu_si256((__m256i*)((bfloat16*)p.e.p[3] + m * p.ldy + row), (__m256i)_mm512_cvtneps_pbh((__m512)sums));
+    store((bfloat16*)p.e.p[3] + m * p.ldy + row, sums);
 }
 
 static void tile_product(const Product& p, const Worker& worker) {

@@ -36,7 +36,7 @@ def _layer_norm(
 
 
 def normalized(
-    recorder: "Recorder", kind: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    recorder: "Recorder | Immediate", kind: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor | None:
     """Emit a norm of the last dimension."""
     stride = _row_stride(x)
@@ -62,7 +62,7 @@ def reduced(recorder: "Recorder", kind: str, x: Tensor) -> Tensor | None:
 
 
 def _rows(
-    recorder: "Recorder", kind: str, y: Tensor, x: Tensor, stride: int,
+    recorder: "Recorder | Immediate", kind: str, y: Tensor, x: Tensor, stride: int,
     weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 0.0,
 ) -> Tensor:  # fmt: skip
     types = [TYPES[(x if tensor is None else tensor).dtype] for tensor in (y, x, weight, bias)]

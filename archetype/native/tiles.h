@@ -3,7 +3,7 @@
 #pragma once
 #include "work.h"
 
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__) && WIDTH == 16
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BW__) && defined(__linux__) && WIDTH == 16
 #include <sys/syscall.h>
 #include <unistd.h>
 #define HAS_TILES 1

@@ -106,6 +106,14 @@ static inline floats in_register(floats v) {
 
 static inline void store(float* p, floats v) { memcpy(p, &v, sizeof v); }
 
+static inline void store(bfloat16* p, floats v) {  // to_bfloat16 of each lane
+    typedef uint16_t halves __attribute__((vector_size(2 * W)));
+    const words bits = (words)v, rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const ints is_number = v == v;
+    const halves y = __builtin_convertvector((words)((is_number & (ints)rounded) | (~is_number & 0x7fc0)), halves);
+    memcpy(p, &y, sizeof y);
+}
+
 // a b + c, rounded once wherever the processor can: never once in one place and twice in another.
 static inline floats multiply_add(floats a, floats b, floats c) {
 #if WIDTH == 16 && defined(__AVX512F__) && defined(__AVX512BW__)

@@ -109,7 +109,9 @@ static inline void widen(const bfloat16* p, long n, float* y) {
 static inline void put_all(void* p, int type, long start, long stride, long n, const float* x) {
     if (type == BFLOAT16) {
         bfloat16* y = (bfloat16*)p + start;
-        for (long i = 0; i < n; i++) y[i * stride] = to_bfloat16(x[i]);
+        long i = 0;
+        for (; stride == 1 && i + W <= n; i += W) store(y + i, load(x + i));
+        for (; i < n; i++) y[i * stride] = to_bfloat16(x[i]);
     } else if (type == FLOAT32) {
         float* y = (float*)p + start;
         if (stride == 1) memcpy(y, x, n * sizeof(float));

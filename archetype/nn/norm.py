@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype import spec
+from archetype.native import fused
 from archetype.nn.context import ForwardContext
 from archetype.nn.registry import module_for
 
@@ -50,7 +51,8 @@ class RMSNorm(nn.Module):
             return nn.functional.rms_norm(x, x.shape[-1:], None, self.eps)
         weight = 1 + self.weight if self.unit_offset else self.weight
         x = x.to(torch.promote_types(x.dtype, weight.dtype))  # autocast may have made fewer bits of x
-        return nn.functional.rms_norm(x, weight.shape, weight, self.eps)
+        y = fused.rms_norm(x, weight, self.eps)
+        return nn.functional.rms_norm(x, weight.shape, weight, self.eps) if y is None else y
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """The weight starts where the product is 1."""
