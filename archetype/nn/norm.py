@@ -28,7 +28,7 @@ class LayerNorm(nn.Module):
         weight = 1 + self.weight if self.unit_offset and self.weight is not None else self.weight
         if weight is None and self.bias is not None:  # which torch adds to vectors of its own type only
             x = x.to(torch.promote_types(x.dtype, self.bias.dtype))
-        return nn.functional.layer_norm(x, x.shape[-1:], weight, self.bias, self.eps)
+        return cast_for_products(nn.functional.layer_norm(x, x.shape[-1:], weight, self.bias, self.eps))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """The vector starts as it is."""
@@ -52,12 +52,18 @@ class RMSNorm(nn.Module):
         weight = 1 + self.weight if self.unit_offset else self.weight
         x = x.to(torch.promote_types(x.dtype, weight.dtype))  # autocast may have made fewer bits of x
         y = fused.rms_norm(x, weight, self.eps)
-        return nn.functional.rms_norm(x, weight.shape, weight, self.eps) if y is None else y
+        return cast_for_products(nn.functional.rms_norm(x, weight.shape, weight, self.eps) if y is None else y)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """The weight starts where the product is 1."""
         tensor.fill_(0.0 if self.unit_offset else 1.0)
         return True
+
+
+def cast_for_products(y: Tensor) -> Tensor:
+    """Under autocast, numbers of the type that products take: cast once here, and not by each of them again."""
+    device = y.device.type
+    return y.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else y
 
 
 @module_for(spec.BatchNorm)

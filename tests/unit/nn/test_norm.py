@@ -121,6 +121,16 @@ def test_a_short_vector_from_autocast_meets_a_long_weight(part: spec.Norm, x: Te
         assert distance(norm(x.bfloat16()), exact) < 5e-3
 
 
+@pytest.mark.parametrize("part", [spec.LayerNorm(), spec.RMSNorm()])
+def test_under_autocast_a_norm_is_rounded_once_for_all_products_that_follow(part: spec.Norm, x: Tensor) -> None:
+    norm = randomize(build_norm(part, x.shape[-1]))
+    plain = norm(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = norm(x)
+    assert plain.dtype == torch.float32 and rounded.dtype == torch.bfloat16
+    assert torch.equal(rounded, plain.bfloat16())
+
+
 def test_a_bias_is_there_only_where_the_specification_says_so() -> None:
     named = {bias: dict(build_norm(spec.LayerNorm(bias=bias), D).named_parameters()) for bias in (True, False)}
     assert (set(named[True]), set(named[False])) == ({"weight", "bias"}, {"weight"})
