@@ -6,15 +6,16 @@ constexpr int ROWS_AT_ONCE = 4;  // of a product with one vector
 constexpr int TILE_ROWS = W == 16 ? 4 : 6, VECTORS_AT_ONCE = W == 16 ? 6 : 2;  // as many sums as registers hold; with none to spare, gcc spills
 constexpr long BLOCK = 16384;  // bytes of weights that stay near while all vectors are multiplied by them
 
-// sums[r][m], lane by lane: the products of R rows of a matrix with M vectors.
+// sums[r][m], lane by lane: the products of R rows of a matrix with M vectors. The rows behind are fetched meanwhile, unless the
+// vectors before these had it done.
 template <int R, int M, class T>
-static inline void accumulate(const T* w, long ldw, const float* x, long ldx, long K, floats (&sums)[R][M]) {
+static inline void accumulate(const T* w, long ldw, const float* x, long ldx, long K, floats (&sums)[R][M], bool are_first = true) {
     constexpr int UNROLL = 64 / (sizeof(T) * W) > 0 ? 64 / (sizeof(T) * W) : 1;  // a cache line of weights
     for (int r = 0; r < R; r++)
         for (int m = 0; m < M; m++) sums[r][m] = floats{};
     long k = 0;
     for (; k + UNROLL * W <= K; k += UNROLL * W) {
-        if (M == 1)
+        if (are_first)
             for (int r = 0; r < R; r++) __builtin_prefetch(w + (r + 2 * R) * ldw + k);
         for (int u = 0; u < UNROLL; u++) {
             floats vectors[M];
@@ -107,13 +108,13 @@ template <int M, class T> static inline void put_tile(const Product& p, const T*
     if (n < TILE_ROWS) {
         for (long r = 0; r < n; r++) {
             floats sums[1][M];
-            accumulate<1, M>(w + r * ldw, ldw, x, ldx, p.K, sums);
+            accumulate<1, M>(w + r * ldw, ldw, x, ldx, p.K, sums, m == 0);
             for (long i = 0; i < M; i++) p.put_sum(m + i, row + r, sum(sums[0][i]), row + r);
         }
         return;
     }
     floats sums[TILE_ROWS][M];
-    accumulate<TILE_ROWS, M>(w, ldw, x, ldx, p.K, sums);
+    accumulate<TILE_ROWS, M>(w, ldw, x, ldx, p.K, sums, m == 0);
     for (long i = 0; i < M; i++) {
         float y[8];
         sum_four(sums[0][i], sums[1][i], sums[2][i], sums[3][i], y);
