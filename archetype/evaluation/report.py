@@ -87,7 +87,8 @@ def _page(run: Run) -> str:
 
 def _summary(recipe: Recipe, cost: CostReport, steps: list[dict[str, Any]], lines: list[dict[str, Any]]) -> str:
     """The figures that one looks for first."""
-    seconds = sum(line["num_targets"] / line["per_second"] for line in steps if line.get("num_targets"))
+    timed = [line for line in steps if line.get("num_targets") and line.get("per_second")]
+    seconds = sum(line["num_targets"] / line["per_second"] for line in timed)
     figures = {
         "steps": f"{steps[-1]['step'] if steps else 0:,} of {recipe.steps:,}",
         "parameters": f"{cost.parameters['total']:,}",
@@ -144,7 +145,8 @@ def _in_words(value: Any) -> str:
 
 
 def _series(steps: list[dict[str, Any]], field: str) -> Curve:
-    """A value of every step, thinned to what a picture can show."""
+    """A value of every step that has it, thinned to what a picture can show."""
+    steps = [line for line in steps if field in line]
     steps = steps[:: max(1, len(steps) // MAX_POINTS)]
     return [line["step"] for line in steps], [line[field] for line in steps]
 

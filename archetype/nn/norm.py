@@ -63,7 +63,8 @@ class RMSNorm(nn.Module):
 def cast_for_products(y: Tensor) -> Tensor:
     """Under autocast, numbers of the type that products take: cast once here, and not by each of them again."""
     device = y.device.type
-    return y.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else y
+    is_cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return y.to(torch.get_autocast_dtype(device)) if is_cast else y
 
 
 @module_for(spec.BatchNorm)

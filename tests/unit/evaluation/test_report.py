@@ -93,6 +93,18 @@ def test_the_verb_makes_it_anew_and_mfu_is_what_the_measured_peak_gives(run: Run
     assert share and float(share[1]) == pytest.approx(100 * flops * 6 / seconds / 1e9, abs=0.06)
 
 
+def test_steps_that_lack_a_measurement_are_left_out_of_its_picture(run: Run) -> None:
+    for lines, is_drawn in (
+        ('{"step": 1, "loss": 2.0}\n', False),
+        ('{"step": 2, "loss": 1, "gradient_norm": 3}\n', True),
+    ):
+        run.metrics_file.write_text(run.metrics_file.read_text() + lines if is_drawn else lines)
+        page = write_report(run).read_text()
+        assert ("Gradient norm" in page) == is_drawn and "0.0 min" in page
+    run.metrics_file.write_text('{"step": 1, "loss": 2.0, "num_targets": 8, "per_second": 0}\n')
+    assert "0.0 min" in write_report(run).read_text()
+
+
 def test_an_interrupted_run_has_its_page_too_and_other_folders_are_refused(tmp_path: Path, run: Run) -> None:
     def stop(event: object) -> None:
         if isinstance(event, Step) and event.step == 2:
