@@ -12,6 +12,14 @@ from archetype.spec import Decoder, EncoderDecoder, Window
 SHAPES = {
     "15M": {"vocab_size": 4096, "d_model": 384, "d_ff": 1024, "num_layers": 6, "num_heads": 6},
     "110M": {"vocab_size": 32_000, "d_model": 768, "d_ff": 2048, "num_layers": 12, "num_heads": 12, "num_kv_heads": 4},
+    "500M": {
+        "vocab_size": 151_936,
+        "d_model": 896,
+        "d_ff": 4864,
+        "num_layers": 24,
+        "num_heads": 14,
+        "num_kv_heads": 2,
+    },
 }
 ARCHITECTURES: dict[str, Callable[[], Decoder | EncoderDecoder]] = {
     "Mistral-like": lambda: mistral(
