@@ -78,7 +78,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor 
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor | None:
-    """The norm of RMSNorm without an offset; what a training step saves of norms is torch's, which its plan counts."""
+    """Vectors as RMSNorm gives them; what a training step saves of norms is torch's, which its plan counts."""
     kernels = _kernels(x, weight)
     if kernels is None or torch.is_grad_enabled():
         return None

@@ -70,14 +70,9 @@ def _gated(f: Callable[[Tensor], Tensor], limit: float | None, unit_offset: bool
 
 def _gated_product(name: spec.ActivationName, gate: Tensor, up: Tensor) -> Tensor:
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return _product(name, gate, up)
+        return GatedProduct.forward(gate, up, name)
     y: Tensor = GatedProduct.apply(gate, up, name)  # type: ignore[no-untyped-call]
     return y
-
-
-def _product(name: spec.ActivationName, gate: Tensor, up: Tensor) -> Tensor:
-    y = fused.gated(name, gate, up)
-    return FUNCTIONS[name](gate) * up if y is None else y
 
 
 def _silu_backward(dy: Tensor, x: Tensor) -> Tensor:
@@ -103,7 +98,8 @@ class GatedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(gate: Tensor, up: Tensor, name: spec.ActivationName) -> Tensor:
-        return _product(name, gate, up)
+        y = fused.gated(name, gate, up)
+        return FUNCTIONS[name](gate) * up if y is None else y
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str], output: Tensor) -> None:

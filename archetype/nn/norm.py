@@ -28,7 +28,7 @@ class LayerNorm(nn.Module):
         weight = 1 + self.weight if self.unit_offset and self.weight is not None else self.weight
         if weight is None and self.bias is not None:  # which torch adds to vectors of its own type only
             x = x.to(torch.promote_types(x.dtype, self.bias.dtype))
-        return cast_for_products(nn.functional.layer_norm(x, x.shape[-1:], weight, self.bias, self.eps))
+        return _cast_for_products(nn.functional.layer_norm(x, x.shape[-1:], weight, self.bias, self.eps))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """The vector starts as it is."""
@@ -52,7 +52,7 @@ class RMSNorm(nn.Module):
         weight = 1 + self.weight if self.unit_offset else self.weight
         x = x.to(torch.promote_types(x.dtype, weight.dtype))  # autocast may have made fewer bits of x
         y = fused.rms_norm(x, weight, self.eps)
-        return cast_for_products(nn.functional.rms_norm(x, weight.shape, weight, self.eps) if y is None else y)
+        return _cast_for_products(nn.functional.rms_norm(x, weight.shape, weight, self.eps) if y is None else y)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """The weight starts where the product is 1."""
@@ -60,7 +60,7 @@ class RMSNorm(nn.Module):
         return True
 
 
-def cast_for_products(y: Tensor) -> Tensor:
+def _cast_for_products(y: Tensor) -> Tensor:
     """Under autocast, numbers of the type that products take: cast once here, and not by each of them again."""
     device = y.device.type
     is_cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

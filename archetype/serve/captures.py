@@ -1,6 +1,6 @@
-"""What is kept of a traced pass, and the views that are computed of it.
+"""The traced passes that clients look at, and the views that are computed of them.
 
-What stays are queries and keys, not maps: the residual stream, and what the views of experts and recurrent layers read.
+A capture holds queries and keys, not maps: the residual stream, and what the views of experts and recurrent layers read.
 Every view is computed between two steps of the engine, a layer at a time, so that no stream waits for longer than one.
 """
 
@@ -101,7 +101,7 @@ class Capture:
         self.nbytes = sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values())
 
     async def lens(self) -> LensView:
-        """What each layer would answer.
+        """The logit lens of all layers.
 
         Raises:
             ApiError: the model has no layers before a head.

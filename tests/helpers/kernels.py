@@ -10,6 +10,8 @@ from archetype.native.compiler import MACHINE, Library, compiled, library, proce
 # by name: the flags, and what the processor must have; the plainest shows that no kernel leans on wide vectors
 INSTRUCTIONS = {
     "native": ((MACHINE,), ""),
+    "avx2": (("-march=x86-64-v3", "-O1"), "avx2"),  # on a processor whose own vectors are wider
+    "avx512": (("-march=x86-64-v4", "-O1"), "avx512bw"),  # without what later ones have
     "x86-64": (("-march=x86-64", "-O1"), "sse2"),
     "16 lanes": (("-march=x86-64", "-O1", "-DWIDTH=16"), "sse2"),  # as AVX-512 has, in pieces
 }

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from archetype.native.compiler import Library
 from archetype.native.recorder import Recorder, Replay, TorchCall
 from tests.helpers.cases import case
-from tests.helpers.kernels import kernels
+from tests.helpers.kernels import INSTRUCTIONS, kernels
 from tests.helpers.weights import distance
 
 Function = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -114,7 +114,7 @@ PRODUCTS: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("instructions", ["native", "x86-64", "16 lanes"])
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
 def test_native_operations_equal_torch(instructions: str) -> None:
     library = kernels(instructions)
     for name, function in POINTWISE.items():
@@ -155,7 +155,7 @@ def test_bfloat16_is_computed_in_float32_and_rounded_once() -> None:
     assert distance(y, F.linear(x.float(), w.float())) <= 2**-8
 
 
-@pytest.mark.parametrize("instructions", ["native", "x86-64", "16 lanes"])
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
 def test_a_row_of_many_equals_the_row_alone_bit_for_bit(instructions: str) -> None:
     library = kernels(instructions)
     for dtype in (torch.float32, torch.bfloat16):
