@@ -1,7 +1,7 @@
 """The traced passes that clients look at, and the views that are computed of them.
 
-A capture holds queries and keys, not maps: the residual stream, and what the views of experts and recurrent layers read.
-Every view is computed between two steps of the engine, a layer at a time, so that no stream waits for longer than one.
+A capture holds queries and keys, not maps: the residual stream, and what the views of experts and recurrent layers
+read. Every view is computed between two steps of the engine, a layer at a time, so that no stream waits for longer.
 """
 
 import asyncio
