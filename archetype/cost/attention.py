@@ -67,7 +67,7 @@ class AttentionCost(MixerCost):
     def saved_activations(self, work: TrainingWork) -> int:
         """Inputs, norms, angles, and what the products over pairs save."""
         heads, kv_heads, head_dim, rotary_dim = self.sizes
-        saved = work.input_bytes(self.d.value, projections=4 if self.part.gate else 3)
+        saved = work.input_bytes(self.d.value)
         for norm, features in zip(self._qk_norms(), (heads * head_dim, kv_heads * head_dim), strict=True):
             saved += norm.saved_activations(work.tokens * features // norm.d.value)
         if self.part.clip_qkv is not None:
@@ -110,9 +110,7 @@ class AttentionCost(MixerCost):
             return scores + weights + (kv + q) * itemsize + (work.length * keys if work.causal else 0)
         if part.dropout or self.position.biases_scores:  # not in torch's kernel; products in float32
             return 3 * q * FLOAT32 + pairs * FLOAT32 * (3 if part.dropout else 1) + q * itemsize
-        # rotated queries are laid out head by head, and so is the result: it is copied for the last projection
-        results = 2 if self.position.rotates_queries else 1
-        return ((1 + results) * q + 2 * kv) * itemsize + tokens * part.num_heads * FLOAT32
+        return 2 * (q + kv) * itemsize + tokens * part.num_heads * FLOAT32
 
     def _tiled_attention(self, work: TrainingWork, shapes: list[Shape]) -> int:
         """Bytes of gathered queries, keys and values, of two numbers for each pair of a tile, and of the result."""
@@ -145,5 +143,5 @@ class CrossAttentionCost(AttentionCost):
     def saved_activations(self, work: TrainingWork) -> int:
         """In float32 the source itself is saved once for all layers."""
         d = self.d.value
-        cast = work.input_bytes(d, 2, work.rows * work.source) if work.compute_dtype == "bfloat16" else 0
+        cast = work.input_bytes(d, work.rows * work.source) if work.compute_dtype == "bfloat16" else 0
         return work.input_bytes(d) + cast + self._dense_attention(work, work.source)

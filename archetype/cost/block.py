@@ -48,10 +48,9 @@ class BlockCost:
         return self.mixer.state(length) + (self.cross.state(source) if self.cross else 0)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved for the backward pass."""
-        dropout_masks = len(self.contents) * work.tokens * self.d.value * work.itemsize if self.block.dropout else 0
+        """Bytes saved for the backward pass; of dropout nothing, for its kernel draws the same numbers again."""
         contents = sum(content.saved_activations(work) for content in self.contents.values())
-        return contents + self.wiring.saved_activations(len(self.contents), work) + dropout_masks
+        return contents + self.wiring.saved_activations(len(self.contents), work)
 
 
 @cost_of(spec.PreNorm, spec.PostNorm, spec.OutputNorm)

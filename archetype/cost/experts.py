@@ -53,3 +53,7 @@ class MixtureOfExpertsCost(FeedForwardCost):
         if self.part.shared_gate:  # a product of the shared output and a sigmoid
             saved += work.input_bytes(d) + work.tokens * (d + 1) * work.itemsize
         return saved
+
+    def hidden_gradient(self, work: TrainingWork) -> int:
+        """Of the tokens of each expert."""
+        return self.expert.hidden_gradient(work, work.tokens * self.part.experts_per_token)

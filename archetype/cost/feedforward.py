@@ -50,8 +50,12 @@ class MLPCost(FeedForwardCost):
         if isinstance(self.part, spec.GatedMLP):
             changed = self.part.limit is not None or self.part.unit_offset
             vectors += 2 * (self.part.limit is not None) - (activation in COMPUTED_AGAIN and not changed)
-        inputs = work.input_bytes(self.d.value, len(self.inputs), number)
+        inputs = work.input_bytes(self.d.value, number)
         return inputs + number * self.inner.value * vectors * work.itemsize
+
+    def hidden_gradient(self, work: TrainingWork, tokens: int | None = None) -> int:
+        """One vector of the inner width for each token; the arguments are those of `saved_activations`."""
+        return (work.tokens if tokens is None else tokens) * self.inner.value * work.itemsize
 
 
 @cost_of(spec.GatedMLP)

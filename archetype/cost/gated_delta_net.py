@@ -49,7 +49,7 @@ class GatedDeltaNetCost(MixerCost):
         keys = heads * part.head_dim
         steps = (3 * channels + 3 * values) * work.itemsize
         copies = 2 * (part.key_heads < heads)  # of queries and keys, for every head that they serve
-        exact = (2 * self.keys.value + (1 + copies) * keys + 7 * values + 6 * heads) * FLOAT32
+        exact = (2 * self.keys.value + (1 + copies) * keys + 6 * values + 6 * heads) * FLOAT32
         padding = (part.conv_kernel - 1) * channels * work.itemsize
-        saved = work.input_bytes(self.d.value, projections=6) + work.tokens * (steps + exact) + work.rows * padding
+        saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact) + work.rows * padding
         return saved + chunk_activations(work, part.chunk_size, 2 * heads, values * part.head_dim)

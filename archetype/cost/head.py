@@ -4,7 +4,7 @@ from archetype import spec
 from archetype.cost.formula import ZERO, Counts, Formula, symbol
 from archetype.cost.position import PositionCost
 from archetype.cost.registry import NormCost, linear
-from archetype.cost.work import FLOAT32, INT64, TrainingWork, Work
+from archetype.cost.work import INT64, TrainingWork, Work
 
 
 class EmbeddingCost:
@@ -33,11 +33,10 @@ class EmbeddingCost:
         }
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of indices and dropout masks, and what the norm saves; a row of positions serves the whole batch."""
+        """Bytes of indices, and what the norm saves; a row of positions serves the whole batch."""
         tokens = work.rows * (work.length + 1) * INT64  # the text with its next token, of which the input is a view
         positions = work.length * INT64 if self.position.limits_length else 0
-        masks = work.tokens * self.d.value * FLOAT32 if self.embedding.dropout else 0
-        return tokens + positions + self.norm.saved_activations(work.tokens) + masks
+        return tokens + positions + self.norm.saved_activations(work.tokens)
 
 
 class HeadCost:

@@ -64,7 +64,7 @@ class LatentAttentionCost(MixerCost):
     def saved_activations(self, work: TrainingWork) -> int:
         """With the latents expanded."""
         part, tokens = self.part, work.tokens
-        saved = work.input_bytes(self.d.value, projections=2)
+        saved = work.input_bytes(self.d.value)
         for rank in filter(None, (self.latent, self.rank)):
             saved += NormCost.of(part.norm, rank).saved_activations(tokens) + work.input_bytes(rank.value)
         # the kernel takes queries, keys, values and the result in one width

@@ -23,7 +23,7 @@ class SavedActivations(NamedTuple):
     embedding_and_head: int  # with what layers share, final norms and the loss
     blocks: int
     block_inputs: int  # all that is saved of blocks whose activations are computed again
-    largest_block: int
+    largest_block: int  # with the gradient that its backward pass begins with
     logits: int  # one copy in float32; while the loss's gradient is computed there are two beside what is saved
     logits_weight_gradient: int  # in float32, beside the logits' own
 

@@ -23,7 +23,7 @@ class LayerNormCost(NormCost):
 
 @cost_of(spec.RMSNorm)
 class RMSNormCost(NormCost):
-    """The normalized vectors are saved for the weight; a fused kernel would compute them again."""
+    """With a weight, the kernel of a training step saves its input alone and computes the rest again."""
 
     part: spec.RMSNorm
 
@@ -32,9 +32,9 @@ class RMSNormCost(NormCost):
         return self.d * self.part.weight
 
     def saved_activations(self, vectors: int) -> int:
-        """Input, normalized vectors and mean square."""
+        """Input, and without a weight mean square."""
         d, part = self.d.value, self.part
-        return (vectors * (d * (1 + part.weight) + 1) + d * part.unit_offset) * FLOAT32
+        return (vectors * (d + (not part.weight)) + d * part.unit_offset) * FLOAT32
 
 
 @cost_of(spec.BatchNorm)

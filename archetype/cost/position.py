@@ -12,7 +12,6 @@ class PositionCost(PartCost):
     """What positions cost; most cost nothing in most places."""
 
     limits_length = False  # whether there are positions for no more than the context
-    rotates_queries = False  # so that they are laid out anew, and the result of attention too
     biases_scores = False  # by trained numbers, so that all scores are saved
 
     def parameters(self, context_length: int) -> Formula:
@@ -54,7 +53,6 @@ class RotaryCost(PositionCost):
     """Cosines and sines; in bfloat16 every layer saves its own cast of them."""
 
     part: spec.Rotary
-    rotates_queries = True
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
         """Of each token, half as many angles as rotary features."""

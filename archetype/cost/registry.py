@@ -119,6 +119,10 @@ class FeedForwardCost(ContentCost):
     def flops(self, tokens: Formula) -> Counts:
         """FLOPs of some tokens, by projection."""
 
+    def hidden_gradient(self, work: TrainingWork) -> int:
+        """Bytes of the gradient of its hidden vectors, with which a block's backward pass begins."""
+        return 0
+
 
 class NormCost(PartCost, ABC):
     """What a norm costs; its width is the number of features that are normalized."""

@@ -35,7 +35,7 @@ class StackActivations(NamedTuple):
 
     shared: int  # by all layers, and by the final norm
     blocks: int
-    largest_block: int
+    largest_block: int  # with the gradient that its backward pass begins with
     block_inputs: int  # all that is saved of blocks whose activations are computed again
 
 
@@ -66,7 +66,8 @@ class StackCost:
         blocks = largest = 0
         for group in self.groups:
             one = group.cost.saved_activations(work._replace(layer=group.layers[0]))
-            blocks, largest = blocks + one * len(group.layers), max(largest, one)
+            blocks += one * len(group.layers)
+            largest = max(largest, one + group.cost.feedforward.hidden_gradient(work))
             shared |= group.cost.mixer.shared_activations(work)
         final_norm = self.final_norm.saved_activations(work.tokens)
         inputs = len(self.stack.layers) * work.tokens * self.d.value * FLOAT32

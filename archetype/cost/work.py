@@ -33,16 +33,14 @@ class TrainingWork(NamedTuple):
         """Bytes of one number of a product's result."""
         return FLOAT32 if self.compute_dtype == "float32" else 2
 
-    def input_bytes(self, features: int, projections: int = 1, tokens: int | None = None) -> int:
-        """Bytes saved of the vectors that some projections read: one copy for all of them, or one cast for each.
+    def input_bytes(self, features: int, tokens: int | None = None) -> int:
+        """Bytes saved of the vectors that projections read, however many do.
 
         Args:
             features: of each vector.
-            projections: how many read them.
             tokens: how many vectors (absent: one for each token).
         """
-        copies = 1 if self.compute_dtype == "float32" else projections
-        return (self.tokens if tokens is None else tokens) * features * copies * self.itemsize
+        return (self.tokens if tokens is None else tokens) * features * self.itemsize
 
 
 class Work(NamedTuple):

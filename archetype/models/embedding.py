@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.errors import SpecError
 from archetype.nn.context import ForwardContext, Tokens, Vectors
+from archetype.nn.dropout import dropout
 from archetype.nn.linear import Table
 from archetype.nn.registry import build_norm, build_position
 
@@ -20,7 +21,7 @@ class Embedding(nn.Module):
         self.token_type = table(embedding.num_token_types, d_model) if embedding.num_token_types else None
         self.norm = build_norm(embedding.norm, d_model)
         self.scale, self.norm_first = embedding.scale, embedding.norm_first
-        self.dropout = nn.Dropout(embedding.dropout)
+        self.dropout = embedding.dropout
 
     def forward(self, tokens: Tokens, context: ForwardContext, types: Tokens | None = None) -> Vectors:
         """The vectors; `types` says which part of the input each token belongs to (absent: all to the first)."""
@@ -31,8 +32,7 @@ class Embedding(nn.Module):
         x = x + self.position(context.shared_positions).to(x.dtype)
         if self.token_type is not None:
             x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
-        y: Tensor = self.dropout(x if self.norm_first else self.norm(x, context))
-        return y
+        return dropout(x if self.norm_first else self.norm(x, context), self.dropout, self.training)
 
 
 def table(rows: int, width: int) -> Table:

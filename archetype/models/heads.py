@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.nn.activation import activation
 from archetype.nn.context import Vectors
+from archetype.nn.dropout import dropout
 from archetype.nn.linear import Linear, Weight, project
 from archetype.nn.registry import build_norm
 
@@ -59,7 +60,7 @@ class Classifier(nn.Linear):
 
     def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B Y"]:
         """The logits of each row."""
-        return super().forward(nn.functional.dropout(x, self.dropout, self.training))
+        return super().forward(dropout(x, self.dropout, self.training))
 
 
 class Pooler(nn.Linear):

@@ -10,6 +10,7 @@ from archetype.models.heads import Classifier, Pooler
 from archetype.models.output import BaseModel, Output
 from archetype.models.stack import Stack
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.dropout import dropout
 from archetype.nn.initialization import init_weight
 from archetype.nn.linear import Linear
 from archetype.nn.registry import build_norm, build_position
@@ -26,7 +27,7 @@ class PatchEmbedding(nn.Module):
         self.class_token = nn.Parameter(torch.empty(d_model)) if encoder.class_token else None
         self.position = build_position(embedding.position, encoder.context_length, d_model)
         self.norm = build_norm(embedding.norm, d_model)
-        self.dropout = nn.Dropout(embedding.dropout)
+        self.dropout = embedding.dropout
 
     def forward(self, images: Float[Tensor, "B channels height width"]) -> Vectors:
         """The vectors of the class token, where there is one, and of the patches row by row."""
@@ -37,8 +38,7 @@ class PatchEmbedding(nn.Module):
         scale = self.spec.embedding.scale
         x = x if scale == 1.0 else x * scale
         positions = torch.arange(x.shape[1], device=x.device)[None]
-        y: Tensor = self.dropout(self.norm(x + self.position(positions).to(dtype)))
-        return y
+        return dropout(self.norm(x + self.position(positions).to(dtype)), self.dropout, self.training)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """Draw the class token as a table of one vector."""

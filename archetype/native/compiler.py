@@ -40,6 +40,7 @@ class Library:
 
     Attributes:
         lanes: 32-bit lanes of a vector; rows of quantized weights are packed in blocks of as many.
+        has_tiles: whether products of bfloat16 go through the processor's matrix tiles.
     """
 
     def __init__(self, file: Path) -> None:
@@ -47,6 +48,7 @@ class Library:
         self._library.run.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_int)
         self._library.run.restype = None
         self.lanes: int = self._library.lanes()
+        self.has_tiles = bool(self._library.has_tiles())
         assert self._library.entry_bytes() == ctypes.sizeof(Entry)
 
     def run(self, entries: "ctypes.Array[Entry]", count: int, threads: int) -> None:

@@ -99,3 +99,45 @@ template <class X> static void rotate_as(const Entry& e, const Worker& worker) {
 static void rotate(const Entry& e, const Worker& worker) {
     e.n[13] == BFLOAT16 ? rotate_as<bfloat16>(e, worker) : rotate_as<float>(e, worker);
 }
+
+// Philox with four words and ten rounds (Salmon 2011, section 3.3): the words of W counters, of which `low` is the first word.
+static inline void philox(words low, uint64_t key, words y[4]) {
+    typedef uint64_t longs __attribute__((vector_size(8 * W)));
+    words a = low, b{}, c{}, d{};
+    uint32_t first = (uint32_t)key, second = (uint32_t)(key >> 32);
+    for (int round = 0; round < 10; round++) {
+        const longs p = __builtin_convertvector(a, longs) * 0xD2511F53u, q = __builtin_convertvector(c, longs) * 0xCD9E8D57u;
+        a = __builtin_convertvector(q >> 32, words) ^ b ^ first;
+        c = __builtin_convertvector(p >> 32, words) ^ d ^ second;
+        b = __builtin_convertvector(q, words), d = __builtin_convertvector(p, words);
+        first += 0x9E3779B9u, second += 0xBB67AE85u;
+    }
+    y[0] = a, y[1] = b, y[2] = c, y[3] = d;
+}
+
+template <class T> static void dropout_as(const Entry& e, const Worker& worker) {
+    constexpr long LANES = 16, BLOCK = 4 * LANES;  // on every machine, so that the same numbers are dropped
+    static_assert(LANES % W == 0);
+    T* y = (T*)e.p[0];
+    const T* x = (const T*)e.p[1];
+    const long n = e.n[0];
+    const uint32_t threshold = (uint32_t)e.n[2];
+    const floats scale = splat((float)e.f[0]);
+    share(worker, (n + BLOCK - 1) / BLOCK, NUMBERS / BLOCK, [&](long first, long last) {
+        for (long block = first; block < last; block++)
+            for (long lane = 0; lane < LANES; lane += W) {
+                words low, random[4];
+                for (int i = 0; i < W; i++) low[i] = (uint32_t)(block * LANES + lane + i);
+                philox(low, (uint64_t)e.n[1], random);
+                for (int k = 0; k < 4; k++) {
+                    const long i = block * BLOCK + k * LANES + lane;
+                    if (i < n) store_some(y + i, choose((ints)(random[k] >= threshold), load_some(x + i, n - i) * scale, floats{}), n - i);
+                }
+            }
+    });
+}
+
+// Each number times f, or 0 where its random word is below the threshold. p: y x; n: how many, key, threshold, type; f: a factor.
+static void dropout(const Entry& e, const Worker& worker) {
+    e.n[3] == BFLOAT16 ? dropout_as<bfloat16>(e, worker) : dropout_as<float>(e, worker);
+}

@@ -1,4 +1,4 @@
-"""Gates, rotations and norms in one pass over memory each, in float32 and bfloat16, rounded once.
+"""Gates, rotations, norms and dropout in one pass over memory each, in float32 and bfloat16, rounded once.
 
 A training step and the reading of a prompt ask for them by `fused_operations`. A module that offers its tensors gets
 None where nobody asked, where they are of another type or not on a CPU, or where there is no compiler, and goes on
@@ -16,10 +16,12 @@ from torch.autograd.function import once_differentiable
 
 from archetype.native.compiler import library
 from archetype.native.recorder import Immediate
-from archetype.native.rows import normalized
+from archetype.native.rows import emit_rows, row_stride
 from archetype.native.translations import FLOATS, TYPES
 
 GATES = ("silu", "gelu_tanh")
+TILE_DEPTH = 32  # numbers in a row of a matrix tile
+ROWS_SUMMED = 128  # whose gradients of a weight have one sum
 _threads = threading.local()
 
 
@@ -77,12 +79,103 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor 
     return y
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor | None:
-    """Vectors as RMSNorm gives them; what a training step saves of norms is torch's, which its plan counts."""
+def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor | None:
+    """Vectors as RMSNorm gives them, in the type that reads them; of them a training step saves x alone."""
     kernels = _kernels(x, weight)
-    if kernels is None or torch.is_grad_enabled():
+    if kernels is None or dtype not in FLOATS or _distance(x) is None:
         return None
-    return normalized(kernels, "rms_norm", x, weight, None, eps)
+    y: Tensor = _RMSNorm.apply(kernels, x, weight, eps, dtype)  # type: ignore[no-untyped-call]
+    return y
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor | None:
+    """softmax(scale q k^T) v in bfloat16, (B H T P), by torch's kernel; its gradients by matrix tiles."""
+    kernels = _kernels(q, k, v)
+    if kernels is None or not kernels.library.has_tiles or q.dtype != torch.bfloat16 or not torch.is_grad_enabled():
+        return None
+    suits = q.shape[2:] == k.shape[2:] == v.shape[2:] and q.shape[3] % TILE_DEPTH == 0
+    if not suits or any(tensor.stride(3) != 1 for tensor in (q, k, v)):
+        return None
+    y: Tensor = _Attention.apply(kernels, q, k, v, scale, causal)  # type: ignore[no-untyped-call]
+    return y
+
+
+def dropout(x: Tensor, p: float) -> Tensor | None:
+    """Numbers x / (1 - p), but 0 with probability p (Srivastava 2014); a key of torch's generator says where."""
+    kernels = _kernels(x)
+    if kernels is None:
+        return None
+    y: Tensor = _Dropout.apply(kernels, x, p, int(torch.randint(2**63 - 1, ())))  # type: ignore[no-untyped-call]
+    return y
+
+
+def _distance(x: Tensor) -> int | None:
+    """Of the rows of the last dimension, in whatever order they stand; None where there is no one distance."""
+    order = sorted(range(x.dim() - 1), key=x.stride, reverse=True)
+    return row_stride(x.permute(*order, -1))
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kernels: Immediate, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+        heads = q.shape[1] // k.shape[1]
+        keys, values = (x if heads == 1 else x.repeat_interleave(heads, dim=1) for x in (k, v))
+        attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        y, log_sums = attend(q, keys, values, 0.0, causal, scale=scale)
+        ctx.save_for_backward(q, k, v, y, log_sums)
+        ctx.kernels, ctx.scale, ctx.causal = kernels, scale, causal
+        return y  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, Tensor, Tensor, None, None]:
+        q, k, v, y, log_sums = ctx.saved_tensors
+        dy = dy if dy.stride(3) == 1 else dy.contiguous()
+        dq, dk, dv = (torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in (q, k, v))
+        strides = [stride for x in (q, k, v, y, dy) for stride in x.stride()[:3]]
+        integers = [*q.shape[:2], k.shape[1], *q.shape[2:], ctx.causal, *strides]
+        tensors = [dq, dk, dv, q, k, v, y, dy, log_sums.contiguous()]
+        ctx.kernels.emit("attention_backward", [dq, dk, dv], tensors, integers, [ctx.scale])
+        return None, dq, dk, dv, None, None
+
+
+class _RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kernels: Immediate, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.kernels, ctx.eps, ctx.distance = kernels, eps, _distance(x)
+        return emit_rows(kernels, "rms_norm", torch.empty_like(x, dtype=dtype), x, ctx.distance, weight, None, eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, Tensor, None, None]:
+        x, weight = ctx.saved_tensors
+        dx, D = torch.empty_like(x), x.shape[-1]
+        dy = dy if dy.stride() == dx.stride() else torch.empty_like(x, dtype=dy.dtype).copy_(dy)
+        num_rows = x.numel() // D
+        dweight = torch.empty(-(-num_rows // ROWS_SUMMED), D)
+        integers = [num_rows, D, ctx.distance, ROWS_SUMMED, *(TYPES[t.dtype] for t in (dx, x, weight, dy))]
+        ctx.kernels.emit("rms_norm_backward", [dx, dweight], [dx, dweight, x, weight, dy], integers, [ctx.eps])
+        return None, dx, dweight.sum(0).to(weight.dtype), None, None
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kernels: Immediate, x: Tensor, p: float, key: int) -> Tensor:
+        ctx.kernels, ctx.p, ctx.key = kernels, p, key
+        return _dropped(kernels, x, p, key)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, None, None]:
+        return None, _dropped(ctx.kernels, dy, ctx.p, ctx.key), None, None
+
+
+def _dropped(kernels: Immediate, x: Tensor, p: float, key: int) -> Tensor:
+    x = x.contiguous()
+    y = torch.empty_like(x)
+    kernels.emit("dropout", [y], [y, x], [x.numel(), key, round(p * 2**32), TYPES[x.dtype]], [1 / (1 - p)])
+    return y
 
 
 class _Rotation(torch.autograd.Function):

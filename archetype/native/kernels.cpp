@@ -1,5 +1,6 @@
 // The operations of a decoding step, each computed by all threads of one parallel region, and a list of them in turn.
 #include "attention.h"
+#include "attention_backward.h"
 #include "elementwise.h"
 #include "product.h"
 #include "rows.h"
@@ -11,9 +12,17 @@
 
 typedef void (*Operation)(const Entry&, const Worker&);
 static const Operation operations[] = {product, batched_product, attend, append, pointwise, rows, embedding, quantized_embedding, topk, gather,
-                                       gated, gated_backward, rotate};
+                                       gated, gated_backward, rotate, dropout, rms_norm_backward, attention_backward};
 
 extern "C" int lanes() { return W; }
+
+extern "C" int has_tiles() {  // whether products of bfloat16 go through the processor's matrix tiles
+#if defined(HAS_TILES)
+    return tiles_are_allowed();
+#else
+    return 0;
+#endif
+}
 
 extern "C" int entry_bytes() { return sizeof(Entry); }
 

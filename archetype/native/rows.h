@@ -68,6 +68,31 @@ static void rows(const Entry& e, const Worker& worker) {
     });
 }
 
+// The gradients of RMSNorm. Each piece of rows has a sum of its own for the weight, so that threads change no number.
+// p: dx, sums of dweight (pieces D, float32), x weight dy; n: rows D, stride of x, rows of a piece, types of dx x weight dy; f: eps.
+static void rms_norm_backward(const Entry& e, const Worker& worker) {
+    const long R = e.n[0], D = e.n[1], piece = e.n[3];
+    share(worker, (R + piece - 1) / piece, 1, [&](long first, long last) {
+        float *x_buffer = scratch<float>(0, D), *dx = scratch<float>(1, D), *weights = scratch<float>(2, D), *dy_buffer = scratch<float>(3, D);
+        const float* weight = as_floats(e.p[3], e.n[6], 0, 1, D, weights);
+        for (long r = first * piece; r < std::min(R, last * piece); r++) {
+            const float *x = as_floats(e.p[2], e.n[5], r * e.n[2], 1, D, x_buffer), *dy = as_floats(e.p[4], e.n[7], r * D, 1, D, dy_buffer);
+            float* dweight = (float*)e.p[1] + r / piece * D;
+            if (r % piece == 0) std::fill(dweight, dweight + D, 0.0f);
+            floats squares = {}, products = {};
+            long i = 0;
+            for (; i + W <= D; i += W) squares += load(x + i) * load(x + i), products += load(x + i) * load(weight + i) * load(dy + i);
+            double square = sum(squares), product = sum(products);
+            for (; i < D; i++) square += x[i] * x[i], product += x[i] * weight[i] * dy[i];
+            const float scale = 1 / std::sqrt((float)(square / D) + (float)e.f[0]);
+            const float along = (float)(product / D) * scale * scale * scale;
+            for (i = 0; i < D; i++) dx[i] = scale * weight[i] * dy[i] - along * x[i];
+            for (i = 0; i < D; i++) dweight[i] += scale * x[i] * dy[i];
+            put_all(e.p[0], e.n[4], r * D, 1, D, dx);
+        }
+    });
+}
+
 // Rows of a table by number. p: y table ids; n: how many, bytes of a row.
 static void embedding(const Entry& e, const Worker&) {
     for (long i = 0; i < e.n[0]; i++) memcpy((char*)e.p[0] + i * e.n[1], (char*)e.p[1] + ((int64_t*)e.p[2])[i] * e.n[1], e.n[1]);

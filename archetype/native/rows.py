@@ -39,39 +39,40 @@ def normalized(
     recorder: "Recorder | Immediate", kind: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor | None:
     """Emit a norm of the last dimension."""
-    stride = _row_stride(x)
+    stride = row_stride(x)
     if stride is None or any(tensor is not None and tensor.dtype not in FLOATS for tensor in (x, weight, bias)):
         return None
     y = torch.empty(x.shape, dtype=x.dtype)
-    return _rows(recorder, kind, y, x, stride, weight, bias, eps)
+    return emit_rows(recorder, kind, y, x, stride, weight, bias, eps)
 
 
 @translates(aten.softmax.int, aten._softmax.default, aten.log_softmax.int, aten._log_softmax.default)
 def _softmax(recorder: "Recorder", function: Any, x: Tensor, dim: int, dtype: Any = None) -> Tensor | None:
     if dim % x.dim() != x.dim() - 1 or dtype not in (None, False, x.dtype) or x.dtype not in FLOATS:
         return None
-    stride = _row_stride(x)
+    stride = row_stride(x)
     kind = "softmax" if function in (aten.softmax.int, aten._softmax.default) else "log_softmax"
-    return None if stride is None else _rows(recorder, kind, torch.empty(x.shape, dtype=x.dtype), x, stride)
+    return None if stride is None else emit_rows(recorder, kind, torch.empty(x.shape, dtype=x.dtype), x, stride)
 
 
 def reduced(recorder: "Recorder", kind: str, x: Tensor) -> Tensor | None:
     """Emit the sum or mean over the last dimension."""
-    stride = _row_stride(x)
-    return None if stride is None else _rows(recorder, kind, torch.empty(x.shape[:-1]), x, stride)
+    stride = row_stride(x)
+    return None if stride is None else emit_rows(recorder, kind, torch.empty(x.shape[:-1]), x, stride)
 
 
-def _rows(
+def emit_rows(
     recorder: "Recorder | Immediate", kind: str, y: Tensor, x: Tensor, stride: int,
     weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 0.0,
 ) -> Tensor:  # fmt: skip
+    """Emit a function of rows of x, so far from each other, to rows of y, one after another."""
     types = [TYPES[(x if tensor is None else tensor).dtype] for tensor in (y, x, weight, bias)]
     integers = [x.numel() // x.shape[-1], x.shape[-1], stride, ROWS.index(kind), *types]
     recorder.emit("rows", [y], [y, x, weight, bias], integers, [eps], serial=x.numel() <= SERIAL)
     return y
 
 
-def _row_stride(x: Tensor) -> int | None:
+def row_stride(x: Tensor) -> int | None:
     """The distance of the rows of the last dimension, where it is one distance."""
     if x.dim() == 0 or (x.stride(-1) != 1 and x.shape[-1] != 1):
         return None

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.errors import SpecError
+from archetype.nn.dropout import dropout
 from archetype.nn.initialization import generator_for
 from archetype.nn.linear import Linear, project
 from archetype.nn.parameter_names import pattern_of_names
@@ -40,7 +41,7 @@ class LoRALinear(Linear):
 
     def change(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
         """What the low-rank matrix adds."""
-        x = nn.functional.dropout(x, self.dropout, self.training)
+        x = dropout(x, self.dropout, self.training)
         return project(project(x, self.lora_A), self.lora_B) * self.scale
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.errors import SpecError
 from archetype.native import attention as native
+from archetype.native import fused
 from archetype.native.operation import recorded
 from archetype.native.recorder import Recorder
 from archetype.nn.cache import CrossKVCache, KVCache, LayerState, RingKVCache
 from archetype.nn.context import EncoderOutput, ForwardContext, Vectors
+from archetype.nn.dropout import dropout
 from archetype.nn.linear import Linear
 from archetype.nn.pattern import Bias, Tiles, attend_piece, gather_tiles, scatter_tiles, tiles
 from archetype.nn.position import Alibi, RelativeBias, Rotation, ScoreBias
@@ -66,8 +68,8 @@ class MultiHeadProjection(nn.Module):
     def score_function(self) -> ScoreFunction:
         """The score of a query and a key; dropout only while training."""
         scale = self.spec.scale or 1 / math.sqrt(self.sizes.head_dim)
-        dropout = self.spec.dropout if self.training else 0.0
-        return ScoreFunction(scale, self.spec.softcap, self.score, dropout, self.sinks)
+        p = self.spec.dropout if self.training else 0.0
+        return ScoreFunction(scale, self.spec.softcap, self.score, p, self.sinks)
 
     def queries(self, x: Vectors) -> Heads:
         """Project to query heads (B, H, T, P)."""
@@ -345,6 +347,8 @@ def attend(
         return y
     k, v = k.to(q.dtype), v.to(q.dtype)  # a state may keep fewer bits
     if score.is_scaled_product and q.shape[2] > 1:
+        if mask is None and not score.dropout and (y := fused.attention(q, k, v, score.scale, causal)) is not None:
+            return y
         mask = mask.to(q.dtype) if mask is not None and mask.is_floating_point() else mask
         return nn.functional.scaled_dot_product_attention(
             q, k, v, mask, score.dropout, causal, scale=score.scale, enable_gqa=q.shape[1] != k.shape[1]
@@ -355,7 +359,7 @@ def attend(
     if mask is not None:
         masked = scores.masked_fill(~mask, MASKED) if mask.dtype == torch.bool else scores + mask
         scores = masked.clamp(min=MASKED)
-    weights = nn.functional.dropout(score.softmax(scores), score.dropout).to(q.dtype)
+    weights = dropout(score.softmax(scores), score.dropout).to(q.dtype)
     return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*q.shape[:3], v.shape[3])
 
 

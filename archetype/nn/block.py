@@ -2,12 +2,13 @@
 
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from archetype import spec
 from archetype.nn.attention import CrossAttention
 from archetype.nn.cache import CrossKVCache, DecoderBlockState, LayerState
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.dropout import dropout
 from archetype.nn.registry import build_feedforward, build_mixer, build_norm, module_for
 
 
@@ -37,7 +38,7 @@ class Block(nn.Module):
                 for norm in self.norms:
                     self.add_module(f"{name}_{norm}", build_norm(getattr(block.wiring, "norm"), d_model))  # noqa: B009
             setattr(self, name, content)
-        self.dropout = nn.Dropout(block.dropout)
+        self.dropout = block.dropout
         self.residual_scale = block.residual_scale
 
     def caches(
@@ -53,7 +54,7 @@ class Block(nn.Module):
 
     def branch(self, y: Vectors) -> Vectors:
         """A content's output as it is added to the residual stream: dropped out and scaled."""
-        z: Tensor = self.dropout(y)
+        z = dropout(y, self.dropout, self.training)
         return z if self.residual_scale == 1.0 else z * self.residual_scale
 
 

@@ -14,6 +14,7 @@ from archetype.native.recorder import Recorder
 from archetype.nn.attention import attend
 from archetype.nn.cache import KVCache, LayerState
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.dropout import dropout
 from archetype.nn.linear import Linear
 from archetype.nn.position import Rotary
 from archetype.nn.probe import probe
@@ -134,7 +135,7 @@ class LatentAttention(nn.Module):
             allowed = scores.new_ones(scores.shape[2:], dtype=torch.bool).tril()
         if allowed is not None:
             scores = scores.masked_fill(~allowed, MASKED)
-        weights = nn.functional.dropout(scores.softmax(-1), self._dropout).to(plain.dtype)
+        weights = dropout(scores.softmax(-1), self._dropout).to(plain.dtype)
         mixed = (weights.flatten(1, 2) @ latent).view(batch, heads, length, -1)  # (B, H, T, C)
         return torch.einsum("bhtc,hqc->bhtq", mixed, value_up)
 

@@ -28,7 +28,7 @@ class LayerNorm(nn.Module):
         weight = 1 + self.weight if self.unit_offset and self.weight is not None else self.weight
         if weight is None and self.bias is not None:  # which torch adds to vectors of its own type only
             x = x.to(torch.promote_types(x.dtype, self.bias.dtype))
-        return _cast_for_products(nn.functional.layer_norm(x, x.shape[-1:], weight, self.bias, self.eps))
+        return nn.functional.layer_norm(x, x.shape[-1:], weight, self.bias, self.eps).to(_dtype_of_products(x))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """The vector starts as it is."""
@@ -51,8 +51,9 @@ class RMSNorm(nn.Module):
             return nn.functional.rms_norm(x, x.shape[-1:], None, self.eps)
         weight = 1 + self.weight if self.unit_offset else self.weight
         x = x.to(torch.promote_types(x.dtype, weight.dtype))  # autocast may have made fewer bits of x
-        y = fused.rms_norm(x, weight, self.eps)
-        return _cast_for_products(nn.functional.rms_norm(x, weight.shape, weight, self.eps) if y is None else y)
+        dtype = _dtype_of_products(x)
+        y = fused.rms_norm(x, weight, self.eps, dtype)
+        return nn.functional.rms_norm(x, weight.shape, weight, self.eps).to(dtype) if y is None else y
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """The weight starts where the product is 1."""
@@ -60,11 +61,11 @@ class RMSNorm(nn.Module):
         return True
 
 
-def _cast_for_products(y: Tensor) -> Tensor:
-    """Under autocast, numbers of the type that products take: cast once here, and not by each of them again."""
-    device = y.device.type
+def _dtype_of_products(x: Tensor) -> torch.dtype:
+    """What products take, under autocast another type than x has: norms cast to it once, and not each product again."""
+    device = x.device.type
     is_cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return y.to(torch.get_autocast_dtype(device)) if is_cast else y
+    return torch.get_autocast_dtype(device) if is_cast else x.dtype
 
 
 @module_for(spec.BatchNorm)

@@ -7,9 +7,10 @@ from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from archetype import spec
+from archetype.nn.dropout import dropout
 from archetype.nn.scores import MASKED, ScoreFunction, at_least_float32
 from archetype.patterns import MaskContext, Piece, pattern_rule
 
@@ -107,7 +108,7 @@ def attend_piece(
     peak = scores.detach().amax(-1, keepdim=True)
     weights = (scores - peak).exp()  # up to a factor, which the division takes away
     total = weights.sum(-1, keepdim=True)
-    weights = nn.functional.dropout(weights, score.dropout).to(values.dtype)
+    weights = dropout(weights, score.dropout).to(values.dtype)
     mixed = (weights.flatten(3, 4) @ values).unflatten(3, (-1, rows)) / total
     mixed = mixed.to(values.dtype).transpose(2, 3).reshape(batch, heads, count * rows, -1)
     sums = (peak + total.log()).transpose(2, 3).reshape(batch, heads, count * rows)

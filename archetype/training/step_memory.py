@@ -84,11 +84,15 @@ class StepMemoryCost:
         num_recomputed = number_recomputed(recipe.recompute, self.num_blocks)
         trained = self._share_of_blocks_with_gradients
         of_recomputed = num_recomputed / max(1, self.num_blocks)
-        blocks = trained * ((1 - of_recomputed) * saved.blocks + of_recomputed * saved.block_inputs)
-        activations, again = int(outside + blocks), saved.largest_block if num_recomputed else 0
+        inputs = int(outside + trained * of_recomputed * saved.block_inputs)
+        activations = inputs + int(trained * (1 - of_recomputed) * saved.blocks)
+        # blocks are computed again when those behind them, which save theirs, have left nothing but gradients
+        again = saved.largest_block if num_recomputed else 0
+        behind = gradients if accumulates else int((1 - of_recomputed) * gradients)
         tied = FLOAT32 * self._table if self.cost.cost.head.tied else 0  # the embedding's gradient beside the head's
         peak = weights + optimizer + max(
-            (gradients if accumulates else 0) + activations + max(logits, again),
+            (gradients if accumulates else 0) + activations + logits,
+            behind + inputs + again,
             gradients + tied + again,
             gradients + recipe.optimizer.workspace_bytes(self.grouped),
         )  # fmt: skip

@@ -19,6 +19,7 @@ from archetype.training.objectives import NextToken
 from archetype.training.recipe import Recipe
 from archetype.training.schedules import Cosine
 from archetype.training.setup import start
+from tests.helpers.kernels import kernels
 from tests.helpers.recipes import EXPERTS, NEXT, WORDS, decoder
 
 RECORDED_AT = (1, 25, 50, 75, 100)
@@ -44,13 +45,13 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # architecture, an
     "n-gram": (NEXT["ngram"], {"optimizer": {"kind": "sgd", "nesterov": True}}),
 }
 GOLDEN = {
-    "attention, learned positions": [2.944832, 1.856983, 1.4379, 1.372586, 1.302042],
-    "rotary, gated, tied": [2.960454, 2.7688, 2.427016, 1.968781, 1.62672],
-    "experts": [3.131776, 1.934747, 1.443741, 1.296355, 1.154364],
-    "lstm": [2.946738, 1.878649, 1.166244, 1.067754, 0.861446],
-    "mamba": [2.933609, 1.620058, 0.950088, 0.897987, 0.715369],
-    "sliding window": [2.931671, 2.683301, 2.447831, 2.326038, 2.304637],
-    "mamba 2": [2.952327, 1.641118, 1.006995, 0.926258, 0.785865],
+    "attention, learned positions": [2.945784, 1.843009, 1.440037, 1.340468, 1.301149],
+    "rotary, gated, tied": [2.960121, 2.767258, 2.435118, 2.000981, 1.631821],
+    "experts": [3.131595, 1.958129, 1.437171, 1.279037, 1.252642],
+    "lstm": [2.94997, 1.864137, 1.185245, 1.035851, 0.887689],
+    "mamba": [2.933674, 1.603946, 0.943277, 0.859565, 0.717329],
+    "sliding window": [2.932837, 2.682823, 2.445484, 2.323247, 2.302083],
+    "mamba 2": [2.947311, 1.710598, 1.085291, 0.982384, 0.807955],
     "n-gram": [2.944464, 2.572408, 2.713215, 2.629608, 2.619673],
 }
 
@@ -72,6 +73,7 @@ def losses(name: str, folder: Path, steps: int = 100) -> list[float]:
 @pytest.mark.parametrize("steps", [25, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MODELS)
 def test_losses_are_those_recorded(name: str, steps: int, tmp_path: Path) -> None:
+    kernels("native")  # whose dropout the recorded runs had
     recorded = [loss for step, loss in zip(RECORDED_AT, GOLDEN[name], strict=True) if step <= steps]
     assert losses(name, tmp_path, steps) == pytest.approx(recorded, abs=1e-4)
 

@@ -1,4 +1,4 @@
-"""Activations: what is counted is what autograd saves."""
+"""Activations: what is counted is what autograd saves in a training step."""
 
 import pytest
 import torch
@@ -8,11 +8,18 @@ from archetype import families, spec
 from archetype.cost.memory import MemoryCost, SavedActivations
 from archetype.cost.work import ComputeType
 from archetype.models import build
+from archetype.native.fused import fused_operations
 from archetype.training.objectives.base import cross_entropy_loss
+from tests.helpers.kernels import kernels
 from tests.helpers.live_bytes import LiveBytes
 from tests.helpers.specs import DECODERS
 
 BATCH, LENGTH = 3, 20
+
+
+@pytest.fixture(autouse=True)
+def _kernels_are_there() -> None:
+    kernels("native")
 
 
 def saved_by_autograd(model: spec.Decoder, compute_dtype: ComputeType) -> int:
@@ -30,6 +37,7 @@ def saved_by_autograd(model: spec.Decoder, compute_dtype: ComputeType) -> int:
     with (
         torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=compute_dtype == "bfloat16"),
+        fused_operations(),
     ):
         logits = built(tokens[:, :-1]).logits
         cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
@@ -61,8 +69,19 @@ def test_parts_save_exactly_what_is_counted(name: str) -> None:
     assert counted(DECODERS[name], "float32") == saved_by_autograd(DECODERS[name], "float32")
 
 
+EXACT_IN_BFLOAT16 = (
+    "attention", "wide heads", "rotary", "alibi", "relative bias", "softcap", "gate", "qk norm after rope", "parallel",
+    "learned", "unit offset", "clamped",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXACT_IN_BFLOAT16)
+def test_parts_save_exactly_what_is_counted_in_bfloat16(name: str) -> None:
+    assert counted(DECODERS[name], "bfloat16") == saved_by_autograd(DECODERS[name], "bfloat16")
+
+
 @pytest.mark.parametrize("change", ["layers[*].mixer.dropout=0.1", "layers[*].dropout=0.1", "embedding.dropout=0.1"])
-def test_dropout_masks_are_saved(change: str) -> None:
+def test_masks_of_dropout_are_not_saved(change: str) -> None:
     model = spec.assign(families.preset("gpt2-tiny"), [change])
     assert counted(model, "float32") == saved_by_autograd(model, "float32")
 
@@ -78,11 +97,11 @@ def test_activation_functions_save_input_or_output(name: str, activation: str) -
 @pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", DECODERS)
 def test_every_part_saves_about_what_is_counted(name: str, compute_dtype: ComputeType) -> None:
-    """Within a twentieth in float32; in bfloat16 a kernel for CPU may save some of it in float32."""
+    """Within a twentieth in float32; in bfloat16 a kernel for CPU may save some of it in float32, and experts cast."""
     has_lstm = any(isinstance(block.mixer, spec.LSTM) for block in DECODERS[name].layers)
     if has_lstm and compute_dtype == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         pytest.skip("needs bfloat16 instructions: what oneDNN's LSTM saves is counted")
-    tolerance = 0.05 if compute_dtype == "float32" else 0.2
+    tolerance = 0.05 if compute_dtype == "float32" else 0.15
     saved = saved_by_autograd(DECODERS[name], compute_dtype)
     assert counted(DECODERS[name], compute_dtype) == pytest.approx(saved, rel=tolerance)
 
@@ -91,7 +110,7 @@ def test_recomputed_blocks_save_their_inputs_and_one_block_at_a_time() -> None:
     preset = families.preset("gpt2")
     saved = activations(preset, 2, 1024, "float32")
     assert saved.block_inputs == 12 * 2 * 1024 * 768 * 4
-    assert saved.blocks == 12 * saved.largest_block
+    assert saved.blocks == 12 * (saved.largest_block - 2 * 1024 * 4 * 768 * 4)  # less the gradient of hidden vectors
     assert saved.logits == 2 * 1024 * 50_257 * 4
     assert saved.loss_gradient == 2 * saved.logits + 50_257 * 768 * 4
     recomputed = saved.embedding_and_head + saved.block_inputs + max(saved.largest_block, saved.loss_gradient)
@@ -105,9 +124,9 @@ def measured_peak(model: spec.Decoder, batch: int, length: int, compute_dtype: C
     tokens = torch.zeros(batch, length + 1, dtype=torch.long)
 
     def step() -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=compute_dtype == "bfloat16"):
+        with fused_operations(), torch.autocast("cpu", torch.bfloat16, enabled=compute_dtype == "bfloat16"):
             loss = cross_entropy_loss(built(tokens[:, :-1]).logits, tokens[:, 1:]).loss
-        loss.backward()
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(built.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

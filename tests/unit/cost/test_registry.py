@@ -126,6 +126,7 @@ def test_registered_files_are_all_files_of_parts() -> None:
     assert files == set(PART_FILES)
 
 
-def test_training_work_reads_one_cast_for_each_projection() -> None:
-    assert TrainingWork(2, 3, True, "float32").input_bytes(5, projections=3) == 2 * 3 * 5 * 4
-    assert TrainingWork(2, 3, True, "bfloat16").input_bytes(5, projections=3) == 2 * 3 * 5 * 3 * 2
+def test_training_work_reads_one_cast_for_all_projections() -> None:
+    assert TrainingWork(2, 3, True, "float32").input_bytes(5) == 2 * 3 * 5 * 4
+    assert TrainingWork(2, 3, True, "bfloat16").input_bytes(5) == 2 * 3 * 5 * 2
+    assert TrainingWork(2, 3, True, "bfloat16").input_bytes(5, tokens=4) == 4 * 5 * 2

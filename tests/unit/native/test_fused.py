@@ -13,7 +13,10 @@ from archetype.generate.step import prefill
 from archetype.models import build
 from archetype.native import fused
 from archetype.native.fused import fused_operations
+from archetype.nn.attention import attend
+from archetype.nn.dropout import dropout
 from archetype.nn.feedforward import GatedProduct
+from archetype.nn.scores import ScoreFunction
 from archetype.training.objectives.base import cross_entropy_loss
 from tests.helpers.kernels import INSTRUCTIONS, kernels
 from tests.helpers.weights import distance, randomize
@@ -60,6 +63,17 @@ def cases(dtype: torch.dtype) -> dict[str, tuple[Function, Function, list[Tensor
             name, lambda x: nn.functional.gelu(x, approximate="tanh")
         )
         table[name] = (multiply, lambda gate, up, f=plain: f(gate) * up, [3 * rows, rows.flip(0)], rows.flip(1))
+    weight = floats(8).to(dtype)
+    for name, x in (
+        ("norm", 3 * rows[..., :8].contiguous()),
+        ("norm of a part", rows[..., 3:11]),
+        ("norm of heads", heads),
+    ):
+        table[name] = (
+            lambda x, weight: fused.rms_norm(x, weight, 1e-3, x.dtype),
+            lambda x, weight: nn.functional.rms_norm(x, (8,), weight, 1e-3),
+            [x, weight], x.flip(1),
+        )  # fmt: skip
     for is_interleaved in (False, True):
         for number in (1, 2):  # one row of angles for all, and one for each of the batch
             tables = cos[:number], sin[:number]
@@ -89,6 +103,89 @@ def test_fused_operations_equal_the_plain_ones(instructions: str, monkeypatch: p
             assert all(torch.equal(one, three) for one, three in zip(*results, strict=True)), name
             for result, other in zip(results[0], expected, strict=True):
                 assert result.dtype == dtype and distance(result, other.float()) < tolerance, (dtype, name)
+
+
+def test_a_norm_is_in_the_type_that_reads_it() -> None:
+    x, weight = floats(4, 6), floats(6).requires_grad_()
+    with fused_operations():
+        y = fused.rms_norm(x, weight, 1e-6, torch.bfloat16)
+    if y is None:
+        pytest.skip("no C++ compiler")
+    expected = nn.functional.rms_norm(x, (6,), weight, 1e-6).to(torch.bfloat16)
+    assert y.dtype == torch.bfloat16 and distance(y.float(), expected.float()) < 2**-8
+    y.sum().backward()
+    assert weight.grad is not None and weight.grad.dtype == torch.float32
+
+
+def philox(counter: int, key: int) -> list[int]:
+    """Salmon 2011, section 3.3: four words of ten rounds."""
+    a, b, c, d = counter, 0, 0, 0
+    first, second = key & 0xFFFFFFFF, key >> 32
+    for _ in range(10):
+        p, q = a * 0xD2511F53, c * 0xCD9E8D57
+        a, b, c, d = (q >> 32) ^ b ^ first, q & 0xFFFFFFFF, (p >> 32) ^ d ^ second, p & 0xFFFFFFFF
+        first, second = (first + 0x9E3779B9) & 0xFFFFFFFF, (second + 0xBB67AE85) & 0xFFFFFFFF
+    return [a, b, c, d]
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_dropout_follows_philox_with_a_key_of_the_generator(instructions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "library", lambda: kernels(instructions))
+    assert philox(0, 0) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]  # as published with the algorithm
+    for size, p in ((1, 0.5), (63, 0.25), (200, 0.1), (40_000, 0.7)):
+        for dtype in (torch.float32, torch.bfloat16):
+            x = (2 + floats(size).abs()).to(dtype).requires_grad_()
+            torch.manual_seed(size)
+            key = int(torch.randint(2**63 - 1, ()))
+            torch.manual_seed(size)
+            with fused_operations():
+                y = dropout(x, p)
+                again = dropout(x, p)
+                y.sum().backward()
+            words = [philox(counter, key) for counter in range(16 * -(-size // 64))]
+            number = [words[i // 64 * 16 + i % 16][i // 16 % 4] for i in range(size)]
+            kept = torch.tensor([each >= round(p * 2**32) for each in number])
+            assert torch.equal(y != 0, kept) and x.grad is not None
+            torch.testing.assert_close(y, torch.where(kept, x.detach().float() / (1 - p), 0.0).to(dtype))
+            torch.testing.assert_close(x.grad, torch.where(kept, 1 / (1 - p), 0.0).to(dtype))
+            assert size < 64 or not torch.equal(y, again)
+    with fused_operations():
+        assert torch.equal(dropout(x, 0.0), x) and torch.equal(dropout(x, 0.3, training=False), x)
+        assert torch.equal(dropout(x, 1.0), torch.zeros_like(x))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "length", "features"), [(2, 2, 32, 32), (4, 2, 50, 64), (3, 3, 300, 128), (4, 1, 77, 32)]
+)
+def test_gradients_of_attention_in_bfloat16_are_those_of_the_formula(
+    heads: int, kv_heads: int, length: int, features: int, causal: bool
+) -> None:
+    """By matrix tiles where there are any: as near as by torch, and of each row the same whatever stands beside it."""
+
+    def projected(number: int, scale: float = 1.0) -> Tensor:
+        return (scale * floats(3, length, number, features)).to(torch.bfloat16).transpose(1, 2)
+
+    inputs, dy = [projected(heads, 1.5), projected(kv_heads, 1.5), projected(kv_heads)], projected(heads)
+    score, before = ScoreFunction(features**-0.5), torch.get_num_threads()
+
+    def gradients(inputs: list[Tensor], dy: Tensor) -> tuple[Tensor, ...]:
+        leaves = [x.detach().clone().requires_grad_() for x in inputs]
+        return torch.autograd.grad(attend(*leaves, score, causal=causal), leaves, dy)
+
+    expected = gradients([x.double() for x in inputs], dy.double())
+    plain = gradients(inputs, dy)
+    with fused_operations():
+        tiled = gradients(inputs, dy)
+        alone = gradients([x[1:2] for x in inputs], dy[1:2])
+        torch.set_num_threads(3)
+        try:
+            shared = gradients(inputs, dy)
+        finally:
+            torch.set_num_threads(before)
+    for exact, theirs, ours, one, other in zip(expected, plain, tiled, alone, shared, strict=True):
+        assert max(distance(result.double(), exact) for result in (ours, theirs)) < 2.5 * 2**-8
+        assert torch.equal(ours[1:2], one) and torch.equal(ours, other)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, of its rules for forward mode

@@ -84,7 +84,7 @@ def test_a_run_is_written_and_read_whole(whole: Whole) -> None:
 
 
 def test_loss_falls(whole: Whole, tmp_path: Path) -> None:
-    longer = whole.recipe.replace(steps=24, optimizer=AdamW(learning_rate=3e-2), evaluate_every=1000)
+    longer = whole.recipe.replace(steps=36, optimizer=AdamW(learning_rate=3e-2), evaluate_every=1000)
     events = list(train(start(tmp_path / "run", longer, CPU), StopSignal()))
     losses = [event.loss for event in events if isinstance(event, Step)]
     early, late = (sum(part) / len(part) for part in (losses[:3], losses[-6:]))

@@ -1,0 +1,268 @@
+// The gradients of softmax(scale q k^T) v in bfloat16, by matrix tiles (Dao 2022, algorithm 4): weights are computed again from
+// the logarithms of their sums, 32 keys with 32 queries at a time, and no matrix of all pairs is ever there.
+#pragma once
+#include "tiles.h"
+
+#if defined(HAS_TILES)
+
+constexpr int PAIRED = 2 * SIDE;  // keys, and as many queries, whose pairs are computed at once
+
+// Buffers of one head, as operands of tiles: T is a multiple of PAIRED, with zeros behind the last place, and the second operand
+// of a product has pairs of what is summed over.
+struct HeadBuffers {
+    long places, T, P;
+    std::vector<bfloat16> keys, values, queries, dy, keys_transposed;                        // (T P); the last (P T)
+    std::vector<uint32_t> queries_by_feature, dy_by_feature, queries_by_place, dy_by_place;  // (P/2 T), (P/2 T), (T/2 P), (T/2 P)
+    std::vector<float> dkeys, dvalues, dqueries, log_sums, dots;                             // (T P), (T P), (P T), (T), (T)
+
+    void resize(long new_places, long new_P) {
+        if (new_places == places && new_P == P) return;
+        places = new_places, P = new_P, T = (places + PAIRED - 1) / PAIRED * PAIRED;
+        for (auto* each : {&keys, &values, &queries, &dy, &keys_transposed}) each->assign(T * P, 0);
+        for (auto* each : {&queries_by_feature, &dy_by_feature, &queries_by_place, &dy_by_place}) each->assign(T * P / 2, 0);
+        for (auto* each : {&dkeys, &dvalues, &dqueries}) each->assign(T * P, 0);
+        log_sums.assign(T, INFINITY), dots.assign(T, 0);  // a weight of a query that is not there: exp(-infinity)
+    }
+
+    void copy_rows(const bfloat16* x, long stride, std::vector<bfloat16>& rows) {
+        for (long t = 0; t < places; t++) memcpy(rows.data() + t * P, x + t * stride, P * sizeof(bfloat16));
+    }
+};
+
+// y[column][row] = x[row][column], 16 x 16.
+static inline void transpose_words(const void* x, long ldx, __m512i y[SIDE]) {
+    __m512i a[SIDE], b[SIDE];
+    for (int i = 0; i < SIDE; i++) a[i] = _mm512_loadu_si512((const uint32_t*)x + i * ldx);
+    for (int i = 0; i < SIDE; i += 2) b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]), b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    for (int i = 0; i < SIDE; i += 4)
+        for (int j = 0; j < 2; j++) {
+            a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + 2 + j]);
+            a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + 2 + j]);
+        }
+    for (int i = 0; i < 4; i++) {  // a[4 g + i] has column 4 l + i of rows 4 g to 4 g + 3 in its quarter l
+        const __m512i even[2] = {_mm512_shuffle_i32x4(a[i], a[4 + i], 0x88), _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x88)};
+        const __m512i odd[2] = {_mm512_shuffle_i32x4(a[i], a[4 + i], 0xdd), _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xdd)};
+        y[i] = _mm512_shuffle_i32x4(even[0], even[1], 0x88), y[8 + i] = _mm512_shuffle_i32x4(even[0], even[1], 0xdd);
+        y[4 + i] = _mm512_shuffle_i32x4(odd[0], odd[1], 0x88), y[12 + i] = _mm512_shuffle_i32x4(odd[0], odd[1], 0xdd);
+    }
+}
+
+// pairs[feature / 2][place].
+static void pair_features(const std::vector<bfloat16>& x, long T, long P, std::vector<uint32_t>& pairs) {
+    __m512i columns[SIDE];
+    for (long t = 0; t < T; t += SIDE)
+        for (long p = 0; p < P / 2; p += SIDE) {
+            transpose_words((const uint32_t*)x.data() + t * P / 2 + p, P / 2, columns);
+            for (int i = 0; i < SIDE; i++) _mm512_storeu_si512(pairs.data() + (p + i) * T + t, columns[i]);
+        }
+}
+
+// pairs[place / 2][feature].
+static void pair_places(const std::vector<bfloat16>& x, long T, long P, std::vector<uint32_t>& pairs) {
+    for (long t = 0; t < T; t += 2)
+        for (long p = 0; p < P; p++) pairs[t / 2 * P + p] = x[t * P + p] | (uint32_t)x[(t + 1) * P + p] << 16;
+}
+
+// y[feature][place].
+static void transpose(const std::vector<bfloat16>& x, long T, long P, std::vector<bfloat16>& y) {
+    __m512i columns[SIDE];
+    for (long t = 0; t < T; t += SIDE)
+        for (long p = 0; p < P; p += 2 * SIDE) {
+            transpose_words(x.data() + t * P + p, P / 2, columns);
+            for (int i = 0; i < SIDE; i++) {
+                const __m256i even = _mm512_cvtepi32_epi16(columns[i]), odd = _mm512_cvtepi32_epi16(_mm512_srli_epi32(columns[i], 16));
+                memcpy(y.data() + (p + 2 * i) * T + t, &even, sizeof even);
+                memcpy(y.data() + (p + 2 * i + 1) * T + t, &odd, sizeof odd);
+            }
+        }
+}
+
+// The first n rows of the transpose of x (P T).
+static void store_transposed(const std::vector<float>& x, long T, long P, long n, bfloat16* y, long stride) {
+    __m512i columns[SIDE];
+    for (long t = 0; t < n; t += SIDE)
+        for (long p = 0; p < P; p += SIDE) {
+            transpose_words(x.data() + p * T + t, T, columns);
+            for (long i = 0; i < std::min<long>(SIDE, n - t); i++) store(y + (t + i) * stride + p, (floats)columns[i]);
+        }
+}
+
+// products[2 i + j], 16 x 16: of rows i of a (PAIRED P) with columns j of pairs (P/2, 2 SIDE of ld).
+static inline void multiply_block(const bfloat16* a, const uint32_t* pairs, long ld, long P, float (*products)[SIDE * SIDE]) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (long p = 0; p < P; p += DEPTH) {
+        _tile_loadd(4, a + p, 2 * P);
+        _tile_loadd(5, a + SIDE * P + p, 2 * P);
+        _tile_loadd(6, pairs + p / 2 * ld, 4 * ld);
+        _tile_loadd(7, pairs + p / 2 * ld + SIDE, 4 * ld);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, products[0], 4 * SIDE);
+    _tile_stored(1, products[1], 4 * SIDE);
+    _tile_stored(2, products[2], 4 * SIDE);
+    _tile_stored(3, products[3], 4 * SIDE);
+}
+
+// sums (PAIRED P) += a b, of n blocks of a (PAIRED PAIRED) and pairs of rows of b (PAIRED/2 P).
+static inline void add_products(const bfloat16* a, const uint32_t* b, long n, long P, float* sums) {
+    for (long p = 0; p < P; p += 2 * SIDE) {
+        _tile_loadd(0, sums + p, 4 * P);
+        _tile_loadd(1, sums + p + SIDE, 4 * P);
+        _tile_loadd(2, sums + SIDE * P + p, 4 * P);
+        _tile_loadd(3, sums + SIDE * P + p + SIDE, 4 * P);
+        for (long i = 0; i < n; i++) {
+            const bfloat16* block = a + i * PAIRED * PAIRED;
+            const uint32_t* rows = b + i * PAIRED / 2 * P + p;
+            _tile_loadd(4, block, 2 * PAIRED);
+            _tile_loadd(5, block + SIDE * PAIRED, 2 * PAIRED);
+            _tile_loadd(6, rows, 4 * P);
+            _tile_loadd(7, rows + SIDE, 4 * P);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+        _tile_stored(0, sums + p, 4 * P);
+        _tile_stored(1, sums + p + SIDE, 4 * P);
+        _tile_stored(2, sums + SIDE * P + p, 4 * P);
+        _tile_stored(3, sums + SIDE * P + p + SIDE, 4 * P);
+    }
+}
+
+// sums (P, PAIRED of T) += a (P, PAIRED of T) b, of which b has pairs of rows (PAIRED/2 PAIRED).
+static inline void add_transposed_products(const bfloat16* a, const uint32_t* b, long T, long P, float* sums) {
+    _tile_loadd(6, b, 4 * PAIRED);
+    _tile_loadd(7, b + SIDE, 4 * PAIRED);
+    for (long p = 0; p < P; p += 2 * SIDE) {
+        float *above = sums + p * T, *below = sums + (p + SIDE) * T;
+        _tile_loadd(0, above, 4 * T);
+        _tile_loadd(1, above + SIDE, 4 * T);
+        _tile_loadd(2, below, 4 * T);
+        _tile_loadd(3, below + SIDE, 4 * T);
+        _tile_loadd(4, a + p * T, 2 * T);
+        _tile_loadd(5, a + (p + SIDE) * T, 2 * T);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+        _tile_stored(0, above, 4 * T);
+        _tile_stored(1, above + SIDE, 4 * T);
+        _tile_stored(2, below, 4 * T);
+        _tile_stored(3, below + SIDE, 4 * T);
+    }
+}
+
+// As 32 numbers of bfloat16.
+static inline void store_both(floats first, floats second, bfloat16* y) {
+    const __m512bh row = _mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+    memcpy(y, &row, sizeof row);
+}
+
+// Of PAIRED keys with PAIRED queries: weights and gradients of scores, a row for each key, the latter also in pairs of keys.
+static inline void differentiate_softmax(
+    const float (*scores)[SIDE * SIDE], const float (*dweights)[SIDE * SIDE], const float* log_sums, const float* dots, float scale,
+    bool is_diagonal, bfloat16* weights, bfloat16* dscores, uint32_t* pairs
+) {
+    const ints query = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const floats log_sum[2] = {load(log_sums), load(log_sums + SIDE)}, dot[2] = {load(dots), load(dots + SIDE)};
+    for (int key = 0; key < PAIRED; key += 2) {
+        floats dscore[2][2];
+        for (int odd = 0; odd < 2; odd++) {
+            floats weight[2];
+            for (int half = 0; half < 2; half++) {
+                const int tile = 2 * (key / SIDE) + half, place = (key + odd) % SIDE * SIDE;
+                weight[half] = exp(load(scores[tile] + place) * scale - log_sum[half]);
+                if (is_diagonal) weight[half] = choose(query + half * SIDE >= key + odd, weight[half], floats{});
+                dscore[odd][half] = weight[half] * (load(dweights[tile] + place) - dot[half]) * scale;
+            }
+            store_both(weight[0], weight[1], weights + (key + odd) * PAIRED);
+            store_both(dscore[odd][0], dscore[odd][1], dscores + (key + odd) * PAIRED);
+        }
+        for (int half = 0; half < 2; half++) {
+            const __m256i even = (__m256i)_mm512_cvtneps_pbh((__m512)dscore[0][half]), odd = (__m256i)_mm512_cvtneps_pbh((__m512)dscore[1][half]);
+            const __m512i both = _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+            memcpy(pairs + key / 2 * PAIRED + half * SIDE, &both, sizeof both);
+        }
+    }
+}
+
+// One head of queries: adds to the sums of its keys and values. Each step is made for a strip of blocks, for what has just been
+// written reaches tiles late.
+static void differentiate_head(HeadBuffers& head, float scale, bool is_causal) {
+    constexpr int STRIP = 4;
+    const long T = head.T, P = head.P;
+    alignas(64) float scores[STRIP][4][SIDE * SIDE], dweights[STRIP][4][SIDE * SIDE];
+    alignas(64) bfloat16 weights[STRIP][PAIRED * PAIRED], dscores[STRIP][PAIRED * PAIRED];
+    alignas(64) uint32_t pairs[STRIP][PAIRED / 2 * PAIRED];
+    std::fill(head.dqueries.begin(), head.dqueries.end(), 0.0f);
+    for (long j = 0; j < T; j += PAIRED)
+        for (long start = is_causal ? j : 0; start < T; start += STRIP * PAIRED) {
+            const long n = std::min<long>(STRIP, (T - start) / PAIRED);
+            for (long block = 0, i = start; block < n; block++, i += PAIRED) {
+                multiply_block(head.keys.data() + j * P, head.queries_by_feature.data() + i, T, P, scores[block]);
+                multiply_block(head.values.data() + j * P, head.dy_by_feature.data() + i, T, P, dweights[block]);
+            }
+            for (long block = 0, i = start; block < n; block++, i += PAIRED)
+                differentiate_softmax(scores[block], dweights[block], head.log_sums.data() + i, head.dots.data() + i, scale, is_causal && i == j,
+                                      weights[block], dscores[block], pairs[block]);
+            add_products(weights[0], head.dy_by_place.data() + start / 2 * P, n, P, head.dvalues.data() + j * P);
+            add_products(dscores[0], head.queries_by_place.data() + start / 2 * P, n, P, head.dkeys.data() + j * P);
+            for (long block = 0; block < n; block++)
+                add_transposed_products(head.keys_transposed.data() + j, pairs[block], T, P, head.dqueries.data() + start + block * PAIRED);
+        }
+}
+
+// The gradients of attention. p: dq dk dv q k v y dy, logarithms of the sums of weights (B H T, float32); n: B H K T P, whether
+// causal, then strides (b h t): 6 of q and dq, 9 of k and dk, 12 of v and dv, 15 of y, 18 of dy. f: scale.
+static void attention_backward(const Entry& e, const Worker& worker) {
+    const long B = e.n[0], H = e.n[1], K = e.n[2], T = e.n[3], P = e.n[4], G = H / K;
+    const int64_t *sq = e.n + 6, *sk = e.n + 9, *sv = e.n + 12, *sy = e.n + 15, *sd = e.n + 18;
+    static thread_local HeadBuffers head{};
+    share(worker, B * K, 1, [&](long first, long last) {
+        set_tile_shapes(SIDE, SIDE);
+        head.resize(T, P);
+        for (long item = first; item < last; item++) {
+            const long b = item / K, group = item % K;
+            const long at_key = b * sk[0] + group * sk[1], at_value = b * sv[0] + group * sv[1];
+            const bfloat16 *keys = (const bfloat16*)e.p[4] + at_key, *values = (const bfloat16*)e.p[5] + at_value;
+            head.copy_rows(keys, sk[2], head.keys);
+            head.copy_rows(values, sv[2], head.values);
+            transpose(head.keys, head.T, P, head.keys_transposed);
+            std::fill(head.dkeys.begin(), head.dkeys.end(), 0.0f);
+            std::fill(head.dvalues.begin(), head.dvalues.end(), 0.0f);
+            for (long h = group * G; h < (group + 1) * G; h++) {
+                const long at_query = b * sq[0] + h * sq[1];
+                const bfloat16 *queries = (const bfloat16*)e.p[3] + at_query, *y = (const bfloat16*)e.p[6] + b * sy[0] + h * sy[1];
+                const bfloat16* dy = (const bfloat16*)e.p[7] + b * sd[0] + h * sd[1];
+                head.copy_rows(queries, sq[2], head.queries);
+                head.copy_rows(dy, sd[2], head.dy);
+                pair_features(head.queries, head.T, P, head.queries_by_feature);
+                pair_features(head.dy, head.T, P, head.dy_by_feature);
+                pair_places(head.queries, head.T, P, head.queries_by_place);
+                pair_places(head.dy, head.T, P, head.dy_by_place);
+                memcpy(head.log_sums.data(), (const float*)e.p[8] + (b * H + h) * T, T * sizeof(float));
+                for (long t = 0; t < T; t++) {
+                    floats sums = {};
+                    for (long p = 0; p < P; p += W) sums += load(y + t * sy[2] + p) * load(dy + t * sd[2] + p);
+                    head.dots[t] = sum(sums);
+                }
+                differentiate_head(head, (float)e.f[0], e.n[5]);
+                store_transposed(head.dqueries, head.T, P, T, (bfloat16*)e.p[0] + at_query, sq[2]);
+            }
+            for (long t = 0; t < T; t++) {
+                put_all((bfloat16*)e.p[1] + at_key, BFLOAT16, t * sk[2], 1, P, head.dkeys.data() + t * P);
+                put_all((bfloat16*)e.p[2] + at_value, BFLOAT16, t * sv[2], 1, P, head.dvalues.data() + t * P);
+            }
+        }
+        _tile_release();
+    });
+}
+#else
+static void attention_backward(const Entry&, const Worker&) {}
+#endif
