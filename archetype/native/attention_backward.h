@@ -219,29 +219,27 @@ static void differentiate_head(HeadBuffers& head, float scale, bool is_causal) {
 }
 
 // The gradients of attention. p: dq dk dv q k v y dy, logarithms of the sums of weights (B H T, float32); n: B H K T P, whether
-// causal, then strides (b h t): 6 of q and dq, 9 of k and dk, 12 of v and dv, 15 of y, 18 of dy. f: scale.
+// causal, then strides (b h t): 6 of q, 9 of k, 12 of v, 15 of y, 18 of dy, 21 of dq, 24 of dk, 27 of dv. f: scale.
 static void attention_backward(const Entry& e, const Worker& worker) {
     const long B = e.n[0], H = e.n[1], K = e.n[2], T = e.n[3], P = e.n[4], G = H / K;
-    const int64_t *sq = e.n + 6, *sk = e.n + 9, *sv = e.n + 12, *sy = e.n + 15, *sd = e.n + 18;
+    const int64_t *sq = e.n + 6, *sk = e.n + 9, *sv = e.n + 12, *sy = e.n + 15, *sdy = e.n + 18;
+    const int64_t *sdq = e.n + 21, *sdk = e.n + 24, *sdv = e.n + 27;
     static thread_local HeadBuffers head{};
     share(worker, B * K, 1, [&](long first, long last) {
         set_tile_shapes(SIDE, SIDE);
         head.resize(T, P);
         for (long item = first; item < last; item++) {
             const long b = item / K, group = item % K;
-            const long at_key = b * sk[0] + group * sk[1], at_value = b * sv[0] + group * sv[1];
-            const bfloat16 *keys = (const bfloat16*)e.p[4] + at_key, *values = (const bfloat16*)e.p[5] + at_value;
+            const bfloat16 *keys = (const bfloat16*)e.p[4] + b * sk[0] + group * sk[1], *values = (const bfloat16*)e.p[5] + b * sv[0] + group * sv[1];
             head.copy_rows(keys, sk[2], head.keys);
             head.copy_rows(values, sv[2], head.values);
             transpose(head.keys, head.T, P, head.keys_transposed);
             std::fill(head.dkeys.begin(), head.dkeys.end(), 0.0f);
             std::fill(head.dvalues.begin(), head.dvalues.end(), 0.0f);
             for (long h = group * G; h < (group + 1) * G; h++) {
-                const long at_query = b * sq[0] + h * sq[1];
-                const bfloat16 *queries = (const bfloat16*)e.p[3] + at_query, *y = (const bfloat16*)e.p[6] + b * sy[0] + h * sy[1];
-                const bfloat16* dy = (const bfloat16*)e.p[7] + b * sd[0] + h * sd[1];
-                head.copy_rows(queries, sq[2], head.queries);
-                head.copy_rows(dy, sd[2], head.dy);
+                const bfloat16 *y = (const bfloat16*)e.p[6] + b * sy[0] + h * sy[1], *dy = (const bfloat16*)e.p[7] + b * sdy[0] + h * sdy[1];
+                head.copy_rows((const bfloat16*)e.p[3] + b * sq[0] + h * sq[1], sq[2], head.queries);
+                head.copy_rows(dy, sdy[2], head.dy);
                 pair_features(head.queries, head.T, P, head.queries_by_feature);
                 pair_features(head.dy, head.T, P, head.dy_by_feature);
                 pair_places(head.queries, head.T, P, head.queries_by_place);
@@ -249,15 +247,15 @@ static void attention_backward(const Entry& e, const Worker& worker) {
                 memcpy(head.log_sums.data(), (const float*)e.p[8] + (b * H + h) * T, T * sizeof(float));
                 for (long t = 0; t < T; t++) {
                     floats sums = {};
-                    for (long p = 0; p < P; p += W) sums += load(y + t * sy[2] + p) * load(dy + t * sd[2] + p);
+                    for (long p = 0; p < P; p += W) sums += load(y + t * sy[2] + p) * load(head.dy.data() + t * P + p);
                     head.dots[t] = sum(sums);
                 }
                 differentiate_head(head, (float)e.f[0], e.n[5]);
-                store_transposed(head.dqueries, head.T, P, T, (bfloat16*)e.p[0] + at_query, sq[2]);
+                store_transposed(head.dqueries, head.T, P, T, (bfloat16*)e.p[0] + b * sdq[0] + h * sdq[1], sdq[2]);
             }
             for (long t = 0; t < T; t++) {
-                put_all((bfloat16*)e.p[1] + at_key, BFLOAT16, t * sk[2], 1, P, head.dkeys.data() + t * P);
-                put_all((bfloat16*)e.p[2] + at_value, BFLOAT16, t * sv[2], 1, P, head.dvalues.data() + t * P);
+                put_all(e.p[1], BFLOAT16, b * sdk[0] + group * sdk[1] + t * sdk[2], 1, P, head.dkeys.data() + t * P);
+                put_all(e.p[2], BFLOAT16, b * sdv[0] + group * sdv[1] + t * sdv[2], 1, P, head.dvalues.data() + t * P);
             }
         }
         _tile_release();

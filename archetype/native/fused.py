@@ -110,7 +110,7 @@ def dropout(x: Tensor, p: float) -> Tensor | None:
 
 
 def _distance(x: Tensor) -> int | None:
-    """Of the rows of the last dimension, in whatever order they stand; None where there is no one distance."""
+    """Between rows of the last dimension, in whatever order they stand; None where it is not one for all."""
     order = sorted(range(x.dim() - 1), key=x.stride, reverse=True)
     return row_stride(x.permute(*order, -1))
 
@@ -118,10 +118,7 @@ def _distance(x: Tensor) -> int | None:
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernels: Immediate, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
-        heads = q.shape[1] // k.shape[1]
-        keys, values = (x if heads == 1 else x.repeat_interleave(heads, dim=1) for x in (k, v))
-        attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        y, log_sums = attend(q, keys, values, 0.0, causal, scale=scale)
+        y, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
         ctx.save_for_backward(q, k, v, y, log_sums)
         ctx.kernels, ctx.scale, ctx.causal = kernels, scale, causal
         return y  # type: ignore[no-any-return]
@@ -131,8 +128,8 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, Tensor, Tensor, None, None]:
         q, k, v, y, log_sums = ctx.saved_tensors
         dy = dy if dy.stride(3) == 1 else dy.contiguous()
-        dq, dk, dv = (torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in (q, k, v))
-        strides = [stride for x in (q, k, v, y, dy) for stride in x.stride()[:3]]
+        dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+        strides = [stride for x in (q, k, v, y, dy, dq, dk, dv) for stride in x.stride()[:3]]
         integers = [*q.shape[:2], k.shape[1], *q.shape[2:], ctx.causal, *strides]
         tensors = [dq, dk, dv, q, k, v, y, dy, log_sums.contiguous()]
         ctx.kernels.emit("attention_backward", [dq, dk, dv], tensors, integers, [ctx.scale])
@@ -174,7 +171,8 @@ class _Dropout(torch.autograd.Function):
 def _dropped(kernels: Immediate, x: Tensor, p: float, key: int) -> Tensor:
     x = x.contiguous()
     y = torch.empty_like(x)
-    kernels.emit("dropout", [y], [y, x], [x.numel(), key, round(p * 2**32), TYPES[x.dtype]], [1 / (1 - p)])
+    threshold = min(round(p * 2**32), 2**32 - 1)
+    kernels.emit("dropout", [y], [y, x], [x.numel(), key, threshold, TYPES[x.dtype]], [1 / (1 - p)])
     return y
 
 

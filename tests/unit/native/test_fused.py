@@ -166,11 +166,12 @@ def test_gradients_of_attention_in_bfloat16_are_those_of_the_formula(
     def projected(number: int, scale: float = 1.0) -> Tensor:
         return (scale * floats(3, length, number, features)).to(torch.bfloat16).transpose(1, 2)
 
-    inputs, dy = [projected(heads, 1.5), projected(kv_heads, 1.5), projected(kv_heads)], projected(heads)
+    wide = projected(2 * kv_heads, 1.5)  # keys and values that one projection gave
+    inputs, dy = [projected(heads, 1.5), wide[:, :kv_heads], wide[:, kv_heads:]], projected(heads)
     score, before = ScoreFunction(features**-0.5), torch.get_num_threads()
 
     def gradients(inputs: list[Tensor], dy: Tensor) -> tuple[Tensor, ...]:
-        leaves = [x.detach().clone().requires_grad_() for x in inputs]
+        leaves = [x.detach().requires_grad_() for x in inputs]
         return torch.autograd.grad(attend(*leaves, score, causal=causal), leaves, dy)
 
     expected = gradients([x.double() for x in inputs], dy.double())

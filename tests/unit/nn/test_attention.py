@@ -385,16 +385,35 @@ STATEFUL: dict[str, dict[str, Any]] = {
 stateful = pytest.mark.parametrize("choice", STATEFUL)
 
 
-@stateful
-@pytest.mark.parametrize("sizes", [(LONG,), (1,) * 12, (3, 1, 1, 20, 2), (9, 9)])
-def test_chunk_by_chunk_is_the_whole(choice: str, sizes: tuple[int, ...]) -> None:
-    part, x = build(num_kv_heads=2, **STATEFUL[choice]), random(2, LONG, D)
-    whole, state, start, outputs = run(part, x), empty(part, 2), 0, []
+def by_chunks(part: Attention, x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """The outputs of chunks that follow each other."""
+    state, start, outputs = empty(part, 2), 0, []
     for size in sizes:
         piece = x[:, start : start + size]
         outputs.append(part(piece, ForwardContext.of(piece, torch.full((2,), start)), state))
         start += size
-    assert distance(torch.cat(outputs, 1), whole[:, :start]) < 2e-6
+    return torch.cat(outputs, 1)
+
+
+@stateful
+@pytest.mark.parametrize("sizes", [(LONG,), (1,) * 12, (3, 1, 1, 20, 2), (9, 9)])
+def test_chunk_by_chunk_is_the_whole(choice: str, sizes: tuple[int, ...]) -> None:
+    part, x = build(num_kv_heads=2, **STATEFUL[choice]), random(2, LONG, D)
+    whole = run(part, x)
+    for with_gradients in (True, False):
+        with torch.set_grad_enabled(with_gradients):
+            y = by_chunks(part, x, sizes)
+        assert distance(y, whole[:, : sum(sizes)]) < 2e-6
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
+def test_chunks_of_rows_alike_need_no_mask(num_kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    part, x = build(num_kv_heads=num_kv_heads, position=spec.Rotary()), random(2, LONG, D)
+    whole = run(part, x)
+    monkeypatch.setattr(part, "mask", lambda *arguments: pytest.fail("a mask is made"))
+    with torch.no_grad():
+        assert distance(by_chunks(part, x, (LONG,)), whole) < 2e-6
+        assert distance(by_chunks(part, x, (9, 20, 7)), whole[:, :36]) < 2e-6
 
 
 @stateful
