@@ -41,12 +41,13 @@ def main() -> None:
     parser.add_argument("--beams", type=int, default=5, help="of speed")
     parser.add_argument("--sentences", type=int, default=1000, help="of speed: the first so many")
     parser.add_argument("--batch", type=int, default=64, help="of transformers: sentences at once")
+    parser.add_argument("--dtype", default="float32", help="of the weights of both")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    lm = archetype.load(chosen.run)
-    name = f"python -m benchmarks.translation {chosen.what} {chosen.run} {chosen.source.name}"
+    lm = archetype.load(chosen.run).to(dtype=chosen.dtype)
+    name = f"python -m benchmarks.translation {chosen.what} {chosen.run} {chosen.source.name} --dtype {chosen.dtype}"
     if chosen.what == "bleu":
         print(heading(f"{name} {chosen.target.name}", "sacrebleu"))
         bleu(
@@ -105,7 +106,7 @@ def peer(model: EncoderDecoder, end: int, sources: Targets, beam: Beam, batch: i
 
     with tempfile.TemporaryDirectory() as folder:
         archetype.export(as_marian(model), Path(folder) / "model")
-        other = AutoModelForSeq2SeqLM.from_pretrained(Path(folder) / "model").eval()
+        other = AutoModelForSeq2SeqLM.from_pretrained(Path(folder) / "model").to(model.dtype).eval()
     settings = {"eos_token_id": end, "pad_token_id": end, "decoder_start_token_id": end, "do_sample": False}
     limit = model.spec.context_length - 1
     pieces = [sources[start : start + batch] for start in range(0, len(sources), batch)]

@@ -153,8 +153,10 @@ class Attention(MultiHeadProjection):
             y = recorded(attend_to_cache, self, q, k, v, context, cache)
             if y is None:
                 k, v, positions = self.update_cache(k, v, context, cache)  # (B, K, S, P) twice, (b, S)
-                y = self.attend_to_all_before(q, k, v, context)
-                y = attend(q, k, v, self.score_function, self.mask(context, positions)) if y is None else y
+                # where these tokens fill the cache there are no others: the triangle of a full pattern needs no mask
+                fill = self.causal and context.num_tokens is None and k.shape[2] == q.shape[2]
+                causal = fill and isinstance(self.spec.pattern, spec.Full) and self.bias(context) is None
+                y = attend(q, k, v, self.score_function, None if causal else self.mask(context, positions), causal)
         return self.merge_heads(self.apply_gate(y, x))
 
     def scale_queries(self, q: Heads, positions: Tensor) -> Heads:
@@ -163,16 +165,6 @@ class Attention(MultiHeadProjection):
             return q
         factors = 1 + scale.beta * torch.log1p((positions // scale.length).to(torch.float32))  # (B, T)
         return q * factors[:, None, :, None].to(q.dtype)
-
-    def attend_to_all_before(
-        self, q: Heads, k: Float[Tensor, "B K S P"], v: Float[Tensor, "B K S P"], context: ForwardContext
-    ) -> Heads | None:
-        """Attend without a mask, where every row has read as many tokens before these and its pattern is full."""
-        score, is_full = self.score_function, self.causal and isinstance(self.spec.pattern, spec.Full)
-        plain = is_full and self.bias(context) is None and score.is_scaled_product and not torch.is_grad_enabled()
-        if not plain or q.shape[2] == 1 or (start := context.common_start) is None:
-            return None
-        return attend_after(q, k, v, score.scale, start)
 
     def full_sequence(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext) -> Heads:
         """Attend within texts that are complete: by tiles where they have fewer pairs than all."""
@@ -372,21 +364,6 @@ def attend(
         scores = masked.clamp(min=MASKED)
     weights = dropout(score.softmax(scores), score.dropout).to(q.dtype)
     return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*q.shape[:3], v.shape[3])
-
-
-def attend_after(q: Heads, k: Float[Tensor, "B K S P"], v: Float[Tensor, "B K S P"], scale: float, start: int) -> Heads:
-    """softmax(scores) v of queries at `start` and on: over all keys before `start`, and causally over their own.
-
-    Torch's kernel for processors does either without a mask; the logarithms of the sums of weights join them.
-    """
-    k, v, end = k.to(q.dtype), v.to(q.dtype), start + q.shape[2]
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    y, sums = kernel(q, k[:, :, start:end], v[:, :, start:end], 0.0, True, scale=scale)
-    if start > 0:
-        before, sums_before = kernel(q, k[:, :, :start], v[:, :, :start], scale=scale)
-        share = (sums_before - sums).sigmoid()[..., None]
-        y = y.to(share.dtype).lerp(before.to(share.dtype), share).to(q.dtype)
-    return y  # type: ignore[no-any-return]
 
 
 def attend_few(

@@ -8,8 +8,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from archetype.native.operation import recording
-
 T = TypeVar("T")
 Vectors = Float[Tensor, "B T D"]  # of each position
 Tokens = Int[Tensor, "B T"]
@@ -87,20 +85,6 @@ class ForwardContext:
     def shared_positions(self) -> Int[Tensor, "b T"]:
         """The positions, as one row where all rows are alike."""
         return self.positions[:1] if self.starts_at_zero and self.document_ids is None else self.positions
-
-    @property
-    def common_start(self) -> int | None:
-        """Where every row's first token stands; None where rows differ, are padded, or a device would be waited for."""
-        if self.num_tokens is not None or self.positions.device.type != "cpu" or self.document_ids is not None:
-            return None
-        if recording() is not None or torch.compiler.is_compiling():
-            return None
-
-        def start() -> int | None:
-            first = self.positions[:, 0].unique()
-            return int(first) if len(first) == 1 else None
-
-        return self.cached("common start", start)
 
     def within_documents(self, allowed: Bool[Tensor, "b 1 T S"]) -> Bool[Tensor, "b2 1 T S"]:
         """The pairs of new tokens that are allowed, without those of different documents."""

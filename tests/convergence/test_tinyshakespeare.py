@@ -12,7 +12,8 @@ from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.setup import start
 from archetype.training.stop_signal import StopSignal
 
-RECIPE = Path(__file__).parent.parent.parent / "recipes" / "tinyshakespeare.yaml"
+RECIPES = Path(__file__).parent.parent.parent / "recipes"
+RECIPE = RECIPES / "tinyshakespeare.yaml"
 
 
 def events(recipe: Recipe, text: Path, folder: Path) -> list[Event]:
@@ -35,6 +36,13 @@ def test_thirty_steps_learn_the_letters(shared: Path, tmp_path: Path) -> None:
     )
     (loss,) = held_out(events(short, beginning, tmp_path / "run"))
     assert loss < 2.75  # knowing only how often each letter occurs gives 3.3
+
+
+def test_the_large_recipe_has_the_size_it_says(shared: Path, tmp_path: Path) -> None:
+    recipe = read_recipe(RECIPES / "tinyshakespeare_large.yaml")
+    text = recipe.data.replace(text=(str(shared / "tinyshakespeare" / "input.txt"),))
+    state = start(tmp_path, recipe.replace(data=text), torch.device("cpu"))
+    assert total_parameters(state.model.spec) == 10_671_744
 
 
 @pytest.mark.slow

@@ -154,7 +154,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
     "models/embedding.py": (
         ("unit/models", "parity/test_encoders.py"),
         [
-            ("self.dropout(x if self.norm_first else self.norm(x, context))", "self.norm(self.dropout(x), context)"),
+            ("dropout(x if self.norm_first else self.norm(x, context), self.dropout, self.training)", "self.norm(dropout(x, self.dropout, self.training), context)"),
             ("x = x * self.scale", "pass"),
         ],
     ),
