@@ -42,7 +42,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         (f"{NN}/test_block.py", "unit/models", "parity/test_decoders.py"),
         [
             ("x + self.branch(y) + self.branch(self.feedforward(feedforward_input, context))",
-             "x + self.branch(y) + self.dropout(self.feedforward(feedforward_input, context))"),
+             "x + self.branch(y) + dropout(self.feedforward(feedforward_input, context), self.dropout, self.training)"),
             ("z if self.residual_scale == 1.0 else z * self.residual_scale", "z"),
             ("mixer_input if self.shared_norm else self.feedforward_norm(x, context)", "mixer_input"),
             ("self.branch(self.mixer_post_norm(y, context))", "self.branch(y)"),
@@ -154,7 +154,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
     "models/embedding.py": (
         ("unit/models", "parity/test_encoders.py"),
         [
-            ("dropout(x if self.norm_first else self.norm(x, context), self.dropout, self.training)", "self.norm(dropout(x, self.dropout, self.training), context)"),
+            ("x if self.norm_first else self.norm(x, context), self.dropout", "self.norm(x, context), self.dropout"),
             ("x = x * self.scale", "pass"),
         ],
     ),
@@ -163,7 +163,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         [
             ("cap * torch.tanh(logits / cap)", "cap * torch.tanh(logits)"),
             ("x if self.spec.scale == 1.0 else x * self.spec.scale", "x"),
-            ("nn.functional.dropout(x, self.dropout, self.training)", "nn.functional.dropout(x, self.dropout)"),
+            ("dropout(x, self.dropout, self.training)", "dropout(x, self.dropout)"),
         ],
     ),
     "generate/beam.py": (
