@@ -8,6 +8,7 @@ from archetype.errors import SpecError
 from archetype.nn.context import ForwardContext, Tokens, Vectors
 from archetype.nn.dropout import dropout
 from archetype.nn.linear import Table
+from archetype.nn.norm import normalize_stream
 from archetype.nn.registry import build_norm, build_position
 
 
@@ -28,11 +29,12 @@ class Embedding(nn.Module):
         x: Tensor = self.token(tokens)
         if self.scale != 1.0:
             x = x * self.scale
-        x = self.norm(x, context) if self.norm_first else x
+        x = normalize_stream(self.norm, x, context) if self.norm_first else x
         x = x + self.position(context.shared_positions).to(x.dtype)
         if self.token_type is not None:
             x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
-        return dropout(x if self.norm_first else self.norm(x, context), self.dropout, self.training)
+        x = x if self.norm_first else normalize_stream(self.norm, x, context)
+        return dropout(x, self.dropout, self.training)
 
 
 def table(rows: int, width: int) -> Table:

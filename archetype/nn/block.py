@@ -9,6 +9,7 @@ from archetype.nn.attention import CrossAttention
 from archetype.nn.cache import CrossKVCache, DecoderBlockState, LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.dropout import dropout
+from archetype.nn.norm import cast_for_products, normalize_stream
 from archetype.nn.registry import build_feedforward, build_mixer, build_norm, module_for
 
 
@@ -80,11 +81,14 @@ class PostNormBlock(Block):
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         cache, source = self.caches(context, cache)
-        x = self.mixer_norm(x + self.branch(self.mixer(x, context, cache)), context)
+        y = self.mixer(cast_for_products(x), context, cache)
+        x = normalize_stream(self.mixer_norm, x + self.branch(y), context)
         if self.cross is not None:
-            x = self.cross_norm(x + self.branch(self.cross(x, context, source)), context)
+            y = self.cross(cast_for_products(x), context, source)
+            x = normalize_stream(self.cross_norm, x + self.branch(y), context)
         if self.feedforward is not None:
-            x = self.feedforward_norm(x + self.branch(self.feedforward(x, context)), context)
+            y = self.feedforward(cast_for_products(x), context)
+            x = normalize_stream(self.feedforward_norm, x + self.branch(y), context)
         return x
 
 

@@ -3,13 +3,16 @@
 All norms are called with the vectors and the context, which only a norm over positions reads.
 """
 
+from contextlib import nullcontext
+from typing import cast
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype import spec
 from archetype.native import fused
-from archetype.nn.context import ForwardContext
+from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.registry import module_for
 
 
@@ -66,6 +69,18 @@ def _dtype_of_products(x: Tensor) -> torch.dtype:
     device = x.device.type
     is_cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if is_cast else x.dtype
+
+
+def cast_for_products(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+    """Under autocast x in the type of products: cast once, and not by each of those that read it."""
+    return x.to(_dtype_of_products(x))
+
+
+def normalize_stream(norm: nn.Module, x: Vectors, context: ForwardContext) -> Vectors:
+    """A norm whose output is the residual stream itself, which autocast leaves in its own type, as torch does."""
+    autocast = nullcontext() if _dtype_of_products(x) == x.dtype else torch.autocast(x.device.type, enabled=False)
+    with autocast:
+        return cast(Vectors, norm(x, context))
 
 
 @module_for(spec.BatchNorm)

@@ -46,8 +46,8 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
             ("z if self.residual_scale == 1.0 else z * self.residual_scale", "z"),
             ("mixer_input if self.shared_norm else self.feedforward_norm(x, context)", "mixer_input"),
             ("self.branch(self.mixer_post_norm(y, context))", "self.branch(y)"),
-            ("self.feedforward_norm(x + self.branch(self.feedforward(x, context)), context)",
-             "x + self.branch(self.feedforward_norm(self.feedforward(x, context), context))"),
+            ("normalize_stream(self.feedforward_norm, x + self.branch(y), context)",
+             "x + self.branch(self.feedforward_norm(y, context))"),
         ],
     ),
     "nn/cache.py": (
@@ -154,7 +154,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
     "models/embedding.py": (
         ("unit/models", "parity/test_encoders.py"),
         [
-            ("x if self.norm_first else self.norm(x, context), self.dropout", "self.norm(x, context), self.dropout"),
+            ("x = x if self.norm_first else normalize_stream(", "x = normalize_stream("),
             ("x = x * self.scale", "pass"),
         ],
     ),

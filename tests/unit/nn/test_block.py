@@ -310,3 +310,14 @@ def test_every_content_is_scaled_in_every_wiring() -> None:
             content.forward = lambda x, *rest: torch.ones_like(x)  # type: ignore[method-assign]
         expected = 0.25 * torch.ones_like(X) if isinstance(wiring, spec.Plain) else X + 0.5
         assert distance(run(block), expected) < 1e-6, wiring
+
+
+@pytest.mark.parametrize("norm", [spec.LayerNorm(), spec.RMSNorm()])
+def test_under_autocast_the_stream_of_a_post_norm_stays_in_float32(norm: spec.Norm) -> None:
+    block, x = build(spec.PostNorm(norm=norm)), torch.randn(2, 5, D)
+    read: list[torch.dtype] = []
+    block.mixer.register_forward_pre_hook(lambda part, arguments: read.append(arguments[0].dtype))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        y = block(x, ForwardContext.of(x))
+    assert y.dtype == torch.float32 and not torch.equal(y, y.to(torch.bfloat16).float())
+    assert read == [torch.bfloat16]
