@@ -13,6 +13,7 @@ from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.dropout import dropout
 from archetype.nn.initialization import init_weight
 from archetype.nn.linear import Linear
+from archetype.nn.norm import normalize_stream
 from archetype.nn.registry import build_norm, build_position
 
 
@@ -38,7 +39,8 @@ class PatchEmbedding(nn.Module):
         scale = self.spec.embedding.scale
         x = x if scale == 1.0 else x * scale
         positions = torch.arange(x.shape[1], device=x.device)[None]
-        return dropout(self.norm(x + self.position(positions).to(dtype)), self.dropout, self.training)
+        x = normalize_stream(self.norm, x + self.position(positions).to(dtype))
+        return dropout(x, self.dropout, self.training)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """Draw the class token as a table of one vector."""

@@ -76,7 +76,7 @@ def cast_for_products(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
     return x.to(_dtype_of_products(x))
 
 
-def normalize_stream(norm: nn.Module, x: Vectors, context: ForwardContext) -> Vectors:
+def normalize_stream(norm: nn.Module, x: Vectors, context: ForwardContext | None = None) -> Vectors:
     """A norm whose output is the residual stream itself, which autocast leaves in its own type, as torch does."""
     autocast = nullcontext() if _dtype_of_products(x) == x.dtype else torch.autocast(x.device.type, enabled=False)
     with autocast:
