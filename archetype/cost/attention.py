@@ -105,8 +105,9 @@ class AttentionCost(MixerCost):
                 scores = pairs * FLOAT32 * (part.softcap is not None) + (q + kv) * itemsize
             if part.sinks:  # their own weights
                 scores += tokens * part.num_heads * FLOAT32
-            # before softmax, where scores are held within what it takes, and behind it
-            weights = pairs * FLOAT32 * (4 if part.dropout else 2) + (2 * pairs if itemsize == 2 else 0)
+            # before softmax, where scores are held within what it takes, and behind it; then dropped out, or cast
+            changed = pairs * itemsize if itemsize == 2 or part.dropout else 0
+            weights = 2 * pairs * FLOAT32 + changed
             return scores + weights + (kv + q) * itemsize + (work.length * keys if work.causal else 0)
         if part.dropout or self.position.biases_scores:  # not in torch's kernel; products in float32
             return 3 * q * FLOAT32 + pairs * FLOAT32 * (3 if part.dropout else 1) + q * itemsize
@@ -143,5 +144,5 @@ class CrossAttentionCost(AttentionCost):
     def saved_activations(self, work: TrainingWork) -> int:
         """In float32 the source itself is saved once for all layers."""
         d = self.d.value
-        cast = work.input_bytes(d, work.rows * work.source) if work.compute_dtype == "bfloat16" else 0
+        cast = work.input_bytes(d, tokens=work.rows * work.source) if work.compute_dtype == "bfloat16" else 0
         return work.input_bytes(d) + cast + self._dense_attention(work, work.source)

@@ -50,7 +50,7 @@ class MLPCost(FeedForwardCost):
         if isinstance(self.part, spec.GatedMLP):
             changed = self.part.limit is not None or self.part.unit_offset
             vectors += 2 * (self.part.limit is not None) - (activation in COMPUTED_AGAIN and not changed)
-        inputs = work.input_bytes(self.d.value, number)
+        inputs = work.input_bytes(self.d.value, tokens=number)
         return inputs + number * self.inner.value * vectors * work.itemsize
 
     def hidden_gradient(self, work: TrainingWork, tokens: int | None = None) -> int:

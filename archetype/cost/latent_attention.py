@@ -68,11 +68,11 @@ class LatentAttentionCost(MixerCost):
         for rank in filter(None, (self.latent, self.rank)):
             saved += NormCost.of(part.norm, rank).saved_activations(tokens) + work.input_bytes(rank.value)
         # the kernel takes queries, keys, values and the result in one width
-        width = 4 * max(part.head_dim, part.v_head_dim) + part.v_head_dim
-        saved += tokens * part.num_heads * width * work.itemsize
-        if part.dropout:
-            return saved + 3 * part.num_heads * tokens * work.length * work.itemsize
-        return saved + tokens * part.num_heads * FLOAT32
+        width = max(part.head_dim, part.v_head_dim)
+        if part.dropout:  # not in the kernel, but products in float32
+            saved += tokens * part.num_heads * 3 * (width + work.length) * FLOAT32
+            return saved + tokens * part.num_heads * (width + part.v_head_dim) * work.itemsize
+        return saved + tokens * part.num_heads * ((4 * width + part.v_head_dim) * work.itemsize + FLOAT32)
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         """Tables of angles."""

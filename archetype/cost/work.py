@@ -33,7 +33,7 @@ class TrainingWork(NamedTuple):
         """Bytes of one number of a product's result."""
         return FLOAT32 if self.compute_dtype == "float32" else 2
 
-    def input_bytes(self, features: int, tokens: int | None = None) -> int:
+    def input_bytes(self, features: int, *, tokens: int | None = None) -> int:
         """Bytes saved of the vectors that projections read, however many do.
 
         Args:

@@ -82,9 +82,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor | None:
     """Vectors as RMSNorm gives them, in the type that reads them; of them a training step saves x alone."""
     kernels = _kernels(x, weight)
-    if kernels is None or dtype not in FLOATS or _distance(x) is None:
+    if kernels is None or dtype not in FLOATS or (distance := _distance(x)) is None:
         return None
-    y: Tensor = _RMSNorm.apply(kernels, x, weight, eps, dtype)  # type: ignore[no-untyped-call]
+    y: Tensor = _RMSNorm.apply(kernels, x, weight, eps, dtype, distance)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -118,10 +118,11 @@ def _distance(x: Tensor) -> int | None:
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernels: Immediate, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+        y: Tensor
         y, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
         ctx.save_for_backward(q, k, v, y, log_sums)
         ctx.kernels, ctx.scale, ctx.causal = kernels, scale, causal
-        return y  # type: ignore[no-any-return]
+        return y
 
     @staticmethod
     @once_differentiable
@@ -138,14 +139,16 @@ class _Attention(torch.autograd.Function):
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kernels: Immediate, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    def forward(
+        ctx: Any, kernels: Immediate, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, distance: int
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.kernels, ctx.eps, ctx.distance = kernels, eps, _distance(x)
-        return emit_rows(kernels, "rms_norm", torch.empty_like(x, dtype=dtype), x, ctx.distance, weight, None, eps)
+        ctx.kernels, ctx.eps, ctx.distance = kernels, eps, distance
+        return emit_rows(kernels, "rms_norm", torch.empty_like(x, dtype=dtype), x, distance, weight, None, eps)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, Tensor, None, None, None]:
         x, weight = ctx.saved_tensors
         dx, D = torch.empty_like(x), x.shape[-1]
         dy = dy if dy.stride() == dx.stride() else torch.empty_like(x, dtype=dy.dtype).copy_(dy)
@@ -153,7 +156,7 @@ class _RMSNorm(torch.autograd.Function):
         dweight = torch.empty(-(-num_rows // ROWS_SUMMED), D)
         integers = [num_rows, D, ctx.distance, ROWS_SUMMED, *(TYPES[t.dtype] for t in (dx, x, weight, dy))]
         ctx.kernels.emit("rms_norm_backward", [dx, dweight], [dx, dweight, x, weight, dy], integers, [ctx.eps])
-        return None, dx, dweight.sum(0).to(weight.dtype), None, None
+        return None, dx, dweight.sum(0).to(weight.dtype), None, None, None
 
 
 class _Dropout(torch.autograd.Function):

@@ -4,7 +4,6 @@ All norms are called with the vectors and the context, which only a norm over po
 """
 
 from contextlib import nullcontext
-from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -31,7 +30,7 @@ class LayerNorm(nn.Module):
         weight = 1 + self.weight if self.unit_offset and self.weight is not None else self.weight
         if weight is None and self.bias is not None:  # which torch adds to vectors of its own type only
             x = x.to(torch.promote_types(x.dtype, self.bias.dtype))
-        return nn.functional.layer_norm(x, x.shape[-1:], weight, self.bias, self.eps).to(_dtype_of_products(x))
+        return cast_for_products(nn.functional.layer_norm(x, x.shape[-1:], weight, self.bias, self.eps))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """The vector starts as it is."""
@@ -51,12 +50,11 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
         if self.weight is None:
-            return nn.functional.rms_norm(x, x.shape[-1:], None, self.eps)
+            return cast_for_products(nn.functional.rms_norm(x, x.shape[-1:], None, self.eps))
         weight = 1 + self.weight if self.unit_offset else self.weight
         x = x.to(torch.promote_types(x.dtype, weight.dtype))  # autocast may have made fewer bits of x
-        dtype = _dtype_of_products(x)
-        y = fused.rms_norm(x, weight, self.eps, dtype)
-        return nn.functional.rms_norm(x, weight.shape, weight, self.eps).to(dtype) if y is None else y
+        y = fused.rms_norm(x, weight, self.eps, _dtype_of_products(x))
+        return cast_for_products(nn.functional.rms_norm(x, weight.shape, weight, self.eps)) if y is None else y
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """The weight starts where the product is 1."""
@@ -65,7 +63,7 @@ class RMSNorm(nn.Module):
 
 
 def _dtype_of_products(x: Tensor) -> torch.dtype:
-    """What products take, under autocast another type than x has: norms cast to it once, and not each product again."""
+    """The type that products with x are computed in: that of autocast where it is on."""
     device = x.device.type
     is_cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if is_cast else x.dtype
@@ -80,7 +78,8 @@ def normalize_stream(norm: nn.Module, x: Vectors, context: ForwardContext | None
     """A norm whose output is the residual stream itself, which autocast leaves in its own type, as torch does."""
     autocast = nullcontext() if _dtype_of_products(x) == x.dtype else torch.autocast(x.device.type, enabled=False)
     with autocast:
-        return cast(Vectors, norm(x, context))
+        y: Vectors = norm(x, context)
+    return y
 
 
 @module_for(spec.BatchNorm)

@@ -69,9 +69,16 @@ def test_parts_save_exactly_what_is_counted(name: str) -> None:
     assert counted(DECODERS[name], "float32") == saved_by_autograd(DECODERS[name], "float32")
 
 
+@pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["window", "strided", "softcap", "sinks", "additive", "latent", "alibi"])
+def test_dropout_of_weights_saves_about_what_is_counted(name: str, compute_dtype: ComputeType) -> None:
+    model = spec.assign(DECODERS[name], ["layers[*].mixer.dropout=0.1"])
+    assert counted(model, compute_dtype) == pytest.approx(saved_by_autograd(model, compute_dtype), rel=0.06)
+
+
 EXACT_IN_BFLOAT16 = (
-    "attention", "wide heads", "rotary", "alibi", "relative bias", "softcap", "gate", "qk norm after rope", "parallel",
-    "learned", "unit offset", "clamped",
+    "attention", "wide heads", "rotary", "alibi", "relative bias", "softcap", "gate", "qk norm after rope", "post norm",
+    "parallel", "learned", "unit offset", "clamped",
 )  # fmt: skip
 
 

@@ -144,10 +144,10 @@ def test_dropout_follows_philox_with_a_key_of_the_generator(instructions: str, m
                 y.sum().backward()
             words = [philox(counter, key) for counter in range(16 * -(-size // 64))]
             number = [words[i // 64 * 16 + i % 16][i // 16 % 4] for i in range(size)]
-            kept = torch.tensor([each >= round(p * 2**32) for each in number])
-            assert torch.equal(y != 0, kept) and x.grad is not None
-            torch.testing.assert_close(y, torch.where(kept, x.detach().float() / (1 - p), 0.0).to(dtype))
-            torch.testing.assert_close(x.grad, torch.where(kept, 1 / (1 - p), 0.0).to(dtype))
+            stays = torch.tensor([each >= round(p * 2**32) for each in number])
+            assert torch.equal(y != 0, stays) and x.grad is not None
+            torch.testing.assert_close(y, torch.where(stays, x.detach().float() / (1 - p), 0.0).to(dtype))
+            torch.testing.assert_close(x.grad, torch.where(stays, 1 / (1 - p), 0.0).to(dtype))
             assert size < 64 or not torch.equal(y, again)
     with fused_operations():
         assert torch.equal(dropout(x, 0.0), x) and torch.equal(dropout(x, 0.3, training=False), x)
@@ -162,9 +162,10 @@ def test_gradients_of_attention_in_bfloat16_are_those_of_the_formula(
     heads: int, kv_heads: int, length: int, features: int, causal: bool
 ) -> None:
     """By matrix tiles where there are any: as near as by torch, and of each row the same whatever stands beside it."""
+    own = torch.Generator().manual_seed(0)  # whichever tests ran before
 
     def projected(number: int, scale: float = 1.0) -> Tensor:
-        return (scale * floats(3, length, number, features)).to(torch.bfloat16).transpose(1, 2)
+        return (scale * torch.randn(3, length, number, features, generator=own)).to(torch.bfloat16).transpose(1, 2)
 
     wide = projected(2 * kv_heads, 1.5)  # keys and values that one projection gave
     inputs, dy = [projected(heads, 1.5), wide[:, :kv_heads], wide[:, kv_heads:]], projected(heads)
@@ -185,7 +186,8 @@ def test_gradients_of_attention_in_bfloat16_are_those_of_the_formula(
         finally:
             torch.set_num_threads(before)
     for exact, theirs, ours, one, other in zip(expected, plain, tiled, alone, shared, strict=True):
-        assert max(distance(result.double(), exact) for result in (ours, theirs)) < 2.5 * 2**-8
+        errors = [float((result.double() - exact).norm() / exact.norm()) for result in (ours, theirs)]
+        assert errors[0] < 1.1 * errors[1] and errors[0] < 1.5 * 2**-8
         assert torch.equal(ours[1:2], one) and torch.equal(ours, other)
 
 
