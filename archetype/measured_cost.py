@@ -1,12 +1,12 @@
 """What a part costs that declares no cost: counted on its module, built and run on the meta device."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from archetype import spec
 from archetype.cost.formula import ZERO, Counts, Formula, constant
@@ -155,15 +155,27 @@ def _total(module: nn.Module) -> Formula:
     return constant(sum(parameter.numel() for parameter in module.parameters()))
 
 
+class _FlopCounter(TorchDispatchMode):
+    """FLOPs of this thread; torch's FlopCounterMode hooks the modules of all threads, a served model's too."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        self.total += 0 if count is None else count(*args, **(kwargs or {}), out_val=output)
+        return output
+
+
 def _flops(run: Callable[[], Any], part: spec.Spec) -> Formula:
-    counter = FlopCounterMode(display=False)
+    counter = _FlopCounter()  # type: ignore[no-untyped-call]
     try:
         with torch.no_grad(), counter:
             run()
     except (RuntimeError, NotImplementedError) as error:
         cause = f"cannot be counted on the meta device: {str(error).partition(chr(10))[0]}"
         raise SpecError(type(part).__name__, cause, "register a cost: archetype.register(..., cost=COST)") from None
-    return constant(counter.get_total_flops())
+    return constant(counter.total)
 
 
 def _saved(run: Callable[[], Any], module: nn.Module, work: TrainingWork) -> int:
@@ -174,7 +186,7 @@ def _saved(run: Callable[[], Any], module: nn.Module, work: TrainingWork) -> int
     def save(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()._cdata
         if storage not in own:
-            saved.setdefault(storage, copy.copy(tensor))
+            saved.setdefault(storage, tensor.detach())
         return tensor
 
     enabled = work.compute_dtype == "bfloat16"

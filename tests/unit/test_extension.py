@@ -1,6 +1,7 @@
 """Parts from outside: registered without a fork, then read, counted, built and decoded with as all others."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from archetype.inspection.attention import attention_steps
 from archetype.nn.block import PreNormBlock
 from archetype.nn.context import ForwardContext
 from archetype.nn.position import ScoreBias
-from archetype.nn.registry import MODULES
+from archetype.nn.registry import MODULES, module_class
 from archetype.patterns import MaskContext, PatternRule, rule
 from archetype.runs.extensions import FILE, check_extensions, extensions_of, write_extensions
 from archetype.spec.part import Part
@@ -67,6 +68,30 @@ def test_a_mixer_of_a_file_is_counted_as_it_is_built() -> None:
     assert report.memory["training_peak"] > report.memory["weights"] > 0
     assert "gated_linear_attention" in json.dumps(spec.json_schema())
     assert spec.parse(model.dump()) == model
+
+
+def test_counting_a_mixer_of_a_file_leaves_the_modules_of_other_threads_alone() -> None:
+    served, hooked = nn.Linear(4, 4), []
+
+    def serve() -> None:  # in another thread of a server, while the first one counts
+        hooked.append(bool(served(torch.zeros(1, 4))._backward_hooks))
+
+    model = linear_attention()
+    mixer = next(iter(model.layers)).mixer
+    module = module_class(mixer)
+    forward = module.forward
+
+    class Served(module):  # type: ignore[misc, valid-type]
+        def forward(self, *arguments: Any) -> Tensor:
+            thread = threading.Thread(target=serve)
+            thread.start()
+            thread.join()
+            return forward(self, *arguments)
+
+    MODULES[type(mixer)] = Served
+    assert archetype.cost_report(model, length=16).flops["forward"] > 0
+    assert archetype.cost_report(model, length=16).memory["training_peak"] > 0
+    assert len(hooked) > 1 and not any(hooked)
 
 
 def test_a_mixer_of_a_file_keeps_the_invariants() -> None:
