@@ -124,6 +124,22 @@ class Models:
         """Those that are in memory."""
         return [entry.model for entry in self._entries.values() if entry.model is not None]
 
+    def chats(self, source: Source) -> bool | None:
+        """Whether a model has a chat template; None for one of the hub, where that is not known before it is loaded.
+
+        Raises:
+            DataError: its file is damaged.
+        """
+        if (model := self._entries[source.name].model) is not None:
+            return model.lm.template is not None
+        if self.options.chat_template is not None:
+            return True
+        from archetype.tokenizers.chat_template import read_template
+
+        folder = Path(source.place)
+        tokenizer = folder / "tokenizer"  # of a run
+        return read_template(tokenizer if tokenizer.is_dir() else folder) is not None if folder.is_dir() else None
+
     def source(self, name: str | None) -> Source:
         """The model of a name or an alias; without one, the first.
 

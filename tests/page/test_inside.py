@@ -119,11 +119,16 @@ def test_every_kind_of_model_is_shown_with_pythons_numbers(page: Page, server: S
 def same_numbers(page: Page, view: str, inspection: Inspection) -> None:
     match view:
         case "flow":
-            norms = inspection.residual().norms
+            residual = inspection.residual()
+            norms = residual.norms
             rows = table(page, "Residual stream")[1:]
             assert [[float(cell) for cell in row[1:]] for row in rows] == [
                 [float(f"{value:.5g}") for value in row] for row in norms.double().tolist()
             ]
+            # of the last token; a layer after whose sum a norm follows, or that adds nothing up, has none
+            shares = torch.stack([*residual.shares.values()], -1)[:, -1]
+            shown = [float(text.rstrip("%")) for text in texts(page, "[data-share]")]
+            assert shown == pytest.approx((100 * shares[~shares.isnan()]).tolist(), abs=0.06)
         case "attention":
             path = page.tab.evaluate("document.querySelector('[data-map]').dataset.map")
             head: Any = inspection.attention(path, 0)
