@@ -10,7 +10,7 @@ from starlette.types import Scope, Send
 from archetype.serve.errors import encode_json
 
 if TYPE_CHECKING:  # all specifications stand behind it, and a page can begin without them
-    from archetype.serve.requests import Body
+    from archetype.serve.body import Body
 
 B = TypeVar("B", bound="Body")
 PING = b": ping\n\n"  # a comment, which clients skip

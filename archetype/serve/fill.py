@@ -6,10 +6,10 @@ from typing import Annotated
 from pydantic import Field
 
 from archetype.errors import ArchetypeError
+from archetype.serve.body import Body
 from archetype.serve.errors import ApiError, api_error
 from archetype.serve.exchange import Exchange
 from archetype.serve.models import Models
-from archetype.serve.requests import Body
 
 
 class FillRequest(Body):

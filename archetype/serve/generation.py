@@ -9,8 +9,8 @@ from typing import Any
 from archetype.generate import Event, Logprobs, Request
 from archetype.generate.grammar import KINDS
 from archetype.serve.errors import ApiError, api_error
+from archetype.serve.generation_request import GenerationRequest
 from archetype.serve.metrics import Clock, Metrics
-from archetype.serve.requests import Generation
 from archetype.serve.served_model import ServedModel
 from archetype.serve.worker import Stream
 
@@ -134,7 +134,7 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) ->
 
 async def begin(
     model: ServedModel,
-    body: Generation,
+    body: GenerationRequest,
     encode: Callable[[], list[list[int]]],
     num_prompts: int,
     default_tokens: int | None,

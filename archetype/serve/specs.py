@@ -24,9 +24,9 @@ from archetype.errors import ArchetypeError, SpecError, SpecErrors
 from archetype.families.index import preset_facts
 from archetype.families.registry import preset
 from archetype.io.yaml import mapping_to_yaml, yaml_value
+from archetype.serve.body import Body
 from archetype.serve.exchange import Exchange
 from archetype.serve.models import Models
-from archetype.serve.requests import Body
 from archetype.spec import ModelSpec, Spec, assign, differences, fingerprint, json_schema, parse, to_yaml
 from archetype.spec.edit import index_text
 from archetype.spec.stack import Stack

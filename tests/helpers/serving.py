@@ -162,6 +162,7 @@ def serving(
         assert not failures, failures
         yield running[0]
     finally:
-        running[0].server.should_exit = True
+        for one in running:  # none, where it did not start
+            one.server.should_exit = True
         thread.join(60)
         assert not thread.is_alive() and not failures, failures
