@@ -180,8 +180,7 @@ class TrainedStudy:
                     total += 1
                 scores[point] = float(np.mean(values))
             losses[arm.name], failed[arm.name] = scores, (bad, total)
-        best = {name: min(scores, key=lambda point: scores[point]) for name, scores in losses.items()}
-        return Trials(paths, losses, best, True, failed)
+        return Trials(paths, losses, {name: _best(scores) for name, scores in losses.items()}, True, failed)
 
     def _groups(self, trials: Trials) -> list[tuple[str, dict[str, Arm], tuple[int, ...]]]:
         """(name, tuned arms, seeds) of the corpus and the size that decide, then of the others."""
@@ -241,6 +240,17 @@ def agrees(decision: Decision, verdict: Verdict, evidence: Evidence) -> bool:
     return (
         abs(mean) < decision.margin_of(evidence) if verdict.verdict == NO_DIFFERENCE else mean * verdict.effect.mean > 0
     )
+
+
+def _best(scores: Mapping[Point, float]) -> Point:
+    """The point of the lowest score; of several as low the one nearest to the middle: a tie asks for no longer grid."""
+    grid = [list(dict.fromkeys(values)) for values in zip(*scores, strict=True)]
+
+    def order(point: Point) -> tuple[float, int]:
+        distances = (abs(2 * values.index(value) + 1 - len(values)) for values, value in zip(grid, point, strict=True))
+        return scores[point], sum(distances) if math.isfinite(scores[point]) else 0  # where all diverged, the first
+
+    return min(scores, key=order)
 
 
 def _edges(grid: Mapping[str, Sequence[Any]], point: Point) -> set[tuple[str, bool]]:

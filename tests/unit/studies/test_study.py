@@ -95,6 +95,15 @@ def test_a_best_trial_at_the_edge_caps_the_verdict(tmp_path: Path) -> None:
     assert part["reason"].startswith("tuning") and part["tuning"]["is_interior"] is False
 
 
+@pytest.mark.parametrize(("best", "chosen"), [((0.001, 0.01, 0.1), 0.01), ((0.01, 0.1), 0.01), ((0.001, 0.01), 0.01)])
+def test_trials_that_tie_are_decided_towards_the_middle(tmp_path: Path, best: tuple[float], chosen: float) -> None:
+    losses = {rate: 1.0 if rate in best else 2.0 for rate in LOSS_BY_RATE}
+    one, store = pretended(tmp_path, "full", trained(seeds=6, tune={"grid": GRID, "extend": 1}), losses=losses)
+    trials, _ = part_of(one).comparisons()
+    assert trials.is_interior and set(trials.best.values()) == {(chosen,)}
+    assert {request.recipe.optimizer.learning_rate for request in store.asked} == {0.001, 0.01, 0.1}  # none longer
+
+
 def test_verdicts_wait_for_a_calibration_and_quick_gives_none(tmp_path: Path) -> None:
     one, store = pretended(tmp_path, "full", trained(seeds=8))
     assert one.outcome()["parts"][0]["verdict"] == UNCALIBRATED
