@@ -21,6 +21,7 @@ from archetype.tokenizers import Tokenizer
 
 BATCH_SIZE = 64  # sources that are read together, and searched together where no native kernels limit the rows
 Candidate = tuple[float, int, int]  # the score of a continuation, the beam that it continues, and the token
+Continued = tuple[int, int, int]  # a row, the one that it continues, and the first place in which they differ
 
 
 class Beam(Spec):
@@ -119,20 +120,26 @@ class Hypotheses:
         self.finished: list[tuple[float, list[int]]] = []
         self.length = 0
 
-    def extend(self, candidates: Iterable[Candidate]) -> list[int] | None:
+    def extend(self, candidates: Iterable[Candidate]) -> list[Continued] | None:
         """Go on with the best candidates, which come best first.
 
         Returns:
-            Of each row, the row that it continues: its own wherever that goes on. None where the search has ended.
+            Of each row that continues another, as where its own does not go on: both, and the first place of the state
+            in which they differ. None where the search has ended.
         """
         self.length += 1
         going = self._select(candidates)
         if self._is_finished(going):
             return None
         chosen = _by_rows(going)
+        continued = [
+            (row, beam, 1 + _num_shared(self.targets[row], self.targets[beam]))  # after the start
+            for row, (_, beam, _) in enumerate(chosen)
+            if row != beam
+        ]
         self.targets = [[*self.targets[beam], token] for _, beam, token in chosen]
         self.scores, self.newest = [score for score, _, _ in chosen], [token for _, _, token in chosen]
-        return [beam for _, beam, _ in chosen]
+        return continued
 
     def _select(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         """The candidates that go on; those that end, if they are among the best, are finished."""
@@ -157,6 +164,11 @@ class Hypotheses:
             return True
         enough = len(finished) == self.settings.num_beams
         return enough and self.settings.score(best, self.length) <= finished[-1][0]
+
+
+def _num_shared(first: list[int], second: list[int]) -> int:
+    """With how many equal tokens two targets of one length begin."""
+    return next((place for place, (a, b) in enumerate(zip(first, second, strict=True)) if a != b), len(first))
 
 
 def _by_rows(going: list[Candidate]) -> list[Candidate]:
@@ -208,8 +220,8 @@ class Search:
     def _limit(self, source: int) -> int:
         return min(self.model.spec.context_length - 1, len(self.sources[source]) + self.settings.max_extra_tokens)
 
-    def _extend(self) -> list[list[int] | None]:
-        """One token more of every target; of each source the rows that its rows continue, or None at its end."""
+    def _extend(self) -> list[list[Continued] | None]:
+        """One token more of every target; of each source the rows that continue others, or None at its end."""
         width, active = self.settings.num_beams, self.slots.texts
         logs, tokens = self.slots.step([token for one in active for token in one.newest]).unbind(1)
         scores = torch.tensor([one.scores for one in active], device=self.model.device)[..., None]
@@ -233,20 +245,17 @@ class Search:
         values, ids = logs.topk(self._num_candidates)
         return torch.stack((values, ids.float()), dim=1)
 
-    def _move(self, continued: list[list[int] | None]) -> None:
-        """Copy what rows have written to those that continue it."""
+    def _move(self, continued: list[list[Continued] | None]) -> None:
+        """Copy what rows have read to those that continue them, from where they differ."""
         width = self.settings.num_beams
         moves = [
-            (slot * width + row, slot * width + beam)
+            (slot * width + row, slot * width + beam, place)
             for slot, rows in enumerate(continued)
-            for row, beam in enumerate(rows or ())
-            if row != beam
+            for row, beam, place in rows or ()
         ]
         if moves:
-            rows, sources = (self._tensor([*numbers]) for numbers in zip(*moves, strict=True))
-            targets = self.slots.state.targets
-            longest = max(one.length for one in self.slots.texts)
-            targets.insert(rows, targets.narrow(longest).select(sources))
+            rows, sources, starts = (self._tensor([*numbers]) for numbers in zip(*moves, strict=True))
+            self.slots.state.targets.copy_rows(rows, sources, starts, max(one.length for one in self.slots.texts))
 
     def _leave(self, ended: list[int]) -> None:
         """Give the slots of sources whose search has ended to the next, and where none is left, to the last in use."""

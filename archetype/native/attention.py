@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from archetype.native.compiler import library
 from archetype.native.translations import FLOATS, TYPES
 
 if TYPE_CHECKING:
@@ -26,6 +27,35 @@ def append(recorder: "Recorder", new: Tensor, buffer: Tensor, positions: Tensor)
     integers = [batch, heads, length, features, buffer.shape[2], *strides, TYPES[new.dtype], TYPES[buffer.dtype]]
     recorder.emit("append", [buffer], [new, buffer, positions], integers, serial=True)
     return buffer
+
+
+def copy_places(keys: Tensor, values: Tensor, rows: Tensor, sources: Tensor, starts: Tensor, end: int) -> bool:
+    """Put the places from `starts` to `end` of some rows of a cache in place of those of other rows.
+
+    Args:
+        keys: (B, K, S, P).
+        values: (B, K, S, Q).
+        rows: that are overwritten, (n,); none of them is a source.
+        sources: that are read, (n,).
+        starts: the first place of each copy, (n,).
+        end: the place after the last.
+
+    Returns:
+        Whether it was done: not where the kernels are missing, or for another layout.
+    """
+    from archetype.native.recorder import Immediate
+
+    kernels = library()
+    places_are_joined = all(x.stride()[2:] == (x.shape[3], 1) and x.device.type == "cpu" for x in (keys, values))
+    if kernels is None or not places_are_joined:
+        return False
+    integers = [len(rows), keys.shape[1], end]
+    for buffer in (keys, values):
+        integers += [stride * buffer.itemsize for stride in buffer.stride()[:3]]
+    # in one thread: to wake another takes longer than to copy what beams have not in common
+    tensors = [keys, values, rows, sources, starts]
+    Immediate(kernels).emit("copy_places", [keys, values], tensors, integers, serial=True)
+    return True
 
 
 def attend(

@@ -12,7 +12,7 @@
 
 typedef void (*Operation)(const Entry&, const Worker&);
 static const Operation operations[] = {product, batched_product, attend, append, pointwise, rows, embedding, quantized_embedding, topk, gather,
-                                       gated, gated_backward, rotate, dropout, rms_norm_backward, attention_backward};
+                                       gated, gated_backward, rotate, dropout, rms_norm_backward, attention_backward, copy_places};
 
 extern "C" int lanes() { return W; }
 

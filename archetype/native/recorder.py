@@ -25,7 +25,7 @@ from archetype.native.translations import aten, translation_of
 
 OPERATIONS = (
     "product", "batched_product", "attend", "append", "pointwise", "rows", "embedding", "quantized_embedding", "topk",
-    "gather", "gated", "gated_backward", "rotate", "dropout", "rms_norm_backward", "attention_backward",
+    "gather", "gated", "gated_backward", "rotate", "dropout", "rms_norm_backward", "attention_backward", "copy_places",
 )  # fmt: skip
 HOST_READS = (torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.numpy, torch.Tensor.__bool__, torch.Tensor.__int__)
 UNREPEATABLE = {
@@ -259,7 +259,7 @@ class Immediate:
         """Compute a native operation; the arguments are those of `Recorder.emit`."""
         if any(tensor.numel() for tensor in writes):
             entry = entry_of(operation, pointers, integers, numbers, serial)
-            self.library.run((Entry * 1)(entry), 1, torch.get_num_threads())
+            self.library.run((Entry * 1)(entry), 1, 1 if serial else torch.get_num_threads())
 
 
 def _memory(tensor: Tensor) -> int:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from archetype.native.attention import append
+from archetype.native.attention import append, copy_places
 from archetype.native.operation import recorded
 from archetype.nn.context import ForwardContext, Lengths
 
@@ -50,6 +50,17 @@ class LayerState:
             else:
                 inside = tuple(slice(size) for size in source.shape[1:])
                 value[(rows, *inside)] = source
+
+    def copy_rows(self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], end: int) -> None:
+        """Put what `sources` hold, which are none of `rows`, in place of what `rows` hold.
+
+        Args:
+            rows: that are overwritten.
+            sources: of each.
+            starts: places of a row before this one hold the same as its source's already.
+            end: no place from this one on holds anything.
+        """
+        self.insert(rows, self.narrow(end).select(sources))
 
     def to(self: S, dtype: torch.dtype) -> S:
         """The same with floating-point numbers in another type."""
@@ -115,6 +126,11 @@ class KVCache(LayerState):
         """A view of the first `slots` positions."""
         return KVCache(self.keys[:, :, :slots], self.values[:, :, :slots])
 
+    def copy_rows(self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], end: int) -> None:
+        """Put the places in which they differ of `sources` in place of those of `rows`."""
+        if not copy_places(self.keys, self.values, rows, sources, starts, end):
+            super().copy_rows(rows, sources, starts, end)
+
 
 def write_places(buffer: Float[Tensor, "B K S P"], new: Float[Tensor, "B K T P"], context: ForwardContext) -> None:
     """Write each new position into its place of a buffer."""
@@ -154,6 +170,10 @@ class RingKVCache(KVCache):
     def narrow(self, slots: int) -> "RingKVCache":
         """Itself: where a position stands depends on the whole size."""
         return self
+
+    def copy_rows(self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], end: int) -> None:
+        """Put whole rows in place of others: a place holds another position in each turn."""
+        LayerState.copy_rows(self, rows, sources, starts, end)
 
     def _newest(self, ends: Lengths) -> Int[Tensor, "B W"]:
         """Of each place, the newest position before `ends` that belongs there; negative where there is none."""
@@ -245,6 +265,12 @@ class State:
         self.lengths[rows] = other.lengths
         for layer, source in zip(self.layers, other.layers, strict=True):
             layer.insert(rows, source)
+
+    def copy_rows(self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], end: int) -> None:
+        """Let rows go on from what others have read; arguments as of `LayerState.copy_rows`."""
+        self.lengths[rows] = self.lengths[sources]
+        for layer in self.layers:
+            layer.copy_rows(rows, sources, starts, end)
 
     def narrow(self, slots: int) -> "State":
         """A view that reads only the first `slots` places of each buffer; writes go to the same memory."""

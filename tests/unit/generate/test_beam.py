@@ -267,10 +267,13 @@ def test_a_search_goes_on_while_a_beam_is_better_than_the_worst_finished(length_
 
 def test_a_beam_that_goes_on_stays_in_its_row() -> None:
     search = Hypotheses(0, 9, END, END, Beam(num_beams=4))
-    assert search.extend([(-1.0, 0, 3), (-2.0, 0, 1), (-3.0, 0, 2), (-4.0, 0, 4)]) == [0, 0, 0, 0]
-    assert search.extend([(-1.5, 2, 1), (-2.0, 1, 1), (-2.5, 2, 3), (-3.0, 2, 2)]) == [2, 1, 2, 2]
+    assert search.extend([(-1.0, 0, 3), (-2.0, 0, 1), (-3.0, 0, 2), (-4.0, 0, 4)]) == [(1, 0, 1), (2, 0, 1), (3, 0, 1)]
+    assert search.extend([(-1.5, 2, 1), (-2.0, 1, 1), (-2.5, 2, 3), (-3.0, 2, 2)]) == [(0, 2, 1), (3, 2, 1)]
     assert search.newest[1:3] == [1, 1] and sorted(search.newest) == [1, 1, 2, 3]
     assert all(target[-1] == token for target, token in zip(search.targets, search.newest, strict=True))
+    assert search.targets == [[2, 2], [4, 1], [2, 1], [2, 3]]
+    # of the state, the start and one token are alike in the rows 0, 2 and 3
+    assert search.extend([(-2.0, 0, 1), (-2.1, 0, 2), (-2.5, 1, 1), (-3.0, 0, 3)]) == [(2, 0, 2), (3, 0, 2)]
 
 
 def searched(model: EncoderDecoder, sources: list[Tokens], rows: int, patch: pytest.MonkeyPatch) -> list[Finished]:

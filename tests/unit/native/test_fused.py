@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from statistics import median
 
 import pytest
 import torch
@@ -230,15 +231,19 @@ def test_a_training_step_is_the_same_with_fused_operations() -> None:
 def test_a_prompt_is_read_alike_with_fused_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Norms with and without offsets and weights, gates, rotations, caches, experts; as plain bodies give it."""
     for name in ("llama-tiny", "gemma2-tiny", "phi3-tiny", "gpt-oss-tiny", "deepseek-v3-tiny", "mixtral-tiny"):
-        for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.05)):
-            model = randomize(build(preset(name))).to(dtype).eval()
-            texts = [torch.randint(0, 256, (length,), generator=GENERATOR).tolist() for length in (19, 7)]
-            fused_logits, _ = prefill(model, texts, model.new_state(2, 32))
-            with monkeypatch.context() as patch:
-                patch.setattr(fused, "library", lambda: None)
-                logits, _ = prefill(model, texts, model.new_state(2, 32))
-            assert distance(fused_logits, logits) < tolerance, (name, dtype)
-            assert not torch.equal(fused_logits, logits), name  # they were used
+        for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.03)):
+            model, distances = randomize(build(preset(name))).to(dtype).eval(), []
+            for seed in range(5):
+                generator = torch.Generator().manual_seed(seed)
+                texts = [torch.randint(0, 256, (length,), generator=generator).tolist() for length in (19, 7)]
+                fused_logits, _ = prefill(model, texts, model.new_state(2, 32))
+                with monkeypatch.context() as patch:
+                    patch.setattr(fused, "library", lambda: None)
+                    logits, _ = prefill(model, texts, model.new_state(2, 32))
+                assert not torch.equal(fused_logits, logits), name  # they were used
+                distances.append(distance(fused_logits, logits))
+            # of one text in twenty a router in bfloat16 chooses another of two experts that are almost as good
+            assert median(distances) < tolerance, (name, dtype)
 
 
 def test_outside_a_step_every_part_has_its_plain_body() -> None:

@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from archetype.native import attention
 from archetype.nn.cache import EMPTY_SLOT, CrossKVCache, DecoderBlockState, KVCache, LayerState, RingKVCache, State
 from archetype.nn.context import ForwardContext
 from tests.helpers.examples import examples
+from tests.helpers.kernels import kernels
 
 CPU = torch.device("cpu")
 HEADS, P, Q = 2, 3, 1
@@ -145,6 +147,39 @@ def test_rows_of_a_ring_leave_and_join() -> None:
 def test_a_ring_is_never_narrowed() -> None:
     state = filled(4, [9])
     assert state.narrow(2) is state
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [KVCache, RingKVCache])
+@pytest.mark.parametrize("native", [True, False])
+def test_rows_go_on_from_what_others_read(
+    kind: type[KVCache], dtype: torch.dtype, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(attention, "library", lambda: None)
+    else:
+        kernels("native")
+    rows, sources, starts, end = torch.tensor([4, 0, 5]), torch.tensor([1, 3, 1]), torch.tensor([2, 0, 6]), 6
+    state = kind.empty(7, HEADS, 8, (P, Q), dtype, CPU).first_rows(6)
+    for buffer in (state.keys, state.values):
+        buffer.copy_(torch.randn(buffer.shape, generator=torch.Generator().manual_seed(0)))
+        for row, source, start in zip(rows, sources, starts, strict=True):
+            buffer[row, :, :start] = buffer[source, :, :start]
+    before = state.select(torch.arange(6))
+    State(torch.full((6,), 6), [state], 8).copy_rows(rows, sources, starts, end)
+    used = 8 if kind is RingKVCache else end  # a ring's places are those of any position
+    for new, old in ((state.keys, before.keys), (state.values, before.values)):
+        assert torch.equal(new[rows, :, :used], old[sources, :, :used])
+        assert torch.equal(new[rows, :, used:], old[rows, :, used:])
+        assert torch.equal(new[1:4], old[1:4])
+
+
+def test_places_that_rows_have_in_common_are_not_copied() -> None:
+    kernels("native")
+    state = KVCache.empty(2, HEADS, 4, (P, Q), torch.float32, CPU)
+    state.keys[1], state.values[1] = 1.0, 2.0
+    state.copy_rows(torch.tensor([0]), torch.tensor([1]), torch.tensor([1]), 3)
+    assert state.keys[0, 0, :, 0].tolist() == [0, 1, 1, 0] and state.values[0, 1, :, 0].tolist() == [0, 2, 2, 0]
 
 
 def test_a_narrow_buffer_is_a_view() -> None:
