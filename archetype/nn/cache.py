@@ -48,8 +48,8 @@ class LayerState:
             if isinstance(value, LayerState):
                 value.insert(rows, source)
             else:
-                inside = tuple(slice(size) for size in source.shape[1:])
-                value[(rows, *inside)] = source
+                inside = value[(slice(None), *(slice(size) for size in source.shape[1:]))]
+                inside.index_copy_(0, rows, source)  # to put by index would wake threads for a few thousand numbers
 
     def copy_rows(self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], end: int) -> None:
         """Put what `sources` hold, which are none of `rows`, in place of what `rows` hold.
