@@ -158,7 +158,14 @@ def _total(module: nn.Module) -> Formula:
 class _FlopCounter(TorchDispatchMode):
     """FLOPs of this thread; torch's FlopCounterMode hooks the modules of all threads, a served model's too."""
 
-    total = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """As for the recorder of native operations: torch would load its compiler, only to keep it away from here."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
@@ -168,7 +175,7 @@ class _FlopCounter(TorchDispatchMode):
 
 
 def _flops(run: Callable[[], Any], part: spec.Spec) -> Formula:
-    counter = _FlopCounter()  # type: ignore[no-untyped-call]
+    counter = _FlopCounter()
     try:
         with torch.no_grad(), counter:
             run()

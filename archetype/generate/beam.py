@@ -11,7 +11,7 @@ from torch import Tensor
 from archetype.data.pairs import end_of_text
 from archetype.errors import DataError
 from archetype.generate.finite import check_finite
-from archetype.generate.slots import Slots
+from archetype.generate.slots import Slots, common_prefix_length
 from archetype.generate.step import is_native
 from archetype.models import EncoderDecoder
 from archetype.native.products import MAX_ROWS
@@ -21,7 +21,7 @@ from archetype.tokenizers import Tokenizer
 
 BATCH_SIZE = 64  # sources that are read together, and searched together where no native kernels limit the rows
 Candidate = tuple[float, int, int]  # the score of a continuation, the beam that it continues, and the token
-Continued = tuple[int, int, int]  # a row, the one that it continues, and the first place in which they differ
+RowCopy = tuple[int, int, int]  # a row, its source, and the first place of the state in which they differ
 
 
 class Beam(Spec):
@@ -120,26 +120,26 @@ class Hypotheses:
         self.finished: list[tuple[float, list[int]]] = []
         self.length = 0
 
-    def extend(self, candidates: Iterable[Candidate]) -> list[Continued] | None:
+    def extend(self, candidates: Iterable[Candidate]) -> list[RowCopy] | None:
         """Go on with the best candidates, which come best first.
 
         Returns:
-            Of each row that continues another, as where its own does not go on: both, and the first place of the state
-            in which they differ. None where the search has ended.
+            What is to be copied to the rows that continue another, as their own does not go on; None where the search
+            has ended.
         """
         self.length += 1
         going = self._select(candidates)
         if self._is_finished(going):
             return None
         chosen = _by_rows(going)
-        continued = [
-            (row, beam, 1 + _num_shared(self.targets[row], self.targets[beam]))  # after the start
+        copies = [
+            (row, beam, 1 + common_prefix_length(self.targets[row], self.targets[beam]))  # after the start
             for row, (_, beam, _) in enumerate(chosen)
             if row != beam
         ]
         self.targets = [[*self.targets[beam], token] for _, beam, token in chosen]
         self.scores, self.newest = [score for score, _, _ in chosen], [token for _, _, token in chosen]
-        return continued
+        return copies
 
     def _select(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         """The candidates that go on; those that end, if they are among the best, are finished."""
@@ -164,11 +164,6 @@ class Hypotheses:
             return True
         enough = len(finished) == self.settings.num_beams
         return enough and self.settings.score(best, self.length) <= finished[-1][0]
-
-
-def _num_shared(first: list[int], second: list[int]) -> int:
-    """With how many equal tokens two targets of one length begin."""
-    return next((place for place, (a, b) in enumerate(zip(first, second, strict=True)) if a != b), len(first))
 
 
 def _by_rows(going: list[Candidate]) -> list[Candidate]:
@@ -220,8 +215,8 @@ class Search:
     def _limit(self, source: int) -> int:
         return min(self.model.spec.context_length - 1, len(self.sources[source]) + self.settings.max_extra_tokens)
 
-    def _extend(self) -> list[list[Continued] | None]:
-        """One token more of every target; of each source the rows that continue others, or None at its end."""
+    def _extend(self) -> list[list[RowCopy] | None]:
+        """One token more of every target; of each source what its rows copy, or None at its end."""
         width, active = self.settings.num_beams, self.slots.texts
         logs, tokens = self.slots.step([token for one in active for token in one.newest]).unbind(1)
         scores = torch.tensor([one.scores for one in active], device=self.model.device)[..., None]
@@ -231,12 +226,12 @@ class Search:
             (best, places // logs.shape[1], tokens.reshape(len(active), -1).gather(1, places)), dim=-1
         ).tolist()
         check_finite(torch.tensor([rows[0][0] for rows in chosen]), self.model, self._read_targets)
-        continued = [
+        copies = [
             one.extend((score, int(beam), int(token)) for score, beam, token in rows)
             for one, rows in zip(active, chosen, strict=True)
         ]
-        self._move(continued)
-        return continued
+        self._copy(copies)
+        return copies
 
     def _likeliest(self, logits: Tensor) -> Tensor:
         """Log-probabilities and ids of each row's likeliest tokens, (rows, 2, number): one tensor to wait for."""
@@ -245,16 +240,16 @@ class Search:
         values, ids = logs.topk(self._num_candidates)
         return torch.stack((values, ids.float()), dim=1)
 
-    def _move(self, continued: list[list[Continued] | None]) -> None:
+    def _copy(self, copies: list[list[RowCopy] | None]) -> None:
         """Copy what rows have read to those that continue them, from where they differ."""
         width = self.settings.num_beams
-        moves = [
-            (slot * width + row, slot * width + beam, place)
-            for slot, rows in enumerate(continued)
-            for row, beam, place in rows or ()
+        rows_of_state = [
+            (slot * width + row, slot * width + source, start)
+            for slot, of_slot in enumerate(copies)
+            for row, source, start in of_slot or ()
         ]
-        if moves:
-            rows, sources, starts = (self._tensor([*numbers]) for numbers in zip(*moves, strict=True))
+        if rows_of_state:
+            rows, sources, starts = (self._tensor([*numbers]) for numbers in zip(*rows_of_state, strict=True))
             self.slots.state.targets.copy_rows(rows, sources, starts, max(one.length for one in self.slots.texts))
 
     def _leave(self, ended: list[int]) -> None:

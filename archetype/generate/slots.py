@@ -1,6 +1,6 @@
 """Slots: the rows of one state, of which those in use stand in front; and states of texts that others begin with."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 import torch
@@ -171,10 +171,15 @@ class PrefixCache:
         return count, self.get(list(read))
 
 
+def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """The number of equal tokens with which two texts begin."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
 def shared_length(tokens: list[int], read: tuple[int, ...] | list[int], can_shorten: bool) -> int:
     """How many tokens of a text, at least its last one left to read, the state after `read` can give."""
-    count = next((n for n, pair in enumerate(zip(tokens, read, strict=False)) if pair[0] != pair[1]), None)
-    count = min(len(tokens), len(read)) if count is None else count
+    count = common_prefix_length(tokens, read)
     if can_shorten:
         count = min(count, len(tokens) - 1)
     elif count < len(read) or count == len(tokens):

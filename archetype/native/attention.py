@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from archetype.native.compiler import library
+from archetype.native.recorder import Immediate
 from archetype.native.translations import FLOATS, TYPES
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ def copy_places(keys: Tensor, values: Tensor, rows: Tensor, sources: Tensor, sta
     Returns:
         Whether it was done: not where the kernels are missing, or for another layout.
     """
-    from archetype.native.recorder import Immediate
-
     kernels = library()
     places_are_joined = all(x.stride()[2:] == (x.shape[3], 1) and x.device.type == "cpu" for x in (keys, values))
     if kernels is None or not places_are_joined:

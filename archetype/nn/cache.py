@@ -49,7 +49,7 @@ class LayerState:
                 value.insert(rows, source)
             else:
                 inside = value[(slice(None), *(slice(size) for size in source.shape[1:]))]
-                inside.index_copy_(0, rows, source)  # to put by index would wake threads for a few thousand numbers
+                inside.index_copy_(0, rows, source)  # assignment by index wakes threads for 2,000 numbers
 
     def copy_rows(self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], end: int) -> None:
         """Put what `sources` hold, which are none of `rows`, in place of what `rows` hold.

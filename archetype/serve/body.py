@@ -1,4 +1,4 @@
-"""The body of a request, read strictly: what is wrong with it is said of its field, in words."""
+"""Bodies of requests: strict parsing, and errors that name the field."""
 
 import re
 from typing import Any, ClassVar, Self

@@ -1,4 +1,4 @@
-"""What requests for a text ask of the engine: sampling, stops, streams and constraints."""
+"""Fields of requests that generate text: sampling, stop strings, streaming and structured output."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class StreamOptions(BaseModel):
 
 
 class JsonSchema(BaseModel):
-    """What `response_format` says of a JSON schema."""
+    """The `json_schema` of `response_format`."""
 
     schema_: dict[str, Any] = Field(alias="schema")
 
@@ -59,7 +59,7 @@ class StructuredOutputs(BaseModel):
 
 
 class GenerationRequest(Body):
-    """What completions and chat completions have in common."""
+    """The fields that completions and chat completions share."""
 
     model: str | None = None
     max_tokens: Count | None = None
@@ -174,7 +174,7 @@ class GenerationRequest(Body):
         return settings | self.grammar()
 
     def grammar(self) -> dict[str, str]:
-        """What constrains the text, as a field of `Sampling`.
+        """The constraint on the text, as a field of `Sampling`.
 
         Raises:
             ApiError: more than one thing does.

@@ -124,8 +124,8 @@ class Models:
         """Those that are in memory."""
         return [entry.model for entry in self._entries.values() if entry.model is not None]
 
-    def chats(self, source: Source) -> bool | None:
-        """Whether a model has a chat template; None for one of the hub, where that is not known before it is loaded.
+    def has_chat_template(self, source: Source) -> bool | None:
+        """Whether a model has one; None for a model of the hub, of which that is not known before it is loaded.
 
         Raises:
             DataError: its file is damaged.

@@ -1,4 +1,4 @@
-"""The requests of each route: their fields, and what they hold."""
+"""Bodies of requests, route by route."""
 
 from typing import Annotated, Any, ClassVar, Literal
 

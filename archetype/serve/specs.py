@@ -92,7 +92,7 @@ def models_row(models: Models) -> Any:
         model = loaded.get(source.name)
         try:
             spec = open_spec(source.place) if model is None else model.lm.spec
-            chats = models.chats(source)
+            has_template = models.has_chat_template(source)
         except ArchetypeError as error:
             return {"name": source.name, "error": str(error)}
         head = getattr(getattr(spec, "head", None), "kind", "")
@@ -101,7 +101,7 @@ def models_row(models: Models) -> Any:
             "context_length": spec.context_length, "num_layers": spec.num_layers,
             "vocab_size": getattr(spec, "vocab_size", None),
             "generates": spec.kind in GENERATING and head != "classification",
-            "chat": chats,
+            "chat": has_template,
             "tokenizer": None if model is None else model.lm.tokenizer is not None,
         }  # fmt: skip
 

@@ -243,7 +243,8 @@ def test_a_prompt_is_read_alike_with_fused_operations(monkeypatch: pytest.Monkey
                 assert not torch.equal(fused_logits, logits), name  # they were used
                 distances.append(distance(fused_logits, logits))
             # of one text in twenty a router in bfloat16 chooses another of two experts that are almost as good
-            assert median(distances) < tolerance, (name, dtype)
+            typical = max(distances) if dtype == torch.float32 else median(distances)
+            assert typical < tolerance, (name, dtype)
 
 
 def test_outside_a_step_every_part_has_its_plain_body() -> None:

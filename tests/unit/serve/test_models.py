@@ -1,4 +1,4 @@
-"""What is known of a model before it is loaded."""
+"""Chat templates of models that are served and not yet loaded."""
 
 from pathlib import Path
 
@@ -10,9 +10,8 @@ from archetype.serve.models import ModelOptions, Models, Source
 
 def chats(place: Path, template: Path | None = None) -> bool | None:
     source = Source("model", str(place))
-    return Models([source], ModelOptions(lambda _: pytest.fail("a model was loaded"), chat_template=template)).chats(
-        source
-    )
+    options = ModelOptions(lambda _: pytest.fail("a model was loaded"), chat_template=template)
+    return Models([source], options).has_chat_template(source)
 
 
 def test_whether_a_model_chats_is_known_before_it_is_loaded(tmp_path: Path) -> None:
