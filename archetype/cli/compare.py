@@ -11,6 +11,7 @@ from archetype.cli.output import print_json
 
 if TYPE_CHECKING:
     from archetype.studies.experiment import Experiment
+    from archetype.studies.extend import ReportExtension
     from archetype.studies.search import Search
     from archetype.studies.store import Store
     from archetype.studies.study import Study
@@ -87,6 +88,23 @@ def report(
     study = _study(file, _mode(quick, full, extended, gpu), store, data_dir)
     if left := study.status()["left"]:
         raise DataError(file, f"{left} runs are left", f"make them with `archetype compare run {file}`")
+    _report(study, to, as_json)
+
+
+@app.command()
+def extend(
+    report_file: Annotated[Path, typer.Argument(metavar="REPORT.json", help="A report in full mode.")],
+    corpus: Annotated[
+        list[str] | None, typer.Option(help="A corpus that its experiment does not name; may be repeated.")
+    ] = None,
+    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
+    to: To = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Run the other corpora and sizes of a report's experiment, with its tuned arms, and print its verdicts anew."""
+    from archetype.studies.extend import ReportExtension
+
+    study = ReportExtension(report_file, corpus or (), _data_folder(data_dir), _store(store))
+    _run(study, workers, engine)
     _report(study, to, as_json)
 
 
@@ -217,7 +235,7 @@ def _study(file: str, mode: str, store: Path | None, data_dir: Path | None, exac
     return Study(_experiment(file), mode, _data_folder(data_dir), _store(store), exact)
 
 
-def _run(study: "Study | Search", workers: int, engine: str) -> None:
+def _run(study: "Study | ReportExtension | Search", workers: int, engine: str) -> None:
     """Make all runs; where a signal came, say that they can be taken up."""
     from archetype.studies.execute import Stopped
     from archetype.studies.sweep import engine as open_engine
@@ -241,7 +259,7 @@ def _progress(done: int, total: int) -> None:
         print(f"\r{done} of {total} runs ", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
 
-def _outcome(study: "Study", to: Path | None) -> dict[str, Any]:
+def _outcome(study: "Study | ReportExtension", to: Path | None) -> dict[str, Any]:
     from archetype.studies.report import keep_outcome, write_overview, write_reports
 
     outcome = study.outcome()
@@ -253,7 +271,7 @@ def _outcome(study: "Study", to: Path | None) -> dict[str, Any]:
     return outcome
 
 
-def _report(study: "Study", to: Path | None, as_json: bool) -> None:
+def _report(study: "Study | ReportExtension", to: Path | None, as_json: bool) -> None:
     from archetype.studies.report import summary_text
 
     outcome = _outcome(study, to)

@@ -166,7 +166,7 @@ def _trained(part: Mapping[str, Any]) -> list[str]:
             for n, seed in enumerate(comparison["seeds"])
         ]
         body += [
-            f"<h3>{_text(part['metric']['name'])} on {_text(comparison['name'])}</h3>",
+            f"<h3>{_text(part['metric']['name'])} on {_text(comparison['name'] + added_text(comparison))}</h3>",
             _table(("seed", *arms), rows),
         ]
         means = {arm: list(zip(c["step"], c["mean"], strict=True)) for arm, c in comparison["curves"].items()}
@@ -180,6 +180,14 @@ def _trained(part: Mapping[str, Any]) -> list[str]:
     if effect["would_change"]:
         body.append(f"<p class='soft'>What would have changed this verdict: {_text(effect['would_change'])}.</p>")
     return body
+
+
+def added_text(comparison: Mapping[str, Any]) -> str:
+    """Where and when a corpus or size was added to the report; empty where it is one of the first."""
+    added = comparison.get("added")
+    if not added:
+        return ""
+    return f", added {added['date'][:10]} on {', '.join(added['machines'])} with the code `{added['code']}`"
 
 
 def _trials(tuning: Mapping[str, Any]) -> str:

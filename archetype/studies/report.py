@@ -10,7 +10,7 @@ from archetype.errors import one_line
 from archetype.io import atomic
 from archetype.studies.budgets import budget_rows
 from archetype.studies.decisions import NOT_RUN
-from archetype.studies.page import MATCHED, effect_rows, overview_page, search_page, study_page
+from archetype.studies.page import MATCHED, added_text, effect_rows, overview_page, search_page, study_page
 from archetype.studies.store import Store
 from archetype.table import Table, quantity
 
@@ -22,7 +22,7 @@ def slug(outcome: dict[str, Any]) -> str:
     """The name of a study's files."""
     words = re.sub(r"[^a-z0-9]+", "-", outcome["title"].lower()).strip("-")[:60]
     name = f"claim-{outcome['claim']:02d}" if outcome["claim"] else words
-    return name if outcome["mode"] == "full" else f"{name}-{outcome['mode']}"
+    return name if outcome["mode"] in ("full", "extended") else f"{name}-{outcome['mode']}"
 
 
 def keep_outcome(outcome: dict[str, Any], store: Store) -> Path:
@@ -208,7 +208,7 @@ def _trained_lines(part: dict[str, Any]) -> list[str]:
             for number, seed in enumerate(comparison["seeds"])
         ]
         lines += [
-            f"{part['metric']['name']} on {comparison['name']} (* diverged):",
+            f"{part['metric']['name']} on {comparison['name']}{added_text(comparison)} (* diverged):",
             "",
             _table(("seed", *arms), rows),
             "",

@@ -2,7 +2,6 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,8 @@ from archetype.errors import DataError
 from archetype.models import build
 from archetype.runs.directory import Run
 from archetype.runs.environment import environment, now
-from archetype.spec.base import fingerprint
 from archetype.studies import decisions
 from archetype.studies.arms import Arm, quantities
-from archetype.studies.budgets import equal_budgets
 from archetype.studies.calibration import check_is_calibration, read_calibration, write_calibration
 from archetype.studies.corpora import absolute_data
 from archetype.studies.decisions import DIRECTION, NOT_RUN, NOT_SHOWN, UNCALIBRATED, Verdict, study_verdicts
@@ -24,22 +21,19 @@ from archetype.studies.execute import one_thread
 from archetype.studies.experiment import CheckPart, Experiment, ScalingLawPart, TrainedPart
 from archetype.studies.scaling import ScalingLawStudy
 from archetype.studies.statistics import (
-    example_interval,
     minimal_detectable_effect,
-    probability_lower,
     scipy_package,
-    wilson,
 )
 from archetype.studies.store import RunRequest, Store, code_version, heartbeat, state_of
-from archetype.studies.sweep import Engine, Progress
-from archetype.studies.trained import Comparison, TrainedStudy, Trials, agrees
+from archetype.studies.sweep import Engine, Progress, Say, make_needed
+from archetype.studies.trained import TrainedStudy
+from archetype.studies.trained_outcome import trained_outcome
 from archetype.training.loop import take_step
 from archetype.training.resolve import resolve_recipe
 from archetype.training.state import TrainState
 
 PROBE_STEPS = 20
 USUAL_DEVIATION = 0.01  # of paired differences, as a share of the mean: for plans before a calibration
-Say = Callable[[str], None]
 
 
 class Study:
@@ -103,10 +97,7 @@ class Study:
 
     def run(self, engine: Engine, say: Say = lambda line: None, progress: Progress = lambda done, total: None) -> None:
         """Make all runs that are not there yet: trials, what extends them, then the pairs."""
-        while requests := self.needed():
-            keys = [self.store.add(request) for request in requests]
-            say(f"{len(set(keys))} runs to make")
-            engine.run(self.store, keys, progress)
+        make_needed(self.needed, self.store, engine, say, progress)
 
     def status(self) -> dict[str, Any]:
         """Runs of the current stage by state, and those that are being made."""
@@ -148,7 +139,7 @@ class Study:
             else:
                 trials, comparisons = compared[part.id]
                 shown = _announced(verdicts[part.id], quick, is_calibrated)
-                parts.append(_trained(self.trained[part.id], trials, comparisons, verdicts[part.id], shown))
+                parts.append(trained_outcome(self.trained[part.id], trials, comparisons, verdicts[part.id], shown))
         if experiment.is_calibration and not quick:
             same = verdicts["same"]
             share = (same.deviation or 0.0) / abs(statistics.mean(evidences["same"].control))
@@ -209,108 +200,6 @@ def _checked(part: CheckPart, quick: bool) -> dict[str, Any]:
         "curves": [asdict(curve) for curve in result.curves], "expect": part.expect.dump(),
         "cost": {"seconds": time.perf_counter() - started},
     }  # fmt: skip
-
-
-def _trained(
-    study: TrainedStudy, trials: Trials, comparisons: list[Comparison], verdict: Verdict, announced: str
-) -> dict[str, Any]:
-    """The outcome of a trained part."""
-    part, first = study.part, comparisons[0]
-    control, other = part.compared
-    evidence = study.evidence(trials, first)
-    reason, limits = verdict.reason, list(part.limits)
-    others = [(c.name, study.evidence(trials, c)) for c in comparisons[1:]]
-    disagreeing = [name for name, one in others if not agrees(part.decide, verdict, one)]
-    if disagreeing and announced in (decisions.SHOWN, decisions.NO_DIFFERENCE):
-        announced, reason = NOT_SHOWN, f"{disagreeing[0]} does not agree; on {first.name} {reason}"
-    if len(comparisons) == 1:
-        limits.append(f"one corpus, {first.name}, and one size")
-    claimed = decisions.NO_DIFFERENCE if part.decide.kind == "equivalence" else decisions.SHOWN
-    results = [result for comparison in comparisons for many in comparison.results.values() for result in many]
-    mean = statistics.mean(evidence.control)
-    return {
-        "id": part.id, "type": part.type, "says": part.says, "verdict": announced, "reason": reason,
-        "is_supported": announced == claimed, "claimed": claimed,
-        "direction": "lower" if verdict.effect.mean < 0 else "higher" if verdict.effect.mean > 0 else "equal",
-        "metric": part.metric.dump(full=True), "decide": part.decide.dump(), "control": control, "arm": other,
-        "effect": _numbers(
-            asdict(verdict)
-            | {"share": verdict.effect.mean / abs(mean) if mean else None, "over_examples": _over_examples(first, part)}
-        ),
-        "arms": {name: quantities(arm) | {"solved": arm.solved} for name, arm in first.arms.items()},
-        "comparisons": [
-            {
-                "name": c.name, "seeds": list(c.seeds), "values": c.values,
-                "diverged": {name: [r.has_diverged for r in many] for name, many in c.results.items()},
-                "seconds": {name: [r.about["seconds"] for r in many] for name, many in c.results.items()},
-                "curves": {name: _band(many) for name, many in c.results.items()},
-                "budgets": equal_budgets(c.arms, c.results, control, other),
-            }
-            for c in comparisons
-        ],
-        "better_share": {
-            name: probability_lower(values, first.values[control])
-            for name, values in first.values.items()
-            if name != control
-        },
-        "tuning": _tuning(trials, control), "expect": part.expect.dump(), "limits": limits,
-        "cost": {"runs": len(results), "seconds": sum(r.about["seconds"] for r in results),
-                 "predictions": sum(r.about["predictions"] for r in results)},
-        "machines": sorted({str(r.about["environment"]["processor"]) for r in results}),
-        "runs": {name: [r.folder.name for r in many] for name, many in first.results.items()},
-    }  # fmt: skip
-
-
-def _over_examples(comparison: Comparison, part: TrainedPart) -> tuple[float, ...] | None:
-    """The effect's interval over seeds and test examples, where the answers to each example were counted."""
-    pair = []
-    for name in part.compared:
-        metric = fingerprint(comparison.arms[name].metric)
-        pair.append([result.examples[metric] for result in comparison.results[name] if metric in result.examples])
-    control, other = pair
-    counts = {len(answers) for many in pair for _, answers in many}
-    return tuple(example_interval(control, other)) if len(control) == len(other) > 1 and len(counts) == 1 else None
-
-
-def _tuning(trials: Trials, control: str) -> dict[str, Any]:
-    """Trials as plain data: every arm's losses, its best, what it gives at the control's, and how it depends on it."""
-    paths, arms = list(trials.paths), {}
-    for name, losses in trials.losses.items():
-        best, (failed, total) = trials.best[name], trials.num_failed[name]
-        finite = [loss for loss in losses.values() if loss < float("inf")]
-        share = wilson(failed, total)
-        arms[name] = {
-            "trials": [{"values": list(point), "loss": _finite(loss)} for point, loss in losses.items()],
-            "best": list(best), "at_control": _finite(losses[trials.best[control]]),
-            "sensitivity": statistics.mean(finite) - min(finite) if finite else None,
-            "failed": failed, "total": total, "failed_interval": [share.low, share.high],
-        }  # fmt: skip
-    return {"paths": paths, "is_interior": trials.is_interior, "arms": arms}
-
-
-def _band(results: list[Any]) -> dict[str, list[float]]:
-    """The held-out loss by step: mean, least and most over seeds."""
-    by_step: dict[int, list[float]] = {}
-    for result in results:
-        for step, loss in result.validation:
-            by_step.setdefault(step, []).append(loss)
-    steps = sorted(by_step)
-    return {
-        "step": [float(step) for step in steps], "mean": [statistics.mean(by_step[step]) for step in steps],
-        "low": [min(by_step[step]) for step in steps], "high": [max(by_step[step]) for step in steps],
-    }  # fmt: skip
-
-
-def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity."""
-    return {
-        name: [_finite(v) for v in value] if isinstance(value, tuple) else _finite(value)
-        for name, value in values.items()
-    }
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not abs(value) < float("inf") else value
 
 
 def seconds_of_step(arm: Arm, store: Store) -> float:

@@ -13,12 +13,13 @@ from typing import Any
 
 from archetype.errors import DataError, SpecError, one_line
 from archetype.studies.execute import Stopped, execute
-from archetype.studies.store import Store, set_state, state_of
+from archetype.studies.store import RunRequest, Store, set_state, state_of
 from archetype.training.stop_signal import stop_on_signal
 
 SECONDS_BETWEEN_LOOKS = 0.2
 STOPPED = 3  # how a worker ends that was asked to
 Progress = Callable[[int, int], None]  # runs that are complete, and how many there are
+Say = Callable[[str], None]
 
 
 class Engine:
@@ -152,6 +153,24 @@ def engine(name: str, workers: int) -> Engine:
     if workers < 1:
         raise SpecError("--workers", f"{workers} is too small", "use 1 or more")
     return engines[name](workers)
+
+
+def make_needed(
+    needed: Callable[[], list[RunRequest]], store: Store, engine: Engine, say: Say, progress: Progress
+) -> None:
+    """Make the runs that a study needs, stage by stage, until it needs none.
+
+    Args:
+        needed: the runs of the present stage that are not there.
+        store: of all runs.
+        engine: where they are made.
+        say: gets a line before each stage.
+        progress: gets how many runs of a stage are complete, and how many there are.
+    """
+    while requests := needed():
+        keys = [store.add(request) for request in requests]
+        say(f"{len(set(keys))} runs to make")
+        engine.run(store, keys, progress)
 
 
 def _left(store: Store, keys: Sequence[str]) -> list[str]:

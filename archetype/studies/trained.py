@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from archetype.spec.base import fingerprint
 from archetype.studies import arms as arms_module
 from archetype.studies.arms import Arm, build_arms, check_grid
 from archetype.studies.corpora import StudyData, prepare
-from archetype.studies.decisions import NO_DIFFERENCE, Decision, Evidence, Verdict
+from archetype.studies.decisions import NO_DIFFERENCE, NOT_SHOWN, SHOWN, Evidence
 from archetype.studies.experiment import Mode, Source, TrainedPart, Tune
 from archetype.studies.store import RunRequest, RunResult, Store
 
@@ -57,6 +57,10 @@ class Comparison:
     seeds: tuple[int, ...]
     values: dict[str, list[float]]
     results: dict[str, list[RunResult]]
+
+    def all_results(self) -> list[RunResult]:
+        """Of all arms."""
+        return [result for many in self.results.values() for result in many]
 
 
 class TrainedStudy:
@@ -205,16 +209,30 @@ class TrainedStudy:
     def comparisons(self) -> tuple[Trials, list[Comparison]]:
         """The trials, and what every corpus and size gave; all runs must be there."""
         trials, _ = self.trials()
-        comparisons = []
-        for name, arms, seeds in self._groups(trials):
-            results: dict[str, list[RunResult]] = {}
-            values: dict[str, list[float]] = {}
-            for arm in arms.values():
-                taken = [self.store.result(self._request(arm, seed)) for seed in seeds]
-                results[arm.name] = [result for result in taken if result is not None]
-                values[arm.name] = [result.values[fingerprint(arm.metric)] for result in results[arm.name]]
-            comparisons.append(Comparison(name, arms, seeds, values, results))
-        return trials, comparisons
+        return trials, [self._comparison(*group) for group in self._groups(trials)]
+
+    def needed_of_others(self, trials: Trials, there: Container[str] = ()) -> list[RunRequest]:
+        """The runs that are needed beside those of the first corpus; arguments as for `others`."""
+        groups = [group for group in self._groups(trials)[1:] if group[0] not in there]
+        return self._missing([request for _, arms, seeds in groups for request in self._pairs(arms, seeds)])
+
+    def others(self, trials: Trials, there: Container[str] = ()) -> list[Comparison]:
+        """What every corpus and size but the first gave; all their runs must be there.
+
+        Args:
+            trials: by which the arms are tuned.
+            there: names of comparisons that are known already.
+        """
+        return [self._comparison(*group) for group in self._groups(trials)[1:] if group[0] not in there]
+
+    def _comparison(self, name: str, arms: dict[str, Arm], seeds: tuple[int, ...]) -> Comparison:
+        results: dict[str, list[RunResult]] = {}
+        values: dict[str, list[float]] = {}
+        for arm in arms.values():
+            taken = [self.store.result(self._request(arm, seed)) for seed in seeds]
+            results[arm.name] = [result for result in taken if result is not None]
+            values[arm.name] = [result.values[fingerprint(arm.metric)] for result in results[arm.name]]
+        return Comparison(name, arms, seeds, values, results)
 
     def evidence(self, trials: Trials, comparison: Comparison) -> Evidence:
         """What the decision is made of."""
@@ -234,12 +252,27 @@ def learned_nothing(result: RunResult, arm: Arm) -> bool:
     return result.has_diverged or result.validation_loss > arm.data.baseline["loss"] - NEAR_BASELINE
 
 
-def agrees(decision: Decision, verdict: Verdict, evidence: Evidence) -> bool:
-    """Whether another corpus or size has a mean difference of the same sign, or within the margin where that is so."""
-    mean = float(np.mean(evidence.differences))
-    return (
-        abs(mean) < decision.margin_of(evidence) if verdict.verdict == NO_DIFFERENCE else mean * verdict.effect.mean > 0
-    )
+def confirmed(
+    part: TrainedPart, verdict: str, reason: str, effect: float, first: str, others: Sequence[tuple[str, Evidence]]
+) -> tuple[str, str]:
+    """The verdict and its reason, once other corpora and sizes were asked too.
+
+    Each must have a mean difference of the same sign, or within the margin where that is what was shown.
+
+    Args:
+        part: that is decided.
+        verdict: of the corpus that decides.
+        reason: of that verdict.
+        effect: the mean difference there.
+        first: the name of that corpus.
+        others: what the others gave, with their names.
+    """
+    for name, evidence in others:
+        mean = float(np.mean(evidence.differences))
+        is_within = abs(mean) < part.decide.margin_of(evidence)
+        if (verdict == SHOWN and mean * effect <= 0) or (verdict == NO_DIFFERENCE and not is_within):
+            return NOT_SHOWN, f"{name} does not agree; on {first} {reason}"
+    return verdict, reason
 
 
 def _best(scores: Mapping[Point, float]) -> Point:

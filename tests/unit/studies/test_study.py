@@ -6,12 +6,10 @@ import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from archetype.errors import SpecError
-from archetype.spec.base import fingerprint
 from archetype.studies.arms import quantities
 from archetype.studies.budgets import equal_budgets
 from archetype.studies.calibration import MUST_GIVE, read_calibration
@@ -22,53 +20,8 @@ from archetype.studies.store import RunRequest, RunResult, Store
 from archetype.studies.study import Study
 from archetype.studies.trained import TrainedStudy
 from archetype.training.schedules import Cosine
+from tests.unit.studies.pretended import GRID, LOSS_BY_RATE, Pretended, calibrating, pretended
 from tests.unit.studies.small import RECIPE, experiment, study, trained
-
-GRID = {"optimizer.learning_rate": [0.001, 0.01, 0.1]}
-LOSS_BY_RATE = {0.0001: 3.0, 0.001: 2.0, 0.01: 1.5, 0.1: 1.4, 1.0: 1.45, 10.0: 2.0}
-
-
-class Pretended(Store):
-    """Runs that are done as soon as they are asked for, with losses that a formula gives.
-
-    Args:
-        folder: of the store.
-        losses: of a learning rate.
-        gain: by which a wider model is better.
-        spread: of the seeds.
-    """
-
-    def __init__(self, folder: Path, losses: dict[float, float], gain: float = 0.05, spread: float = 0.003) -> None:
-        super().__init__(folder)
-        self.losses, self.gain, self.spread = losses, gain, spread
-        self.asked: list[RunRequest] = []
-        self.made: set[str] = set()
-
-    def result(self, request: RunRequest) -> RunResult | None:
-        if request.key not in self.made:
-            return None
-        recipe = request.recipe
-        rate, seed = recipe.optimizer.learning_rate, recipe.seed
-        width = recipe.spec["d_model"] if isinstance(recipe.spec, dict) else 8
-        loss = self.losses.get(rate, 1.5) - self.gain * (width > 8) + self.spread * ((7 * seed + width) % 11 - 5)
-        about = {"seconds": 1.0, "predictions": 192, "environment": {"processor": "none"}}
-        names = [fingerprint(metric) for metric in request.metrics]
-        return RunResult(dict.fromkeys(names, loss), False, about, [(2, 2.0), (6, loss)], loss, 0.5, self.folder)
-
-    def make(self, requests: list[RunRequest]) -> None:
-        self.asked += requests
-        self.made |= {request.key for request in requests}
-
-
-def pretended(tmp_path: Path, mode: str = "full", *parts: dict[str, Any], **options: Any) -> tuple[Study, Pretended]:
-    more = {name: options.pop(name) for name in [*options] if name in ("is_calibration", "claim")}
-    store = Pretended(tmp_path / "store", options.pop("losses", LOSS_BY_RATE), **options)
-    one = Study(experiment(*parts, **more), mode, tmp_path, store)
-    for _ in range(10):
-        if not (requests := [request for part in one.trained.values() for request in part.needed()]):
-            return one, store
-        store.make(requests)
-    raise AssertionError("it asks without end")
 
 
 def part_of(one: Study) -> TrainedStudy:
@@ -115,11 +68,6 @@ def test_verdicts_wait_for_a_calibration_and_quick_gives_none(tmp_path: Path) ->
     about = read_calibration(store)
     assert about is not None and about["passed"] and about["deviation"] > 0
     assert one.outcome()["parts"][0]["verdict"] == SHOWN
-
-
-def calibrating() -> list[dict[str, Any]]:
-    equal = {"arms": {"a": {}, "again": {"seed_offset": 100}}, "decide": {"kind": "equivalence", "margin": "3%"}}
-    return [trained(id="same", seeds=8, **equal), trained(id="twice-as-wide", seeds=8)]
 
 
 def test_a_calibration_that_fails_gives_no_verdicts(tmp_path: Path) -> None:
