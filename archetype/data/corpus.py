@@ -1,18 +1,16 @@
 """A text as tokens, its end held out for validation."""
 
 import hashlib
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from archetype.data.batches import Batches, Tokens, windows
 from archetype.errors import DataError
+from archetype.io.text import cut_at_lines
 from archetype.tokenizers import Tokenizer
 
 CHUNK = 2**20  # characters encoded at once
-LINE_END = re.compile(r"(?<=\S)\n(?=\S)")
 
 
 @dataclass(frozen=True)
@@ -90,17 +88,5 @@ def corpus(text: str, tokenizer: Tokenizer, validation: float) -> Corpus:
 
 def encode(tokenizer: Tokenizer, text: str, size: int | None = None) -> Tokens:
     """All tokens of a text, encoded in chunks of about `size` characters so that memory stays small."""
-    return np.concatenate([np.array(tokenizer.encode(chunk), dtype=np.int32) for chunk in _chunks(text, size or CHUNK)])
-
-
-def _chunks(text: str, size: int) -> Iterator[str]:
-    """The text cut at line ends between two words, where pre-tokenizers cut anyway.
-
-    SentencePiece has none and puts its leading space before each piece: one token in a million may differ.
-    """
-    start = 0
-    while start < len(text):
-        line_end = LINE_END.search(text, start + size)
-        end = line_end.start() + 1 if line_end else len(text)
-        yield text[start:end]
-        start = end
+    chunks = cut_at_lines(text, size or CHUNK)
+    return np.concatenate([np.array(tokenizer.encode(chunk), dtype=np.int32) for chunk in chunks])

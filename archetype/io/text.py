@@ -2,13 +2,16 @@
 
 import gzip
 import io
+import re
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from archetype.errors import DataError
 from archetype.io.files import MAX_TEXT_BYTES, read_bytes
 
 MAX_RATIO = 64  # of a packed text's size to that of its file; a long text packs to a fifth, and zeros to a thousandth
+LINE_END = re.compile(r"(?<=\S)\n(?=\S)")
 PIECE = 2**20  # bytes unpacked at a time
 
 
@@ -35,6 +38,19 @@ def decode_text(data: bytes, place: str) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         cause = f"is not UTF-8 at byte {error.start} (line {line})"
         raise DataError(place, cause, "save it as UTF-8, with iconv for example") from None
+
+
+def cut_at_lines(text: str, size: int) -> Iterator[str]:
+    """The text in parts of at least so many characters, cut at line ends between two words, where pre-tokenizers cut.
+
+    SentencePiece has none and puts its leading space before each part: one token in a part may differ.
+    """
+    start = 0
+    while start < len(text):
+        line_end = LINE_END.search(text, start + size)
+        end = line_end.start() + 1 if line_end else len(text)
+        yield text[start:end]
+        start = end
 
 
 def _unpacked(data: bytes, path: Path) -> bytes:

@@ -15,8 +15,10 @@ from archetype.tokenizers.definition import FILE, check_definition, pair, try_ba
 from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.stream import TextStream
 from archetype.tokenizers.tokenizer import Tokenizer, check_utf8, readable
+from archetype.tokenizers.word_cache import WordCache, word_pattern
 
 BYTE = re.compile(r"<0x[+0-9A-Fa-f][0-9A-Fa-f]>")  # a byte, for decoders with ByteFallback
+LONG = 2**12  # characters from which on a text is encoded word by word
 INCOMPLETE = "is the tokenizer's file complete?"
 
 
@@ -79,6 +81,17 @@ class HuggingFaceTokenizer(Tokenizer):
         return [(first, second) for first, second in map(pair, self._model.get("merges") or [])]
 
     def encode(self, text: str) -> list[int]:
+        if len(text) >= LONG and self._word_cache is not None:
+            return self._word_cache.encode(text)
+        return self._encode(text)
+
+    @cached_property
+    def _word_cache(self) -> WordCache | None:
+        pattern = word_pattern(self.definition)
+        added = [token.content for token in self.backend.get_added_tokens_decoder().values()]
+        return None if pattern is None else WordCache(pattern, added, self._encode)
+
+    def _encode(self, text: str) -> list[int]:
         with library_errors("text", "cannot be encoded", INCOMPLETE):
             return list(self.backend.encode(check_utf8(text), add_special_tokens=False).ids)
 
