@@ -36,6 +36,12 @@ export function paint(values: ArrayLike<number>, rows: number, columns: number, 
   return picture;
 }
 
+/** The pixel of each byte, from 0 to `high`, and last that of what is no number. */
+export function byteColours(high: number): Uint32Array {
+  const bytes = Float32Array.from({ length: 257 }, (_, byte) => (byte < 256 ? byte : NaN));
+  return new Uint32Array(paint(bytes, 1, 257, { low: 0, high }).data.buffer);
+}
+
 /** A colour of the palette as CSS, and whether white is easier to read on it than black (WCAG 2.2). */
 export function colourOf(value: number, how: Painting): { background: string; light: boolean } {
   const colours = table(how.palette ?? "viridis", false);
