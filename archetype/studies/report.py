@@ -10,7 +10,15 @@ from archetype.errors import one_line
 from archetype.io import atomic
 from archetype.studies.budgets import budget_rows
 from archetype.studies.decisions import NOT_RUN
-from archetype.studies.page import MATCHED, added_text, effect_rows, overview_page, search_page, study_page
+from archetype.studies.page import (
+    MATCHED,
+    added_text,
+    difference_text,
+    effect_rows,
+    overview_page,
+    search_page,
+    study_page,
+)
 from archetype.studies.store import Store
 from archetype.table import Table, quantity
 
@@ -91,7 +99,10 @@ def summary_text(outcome: dict[str, Any]) -> str:
     name = f"claim {outcome['claim']}: " if outcome["claim"] else ""
     rows = [[part["id"], part["verdict"], part["reason"]] for part in outcome["parts"]]
     lines = [f"{name}{outcome['title']}: {outcome['verdict']}", str(Table(("part", "verdict", ""), rows, 3))]
-    lines += [f"{part['id']}: {_effect(part)}" for part in outcome["parts"] if part.get("effect")]
+    for part in outcome["parts"]:
+        if part.get("effect"):
+            lines.append(f"{part['id']}: {_effect(part)}")
+            lines += [f"{part['id']} on {one['name']}: {difference_text(part, one)}" for one in part["comparisons"][1:]]
     return "\n".join([*lines, f"hash {outcome['hash']}, mode {outcome['mode']}"])
 
 
@@ -211,6 +222,8 @@ def _trained_lines(part: dict[str, Any]) -> list[str]:
             f"{part['metric']['name']} on {comparison['name']}{added_text(comparison)} (* diverged):",
             "",
             _table(("seed", *arms), rows),
+            "",
+            f"{part['arm']} less {part['control']}: {difference_text(part, comparison)}.",
             "",
         ]
         if comparison["budgets"]:
