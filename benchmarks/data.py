@@ -17,7 +17,6 @@ from archetype.data.library_text import library_text
 from benchmarks.machine import heading
 
 BLOCK = 2**24  # bytes that are written at once
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def main() -> None:
@@ -68,7 +67,7 @@ def trained(folder: Path, name: str, spec: str, steps: int) -> tuple[float, int,
         process = subprocess.Popen(command, env=environment, stderr=log)
         while process.poll() is None:
             most = max(most, resident_bytes(process.pid))
-            time.sleep(0.05)
+            time.sleep(0.1)
     if process.returncode:
         raise SystemExit((folder / f"{name}.log").read_text())
     metrics = (to / "metrics.jsonl").read_text().splitlines()
@@ -78,13 +77,14 @@ def trained(folder: Path, name: str, spec: str, steps: int) -> tuple[float, int,
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory of a process and of those that it has started."""
+    """Resident memory of a process and of those that it has started; pages that they share are counted once."""
     try:
-        resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
         return 0
-    return resident + sum(resident_bytes(int(child)) for child in children)
+    share = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return share + sum(resident_bytes(int(child)) for child in children)
 
 
 if __name__ == "__main__":
