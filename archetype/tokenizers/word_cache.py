@@ -17,9 +17,11 @@ from archetype.io.text import cut_at_lines
 MAX_WORDS = 2**18  # that are known at once: some 50 MB
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # of ByteLevel with use_regex
 PROPERTY = re.compile(r"\\p\{(L|Lu|Ll|Lt|Lm|Lo|M|N|Nd|P|S)\}")
-# what Oniguruma and `re` read alike: characters, properties, spaces, classes that begin with one of these, groups
-# that capture nothing, and what must not follow
-SAFE = re.compile(rf"(?:{PROPERTY.pattern}|\\[sSrnt]|\\[^\w\s]|\[\^?(?!\[)|\(\?(?:i?:|!)|[^\\\[(.$^&~-])*")
+# what Oniguruma and `re` read alike: characters, properties, spaces, classes of them, what must not follow, and groups
+# that capture nothing and are not repeated, since repeats of repeats take time without end
+SAFE = re.compile(
+    rf"(?:{PROPERTY.pattern}|\\[sSrnt]|\\[^\w\s]|\[\^?(?!\[)|\(\?(?:i?:|!)|\)(?![+*{{])|[^\\\[().$^&~-])*"
+)
 LEAST = 2**11  # characters that are looked up, or left to the library, together
 CONTROLS = "\t\n\r"
 FOLDED = "\u017f\u212a"  # the long s and the sign of Kelvin, which match s and k where case is ignored

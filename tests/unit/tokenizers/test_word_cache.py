@@ -113,7 +113,20 @@ def test_other_files_are_left_to_the_library(change: str) -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    [CL100K, r"\w+|\W+", r"(a)|b", r"(?<=a)b", r"a(?=b)", r"[[:alpha:]]+", r"[a&&b]", r"\p{Han}+", r"a.b", r"^a", "["],
+    [
+        CL100K,
+        r"\w+|\W+",
+        r"(a)|b",
+        r"(?<=a)b",
+        r"a(?=b)",
+        r"[[:alpha:]]+",
+        r"[a&&b]",
+        r"\p{Han}+",
+        r"a.b",
+        r"^a",
+        "[",
+        r"(?:a+)+b",
+    ],
 )
 def test_patterns_that_python_may_read_otherwise_are_left_to_the_library(pattern: str) -> None:
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
