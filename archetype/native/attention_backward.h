@@ -1,9 +1,10 @@
-// The gradients of softmax(scale q k^T) v in bfloat16, by matrix tiles (Dao 2022, algorithm 4): weights are computed again from
-// the logarithms of their sums, 32 keys with 32 queries at a time, and no matrix of all pairs is ever there.
+// The gradients of softmax(scale q k^T) v in bfloat16, by matrix tiles or by vectors of pairs (Dao 2022, algorithm 4): weights
+// are computed again from the logarithms of their sums, 32 keys with 32 queries at a time, and no matrix of all pairs is ever there.
 #pragma once
 #include "tiles.h"
 
-#if defined(HAS_TILES)
+#if defined(HAS_TILES) || (defined(__AVX512BF16__) && defined(__AVX512BW__) && WIDTH == 16)
+#define HAS_ATTENTION_BACKWARD 1
 
 constexpr int PAIRED = 2 * SIDE;  // keys, and as many queries, whose pairs are computed at once
 
@@ -87,6 +88,7 @@ static void store_transposed(const std::vector<float>& x, long T, long P, long n
         }
 }
 
+#if defined(HAS_TILES)
 // products[2 i + j], 16 x 16: of rows i of a (PAIRED P) with columns j of pairs (P/2, 2 SIDE of ld).
 static inline void multiply_block(const bfloat16* a, const uint32_t* pairs, long ld, long P, float (*products)[SIDE * SIDE]) {
     _tile_zero(0);
@@ -157,6 +159,48 @@ static inline void add_transposed_products(const bfloat16* a, const uint32_t* b,
         _tile_stored(3, below + SIDE, 4 * T);
     }
 }
+#else
+// sums (SIDE, 2 SIDE: two halves) of rows of a (SIDE D) with pairs of rows of b (D/2, 2 SIDE of ldb), or as much more.
+template <bool ADDS> static inline void multiply_pairs(const bfloat16* a, long lda, const uint32_t* b, long ldb, long D, float* left, float* right, long ld) {
+    constexpr int ROWS = SIDE / 2;  // whose sums are in registers
+    for (int first = 0; first < SIDE; first += ROWS, a += ROWS * lda, left += ROWS * ld, right += ROWS * ld) {
+        __m512 sums[ROWS][2];
+        for (int row = 0; row < ROWS; row++) {
+            sums[row][0] = ADDS ? _mm512_loadu_ps(left + row * ld) : _mm512_setzero_ps();
+            sums[row][1] = ADDS ? _mm512_loadu_ps(right + row * ld) : _mm512_setzero_ps();
+        }
+        for (long d = 0; d < D / 2; d++) {
+            const __m512bh columns[2] = {(__m512bh)_mm512_loadu_si512(b + d * ldb), (__m512bh)_mm512_loadu_si512(b + d * ldb + SIDE)};
+            for (int row = 0; row < ROWS; row++) {
+                int pair;
+                memcpy(&pair, a + row * lda + 2 * d, sizeof pair);
+                const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+                sums[row][0] = _mm512_dpbf16_ps(sums[row][0], both, columns[0]);
+                sums[row][1] = _mm512_dpbf16_ps(sums[row][1], both, columns[1]);
+            }
+        }
+        for (int row = 0; row < ROWS; row++) _mm512_storeu_ps(left + row * ld, sums[row][0]), _mm512_storeu_ps(right + row * ld, sums[row][1]);
+    }
+}
+
+// The three products as above, with vectors.
+static inline void multiply_block(const bfloat16* a, const uint32_t* pairs, long ld, long P, float (*products)[SIDE * SIDE]) {
+    for (int i = 0; i < 2; i++) multiply_pairs<false>(a + i * SIDE * P, P, pairs, ld, P, products[2 * i], products[2 * i + 1], SIDE);
+}
+
+static inline void add_products(const bfloat16* a, const uint32_t* b, long n, long P, float* sums) {
+    for (long p = 0; p < P; p += 2 * SIDE)
+        for (long i = 0; i < n; i++)
+            for (int half = 0; half < 2; half++) {
+                float* rows = sums + half * SIDE * P + p;
+                multiply_pairs<true>(a + i * PAIRED * PAIRED + half * SIDE * PAIRED, PAIRED, b + i * PAIRED / 2 * P + p, P, PAIRED, rows, rows + SIDE, P);
+            }
+}
+
+static inline void add_transposed_products(const bfloat16* a, const uint32_t* b, long T, long P, float* sums) {
+    for (long p = 0; p < P; p += SIDE) multiply_pairs<true>(a + p * T, T, b, PAIRED, PAIRED, sums + p * T, sums + p * T + SIDE, T);
+}
+#endif
 
 // As 32 numbers of bfloat16.
 static inline void store_both(floats first, floats second, bfloat16* y) {
@@ -226,7 +270,9 @@ static void attention_backward(const Entry& e, const Worker& worker) {
     const int64_t *sdq = e.n + 21, *sdk = e.n + 24, *sdv = e.n + 27;
     static thread_local HeadBuffers head{};
     share(worker, B * K, 1, [&](long first, long last) {
+#if defined(HAS_TILES)
         set_tile_shapes(SIDE, SIDE);
+#endif
         head.resize(T, P);
         for (long item = first; item < last; item++) {
             const long b = item / K, group = item % K;
@@ -258,7 +304,9 @@ static void attention_backward(const Entry& e, const Worker& worker) {
                 put_all(e.p[2], BFLOAT16, b * sdv[0] + group * sdv[1] + t * sdv[2], 1, P, head.dvalues.data() + t * P);
             }
         }
+#if defined(HAS_TILES)
         _tile_release();
+#endif
     });
 }
 #else

@@ -40,7 +40,7 @@ class Library:
 
     Attributes:
         lanes: 32-bit lanes of a vector; rows of quantized weights are packed in blocks of as many.
-        has_tiles: whether products of bfloat16 go through the processor's matrix tiles.
+        differentiates_attention: whether it has the gradients of attention in bfloat16.
     """
 
     def __init__(self, file: Path) -> None:
@@ -48,7 +48,7 @@ class Library:
         self._library.run.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_int)
         self._library.run.restype = None
         self.lanes: int = self._library.lanes()
-        self.has_tiles = bool(self._library.has_tiles())
+        self.differentiates_attention = bool(self._library.differentiates_attention())
         assert self._library.entry_bytes() == ctypes.sizeof(Entry)
 
     def run(self, entries: "ctypes.Array[Entry]", count: int, threads: int) -> None:
@@ -108,9 +108,19 @@ def cache_folder() -> Path:
 
 def processor() -> str:
     """What tells machines apart whose instructions differ."""
+    return _described("flags", "Features") or f"{platform.machine()} {platform.processor()}".strip()
+
+
+@cache
+def processor_vendor() -> str:
+    """Who made the processor, as Linux says it on x86; empty elsewhere."""
+    return _described("vendor_id").rpartition(":")[2].strip()
+
+
+def _described(*names: str) -> str:
+    """The first line of /proc/cpuinfo that begins with one of some names; empty where there is none."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    lines = text.splitlines()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
+        return ""
+    return next((line for line in lines if line.startswith(names)), "")

@@ -1,4 +1,4 @@
-"""Gates, rotations, norms and dropout in one pass over memory each, in float32 and bfloat16, rounded once.
+"""Gates, rotations, norms and dropout in one pass over memory each, in float32 and bfloat16, rounded once; products.
 
 A training step and the reading of a prompt ask for them by `fused_operations`. A module that offers its tensors gets
 None where nobody asked, where they are of another type or not on a CPU, or where there is no compiler, and goes on
@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from archetype.native.compiler import library
+from archetype.native.compiler import library, processor_vendor
 from archetype.native.recorder import Immediate
 from archetype.native.rows import emit_rows, row_stride
 from archetype.native.translations import FLOATS, TYPES
 
 GATES = ("silu", "gelu_tanh")
 TILE_DEPTH = 32  # numbers in a row of a matrix tile
+MANY = 128  # vectors, from which on oneDNN is the faster
 ROWS_SUMMED = 128  # whose gradients of a weight have one sum
 _threads = threading.local()
 
@@ -45,6 +46,22 @@ def _kernels(*tensors: Tensor) -> Immediate | None:
         for each in tensors
     )
     return kernels if suit else None
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """The product x weight^T + bias in float32 of many vectors by oneDNN, where torch's own library is slower.
+
+    MKL shares its products badly between threads of processors that are not Intel's.
+    """
+    if _kernels(x, weight, *([] if bias is None else [bias])) is None or x.dtype != torch.float32:
+        return None
+    few = x.numel() < MANY * x.shape[-1]
+    if few or torch.is_autocast_enabled("cpu") or weight.dim() != 2 or processor_vendor() != "AuthenticAMD":
+        return None
+    if not torch.is_grad_enabled():
+        return _by_onednn(x, weight, bias)
+    y: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return y
 
 
 def gated(activation: str, gate: Tensor, up: Tensor) -> Tensor | None:
@@ -89,9 +106,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor | None:
-    """softmax(scale q k^T) v in bfloat16, (B H T P), by torch's kernel; its gradients by matrix tiles."""
+    """softmax(scale q k^T) v in bfloat16, (B H T P), by torch's kernel; its gradients by attention_backward.h."""
     kernels = _kernels(q, k, v)
-    if kernels is None or not kernels.library.has_tiles or q.dtype != torch.bfloat16 or not torch.is_grad_enabled():
+    if (
+        kernels is None
+        or not kernels.library.differentiates_attention
+        or q.dtype != torch.bfloat16
+        or not torch.is_grad_enabled()
+    ):
         return None
     suits = q.shape[2:] == k.shape[2:] == v.shape[2:] and q.shape[3] % TILE_DEPTH == 0
     if not suits or any(tensor.stride(3) != 1 for tensor in (q, k, v)):
@@ -113,6 +135,29 @@ def _distance(x: Tensor) -> int | None:
     """Between rows of the last dimension, in whatever order they stand; None where it is not one for all."""
     order = sorted(range(x.dim() - 1), key=x.stride, reverse=True)
     return row_stride(x.permute(*order, -1))
+
+
+def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return y
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _by_onednn(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        (x, weight), (of_x, of_weight, of_bias) = ctx.saved_tensors, ctx.needs_input_grad
+        dx = _by_onednn(dy, weight.T) if of_x else None
+        x, dy = x.flatten(0, -2), dy.flatten(0, -2)
+        dweight = None
+        if of_weight:  # it copies its first matrix where that stands transposed: the smaller one
+            dweight = _by_onednn(x.T, dy.T).T if x.shape[1] <= dy.shape[1] else _by_onednn(dy.T, x.T)
+        return dx, dweight, dy.sum(0) if of_bias else None
 
 
 class _Attention(torch.autograd.Function):

@@ -16,9 +16,11 @@ static const Operation operations[] = {product, batched_product, attend, append,
 
 extern "C" int lanes() { return W; }
 
-extern "C" int has_tiles() {  // whether products of bfloat16 go through the processor's matrix tiles
+extern "C" int differentiates_attention() {  // whether there is attention_backward on this processor
 #if defined(HAS_TILES)
     return tiles_are_allowed();
+#elif defined(HAS_ATTENTION_BACKWARD)
+    return 1;
 #else
     return 0;
 #endif

@@ -3,6 +3,8 @@
 #pragma once
 #include "work.h"
 
+constexpr int SIDE = 16, DEPTH = 32;  // rows of a tile, and numbers in a row of the matrix's
+
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BW__) && defined(__linux__) && WIDTH == 16
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,8 +15,6 @@ static bool tiles_are_allowed() {  // Linux saves them only for a process that h
     static const bool allowed = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
     return allowed;
 }
-
-constexpr int SIDE = 16, DEPTH = 32;  // rows of a tile, and numbers in a row of the matrix's
 
 struct alignas(64) TileShapes {
     uint8_t palette = 1, start = 0, reserved[14] = {};

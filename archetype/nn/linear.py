@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from archetype.native import fused
 from archetype.native.compiler import library
 from archetype.native.operation import recorded
 from archetype.native.products import product
@@ -26,7 +27,8 @@ def project(x: Float[Tensor, "... D"], weight: Weight, bias: Tensor | None = Non
         if y is None and x.numel() <= FEW * x.shape[-1] and (kernels := library()) is not None:
             y = product(Immediate(kernels), x, weight, bias)
         return in_float32(x, weight, bias) if y is None else y
-    return nn.functional.linear(x, weight, bias)
+    y = fused.linear(x, weight, bias)
+    return nn.functional.linear(x, weight, bias) if y is None else y
 
 
 def in_float32(x: Float[Tensor, "... D"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "... F"]:

@@ -12,6 +12,7 @@ INSTRUCTIONS = {
     "native": ((MACHINE,), ""),
     "avx2": (("-march=x86-64-v3", "-O1"), "avx2"),  # on a processor whose own vectors are wider
     "avx512": (("-march=x86-64-v4", "-O1"), "avx512bw"),  # without what later ones have
+    "avx512 and bfloat16": (("-march=x86-64-v4", "-mavx512bf16", "-O1"), "avx512_bf16"),  # without matrix tiles
     "x86-64": (("-march=x86-64", "-O1"), "sse2"),
     "16 lanes": (("-march=x86-64", "-O1", "-DWIDTH=16"), "sse2"),  # as AVX-512 has, in pieces
 }

@@ -155,14 +155,17 @@ def test_dropout_follows_philox_with_a_key_of_the_generator(instructions: str, m
         assert torch.equal(dropout(x, 1.0), torch.zeros_like(x))
 
 
+@pytest.mark.parametrize("instructions", ["native", "avx512 and bfloat16"])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "length", "features"), [(2, 2, 32, 32), (4, 2, 50, 64), (3, 3, 300, 128), (4, 1, 77, 32)]
 )
 def test_gradients_of_attention_in_bfloat16_are_those_of_the_formula(
-    heads: int, kv_heads: int, length: int, features: int, causal: bool
-) -> None:
-    """By matrix tiles where there are any: as near as by torch, and of each row the same whatever stands beside it."""
+    heads: int, kv_heads: int, length: int, features: int, causal: bool, instructions: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """By tiles or by vectors: as near as by torch, and of each row the same whatever stands beside it."""
+    monkeypatch.setattr(fused, "library", partial(kernels, instructions))
     own = torch.Generator().manual_seed(0)  # whichever tests ran before
 
     def projected(number: int, scale: float = 1.0) -> Tensor:
@@ -190,6 +193,36 @@ def test_gradients_of_attention_in_bfloat16_are_those_of_the_formula(
         errors = [float((result.double() - exact).norm() / exact.norm()) for result in (ours, theirs)]
         assert errors[0] < 1.1 * errors[1] and errors[0] < 1.5 * 2**-8
         assert torch.equal(ours[1:2], one) and torch.equal(ours, other)
+
+
+@pytest.mark.parametrize("shape", [(3, 50, 24, 40), (1, 200, 70, 33), (130, 16, 8)])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_products_of_many_vectors_by_onednn(
+    shape: tuple[int, ...], has_bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And their gradients, of inputs whose rows stand apart; not of few vectors, nor under autocast."""
+    monkeypatch.setattr(fused, "processor_vendor", lambda: "AuthenticAMD")
+    *rows, D, F = shape
+    x, weight, dy = floats(*rows, 2 * D)[..., :D], floats(F, D), floats(*rows, 2 * F)[..., F:]
+    inputs = [x, weight, *([floats(F)] if has_bias else [])]
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+        return fused.linear(x, weight, bias)
+
+    with fused_operations():
+        ours = outputs_and_gradients(product, inputs, dy)
+        with torch.inference_mode():
+            assert torch.equal(product(*inputs), ours[0])  # type: ignore[arg-type]
+        assert product(x.flatten(0, -2)[: fused.MANY - 1], weight) is None
+        with torch.autocast("cpu", torch.bfloat16):
+            assert product(x, weight) is None
+        assert product(x.bfloat16(), weight.bfloat16()) is None
+        monkeypatch.setattr(fused, "processor_vendor", lambda: "GenuineIntel")
+        assert product(x, weight) is None
+    assert product(x, weight) is None
+    exact = outputs_and_gradients(nn.functional.linear, [tensor.double() for tensor in inputs], dy.double())
+    for theirs, result in zip(exact, ours, strict=True):
+        assert result.shape == theirs.shape and distance(result, theirs) < 1e-6
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, of its rules for forward mode
