@@ -103,9 +103,15 @@ def write_with(
         files = {name: _identity(temporary / name) for name in fill(temporary)}
         manifest = {"step": step, "files": files} | provenance
         atomic.write_json(temporary / MANIFEST, manifest | {"sha256": _seal(manifest)})
-    for old in _folders(checkpoints)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    remove_older(checkpoints, keep)
     return Checkpoint(folder, manifest)
+
+
+def remove_older(checkpoints: Path, keep: int) -> None:
+    """Remove all but the newest checkpoints; a kill on the way leaves none in half under its own name."""
+    for old in _folders(checkpoints)[:-keep]:
+        with suppress(OSError):
+            shutil.rmtree(old.rename(old.with_name(f".{old.name}.removed.partial")))
 
 
 def latest(checkpoints: Path, on_damage: Callable[[str], None] = log.warning) -> Checkpoint | None:

@@ -51,7 +51,9 @@ def run(
             cause = f"another process has trained this run to step {newest} meanwhile"
             raise CheckpointError(str(run.folder), cause, "resume it again")
         if processes.is_main:
-            atomic.remove_unfinished(run.folder)
+            for folder in (run.folder, run.checkpoints, run.best_folder):
+                atomic.remove_unfinished(folder)
+            checkpoints.remove_older(run.checkpoints, state.recipe.keep_checkpoints)  # of which a kill kept one
             state.remember(metrics.rewind(run.metrics_file, state.step))
         diagnosis = Diagnosis(state)
         for notice in diagnosis.at_start():

@@ -69,6 +69,23 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert steps(tmp_path) == ["step-00000005", "step-00000006", "step-00000007"]
 
 
+def test_a_kill_while_an_older_one_is_removed_leaves_none_in_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(folder: Path) -> None:
+        next(path for path in folder.iterdir() if path.is_file()).unlink()
+        raise KeyboardInterrupt
+
+    for step in (1, 2):
+        save(tmp_path, step)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(training.shutil, "rmtree", killed)
+        training.remove_older(tmp_path, 1)
+    assert [name for name in steps(tmp_path) if not name.startswith(".")] == ["step-00000002"]
+    save(tmp_path, 3)
+    assert steps(tmp_path) == ["step-00000002", "step-00000003"]
+
+
 def test_the_manifest_says_size_and_hash_of_every_file(tmp_path: Path) -> None:
     folder = save(tmp_path, 1).folder
     manifest = json.loads((folder / MANIFEST).read_text())

@@ -1,6 +1,7 @@
 """A resumed run is the run that was never interrupted, bit by bit."""
 
 import json
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -62,6 +63,21 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, recipe: Re
         assert second.step == interrupted_at
         assert [measured(step) for step in first + steps(second)] == expected
         assert_equal_states(second, whole)
+
+
+def test_what_a_kill_has_left_is_gone_after_a_resume(tmp_path: Path, recipe: Recipe) -> None:
+    """A file that was not finished, also beside the best weights, and a checkpoint that was to be removed."""
+    folder = tmp_path / "run"
+    steps(start(folder, recipe, CPU), 4)
+    newest = max((folder / "checkpoints").iterdir())
+    for step in (1, 2, 3):
+        shutil.copytree(newest, folder / "checkpoints" / f"step-{step:08d}")
+    (folder / "best").mkdir()
+    for place in (folder, folder / "best", folder / "checkpoints"):
+        (place / ".model.safetensors.1.partial").touch()
+    run(resume(folder, CPU), lambda event: None)
+    assert not list(folder.rglob("*.partial"))
+    assert len(list((folder / "checkpoints").iterdir())) == recipe.keep_checkpoints
 
 
 SHORT = {"batch_size": 8, "steps": 6, "evaluate_batches": 1}
