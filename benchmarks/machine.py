@@ -1,13 +1,14 @@
 """What this machine can do at most, and what it is: the denominators of every share that a benchmark prints."""
 
 import datetime
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from importlib.metadata import version
 
 import torch
+
+from archetype.runs.environment import processor
 
 
 def median_seconds(work: Callable[[], object], runs: int = 7, warmup: int = 2) -> float:
@@ -37,5 +38,5 @@ def read_bandwidth(size: int = 2**27) -> float:
 def heading(command: str, *packages: str) -> str:
     """Date, command, machine and versions, for the record."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", *packages))
-    machine = f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+    machine = f"{processor(torch.device('cpu'))}, {torch.get_num_threads()} threads"
     return f"{datetime.date.today()}  {command}\n{machine}, {versions}\n"

@@ -160,7 +160,7 @@ static inline void add_transposed_products(const bfloat16* a, const uint32_t* b,
     }
 }
 #else
-// sums (SIDE, 2 SIDE: two halves) of rows of a (SIDE D) with pairs of rows of b (D/2, 2 SIDE of ldb), or as much more.
+// sums (SIDE, 2 SIDE: two halves) of rows of a (SIDE D) with pairs of rows of b (D/2, 2 SIDE of ldb); ADDS: to what they are.
 template <bool ADDS> static inline void multiply_pairs(const bfloat16* a, long lda, const uint32_t* b, long ldb, long D, float* left, float* right, long ld) {
     constexpr int ROWS = SIDE / 2;  // whose sums are in registers
     for (int first = 0; first < SIDE; first += ROWS, a += ROWS * lda, left += ROWS * ld, right += ROWS * ld) {

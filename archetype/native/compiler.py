@@ -11,6 +11,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from archetype.io.cpu_info import cpu_info
+
 log = logging.getLogger("archetype.native")
 log.addHandler(logging.NullHandler())
 
@@ -85,7 +87,7 @@ def compiled(flags: tuple[str, ...]) -> Path:
     folder = Path(__file__).parent
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
     sources = sorted(file for file in folder.iterdir() if file.suffix in (".h", ".cpp"))
-    parts = (*(file.read_text() for file in sources), *FLAGS, *flags, version, processor())
+    parts = (*(file.read_text() for file in sources), *FLAGS, *flags, version, instructions())
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     cached = cache_folder() / f"kernels-{name}.so"
     if not cached.is_file():
@@ -106,21 +108,6 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "archetype"
 
 
-def processor() -> str:
-    """What tells machines apart whose instructions differ."""
-    return _described("flags", "Features") or f"{platform.machine()} {platform.processor()}".strip()
-
-
-@cache
-def processor_vendor() -> str:
-    """Who made the processor, as Linux says it on x86; empty elsewhere."""
-    return _described("vendor_id").rpartition(":")[2].strip()
-
-
-def _described(*names: str) -> str:
-    """The first line of /proc/cpuinfo that begins with one of some names; empty where there is none."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    return next((line for line in lines if line.startswith(names)), "")
+def instructions() -> str:
+    """The sets of instructions that the processor has; where the system does not say them, its name."""
+    return cpu_info("flags", "Features") or f"{platform.machine()} {platform.processor()}".strip()

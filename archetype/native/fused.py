@@ -8,20 +8,22 @@ with its plain body.
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from archetype.native.compiler import library, processor_vendor
+from archetype.io.cpu_info import cpu_info
+from archetype.native.compiler import library
 from archetype.native.recorder import Immediate
 from archetype.native.rows import emit_rows, row_stride
 from archetype.native.translations import FLOATS, TYPES
 
 GATES = ("silu", "gelu_tanh")
 TILE_DEPTH = 32  # numbers in a row of a matrix tile
-MANY = 128  # vectors, from which on oneDNN is the faster
+MANY = 128  # vectors: for fewer neither library is always the faster
 ROWS_SUMMED = 128  # whose gradients of a weight have one sum
 _threads = threading.local()
 
@@ -56,7 +58,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     if _kernels(x, weight, *([] if bias is None else [bias])) is None or x.dtype != torch.float32:
         return None
     few = x.numel() < MANY * x.shape[-1]
-    if few or torch.is_autocast_enabled("cpu") or weight.dim() != 2 or processor_vendor() != "AuthenticAMD":
+    if few or torch.is_autocast_enabled("cpu") or weight.dim() != 2 or not _prefers_onednn():
         return None
     if not torch.is_grad_enabled():
         return _by_onednn(x, weight, bias)
@@ -135,6 +137,12 @@ def _distance(x: Tensor) -> int | None:
     """Between rows of the last dimension, in whatever order they stand; None where it is not one for all."""
     order = sorted(range(x.dim() - 1), key=x.stride, reverse=True)
     return row_stride(x.permute(*order, -1))
+
+
+@cache
+def _prefers_onednn() -> bool:
+    """Whether the processor is AMD's, and torch was built with oneDNN."""
+    return cpu_info("vendor_id") == "AuthenticAMD" and torch.backends.mkldnn.is_available()
 
 
 def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

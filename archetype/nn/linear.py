@@ -27,6 +27,11 @@ def project(x: Float[Tensor, "... D"], weight: Weight, bias: Tensor | None = Non
         if y is None and x.numel() <= FEW * x.shape[-1] and (kernels := library()) is not None:
             y = product(Immediate(kernels), x, weight, bias)
         return in_float32(x, weight, bias) if y is None else y
+    return linear(x, weight, bias)
+
+
+def linear(x: Float[Tensor, "... D"], weight: Tensor, bias: Tensor | None = None) -> Float[Tensor, "... F"]:
+    """The product with a matrix of float numbers, by oneDNN or by torch's own choice."""
     y = fused.linear(x, weight, bias)
     return nn.functional.linear(x, weight, bias) if y is None else y
 

@@ -3,12 +3,12 @@
 import datetime
 import os
 import platform
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import archetype
+from archetype.io.cpu_info import cpu_info
 
 # of /proc/cpuinfo, those that decide which kernels run; arm64 calls its vectors asimd
 FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8",
@@ -19,7 +19,7 @@ def description(device: torch.device) -> dict[str, Any]:
     """The processor, the system and the threads that are used, for the record."""
     return {
         "processor": processor(device),
-        "flags": [flag for flag in FLAGS if flag in _cpu_info("flags", "Features").split()],
+        "flags": [flag for flag in FLAGS if flag in cpu_info("flags", "Features").split()],
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -46,12 +46,4 @@ def processor(device: torch.device) -> str:
     """The name of the processor, or of the GPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return _cpu_info("model name") or platform.processor() or platform.machine()
-
-
-def _cpu_info(*names: str) -> str:
-    """The first entry of /proc/cpuinfo with one of these names; empty where there is none."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
-    entries = (line.partition(":") for line in lines)
-    return next((value.strip() for name, _, value in entries if name.strip() in names), "")
+    return cpu_info("model name") or platform.processor() or platform.machine()

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
 
 from archetype.errors import DataError
 from archetype.io.files import read_json
 from archetype.runs.environment import now
+from archetype.spec.base import in_words, path
 from archetype.studies.calibration import read_calibration
 from archetype.studies.experiment import Experiment, TrainedPart
 from archetype.studies.store import RunRequest, Store, code_version
@@ -14,6 +17,81 @@ from archetype.studies.study import whole_verdict
 from archetype.studies.sweep import Engine, Progress, Say, make_needed
 from archetype.studies.trained import Comparison, TrainedStudy, Trials, confirmed
 from archetype.studies.trained_outcome import comparison_data, cost, machines, one_corpus
+
+WRITE_ANEW = "give the .json that `archetype compare run --to` wrote"
+
+
+class Report(BaseModel):
+    """A report in full mode, as far as an extension reads it."""
+
+    mode: Literal["full", "extended"]
+    experiment: dict[str, Any]
+    hash: str
+    parts: list[dict[str, Any]]
+
+
+class TunedArm(BaseModel):
+    """The best values of one arm, by path of the grid."""
+
+    best: tuple[Any, ...]
+
+
+class Tuning(BaseModel):
+    """The grid that all arms were tuned over, and the best of each; no arms where nothing was tuned."""
+
+    paths: tuple[str, ...]
+    is_interior: bool
+    arms: dict[str, TunedArm]
+
+
+class Effect(BaseModel):
+    """The mean difference, and the ends of its interval."""
+
+    effect: tuple[float, float, float]
+
+
+class ComparisonName(BaseModel):
+    """The corpus, and the size where it is another."""
+
+    name: str
+
+
+class Cost(BaseModel):
+    """Of all runs together, in seconds of one core."""
+
+    runs: int
+    seconds: float
+    predictions: int
+
+
+class ReportedPart(BaseModel):
+    """A trained part of a report, as far as an extension reads it."""
+
+    id: str
+    verdict: str
+    reason: str
+    claimed: str
+    effect: Effect
+    comparisons: list[ComparisonName] = Field(min_length=1)
+    tuning: Tuning
+    limits: list[str]
+    cost: Cost
+    machines: list[str]
+
+    @property
+    def decided_on(self) -> str:
+        """The corpus of the first comparison."""
+        return self.comparisons[0].name
+
+    @property
+    def others(self) -> set[str]:
+        """The corpora and sizes of the further comparisons."""
+        return {comparison.name for comparison in self.comparisons[1:]}
+
+    def trials(self) -> Trials | None:
+        """The trials as a study has them; None where nothing was tuned."""
+        best = {name: arm.best for name, arm in self.tuning.arms.items()}
+        return Trials(self.tuning.paths, {}, best, self.tuning.is_interior) if best else None
 
 
 class ReportExtension:
@@ -41,24 +119,25 @@ class ReportExtension:
             raise DataError(str(file), cause, "run `archetype compare calibrate` first")
         self.studies: dict[str, TrainedStudy] = {}
         self.trials: dict[str, Trials] = {}
-        for part in parts:
+        self.reported: dict[str, ReportedPart] = {}
+        for part, reported in parts:
             data = part.data + tuple(_another(part.data[0], name) for name in corpora if _is_text(part.data[0]))
             study = TrainedStudy(part.replace(data=data), "extended", data_folder, store)
             if len(study.sources) + len(study.mode.sizes) > 1:
-                self.studies[part.id] = study
-                self.trials[part.id] = _recorded_trials(self._part(part.id)) or study.trials()[0]
+                self.studies[part.id], self.reported[part.id] = study, reported
+                self.trials[part.id] = reported.trials() or study.trials()[0]
+                if self.trials[part.id].best.keys() != study.arms.keys():
+                    cause = f"the trials of {part.id} are not those of its arms"
+                    raise DataError(str(file), cause, WRITE_ANEW)
         if not self.studies:
             raise DataError(str(file), "its parts name no other corpus and no other size", "name one with --corpus")
-
-    def _part(self, name: str) -> dict[str, Any]:
-        return next(dict(part) for part in self.report["parts"] if part["id"] == name)
 
     def needed(self) -> list[RunRequest]:
         """The runs that are not there yet."""
         return [
             request
             for name, study in self.studies.items()
-            for request in study.needed_of_others(self.trials[name], _further(self._part(name)))
+            for request in study.needed_of_others(self.trials[name], self.reported[name].others)
         ]
 
     def run(self, engine: Engine, say: Say = lambda line: None, progress: Progress = lambda done, total: None) -> None:
@@ -66,31 +145,28 @@ class ReportExtension:
         make_needed(self.needed, self.store, engine, say, progress)
 
     def outcome(self) -> dict[str, Any]:
-        """The report with what the other corpora and sizes gave; a part that one of them denies is not shown."""
-        parts = [
-            self._extended(part, self.studies[part["id"]]) if part["id"] in self.studies else part
-            for part in self.report["parts"]
-        ]
+        """The report with the comparisons on other corpora and sizes; a part that one of them denies is not shown."""
+        parts = [part | self._extended(part["id"], part["comparisons"]) if part["id"] in self.studies else part
+                 for part in self.report["parts"]]  # fmt: skip
         return self.report | {"mode": "extended", "verdict": whole_verdict(parts), "parts": parts}
 
-    def _extended(self, part: Mapping[str, Any], study: TrainedStudy) -> dict[str, Any]:
-        """A part with the comparisons that it lacks."""
-        first = part["comparisons"][0]["name"]
-        trials = self.trials[study.part.id]
-        others = study.others(trials, _further(part))
+    def _extended(self, name: str, comparisons: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The fields of a part that change with the comparisons that it lacks."""
+        study, trials, reported = self.studies[name], self.trials[name], self.reported[name]
+        others = study.others(trials, reported.others)
         evidence = [(comparison.name, study.evidence(trials, comparison)) for comparison in others]
-        effect = part["effect"]["effect"][0]
-        verdict, reason = confirmed(study.part, part["verdict"], part["reason"], effect, first, evidence)
+        effect, first = reported.effect.effect[0], reported.decided_on
+        verdict, reason = confirmed(study.part, reported.verdict, reported.reason, effect, first, evidence)
         results = [result for comparison in others for result in comparison.all_results()]
         added = cost(results)
         late = [name for name in self.corpora if name in {comparison.name for comparison in others}]
-        limits = [limit for limit in part["limits"] if limit != one_corpus(first)]
-        return dict(part) | {
-            "verdict": verdict, "reason": reason, "is_supported": verdict == part["claimed"],
-            "comparisons": [*part["comparisons"], *(self._added(study.part, one) for one in others)],
+        limits = [limit for limit in reported.limits if limit != one_corpus(first)]
+        return {
+            "verdict": verdict, "reason": reason, "is_supported": verdict == reported.claimed,
+            "comparisons": [*comparisons, *(self._added(study.part, one) for one in others)],
             "limits": limits + [f"{name} was added after the verdict on {first}" for name in late],
-            "cost": {name: number + added[name] for name, number in part["cost"].items()},
-            "machines": sorted({*part["machines"], *machines(results)}),
+            "cost": {name: number + added[name] for name, number in reported.cost},
+            "machines": sorted({*reported.machines, *machines(results)}),
         }  # fmt: skip
 
     def _added(self, part: TrainedPart, comparison: Comparison) -> dict[str, Any]:
@@ -98,28 +174,21 @@ class ReportExtension:
         return comparison_data(part, comparison) | {"added": about}
 
 
-def _trained_parts(file: Path, report: Mapping[str, Any]) -> list[TrainedPart]:
+def _trained_parts(file: Path, data: Mapping[str, Any]) -> list[tuple[TrainedPart, ReportedPart]]:
     """The trained parts of a report that were run; its experiment must be the one whose hash it bears."""
-    if report.get("mode") not in ("full", "extended") or "experiment" not in report:
-        raise DataError(str(file), "is no report in full mode", "give the .json that `compare run --to` wrote")
-    experiment = Experiment.parse(report["experiment"])
-    if experiment.hash != report["hash"]:
-        cause = f"its experiment has the hash {experiment.hash}, not {report['hash']}"
+    try:
+        report = Report.model_validate(data)
+        were_run = [ReportedPart.model_validate(part) for part in report.parts if "comparisons" in part]
+    except ValidationError as error:
+        field, (cause, _) = path(error.errors()[0]["loc"]), in_words(error.errors()[0])
+        raise DataError(str(file), f"is no report in full mode: {field} {cause}", WRITE_ANEW) from None
+    experiment = Experiment.parse(report.experiment)
+    if experiment.hash != report.hash:
+        cause = f"its experiment has the hash {experiment.hash}, not {report.hash}"
         raise DataError(str(file), cause, "make the report anew with `archetype compare run`")
-    were_run = {part["id"] for part in report["parts"] if part.get("comparisons")}
-    return [part for part in experiment.parts if isinstance(part, TrainedPart) and part.id in were_run]
-
-
-def _further(part: Mapping[str, Any]) -> set[str]:
-    """The corpora and sizes that a part of a report has beside the first."""
-    return {comparison["name"] for comparison in part["comparisons"][1:]}
-
-
-def _recorded_trials(part: Mapping[str, Any]) -> Trials | None:
-    """The trials of a part of a report; None where there were none."""
-    tuning = part["tuning"]
-    best = {name: tuple(about["best"]) for name, about in tuning["arms"].items()}
-    return Trials(tuple(tuning["paths"]), {}, best, tuning["is_interior"]) if best else None
+    reported = {part.id: part for part in were_run}
+    trained = [part for part in experiment.parts if isinstance(part, TrainedPart)]
+    return [(part, reported[part.id]) for part in trained if part.id in reported]
 
 
 def _is_text(source: str | Mapping[str, Any]) -> bool:

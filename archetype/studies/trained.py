@@ -42,7 +42,7 @@ class Trials:
 
 @dataclass
 class Comparison:
-    """What all arms gave on one corpus and one size.
+    """The values of all arms on one corpus and one size, seed by seed.
 
     Attributes:
         name: of the corpus, and of the size where it is another.
@@ -142,7 +142,7 @@ class TrainedStudy:
         return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.mode.device, arm.data.baseline)
 
     def trials(self) -> tuple[Trials, list[RunRequest]]:
-        """What the trials gave as far as they are there, and the runs that they take: grids grow for all arms alike."""
+        """The trials as far as they are there, and the runs that they take: grids grow for all arms alike."""
         if self.tune is None:
             middle = {}
             if self.part.tune is not None:  # the middle of the grid, untried
@@ -207,23 +207,23 @@ class TrainedStudy:
         return [self._request(arm, seed) for seed in seeds for arm in arms.values()]
 
     def comparisons(self) -> tuple[Trials, list[Comparison]]:
-        """The trials, and what every corpus and size gave; all runs must be there."""
+        """The trials, and a comparison on every corpus and size; all runs must be there."""
         trials, _ = self.trials()
         return trials, [self._comparison(*group) for group in self._groups(trials)]
 
-    def needed_of_others(self, trials: Trials, there: Container[str] = ()) -> list[RunRequest]:
+    def needed_of_others(self, trials: Trials, known: Container[str] = ()) -> list[RunRequest]:
         """The runs that are needed beside those of the first corpus; arguments as for `others`."""
-        groups = [group for group in self._groups(trials)[1:] if group[0] not in there]
+        groups = [group for group in self._groups(trials)[1:] if group[0] not in known]
         return self._missing([request for _, arms, seeds in groups for request in self._pairs(arms, seeds)])
 
-    def others(self, trials: Trials, there: Container[str] = ()) -> list[Comparison]:
-        """What every corpus and size but the first gave; all their runs must be there.
+    def others(self, trials: Trials, known: Container[str] = ()) -> list[Comparison]:
+        """The comparisons on every corpus and size but the first; all their runs must be there.
 
         Args:
             trials: by which the arms are tuned.
-            there: names of comparisons that are known already.
+            known: names of comparisons that are not made again.
         """
-        return [self._comparison(*group) for group in self._groups(trials)[1:] if group[0] not in there]
+        return [self._comparison(*group) for group in self._groups(trials)[1:] if group[0] not in known]
 
     def _comparison(self, name: str, arms: dict[str, Arm], seeds: tuple[int, ...]) -> Comparison:
         results: dict[str, list[RunResult]] = {}
@@ -235,7 +235,7 @@ class TrainedStudy:
         return Comparison(name, arms, seeds, values, results)
 
     def evidence(self, trials: Trials, comparison: Comparison) -> Evidence:
-        """What the decision is made of."""
+        """The values that decide, and whether the runs can be trusted."""
         control, other = self.part.compared
         arm = comparison.arms[control]
         bad = sum(learned_nothing(result, arm) for result in comparison.results[control])
@@ -265,7 +265,7 @@ def confirmed(
         reason: of that verdict.
         effect: the mean difference there.
         first: the name of that corpus.
-        others: what the others gave, with their names.
+        others: names and values of the others.
     """
     for name, evidence in others:
         mean = float(np.mean(evidence.differences))

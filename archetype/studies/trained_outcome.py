@@ -1,4 +1,4 @@
-"""The outcome of a trained part as plain data: its verdict, what each arm gave by corpus and seed, and its trials."""
+"""The outcome of a trained part as plain data: its verdict, all values by corpus, arm and seed, and its trials."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def trained_outcome(
 
 
 def comparison_data(part: TrainedPart, comparison: Comparison) -> dict[str, Any]:
-    """What the arms gave on one corpus and size, as plain data."""
+    """A comparison as plain data."""
     results = comparison.results
     return {
         "name": comparison.name, "seeds": list(comparison.seeds), "values": comparison.values,
@@ -64,7 +64,7 @@ def comparison_data(part: TrainedPart, comparison: Comparison) -> dict[str, Any]
 
 
 def cost(results: Sequence[RunResult]) -> dict[str, Any]:
-    """What runs took together, in seconds of one core."""
+    """The number of runs, their seconds of one core, and their predictions."""
     return {
         "runs": len(results), "seconds": sum(r.about["seconds"] for r in results),
         "predictions": sum(r.about["predictions"] for r in results),

@@ -13,8 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from archetype.models.heads import LanguageModelHead
-from archetype.native import fused
-from archetype.nn.linear import Weight
+from archetype.nn.linear import Weight, linear
 
 IGNORED = -100  # a target that is not predicted
 LARGE = 2**26  # bytes of a batch's logits, above which they are computed in chunks
@@ -98,7 +97,7 @@ def _compute_dtype(x: Tensor) -> torch.dtype:
 
 def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> tuple[Tensor, Tensor | None]:
     """The logits of a chunk in float32, and the tanh that caps them."""
-    logits = _product(x, weight, bias)
+    logits = linear(x, weight, bias)
     if softcap is None:
         return logits.float(), None
     tanh = logits.div_(softcap).tanh_()
@@ -133,7 +132,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 nats_of_chunk, g = _loss_and_gradient(chunk, w, b, ids, softcap, label_smoothing)
                 g, nats = g.div_(num_tokens), nats + nats_of_chunk
                 if ctx.x_gradient is not None:
-                    ctx.x_gradient[part] = _product(g, w.T)
+                    ctx.x_gradient[part] = linear(g, w.T)
                 if ctx.weight_gradient is not None:
                     _add_product(ctx.weight_gradient, g.T, chunk)
                 if ctx.bias_gradient is not None:
@@ -171,12 +170,6 @@ def _loss_and_gradient(
     if tanh is not None:
         gradient.mul_(1 - tanh.float().square_())
     return nats, gradient.to(x.dtype)
-
-
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The product x weight^T + bias."""
-    y = fused.linear(x, weight, bias)
-    return nn.functional.linear(x, weight, bias) if y is None else y
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:

@@ -53,7 +53,7 @@ def run(
         if processes.is_main:
             for folder in (run.folder, run.checkpoints, run.best_folder):
                 atomic.remove_unfinished(folder)
-            checkpoints.remove_older(run.checkpoints, state.recipe.keep_checkpoints)  # of which a kill kept one
+            checkpoints.remove_older(run.checkpoints, state.recipe.keep_checkpoints)  # a kill may have left one
             state.remember(metrics.rewind(run.metrics_file, state.step))
         diagnosis = Diagnosis(state)
         for notice in diagnosis.at_start():

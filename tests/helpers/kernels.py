@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from archetype.native.compiler import MACHINE, Library, compiled, library, processor
+from archetype.native.compiler import MACHINE, Library, compiled, instructions, library
 
 # by name: the flags, and what the processor must have; the plainest shows that no kernel leans on wide vectors
 INSTRUCTIONS = {
@@ -24,6 +24,6 @@ def kernels(name: str) -> Library:
     flags, needed = INSTRUCTIONS[name]
     if library() is None:
         pytest.skip("no C++ compiler")
-    if name != "native" and (platform.machine() != "x86_64" or needed not in processor()):
+    if name != "native" and (platform.machine() != "x86_64" or needed not in instructions()):
         pytest.skip(f"this processor cannot run {name}")
     return Library(compiled(flags))

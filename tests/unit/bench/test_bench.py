@@ -233,9 +233,7 @@ def test_pages_and_reading_are_measured(monkeypatch: pytest.MonkeyPatch) -> None
     bandwidth, pages = machine.read_bandwidth(torch.device("cpu"))
     assert bandwidth > 0 and pages in (2**12, 2**14, 2**16, 2**21, 2**25)
     cpu_info = {"flags": "fpu avx2 avx512f avx512_bf16 nonsense", "model name": "A processor"}
-    monkeypatch.setattr(
-        environment, "_cpu_info", lambda *names: next((cpu_info[n] for n in names if n in cpu_info), "")
-    )
+    monkeypatch.setattr(environment, "cpu_info", lambda *names: next((cpu_info[n] for n in names if n in cpu_info), ""))
     about = environment.description(torch.device("cpu"))
     assert about["processor"] == "A processor" and about["flags"] == ["avx2", "avx512f", "avx512_bf16"]
 
