@@ -9,7 +9,8 @@ import argparse
 import json
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -128,7 +129,7 @@ def inside(tab: Tab, model: str, repeat: int) -> None:
     for values in times.values():
         for head in range(1, repeat + 1):
             tab.tab.wait_for_timeout(300)
-            act = f"document.querySelector(\"[data-tile='blocks.0.mixer/{head}']\").parentNode.click()"
+            act = f"document.querySelector(\"[data-tile='blocks.0.mixer/{head}']\").click()"
             values.append(tab.timed(act, f"document.querySelector(\"[data-map][data-head='{head}'] canvas\")"))
     for (name, values), target in zip(times.items(), ("60", "16"), strict=True):
         row(name, values, target)
@@ -189,22 +190,30 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         names, small = long_runs(folder / "runs"), tiny(folder, context_length=2 * WRITTEN)
-        process, port = start(options.model, small, "--runs", str(folder / "runs"))
-        try:
-            with chromium() as browser:
+        with chromium() as browser:
 
-                def new() -> Tab:  # with nothing in its cache
-                    return Tab(browser.new_context(viewport={"width": 1440, "height": 900}).new_page(), port)
+            def new(port: int) -> Tab:  # with nothing in its cache
+                return Tab(browser.new_context(viewport={"width": 1440, "height": 900}).new_page(), port)
 
-                first_screen(new, options.repeat)
-                tab = new()
+            with served(options.model, "--runs", str(folder / "runs")) as port:
+                first_screen(lambda: new(port), options.repeat)
+                tab = new(port)
                 edit(tab, options.repeat)
                 inside(tab, Path(options.model).resolve().name, options.repeat)
-                stream(tab, "tiny")
                 runs(tab, names, options.repeat)
-        finally:
-            process.terminate()
-            process.wait()
+            with served(small, OMP_NUM_THREADS="1") as port:  # the other core is the browser's
+                stream(new(port), Path(small).name)
+
+
+@contextmanager
+def served(*arguments: str, **variables: str) -> Iterator[int]:
+    """The port of a server that runs for as long."""
+    process, port = start(*arguments, **variables)
+    try:
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
 
 
 if __name__ == "__main__":

@@ -246,10 +246,10 @@ def cancel(server: Server, prompts: Prompts) -> None:
     row("cancelled after a client leaves", ["", f"{1e3 * statistics.median(times):.1f} ms"], "1 step + 100 ms")
 
 
-def start(*arguments: str) -> tuple[subprocess.Popen[str], int]:
-    """A server's process, and its port."""
+def start(*arguments: str, **variables: str) -> tuple[subprocess.Popen[str], int]:
+    """A server's process with further variables in its environment, and its port."""
     command = [sys.executable, "-m", "archetype", "serve", *arguments, "--port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | variables)
     assert process.stderr is not None
     line = next((line for line in process.stderr if " at http://" in line), "")
     assert line, "the server did not start"

@@ -56,6 +56,11 @@ class Page:
         else:
             self.tab.evaluate("hash => { location.hash = hash }", f"#/{hash}")
 
+    def address(self, *parts: str) -> str:
+        """The address, once it holds some parts: it follows what is shown."""
+        self.tab.wait_for_function("parts => parts.every(one => location.hash.includes(one))", arg=list(parts))
+        return str(self.tab.url)
+
     def text(self, selector: str) -> str:
         """The text of the one element, once it is there."""
         return str(self.tab.locator(selector).first.inner_text()).strip()

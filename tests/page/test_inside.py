@@ -165,11 +165,11 @@ def same_numbers(page: Page, view: str, inspection: Inspection) -> None:
 def test_keys_walk_the_heads_and_the_address_says_where(page: Page, server: Served) -> None:
     values, inspection = of(server, "llama-tiny")
     show(page, f"inside?{urlencode(values | {'view': 'attention'})}", "[data-map] canvas")
-    page.tab.locator("[data-tile='blocks.0.mixer/0']").locator("..").focus()
+    page.tab.locator("[data-tile='blocks.0.mixer/0']").focus()
     for key, layer, head in (("ArrowRight", 0, 1), ("ArrowDown", 1, 1), ("ArrowLeft", 1, 0), ("ArrowUp", 0, 0)):
         page.tab.keyboard.press(key)
         page.tab.wait_for_selector(f"[data-map='blocks.{layer}.mixer'][data-head='{head}']")
-        assert f"layer={layer}" in page.tab.url and f"head={head}" in page.tab.url
+        page.address(f"layer={layer}", f"head={head}")
     page.tab.locator("[data-map] .scroll").focus()
     page.tab.keyboard.press("ArrowDown")
     said = texts(page, "[data-map] .says")[0]
@@ -180,7 +180,7 @@ def test_keys_walk_the_heads_and_the_address_says_where(page: Page, server: Serv
         show(
             page, f"inside?{urlencode(values | {'view': 'attention', 'stage': stage})}", f"[data-stage={stage}] canvas"
         )
-    again = page.tab.url
+    again = page.address("stage=masked")
     show(page, "state?model=llama-tiny", "h1")
     page.tab.goto(again)
     page.tab.wait_for_selector("[data-stage=masked] canvas")
@@ -291,7 +291,7 @@ def test_a_report_shows_the_numbers_of_its_file(page: Page, reports: Path, tmp_p
     assert texts(page, "tbody button") == [report["title"]]
     page.tab.click("tbody button")
     page.tab.wait_for_selector("article [data-effect]")
-    assert f"report={written.stem}" in page.tab.url
+    page.address(f"report={written.stem}")
     effect = page.tab.evaluate("JSON.parse(document.querySelector('[data-effect]').dataset.effect)")
     assert effect == part["effect"]["effect"]
     numbers = [float(one) for one in re.findall(r"[-\d.]+(?:e-\d+)?", texts(page, ".says")[0].replace("−", "-"))]

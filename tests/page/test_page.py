@@ -173,7 +173,7 @@ def test_a_specification_is_edited_and_read_by_keyboard_alone(page: Page) -> Non
     tab.keyboard.press("Tab")
     tab.wait_for_selector("[data-number=state][title='32,768']")
     assert "num_kv_heads" in page.text("section[aria-label='Changes from the start']")
-    address = tab.evaluate("location.hash")
+    address = page.address("spec=yaml")
     focus(page, lambda: tab.evaluate("document.activeElement.innerText") == "Architecture")
     tab.keyboard.press("Enter")
     tab.wait_for_selector("rect.box")
@@ -181,7 +181,7 @@ def test_a_specification_is_edited_and_read_by_keyboard_alone(page: Page) -> Non
     tab.keyboard.press("ArrowUp")
     tab.wait_for_selector("rect.selected")
     assert re.search(r"\d", page.text("section[aria-label='Chosen part']"))
-    tab.goto(f"http://127.0.0.1:{page.port}/{address}")
+    tab.goto(address)
     tab.reload()
     tab.wait_for_selector("[data-number=state][title='32,768']")  # the address holds the whole state
 
@@ -243,7 +243,7 @@ def test_a_text_is_stopped_and_branches(page: Page) -> None:
     tokens.focus()
     for _ in range(6):
         tab.keyboard.press("ArrowRight")
-    assert "token=5" in tab.evaluate("location.hash")
+    page.address("token=5")
     before = texts(page)
     other = tab.locator("section[aria-label=Alternatives] button:not(.chosen):not([disabled])").first
     other.focus()
@@ -265,7 +265,7 @@ def test_two_columns_write_the_same_prompt_by_the_same_seed(page: Page, server: 
     page.open(f"write?model=llama-tiny&text=Once&sampling={json.dumps(settings)}")
     tab.click("button:text-is('two columns')")
     tab.wait_for_selector("[data-column=Right]")
-    assert "beside=gpt2-tiny" in tab.url and "sampling2" in tab.url  # the next model, with the same settings
+    page.address("beside=gpt2-tiny", "sampling2")  # the next model, with the same settings
     tab.fill(".seed input", "7")
     tab.keyboard.press("Tab")
     for names in (("llama-tiny", "gpt2-tiny"), ("llama-tiny", "llama-tiny")):
@@ -287,7 +287,7 @@ def test_two_columns_write_the_same_prompt_by_the_same_seed(page: Page, server: 
     assert float(page.text("[data-bandwidth]").split()[0]) == pytest.approx(bandwidth / 1e9, rel=0.01)
     assert page.accessibility() == []
     tab.click("details.bar summary")
-    address = tab.url
+    address = page.address("seed=7")
     tab.goto("about:blank")
     tab.goto(address)
     tab.wait_for_selector("[data-column=Right]")
@@ -316,7 +316,7 @@ def test_a_specification_becomes_a_recipe(page: Page) -> None:
     assert download.value.path().read_text(encoding="utf-8") == expected["recipe"]
     tab.select_option("section[aria-label='Train this'] select >> nth=0", "labelled_text")
     tab.wait_for_selector("code:text-is('examples.jsonl')")
-    assert "data=labelled_text" in tab.url and "train=true" in tab.url
+    page.address("data=labelled_text", "train=true")
     assert page.accessibility() == []
 
 

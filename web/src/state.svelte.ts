@@ -10,9 +10,11 @@ import { screens } from "./screens";
  */
 class PageState {
   #address = $state(parseHash(window.location.hash));
+  #late = 0; // a timer, until the address stands in the browser's bar too
 
   constructor() {
     window.addEventListener("hashchange", () => {
+      this.#cancel();
       this.#address = parseHash(window.location.hash);
     });
   }
@@ -51,11 +53,28 @@ class PageState {
     const all = { ...this.#address.values };
     for (const [name, value] of Object.entries(values)) all[name] = value === null || value === false ? "" : String(value);
     const address = { screen, values: Object.fromEntries(Object.entries(all).filter(([, value]) => value !== "")) };
-    const hash = formatHash(address);
-    if (hash === window.location.hash) return;
+    const [before, hash] = [formatHash(this.#address), formatHash(address)];
+    if (hash === before) return;
     this.#address = address;
-    if (step) window.history.pushState(null, "", hash);
-    else window.history.replaceState(null, "", hash);
+    const isLate = this.#cancel();
+    if (step) {
+      if (isLate) window.history.replaceState(null, "", before);
+      window.history.pushState(null, "", hash);
+    } else {
+      // it takes the browser milliseconds, and Safari refuses many in a row: after the frame, once for all changes till then
+      this.#late = window.setTimeout(() => {
+        this.#late = 0;
+        window.history.replaceState(null, "", hash);
+      }, 50);
+    }
+  }
+
+  /** Leave the browser's bar as it is; whether it was behind. */
+  #cancel(): boolean {
+    const isLate = this.#late !== 0;
+    window.clearTimeout(this.#late);
+    this.#late = 0;
+    return isLate;
   }
 }
 

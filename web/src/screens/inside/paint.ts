@@ -15,13 +15,18 @@ export const NOTHING = [229, 231, 235]; // what is no number, as in Python's pic
 
 /** The place of a number among 256 colours, as matplotlib finds it: of 256 equal shares of the range. */
 export function entryOf(value: number, { low, high, scale = "linear" }: Painting): number {
-  let share = (value - low) / (high - low || 1);
-  if (scale === "log") share = share <= LEAST ? 0 : 1 - Math.log(share) / Math.log(LEAST);
-  return Math.max(0, Math.min(255, Math.floor(share * 256)));
+  return entry(value, low, high - low || 1, scale === "log");
+}
+
+function entry(value: number, low: number, range: number, isLog: boolean): number {
+  let share = (value - low) / range;
+  if (isLog) share = share <= LEAST ? 0 : 1 - Math.log(share) / Math.log(LEAST);
+  return Math.trunc(Math.max(0, Math.min(255, share * 256)));
 }
 
 /** A matrix as a picture, a pixel for each cell, the first row above or below. */
 export function paint(values: ArrayLike<number>, rows: number, columns: number, how: Painting): ImageData {
+  const [range, isLog] = [how.high - how.low || 1, how.scale === "log"]; // once, for there may be a million cells
   const picture = new ImageData(Math.max(1, columns), Math.max(1, rows));
   // a pixel's four bytes as one number
   const [pixels, colours] = [picture.data, table(how.palette ?? "viridis", false)].map((bytes) => new Uint32Array(bytes.buffer));
@@ -30,7 +35,7 @@ export function paint(values: ArrayLike<number>, rows: number, columns: number, 
     const from = columns * (how.upwards ? rows - 1 - row : row);
     for (let column = 0; column < columns; column += 1) {
       const value = values[from + column]!;
-      pixels![row * columns + column] = Number.isFinite(value) ? colours![entryOf(value, how)]! : nothing;
+      pixels![row * columns + column] = Number.isFinite(value) ? colours![entry(value, how.low, range, isLog)]! : nothing;
     }
   }
   return picture;
