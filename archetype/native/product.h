@@ -35,8 +35,41 @@ static inline void accumulate(const T* w, long ldw, const float* x, long ldx, lo
     }
 }
 
+#if defined(__AVX512BF16__) && defined(__AVX512BW__) && WIDTH == 16
+#define HAS_PAIRS 1
+static inline floats load_pairs(const bfloat16* p) { return in_register((floats)_mm512_loadu_si512(p)); }
+static inline floats load_pairs(const bfloat16* p, __mmask32 which) { return (floats)_mm512_maskz_loadu_epi16(which, p); }
+static inline floats add_pairs(floats sums, floats a, floats b) { return (floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)b); }
+
+// The same of bfloat16 with bfloat16: each lane adds the products of two numbers at once.
+template <int R, int M>
+static inline void accumulate(const bfloat16* w, long ldw, const bfloat16* x, long ldx, long K, floats (&sums)[R][M], bool are_first = true) {
+    constexpr long PAIRED = 2 * W;  // a cache line of weights
+    for (int r = 0; r < R; r++)
+        for (int m = 0; m < M; m++) sums[r][m] = floats{};
+    long k = 0;
+    for (; k + PAIRED <= K; k += PAIRED) {
+        if (are_first)
+            for (int r = 0; r < R; r++) __builtin_prefetch(w + (r + 2 * R) * ldw + k, 0, 2);  // into the second cache
+        floats vectors[M];
+        for (int m = 0; m < M; m++) vectors[m] = load_pairs(x + m * ldx + k);
+        for (int r = 0; r < R; r++) {
+            const floats weights = load_pairs(w + r * ldw + k);
+            for (int m = 0; m < M; m++) sums[r][m] = add_pairs(sums[r][m], weights, vectors[m]);
+        }
+    }
+    if (k < K) {
+        const __mmask32 which = (1u << (K - k)) - 1;
+        for (int r = 0; r < R; r++) {
+            const floats weights = load_pairs(w + r * ldw + k, which);
+            for (int m = 0; m < M; m++) sums[r][m] = add_pairs(sums[r][m], weights, load_pairs(x + m * ldx + k, which));
+        }
+    }
+}
+#endif
+
 // One row times one vector.
-template <class T> static inline float dot(const T* w, const float* x, long K) {
+template <class T, class X> static inline float dot(const T* w, const X* x, long K) {
     floats sums[1][1];
     accumulate<1, 1>(w, 0, x, 0, K, sums);
     return sum(sums[0][0]);
@@ -104,7 +137,7 @@ struct Product {
 };
 
 // The products of n rows of a matrix, from `row` on, with M vectors, from m on.
-template <int M, class T> static inline void put_tile(const Product& p, const T* w, long ldw, long n, long row, const float* x, long ldx, long m) {
+template <int M, class T, class X> static inline void put_tile(const Product& p, const T* w, long ldw, long n, long row, const X* x, long ldx, long m) {
     if (n < TILE_ROWS) {
         for (long r = 0; r < n; r++) {
             floats sums[1][M];
@@ -124,7 +157,7 @@ template <int M, class T> static inline void put_tile(const Product& p, const T*
 }
 
 // The same with all vectors.
-template <class T> static void put_tiles(const Product& p, const T* w, long ldw, long n, long row, const float* x, long ldx, long m) {
+template <class T, class X> static void put_tiles(const Product& p, const T* w, long ldw, long n, long row, const X* x, long ldx, long m) {
     using std::integral_constant;
     auto run = [&](auto t) {
         for (long r = 0; r < n; r += TILE_ROWS)
@@ -140,8 +173,9 @@ template <class T> static void put_tiles(const Product& p, const T* w, long ldw,
     }
 }
 
-template <class T> static void float_product(const Product& p, const float* x, long ldx, const Worker& worker) {
+template <class T, class X> static void float_product(const Product& p, const X* x, long ldx, const Worker& worker) {
     constexpr int R = ROWS_AT_ONCE;
+    constexpr bool CONVERTS = sizeof(T) < sizeof(X);
     const int64_t* indices = (const int64_t*)p.e.p[5];  // each vector's own matrix of a stack
     const long per_token = p.e.n[10], stack = p.e.n[11];
     const long rows = indices || p.M == 1 ? R : TILE_ROWS;
@@ -150,7 +184,7 @@ template <class T> static void float_product(const Product& p, const float* x, l
             for (long m = 0; m < p.M; m++) {
                 const long which = indices ? indices[m] : 0;
                 const T* matrix = (const T*)p.e.p[1] + which * stack;
-                const float* vector = x + m / per_token * ldx;
+                const X* vector = x + m / per_token * ldx;
                 for (long row = first; row < last; row += R) {
                     const long n = std::min<long>(R, last - row);
                     floats sums[R][1];
@@ -161,16 +195,18 @@ template <class T> static void float_product(const Product& p, const float* x, l
             }
             return;
         }
-        const long block = std::max<long>(1, BLOCK / (long)(p.K * sizeof(float)) / rows) * rows;
+        const long block = std::max<long>(1, BLOCK / (long)(p.K * sizeof(X)) / rows) * rows;
         for (long row = first; row < last; row += block) {
             const long n = std::min(block, last - row);
             const T* weights = (const T*)p.e.p[1] + row * p.ldw;
-            if (sizeof(T) == 2 && p.M > VECTORS_AT_ONCE) {  // converted once for all vectors
-                float* converted = scratch<float>(2, n * p.K);
-                for (long r = 0; r < n; r++) as_floats(weights, BFLOAT16, r * p.ldw, 1, p.K, converted + r * p.K);
-                for (long m = 0; m < p.M; m += VECTORS_AT_ONCE) put_tiles(p, converted, p.K, n, row, x, ldx, m);
-            } else
-                for (long m = 0; m < p.M; m += VECTORS_AT_ONCE) put_tiles(p, weights, p.ldw, n, row, x, ldx, m);
+            if constexpr (CONVERTS)
+                if (p.M > VECTORS_AT_ONCE) {  // once for all vectors
+                    float* converted = scratch<float>(2, n * p.K);
+                    for (long r = 0; r < n; r++) as_floats(weights, BFLOAT16, r * p.ldw, 1, p.K, converted + r * p.K);
+                    for (long m = 0; m < p.M; m += VECTORS_AT_ONCE) put_tiles(p, (const float*)converted, p.K, n, row, x, ldx, m);
+                    continue;
+                }
+            for (long m = 0; m < p.M; m += VECTORS_AT_ONCE) put_tiles(p, weights, p.ldw, n, row, x, ldx, m);
         }
     });
 }
@@ -257,6 +293,9 @@ static void product(const Entry& e, const Worker& worker) {
     Product p(e);
 #if defined(HAS_TILES)
     if (fits_tiles(p)) return tile_product(p, worker);
+#endif
+#if defined(HAS_PAIRS)
+    if (p.x_type == BFLOAT16 && p.w_type == BFLOAT16) return float_product<bfloat16>(p, (const bfloat16*)e.p[0], p.ldx, worker);
 #endif
     long vectors = e.p[5] ? p.M / e.n[10] : p.M, ldx = p.ldx;
     const float* x = (const float*)e.p[0];
