@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 SMALLEST = 2**22  # bytes of weights; fewer stay in the processor's caches
 ALIGNMENT = 64  # bytes of a cache line
-POPULATE_READ, POPULATE_WRITE = 22, 23  # of Linux's madvise, since 5.14: all pages at once, not one by one as they are used
+# of Linux's madvise, since 5.14: all pages of a range at once, not one by one as they are used
+POPULATE_READ, POPULATE_WRITE = 22, 23
 
 
 @torch.no_grad()
