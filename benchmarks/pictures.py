@@ -44,7 +44,7 @@ VIEWS = {  # by the file: the screen with its state, what shows that it is ready
     "recurrent": ("inside", {"model": "mamba", "view": "recurrent", "text": TEXT}, "[data-path] path", ()),
     "state": ("state", {}, "[data-part]", ()),
     "runs": ("runs", {}, "[data-chart=loss] canvas", ()),
-    "reports": ("reports", {"report": "calibration-of-this-machine"}, "[data-effect]", ()),
+    "reports": ("reports", {"report": "calibration-of-the-xeon"}, "[data-effect]", ()),
 }  # fmt: skip
 DARK = ("attention",)
 

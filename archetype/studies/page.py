@@ -57,8 +57,25 @@ def study_page(outcome: Mapping[str, Any]) -> str:
     return page(name + outcome["title"], body)
 
 
-def overview_page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """All claims, one row each, surprises first."""
+def study_name(row: Mapping[str, Any]) -> str:
+    """The claim's number, or the title of a study that is not about one."""
+    return f"Claim {row['claim']}" if row["claim"] else str(row["title"])
+
+
+def overview_page(claims: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> str:
+    """All claims and other studies, one row each, surprises first."""
+    surprises = [
+        f"<li>{_text(study_name(row))}, {_text(part['id'])}: {_text(part['verdict'])}. {_text(part['reason'])}</li>"
+        for row in (*claims, *others) for part in row["parts"] if part["surprise"] == "surprise"
+    ]  # fmt: skip
+    body = ["<h1>The claims</h1>"]
+    body += [f"<h2>Otherwise than predicted</h2><ul>{''.join(surprises)}</ul>"] if surprises else []
+    body.append(_studies_table("claim", claims))
+    body += ["<h2>Other studies</h2>", _studies_table("study", others)] if others else []
+    return page("The claims", body)
+
+
+def _studies_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
     cells = []
     for row in rows:
         parts = "<br>".join(
@@ -72,15 +89,8 @@ def overview_page(rows: Sequence[Mapping[str, Any]]) -> str:
             f"<td>{_verdict(row['verdict'])}{parts}{effects}</td><td>{row['seconds'] / 60:.1f} min</td>"
             f"<td>{_text(row['date'][:10])}<br><span class='soft'>{_text(row['hash'])}</span></td></tr>"
         )
-    surprises = [
-        f"<li>Claim {row['claim']}, {_text(part['id'])}: {_text(part['verdict'])}. {_text(part['reason'])}</li>"
-        for row in rows for part in row["parts"] if part["surprise"] == "surprise"
-    ]  # fmt: skip
-    body = ["<h1>The claims</h1>"]
-    body += [f"<h2>Otherwise than predicted</h2><ul>{''.join(surprises)}</ul>"] if surprises else []
-    head = "".join(f"<th>{name}</th>" for name in ("", "claim", "verdict", "cost", "date and hash"))
-    body.append(f"<div class='scroll'><table><tr>{head}</tr>{''.join(cells)}</table></div>")
-    return page("The claims", body)
+    head = "".join(f"<th>{one}</th>" for one in ("", name, "verdict", "cost", "date and hash"))
+    return f"<div class='scroll'><table><tr>{head}</tr>{''.join(cells)}</table></div>"
 
 
 def search_page(result: Mapping[str, Any]) -> str:

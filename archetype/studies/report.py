@@ -17,6 +17,7 @@ from archetype.studies.page import (
     effect_rows,
     overview_page,
     search_page,
+    study_name,
     study_page,
 )
 from archetype.studies.store import Store
@@ -58,12 +59,17 @@ def write_reports(outcome: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def write_overview(folder: Path) -> None:
-    """Write the overview of all claims that are reported in a folder, as Markdown, JSON and a page."""
-    outcomes = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob("claim-*.json")]
-    rows = overview_rows(sorted(outcomes, key=lambda outcome: (outcome["claim"], outcome["mode"])))
-    atomic.write_bytes(folder / f"{OVERVIEW}.md", overview_markdown(rows).encode())
-    atomic.write_json(folder / f"{OVERVIEW}.json", {"version": 1, "title": "The claims", "claims": rows})
-    atomic.write_bytes(folder / f"{OVERVIEW}.html", overview_page(rows).encode())
+    """Write the overview of all studies that are reported in a folder, claims first, as Markdown, JSON and a page."""
+    reports = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob("*.json")]
+    outcomes = [report for report in reports if "experiment" in report]
+    claims = [outcome for outcome in outcomes if outcome["claim"]]
+    others = [outcome for outcome in outcomes if not outcome["claim"]]
+    claim_rows = overview_rows(sorted(claims, key=lambda outcome: (outcome["claim"], outcome["mode"])))
+    other_rows = overview_rows(sorted(others, key=lambda outcome: (outcome["title"], outcome["mode"])))
+    rows = {"claims": claim_rows, "others": other_rows}
+    atomic.write_bytes(folder / f"{OVERVIEW}.md", overview_markdown(claim_rows, other_rows).encode())
+    atomic.write_json(folder / f"{OVERVIEW}.json", {"version": 1, "title": "The claims"} | rows)
+    atomic.write_bytes(folder / f"{OVERVIEW}.html", overview_page(claim_rows, other_rows).encode())
 
 
 def surprise(part: dict[str, Any]) -> str:
@@ -77,7 +83,7 @@ def surprise(part: dict[str, Any]) -> str:
 
 
 def overview_rows(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each claim: what the overview shows and nothing more."""
+    """One row for each study: what the overview shows and nothing more."""
     return [
         {
             "claim": o["claim"], "title": o["title"], "sentence": o["sentence"], "headline": o["headline"],
@@ -281,21 +287,26 @@ def _table(headings: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |" for line in lines)
 
 
-def overview_markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """All claims as Markdown, surprises first."""
-    surprises = [(row, part) for row in rows for part in row["parts"] if part["surprise"] == SURPRISE]
-    lines = ["# The claims", "", f"{len(rows)} claims; each verdict is for this code at this scale.", ""]
+def overview_markdown(claims: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> str:
+    """All claims and other studies as Markdown, surprises first."""
+    surprises = [(row, part) for row in (*claims, *others) for part in row["parts"] if part["surprise"] == SURPRISE]
+    lines = ["# The claims", "", f"{len(claims)} claims; each verdict is for this code at this scale.", ""]
     lines += [f"[The same with effects as pictures]({OVERVIEW}.html)", ""]
     if surprises:
         lines += ["## Otherwise than predicted", ""]
-        lines += [
-            f"- Claim {row['claim']}, {part['id']}: {part['verdict']}. {part['reason']}." for row, part in surprises
-        ]
+        lines += [f"- {study_name(row)}, {part['id']}: {part['verdict']}. {part['reason']}." for row, part in surprises]
         lines.append("")
+    lines.append(_studies_table("claim", claims))
+    if others:
+        lines += ["", "## Other studies", "", _studies_table("", others)]
+    return "\n".join([*lines, ""])
+
+
+def _studies_table(head: str, rows: Sequence[dict[str, Any]]) -> str:
     cells = [
         (row["claim"] or "", f"[{row['title']}]({row['report']}.md)", row["verdict"],
          "; ".join(f"{part['id']}: {part['verdict']}" for part in row["parts"]), f"{row['seconds'] / 60:.1f} min",
          row["date"][:10])
         for row in rows
     ]  # fmt: skip
-    return "\n".join([*lines, _table(("claim", "", "verdict", "parts", "cost", "date"), cells), ""])
+    return _table((head, "", "verdict", "parts", "cost", "date"), cells)

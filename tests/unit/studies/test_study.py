@@ -222,5 +222,15 @@ def test_reports_are_whole_and_say_what_was_predicted(tmp_path: Path) -> None:
         json.loads((tmp_path / "reports" / "overview.json").read_text())["claims"][0]["parts"][0]["surprise"]
         == "surprise"
     )
+    other = outcome | {"claim": None, "title": "Depth"}  # a study of one's own, in the same folder
+    write_reports(other, tmp_path / "reports")
+    write_overview(tmp_path / "reports")
+    overview, _, after = (tmp_path / "reports" / "overview.md").read_text().partition("## Other studies")
+    assert "Depth, " in overview and "[Depth](depth.md)" in after and "[Width]" not in after
+    rows = json.loads((tmp_path / "reports" / "overview.json").read_text())
+    assert [row["title"] for row in rows["claims"]] == ["Width"] and [row["title"] for row in rows["others"]] == [
+        "Depth"
+    ]
+    assert "<a href='depth.html'>" in (tmp_path / "reports" / "overview.html").read_text()
     assert keep_outcome(outcome, store).is_file()
     assert "claim 5: Width: shown" in summary_text(outcome)
