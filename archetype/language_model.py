@@ -386,7 +386,7 @@ class LanguageModel:
         return Tracer(self.model, self.inputs(text, target), self)
 
     def inputs(self, text: Text, target: Text | None = None) -> Inputs:
-        """What the model's forward pass is given for a text; arguments as for `inspect`."""
+        """The inputs of the model's forward pass for a text; arguments as for `inspect`."""
         start = self.special.get("decoder_start_token_id")
         return inputs_of(self.model, self.tokenizer, text, target, start)
 

@@ -1,4 +1,4 @@
-"""What a part costs that declares no cost: counted on its module, built and run on the meta device."""
+"""The cost of a part that declares none: counted on its module, built and run on the meta device."""
 
 from collections.abc import Callable
 from typing import Any

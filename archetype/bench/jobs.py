@@ -1,4 +1,4 @@
-"""What can be timed: decoding, prefill, requests of mixed lengths, training steps and embedding, on random tokens."""
+"""Jobs to time: decoding, prefill, requests of mixed lengths, training steps and embedding, on random tokens."""
 
 import random
 import time

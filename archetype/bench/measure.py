@@ -25,7 +25,7 @@ NUM_TOKENS = 32  # of the first row's text that are printed
 
 
 class Peaks(NamedTuple):
-    """What the machine does at most: bytes read and FLOPs, each a second; and the pages that were read."""
+    """The peaks of the machine: bytes read and FLOPs, each a second; and the pages that were read."""
 
     bandwidth: float
     flops: float
@@ -144,7 +144,7 @@ def rates(workload: Workload, timings: list[Timing]) -> dict[str, Any]:
 def against_limit(
     spec: specs.ModelSpec, workload: Workload, dtype: str, weights: str | None, peaks: Peaks, seconds: float
 ) -> dict[str, Any]:
-    """What a job has to read and to multiply at least, how fast it did so, and its share of the machine's peaks.
+    """The least that a job has to read and to multiply, how fast it did so, and its share of the machine's peaks.
 
     Requests of mixed lengths are counted as equal ones of their average lengths.
 
@@ -185,7 +185,7 @@ def against_limit(
 def least_time(
     spec: specs.ModelSpec, phase: TimedPhase, sizes: Sizes, dtype: str, weights: str | None, device: Device
 ) -> PhaseTime:
-    """What one pass of a phase reads and multiplies, and how long that takes at least; of decoding, half way.
+    """The bytes and FLOPs of one pass of a phase, and how long that takes at least; of decoding, half way.
 
     Args:
         spec: of the model.

@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
     @property
     def cost(self) -> "BlockCost":
-        """What the block costs."""
+        """The cost of the block."""
         from archetype.cost.block import BlockCost
         from archetype.cost.formula import symbol
 

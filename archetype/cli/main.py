@@ -216,7 +216,7 @@ def main() -> None:
 
 
 def _usage(error: typer.TyperException) -> str:
-    """What is wrong with the arguments, as one or two sentences."""
+    """The mistake in the arguments, as one or two sentences."""
     message, option, invalid = error.format_message(), getattr(error, "option_name", None), error.__cause__
     if option in RENAMED:
         return f"{option} is now {RENAMED[option]}."

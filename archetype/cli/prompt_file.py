@@ -131,7 +131,7 @@ def _finished_requests(
 
 
 def _record(request: Request) -> dict[str, Any]:
-    """What the output says of a request."""
+    """The line of the output for a request."""
     record = {
         "id": request.id, "text": request.text, "finish_reason": request.finish_reason,
         "prompt_tokens": len(request.prompt), "completion_tokens": len(request.tokens),

@@ -160,7 +160,7 @@ def _with_names_of_file(family: Family, rules: list[Rule], names: list[str]) -> 
 
 
 def _spellings(name: str, prefix: str) -> Iterator[str]:
-    """What a tensor may be called: a file that was saved without the head has no prefix."""
+    """The possible names of a tensor: a file that was saved without the head has no prefix."""
     for spelling in (name, name.removeprefix(prefix), prefix + name):
         yield spelling
         yield spelling.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")

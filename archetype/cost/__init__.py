@@ -1,4 +1,4 @@
-"""What an architecture costs: parameters, FLOPs, state and memory of specifications, counted without torch."""
+"""The cost of an architecture: parameters, FLOPs, state and memory of specifications, counted without torch."""
 
 from archetype.cost.registry import cost_of, set_fallback
 from archetype.cost.report import CostReport, cost_report, total_parameters

@@ -8,7 +8,7 @@ from archetype.cost.work import FLOAT32, TrainingWork, Work
 
 
 class BlockCost:
-    """What one block costs, by module.
+    """The cost of one block, by module.
 
     Args:
         block: the specification.

@@ -1,4 +1,4 @@
-"""What fits into a memory: the largest batch at a length, and the longest text at a batch."""
+"""The largest sizes that fit into a memory: the largest batch at a length, and the longest text at a batch."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What machines can do at most, as their makers publish it: dense products, no sparsity, no overclocking."""
+"""Peaks of machines, as their makers publish them: dense products, no sparsity, no overclocking."""
 
 import difflib
 from collections.abc import Mapping

@@ -8,7 +8,7 @@ from archetype.cost.work import INT64, TrainingWork, Work
 
 
 class EmbeddingCost:
-    """What turning tokens into vectors costs.
+    """The cost of turning tokens into vectors.
 
     Args:
         embedding: the specification.
@@ -40,7 +40,7 @@ class EmbeddingCost:
 
 
 class HeadCost:
-    """What the layers after a stack cost; none, where a model gives the vectors themselves."""
+    """The cost of the layers after a stack; none, where a model gives the vectors themselves."""
 
     tied = False
 

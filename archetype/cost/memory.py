@@ -29,12 +29,12 @@ class SavedActivations(NamedTuple):
 
     @property
     def saved(self) -> int:
-        """What autograd saves."""
+        """The bytes that autograd saves."""
         return self.embedding_and_head + self.blocks
 
     @property
     def peak(self) -> int:
-        """What is held when the gradient of the loss is computed."""
+        """The bytes that are held when the gradient of the loss is computed."""
         return self.saved + self.loss_gradient
 
     @property
@@ -44,7 +44,7 @@ class SavedActivations(NamedTuple):
 
     @property
     def loss_gradient(self) -> int:
-        """What is held of the logits' gradient, beside what is saved."""
+        """The bytes of the logits' gradient that are held, beside what is saved."""
         return 2 * self.logits + self.logits_weight_gradient
 
 
@@ -140,5 +140,5 @@ class MemoryCost:
 
 
 def compute_dtype(dtype: str) -> ComputeType:
-    """What a training step computes products in, for weights that are used in `dtype`."""
+    """The data type in which a training step computes products, for weights that are used in `dtype`."""
     return "bfloat16" if bytes_of(dtype) == 2 else "float32"

@@ -15,7 +15,7 @@ from archetype.cost.work import FLOAT32, INT64, TrainingWork, Work
 
 
 class ModelCost(ABC):
-    """What a model costs beside its stacks, and how it uses them."""
+    """The cost of a model beside its stacks, and how it uses them."""
 
     generates = True  # whether it writes token by token
     patch_size = 1  # tokens by which the state grows at once
@@ -34,7 +34,7 @@ class ModelCost(ABC):
         return self.head.parameters()
 
     def stack_work(self, work: Work) -> dict[str, Work]:
-        """What each stack works on, by the stack's prefix; a stack that rests has none."""
+        """The workload of each stack, by the stack's prefix; a stack that rests has none."""
         return {stack.prefix: work._replace(causal=stack.stack.causal) for stack in self.stacks}
 
     def flops(self, work: Work) -> Counts:
@@ -247,5 +247,5 @@ KINDS: dict[type[spec.Spec], type[ModelCost]] = {
 
 
 def model_cost(model: spec.ModelSpec) -> ModelCost:
-    """What a model costs beside its stacks, and how it uses them."""
+    """The cost of a model beside its stacks, and how it uses them."""
     return KINDS[type(model)](model)

@@ -9,7 +9,7 @@ from archetype.cost.work import FLOAT32, INT64, TrainingWork
 
 
 class PositionCost(PartCost):
-    """What positions cost; most cost nothing in most places."""
+    """The cost of positions; most cost nothing in most places."""
 
     limits_length = False  # whether there are positions for no more than the context
     biases_scores = False  # by trained numbers, so that all scores are saved

@@ -27,7 +27,7 @@ from archetype.spec.part import PART_FILES
 
 
 class PartCost:
-    """What one part of a specification costs.
+    """The cost of one part of a specification.
 
     Args:
         part: the specification.
@@ -78,7 +78,7 @@ class Linear(NamedTuple):
 
 
 class ContentCost(PartCost, ABC):
-    """What a block's mixer or feed-forward part costs."""
+    """The cost of a block's mixer or feed-forward part."""
 
     @abstractmethod
     def parameters(self) -> Counts:
@@ -94,7 +94,7 @@ class ContentCost(PartCost, ABC):
 
 
 class MixerCost(ContentCost):
-    """What a mixer costs."""
+    """The cost of a mixer."""
 
     complexity: Complexity
     differs_by_layer = False  # whether equal mixers of two layers compute other pairs
@@ -113,7 +113,7 @@ class MixerCost(ContentCost):
 
 
 class FeedForwardCost(ContentCost):
-    """What a feed-forward part costs."""
+    """The cost of a feed-forward part."""
 
     @abstractmethod
     def flops(self, tokens: Formula) -> Counts:
@@ -125,7 +125,7 @@ class FeedForwardCost(ContentCost):
 
 
 class NormCost(PartCost, ABC):
-    """What a norm costs; its width is the number of features that are normalized."""
+    """The cost of a norm; its width is the number of features that are normalized."""
 
     @abstractmethod
     def parameters(self) -> Formula:
@@ -137,7 +137,7 @@ class NormCost(PartCost, ABC):
 
 
 class WiringCost(PartCost, ABC):
-    """What the norms around a block's contents cost."""
+    """The cost of the norms around a block's contents."""
 
     @abstractmethod
     def parameters(self, content: str) -> tuple[Formula, Formula]:

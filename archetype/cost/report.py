@@ -34,7 +34,7 @@ FORMER_ATTENTION = {"full": "computed", "half": "allowed"}
 
 @dataclass(frozen=True, repr=False)
 class CostReport:
-    """What a specification costs, for a batch of rows of a length, in a data type."""
+    """The cost of a specification, for a batch of rows of a length, in a data type."""
 
     spec: spec.ModelSpec
     batch: int

@@ -40,7 +40,7 @@ class StackActivations(NamedTuple):
 
 
 class StackCost:
-    """What a stack costs."""
+    """The cost of a stack."""
 
     def __init__(self, stack: spec.StackView) -> None:
         self.stack, self.prefix = stack, stack.prefix

@@ -130,7 +130,7 @@ class Drawer:
         return next((f for f in rail.layout.containers if f.kind == "mixer" and f.id.startswith(stack.prefix)), None)
 
     def _head(self, rail: Rail, head: spec.Spec, d: Formula, table: str) -> None:
-        """What the last vectors become."""
+        """The boxes of the head."""
         letter, field = self._text(d), "head"
         match head:
             case spec.ClassificationHead():
@@ -366,7 +366,7 @@ def draw(report: CostReport, measure: Measure = "parameters", unfold: bool = Fal
 
 
 def pill(place: str, label: str, shape: str, kind: str = "input") -> Box:
-    """What goes in or comes out."""
+    """A label of an input or output."""
     return Box(place, 0, 0, W, SLIM, kind, label, shape)
 
 

@@ -1,4 +1,4 @@
-"""What a diagram says of a part beside its boxes: its name, and the fields that are not as usual."""
+"""Captions beside the boxes of a diagram: the name of a part, and its fields that differ from the usual."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -99,7 +99,7 @@ class _Side:
         return None
 
     def _drawn(self, path: "_Path") -> list[Box | Container]:
-        """What draws a field best: of all whose field is a part of its path, those with the longest."""
+        """The boxes that draw a field: of all whose field is a part of its path, those with the longest."""
         fitting: list[tuple[int, Box | Container]] = []
         for item in self.items.values():
             if not item.field and item.id != "model":
@@ -149,7 +149,7 @@ def _indices(text: str, count: int) -> set[int]:
 
 
 def _said(item: Box | Container) -> tuple[Any, ...]:
-    """What a reader sees of it, of one layer."""
+    """The visible properties of a box, for one layer."""
     if isinstance(item, Container):
         return (item.repeat,) if item.kind in ("block", "repeat") else (item.label, item.lines)
     cost, layers = item.cost, item.repeat

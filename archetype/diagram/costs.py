@@ -86,7 +86,7 @@ class LayerCosts:
         return self.take(*sorted(names))
 
     def shape(self, content: str, module: str, formula_from: PartCost | None) -> str:
-        """What a module makes of what, in letters: D → KP; of one that is no projection, how many numbers it has."""
+        """The shape of a module's weights in letters, D → KP; the number of its weights where it is no projection."""
         projection = _projections(formula_from).get(module)
         if projection is not None:
             inputs, outputs = projection

@@ -1,4 +1,4 @@
-"""What stands inside a mixer or a feed-forward part, on a grid of columns and rows; the first row is the lowest.
+"""The inside of a mixer or a feed-forward part, on a grid of columns and rows; the first row is the lowest.
 
 A part of its own needs nothing here: its modules are what its cost counts. Where the way of the vectors between them
 teaches something, `@inside_of` registers a function that gives it, for the kind and for classes derived from it.
@@ -154,7 +154,7 @@ def _attention(part: spec.Attention, modules: frozenset[str], source: str) -> In
 
 
 def _scores(part: spec.Attention) -> str:
-    """How scores become weights."""
+    """The formula from scores to weights."""
     if part.score == "additive":
         return "softmax(wᵀ tanh(q + k))"
     scaled = "q kᵀ / √P" if part.scale is None else "q kᵀ · scale"

@@ -116,7 +116,7 @@ def arrow(points: tuple[tuple[float, float], ...]) -> list[tuple[float, float]]:
 
 
 def role(kind: str) -> str:
-    """What colours a kind of box."""
+    """The role of a kind of box, by which it is coloured."""
     return ROLES.get(kind, kind)
 
 

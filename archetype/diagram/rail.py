@@ -339,7 +339,7 @@ class Rail:
             self.waiting.append((tuple(self.placed(box, x, y) for box in content.source_readers), bus))
 
     def leave(self, content: Content, x: float, y: float) -> Box:
-        """What the result of a content comes from: a cell, or its container, where that is not known."""
+        """Where the wire of a content's result begins: at a cell, or at its container where no cell is known."""
         if content.output is not None:
             return self.placed(content.output, x, y)
         container = self.placed(content.container, x, y)

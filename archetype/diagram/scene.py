@@ -18,7 +18,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Cost:
-    """What a box costs, in all layers that it stands for.
+    """The cost of a box, over all layers that it stands for.
 
     Attributes:
         parameters: trained numbers.
@@ -99,7 +99,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Container:
-    """What belongs together: a content of a block, a block, layers that repeat, a model.
+    """A frame around boxes: a content of a block, a block, layers that repeat, a model.
 
     Attributes:
         id: the path of its parameters.

@@ -82,7 +82,7 @@ def deepseek_v2(
 
 
 def latent_scale(head_dim: int, scaling: spec.RotaryScaling) -> float | None:
-    """What scores are multiplied by: the factor of YaRN falls on all of query and key, rotated or not."""
+    """The factor of scores: that of YaRN falls on all of query and key, rotated or not."""
     if not isinstance(scaling, spec.YarnScaling) or scaling.mscale_all_dim is None:
         return None
     factor = 0.1 * scaling.mscale_all_dim * log(scaling.factor) + 1.0

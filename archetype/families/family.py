@@ -1,4 +1,4 @@
-"""What a family is: presets and, where its weights are published, the format they come in. Data, no torch."""
+"""Families: presets and, where their weights are published, the format they come in. Data, no torch."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Preset:
 
 @dataclass(frozen=True)
 class InferenceReport:
-    """What the inference of a family that is not registered rests on.
+    """The evidence on which the inference of a family that is not registered rests.
 
     Attributes:
         recognized: keys of config.json that were used.

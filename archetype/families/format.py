@@ -47,7 +47,7 @@ class Keys(Protocol):
 
 @dataclass(frozen=True)
 class Format:
-    """What a folder of published weights looks like.
+    """The format of a folder of published weights.
 
     Attributes:
         model_type: what config.json says that it is.

@@ -1,4 +1,4 @@
-"""What is known of every preset without its specification: family, kind, size and source, in `presets.json`.
+"""The index of all presets without their specifications: family, kind, size and source, in `presets.json`.
 
 The file is made by `python -m archetype.families.index`; a test fails while it differs from the presets.
 """

@@ -133,7 +133,7 @@ class Key:
 
     @property
     def shared(self) -> Argument:
-        """What all families that have the argument share."""
+        """The keys that all families with the argument share."""
         return ARGUMENTS.get(self.argument, Argument(Config.size, f"block.mixer.{self.argument}"))
 
     def read(self, config: Config, values: Values) -> Values:

@@ -1,4 +1,4 @@
-"""What many families share: a block of attention and a plain feed-forward part, and decoders of such blocks."""
+"""Blocks that many families share: attention and a plain feed-forward part, and decoders of such blocks."""
 
 from typing import Any
 

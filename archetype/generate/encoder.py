@@ -1,4 +1,4 @@
-"""What encoders answer: the masked tokens of a text, a vector for each text, and the class of a text or picture."""
+"""Answers of encoders: the masked tokens of a text, a vector for each text, and the class of a text or picture."""
 
 import logging
 from collections.abc import Callable, Sequence

@@ -30,7 +30,7 @@ MAX_LOGPROBS = 100  # alternatives of each token
 
 
 class Loaded(Protocol):
-    """What an engine needs of a language model."""
+    """The parts of a language model that an engine needs."""
 
     @property
     def model(self) -> nn.Module:
@@ -219,7 +219,7 @@ class Engine:
         return request
 
     def grammar(self, settings: Sampling) -> Grammar | None:
-        """What the settings constrain a text to, at its start.
+        """The grammar of the settings' constraint, at the start of a text.
 
         Raises:
             ArchetypeError: the grammar is wrong, or llguidance is not installed.
@@ -277,7 +277,7 @@ class Engine:
         return list(ids)
 
     def _target(self, target: str | list[int]) -> list[int]:
-        """What an encoder-decoder has written before its first token; for other models nothing."""
+        """The target tokens of an encoder-decoder before the first that is generated; none for other models."""
         if not isinstance(self.model, EncoderDecoder):
             if target:
                 raise SpecError("target", "belongs to an encoder-decoder", "leave it out")
@@ -341,7 +341,7 @@ class Engine:
         return scores
 
     def stats(self) -> Stats:
-        """What the engine has done, and what is in it now."""
+        """The counts of what the engine has done, and of what is in it now."""
         with self._changed:
             scheduler, state = self._scheduler, self._scheduler.slots.state
             return Stats(

@@ -32,7 +32,7 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What one step brought to one request.
+    """The result of one step for one request.
 
     Attributes:
         request: whose event it is.

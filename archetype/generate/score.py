@@ -15,7 +15,7 @@ MAX_LOGITS = 2**26  # computed at once: a window is no longer than this over the
 
 @dataclass(frozen=True)
 class Score:
-    """What a text costs a model to predict.
+    """The cross-entropy of a text under a model.
 
     Attributes:
         loss: mean cross-entropy of a token, in nats.

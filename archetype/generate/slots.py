@@ -87,7 +87,7 @@ class Slots(Generic[T]):
 
     @torch.inference_mode()
     def copy(self, slot: int, length: int | None = None) -> State:
-        """What a slot's rows have read, or the first tokens of it, as a state of its own."""
+        """The state of a slot's rows, or of its first tokens, as a state of its own."""
         length = int(self.state.lengths[slot * self.num_beams]) if length is None else length
         state = self.state.narrow(length).select(self._rows([slot]))
         if not state.can_shorten:

@@ -21,7 +21,7 @@ MAX_NGRAM = 3
 
 
 class Speculator(Protocol):
-    """What guesses."""
+    """Guesses tokens: prompt lookup, or a draft model."""
 
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
         """At most `limit` tokens that may follow each request's text, or none."""
@@ -34,10 +34,10 @@ class Speculator(Protocol):
 
 
 class PromptLookup:
-    """What followed the newest tokens where they stood before, in the prompt or after it (Saxena 2023)."""
+    """Prompt lookup: the tokens that followed the newest ones where they stood before (Saxena 2023)."""
 
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
-        """What followed the newest three tokens the last time, or the newest two."""
+        """The tokens that followed the newest three the last time, or the newest two."""
         return [self._continuation(np.array(request.window), limit) for request in requests]
 
     def _continuation(self, window: "np.ndarray[tuple[int], np.dtype[np.int64]]", limit: int) -> list[int]:
@@ -57,7 +57,7 @@ class PromptLookup:
 
 
 class DraftModel:
-    """What a smaller model would say, by the request's own settings and random numbers.
+    """A draft model: a smaller one guesses, by the request's own settings and random numbers.
 
     Args:
         model: has the same tokens.
@@ -132,7 +132,7 @@ def check_can_shorten(model: GenerativeModel, place: str) -> None:
 
 
 def speculator(model: GenerativeModel, draft: nn.Module | None, lookup: bool, slots: int) -> Speculator | None:
-    """What guesses for a model, if anything does."""
+    """The speculator of a model; None where nothing guesses."""
     if draft is None and not lookup:
         return None
     check_can_shorten(model, "model")

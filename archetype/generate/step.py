@@ -1,4 +1,4 @@
-"""What feeds tokens to a model that generates: prompts in chunks, and then one token of every row at a time."""
+"""Steps of a model that generates: prompts in chunks, and then one token of every row at a time."""
 
 import logging
 from collections.abc import Callable

@@ -105,7 +105,7 @@ def adapter(lm: Loaded) -> Any:
     model, context = lm.model, lm.model.spec.context_length
 
     class Adapter(TemplateLM):  # type: ignore[misc]
-        """What lm-eval calls."""
+        """The interface that lm-eval calls."""
 
         @property
         def eot_token_id(self) -> int:
@@ -114,7 +114,7 @@ def adapter(lm: Loaded) -> Any:
 
         @property
         def prefix_token_id(self) -> int:
-            """What stands before a text that nothing stands before."""
+            """The token that stands for an empty context."""
             return self.eot_token_id if tokenizer.bos is None else tokenizer.bos
 
         def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:

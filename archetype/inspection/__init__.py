@@ -1,4 +1,4 @@
-"""What happens inside a model: traces with interventions, attention, logit lens, residual stream, experts, states."""
+"""The inside of a model: traces with interventions, attention, logit lens, residual stream, experts, states."""
 
 from archetype.inspection.inspection import VIEWS, Inspection
 from archetype.inspection.trace import Trace, Tracer

@@ -29,7 +29,7 @@ STATISTICS = ("entropy", "distance", "previous", "first", "induction")
 
 @dataclass
 class AttentionSteps:
-    """What attention computes between queries and values, for all heads.
+    """The tensors of attention between queries and values, for all heads.
 
     Attributes:
         scores: of queries and keys, scaled and perhaps capped.
@@ -142,7 +142,7 @@ def _module(trace: Trace, path: str) -> nn.Module | None:
 
 
 def head_statistics(weights: Float[Tensor, "H T S"], ids: Tensor | None = None) -> dict[str, Float[Tensor, "H"]]:
-    """What a head does, as means over queries.
+    """The scores of a head, as means over queries.
 
     Args:
         weights: of one row.

@@ -32,7 +32,7 @@ BARS = 40  # of a picture
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a part adds to the logit; `kind` is embedding, mixer, cross, feedforward or bias."""
+    """The contribution of a part to the logit; `kind` is embedding, mixer, cross, feedforward or bias."""
 
     name: str
     kind: str
@@ -190,7 +190,7 @@ def _row(head: LanguageModelHead, embedding: Any, token: int) -> tuple[Float[Ten
 
 
 def _by_head(trace: Trace, path: str) -> Float[Tensor, "H T D"] | None:
-    """What each head adds, without the bias of the output projection; None where they are not added as they are."""
+    """The contribution of each head, without the output projection's bias; None where they are not simply added."""
     block = trace.model.get_submodule(path)
     mixer = block.mixer
     if block.added or not isinstance(mixer, MultiHeadProjection | LatentAttention):

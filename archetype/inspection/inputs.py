@@ -17,7 +17,7 @@ Text = str | Sequence[int] | Tensor
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model reads.
+    """The inputs of a model.
 
     Attributes:
         arguments: of its forward pass, by name.

@@ -29,7 +29,7 @@ VIEWS = ("summary", "attention", "lens", "residual", "experts", "recurrent", "at
 
 @dataclass(repr=False)
 class Inspection(View):
-    """What a model computes of a text; itself a view, the summary.
+    """All that a model computes of a text; itself a view, the summary.
 
     Attributes:
         trace: all activations, by name.
@@ -42,11 +42,11 @@ class Inspection(View):
     labels: tuple[str, ...] = ()
 
     def attention(self, layer: int | str | None = None, head: int | None = None) -> View:
-        """What all heads do, those of a layer, or the scores, masked scores and weights of one head."""
+        """The scores of all heads, or of a layer's; or the scores, masked scores and weights of one head."""
         return attention_view(self.trace, layer, head)
 
     def lens(self, top: int = 5) -> LensView:
-        """What each layer would answer at each position."""
+        """The logit lens: the prediction of each layer at each position."""
         return lens_view(self.trace, self.name, top)
 
     def residual(self, stack: str | None = None) -> ResidualView:

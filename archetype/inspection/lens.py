@@ -68,7 +68,7 @@ def read_out(trace: Trace, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
 
 @dataclass
 class LensView(View):
-    """What each layer would answer.
+    """The predictions of each layer.
 
     Attributes:
         layers: the embedding and each layer.
@@ -143,7 +143,7 @@ class LensLayer(NamedTuple):
 
 
 def lens_view(trace: Trace, name: Name, top: int = 5) -> LensView:
-    """What each layer of the answering stack would answer at each position of the first row.
+    """The predictions of each layer of the answering stack at each position of the first row.
 
     Args:
         trace: of a text.

@@ -1,4 +1,4 @@
-"""What layers without attention remember: sizes of states, steps of state spaces, gates, patches, slots of n-grams."""
+"""The states of layers without attention: their sizes, steps of state spaces, gates, patches, slots of n-grams."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

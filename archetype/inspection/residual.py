@@ -26,7 +26,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of a sum's parts, as a
 
 
 def added_by(trace: Trace, path: str) -> dict[str, Tensor] | None:
-    """What each content of a layer adds to the residual stream; None where its output is no such sum."""
+    """The output of each content of a layer to the residual stream; None where its output is no such sum."""
     block = trace.model.get_submodule(path)
     if not isinstance(block, Block) or block.added is None:
         return None

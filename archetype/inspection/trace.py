@@ -40,7 +40,7 @@ class Call:
 
 @dataclass
 class Trace:
-    """What a pass computed.
+    """The tensors of a pass.
 
     Attributes:
         model: that computed it.
@@ -346,7 +346,7 @@ def _copy(x: Tensor) -> Tensor:
 
 
 def _copied(cache: LayerState | None) -> LayerState | None:
-    """What a layer had read before the pass, which then goes on in place."""
+    """The state of a layer before the pass, which then goes on in place."""
     if cache is None or isinstance(cache, CrossKVCache):
         return cache
     _, _, first = next(cache.tensors())

@@ -1,4 +1,4 @@
-"""What all views have in common: a table, data for programs, tensors, and a picture."""
+"""The base of all views: a table, data for programs, tensors, and a picture."""
 
 import warnings
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""What the system says of the processor."""
+"""The processor as the system describes it."""
 
 from functools import cache
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What all models have in common that predict the next token."""
+"""The base of all models that predict the next token."""
 
 import torch
 

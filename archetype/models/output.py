@@ -1,4 +1,4 @@
-"""What all models have in common: where their weights are, and what a forward pass returns."""
+"""The base of all models, which knows where their weights are, and the output of a forward pass."""
 
 from dataclasses import dataclass
 

@@ -74,7 +74,7 @@ def quantized_product(
 
 
 class _Matrix(NamedTuple):
-    """What a product reads: numbers and perhaps scales, N, the kernels' number of the type, and distances."""
+    """The matrix of a product: numbers and perhaps scales, N, the kernels' number of the type, and distances."""
 
     memory: tuple[Tensor, Tensor | None]
     size: int

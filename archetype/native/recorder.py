@@ -198,7 +198,7 @@ class Recorder(TorchDispatchMode):
         self.library.run((Entry * 1)(entry), 1, self.threads)
 
     def finish(self, outputs: Sequence[Tensor]) -> Replay:
-        """What was recorded, without what no output and no input needs, and without what never changes."""
+        """The recorded step, without calls that no output or input needs, or whose results never change."""
         calls = self._needed(self._changing_calls(), outputs)
         segments: list[ctypes.Array[Entry] | TorchCall] = []
         native: list[NativeCall] = []

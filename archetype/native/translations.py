@@ -1,4 +1,4 @@
-"""What the kernels compute of torch's own operations: each translation emits entries, or returns None where it cannot.
+"""Translations of torch's own operations to kernels: each emits entries, or returns None where it cannot.
 
 A translation gets the recorder, the operation and its arguments, and returns the result, a tensor of its own memory.
 """

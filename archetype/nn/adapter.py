@@ -40,7 +40,7 @@ class LoRALinear(Linear):
             self.lora_B.zero_()
 
     def change(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
-        """What the low-rank matrix adds."""
+        """The output of the low-rank matrices, which is added to the layer's."""
         x = dropout(x, self.dropout, self.training)
         return project(project(x, self.lora_A), self.lora_B) * self.scale
 

@@ -1,4 +1,4 @@
-"""What layers remember between passes: one value per layer, which the layer reads and updates in place.
+"""State that layers keep between passes: one value per layer, which the layer reads and updates in place.
 
 Nothing hangs on modules. A state's tensors have the batch first, so that rows can be selected, joined and left without
 knowing their kind; a row's length lives once, at the model's `State`. A layer commits what it has read by itself: go

@@ -1,4 +1,4 @@
-"""What all layers of one forward pass share: where its tokens stand, which are padding, and what is computed once."""
+"""The inputs that all layers of one forward pass share: positions, padding, and tensors that are computed once."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field

@@ -57,7 +57,7 @@ class _Scan(torch.autograd.Function):
     def forward(
         delta: Tensor, v: Tensor, b: Tensor, c: Tensor, a: Float[Tensor, "Z I"], h: Float[Tensor, "B Z I"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What is read, the state after the last position, and the state before each block."""
+        """The outputs, the state after the last position, and the state before each block."""
         starts, read = [], []
         for block in _blocks(delta, v, b, c):
             starts.append(h)

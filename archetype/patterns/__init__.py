@@ -1,4 +1,4 @@
-"""Who attends to whom, without torch: rules, tiles, pair counts and cache lengths of sparse attention."""
+"""Patterns of sparse attention, without torch: rules, tiles, pair counts and cache lengths."""
 
 from archetype.patterns import block, window
 from archetype.patterns.rule import MaskContext, PatternRule, Piece, Shape, Tile, pattern_rule, rule_for

@@ -1,4 +1,4 @@
-"""What positions make of distances, as plain numbers: angles of rotations, slopes of ALiBi, buckets of T5."""
+"""Positions as functions of distance, in plain numbers: angles of rotations, slopes of ALiBi, buckets of T5."""
 
 import cmath
 import math

@@ -1,4 +1,4 @@
-"""Who attends to whom: one rule for each pattern, from which mask, computation, cache length and cost follow.
+"""Rules of attention patterns: one for each, from which mask, computation, cache length and cost follow.
 
 A rule `allows(i, j)` says whether the query at position i may see the key at position j. It is written with operators
 alone, so that it holds for whole numbers and, elementwise, for tensors.

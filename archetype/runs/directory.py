@@ -27,7 +27,7 @@ from archetype.spec import Adapter, ByKind, ModelSpec, Spec, read, to_yaml
 
 
 class AdaptedModel(Spec):
-    """What adapter.yaml says of an adapter, whose tensors stand among the weights beside the model's own.
+    """The fields of adapter.yaml; the adapter's tensors stand among the weights beside the model's own.
 
     Attributes:
         adapter: its kind and sizes.

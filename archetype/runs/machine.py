@@ -1,4 +1,4 @@
-"""What this machine is, and the most that it does, measured: memory traffic and matrix products."""
+"""The peaks of this machine, measured: memory traffic and matrix products."""
 
 import mmap
 import re

@@ -1,4 +1,4 @@
-"""What a run directory keeps of the folder that it was imported from, beside weights, tokenizer and chat template.
+"""The files that a run directory keeps of the folder that it was imported from, beside weights, tokenizer and template.
 
 The family, the names of classes and, where the family is not registered, config.json as it was read, the
 specification that stood for it and the name of every tensor: all that writing it back needs, as plain JSON.
@@ -75,7 +75,7 @@ def write_origin(
 
 
 def read_origin(folder: Path) -> Origin:
-    """What a run keeps of its origin; nothing where it has none.
+    """The files that a run keeps of its origin; none where it has no origin.
 
     Raises:
         CheckpointError: the file is damaged.

@@ -1,4 +1,4 @@
-"""What answers consist of: their objects, and tokens with their log-probabilities."""
+"""The parts of answers: their objects, and tokens with their log-probabilities."""
 
 import secrets
 import time
@@ -12,7 +12,7 @@ from archetype.serve.served_model import ServedModel
 
 
 class Envelope:
-    """What all objects of one answer share.
+    """The fields that all objects of one answer share.
 
     Args:
         model: that answers.

@@ -46,7 +46,7 @@ GET_FROM_MODELS = (
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may take.
+    """The limits of a request.
 
     Attributes:
         body_bytes: of its body.
@@ -287,7 +287,7 @@ def request_id() -> str:
 
 
 class _Answer:
-    """What has been sent to a client.
+    """The status and headers that were sent to a client.
 
     Attributes:
         status: of HTTP; 499 as long as nothing was sent.

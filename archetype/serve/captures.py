@@ -256,7 +256,7 @@ def _norms(view: ResidualView) -> dict[str, Any]:
 
 
 def _sides(path: str) -> tuple[str, str]:
-    """Which tokens look, and which are looked at."""
+    """The tokens of the queries, and those of the keys."""
     queries = "source_tokens" if path.startswith("encoder.") else "tokens"
     return queries, "source_tokens" if path.endswith(".cross") else queries
 

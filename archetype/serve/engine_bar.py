@@ -24,7 +24,7 @@ NUM_POINTS = 64  # of the line of predicted bytes
 
 
 class EngineBar:
-    """What the page's bar shows.
+    """The numbers of the page's bar.
 
     Args:
         models: that are served.

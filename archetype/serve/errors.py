@@ -1,4 +1,4 @@
-"""What a request can be refused with: one table, and one shape for all of it."""
+"""The errors of the API: one table, and one shape for all of it."""
 
 import json
 from typing import Any

@@ -32,13 +32,13 @@ class Exchange:
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        """What the path names."""
+        """The parameters of the path."""
         parameters: Mapping[str, str] = self.scope["path_params"]
         return parameters
 
     @property
     def query(self) -> dict[str, str]:
-        """What stands after the path's question mark."""
+        """The query string, parsed."""
         return dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
 
     def request_header(self, name: str) -> str:

@@ -125,7 +125,7 @@ async def recurrent(captures: Captures, exchange: Exchange) -> None:
 
 
 async def _text_of(model: ServedModel, metrics: Metrics, body: InspectRequest) -> tuple[Any, list[int] | None]:
-    """What the model is to read, and the target of an encoder-decoder.
+    """The tokens that the model is to read, and the target of an encoder-decoder.
 
     Raises:
         ApiError: the body says no text of the model's kind, or several.

@@ -246,7 +246,7 @@ async def _in_own_thread(work: "Callable[[], LanguageModel]") -> "LanguageModel"
 
 
 def summary(source: Source, model: "ServedModel | None", created: int) -> dict[str, Any]:
-    """What the list of models says of one."""
+    """The entry of one model in the list of models."""
     created = created if model is None else model.created
     item = {"id": source.name, "object": "model", "created": created, "owned_by": "archetype"}
     return item | {"max_model_len": None if model is None else model.context_length}

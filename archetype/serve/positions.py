@@ -1,4 +1,4 @@
-"""What the page asks about positions: functions of the specification alone; nothing here loads torch."""
+"""The page's requests about positions: functions of the specification alone; nothing here loads torch."""
 
 import asyncio
 import math
@@ -76,7 +76,7 @@ def _state(memory: MemoryCost, length: int) -> dict[str, Any]:
 
 
 def _embedding(model: spec.ModelSpec, length: int) -> dict[str, Any] | None:
-    """What is added to the tokens' vectors."""
+    """The position embedding that is added to the tokens' vectors."""
     added = getattr(getattr(model, "embedding", None), "position", None)
     match added:
         case spec.Sinusoidal():
@@ -161,7 +161,7 @@ def _rotary(rotary: spec.Rotary, dim: int, length: int) -> dict[str, Any]:
 
 
 def _pattern(pattern: spec.Pattern, context: MaskContext) -> dict[str, Any]:
-    """Who sees whom: a row for each query, a sign for each key; of long texts, evenly chosen positions."""
+    """The mask as text: a row for each query, a sign for each key; of long texts, evenly chosen positions."""
     rule, length = pattern_rule(pattern), context.length
     count = min(length, NUM_CELLS)
     places = [step * length // count for step in range(count)]

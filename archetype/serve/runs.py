@@ -122,7 +122,7 @@ class Runs:
 
 
 def _details(folder: Path) -> dict[str, Any]:
-    """What stands in a run's files beside its metrics."""
+    """The recipe, the specification and the environment of a run."""
     details: dict[str, Any] = {"environment": {}}
     for key, file in (("recipe", "recipe.yaml"), ("spec", "spec.yaml")):
         details[key] = read_bytes(folder / file, MAX_CONFIG_BYTES).decode("utf-8", "replace")
@@ -134,7 +134,7 @@ def _details(folder: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _architecture(folder: Path, changed: float) -> dict[str, Any]:
-    """What a run's specification says, as long as its file stays the same."""
+    """The summary of a run's specification, as long as its file stays the same."""
     check_extensions(folder)
     spec = read(folder / "spec.yaml")
     return {

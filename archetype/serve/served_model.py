@@ -87,7 +87,7 @@ class ServedModel:
         return {} if self.lm.tokenizer is None else {id: name for name, id in self.lm.tokenizer.special_tokens.items()}
 
     def bytes_of(self, token: int) -> bytes:
-        """What a token is displayed by: its own bytes; the name of a special token, or of one beyond the tokenizer."""
+        """A token's bytes for display; the name of a special token, or of one beyond the tokenizer."""
         if (name := self.special.get(token)) is not None:
             return name.encode()
         if self.lm.tokenizer is None or token >= self.lm.tokenizer.vocab_size:

@@ -1,4 +1,4 @@
-"""What the page asks about specifications; nothing here loads torch, and no request names a file."""
+"""The page's requests about specifications; nothing here loads torch, and no request names a file."""
 
 import asyncio
 import inspect
@@ -85,7 +85,7 @@ async def served_models(models: Models, exchange: Exchange) -> None:
 
 
 def models_row(models: Models) -> Any:
-    """What says of a model what it can do."""
+    """A function from a model's source to its row: what the model can do."""
     loaded = {model.name: model for model in models.loaded}
 
     def row(source: Any) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def form(spec: ModelSpec) -> list[dict[str, Any]]:
 
 
 def diagram(scene: Scene) -> dict[str, Any]:
-    """What is painted, and the boxes with their costs."""
+    """The drawing, and the boxes with their costs."""
     boxes = [
         {"id": box.id, "label": box.label, "shape": box.shape, "detail": box.detail, "kind": box.kind,
          "repeat": box.repeat, "field": box.field, "change": box.change, "cost": box.cost.to_json()}
@@ -308,6 +308,6 @@ def _value_at(spec: Spec, field: str) -> Any:
 
 @cache
 def _about(cls: type[Spec]) -> str:
-    """What a class is, a line each paragraph, without the list of its attributes."""
+    """The meaning of a class, a line each paragraph, without the list of its attributes."""
     text = (inspect.getdoc(cls) or "").partition("\nAttributes:")[0].strip()
     return re.sub(r"(?<!\n)\n(?!\n)", " ", text)

@@ -52,7 +52,7 @@ class Stream:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What a request is called in the engine: the choice of an answer that it becomes."""
+    """The id of a request in the engine: the choice of an answer that it becomes."""
 
     stream: Stream
     index: int

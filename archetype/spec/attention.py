@@ -47,7 +47,7 @@ Biases = Annotated[
 
 
 class OutputGate(Spec):
-    """What attention's result is multiplied by before the last projection: activation(x Wg) (Qiu 2025).
+    """A gate on attention's result before the output projection: activation(x Wg) (Qiu 2025).
 
     Every feature has a number of its own, or all features of a head share one.
 

@@ -1,4 +1,4 @@
-"""What all specifications share: frozen, closed, and able to say in words what is wrong with a file."""
+"""The base of all specifications: frozen, closed, and able to say in words what is wrong with a file."""
 
 import difflib
 import hashlib
@@ -131,7 +131,7 @@ def invalid(place: str, cause: str, remedy: str = "") -> NoReturn:
 
 
 def explain(error: ValidationError, every: bool = True) -> SpecError:
-    """What pydantic noticed, as place, cause and remedy: one mistake, or all, those of repeated layers in the first."""
+    """Errors of pydantic as place, cause and remedy: one mistake, or all, those of repeated layers in the first."""
     details: list[ErrorDetails] = []
     for detail in error.errors(include_url=False):
         keys = _keys(detail)

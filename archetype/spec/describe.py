@@ -1,4 +1,4 @@
-"""What the fields of specifications mean, read from the `Attributes:` of the classes' docstrings.
+"""The meaning of the fields of specifications, read from the `Attributes:` of the classes' docstrings.
 
 So each field is described beside it, once: in the JSON Schema, by `archetype explain`, and on the page of all kinds,
 which `python -m archetype.spec.describe` writes to docs/kinds.md. Nothing is read before one of them asks.
@@ -34,7 +34,7 @@ def description(cls: type[Spec]) -> str:
 
 
 def field_descriptions(cls: type[Spec]) -> dict[str, str]:
-    """What each field of a class means, its own and its bases'."""
+    """The meaning of each field of a class, its own and its bases'."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         section = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
@@ -88,7 +88,7 @@ def kinds_of(role: str) -> str:
 
 
 def explain(kind: str) -> str:
-    """What everything of that name is, its source, and its fields with their defaults; errors as of `classes_of`."""
+    """Meaning, source and fields with their defaults of everything with that name; errors as of `classes_of`."""
     parts, written = classes_of(kind)
     entries = [entry(role, cls) for role, cls in parts]
     return "\n\n".join([*([f"{kind} is written here as kind: {written}"] if written != kind else []), *entries])

@@ -66,7 +66,7 @@ def differences(a: Spec, b: Spec) -> list[Change]:
 
 
 def value_at(spec: ModelSpec, target: str) -> Any:
-    """What stands at a path, in the first of the items that it names."""
+    """The value at a path, in the first of the items that it names."""
     value: Any = _explicit(spec, full=True)
     for key in _keys(target):
         if key == "num_layers" and isinstance(value, dict) and "layers" in value:

@@ -1,4 +1,4 @@
-"""What a model gives for the vectors at its end."""
+"""Heads: what a model computes from the vectors at its end."""
 
 from typing import Annotated, Any, ClassVar, Literal
 

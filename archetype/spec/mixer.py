@@ -1,4 +1,4 @@
-"""What mixes positions: the base of attention, recurrences and state spaces."""
+"""The base of all mixers: attention, recurrences and state spaces."""
 
 from typing import Annotated
 

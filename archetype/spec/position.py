@@ -1,4 +1,4 @@
-"""How a model knows where a token stands."""
+"""Kinds of positions: added to embeddings, rotated into queries and keys, or added to scores."""
 
 from typing import Annotated, Literal
 

@@ -160,7 +160,7 @@ def _matched(arm: Arm, control: Arm, matched: Match) -> Arm:
 
 
 def quantities(arm: Arm) -> dict[str, float]:
-    """What is printed of every arm, whatever is matched: parameters, FLOPs of a token, bytes of the state."""
+    """The quantities printed of every arm, whatever is matched: parameters, FLOPs of a token, bytes of the state."""
     length = row_length(arm.recipe, arm.spec)
     report = cost_report(arm.spec, batch=1, length=length, dtype="float32")
     parameters = report.parameters

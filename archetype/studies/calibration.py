@@ -66,7 +66,7 @@ def write_calibration(store: Store, experiment: Experiment, verdicts: dict[str, 
 
 
 def read_calibration(store: Store) -> dict[str, Any] | None:
-    """What the last calibration on this machine gave; None where there is none."""
+    """The last calibration on this machine; None where there is none."""
     file = store.folder / f"calibration-{machine_key()}.json"
     return read_json(file) if file.is_file() else None
 

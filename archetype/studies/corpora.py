@@ -1,4 +1,4 @@
-"""What the arms of a study learn from: texts in three parts, or examples that are drawn; each known by its hash."""
+"""The data of studies: texts in three parts, or examples that are drawn; each known by its hash."""
 
 import hashlib
 import json

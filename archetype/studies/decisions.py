@@ -68,7 +68,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a part's runs show.
+    """The decision on a part, with the measured values behind it.
 
     Attributes:
         verdict: shown, no difference shown, or not shown at this scale.

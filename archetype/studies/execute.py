@@ -138,7 +138,7 @@ def _count_attempt(folder: Path, run: Run) -> None:
 
 
 def _about(run: Run, request: dict[str, Any], has_diverged: bool) -> dict[str, Any]:
-    """What is known of a trained run; the loss of one that ended worse than a guess counts as a guess."""
+    """The results of a trained run; the loss of one that ended worse than a guess counts as a guess."""
     lines = metrics.read(run.metrics_file)
     steps = [line for line in lines if "loss" in line]
     evaluated = [line for line in lines if "validation_loss" in line]

@@ -53,7 +53,7 @@ Corpora = Annotated[
 
 
 class Match(Spec):
-    """What all arms have in common beside tokens, data order, batch, context, tokenizer and evaluation set.
+    """Quantities that all arms share beside tokens, data order, batch, context, tokenizer and evaluation set.
 
     Attributes:
         tokens: that each arm learns from.
@@ -73,7 +73,7 @@ class Match(Spec):
 
 
 class Metric(Spec):
-    """What is measured of a run after its last step, on text or examples that it has not seen.
+    """The measurement of a run after its last step, on text or examples that it has not seen.
 
     Attributes:
         name: of the measurement.
@@ -116,7 +116,7 @@ class Tune(Spec):
 
 
 class Expectation(Spec):
-    """What was expected before any run, to stand beside the outcome.
+    """The prediction before any run, to stand beside the outcome.
 
     Attributes:
         verdict: of the part.
@@ -152,7 +152,7 @@ class Mode(Spec):
 
 
 class Modes(Spec):
-    """What each way to run a part spends.
+    """The budgets of each way to run a part.
 
     Attributes:
         quick: seconds or a minute: says a direction, never a verdict.

@@ -1,4 +1,4 @@
-"""What a finished run is judged by: text or examples that it has not seen."""
+"""Measurements of a finished run, on text or examples that it has not seen."""
 
 import json
 import math

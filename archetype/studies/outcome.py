@@ -1,4 +1,4 @@
-"""What a check of a claim gives: whether the claim holds, a sentence, and the numbers and pictures behind it."""
+"""The outcome of a check of a claim: whether the claim holds, a sentence, and the numbers and pictures behind it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

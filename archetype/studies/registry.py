@@ -34,7 +34,7 @@ class Check:
 
     @property
     def title(self) -> str:
-        """What is checked, in a line."""
+        """The check in one line."""
         return (self.measure.__doc__ or "").partition("\n")[0]
 
 

@@ -203,7 +203,7 @@ class ScalingLawStudy:
         return points
 
     def prediction(self) -> dict[str, Any]:
-        """What the law says of the largest size, written before the first of its runs and never again."""
+        """The law's prediction for the largest size, written before the first of its runs and never again."""
         runs = self._runs(self.largest)
         name = fingerprint(self.part) + "-" + runs[0][1].key
         file = self.store.folder / "predictions" / f"{name}.json"

@@ -139,7 +139,7 @@ class Store:
         return state_of(self.run_folder(key)) == "done" and not missing_metrics(self.run_folder(key))
 
     def result(self, request: RunRequest) -> RunResult | None:
-        """What a run gave; None while it is not complete."""
+        """The result of a run; None while it is not complete."""
         folder = self.run_folder(request.key)
         names = [fingerprint(metric) for metric in request.metrics]
         if state_of(folder) != "done" or not all((folder / "measured" / f"{name}.json").is_file() for name in names):

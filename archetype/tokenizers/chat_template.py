@@ -90,7 +90,7 @@ def _default_template(value: object) -> object:
 
 
 class TemplateConfig(BaseModel):
-    """What is read of tokenizer_config.json."""
+    """The fields of tokenizer_config.json that are read."""
 
     chat_template: Annotated[str | None, BeforeValidator(_default_template), Field(description="text")] = None
 

@@ -1,4 +1,4 @@
-"""What a tokenizer.json may ask of the library, checked before it is opened there.
+"""The limits of a tokenizer.json, checked before the library opens it.
 
 The library trusts its files: what it cannot do ends in a panic, which it prints, or in the end of the process. So every
 part is bounded here by what it can make of a text, and tried on one, with what the library prints thrown away.

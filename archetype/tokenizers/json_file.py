@@ -15,7 +15,7 @@ FILE = "archetype_tokenizer.json"
 
 
 class TokenizerFile(BaseModel):
-    """What the file holds for every kind; a kind with more derives from this class."""
+    """The fields of the file for every kind; a kind with more derives from this class."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -28,7 +28,7 @@ CHARSMAP, ADDS_PREFIX, JOINS_SPACES, SPACE_BEHIND = 2, 3, 4, 24
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """What a model's file says beside its pieces.
+    """The settings of a SentencePiece model beside its pieces.
 
     Attributes:
         kind: UNIGRAM, BPE, or another number.
@@ -79,7 +79,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @cached_property
     def settings(self) -> ModelSettings:
-        """What the file says beside the pieces."""
+        """The settings of the file beside the pieces."""
         return read_settings(self._data)
 
     @property

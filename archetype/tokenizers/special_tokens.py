@@ -34,7 +34,7 @@ Name = Annotated[
 
 
 class TokenizerConfig(BaseModel):
-    """What is read of tokenizer_config.json; encoders call bos and eos cls and sep."""
+    """The fields of tokenizer_config.json that are read; encoders call bos and eos cls and sep."""
 
     cls_token: Name = None
     bos_token: Name = None
@@ -44,7 +44,7 @@ class TokenizerConfig(BaseModel):
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What the two files contain together; empty where neither is there."""
+    """The fields of both files together; empty where neither is there."""
     config: dict[str, Any] = {}
     for name in (MAP, CONFIG):
         if (folder / name).is_file():

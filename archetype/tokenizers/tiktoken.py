@@ -47,7 +47,7 @@ LLAMA3 = (
 
 
 class Format(BaseModel):
-    """What a rank file lacks: how a text is split before its bytes are merged, and the special tokens.
+    """The settings that a rank file lacks: how a text is split before its bytes are merged, and the special tokens.
 
     `bos` and `eos` are names among the special tokens; None leaves them to their usual names.
     """

@@ -7,7 +7,7 @@ from archetype.tokenizers.tokenizer import SPACE, Tokenizer
 
 
 class TokenBytes:
-    """What each token adds to a text that goes before it, in UTF-8; of a token within a character, its own bytes.
+    """Bytes that each token adds to a text before it, in UTF-8; of a token within a character, its own bytes.
 
     Args:
         tokenizer: any.

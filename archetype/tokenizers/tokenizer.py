@@ -1,4 +1,4 @@
-"""What every tokenizer can do."""
+"""The interface of all tokenizers."""
 
 import re
 from abc import ABC, abstractmethod

@@ -21,7 +21,7 @@ CHUNK_BYTES, MIN_ROWS = 2**25, 256  # of a chunk's logits; fewer rows would read
 
 
 class Head(NamedTuple):
-    """What a head multiplies its features by, and what becomes of the product."""
+    """The weight and bias of a head, and the cap of its logits."""
 
     weight: Float[Tensor, "V D"]
     bias: Float[Tensor, "V"] | None
@@ -90,7 +90,7 @@ def chunked_cross_entropy(
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:
-    """What products are computed in."""
+    """The data type of products."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 

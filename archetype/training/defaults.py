@@ -1,4 +1,4 @@
-"""What a run takes where nothing is said: settings that fit the text, the model and each other; and budgets."""
+"""Defaults of a run: settings that fit the text, the model and each other; and budgets."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a run says of itself while it goes on: settings that cannot do well, and a loss that shows it."""
+"""Warnings of a run about itself: settings that cannot do well, and a loss that shows it."""
 
 import math
 from collections import deque
@@ -26,7 +26,7 @@ class Diagnosis:
         self.is_said = False
 
     def at_start(self) -> Iterator[Notice]:
-        """What the recipe shows."""
+        """Warnings that follow from the recipe."""
         recipe, step = self.state.recipe, self.state.step
         yield from (Notice(step, note) for note in self.state.notes)
         warmup = getattr(recipe.schedule, "warmup_steps", 0)
@@ -38,7 +38,7 @@ class Diagnosis:
             yield Notice(step, f"{cause}: {effect}; use fewer warmup_steps")
 
     def after(self, event: Event) -> Iterator[Notice]:
-        """What the losses of the last steps show."""
+        """Warnings that follow from the losses of the last steps."""
         if not isinstance(event, Step) or event.skipped:
             return
         self.losses.append(event.loss)

@@ -104,7 +104,7 @@ def train(state: TrainState, stop: StopSignal) -> Iterator[Event]:
 
 
 def _sampled(event: Event, state: TrainState, sample: Callable[[TrainState], str]) -> Iterator[Sampled]:
-    """What the model writes at an evaluation, once where two follow each other."""
+    """A sample at an evaluation, once where two evaluations follow each other."""
     if isinstance(event, Evaluated) and not event.on_all and (text := sample(state)):
         yield Sampled(event.step, text)
 
@@ -115,7 +115,7 @@ def is_finished(state: TrainState) -> bool:
 
 
 def evaluations(state: TrainState, stop: StopSignal) -> Iterator[Event]:
-    """What is due at this step and not measured yet: on some held-out batches, and at the end on all of them too."""
+    """Evaluations due at this step and not yet made: on some held-out batches, and at the end on all of them too."""
     recipe, total = state.recipe, state.objective.num_validation_batches
     for number, num_batches in enumerate((min(recipe.evaluate_batches, total), total)):
         is_due = is_finished(state) or (number == 0 and state.step % recipe.evaluate_every == 0)

@@ -95,7 +95,7 @@ def _available() -> int:
 
 
 def _rooms_of_groups() -> Iterator[float]:
-    """What each control group of this process, such as a container, has left; cached files can be given up."""
+    """Memory that each control group of this process, such as a container, has left; cached files can be given up."""
     yield float("inf")
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)

@@ -42,7 +42,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What the model wrote after `step` steps, in one line."""
+    """A sample that the model wrote after `step` steps, in one line."""
 
     step: int
     text: str

@@ -1,4 +1,4 @@
-"""What a run will cost, take and hold, said before anything of it is written."""
+"""The plan of a run: its cost, time and memory, before anything of it is written."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What training asks of the processes that share its work; here of one that does all of it."""
+"""The interface of training to the processes that share its work; here for one that does all of it."""
 
 import os
 from collections.abc import Callable, Iterator

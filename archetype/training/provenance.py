@@ -1,4 +1,4 @@
-"""What a run began with, written beside its recipe: a resumed run is told where something is no longer the same."""
+"""The beginning of a run, written beside its recipe: a resumed run is told where something is no longer the same."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -40,7 +40,7 @@ def write_recipe(run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective
 
 
 def read_provenance(run: Run) -> Provenance | None:
-    """What a run began with; None for one of an earlier version, which did not write it."""
+    """The provenance of a run; None for one of an earlier version, which did not write it."""
     check_regular(run.provenance_file, CheckpointError)
     if not run.provenance_file.exists():
         return None

@@ -32,7 +32,7 @@ DEFAULT_VOCAB_SIZE = 4096
 
 @dataclass(frozen=True)
 class ResolvedRecipe:
-    """What a run takes, before anything of it is written.
+    """All settings of a run, before anything of it is written.
 
     Attributes:
         recipe: with what data, model and budget decide filled in.
@@ -221,7 +221,7 @@ def with_room_for(tokenizer: Tokenizer, spec: specs.ModelSpec) -> specs.ModelSpe
 
 
 def _about_weights(source: Any) -> tuple[str, ...]:
-    """What to say where the specification of a folder is taken without its weights."""
+    """The notice where the specification of a folder is taken without its weights."""
     if isinstance(source, dict):
         return ()
     folder = Path(source)

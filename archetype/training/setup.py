@@ -198,7 +198,7 @@ def _begin_from(
 
 
 def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
-    """What it means for the schedule that a run at `step` takes `steps` in all.
+    """One line on how the schedule changes where a run at `step` takes `steps` in all.
 
     Raises:
         SpecError: it has taken as many already.

@@ -125,7 +125,7 @@ class TrainState:
         return {**self.model.state_dict(), **float32_weights(self.model, self.optimizer), **average}
 
     def provenance(self) -> dict[str, Any]:
-        """What a checkpoint says of its origin."""
+        """Hashes of the specification and the data, and versions, for a checkpoint."""
         return {
             "spec": specs.fingerprint(self.model.spec),
             "data": self.objective.fingerprint,

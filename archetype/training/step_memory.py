@@ -105,7 +105,7 @@ class StepMemoryCost:
         return head.vocabulary.value * head.features.value if isinstance(head, LanguageModelHeadCost) else 0
 
     def _loss(self, logits: int) -> tuple[int, int]:
-        """What a capped head is counted to save of logits that are never there, and what the loss holds at its peak.
+        """Bytes that a capped head is counted to save of logits that never exist at once, and the peak of the loss.
 
         Args:
             logits: bytes of all of them in float32.

@@ -264,7 +264,7 @@ class Trackers:
 
 
 def _values(event: Event) -> Values:
-    """What an event measured, by the tags under which trackers show it."""
+    """The numbers of an event, by the tags under which trackers show them."""
     match event:
         case Step(skipped=False):
             return {

@@ -70,7 +70,7 @@ def _scaling(scaling: spec.RotaryScaling) -> Keys:
 
 
 def frequency_factors(model: spec.ModelSpec) -> list[float] | None:
-    """What each pair's frequency is divided by in Llama 3's scaling (Dubey 2024); None without it."""
+    """The divisor of each pair's frequency in Llama 3's scaling (Dubey 2024); None without it."""
     mixer = model.layers[0].mixer if isinstance(model, spec.Decoder) else None
     if not isinstance(mixer, spec.Attention) or not isinstance(mixer.position, spec.Rotary):
         return None

@@ -30,7 +30,7 @@ USUAL_HEAD_DIM = 64  # where nothing says how many heads there are
 
 @dataclass(frozen=True)
 class ModelDims:
-    """What a layer's reading needs of the model around it.
+    """The facts of the model that the reading of one layer needs.
 
     Attributes:
         d_model: width.
@@ -212,7 +212,7 @@ def _of_text(section: dict[str, Any], head_dim: int, theta: float) -> dict[str, 
 
 
 def _layer_kind(info: CheckpointInfo, number: int) -> str | None:
-    """What the file calls the kind of a layer; None where it has no kinds."""
+    """The file's name of a layer's kind; None where it has no kinds."""
     kinds, every = info.first(LAYER_KINDS), info.first(FULL_EVERY)
     if not isinstance(kinds, list):
         if isinstance(every, str) and every:  # such as LLLG
@@ -244,7 +244,7 @@ def _pattern(info: CheckpointInfo, number: int) -> spec.Pattern:
 
 
 def _score_scale(info: CheckpointInfo, head_dim: int) -> float | None:
-    """What scores are multiplied by, where it is not the usual root."""
+    """The factor of scores, where it is not the usual root."""
     if (width := info.config.optional_positive("query_pre_attn_scalar")) is not None:
         return None if width == head_dim else width**-0.5
     if info.first(SCORE_SCALE) is not None:

@@ -1,4 +1,4 @@
-"""What a checkpoint shows of its model: keys, shapes, and what had to be assumed."""
+"""The facts that a checkpoint shows of its model: keys, shapes, and what had to be assumed."""
 
 import re
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class CheckpointInfo:
 
     @property
     def quirks(self) -> FamilyQuirks:
-        """What the family's code fixes."""
+        """The settings that the family's code fixes."""
         return QUIRKS.get(self.type, FamilyQuirks())
 
     def assume(self, path: str, value: object, why: str) -> None:

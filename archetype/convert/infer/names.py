@@ -1,4 +1,4 @@
-"""What tensors are, by their names in published files. Data, and one function."""
+"""The roles of tensors by their names in published files. Data, and one function."""
 
 import re
 

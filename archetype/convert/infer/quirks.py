@@ -57,7 +57,7 @@ NEUTRAL = (
 
 @dataclass(frozen=True)
 class FamilyQuirks:
-    """What the code of one family fixes.
+    """The settings that the code of one family fixes.
 
     Attributes:
         interleaved: rotary pairs are neighbours.

@@ -31,7 +31,7 @@ def measured(check: Check, full: bool) -> dict[str, Any]:
 
 
 def recorded(file: Path | None) -> dict[str, dict[str, Any]]:
-    """What an earlier call has written, by the check's name."""
+    """The outcomes that an earlier call has written, by the check's name."""
     lines = file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []
     return {entry["check"]: entry for entry in map(json.loads, lines)}
 

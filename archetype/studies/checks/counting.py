@@ -36,7 +36,7 @@ def formula(model: spec.Decoder) -> int:
 
 
 def left_out(model: spec.Decoder) -> int:
-    """What the formula leaves out: positions, T d, and the final norm, 2 d."""
+    """The parameters that the formula leaves out: positions, T d, and the final norm, 2 d."""
     return model.context_length * model.d_model + 2 * model.d_model
 
 

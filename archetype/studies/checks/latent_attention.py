@@ -57,7 +57,7 @@ def absorbed(quick: bool) -> Outcome:
 
 
 def rotated_key_error() -> float:
-    """What goes wrong where a rotation stands between the query and the matrix that is absorbed into it."""
+    """The error where a rotation stands between the query and the matrix that is absorbed into it."""
     mixer = spec.LatentAttention(**SIZES | {"qk_nope_head_dim": 4})
     layer = random_model(decoder(block(mixer=mixer))).blocks[0].mixer
     x = normal(1, 12, 16, seed=1)

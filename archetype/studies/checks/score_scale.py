@@ -18,7 +18,7 @@ CLOSE = 0.03
 
 
 class Scores(NamedTuple):
-    """What a softmax over scores of unit-variance queries and keys does.
+    """Measures of a softmax over scores of unit-variance queries and keys.
 
     Args:
         deviation: of the scores.

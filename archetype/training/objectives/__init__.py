@@ -1,4 +1,4 @@
-"""What a run can learn. Each file has one objective: its settings in the recipe, its examples and its loss."""
+"""Objectives of training. Each file has one: its settings in the recipe, its examples and its loss."""
 
 from archetype.training.objectives.base import ObjectiveConfig
 from archetype.training.objectives.chat import Chat

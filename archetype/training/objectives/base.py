@@ -1,4 +1,4 @@
-"""What every objective has: settings that a recipe names by `kind`, examples, and a loss."""
+"""The base of all objectives: settings that a recipe names by `kind`, examples, and a loss."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -93,7 +93,7 @@ class Objective(ABC):
         """The arguments of the model's `forward`, and the id to predict at each of its logits, or IGNORED."""
 
     def prepare(self, model: nn.Module, dtype: str) -> dict[str, Tensor]:
-        """What is computed once with the model that a run begins with, and kept in the run; nothing for most."""
+        """Compute once, with the model that a run begins with, tensors that the run keeps; none for most."""
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -126,7 +126,7 @@ def split_batch(batch: Batch, rows: int | None) -> Iterator[Batch]:
 
 @dataclass(frozen=True)
 class ObjectiveInputs:
-    """What an objective is built from.
+    """The inputs that an objective is built from.
 
     Attributes:
         texts: the texts of `data` by the field that names them.

@@ -78,7 +78,7 @@ class SyntheticObjective(Objective):
         return self.held_out[index]
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """What is read, and the answers at the places before them."""
+        """The tokens that are read, and the answers at the places before them."""
         tokens, targets, *source = batch
         if not source:
             return {"tokens": tokens}, targets

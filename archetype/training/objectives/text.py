@@ -1,4 +1,4 @@
-"""What objectives on running text share: windows of a tokenized text, the last part of which is held out."""
+"""The base of objectives on running text: windows of a tokenized text, the last part of which is held out."""
 
 from abc import abstractmethod
 

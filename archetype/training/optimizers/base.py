@@ -1,4 +1,4 @@
-"""What all optimizers have: the peak of the learning rate, and groups of parameters."""
+"""The base of all optimizers: the peak of the learning rate, and groups of parameters."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

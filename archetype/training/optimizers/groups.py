@@ -32,7 +32,7 @@ class ParameterGroup(Spec):
 
 
 def roles_of(model: nn.Module) -> dict[str, Role]:
-    """What each parameter does, by its name.
+    """The role of each parameter, by its name.
 
     Hidden matrices are those of linear maps, of experts and of recurrences, outside embedding and head. What is none
     of all this, such as a convolution's kernel or A_log of Mamba, has the role `vector`.

@@ -69,7 +69,7 @@ def _save(folder: Path, pieces: dict[str, dict[str, Tensor]], group: dist.Proces
 
 
 def _tell(text: str, group: dist.ProcessGroup | None) -> str:
-    """What the main process says to all."""
+    """The main process's text, broadcast to all."""
     words = [text]
     dist.broadcast_object_list(words, src=0, group=group)
     return words[0]

@@ -52,7 +52,7 @@ def exchange(experts: Experts, mesh: DeviceMesh, x: Tensor, chosen: Tensor, weig
 
 
 def _sent(tensor: Tensor, sizes: list[int], received: list[int], group: ProcessGroup) -> Tensor:
-    """What other processes sent here, of rows that are sent to all; gradients travel back."""
+    """The rows that all processes sent to this one, by an all-to-all exchange through which gradients travel back."""
     if tensor.requires_grad:
         result = collectives.all_to_all_single_autograd(tensor.contiguous(), received, sizes, group)
     else:

@@ -118,7 +118,7 @@ class Parallel(Spec):
             raise SpecError("batch_size", cause, "raise it, or start fewer processes")
 
     def _check_weights(self, recipe: "Recipe") -> None:
-        """What changes weights must not need more of them than a process has."""
+        """Refuse what needs more of the weights than one process holds."""
         if self.num_processes > 1 and recipe.weights_dtype != "float32":
             raise SpecError("weights_dtype", "one process alone has masters of its weights", "leave it out")
         if recipe.adapter is not None and max(self.tensor, self.pipeline) > 1:
