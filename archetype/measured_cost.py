@@ -116,7 +116,7 @@ class MeasuredWiringCost(WiringCost):
         self.norms = [NormCost.of(part.norm, d)] * len(names) if hasattr(part, "norm") else []
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
-        """Of the first norm, and of all further ones."""
+        """Parameters of the first norm, and of all further ones."""
         counts = [norm.parameters() for norm in self.norms]
         return sum(counts[:1], ZERO), sum(counts[1:], ZERO)
 

@@ -33,7 +33,7 @@ class Peaks(NamedTuple):
 
     @classmethod
     def measured(cls, device: torch.device, dtype: str) -> "Peaks":
-        """Of products in the type or in float32, whichever are faster: numbers can be converted on their way."""
+        """Measure them; products in the type or in float32, whichever is faster, for numbers can be converted."""
         bandwidth, page_bytes = machine.read_bandwidth(device)
         flops = max(machine.matmul_flops(device, getattr(torch, name)) for name in {dtype, "float32"})
         return cls(bandwidth, flops, page_bytes)

@@ -84,7 +84,7 @@ class AttentionCost(MixerCost):
         return self.position.shared_activations(self.sizes.num_heads, self.sizes.rotary_dim, work)
 
     def _qk_norms(self) -> tuple[NormCost, NormCost]:
-        """Of all heads together, or of each head."""
+        """The norms of queries and of keys: each of all heads together, or of each head."""
         norm, together = self.part.qk_norm, self.part.qk_norm_over == "all"
         q_features, k_features = (self.q_features, self.kv_features) if together else (self.head_dim, self.head_dim)
         return NormCost.of(norm, q_features), NormCost.of(norm, k_features)

@@ -64,12 +64,12 @@ class NormedResidualCost(WiringCost):
         self.norm = NormCost.of(part.norm, d)
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
-        """Of each norm."""
+        """Parameters of the first norm, and of all further ones."""
         norm = self.norm.parameters()
         return norm, norm * (self.norms_per_content - 1)
 
     def saved_activations(self, contents: int, work: TrainingWork) -> int:
-        """Of each norm."""
+        """Bytes that autograd saves of each norm."""
         return contents * self.norms_per_content * self.norm.saved_activations(work.tokens)
 
 
@@ -87,11 +87,11 @@ class ParallelResidualCost(NormedResidualCost):
     part: spec.ParallelResidual
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
-        """Of a norm for each content, or of the mixer's norm alone."""
+        """Parameters of the first norm, and of all further ones: one for each content, or the mixer's alone."""
         return (ZERO, ZERO) if self.part.shared_norm and content == "feedforward" else super().parameters(content)
 
     def saved_activations(self, contents: int, work: TrainingWork) -> int:
-        """Of the norms, less one input where it is shared."""
+        """Bytes that autograd saves of the norms, less one input where it is shared."""
         norm, shared_input = self.norm.saved_activations(work.tokens), work.tokens * self.d.value * FLOAT32
         if norm and not self.part.shared_norm:
             return 2 * norm - shared_input

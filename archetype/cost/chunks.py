@@ -15,7 +15,7 @@ class Chunks(NamedTuple):
 
     @classmethod
     def of(cls, work: Work, size: int) -> "Chunks":
-        """Of one pass."""
+        """The chunks of one pass."""
         length = work.queries.value
         lengths = [size] * (length // size) + [length % size] * (length % size > 0)
         alone, pairs = lengths.count(1), sum(n * n for n in lengths if n > 1)

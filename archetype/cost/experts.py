@@ -21,11 +21,11 @@ class MixtureOfExpertsCost(FeedForwardCost):
         self.experts_per_token = symbol("k", part.experts_per_token)
 
     def parameters(self) -> Counts:
-        """Of all experts."""
+        """Parameters of all experts."""
         return self._parameters(self.num_experts)
 
     def active_parameters(self) -> Counts:
-        """Of the experts that one token is sent to."""
+        """Parameters of the experts that one token is sent to."""
         return self._parameters(self.experts_per_token)
 
     def _parameters(self, experts: Formula) -> Counts:
@@ -55,5 +55,5 @@ class MixtureOfExpertsCost(FeedForwardCost):
         return saved
 
     def hidden_gradient(self, work: TrainingWork) -> int:
-        """Of the tokens of each expert."""
+        """Bytes of the hidden gradient of each expert's tokens."""
         return self.expert.hidden_gradient(work, work.tokens * self.part.experts_per_token)

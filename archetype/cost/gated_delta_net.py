@@ -40,7 +40,7 @@ class GatedDeltaNetCost(MixerCost):
         })  # fmt: skip
 
     def state(self, length: int) -> int:
-        """Of constant size: each head's memory, and the inputs that the convolution reads again."""
+        """Numbers of the state, at any length: each head's memory, and the inputs that the convolution reads again."""
         return self.values.value * self.part.head_dim + self.channels.value * (self.part.conv_kernel - 1)
 
     def saved_activations(self, work: TrainingWork) -> int:

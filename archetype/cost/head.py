@@ -101,7 +101,7 @@ class LanguageModelHeadCost(HeadCost):
         return saved + (work.tokens * self.vocabulary.value * work.itemsize if self.has_softcap else 0)
 
     def num_logits(self, rows: int, tokens: int) -> int:
-        """Of every token."""
+        """Logits of every token."""
         return tokens * self.vocabulary.value
 
 
@@ -112,7 +112,7 @@ class ClassificationHeadCost(HeadCost):
         self.classes, self.bias, self.pooler, self.d = symbol("Y", head.num_classes), head.bias, pooler, d
 
     def parameters(self) -> Counts:
-        """Of the logits; the pooler belongs to the model, which has it with any head."""
+        """Parameters of the product with logits; the pooler belongs to the model, which has it with any head."""
         return {"classifier": linear(self.d, self.classes, bias=self.bias)}
 
     def flops(self, work: Work) -> Counts:
@@ -121,7 +121,7 @@ class ClassificationHeadCost(HeadCost):
         return pooler | {"classifier": 2 * work.rows * self.d * self.classes}
 
     def num_logits(self, rows: int, tokens: int) -> int:
-        """Of every row."""
+        """Logits of every row."""
         return rows * self.classes.value
 
 

@@ -10,7 +10,7 @@ from archetype.cost.work import FLOAT32, TrainingWork, Work
 
 @cost_of(spec.Mamba)
 class MambaCost(MixerCost):
-    """Of the scan the contraction of the state with C is counted; the elementwise recurrence of the state is not."""
+    """The cost of Mamba: of the scan, the contraction of the state with C is counted, its recurrence is not."""
 
     part: spec.Mamba
     complexity = Complexity("O(T D Z)", "O(D Z)", "O(D Z)")
@@ -40,7 +40,7 @@ class MambaCost(MixerCost):
         return counts | {"scan": 2 * work.tokens * self.inner * self.state_size}
 
     def state(self, length: int) -> int:
-        """Of constant size: each channel's state, and the inputs that the convolution reads again."""
+        """Numbers of the state, at any length: each channel's, and the inputs that the convolution reads again."""
         return self.inner.value * (self.part.state_size + self.part.conv_kernel - 1)
 
     def saved_activations(self, work: TrainingWork) -> int:

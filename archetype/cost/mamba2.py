@@ -9,7 +9,7 @@ from archetype.cost.work import FLOAT32, TrainingWork, Work
 
 @cost_of(spec.Mamba2)
 class Mamba2Cost(MixerCost):
-    """Of the scan the products over the pairs of a chunk and with the memory are counted."""
+    """The cost of Mamba-2: of the scan the products over the pairs of a chunk and with the memory are counted."""
 
     part: spec.Mamba2
     complexity = Complexity("O(T D Z)", "O(D Z)", "O(D Z)")
@@ -45,7 +45,7 @@ class Mamba2Cost(MixerCost):
         })  # fmt: skip
 
     def state(self, length: int) -> int:
-        """Of constant size: each head's memory, and the inputs that the convolution reads again."""
+        """Numbers of the state, at any length: each head's memory, and the inputs that the convolution reads again."""
         return self.inner.value * self.part.state_size + self.channels.value * (self.part.conv_kernel - 1)
 
     def saved_activations(self, work: TrainingWork) -> int:

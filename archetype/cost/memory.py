@@ -112,7 +112,7 @@ class MemoryCost:
         return max(3 * copy + activations, 4 * copy)
 
     def state(self, batch: int, length: int) -> int:
-        """Of the state of `batch` rows with room for `length` tokens each; of a source too, where there is one."""
+        """Bytes of the state of `batch` rows with room for `length` tokens each; with a source, of that too."""
         numbers, integers = self.cost.state(length)
         return batch * (numbers * self.itemsize + integers * INT64)
 
@@ -122,7 +122,7 @@ class MemoryCost:
         return -(-(self.state(1, length + patch_size) - self.state(1, length)) // patch_size)
 
     def saved_activations(self, batch: int, length: int) -> SavedActivations:
-        """Of a training step on `batch` rows of `length` tokens."""
+        """Bytes that autograd saves in a training step on `batch` rows of `length` tokens."""
         cost, forward = self.cost, Work(constant(batch), constant(length), "forward")
         work, stack_work = forward.in_training(self.compute_dtype), cost.stack_work(forward)
         logits = cost.head.num_logits(batch, work.tokens) * FLOAT32

@@ -61,11 +61,11 @@ class EmbeddedModelCost(ModelCost):
         self.max_length = self.embedding.max_length
 
     def embedding_parameters(self) -> Counts:
-        """Of tokens, their types and positions."""
+        """Parameters of the tables of tokens, their types and positions."""
         return prefixed("embedding.", self.embedding.parameters())
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Of embedding and head."""
+        """Bytes that autograd saves of embedding and head."""
         return self.embedding.saved_activations(work) + self.head.saved_activations(work)
 
 
@@ -77,7 +77,7 @@ class DecoderCost(EmbeddedModelCost):
         self.head = decoder_head_cost(model, self.d)
 
     def state(self, length: int) -> tuple[int, int]:
-        """Of the stack."""
+        """The state of the stack."""
         return self.stacks[0].state(length), 0
 
 
@@ -92,7 +92,7 @@ class EncoderDecoderCost(DecoderCost):
         self.num_cross_attentions = sum(block.cross_attention is not None for block in model.decoder.layers)
 
     def embedding_parameters(self) -> Counts:
-        """Of one table for both, or of one each."""
+        """Parameters of one table for both, or of one each."""
         source = self.source_embedding.parameters() if self.source_embedding else {}
         return super().embedding_parameters() | prefixed("source_embedding.", source)
 
@@ -102,11 +102,11 @@ class EncoderDecoderCost(DecoderCost):
         return encoder | {"decoder.": work._replace(source=work.length)}
 
     def state(self, length: int) -> tuple[int, int]:
-        """Of the decoder, with a source; each cross-attention keeps the source's length."""
+        """The state of the decoder, with a source; each cross-attention keeps the source's length."""
         return self.stacks[1].state(length, source=length), self.num_cross_attentions
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Of embeddings and head, and the encoder's output, which every layer's cross-attention reads."""
+        """Bytes saved of embeddings and head, and of the encoder's output, which every cross-attention reads."""
         encoder_output = work.tokens * self.d.value * FLOAT32
         return super().saved_activations(work) + self.embedding.saved_activations(work) + encoder_output
 
@@ -121,12 +121,12 @@ class EncoderCost(EmbeddedModelCost):
         self.model, self.head = model, encoder_head_cost(model, self.d)
 
     def head_parameters(self) -> Counts:
-        """Of the pooler, with any head, and of the head."""
+        """Parameters of the pooler, which stands with any head, and of the head."""
         pooler = {"pooler": linear(self.d, self.d, bias=True)} if self.model.pooler else {}
         return pooler | super().head_parameters()
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Of embedding and head, and the token types."""
+        """Bytes that autograd saves of embedding and head, and the token types."""
         token_types = work.tokens * INT64 if self.model.embedding.num_token_types else 0
         return super().saved_activations(work) + token_types
 
@@ -141,13 +141,13 @@ class VisionEncoderCost(EncoderCost):
         self.patch = model.num_channels * side * side  # numbers of one patch
 
     def embedding_parameters(self) -> Counts:
-        """Of patches, the class token and positions."""
+        """Parameters of patches, the class token and positions."""
         patch = {"patch": linear(self.patch, self.d, bias=True), "class_token": self.d * self.class_token}
         embedding = self.embedding.parameters()
         return prefixed("embedding.", patch | {name: embedding[name] for name in ("position", "norm")})
 
     def flops(self, work: Work) -> Counts:
-        """Of patches and head."""
+        """FLOPs of patches and head."""
         patches = work.rows * (work.length + -1 * self.class_token)
         return {"embedding.patch": 2 * patches * self.patch * self.d} | super().flops(work)
 
@@ -168,12 +168,12 @@ class NGramCost(ModelCost):
         self.head = LanguageModelHeadCost(model.head, model.vocab_size, widths[-1])
 
     def embedding_parameters(self) -> Counts:
-        """Of tokens and hidden layers."""
+        """Parameters of the token table and of hidden layers."""
         hidden = {f"hidden.{i}": linear(*widths, bias=True) for i, widths in enumerate(self.hidden)}
         return {"embedding.token": self.table} | hidden
 
     def flops(self, work: Work) -> Counts:
-        """Of hidden layers and head."""
+        """FLOPs of hidden layers and head."""
         tokens = work.answered_tokens
         hidden = {f"hidden.{i}": 2 * tokens * inputs * outputs for i, (inputs, outputs) in enumerate(self.hidden)}
         return hidden | super().flops(work)
@@ -205,7 +205,7 @@ class MegaByteCost(ModelCost):
         self.head = LanguageModelHeadCost(model.head, model.vocab_size, self.local_d)
 
     def embedding_parameters(self) -> Counts:
-        """Of both models, and of the projection between them."""
+        """Parameters of both models' embeddings, and of the projection between them."""
         return {
             "global_embedding.token": self.vocabulary * self.byte_d,
             "global_embedding.position": self.positions * self.byte_d,
@@ -226,7 +226,7 @@ class MegaByteCost(ModelCost):
         }
 
     def flops(self, work: Work) -> Counts:
-        """Of projection and head."""
+        """FLOPs of the projection and the head."""
         local_tokens = self.stack_work(work)["local_model."].tokens
         return {"projection": 2 * local_tokens * self.byte_d * self.local_d} | super().flops(work)
 

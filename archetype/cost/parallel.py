@@ -86,7 +86,7 @@ class Step(NamedTuple):
 
     @property
     def tokens_per_second(self) -> float:
-        """Of one device."""
+        """Tokens a second of one device."""
         return self.tokens / self.seconds / self.layout.devices
 
 
@@ -112,7 +112,7 @@ class Cluster(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """All of them."""
+        """The number of all devices."""
         return self.nodes * self.devices_per_node
 
     def bandwidth(self, span: int) -> float:
@@ -243,16 +243,16 @@ class Planner:
         return memory is None or step.memory <= USABLE * memory
 
     def _parameters(self, layout: Layout) -> float:
-        """Of the stage that has most, which has the embedding or the head too."""
+        """Parameters of the largest stage, which has the embedding or the head too."""
         in_stage = self.in_blocks * self._blocks(layout) / self.model.num_layers
         return (in_stage + self.beside_blocks) / layout.tensor
 
     def _blocks(self, layout: Layout) -> int:
-        """Of the longest stage."""
+        """Blocks of the longest stage."""
         return -(-self.model.num_layers // layout.pipeline)
 
     def _activations(self, layout: Layout, rows: int, recomputes: bool) -> float:
-        """Of the blocks of one stage: norms and inputs of products are whole in every device."""
+        """Activations of the blocks of one stage: norms and inputs of products are whole in every device."""
         cost, forward = self.report.memory_cost.cost, Work(constant(rows), constant(self.length), "forward")
         work = forward.in_training(compute_dtype(self.dtype))
         inputs = rows * self.length * self.width

@@ -55,7 +55,7 @@ class RotaryCost(PositionCost):
     part: spec.Rotary
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Of each token, half as many angles as rotary features."""
+        """Angles that all layers share: half as many of each token as there are rotary features."""
         shared = work.tokens * rotary_dim * FLOAT32
         return {(self.part, rotary_dim): shared} if work.compute_dtype == "float32" else {}
 

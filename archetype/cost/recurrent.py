@@ -29,7 +29,7 @@ class RNNCost(MixerCost):
         return {"cell": 2 * work.tokens * self.gates * self.directions * self.hidden * (self.d + self.hidden)}
 
     def state(self, length: int) -> int:
-        """Of constant size."""
+        """Numbers of the state, at any length."""
         return self.state_vectors * self.d.value
 
     def saved_activations(self, work: TrainingWork) -> int:

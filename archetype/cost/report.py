@@ -70,7 +70,7 @@ class CostReport:
 
     @property
     def flops(self) -> dict[str, int]:
-        """Of a forward pass over whole rows, of their prefill, of one more token each, and of a training step.
+        """FLOPs of a forward pass over whole rows, of their prefill, of one more token each, and of a training step.
 
         Backward takes twice the forward pass: the gradients of input and weight of every product.
         """

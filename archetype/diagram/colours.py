@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Colours(NamedTuple):
-    """Of one theme; of each role a pale colour for what is around and a full one for edges and bars."""
+    """The colours of one theme; for each role a pale one for what is around and a full one for edges and bars."""
 
     paper: str
     ink: str

@@ -162,7 +162,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Scene:
-    """All of a diagram.
+    """A whole diagram.
 
     Attributes:
         name: of the model.

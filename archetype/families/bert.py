@@ -143,7 +143,7 @@ def masked_rules(model: spec.ModelSpec, prefix: str = "cls.predictions.") -> tup
 
 
 def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
-    """Of a model with any of the heads."""
+    """The rules of a model with any of the heads."""
     return weight_rules(f"""{BODY}
         bert.pooler.dense                                   pooler
         cls.predictions.transform.{{dense,LayerNorm}}       lm_head.{{dense,norm}}

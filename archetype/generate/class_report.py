@@ -15,7 +15,7 @@ MAX_COLUMNS = 12  # of classes that are counted against each other in a terminal
 
 @dataclass(frozen=True)
 class ClassScore:
-    """Of one class, or of an average over all.
+    """The scores of one class, or of an average over all.
 
     Attributes:
         precision: share of the examples said to be of the class that are; 0 where there is none.

@@ -53,7 +53,7 @@ class PromptLookup:
         """Nothing is remembered of a request."""
 
     def clear(self) -> None:
-        """Nor of any other."""
+        """Nothing is remembered of any."""
 
 
 class DraftModel:

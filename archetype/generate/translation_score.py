@@ -18,7 +18,7 @@ from archetype.tokenizers import Tokenizer
 
 @dataclass(frozen=True)
 class TranslationScore:
-    """Of all pairs together.
+    """The scores of all pairs together.
 
     Attributes:
         bleu: of the translations (Papineni 2002), 0 to 100, by sacrebleu.

@@ -341,7 +341,7 @@ def _pooled(weights: Float[Tensor, "H T S"]) -> Float[Tensor, "H rows columns"]:
 
 
 def _weights(trace: Trace, paths: list[str]) -> Iterator[tuple[str, Float[Tensor, "H T S"]]]:
-    """Of the first row, one attention at a time."""
+    """The weights of the first row, one attention at a time."""
     return ((path, attention_steps(trace, path).weights[0]) for path in paths)
 
 

@@ -28,11 +28,11 @@ class View(ABC):
 
     @abstractmethod
     def record(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """The view as plain data."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """All of it as tensors by name."""
+        """The view as tensors by name."""
 
     @abstractmethod
     def draw(self) -> "Figure":

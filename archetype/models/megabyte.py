@@ -69,7 +69,7 @@ class WithStartToken(nn.Module):
 
 
 class GlobalEmbedding(WithStartToken):
-    """Of each byte its vector plus its position's; a patch has those of its J bytes side by side, U features."""
+    """Each byte's vector plus its position's; a patch has those of its J bytes side by side, U features."""
 
     def __init__(self, model: specs.MegaByte) -> None:
         super().__init__(model, model.global_model.d_model)
@@ -86,7 +86,7 @@ class GlobalEmbedding(WithStartToken):
 
 
 class LocalEmbedding(WithStartToken):
-    """Of each byte the vector of the one before it; of a patch's first byte, the start."""
+    """For each byte the vector of the one before it; for a patch's first byte, the start."""
 
     def __init__(self, model: specs.MegaByte) -> None:
         super().__init__(model, model.local_model.d_model)

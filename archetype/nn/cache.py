@@ -176,7 +176,7 @@ class RingKVCache(KVCache):
         LayerState.copy_rows(self, rows, sources, starts, end)
 
     def _newest(self, ends: Lengths) -> Int[Tensor, "B W"]:
-        """Of each place, the newest position before `ends` that belongs there; negative where there is none."""
+        """Of each place in the buffer the newest position before `ends` that belongs there; negative where none."""
         size = self.keys.shape[2]
         places = torch.arange(size, device=ends.device)
         return ends[:, None] - 1 - (ends[:, None] - 1 - places) % size

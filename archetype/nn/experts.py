@@ -141,7 +141,7 @@ class Experts(nn.Module):
     def forward(
         self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"], weights: Float[Tensor, "N k"]
     ) -> Float[Tensor, "N D"]:
-        """Of each token, what its k experts say, weighted."""
+        """For each token the weighted sum of its k experts' outputs."""
         y = recorded(expert_outputs, self, x, chosen)
         y = self.sorted_by_expert(x, chosen) if y is None else y
         return (y * weights[..., None]).sum(1).to(y.dtype)

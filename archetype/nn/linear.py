@@ -62,7 +62,7 @@ class Table(nn.Embedding):
     quantized_parameters: ClassVar = ("weight",)
 
     def reset_parameters(self) -> None:
-        """As of `Linear`."""
+        """Nothing on the meta device."""
         if not self.weight.is_meta:
             super().reset_parameters()
 

@@ -91,7 +91,7 @@ def scatter_tiles(y: Float[Tensor, "Bg H a Q"], piece: Tiles, batch: int) -> Flo
 def attend_piece(
     q: Tensor, k: Tensor, v: Tensor, score: ScoreFunction, piece: Tiles, bias: Bias | None, valid: Tensor | None
 ) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H T"]]:
-    """Of one piece: softmax(scores) v over its keys, and the logarithm of the sum of the weights, by query."""
+    """One piece of attention: softmax(scores) v over its keys, and the logarithm of each query's sum of weights."""
     batch, heads, shared = q.shape[0], q.shape[1], k.shape[1]
     count, rows = piece.queries.shape
     grouped = _gather(q, piece.queries).unflatten(1, (shared, -1)).transpose(2, 3)  # (B, K, g, G, a, P)

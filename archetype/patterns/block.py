@@ -44,7 +44,7 @@ class StridedRule(PatternRule[spec.Strided]):
         )
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """Of the band, and of the columns of equal remainder."""
+        """The shapes of the band, and of the columns of equal remainder."""
         n, near = context.length, self.spec.stride - 1
         column = -(-n // self.spec.stride)
         return band_shape(n, near, 0 if context.causal else near), Shape(min(self.spec.stride, n), column, column)
@@ -81,7 +81,7 @@ class FixedRule(PatternRule[spec.Fixed]):
         )
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """Of the blocks, and of everyone with all summaries."""
+        """The shapes of the blocks, and of everyone with all summaries."""
         n, s = context.length, self.spec.stride
         summaries = n // s * self.spec.num_summary + self._last_block(n)[1]
         return runs_shape(n, s, min(s, n)), runs_shape(n, max(s, 64), summaries)
@@ -117,7 +117,7 @@ class BigBirdRule(PatternRule[spec.BigBird]):
         return row.new_tensor(table, dtype=(row == row).dtype)[row, column]
 
     def rows(self, context: MaskContext) -> tuple[tuple[int, ...], ...]:
-        """Of each block of queries, the blocks of keys."""
+        """For each block of queries, the blocks of keys."""
         return _big_bird_rows(self.spec, -(-context.length // self.spec.block), context.layer)
 
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
@@ -130,7 +130,7 @@ class BigBirdRule(PatternRule[spec.BigBird]):
         return (Piece(some, every_pair), Piece(whole, every_pair))
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """Of many blocks without drawing any: some row of blocks sees as many whole blocks as one can."""
+        """The shapes of many blocks without drawing any: some row of blocks sees as many whole blocks as one can."""
         spec, n = self.spec, context.length
         count, most = -(-n // spec.block), spec.global_blocks + spec.window_blocks + spec.random_blocks
         if count <= spec.dense_up_to_blocks:

@@ -52,7 +52,7 @@ class WindowRule(PatternRule[spec.Window]):
         return (Piece(tuple(band_tiles(range(context.length), *self.reach(context.causal))), every_pair),)
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """Of the band."""
+        """The shape of the band."""
         return (band_shape(context.length, *self.reach(context.causal)),)
 
     def pairs(self, context: MaskContext) -> int:
@@ -91,7 +91,7 @@ class GlobalWindowRule(PatternRule[spec.GlobalWindow]):
         )
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """Of the band, of everyone else with the global keys, and of the global queries."""
+        """The shapes of the band, of everyone else with the global keys, and of the global queries."""
         n, g = context.length, min(self.spec.num_global_tokens, context.length)
         band = band_shape(n - g, *self.window.reach(context.causal))
         return (band, runs_shape(n - g, 256, g if n > g else 0), Shape(1, g, g if context.causal else n))

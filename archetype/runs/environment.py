@@ -27,12 +27,12 @@ def description(device: torch.device) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of archetype, torch and Python."""
+    """Versions of archetype, torch and Python."""
     return {"archetype": archetype.__version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def environment() -> dict[str, Any]:
-    """All of it, as a run keeps it."""
+    """Machine, versions and date, as a run keeps them."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return description(device) | versions() | {"date": now()}
 

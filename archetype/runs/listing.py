@@ -81,7 +81,7 @@ class Series:
 
 @dataclass
 class MovingAverage:
-    """Of the values that are numbers; as Adam's moments it is freed of its zero start.
+    """The average of the values that are numbers; as Adam's moments it is freed of its zero start.
 
     Attributes:
         smoothing: the share of the average that each value keeps.

@@ -158,7 +158,7 @@ class Captures:
 
     @property
     def all(self) -> list[Capture]:
-        """All of them, the one that was used last at the end."""
+        """All captures, the one that was used last at the end."""
         return list(self._captures.values())
 
     def put(self, capture: Capture) -> None:

@@ -41,7 +41,7 @@ async def position(models: Models, exchange: Exchange) -> None:
 
 
 def positions(models: Models, body: PositionRequest) -> dict[str, Any]:
-    """Of each kind of layer its positions and its pattern; of the model what is added to embeddings, and the state.
+    """Positions and pattern of each kind of layer; the model's position embedding, and its state.
 
     Args:
         models: that are served, whose specifications can be named.

@@ -36,7 +36,7 @@ class Embedding(Spec):
 
 
 class PairEmbedding(Embedding):
-    """Of an encoder and a decoder: one table for both where `shared`, else one each.
+    """The embeddings of an encoder and a decoder: one table for both where `shared`, else one each.
 
     Attributes:
         shared: one table for encoder and decoder.

@@ -73,7 +73,7 @@ def _cost_of_step(arm: Arm, results: Sequence[RunResult], budget: str) -> float:
 
 
 def _curves(arm: Arm, results: Sequence[RunResult], cost: float) -> list[Curve]:
-    """Of each run (spent, held-out loss) while the learning rate is at its peak."""
+    """For each run (spent, held-out loss) while the learning rate is at its peak."""
     rate, steps = arm.recipe.schedule.learning_rate, arm.recipe.steps
     return [
         [(step * cost, loss) for step, loss in result.validation if rate(1.0, step - 1, steps) == 1.0]

@@ -62,7 +62,7 @@ class Evidence:
 
     @property
     def differences(self) -> list[float]:
-        """Of each seed, the other arm's value less the control's."""
+        """For each seed the other arm's value less the control's."""
         return [b - a for a, b in zip(self.control, self.treated, strict=True)]
 
 
@@ -106,7 +106,7 @@ class Decision(Part):
 
     @abstractmethod
     def p_value(self, evidence: Evidence) -> float:
-        """Of the test that decides, before Holm's correction."""
+        """The p value of the test that decides, before Holm's correction."""
 
     @abstractmethod
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
@@ -167,11 +167,11 @@ class Difference(Decision):
     margin: MarginText = "1%"
 
     def sign(self, evidence: Evidence) -> int:
-        """Of the claimed difference."""
+        """The sign of the claimed difference."""
         return -1 if (self.side == "better") == evidence.lower_is_better else 1
 
     def p_value(self, evidence: Evidence) -> float:
-        """Of the two-sided paired t test."""
+        """The p value of the two-sided paired t test."""
         return statistics.paired_t_p(evidence.differences)
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
@@ -233,7 +233,7 @@ class AtLeast(Decision):
         return abs(self.threshold(evidence))
 
     def p_value(self, evidence: Evidence) -> float:
-        """Of the two-sided paired t test against the number."""
+        """The p value of the two-sided paired t test against the number."""
         return statistics.paired_t_p(evidence.differences, self.threshold(evidence))
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
@@ -263,7 +263,7 @@ class Within(Decision):
     high: float
 
     def p_value(self, evidence: Evidence) -> float:
-        """Of two one-sided tests against the two numbers."""
+        """The p value of two one-sided tests against the two numbers."""
         middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
         return statistics.equivalence_p([value - middle for value in evidence.treated], half)
 
@@ -299,7 +299,7 @@ class SlopeBetween(Decision):
     high: float
 
     def fit(self, evidence: Evidence) -> statistics.Slope:
-        """Of the values of all arms that have an x."""
+        """The slope of the values of all arms that have an x."""
         repeats = list(zip(*(evidence.by_arm[name] for name in self.x), strict=True))
         return statistics.log_slope(list(self.x.values()), repeats)
 

@@ -354,7 +354,7 @@ class Experiment(Spec):
 
     @property
     def hash(self) -> str:
-        """Of all that was fixed beforehand, with the models and recipes that the file names."""
+        """A hash of all that was fixed beforehand, with the models and recipes that the file names."""
         return fingerprint(self)
 
 

@@ -57,7 +57,7 @@ class ComparisonName(BaseModel):
 
 
 class Cost(BaseModel):
-    """Of all runs together, in seconds of one core."""
+    """The cost of all runs together, in seconds of one core."""
 
     runs: int
     seconds: float

@@ -141,7 +141,7 @@ def _of_drawn_examples(model: Model, data: SyntheticData, metric: Metric) -> Mea
 
 @torch.inference_mode()
 def right_answers(model: Model, objective: SyntheticObjective) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of every held-out example how many of its answers are the likeliest ones, and how many answers it has."""
+    """For every held-out example how many of its answers are the likeliest ones, and how many answers it has."""
     correct: list[int] = []
     answers: list[int] = []
     for number in range(objective.num_validation_batches):

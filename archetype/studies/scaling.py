@@ -40,7 +40,7 @@ class Law(NamedTuple):
     b: float
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """Of a model of so many parameters after so many tokens."""
+        """The loss of a model of so many parameters after so many tokens."""
         return float(self.E + self.A / parameters**self.a + self.B / tokens**self.b)
 
 

@@ -114,7 +114,7 @@ class Store:
         self.folder = (folder or usual).expanduser().absolute()
 
     def run_folder(self, key: str) -> Path:
-        """Of a run."""
+        """The folder of a run."""
         return self.folder / "runs" / key
 
     def add(self, request: RunRequest) -> str:

@@ -59,7 +59,7 @@ class Comparison:
     results: dict[str, list[RunResult]]
 
     def all_results(self) -> list[RunResult]:
-        """Of all arms."""
+        """The results of all arms."""
         return [result for many in self.results.values() for result in many]
 
 

@@ -82,7 +82,7 @@ class ChatTemplate:
 
 
 def _default_template(value: object) -> object:
-    """Of several templates by name, the default."""
+    """The default one of several templates by name."""
     if not isinstance(value, list):
         return value
     named = (item for item in value if isinstance(item, dict) and item.get("name") == "default")

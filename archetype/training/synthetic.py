@@ -108,7 +108,7 @@ class Recall(SyntheticData):
 
     @property
     def row_length(self) -> int:
-        """All of a row."""
+        """Tokens of a row."""
         return self.length
 
     @property
@@ -154,7 +154,7 @@ class DistantRecall(SyntheticData):
 
     @property
     def row_length(self) -> int:
-        """All of a row."""
+        """Tokens of a row."""
         return self.length
 
     @property
@@ -196,7 +196,7 @@ class Facts(SyntheticData):
 
     @property
     def bits(self) -> float:
-        """Of all values together."""
+        """Bits of all values together."""
         return self.num_facts * 2 * math.log2(self.symbols)
 
     def all_facts(self) -> Ids:
@@ -238,7 +238,7 @@ class Reverse(SyntheticData):
 
     @property
     def row_length(self) -> int:
-        """Of the longest row, with the token that starts it."""
+        """Tokens of the longest row, with the one that starts it."""
         return self.lengths[1] + 1
 
     def rows(self, generator: np.random.Generator, count: int) -> Rows:

@@ -48,7 +48,7 @@ def read_unknown(values: dict[str, Any], shapes: Shapes, place: str = "config.js
 
 
 def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str) -> CheckpointInfo:
-    """Of a model that also sees or hears, the part that reads text."""
+    """The checkpoint's facts; of a model that also reads images or sound, those of the part that reads text."""
     text = values.get("text_config")
     if isinstance(text, dict):
         outer = {key: value for key, value in values.items() if key != "text_config"}

@@ -70,7 +70,7 @@ def decoders(every: int) -> Iterator[spec.Decoder]:
 
 
 def violations(model: spec.Decoder, dtype: torch.dtype) -> tuple[float, float, float]:
-    """Of one decoder: how many outputs change, the gradient of them, and how far chunks are from the whole.
+    """For one decoder: how many outputs change, the gradient of them, and how far chunks are from the whole.
 
     The outputs are those up to a token when later ones change, compared bit for bit; the gradient is by all later
     vectors. Rows of a batch that end earlier, and so are padded, are compared as well.

@@ -47,7 +47,7 @@ class LongestChain(TorchDispatchMode):
         return result
 
     def depth(self, tensor: Tensor) -> int:
-        """Of one tensor."""
+        """The depth of one tensor."""
         return self.before.get(tensor.untyped_storage()._cdata, 0)
 
 

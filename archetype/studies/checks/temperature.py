@@ -17,7 +17,7 @@ SIGNIFICANT = 0.001
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Of each token, as it is drawn from logits (V,)."""
+    """The probability of each token, as it is drawn from logits (V,)."""
     return filtered(logits[None], sampling)[0].softmax(-1)
 
 

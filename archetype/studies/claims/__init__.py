@@ -9,7 +9,7 @@ FOLDER = Path(__file__).parent
 
 
 def claim_numbers() -> list[int]:
-    """Of the claims that have a file."""
+    """The numbers of the claims that have a file."""
     return sorted(int(match[1]) for file in FOLDER.glob("*.yaml") if (match := re.fullmatch(r"(\d+)-.*", file.stem)))
 
 

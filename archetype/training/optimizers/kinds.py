@@ -99,7 +99,7 @@ class Muon(Optimizer):
         return sum((4 if _is_matrix(each) else 8) * each.parameter.numel() for each in grouped)
 
     def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Of matrices of one shape: updates, alone and together; then two more of each, and two products of them."""
+        """Bytes for matrices of one shape: updates, alone and together; two more of each, and two of their products."""
         matrices = [each.parameter for each in grouped if _is_matrix(each)]
         most, itemsize = 0, orthogonal_dtype(matrices[0]).itemsize if matrices else 0
         for shape, count in Counter(matrix.shape for matrix in matrices).items():

@@ -78,7 +78,7 @@ class ContextParallel:
             self.is_active = False
 
     def _own(self, x: Tensor) -> Tensor:
-        """Of whole rows, the positions of this process: the second dimension."""
+        """The positions of this process of whole rows: the second dimension."""
         pieces = x.chunk(2 * self.size, dim=1)
         return torch.cat([pieces[number] for number in self.pieces], dim=1)
 
@@ -140,7 +140,7 @@ class ContextParallel:
         return y
 
     def _places(self, length: int, pattern: spec.Pattern, causal: bool) -> Iterator[tuple[int, slice, slice]]:
-        """Of each of this process's pieces, its number, where its queries stand, and the keys that they may see."""
+        """For each of this process's pieces its number, where its queries stand, and the keys that they may see."""
         size = length // (2 * self.size)
         for number, piece in enumerate(self.pieces):
             queries = slice(piece * size, (piece + 1) * size)
