@@ -63,7 +63,7 @@ class MeasuredMixerCost(MeasuredContentCost, MixerCost):
 
 
 class MeasuredFeedForwardCost(MeasuredContentCost, FeedForwardCost):
-    """A feed-forward part."""
+    """The measured cost of a feed-forward part."""
 
     def __init__(self, part: spec.FeedForward, d: Formula) -> None:
         super().__init__(part, d)

@@ -100,12 +100,12 @@ class ParallelResidualCost(NormedResidualCost):
 
 @cost_of(spec.Plain)
 class PlainCost(WiringCost):
-    """No norms."""
+    """The cost of a wiring without norms."""
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
-        """None."""
+        """No parameters."""
         return ZERO, ZERO
 
     def saved_activations(self, contents: int, work: TrainingWork) -> int:
-        """None."""
+        """No bytes."""
         return 0

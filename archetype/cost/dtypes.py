@@ -1,4 +1,4 @@
-"""How large a number is."""
+"""Sizes of numbers in bytes, by data type."""
 
 from archetype.errors import SpecError
 

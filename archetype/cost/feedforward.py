@@ -71,13 +71,13 @@ class NoFeedForwardCost(FeedForwardCost):
     """A block of its mixer alone."""
 
     def parameters(self) -> Counts:
-        """None."""
+        """No parameters."""
         return {}
 
     def flops(self, tokens: Formula) -> Counts:
-        """None."""
+        """No FLOPs."""
         return {}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """None."""
+        """No bytes."""
         return 0

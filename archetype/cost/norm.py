@@ -54,14 +54,14 @@ class BatchNormCost(NormCost):
 
 @cost_of(spec.NoNorm)
 class NoNormCost(NormCost):
-    """Nothing."""
+    """The cost of no norm."""
 
     part: spec.NoNorm
 
     def parameters(self) -> Formula:
-        """None."""
+        """No parameters."""
         return ZERO
 
     def saved_activations(self, vectors: int) -> int:
-        """None."""
+        """No bytes."""
         return 0

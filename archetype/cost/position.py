@@ -38,7 +38,7 @@ class FixedPositionCost(PositionCost):
 
 @cost_of(spec.Learned)
 class LearnedCost(PositionCost):
-    """A table."""
+    """The cost of learned positions: a table."""
 
     part: spec.Learned
     limits_length = True
@@ -69,12 +69,12 @@ class AlibiCost(PositionCost):
     """A number for each head and pair of positions; in bfloat16 every layer saves its own cast of them."""
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
-        """In float32."""
+        """Bytes of the biases that all layers share, in float32."""
         shared = num_heads * work.length**2 * FLOAT32
         return {(self.part, num_heads): shared} if work.compute_dtype == "float32" else {}
 
     def layer_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> int:
-        """Cast."""
+        """Bytes of each layer's own cast of them."""
         return num_heads * work.length**2 * work.itemsize
 
 
@@ -85,5 +85,5 @@ class RelativeBiasCost(PositionCost):
     biases_scores = True
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
-        """In any type of products."""
+        """Bytes of the buckets that all layers share, whatever the type of products."""
         return {self.part: work.length**2 * (INT64 + 1)}

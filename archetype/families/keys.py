@@ -137,7 +137,7 @@ class Key:
         return ARGUMENTS.get(self.argument, Argument(Config.size, f"block.mixer.{self.argument}"))
 
     def read(self, config: Config, values: Values) -> Values:
-        """The argument."""
+        """The value of the argument, checked."""
         default, first = self.default, self.spellings[0]
         if self.null is not UNSET and first in config.values and config.values[first] is None:
             default = self.null
@@ -165,7 +165,7 @@ class Expected:
     path: Path | None = None
 
     def read(self, config: Config, values: Values) -> Values:
-        """Nothing, or an error."""
+        """No value; an error where the key has another one than it must."""
         config.expect(self.name, self.value(values) if callable(self.value) else self.value, self.meaning)
         return {}
 
@@ -182,7 +182,7 @@ class Ignored:
     path: Path | None = None
 
     def read(self, config: Config, values: Values) -> Values:
-        """Nothing."""
+        """No value."""
         config.used |= set(self.names)
         return {}
 

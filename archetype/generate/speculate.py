@@ -30,7 +30,7 @@ class Speculator(Protocol):
         """A request has left its slot."""
 
     def clear(self) -> None:
-        """All have."""
+        """All requests have left their slots."""
 
 
 class PromptLookup:

@@ -210,7 +210,7 @@ class AttentionHead(View):
         return {"path": self.path, "head": self.head, "queries": [*self.queries], "keys": [*self.keys], **steps}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The three steps."""
+        """The tensors of the three steps."""
         return {"scores": self.scores, "masked": self.masked, "weights": self.weights}
 
     def draw(self) -> "Figure":

@@ -62,7 +62,7 @@ class PatchingView(View):
         return vars(self) | {"tokens": [[*row] for row in self.tokens], "effects": rounded(self.effects)}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The effects."""
+        """The effects as tensors."""
         return {"effects": self.effects}
 
     def draw(self) -> "Figure":

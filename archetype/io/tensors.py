@@ -136,7 +136,7 @@ class _Pickle(dict[str, Tensor]):
         super().__init__(tensors)
 
     def get_tensor(self, name: str) -> Tensor:
-        """A tensor."""
+        """Read a tensor."""
         return self[name].detach()
 
     def get_slice(self, name: str) -> SimpleNamespace:

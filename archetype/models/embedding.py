@@ -1,4 +1,4 @@
-"""Tokens to vectors."""
+"""Embeddings: from tokens to vectors."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Vectors to answers."""
+"""Heads: from vectors to logits."""
 
 from typing import ClassVar
 

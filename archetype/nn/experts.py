@@ -43,7 +43,7 @@ class MixtureOfExperts(nn.Module):
         self.register_buffer("correction", correction)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """No expert is preferred."""
+        """Begin with a correction of zero: no expert is preferred."""
         tensor.zero_()
         return True
 

@@ -125,7 +125,7 @@ class BatchNorm(nn.Module):
 
 @module_for(spec.NoNorm)
 class NoNorm(nn.Module):
-    """x."""
+    """The identity: x."""
 
     def __init__(self, norm: spec.NoNorm, d_model: int) -> None:
         super().__init__()

@@ -62,11 +62,11 @@ class QuantizedMatrix(nn.Module):
         return _unpacked(self.quants, self.lanes, 4)[: self.rows], _unpacked(self.scales, self.lanes, 1)[: self.rows]
 
     def dequantized(self, dtype: torch.dtype) -> Tensor:
-        """The numbers."""
+        """The matrix as float numbers."""
         return dequantize(*self.canonical(), self.bits).to(dtype)
 
     def embedding(self, ids: Tensor) -> Tensor:
-        """Rows by number."""
+        """Rows of the matrix by their indices."""
         return look_up(self, ids)
 
     def matrix(self, index: int) -> "QuantizedMatrix":

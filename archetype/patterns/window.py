@@ -22,7 +22,7 @@ from archetype.patterns.rule import (
 
 @rule_for(spec.Full)
 class FullRule(PatternRule[spec.Full]):
-    """All pairs."""
+    """The rule of full attention: all pairs."""
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
         """Every pair."""
@@ -62,7 +62,7 @@ class WindowRule(PatternRule[spec.Window]):
         return n + num_band_pairs(n, behind) + num_band_pairs(n, ahead)
 
     def cache_length(self, length: int) -> int:
-        """The window."""
+        """No more positions than the window has."""
         return min(length, self.spec.size)
 
 

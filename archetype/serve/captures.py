@@ -59,7 +59,7 @@ class Capture:
 
     @property
     def trace(self) -> Trace:
-        """The pass."""
+        """The trace of the pass."""
         return self.inspection.trace
 
     async def summarize(self) -> None:

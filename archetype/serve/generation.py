@@ -112,7 +112,7 @@ class Silence:
         self._began = self._loop.time()
 
     def stop(self) -> None:
-        """Nobody reads any more."""
+        """Stop, for nobody reads any more."""
         self._timer.cancel()
 
     def _look(self) -> None:

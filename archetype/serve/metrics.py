@@ -36,7 +36,7 @@ class Clock:
         self._next, self._between, self._last = first, between, time.perf_counter()
 
     def tick(self) -> None:
-        """Tokens have come."""
+        """Record that tokens have come."""
         now = time.perf_counter()
         self._next.observe(now - self._last)
         self._next, self._last = self._between, now

@@ -82,7 +82,7 @@ class LatentAttention(Mixer):
 
     @property
     def separates_documents(self) -> bool:
-        """By a mask."""
+        """A mask keeps documents apart."""
         return True
 
     @property

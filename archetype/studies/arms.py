@@ -48,7 +48,7 @@ class Arm:
 
     @property
     def tokens(self) -> int:
-        """That a run learns from."""
+        """The tokens that a run learns from."""
         return self.recipe.steps * self.recipe.batch_size * row_length(self.recipe, self.spec)
 
     def changed(self, values: Mapping[str, Any]) -> "Arm":

@@ -36,7 +36,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def study_page(outcome: Mapping[str, Any]) -> str:
-    """One study."""
+    """The report of one study as a page."""
     name = f"Claim {outcome['claim']}: " if outcome["claim"] else ""
     machine = outcome["environment"]
     seconds = sum(part.get("cost", {}).get("seconds", 0.0) for part in outcome["parts"])

@@ -122,7 +122,7 @@ def _band(results: list[Any]) -> dict[str, list[float]]:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity."""
+    """Values with null in place of infinity, which JSON lacks."""
     return {
         name: [_finite(v) for v in value] if isinstance(value, tuple) else _finite(value)
         for name, value in values.items()

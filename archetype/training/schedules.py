@@ -129,7 +129,7 @@ class Constant(WarmUp):
     kind: Literal["constant"] = "constant"
 
     def ratio(self, step: int, num_steps: int) -> float:
-        """One."""
+        """Always 1."""
         return 1.0
 
 

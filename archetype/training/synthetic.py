@@ -242,7 +242,7 @@ class Reverse(SyntheticData):
         return self.lengths[1] + 1
 
     def rows(self, generator: np.random.Generator, count: int) -> Rows:
-        """Padded at their ends."""
+        """Rows that are padded at their ends."""
         low, high = self.lengths
         lengths = generator.integers(low, high + 1, size=count)
         is_symbol = np.arange(high) < lengths[:, None]

@@ -94,7 +94,7 @@ CUTS = {rf"{WORDS}|\p{{N}}{{1,3}}|{REST}": "llama-bpe", rf"{WORDS}|\p{{N}}|{REST
 
 
 def single_bytes(vocab_size: int) -> Vocabulary:
-    """The 256 bytes."""
+    """The vocabulary of the 256 bytes."""
     tokens = {byte: character for character, byte in byte_of_character().items()}
     # llama.cpp wants a pair to merge; of this one it finds no token, and goes back to the bytes
     return Vocabulary("gpt2", "gpt-2", *padded(tokens, dict.fromkeys(tokens, NORMAL), vocab_size), merges=["Ā Ā"])
@@ -130,7 +130,7 @@ def _pre_tokenizer(definition: Any) -> str:
 
 
 def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabulary:
-    """BPE or Unigram."""
+    """The vocabulary of a SentencePiece model, BPE or Unigram."""
     processor, settings = tokenizer.processor, tokenizer.settings
     if settings.kind not in (UNIGRAM, BPE) or settings.space_behind:
         raise no_form("of SentencePiece's models only BPE and Unigram, with spaces before words, have one in GGUF")

@@ -23,7 +23,7 @@ class Plain(spec.LatentAttention):
     """Latents are always expanded to keys and values."""
 
     def absorbs(self, queries: int, keys: int) -> bool:
-        """Never."""
+        """Never absorb."""
         return False
 
 
@@ -31,7 +31,7 @@ class Absorbed(spec.LatentAttention):
     """Queries always attend to the latents themselves."""
 
     def absorbs(self, queries: int, keys: int) -> bool:
-        """Always."""
+        """Always absorb."""
         return True
 
 

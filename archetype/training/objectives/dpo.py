@@ -118,7 +118,7 @@ class DPOObjective(Objective):
         return {"tokens": tokens[:, :-1], "num_tokens": (num_tokens - 1).clamp(max=width - 1)}, tokens[:, 1:]
 
     def num_targets(self, batch: Batch) -> int:
-        """One of each pair."""
+        """One prediction for each pair."""
         return len(batch[0])
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:

@@ -141,7 +141,7 @@ class LabelledTextObjective(Objective):
         return {"tokens": tokens, "num_tokens": num_tokens}, labels
 
     def num_targets(self, batch: Batch) -> int:
-        """One of each text."""
+        """One prediction for each text."""
         return len(batch[0])
 
     def _batch(self, texts: list[Tokens], labels: Any) -> Batch:

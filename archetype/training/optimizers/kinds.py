@@ -163,11 +163,11 @@ class Lion(Optimizer):
         return LionOptimizer(self.parameter_groups(model), {"lr": self.learning_rate, "betas": self.betas})
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """One momentum."""
+        """Bytes of one momentum."""
         return sum(4 * each.parameter.numel() for each in grouped)
 
     def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """The update."""
+        """Bytes of the update."""
         return max((4 * each.parameter.numel() for each in grouped), default=0)
 
 
