@@ -62,9 +62,10 @@ class PageState {
       window.history.pushState(null, "", hash);
     } else {
       // it takes the browser milliseconds, and Safari refuses many in a row: after the frame, once for all changes till then
+      const shown = window.location.hash;
       this.#late = window.setTimeout(() => {
         this.#late = 0;
-        window.history.replaceState(null, "", hash);
+        if (window.location.hash === shown) window.history.replaceState(null, "", hash); // else someone has gone elsewhere
       }, 50);
     }
   }
