@@ -23,7 +23,7 @@ from archetype.native.translations import FLOATS, TYPES
 
 GATES = ("silu", "gelu_tanh")
 TILE_DEPTH = 32  # numbers in a row of a matrix tile
-MANY = 128  # vectors: for fewer neither library is always the faster
+MANY = 128  # vectors; fewer are left to torch
 ROWS_SUMMED = 128  # whose gradients of a weight have one sum
 _threads = threading.local()
 

@@ -21,13 +21,21 @@ from archetype.studies.trained_outcome import comparison_data, cost, machines, o
 WRITE_ANEW = "give the .json that `archetype compare run --to` wrote"
 
 
+class AnyPart(BaseModel, extra="allow"):
+    """A part of a report, trained or not, as far as the whole verdict reads it."""
+
+    id: str
+    verdict: str
+    is_supported: bool
+
+
 class Report(BaseModel):
     """A report in full mode, as far as an extension reads it."""
 
     mode: Literal["full", "extended"]
     experiment: dict[str, Any]
     hash: str
-    parts: list[dict[str, Any]]
+    parts: list[AnyPart]
 
 
 class TunedArm(BaseModel):
@@ -64,11 +72,9 @@ class Cost(BaseModel):
     predictions: int
 
 
-class ReportedPart(BaseModel):
+class ReportedPart(AnyPart):
     """A trained part of a report, as far as an extension reads it."""
 
-    id: str
-    verdict: str
     reason: str
     claimed: str
     effect: Effect
@@ -125,8 +131,9 @@ class ReportExtension:
             study = TrainedStudy(part.replace(data=data), "extended", data_folder, store)
             if len(study.sources) + len(study.mode.sizes) > 1:
                 self.studies[part.id], self.reported[part.id] = study, reported
-                self.trials[part.id] = reported.trials() or study.trials()[0]
-                if self.trials[part.id].best.keys() != study.arms.keys():
+                self.trials[part.id] = trials = reported.trials() or study.trials()[0]
+                are_whole = all(len(point) == len(trials.paths) for point in trials.best.values())
+                if trials.best.keys() != study.arms.keys() or not are_whole:
                     cause = f"the trials of {part.id} are not those of its arms"
                     raise DataError(str(file), cause, WRITE_ANEW)
         if not self.studies:
@@ -178,7 +185,11 @@ def _trained_parts(file: Path, data: Mapping[str, Any]) -> list[tuple[TrainedPar
     """The trained parts of a report that were run; its experiment must be the one whose hash it bears."""
     try:
         report = Report.model_validate(data)
-        were_run = [ReportedPart.model_validate(part) for part in report.parts if "comparisons" in part]
+        were_run = [
+            ReportedPart.model_validate(part.model_dump())
+            for part in report.parts
+            if "comparisons" in part.model_fields_set
+        ]
     except ValidationError as error:
         field, (cause, _) = path(error.errors()[0]["loc"]), in_words(error.errors()[0])
         raise DataError(str(file), f"is no report in full mode: {field} {cause}", WRITE_ANEW) from None

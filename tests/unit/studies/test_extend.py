@@ -107,6 +107,11 @@ def test_what_cannot_be_extended_is_refused(tmp_path: Path) -> None:
     (tmp_path / "changed.json").write_text(json.dumps(changed))
     (tmp_path / "quick.json").write_text(json.dumps(changed | {"mode": "quick"}))
     damaged = json.loads(report.read_text())
+    damaged["parts"][0]["tuning"]["arms"]["a"]["best"].append(1)
+    (tmp_path / "long.json").write_text(json.dumps(damaged))
+    del damaged["parts"][0]["is_supported"]
+    (tmp_path / "unsupported.json").write_text(json.dumps(damaged))
+    damaged = json.loads(report.read_text())
     (tmp_path / "list.json").write_text(json.dumps(damaged | {"parts": 3}))
     del damaged["parts"][0]["tuning"]["arms"]["a"]
     (tmp_path / "untuned.json").write_text(json.dumps(damaged))
@@ -115,6 +120,8 @@ def test_what_cannot_be_extended_is_refused(tmp_path: Path) -> None:
     for file, other_store, message in [
         (tmp_path / "changed.json", store, "its experiment has the hash"),
         (tmp_path / "quick.json", store, "is no report in full mode"),
+        (tmp_path / "long.json", store, "the trials of width are not those of its arms"),
+        (tmp_path / "unsupported.json", store, r"parts\[0\].is_supported is missing"),
         (tmp_path / "untuned.json", store, "the trials of width are not those of its arms"),
         (tmp_path / "short.json", store, "is no report in full mode: tuning is missing"),
         (tmp_path / "list.json", store, "is no report in full mode: parts"),
