@@ -1,4 +1,9 @@
-"""Batches of a token sequence, in an order that the seed and the step determine."""
+"""Batches of a token sequence, in an order that the seed and the step determine, and batches prepared ahead."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -6,6 +11,8 @@ import numpy.typing as npt
 from archetype.errors import DataError
 
 Tokens = npt.NDArray[np.int32]
+AHEAD = 2  # batches that are prepared before their step
+T = TypeVar("T")
 
 
 class Batches:
@@ -58,3 +65,29 @@ def windows(tokens: Tokens, length: int) -> Tokens:
     length = min(length, len(tokens) - 1)
     count = (len(tokens) - 1) // length
     return np.stack([tokens[i * length : (i + 1) * length + 1] for i in range(count)])
+
+
+class Prefetcher(Generic[T]):
+    """Batches by step, prepared by a thread while a step computes, where steps follow each other.
+
+    A batch is a function of its step alone, so that what is prepared ahead, or prepared again, is the same. One thread
+    prepares all batches, one after the other.
+
+    Args:
+        batch: the batch of a step.
+    """
+
+    def __init__(self, batch: Callable[[int], T]) -> None:
+        self._batch = batch
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._futures: dict[int, Future[T]] = {}
+
+    def batch(self, step: int) -> tuple[T, float]:
+        """The batch of a step, and how many seconds it was waited for."""
+        started, earlier = time.perf_counter(), self._futures
+        steps = range(step, step + 1 + AHEAD)
+        self._futures = {n: earlier.pop(n) if n in earlier else self._executor.submit(self._batch, n) for n in steps}
+        for future in earlier.values():
+            future.cancel()
+        batch = self._futures.pop(step).result()
+        return batch, max(0.0, time.perf_counter() - started)  # a clock may go backwards

@@ -16,7 +16,6 @@ from archetype.models.heads import LanguageModelHead
 from archetype.nn.linear import Weight, linear
 
 IGNORED = -100  # a target that is not predicted
-LARGE = 2**26  # bytes of a batch's logits, above which they are computed in chunks
 CHUNK_BYTES, MIN_ROWS = 2**25, 256  # of a chunk's logits; fewer rows would read the gradient of the matrix too often
 
 
@@ -31,14 +30,6 @@ class Head(NamedTuple):
 def chunk_rows(vocab_size: int) -> int:
     """Tokens of a chunk."""
     return max(MIN_ROWS, CHUNK_BYTES // (4 * vocab_size))
-
-
-def head_to_chunk(model: nn.Module, num_targets: int) -> LanguageModelHead | None:
-    """The model's head where the logits of so many tokens are large; None where they are not."""
-    head = getattr(model, "lm_head", None)
-    if not isinstance(head, LanguageModelHead):
-        return None
-    return head if 4 * num_targets * head.vocab_size > LARGE else None
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from archetype.training.evaluate import evaluate
 from archetype.training.master_weights import float32_weights
 from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, Sampled, Step
 from archetype.training.moving_average import averaged
-from archetype.training.optimizers import set_learning_rate
 from archetype.training.plot import draw_picture
+from archetype.training.schedules import set_learning_rate
 from archetype.training.state import TrainState
 from archetype.training.stop_signal import StopSignal, stop_on_signal
 from archetype.training.trackers import Trackers

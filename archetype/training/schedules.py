@@ -4,7 +4,9 @@ import math
 from abc import abstractmethod
 from typing import Annotated, ClassVar, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from archetype.spec.part import Part, part
 
@@ -147,3 +149,13 @@ class ExponentialRise(Schedule):
     def learning_rate(self, peak: float, step: int, num_steps: int) -> float:
         """The learning rate of an optimizer step."""
         return float(peak * self.min_lr_ratio ** (1 - step / max(1, num_steps - 1)))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Give every group of parameters the learning rate of a step, times its own ratio."""
+    for group in optimizer.param_groups:
+        rate = learning_rate * group.get("learning_rate_ratio", 1.0)
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate

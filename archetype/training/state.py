@@ -11,6 +11,7 @@ from torch import Tensor
 
 import archetype
 from archetype import spec as specs
+from archetype.data.batches import Prefetcher
 from archetype.models import Model
 from archetype.runs import checkpoints
 from archetype.runs.directory import Run, write_best
@@ -21,9 +22,8 @@ from archetype.training.evaluate import Evaluation
 from archetype.training.master_weights import MasterWeights, float32_weights
 from archetype.training.metrics import Saved
 from archetype.training.moving_average import MovingAverage
-from archetype.training.objectives.base import Objective
+from archetype.training.objectives.base import Batch, Objective
 from archetype.training.optimizers import optimizer_tensors, restore_optimizer
-from archetype.training.prefetch import Prefetcher
 from archetype.training.pretrained import set_trainable
 from archetype.training.processes import ALONE, Processes
 from archetype.training.recipe import Recipe
@@ -59,12 +59,17 @@ class TrainState:
     notes: tuple[str, ...] = ()
     processes: Processes = ALONE
     unread: checkpoints.Checkpoint | None = None
-    prefetcher: Prefetcher = field(init=False)
+    prefetcher: Prefetcher[Batch] = field(init=False)
     average: MovingAverage | None = None
     background: BackgroundSave = field(default_factory=BackgroundSave)
 
     def __post_init__(self) -> None:
-        self.prefetcher = Prefetcher(self.objective.batch, self.model.device.type == "cuda")
+        on_gpu = self.model.device.type == "cuda"
+        self.prefetcher = Prefetcher(self._pinned_batch if on_gpu else self.objective.batch)
+
+    def _pinned_batch(self, step: int) -> Batch:
+        """The batch of a step in page-locked memory, from which a GPU copies while it computes."""
+        return tuple(tensor.pin_memory() for tensor in self.objective.batch(step))
 
     @classmethod
     def build(cls, run: Run, recipe: Recipe, tokenizer: Tokenizer | None, objective: Objective, model: Model) -> Self:

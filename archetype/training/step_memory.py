@@ -10,7 +10,8 @@ from archetype.models import build_on_meta
 from archetype.nn.adapter import install
 from archetype.spec import ModelSpec
 from archetype.training.block_execution import blocks_of, number_recomputed
-from archetype.training.chunked_loss import LARGE, chunk_rows
+from archetype.training.chunked_loss import chunk_rows
+from archetype.training.objectives.base import LARGE_LOGITS
 from archetype.training.optimizers.groups import Grouped, group_parameters
 from archetype.training.pretrained import set_trainable
 from archetype.training.recipe import Recipe
@@ -112,7 +113,7 @@ class StepMemoryCost:
         """
         head = self.cost.cost.head
         is_float32 = self.cost.compute_dtype == "float32"
-        if logits <= LARGE or not isinstance(head, LanguageModelHeadCost):
+        if logits <= LARGE_LOGITS or not isinstance(head, LanguageModelHeadCost):
             gradient = FLOAT32 * self._table if is_float32 else 0
             return 0, 3 * logits + gradient
         num_tokens = logits // FLOAT32 // head.vocabulary.value

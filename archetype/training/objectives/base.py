@@ -8,15 +8,17 @@ from typing import ClassVar, Self
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from archetype.models.heads import LanguageModelHead
 from archetype.spec import CausalSpec, ClassificationHead, ModelSpec
 from archetype.spec.part import Part
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.training.chunked_loss import IGNORED as IGNORED
-from archetype.training.chunked_loss import chunked_cross_entropy, features_for_logits, head_to_chunk
+from archetype.training.chunked_loss import chunked_cross_entropy, features_for_logits
 from archetype.training.datasets import Data
 
 Batch = tuple[Tensor, ...]
+LARGE_LOGITS = 2**26  # bytes of a batch's logits, above which they are computed in chunks
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,14 @@ class Objective(ABC):
             output = model(**inputs)
         loss, num_targets, num_correct = chunked_cross_entropy(output.logits, notes[0], targets, smoothing)
         return LossOutput(loss if output.aux_loss is None else loss + output.aux_loss, num_targets, num_correct)
+
+
+def head_to_chunk(model: nn.Module, num_targets: int) -> LanguageModelHead | None:
+    """The model's head where the logits of so many tokens are large; None where they are not."""
+    head = getattr(model, "lm_head", None)
+    if not isinstance(head, LanguageModelHead):
+        return None
+    return head if 4 * num_targets * head.vocab_size > LARGE_LOGITS else None
 
 
 def split_batch(batch: Batch, rows: int | None) -> Iterator[Batch]:

@@ -3,7 +3,7 @@
 from archetype.training.optimizers.base import Optimizer
 from archetype.training.optimizers.groups import ParameterGroup, roles_of
 from archetype.training.optimizers.kinds import SGD, Adafactor, AdamW, Lion, Muon
-from archetype.training.optimizers.state import optimizer_tensors, restore_optimizer, set_learning_rate
+from archetype.training.optimizers.state import optimizer_tensors, restore_optimizer
 
 __all__ = [
     "SGD",
@@ -16,5 +16,4 @@ __all__ = [
     "optimizer_tensors",
     "restore_optimizer",
     "roles_of",
-    "set_learning_rate",
 ]

@@ -1,4 +1,4 @@
-"""The state of an optimizer as named tensors, as a checkpoint keeps it, and its learning rate."""
+"""The state of an optimizer as named tensors, as a checkpoint keeps it."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,16 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from archetype.training.master_weights import float32_weights
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Give every group the learning rate of a step, times its own ratio."""
-    for group in optimizer.param_groups:
-        rate = learning_rate * group.get("learning_rate_ratio", 1.0)
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

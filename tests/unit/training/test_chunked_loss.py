@@ -10,6 +10,7 @@ from torch import nn
 from archetype import spec
 from archetype.models import Model, build
 from archetype.training import chunked_loss
+from archetype.training.objectives import base
 from archetype.training.objectives.base import IGNORED, Batch, Objective
 from tests.helpers.recipes import EXPERTS, decoder, megabyte, transformer_pair
 from tests.helpers.weights import randomize
@@ -65,7 +66,7 @@ def models() -> dict[str, Model]:
 
 
 def in_chunks(patch: pytest.MonkeyPatch, rows: int = 4) -> None:
-    patch.setattr(chunked_loss, "LARGE", 0)
+    patch.setattr(base, "LARGE_LOGITS", 0)
     patch.setattr(chunked_loss, "chunk_rows", lambda vocab_size: rows)
 
 
@@ -113,7 +114,7 @@ def test_a_frozen_head_has_no_gradient_and_its_features_do(monkeypatch: pytest.M
 
 def test_only_large_logits_are_computed_in_chunks() -> None:
     model = built(decoder())
-    assert chunked_loss.head_to_chunk(model, chunked_loss.LARGE // (4 * V)) is None
-    assert chunked_loss.head_to_chunk(model, chunked_loss.LARGE // (4 * V) + 1) is model.lm_head
-    assert chunked_loss.head_to_chunk(nn.Linear(2, 2), 10**9) is None
+    assert base.head_to_chunk(model, base.LARGE_LOGITS // (4 * V)) is None
+    assert base.head_to_chunk(model, base.LARGE_LOGITS // (4 * V) + 1) is model.lm_head
+    assert base.head_to_chunk(nn.Linear(2, 2), 10**9) is None
     assert chunked_loss.chunk_rows(151_936) == 256 and chunked_loss.chunk_rows(4096) == 2048

@@ -23,10 +23,10 @@ from archetype.training.optimizers import (
     optimizer_tensors,
     restore_optimizer,
     roles_of,
-    set_learning_rate,
 )
 from archetype.training.optimizers.algorithms import MuonOptimizer, orthogonalize
 from archetype.training.recipe import Recipe
+from archetype.training.schedules import set_learning_rate
 from archetype.training.setup import start
 from tests.helpers.recipes import ENCODER, NEXT, recurrent_pair, transformer_pair
 

@@ -6,9 +6,9 @@ import time
 import pytest
 import torch
 
+from archetype.data.batches import AHEAD, Prefetcher
 from archetype.errors import DataError
 from archetype.training.objectives.base import Batch
-from archetype.training.prefetch import AHEAD, Prefetcher
 
 
 def test_steps_in_any_order_get_their_own_batch() -> None:
