@@ -5,26 +5,25 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from archetype.data.pairs import end_of_text
 from archetype.errors import DataError, SpecError
 from archetype.generate.grammar import KINDS, Grammar, GrammarCompiler
+from archetype.generate.prompts import PromptEncoder
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler
 from archetype.generate.scheduler import Scheduler, chunk_size, logprobs_of
 from archetype.generate.settings import Sampling, never_written
 from archetype.generate.speculate import speculator
-from archetype.generate.step import PREFILL_CHUNK, prefill
+from archetype.generate.stats import Occupancy, Stats, occupancy
+from archetype.generate.step import PREFILL_CHUNK
 from archetype.models import CausalModel, EncoderDecoder, GenerativeModel
-from archetype.nn.cache import DecoderBlockState
+from archetype.native.fused import fused_operations
 from archetype.tokenizers import Tokenizer
-from archetype.tokenizers.tokenizer import check_utf8
 
 MAX_LOGPROBS = 100  # alternatives of each token
 
@@ -47,68 +46,6 @@ class Loaded(Protocol):
     @property
     def special(self) -> dict[str, Any]:
         """Ids of special tokens, as the model's files give them."""
-
-
-@dataclass(frozen=True)
-class Stats:
-    """An engine's work so far.
-
-    Attributes:
-        waiting: requests of which nothing was read yet.
-        running: requests that are read or decoded.
-        finished: requests that ended, whatever the reason.
-        prompt_tokens: tokens of all prompts that were begun.
-        cached_tokens: of these, how many were copied from a text with the same beginning, or from the same source.
-        generated_tokens: tokens chosen.
-        steps: taken.
-        tokens_per_second: tokens chosen, over the time of all steps.
-        state_bytes: of the slots' state, as allocated.
-        prefix_bytes: of the states that are remembered for prompts to come.
-        cache_use: tokens in the slots, as a share of those for which there is room.
-        guessed_tokens: guesses of a draft model or of prompt lookup.
-        accepted_tokens: of these, how many were right.
-    """
-
-    waiting: int
-    running: int
-    finished: int
-    prompt_tokens: int
-    cached_tokens: int
-    generated_tokens: int
-    steps: int
-    tokens_per_second: float
-    state_bytes: int
-    prefix_bytes: int
-    cache_use: float
-    guessed_tokens: int
-    accepted_tokens: int
-
-
-class SlotInUse(NamedTuple):
-    """A request in a slot: its id, the tokens of its prompt, those chosen so far, and those that its state has read."""
-
-    request: object
-    prompt_tokens: int
-    generated_tokens: int
-    length: int
-
-
-class Occupancy(NamedTuple):
-    """The bytes of the slots' state, and the requests that hold slots.
-
-    Attributes:
-        rows: for which there is room.
-        capacity: tokens for which each row has room.
-        source_length: tokens of a source for which each row has room; 0 without sources.
-        layer_bytes: of each layer's state, as allocated.
-        slots: those in use, in their order.
-    """
-
-    rows: int
-    capacity: int
-    source_length: int
-    layer_bytes: list[int]
-    slots: list[SlotInUse]
 
 
 class Engine:
@@ -155,7 +92,7 @@ class Engine:
         guesses = speculator(lm.model, None if draft is None else draft.model, lookup, slots)
         suppressed = tuple(id for id in never_written(lm.special) if id < lm.model.spec.vocab_size)
         self._scheduler = Scheduler(lm.model, slots, prefix_bytes, suppressed, guesses, speculative_tokens)
-        self._start = lm.special.get("decoder_start_token_id")
+        self.prompts = PromptEncoder(lm.model, lm.tokenizer, lm.special.get("decoder_start_token_id"))
         self._cancelled: deque[Request] = deque()
         self._unfinished: dict[object, Request] = {}
         self._ids = count()
@@ -192,8 +129,8 @@ class Engine:
         Raises:
             ArchetypeError: the prompt is empty or longer than the context, or a setting is out of range.
         """
-        ids = self.encode(prompt, "prompt" if id is None else f"prompt {id}")
-        window = self._target(target)
+        ids = self.prompts.encode(prompt, "prompt" if id is None else f"prompt {id}")
+        window = self.prompts.target(target)
         settings = self.sampling.replace(**sampling)
         if settings.stop and self.tokenizer is None:
             raise DataError("stop", "strings need a tokenizer, and the model's folder has none", "use stop_ids")
@@ -253,62 +190,18 @@ class Engine:
                 if event.request.error is not None:
                     raise event.request.error
 
-    def encode(self, prompt: str | list[int], place: str = "prompt") -> list[int]:
-        """A prompt as ids, with the token that starts a text where the tokenizer is used so, or the prompt is empty.
-
-        A source ends with the token that ends a text.
-
-        Args:
-            prompt: a text, or ids, which are checked only.
-            place: what errors call it.
+    def events_of(self, request: Request) -> Iterator[Event]:
+        """The events of one request as they come; whoever waits for them takes the steps.
 
         Raises:
-            ArchetypeError: it is empty or longer than the context, or holds what is no token.
+            ArchetypeError: it failed.
         """
-        vocab_size = self.model.spec.vocab_size
-        if isinstance(self.model, EncoderDecoder):
-            vocab_size = self.model.spec.source_vocab_size or vocab_size
-            ids = prompt if isinstance(prompt, list) else self._with_eos(prompt)
-        else:
-            ids = prompt if isinstance(prompt, list) else self._with_bos(prompt)
-        if not ids:
-            raise SpecError(place, "is empty, and the tokenizer has no token that starts a text", "give some text")
-        self._check(ids, vocab_size, place)
-        return list(ids)
-
-    def _target(self, target: str | list[int]) -> list[int]:
-        """The target tokens of an encoder-decoder before the first that is generated; none for other models."""
-        if not isinstance(self.model, EncoderDecoder):
-            if target:
-                raise SpecError("target", "belongs to an encoder-decoder", "leave it out")
-            return []
-        ids = target if isinstance(target, list) else self._tokenizer().encode_target(target) if target else []
-        start = end_of_text(self._tokenizer()) if self._start is None else self._start
-        self._check([start, *ids, start], self.model.spec.vocab_size, "target")  # and a token that follows
-        return [start, *ids]
-
-    def _check(self, ids: list[int], vocab_size: int, place: str) -> None:
-        """Refuse ids that the model cannot read."""
-        context = self.model.spec.context_length
-        if len(ids) > context:
-            raise SpecError(place, f"has {len(ids)} tokens and the model's context holds {context}", "shorten it")
-        if not 0 <= min(ids) <= max(ids) < vocab_size:
-            cause = f"holds a token outside the vocabulary of {vocab_size}"
-            raise SpecError(place, cause, "is it the model's own tokenizer?")
-
-    def _with_bos(self, text: str) -> list[int]:
-        tokenizer = self._tokenizer()
-        ids, bos = tokenizer.encode(check_utf8(text)), tokenizer.bos
-        return [bos, *ids] if bos is not None and (tokenizer.adds_bos or not ids) else ids
-
-    def _with_eos(self, text: str) -> list[int]:
-        tokenizer = self._tokenizer()
-        return [*tokenizer.encode(check_utf8(text)), end_of_text(tokenizer)]
-
-    def _tokenizer(self) -> Tokenizer:
-        if self.tokenizer is None:
-            raise DataError("tokenizer", "the model's folder has none", "add its tokenizer.json or tokenizer.model")
-        return self.tokenizer
+        while not request.is_read:
+            if request.unread:
+                yield request.unread.popleft()
+            else:
+                self._take_step(request)
+        request.raise_error()
 
     @torch.inference_mode()
     def score(self, texts: list[str | list[int]], logprobs: int = 0) -> list[list[Logprobs | None]]:
@@ -329,7 +222,7 @@ class Engine:
             raise SpecError("model", cause, "score texts with a decoder")
         scores = []
         for number, text in enumerate(texts, start=1):
-            ids = self.encode(text, f"text {number}" if len(texts) > 1 else "text")
+            ids = self.prompts.encode(text, f"text {number}" if len(texts) > 1 else "text")
             with self._turn():
                 state, size = self.model.new_state(1, len(ids)), chunk_size(self.model, ids)
                 rows: list[Logprobs | None] = [None]
@@ -363,15 +256,7 @@ class Engine:
     def occupancy(self) -> Occupancy:
         """The bytes of the slots' state now, and the requests that hold slots."""
         with self._changed:
-            state, texts = self._scheduler.slots.state, list(self._scheduler.slots.texts)
-            lengths = state.lengths.tolist()
-            slots = [
-                SlotInUse(request.id, len(request.prompt), len(request.tokens), length)
-                for request, length in zip(texts, lengths, strict=False)
-            ]
-            sources = (layer.cross.keys.shape[2] for layer in state.layers if isinstance(layer, DecoderBlockState))
-            layer_bytes = [layer.nbytes for layer in state.layers]
-            return Occupancy(len(lengths), state.capacity, next(sources, 0), layer_bytes, slots)
+            return occupancy(self._scheduler.slots)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -399,8 +284,10 @@ class Engine:
             self._remove_cancelled(events)
             self._scheduler.decode(events)
             for piece, state in self._scheduler.pieces(self.prefill_tokens):
-                logits, state = prefill(self.model, [piece], state)
-                self._scheduler.after_piece(logits, state, events)
+                tokens = torch.tensor([piece], device=self.model.device)
+                with fused_operations():
+                    output = self.model(tokens, state.narrow(int(state.lengths) + len(piece)), last_only=True)
+                self._scheduler.after_piece(output.logits[:, 0], output.state, events)
         except BaseException as error:
             events += self._fail_all(error, {event.request for event in events if event.finish_reason})
             if not isinstance(error, Exception):

@@ -61,6 +61,7 @@ class Request:
         text: what they say.
         finish_reason: None until it has finished.
         error: why it failed.
+        unread: its events so far that nobody has read.
         num_cached: tokens of the prompt that were copied from an earlier text with the same beginning, or source.
     """
 
@@ -88,7 +89,7 @@ class Request:
         self.is_started = False
         self._engine, self._stop_ids = engine, stop_ids
         self._stream, self._filter = stream, StopStringFilter(sampling.stop)
-        self._events: deque[Event] = deque()
+        self.unread: deque[Event] = deque()
         self._arrived: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     def __repr__(self) -> str:
@@ -96,35 +97,38 @@ class Request:
         return f"<Request {self.id}: {len(self.prompt)} + {len(self.tokens)} tokens, {state}>"
 
     def __iter__(self) -> Iterator[Event]:
-        while self.finish_reason is None or self._events:
-            if not self._events:
-                self._engine._take_step(self)
-                continue
-            yield self._events.popleft()
-        if self.finish_reason == "error" and self.error is not None:
-            raise self.error
+        return self._engine.events_of(self)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
         self._arrived = loop, arrived
         try:
-            while self.finish_reason is None or self._events:
-                if not self._events:
+            while not self.is_read:
+                if self.unread:
+                    yield self.unread.popleft()
+                else:
                     self._engine._step_in_background()
                     await arrived.wait()
                     arrived.clear()
-                    continue
-                yield self._events.popleft()
         finally:
             self._arrived = None
             self.cancel()
-        if self.finish_reason == "error" and self.error is not None:
-            raise self.error
+        self.raise_error()
 
     @property
     def has_news(self) -> bool:
         """Whether a reader has something to read, or nothing to wait for."""
-        return bool(self._events) or self.finish_reason is not None
+        return bool(self.unread) or self.finish_reason is not None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it has finished and all its events were read."""
+        return self.finish_reason is not None and not self.unread
+
+    def raise_error(self) -> None:
+        """Raise why it failed, where it did."""
+        if self.finish_reason == "error" and self.error is not None:
+            raise self.error
 
     def pieces(self) -> Iterator[str]:
         """The text, piece by piece."""
@@ -171,7 +175,7 @@ class Request:
         if event.token is not None:
             self.tokens.append(event.token)
         self.text += event.text
-        self._events.append(event)
+        self.unread.append(event)
         self.finish_reason = event.finish_reason
         if self._arrived is not None:
             loop, arrived = self._arrived

@@ -72,7 +72,7 @@ def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True)
     tokenizer, engine = model.tokenizer, model.worker.engine
     try:
         if model.translates and engine is not None:
-            return engine.encode(text)
+            return engine.prompts.encode(text)
         ids = tokenizer.encode(text)
     except Exception as error:
         raise api_error(error, "prompt") from None

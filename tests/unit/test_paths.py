@@ -60,10 +60,9 @@ def test_from_generate_to_the_softmax(run: Path, stack: list[str], monkeypatch: 
     with pytest.raises(Reached):
         main()
     frames = [*stack, "nn/attention.py:attend"]
-    assert len(frames) == 10, frames
+    assert len(frames) == 9, frames
     assert files(frames) == {
-        "cli/main.py", "cli/generate.py", "generate/request.py", "generate/engine.py", "generate/step.py",
-        "models/decoder.py", "nn/block.py", "nn/attention.py",
+        "cli/main.py", "cli/generate.py", "generate/engine.py", "models/decoder.py", "nn/block.py", "nn/attention.py",
     }  # fmt: skip
 
 

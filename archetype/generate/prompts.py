@@ -1,0 +1,86 @@
+"""Prompts as token ids, with the tokens that begin and end a text."""
+
+from archetype.data.pairs import end_of_text
+from archetype.errors import DataError, SpecError
+from archetype.models import EncoderDecoder, GenerativeModel
+from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.tokenizer import check_utf8
+
+
+class PromptEncoder:
+    """Prompts, or sources and the beginnings of targets, as ids that a model can read.
+
+    Args:
+        model: whose context and vocabulary hold them.
+        tokenizer: None where prompts are token ids.
+        start: the token that a target starts with (None: the one that ends a text).
+    """
+
+    def __init__(self, model: GenerativeModel, tokenizer: Tokenizer | None, start: int | None) -> None:
+        self._tokenizer, self._start = tokenizer, start
+        self._vocab_size, self._context_length = model.spec.vocab_size, model.spec.context_length
+        self._has_source = isinstance(model, EncoderDecoder)
+        self._source_vocab_size = (model.spec.source_vocab_size if isinstance(model, EncoderDecoder) else 0) or 0
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, which texts need.
+
+        Raises:
+            DataError: there is none.
+        """
+        if self._tokenizer is None:
+            raise DataError("tokenizer", "the model's folder has none", "add its tokenizer.json or tokenizer.model")
+        return self._tokenizer
+
+    def encode(self, prompt: str | list[int], place: str = "prompt") -> list[int]:
+        """A prompt as ids, with the token that starts a text where the tokenizer is used so, or the prompt is empty.
+
+        A source ends with the token that ends a text.
+
+        Args:
+            prompt: a text, or ids, which are checked only.
+            place: what errors call it.
+
+        Raises:
+            ArchetypeError: it is empty or longer than the context, or holds what is no token.
+        """
+        if isinstance(prompt, list):
+            ids = prompt
+        else:
+            ids = self._with_eos(prompt) if self._has_source else self._with_bos(prompt)
+        if not ids:
+            raise SpecError(place, "is empty, and the tokenizer has no token that starts a text", "give some text")
+        self._check(ids, self._source_vocab_size or self._vocab_size, place)
+        return list(ids)
+
+    def target(self, target: str | list[int]) -> list[int]:
+        """The tokens of a target before the first that is generated; none for models without a source.
+
+        Raises:
+            ArchetypeError: they are longer than the context, or hold what is no token.
+        """
+        if not self._has_source:
+            if target:
+                raise SpecError("target", "belongs to an encoder-decoder", "leave it out")
+            return []
+        ids = target if isinstance(target, list) else self.tokenizer.encode_target(target) if target else []
+        start = end_of_text(self.tokenizer) if self._start is None else self._start
+        self._check([start, *ids, start], self._vocab_size, "target")  # and a token that follows
+        return [start, *ids]
+
+    def _check(self, ids: list[int], vocab_size: int, place: str) -> None:
+        """Refuse ids that the model cannot read."""
+        if len(ids) > self._context_length:
+            cause = f"has {len(ids)} tokens and the model's context holds {self._context_length}"
+            raise SpecError(place, cause, "shorten it")
+        if not 0 <= min(ids) <= max(ids) < vocab_size:
+            cause = f"holds a token outside the vocabulary of {vocab_size}"
+            raise SpecError(place, cause, "is it the model's own tokenizer?")
+
+    def _with_bos(self, text: str) -> list[int]:
+        ids, bos = self.tokenizer.encode(check_utf8(text)), self.tokenizer.bos
+        return [bos, *ids] if bos is not None and (self.tokenizer.adds_bos or not ids) else ids
+
+    def _with_eos(self, text: str) -> list[int]:
+        return [*self.tokenizer.encode(check_utf8(text)), end_of_text(self.tokenizer)]
