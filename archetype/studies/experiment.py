@@ -365,6 +365,8 @@ def read_experiment(file: Path) -> Experiment:
         SpecError: names the file, the first field that is wrong, why, and what would be right.
     """
     data = read_mapping(file)
+    if "space" in data and "parts" not in data:
+        raise SpecError(str(file), "is a search, not an experiment", "run it with `archetype compare search`")
     try:
         for part in data.get("parts") or ():
             if isinstance(part, dict):

@@ -75,6 +75,8 @@ def read_search(file: Path) -> SearchFile:
         SpecError: names the file and the first field that is wrong.
     """
     data = read_mapping(file)
+    if "parts" in data and "space" not in data:
+        raise SpecError(str(file), "is an experiment, not a search", "run it with `archetype compare run`")
     try:
         put_files_in_place(data, file.parent)
         return SearchFile.parse(data)

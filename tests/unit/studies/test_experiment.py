@@ -55,6 +55,13 @@ def test_mistakes_are_said_in_one_line() -> None:
         assert len(str(error.value).splitlines()[0]) <= 300
 
 
+def test_a_search_and_an_experiment_are_told_apart() -> None:
+    with pytest.raises(SpecError, match=r"search\.yaml: is a search, not an experiment; .*compare search"):
+        read_experiment(FOLDER / "own" / "search.yaml")
+    with pytest.raises(SpecError, match=r"muon\.yaml: is an experiment, not a search; .*compare run"):
+        read_search(FOLDER / "own" / "muon.yaml")
+
+
 def test_what_cannot_be_trained_is_refused_before_any_run(tmp_path: Path) -> None:
     for change, message in IMPOSSIBLE:
         with pytest.raises(ArchetypeError) as error:
