@@ -35,7 +35,9 @@ class Prompt(Line):
         """
         try:
             engine.grammar(lm.settings(**settings | self.settings))
-            return engine.prompts.encode((self.text or "") if self.messages is None else lm.encode_chat([*self.messages]))
+            return engine.prompts.encode(
+                (self.text or "") if self.messages is None else lm.encode_chat([*self.messages])
+            )
         except ArchetypeError as error:
             raise error.at(self.place) from None
 

@@ -1,13 +1,9 @@
 // The gradients of softmax(scale q k^T) v in bfloat16, by matrix tiles or by vectors of pairs (Dao 2022, algorithm 4): weights
 // are computed again from the logarithms of their sums, 32 keys with 32 queries at a time, and no matrix of all pairs is ever there.
 #pragma once
-#include "tiles.h"
+#include "attention_blocks.h"
 
-#if defined(HAS_TILES) || (defined(__AVX512BF16__) && defined(__AVX512BW__) && WIDTH == 16)
-#define HAS_ATTENTION_BACKWARD 1
-
-constexpr int PAIRED = 2 * SIDE;  // keys, and as many queries, whose pairs are computed at once
-
+#if defined(HAS_ATTENTION_BLOCKS)
 // Buffers of one head, as operands of tiles: T is a multiple of PAIRED, with zeros behind the last place, and the second operand
 // of a product has pairs of what is summed over.
 struct HeadBuffers {
@@ -29,40 +25,6 @@ struct HeadBuffers {
         for (long t = 0; t < places; t++) memcpy(rows.data() + t * P, x + t * stride, P * sizeof(bfloat16));
     }
 };
-
-// y[column][row] = x[row][column], 16 x 16.
-static inline void transpose_words(const void* x, long ldx, __m512i y[SIDE]) {
-    __m512i a[SIDE], b[SIDE];
-    for (int i = 0; i < SIDE; i++) a[i] = _mm512_loadu_si512((const uint32_t*)x + i * ldx);
-    for (int i = 0; i < SIDE; i += 2) b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]), b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-    for (int i = 0; i < SIDE; i += 4)
-        for (int j = 0; j < 2; j++) {
-            a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + 2 + j]);
-            a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + 2 + j]);
-        }
-    for (int i = 0; i < 4; i++) {  // a[4 g + i] has column 4 l + i of rows 4 g to 4 g + 3 in its quarter l
-        const __m512i even[2] = {_mm512_shuffle_i32x4(a[i], a[4 + i], 0x88), _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x88)};
-        const __m512i odd[2] = {_mm512_shuffle_i32x4(a[i], a[4 + i], 0xdd), _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xdd)};
-        y[i] = _mm512_shuffle_i32x4(even[0], even[1], 0x88), y[8 + i] = _mm512_shuffle_i32x4(even[0], even[1], 0xdd);
-        y[4 + i] = _mm512_shuffle_i32x4(odd[0], odd[1], 0x88), y[12 + i] = _mm512_shuffle_i32x4(odd[0], odd[1], 0xdd);
-    }
-}
-
-// pairs[feature / 2][place].
-static void pair_features(const std::vector<bfloat16>& x, long T, long P, std::vector<uint32_t>& pairs) {
-    __m512i columns[SIDE];
-    for (long t = 0; t < T; t += SIDE)
-        for (long p = 0; p < P / 2; p += SIDE) {
-            transpose_words((const uint32_t*)x.data() + t * P / 2 + p, P / 2, columns);
-            for (int i = 0; i < SIDE; i++) _mm512_storeu_si512(pairs.data() + (p + i) * T + t, columns[i]);
-        }
-}
-
-// pairs[place / 2][feature].
-static void pair_places(const std::vector<bfloat16>& x, long T, long P, std::vector<uint32_t>& pairs) {
-    for (long t = 0; t < T; t += 2)
-        for (long p = 0; p < P; p++) pairs[t / 2 * P + p] = x[t * P + p] | (uint32_t)x[(t + 1) * P + p] << 16;
-}
 
 // y[feature][place].
 static void transpose(const std::vector<bfloat16>& x, long T, long P, std::vector<bfloat16>& y) {
@@ -89,54 +51,6 @@ static void store_transposed(const std::vector<float>& x, long T, long P, long n
 }
 
 #if defined(HAS_TILES)
-// products[2 i + j], 16 x 16: of rows i of a (PAIRED P) with columns j of pairs (P/2, 2 SIDE of ld).
-static inline void multiply_block(const bfloat16* a, const uint32_t* pairs, long ld, long P, float (*products)[SIDE * SIDE]) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (long p = 0; p < P; p += DEPTH) {
-        _tile_loadd(4, a + p, 2 * P);
-        _tile_loadd(5, a + SIDE * P + p, 2 * P);
-        _tile_loadd(6, pairs + p / 2 * ld, 4 * ld);
-        _tile_loadd(7, pairs + p / 2 * ld + SIDE, 4 * ld);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-    _tile_stored(0, products[0], 4 * SIDE);
-    _tile_stored(1, products[1], 4 * SIDE);
-    _tile_stored(2, products[2], 4 * SIDE);
-    _tile_stored(3, products[3], 4 * SIDE);
-}
-
-// sums (PAIRED P) += a b, of n blocks of a (PAIRED PAIRED) and pairs of rows of b (PAIRED/2 P).
-static inline void add_products(const bfloat16* a, const uint32_t* b, long n, long P, float* sums) {
-    for (long p = 0; p < P; p += 2 * SIDE) {
-        _tile_loadd(0, sums + p, 4 * P);
-        _tile_loadd(1, sums + p + SIDE, 4 * P);
-        _tile_loadd(2, sums + SIDE * P + p, 4 * P);
-        _tile_loadd(3, sums + SIDE * P + p + SIDE, 4 * P);
-        for (long i = 0; i < n; i++) {
-            const bfloat16* block = a + i * PAIRED * PAIRED;
-            const uint32_t* rows = b + i * PAIRED / 2 * P + p;
-            _tile_loadd(4, block, 2 * PAIRED);
-            _tile_loadd(5, block + SIDE * PAIRED, 2 * PAIRED);
-            _tile_loadd(6, rows, 4 * P);
-            _tile_loadd(7, rows + SIDE, 4 * P);
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(1, 4, 7);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
-        }
-        _tile_stored(0, sums + p, 4 * P);
-        _tile_stored(1, sums + p + SIDE, 4 * P);
-        _tile_stored(2, sums + SIDE * P + p, 4 * P);
-        _tile_stored(3, sums + SIDE * P + p + SIDE, 4 * P);
-    }
-}
-
 // sums (P, PAIRED of T) += a (P, PAIRED of T) b, of which b has pairs of rows (PAIRED/2 PAIRED).
 static inline void add_transposed_products(const bfloat16* a, const uint32_t* b, long T, long P, float* sums) {
     _tile_loadd(6, b, 4 * PAIRED);
@@ -160,53 +74,10 @@ static inline void add_transposed_products(const bfloat16* a, const uint32_t* b,
     }
 }
 #else
-// sums (SIDE, 2 SIDE: two halves) of rows of a (SIDE D) with pairs of rows of b (D/2, 2 SIDE of ldb); ADDS: to what they are.
-template <bool ADDS> static inline void multiply_pairs(const bfloat16* a, long lda, const uint32_t* b, long ldb, long D, float* left, float* right, long ld) {
-    constexpr int ROWS = SIDE / 2;  // whose sums are in registers
-    for (int first = 0; first < SIDE; first += ROWS, a += ROWS * lda, left += ROWS * ld, right += ROWS * ld) {
-        __m512 sums[ROWS][2];
-        for (int row = 0; row < ROWS; row++) {
-            sums[row][0] = ADDS ? _mm512_loadu_ps(left + row * ld) : _mm512_setzero_ps();
-            sums[row][1] = ADDS ? _mm512_loadu_ps(right + row * ld) : _mm512_setzero_ps();
-        }
-        for (long d = 0; d < D / 2; d++) {
-            const __m512bh columns[2] = {(__m512bh)_mm512_loadu_si512(b + d * ldb), (__m512bh)_mm512_loadu_si512(b + d * ldb + SIDE)};
-            for (int row = 0; row < ROWS; row++) {
-                int pair;
-                memcpy(&pair, a + row * lda + 2 * d, sizeof pair);
-                const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
-                sums[row][0] = _mm512_dpbf16_ps(sums[row][0], both, columns[0]);
-                sums[row][1] = _mm512_dpbf16_ps(sums[row][1], both, columns[1]);
-            }
-        }
-        for (int row = 0; row < ROWS; row++) _mm512_storeu_ps(left + row * ld, sums[row][0]), _mm512_storeu_ps(right + row * ld, sums[row][1]);
-    }
-}
-
-// The three products as above, with vectors.
-static inline void multiply_block(const bfloat16* a, const uint32_t* pairs, long ld, long P, float (*products)[SIDE * SIDE]) {
-    for (int i = 0; i < 2; i++) multiply_pairs<false>(a + i * SIDE * P, P, pairs, ld, P, products[2 * i], products[2 * i + 1], SIDE);
-}
-
-static inline void add_products(const bfloat16* a, const uint32_t* b, long n, long P, float* sums) {
-    for (long p = 0; p < P; p += 2 * SIDE)
-        for (long i = 0; i < n; i++)
-            for (int half = 0; half < 2; half++) {
-                float* rows = sums + half * SIDE * P + p;
-                multiply_pairs<true>(a + i * PAIRED * PAIRED + half * SIDE * PAIRED, PAIRED, b + i * PAIRED / 2 * P + p, P, PAIRED, rows, rows + SIDE, P);
-            }
-}
-
 static inline void add_transposed_products(const bfloat16* a, const uint32_t* b, long T, long P, float* sums) {
     for (long p = 0; p < P; p += SIDE) multiply_pairs<true>(a + p * T, T, b, PAIRED, PAIRED, sums + p * T, sums + p * T + SIDE, T);
 }
 #endif
-
-// As 32 numbers of bfloat16.
-static inline void store_both(floats first, floats second, bfloat16* y) {
-    const __m512bh row = _mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
-    memcpy(y, &row, sizeof row);
-}
 
 // Of PAIRED keys with PAIRED queries: weights and gradients of scores, a row for each key, the latter also in pairs of keys.
 static inline void differentiate_softmax(
@@ -249,8 +120,8 @@ static void differentiate_head(HeadBuffers& head, float scale, bool is_causal) {
         for (long start = is_causal ? j : 0; start < T; start += STRIP * PAIRED) {
             const long n = std::min<long>(STRIP, (T - start) / PAIRED);
             for (long block = 0, i = start; block < n; block++, i += PAIRED) {
-                multiply_block(head.keys.data() + j * P, head.queries_by_feature.data() + i, T, P, scores[block]);
-                multiply_block(head.values.data() + j * P, head.dy_by_feature.data() + i, T, P, dweights[block]);
+                multiply_block(head.keys.data() + j * P, head.queries_by_feature.data() + i * P / 2, P, scores[block]);
+                multiply_block(head.values.data() + j * P, head.dy_by_feature.data() + i * P / 2, P, dweights[block]);
             }
             for (long block = 0, i = start; block < n; block++, i += PAIRED)
                 differentiate_softmax(scores[block], dweights[block], head.log_sums.data() + i, head.dots.data() + i, scale, is_causal && i == j,

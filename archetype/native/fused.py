@@ -108,17 +108,23 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor | None:
-    """softmax(scale q k^T) v in bfloat16, (B H T P), by torch's kernel; its gradients by attention_backward.h."""
+    """softmax(scale q k^T) v in bfloat16, (B H T P), by attention_forward.h; its gradients by attention_backward.h.
+
+    Args:
+        q: queries (B H T P), at least as many as a block has.
+        k: keys (B K S P).
+        v: values, likewise.
+        scale: of scores.
+        causal: the queries are the last T of S places, and see no later ones.
+    """
     kernels = _kernels(q, k, v)
-    if (
-        kernels is None
-        or not kernels.library.differentiates_attention
-        or q.dtype != torch.bfloat16
-        or not torch.is_grad_enabled()
-    ):
+    if kernels is None or q.dtype != torch.bfloat16 or q.shape[3] % TILE_DEPTH or q.shape[2] < TILE_DEPTH:
         return None
-    suits = q.shape[2:] == k.shape[2:] == v.shape[2:] and q.shape[3] % TILE_DEPTH == 0
-    if not suits or any(tensor.stride(3) != 1 for tensor in (q, k, v)):
+    if k.shape != v.shape or k.shape[3] != q.shape[3] or any(tensor.stride(3) != 1 for tensor in (q, k, v)):
+        return None
+    if not torch.is_grad_enabled():
+        return _attend(kernels, q, k, v, scale, causal)[0] if kernels.library.has_attention_forward else None
+    if not kernels.library.differentiates_attention or q.shape[2] != k.shape[2]:
         return None
     y: Tensor = _Attention.apply(kernels, q, k, v, scale, causal)  # type: ignore[no-untyped-call]
     return y
@@ -171,8 +177,7 @@ class _Linear(torch.autograd.Function):
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernels: Immediate, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
-        y: Tensor
-        y, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
+        y, log_sums = _attend(kernels, q, k, v, scale, causal)
         ctx.save_for_backward(q, k, v, y, log_sums)
         ctx.kernels, ctx.scale, ctx.causal = kernels, scale, causal
         return y
@@ -188,6 +193,20 @@ class _Attention(torch.autograd.Function):
         tensors = [dq, dk, dv, q, k, v, y, dy, log_sums.contiguous()]
         ctx.kernels.emit("attention_backward", [dq, dk, dv], tensors, integers, [ctx.scale])
         return None, dq, dk, dv, None, None
+
+
+def _attend(kernels: Immediate, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+    """The values of attention, and the logarithms of the sums of weights, (B H T)."""
+    y: Tensor
+    if not kernels.library.has_attention_forward:
+        y, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
+        return y, log_sums
+    y = torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)  # to be merged
+    log_sums = torch.empty(q.shape[:3])
+    strides = [stride for x in (y, q, k, v) for stride in x.stride()[:3]]
+    integers = [*q.shape[:2], k.shape[1], q.shape[2], *k.shape[2:], causal, *strides]
+    kernels.emit("attention_forward", [y, log_sums], [y, q, k, v, log_sums], integers, [scale])
+    return y, log_sums
 
 
 class _RMSNorm(torch.autograd.Function):

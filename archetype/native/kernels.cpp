@@ -1,6 +1,7 @@
 // The operations of a decoding step, each computed by all threads of one parallel region, and a list of them in turn.
 #include "attention.h"
 #include "attention_backward.h"
+#include "attention_forward.h"
 #include "elementwise.h"
 #include "product.h"
 #include "rows.h"
@@ -12,17 +13,23 @@
 
 typedef void (*Operation)(const Entry&, const Worker&);
 static const Operation operations[] = {product, batched_product, attend, append, pointwise, rows, embedding, quantized_embedding, topk, gather,
-                                       gated, gated_backward, rotate, dropout, rms_norm_backward, attention_backward, copy_places};
+                                       gated, gated_backward, rotate, dropout, rms_norm_backward, attention_forward, attention_backward, copy_places};
 
 extern "C" int lanes() { return W; }
+
+extern "C" int has_attention_forward() {
+#if defined(HAS_ATTENTION_FORWARD)
+    return 1;
+#else
+    return 0;
+#endif
+}
 
 extern "C" int differentiates_attention() {  // whether there is attention_backward on this processor
 #if defined(HAS_TILES)
     return tiles_are_allowed();
-#elif defined(HAS_ATTENTION_BACKWARD)
-    return 1;
 #else
-    return 0;
+    return has_attention_forward();
 #endif
 }
 

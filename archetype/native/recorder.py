@@ -25,7 +25,8 @@ from archetype.native.translations import aten, translation_of
 
 OPERATIONS = (
     "product", "batched_product", "attend", "append", "pointwise", "rows", "embedding", "quantized_embedding", "topk",
-    "gather", "gated", "gated_backward", "rotate", "dropout", "rms_norm_backward", "attention_backward", "copy_places",
+    "gather", "gated", "gated_backward", "rotate", "dropout", "rms_norm_backward", "attention_forward",
+    "attention_backward", "copy_places",
 )  # fmt: skip
 HOST_READS = (torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.numpy, torch.Tensor.__bool__, torch.Tensor.__int__)
 UNREPEATABLE = {

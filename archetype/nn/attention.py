@@ -153,11 +153,15 @@ class Attention(MultiHeadProjection):
             y = recorded(attend_to_cache, self, q, k, v, context, cache)
             if y is None:
                 k, v, positions = self.update_cache(k, v, context, cache)  # (B, K, S, P) twice, (b, S)
-                # where these tokens fill the cache there are no others: the triangle of a full pattern needs no mask
-                fill = self.causal and context.num_tokens is None and k.shape[2] == q.shape[2]
-                causal = fill and isinstance(self.spec.pattern, spec.Full) and self.bias(context) is None
-                y = attend(q, k, v, self.score_function, None if causal else self.mask(context, positions), causal)
+                causal = self.sees_all_before(context, k.shape[2])
+                mask = None if causal and k.shape[2] == q.shape[2] else self.mask(context, positions)
+                y = attend(q, k, v, self.score_function, mask, causal)
         return self.merge_heads(self.apply_gate(y, x))
+
+    def sees_all_before(self, context: ForwardContext, num_keys: int) -> bool:
+        """Whether the new tokens are the last of the keys, in every row, and each sees all that stand before it."""
+        is_full = self.causal and isinstance(self.spec.pattern, spec.Full) and self.bias(context) is None
+        return is_full and context.is_last_of(num_keys)
 
     def scale_queries(self, q: Heads, positions: Tensor) -> Heads:
         """Let queries grow with the logarithm of their position, where attention says so (Llama 4)."""
@@ -344,20 +348,28 @@ def attend(
         v: values.
         score: how scores are made.
         mask: (b, h, T, S): False, or minus infinity, where a pair is not allowed; other numbers are added.
-        causal: T = S and only the causal triangle is allowed; without a mask.
+        causal: the queries are the last T of S places, and see those up to their own; where T < S the mask says so too.
     """
     if (y := recorded(attend_few, q, k, v, score, mask, causal)) is not None:
         return y
     k, v = k.to(q.dtype), v.to(q.dtype)  # a state may keep fewer bits
     if score.is_scaled_product and q.shape[2] > 1:
-        if mask is None and not score.dropout and (y := fused.attention(q, k, v, score.scale, causal)) is not None:
+        is_plain = (mask is None or causal) and not score.dropout
+        if is_plain and (y := fused.attention(q, k, v, score.scale, causal)) is not None:
             return y
         mask = mask.to(q.dtype) if mask is not None and mask.is_floating_point() else mask
         return nn.functional.scaled_dot_product_attention(
-            q, k, v, mask, score.dropout, causal, scale=score.scale, enable_gqa=q.shape[1] != k.shape[1]
+            q,
+            k,
+            v,
+            mask,
+            score.dropout,
+            causal and mask is None,
+            scale=score.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
         )
     scores = score.scores(q, k)
-    if causal:
+    if causal and mask is None:
         mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).tril()
     if mask is not None:
         masked = scores.masked_fill(~mask, MASKED) if mask.dtype == torch.bool else scores + mask
@@ -371,7 +383,7 @@ def attend_few(
     mask: Tensor | None = None, causal: bool = False,
 ) -> Float[Tensor, "B H T Q"] | None:  # fmt: skip
     """Record attention of few queries under a mask."""
-    if causal or score.additive is not None or k.dtype != v.dtype:
+    if (causal and mask is None) or score.additive is not None or k.dtype != v.dtype:
         return None
     return native.attend(recorder, q, k, v, score.scale, softcap=score.softcap, sinks=score.sinks, mask=mask)
 

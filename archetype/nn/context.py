@@ -74,6 +74,20 @@ class ForwardContext:
         first = self.positions[:, 0]
         return first + (self.positions.shape[1] if self.num_tokens is None else self.num_tokens)
 
+    def is_last_of(self, num_places: int) -> bool:
+        """Whether every row's tokens, none of which is padding, are the last of so many places of a cache.
+
+        Of fewer tokens than places it is asked on a CPU alone, for a GPU would have to be waited for, and of several,
+        for a step of one is recorded and goes on at another place.
+        """
+        length = self.positions.shape[1]
+        if self.num_tokens is not None or length == num_places:
+            return self.num_tokens is None
+        if length == 1 or self.positions.device.type != "cpu" or torch.compiler.is_compiling():
+            return False
+        ends = self.cached("ends of rows", lambda: self.positions[:, -1].tolist())
+        return all(end == num_places - 1 for end in ends)
+
     @property
     def valid(self) -> Bool[Tensor, "B T"] | None:
         """False where a token is padding; None where none is."""

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from statistics import median
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from archetype.families import preset
 from archetype.generate.step import prefill
@@ -193,6 +195,51 @@ def test_gradients_of_attention_in_bfloat16_are_those_of_the_formula(
         errors = [float((result.double() - exact).norm() / exact.norm()) for result in (ours, theirs)]
         assert errors[0] < 1.1 * errors[1] and errors[0] < 1.5 * 2**-8
         assert torch.equal(ours[1:2], one) and torch.equal(ours, other)
+
+
+@pytest.mark.parametrize("instructions", ["native", "avx512 and bfloat16"])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "queries", "keys", "features"),
+    [(2, 2, 32, 32, 32), (4, 2, 50, 50, 64), (6, 3, 70, 333, 128), (4, 1, 40, 177, 64), (1, 1, 300, 301, 32)],
+)
+def test_attention_in_bfloat16_is_that_of_the_formula(
+    heads: int, kv_heads: int, queries: int, keys: int, features: int, causal: bool, instructions: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of the last queries of some keys too: as near as by torch, and of each row the same whatever stands beside it."""
+    library = kernels(instructions)
+    monkeypatch.setattr(fused, "library", lambda: library)
+    if library is None or not library.has_attention_forward:
+        pytest.skip("needs AVX512_BF16 without matrix tiles")
+    own = torch.Generator().manual_seed(0)
+
+    def projected(rows: int, number: int, scale: float) -> Tensor:
+        return (scale * torch.randn(3, rows, number, features, generator=own)).to(torch.bfloat16).transpose(1, 2)
+
+    q, k, v = projected(queries, heads, 3.0), projected(keys, kv_heads, 3.0), projected(keys, kv_heads, 1.0)
+    mask = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries) if causal else None
+    scale, before = features**-0.5, torch.get_num_threads()
+
+    @torch.inference_mode()
+    def attended(*inputs: Tensor) -> Tensor:
+        y = fused.attention(*inputs, scale, causal)
+        assert y is not None
+        return y
+
+    options: dict[str, Any] = {"attn_mask": mask, "scale": scale, "enable_gqa": True}
+    expected = scaled_dot_product_attention(q.double(), k.double(), v.double(), **options)
+    plain = scaled_dot_product_attention(q, k, v, **options)
+    with fused_operations():
+        y, alone = attended(q, k, v), attended(q[1:2], k[1:2], v[1:2])
+        torch.set_num_threads(5)
+        try:
+            shared = attended(q, k, v)
+        finally:
+            torch.set_num_threads(before)
+    errors = [float((each.double() - expected).norm() / expected.norm()) for each in (y, plain)]
+    assert errors[0] < 1.1 * errors[1] and errors[0] < 1.5 * 2**-8
+    assert torch.equal(y[1:2], alone) and torch.equal(y, shared)
 
 
 @pytest.mark.parametrize("shape", [(3, 50, 24, 40), (1, 200, 70, 33), (130, 16, 8)])

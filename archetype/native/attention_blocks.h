@@ -1,0 +1,138 @@
+// Blocks of 32 places with 32 others in bfloat16, by matrix tiles or by vectors of pairs: what attention is made of.
+#pragma once
+#include "tiles.h"
+
+#if defined(HAS_TILES) || (defined(__AVX512BF16__) && defined(__AVX512BW__) && WIDTH == 16)
+#define HAS_ATTENTION_BLOCKS 1
+
+constexpr int PAIRED = 2 * SIDE;  // keys, and as many queries, whose pairs are computed at once
+
+// y[column][row] = x[row][column], 16 x 16.
+static inline void transpose_words(const void* x, long ldx, __m512i y[SIDE]) {
+    __m512i a[SIDE], b[SIDE];
+    for (int i = 0; i < SIDE; i++) a[i] = _mm512_loadu_si512((const uint32_t*)x + i * ldx);
+    for (int i = 0; i < SIDE; i += 2) b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]), b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    for (int i = 0; i < SIDE; i += 4)
+        for (int j = 0; j < 2; j++) {
+            a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + 2 + j]);
+            a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + 2 + j]);
+        }
+    for (int i = 0; i < 4; i++) {  // a[4 g + i] has column 4 l + i of rows 4 g to 4 g + 3 in its quarter l
+        const __m512i even[2] = {_mm512_shuffle_i32x4(a[i], a[4 + i], 0x88), _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x88)};
+        const __m512i odd[2] = {_mm512_shuffle_i32x4(a[i], a[4 + i], 0xdd), _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xdd)};
+        y[i] = _mm512_shuffle_i32x4(even[0], even[1], 0x88), y[8 + i] = _mm512_shuffle_i32x4(even[0], even[1], 0xdd);
+        y[4 + i] = _mm512_shuffle_i32x4(odd[0], odd[1], 0x88), y[12 + i] = _mm512_shuffle_i32x4(odd[0], odd[1], 0xdd);
+    }
+}
+
+// pairs[block of places][feature / 2][place in the block].
+static void pair_features(const std::vector<bfloat16>& x, long T, long P, std::vector<uint32_t>& pairs) {
+    __m512i columns[SIDE];
+    for (long t = 0; t < T; t += SIDE)
+        for (long p = 0; p < P / 2; p += SIDE) {
+            transpose_words((const uint32_t*)x.data() + t * P / 2 + p, P / 2, columns);
+            uint32_t* block = pairs.data() + t / PAIRED * PAIRED * P / 2 + t % PAIRED;
+            for (int i = 0; i < SIDE; i++) _mm512_storeu_si512(block + (p + i) * PAIRED, columns[i]);
+        }
+}
+
+// pairs[place / 2][feature].
+static void pair_places(const std::vector<bfloat16>& x, long T, long P, std::vector<uint32_t>& pairs) {
+    for (long t = 0; t < T; t += 2)
+        for (long p = 0; p < P; p++) pairs[t / 2 * P + p] = x[t * P + p] | (uint32_t)x[(t + 1) * P + p] << 16;
+}
+
+#if defined(HAS_TILES)
+// products[2 i + j], 16 x 16: of rows i of a (PAIRED P) with columns j of pairs (P/2 PAIRED).
+static inline void multiply_block(const bfloat16* a, const uint32_t* pairs, long P, float (*products)[SIDE * SIDE]) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (long p = 0; p < P; p += DEPTH) {
+        _tile_loadd(4, a + p, 2 * P);
+        _tile_loadd(5, a + SIDE * P + p, 2 * P);
+        _tile_loadd(6, pairs + p / 2 * PAIRED, 4 * PAIRED);
+        _tile_loadd(7, pairs + p / 2 * PAIRED + SIDE, 4 * PAIRED);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, products[0], 4 * SIDE);
+    _tile_stored(1, products[1], 4 * SIDE);
+    _tile_stored(2, products[2], 4 * SIDE);
+    _tile_stored(3, products[3], 4 * SIDE);
+}
+
+// sums (PAIRED P) += a b, of n blocks of a (PAIRED PAIRED) and pairs of rows of b (PAIRED/2 P).
+static inline void add_products(const bfloat16* a, const uint32_t* b, long n, long P, float* sums) {
+    for (long p = 0; p < P; p += 2 * SIDE) {
+        _tile_loadd(0, sums + p, 4 * P);
+        _tile_loadd(1, sums + p + SIDE, 4 * P);
+        _tile_loadd(2, sums + SIDE * P + p, 4 * P);
+        _tile_loadd(3, sums + SIDE * P + p + SIDE, 4 * P);
+        for (long i = 0; i < n; i++) {
+            const bfloat16* block = a + i * PAIRED * PAIRED;
+            const uint32_t* rows = b + i * PAIRED / 2 * P + p;
+            _tile_loadd(4, block, 2 * PAIRED);
+            _tile_loadd(5, block + SIDE * PAIRED, 2 * PAIRED);
+            _tile_loadd(6, rows, 4 * P);
+            _tile_loadd(7, rows + SIDE, 4 * P);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+        _tile_stored(0, sums + p, 4 * P);
+        _tile_stored(1, sums + p + SIDE, 4 * P);
+        _tile_stored(2, sums + SIDE * P + p, 4 * P);
+        _tile_stored(3, sums + SIDE * P + p + SIDE, 4 * P);
+    }
+}
+
+#else
+// sums (SIDE, 2 SIDE: two halves) of rows of a (SIDE D) with pairs of rows of b (D/2, 2 SIDE of ldb); ADDS: to what they are.
+template <bool ADDS> static inline void multiply_pairs(const bfloat16* a, long lda, const uint32_t* b, long ldb, long D, float* left, float* right, long ld) {
+    constexpr int ROWS = SIDE / 2;  // whose sums are in registers
+    for (int first = 0; first < SIDE; first += ROWS, a += ROWS * lda, left += ROWS * ld, right += ROWS * ld) {
+        __m512 sums[ROWS][2];
+        for (int row = 0; row < ROWS; row++) {
+            sums[row][0] = ADDS ? _mm512_loadu_ps(left + row * ld) : _mm512_setzero_ps();
+            sums[row][1] = ADDS ? _mm512_loadu_ps(right + row * ld) : _mm512_setzero_ps();
+        }
+        for (long d = 0; d < D / 2; d++) {
+            const __m512bh columns[2] = {(__m512bh)_mm512_loadu_si512(b + d * ldb), (__m512bh)_mm512_loadu_si512(b + d * ldb + SIDE)};
+            for (int row = 0; row < ROWS; row++) {
+                int pair;
+                memcpy(&pair, a + row * lda + 2 * d, sizeof pair);
+                const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+                sums[row][0] = _mm512_dpbf16_ps(sums[row][0], both, columns[0]);
+                sums[row][1] = _mm512_dpbf16_ps(sums[row][1], both, columns[1]);
+            }
+        }
+        for (int row = 0; row < ROWS; row++) _mm512_storeu_ps(left + row * ld, sums[row][0]), _mm512_storeu_ps(right + row * ld, sums[row][1]);
+    }
+}
+
+// The products as above, with vectors.
+static inline void multiply_block(const bfloat16* a, const uint32_t* pairs, long P, float (*products)[SIDE * SIDE]) {
+    for (int i = 0; i < 2; i++) multiply_pairs<false>(a + i * SIDE * P, P, pairs, PAIRED, P, products[2 * i], products[2 * i + 1], SIDE);
+}
+
+static inline void add_products(const bfloat16* a, const uint32_t* b, long n, long P, float* sums) {
+    for (long p = 0; p < P; p += 2 * SIDE)
+        for (long i = 0; i < n; i++)
+            for (int half = 0; half < 2; half++) {
+                float* rows = sums + half * SIDE * P + p;
+                multiply_pairs<true>(a + i * PAIRED * PAIRED + half * SIDE * PAIRED, PAIRED, b + i * PAIRED / 2 * P + p, P, PAIRED, rows, rows + SIDE, P);
+            }
+}
+#endif
+
+// As 32 numbers of bfloat16.
+static inline void store_both(floats first, floats second, bfloat16* y) {
+    const __m512bh row = _mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+    memcpy(y, &row, sizeof row);
+}
+#endif
