@@ -170,7 +170,7 @@ def _decoding(model: CausalModel, workload: Workload) -> Callable[[], Timing]:
         tokens = [int(newest[0])]
         first = time.perf_counter() - started
         for _ in range(new - 1):
-            newest = step(newest).argmax(-1, keepdim=True)
+            newest = step(newest).float().argmax(-1, keepdim=True)
             tokens.append(int(newest[0]))
         return Timing(time.perf_counter() - started, first, tuple(tokens))
 
