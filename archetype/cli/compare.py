@@ -179,13 +179,13 @@ def search(
     _run(study, workers, engine)
     result = study.outcome()
     if to is not None:
-        from archetype.studies.report import write_search
+        from archetype.studies.search_report import write_search
 
         write_search(result, to)
     if as_json:
         print_json(result)
     else:
-        from archetype.studies.report import search_text
+        from archetype.studies.search_report import search_text
 
         print(search_text(result))
 

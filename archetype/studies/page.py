@@ -49,11 +49,11 @@ def study_page(outcome: Mapping[str, Any]) -> str:
     body = [f"<h1>{_text(name + outcome['title'])}</h1>", _verdict(outcome["verdict"])]
     body += [f"<blockquote>{_text(outcome['sentence'])}</blockquote>"] if outcome["sentence"] else []
     body += [f"<p>{_text(outcome['headline'])}</p>"] if outcome["headline"] else []
-    body.append(_table(("part", "says", "verdict", "expected"), [
+    body.append(html_table(("part", "says", "verdict", "expected"), [
         (part["id"], part["says"], part["verdict"], part["expect"].get("verdict", "open")) for part in outcome["parts"]
     ]))  # fmt: skip
     body += [_part(part) for part in outcome["parts"]]
-    body += ["<h2>Record</h2>", _table(("", ""), record.items())]
+    body += ["<h2>Record</h2>", html_table(("", ""), record.items())]
     return page(name + outcome["title"], body)
 
 
@@ -62,8 +62,10 @@ def study_name(row: Mapping[str, Any]) -> str:
     return f"Claim {row['claim']}" if row["claim"] else str(row["title"])
 
 
-def overview_page(claims: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> str:
-    """All claims and other studies, one row each, surprises first."""
+def overview_page(
+    claims: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]], searches: Sequence[Mapping[str, Any]] = ()
+) -> str:
+    """All claims, other studies and searches, one row each, surprises first."""
     surprises = [
         f"<li>{_text(study_name(row))}, {_text(part['id'])}: {_text(part['verdict'])}. {_text(part['reason'])}</li>"
         for row in (*claims, *others) for part in row["parts"] if part["surprise"] == "surprise"
@@ -72,6 +74,13 @@ def overview_page(claims: Sequence[Mapping[str, Any]], others: Sequence[Mapping[
     body += [f"<h2>Otherwise than predicted</h2><ul>{''.join(surprises)}</ul>"] if surprises else []
     body.append(_studies_table("claim", claims))
     body += ["<h2>Other studies</h2>", _studies_table("study", others)] if others else []
+    if searches:
+        cells = "".join(
+            f"<tr><td><a href='{_text(row['report'])}.html'>{_text(row['title'])}</a></td>"
+            f"<td>{row['candidates']} candidates</td><td>{_text(row['date'][:10])}<br>"
+            f"<span class='soft'>{_text(row['hash'])}</span></td></tr>" for row in searches
+        )  # fmt: skip
+        body.append(f"<h2>Searches</h2><div class='scroll'><table>{cells}</table></div>")
     return page("The claims", body)
 
 
@@ -91,23 +100,6 @@ def _studies_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
         )
     head = "".join(f"<th>{one}</th>" for one in ("", name, "verdict", "cost", "date and hash"))
     return f"<div class='scroll'><table><tr>{head}</tr>{''.join(cells)}</table></div>"
-
-
-def search_page(result: Mapping[str, Any]) -> str:
-    """A search: loss by cost, the Pareto front marked."""
-    rows = result["candidates"]
-    front = sorted((row["cost"], row["loss"]) for row in rows if row["is_on_front"])
-    others = [(row["cost"], row["loss"]) for row in rows if not row["is_on_front"]]
-    picture = curves_picture(
-        {"Pareto front": front}, result["cost_name"], "loss", points={"others": others, "front": front}, log_x=True
-    )
-    cells = [
-        (", ".join(f"{path}={value}" for path, value in row["change"].items()), f"{row['loss']:.4f}",
-         f"{row['cost']:,.0f}", f"{row['tokens']:,}", "front" if row["is_on_front"] else "")
-        for row in sorted(rows, key=lambda row: row["loss"])
-    ]  # fmt: skip
-    table = _table(("change", "loss", result["cost_name"], "tokens", ""), cells)
-    return page(result["title"], [f"<h1>{_text(result['title'])}</h1>", picture, table])
 
 
 def page(title: str, body: Iterable[str]) -> str:
@@ -130,7 +122,7 @@ def _part(part: Mapping[str, Any]) -> str:
     elif part["type"] == "scaling_law":
         body += _law(part)
     else:
-        body.append(_table(("", ""), [(name, f"{value:.6g}") for name, value in part["values"].items()]))
+        body.append(html_table(("", ""), [(name, f"{value:.6g}") for name, value in part["values"].items()]))
         body += [
             f"<p class='soft'>Control: {_text(c['name'])}: {c['error']:.3g}, must exceed {c['must_exceed']:.3g}.</p>"
             for c in part["controls"]
@@ -161,8 +153,9 @@ def _trained(part: Mapping[str, Any]) -> list[str]:
     matched = [(arm, *(f"{v[name]:,.0f}" for name in MATCHED), v["solved"]) for arm, v in part["arms"].items()]
     body = [
         f"<h3>{_text(part['arm'])} against {_text(part['control'])}</h3>", effect_picture([part]),
-        _table(("", ""), effect_rows(part)),
-        "<h3>What is matched</h3>", _table(("arm", *(name.replace("_", " ") for name in MATCHED), "solved"), matched),
+        html_table(("", ""), effect_rows(part)),
+        "<h3>What is matched</h3>",
+        html_table(("arm", *(name.replace("_", " ") for name in MATCHED), "solved"), matched),
     ]  # fmt: skip
     for comparison in part["comparisons"]:
         arms = list(comparison["values"])
@@ -178,7 +171,7 @@ def _trained(part: Mapping[str, Any]) -> list[str]:
         ]
         body += [
             f"<h3>{_text(part['metric']['name'])} on {_text(comparison['name'] + added_text(comparison))}</h3>",
-            _table(("seed", *arms), rows),
+            html_table(("seed", *arms), rows),
             f"<p>{_text(part['arm'])} less {_text(part['control'])}: {difference_text(part, comparison)}.</p>",
         ]
         means = {arm: list(zip(c["step"], c["mean"], strict=True)) for arm, c in comparison["curves"].items()}
@@ -186,7 +179,7 @@ def _trained(part: Mapping[str, Any]) -> list[str]:
         body.append(curves_picture(means, "step", "held-out loss", bands=bands))
         if comparison["budgets"]:
             heading = ("before the learning rate falls", *arms, f"{part['arm']} less {part['control']}")
-            body += ["<h3>Held-out loss at equal budgets</h3>", _table(heading, budget_rows(comparison))]
+            body += ["<h3>Held-out loss at equal budgets</h3>", html_table(heading, budget_rows(comparison))]
     if part["tuning"]["arms"]:
         body += ["<h3>Trials</h3>", _trials(part["tuning"])]
     if effect["would_change"]:
@@ -216,8 +209,8 @@ def _trials(tuning: Mapping[str, Any]) -> str:
          "best" if trial["values"] == about["best"] else "")
         for arm, about in tuning["arms"].items() for trial in about["trials"]
     ]  # fmt: skip
-    body = _table(("arm", ", ".join(tuning["paths"]), "validation loss", ""), rows)
-    body += _table(
+    body = html_table(("arm", ", ".join(tuning["paths"]), "validation loss", ""), rows)
+    body += html_table(
         ("arm", "at the control's best", "sensitivity", "ended near a guess"),
         [
             (arm, *("" if about[name] is None else f"{about[name]:.4f}" for name in ("at_control", "sensitivity")),
@@ -255,8 +248,8 @@ def _law(part: Mapping[str, Any]) -> list[str]:
     ]
     return [
         curves_picture({n: sorted(p) for n, p in by_size.items()}, "tokens", "loss", points=by_size, log_x=True),
-        _table(("number", "", "interval of 95 %"), numbers), f"<h3>Predicted on {_text(part['predicted_on'])}</h3>",
-        _table(("parameters", "tokens", "predicted", "came"), rows),
+        html_table(("number", "", "interval of 95 %"), numbers), f"<h3>Predicted on {_text(part['predicted_on'])}</h3>",
+        html_table(("parameters", "tokens", "predicted", "came"), rows),
     ]  # fmt: skip
 
 
@@ -382,7 +375,8 @@ def _verdict(verdict: str, reason: str = "") -> str:
     return f"<p><span class='verdict {_class(verdict)}'>{_text(verdict)}</span>{after}</p>"
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def html_table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table; empty without rows."""
     rows = list(rows)
     if not rows:
         return ""

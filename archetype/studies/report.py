@@ -16,7 +16,6 @@ from archetype.studies.page import (
     difference_text,
     effect_rows,
     overview_page,
-    search_page,
     study_name,
     study_page,
 )
@@ -29,9 +28,13 @@ SURPRISE, EXPECTED, OPEN = "surprise", "as expected", ""
 
 def slug(outcome: dict[str, Any]) -> str:
     """The name of a study's files."""
-    words = re.sub(r"[^a-z0-9]+", "-", outcome["title"].lower()).strip("-")[:60]
-    name = f"claim-{outcome['claim']:02d}" if outcome["claim"] else words
+    name = f"claim-{outcome['claim']:02d}" if outcome["claim"] else file_name(outcome["title"])
     return name if outcome["mode"] in ("full", "extended") else f"{name}-{outcome['mode']}"
+
+
+def file_name(title: str) -> str:
+    """A title as the name of a file."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
 
 
 def keep_outcome(outcome: dict[str, Any], store: Store) -> Path:
@@ -62,14 +65,19 @@ def write_overview(folder: Path) -> None:
     """Write the overview of all studies that are reported in a folder, claims first, as Markdown, JSON and a page."""
     reports = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob("*.json")]
     outcomes = [report for report in reports if "experiment" in report]
+    searches = [
+        {"title": report["title"], "candidates": len(report["candidates"]), "date": report["date"],
+         "hash": report["hash"], "report": file_name(report["title"])}
+        for report in sorted(reports, key=lambda report: str(report.get("title"))) if "candidates" in report
+    ]  # fmt: skip
     claims = [outcome for outcome in outcomes if outcome["claim"]]
     others = [outcome for outcome in outcomes if not outcome["claim"]]
     claim_rows = overview_rows(sorted(claims, key=lambda outcome: (outcome["claim"], outcome["mode"])))
     other_rows = overview_rows(sorted(others, key=lambda outcome: (outcome["title"], outcome["mode"])))
-    rows = {"claims": claim_rows, "others": other_rows}
-    atomic.write_bytes(folder / f"{OVERVIEW}.md", overview_markdown(claim_rows, other_rows).encode())
+    rows = {"claims": claim_rows, "others": other_rows, "searches": searches}
+    atomic.write_bytes(folder / f"{OVERVIEW}.md", overview_markdown(claim_rows, other_rows, searches).encode())
     atomic.write_json(folder / f"{OVERVIEW}.json", {"version": 1, "title": "The claims"} | rows)
-    atomic.write_bytes(folder / f"{OVERVIEW}.html", overview_page(claim_rows, other_rows).encode())
+    atomic.write_bytes(folder / f"{OVERVIEW}.html", overview_page(claim_rows, other_rows, searches).encode())
 
 
 def surprise(part: dict[str, Any]) -> str:
@@ -141,24 +149,6 @@ def plan_text(plan: dict[str, Any], workers: int) -> str:
     return "\n".join(lines)
 
 
-def search_text(result: dict[str, Any]) -> str:
-    """The candidates that are on the Pareto front, for a terminal."""
-    rows = [
-        [name, f"{row['loss']:.4f}", f"{row['cost']:,.0f}", f"{row['tokens']:,}"]
-        for name, row in ((_change(row["change"]), row) for row in result["candidates"]) if row["is_on_front"]
-    ]  # fmt: skip
-    head = f"{result['title']}: {len(result['candidates'])} candidates, {result['refused']} refused by the limits"
-    return f"{head}\n{Table(('change', 'loss', result['cost_name'], 'tokens'), rows, 1)}"
-
-
-def write_search(result: dict[str, Any], folder: Path) -> None:
-    """Write search.json, search.md and search.html."""
-    atomic.make_folder(folder)
-    atomic.write_json(folder / "search.json", result)
-    atomic.write_bytes(folder / "search.md", f"# {result['title']}\n\n```\n{search_text(result)}\n```\n".encode())
-    atomic.write_bytes(folder / "search.html", search_page(result).encode())
-
-
 def markdown(outcome: dict[str, Any]) -> str:
     """A study as Markdown."""
     name = f"Claim {outcome['claim']}: " if outcome["claim"] else ""
@@ -169,7 +159,7 @@ def markdown(outcome: dict[str, Any]) -> str:
     lines += [f"[The same with pictures]({slug(outcome)}.html)", ""]
     parts = sorted(outcome["parts"], key=lambda part: surprise(part) != SURPRISE)
     rows = [(p["id"], p["says"], p["verdict"], p["expect"].get("verdict", "open"), surprise(p)) for p in parts]
-    lines += [_table(("part", "says", "verdict", "expected", ""), rows), ""]
+    lines += [markdown_table(("part", "says", "verdict", "expected", ""), rows), ""]
     for part in outcome["parts"]:
         lines += _part_lines(part)
     seconds = sum(part.get("cost", {}).get("seconds", 0.0) for part in outcome["parts"])
@@ -188,7 +178,7 @@ def _part_lines(part: dict[str, Any]) -> list[str]:
     if part["expect"].get("source"):
         lines += [f"Expected: {part['expect'].get('verdict', 'open')} ({part['expect']['source']}).", ""]
     if part.get("values"):
-        lines += [_table(("value", ""), [(name, f"{value:.6g}") for name, value in part["values"].items()]), ""]
+        lines += [markdown_table(("value", ""), [(name, f"{value:.6g}") for name, value in part["values"].items()]), ""]
     for control in part.get("controls", ()):
         lines += [f"Control: {control['name']}: {control['error']:.3g}, must exceed {control['must_exceed']:.3g}.", ""]
     if part["verdict"] == NOT_RUN:
@@ -203,11 +193,11 @@ def _part_lines(part: dict[str, Any]) -> list[str]:
             (f"{p['size']} (held out)", f"{p['parameters']:,.0f}", f"{p['tokens']:,.0f}", f"{p['loss']:.4f}")
             for p in part["seen"]
         ]
-        lines += [_table(("size", "parameters", "tokens", "loss"), rows), ""]
+        lines += [markdown_table(("size", "parameters", "tokens", "loss"), rows), ""]
         numbers = [
             (n, f"{part['law'][n]:.4g}", f"{low:.4g} to {high:.4g}") for n, (low, high) in part["intervals"].items()
         ]
-        lines += [_table(("number", "", "interval of 95 %"), numbers), ""]
+        lines += [markdown_table(("number", "", "interval of 95 %"), numbers), ""]
     if part.get("limits"):
         lines += [f"Limits: {'; '.join(part['limits'])}. In this code, at this scale.", ""]
     return lines
@@ -216,7 +206,7 @@ def _part_lines(part: dict[str, Any]) -> list[str]:
 def _trained_lines(part: dict[str, Any]) -> list[str]:
     effect = part["effect"]
     lines = [f"{part['arm']} against {part['control']}: {_effect(part)}", ""]
-    lines += [_table(("", ""), effect_rows(part)), ""]
+    lines += [markdown_table(("", ""), effect_rows(part)), ""]
     lines += [_matched_markdown(part["arms"]), ""]
     for comparison in part["comparisons"]:
         arms = list(comparison["values"])
@@ -227,14 +217,15 @@ def _trained_lines(part: dict[str, Any]) -> list[str]:
         lines += [
             f"{part['metric']['name']} on {comparison['name']}{added_text(comparison)} (* diverged):",
             "",
-            _table(("seed", *arms), rows),
+            markdown_table(("seed", *arms), rows),
             "",
             f"{part['arm']} less {part['control']}: {difference_text(part, comparison)}.",
             "",
         ]
         if comparison["budgets"]:
             lines += ["Held-out loss at equal budgets, before the learning rate falls:", ""]
-            lines += [_table(("budget", *arms, f"{part['arm']} less {part['control']}"), budget_rows(comparison)), ""]
+            headings = ("budget", *arms, f"{part['arm']} less {part['control']}")
+            lines += [markdown_table(headings, budget_rows(comparison)), ""]
     if part["tuning"]["arms"]:
         rows = [
             (
@@ -245,7 +236,8 @@ def _trained_lines(part: dict[str, Any]) -> list[str]:
             for arm, about in part["tuning"]["arms"].items()
             for trial in about["trials"]
         ]
-        lines += ["Trials:", "", _table(("arm", "validation loss", ", ".join(part["tuning"]["paths"])), rows), ""]
+        headings = ("arm", "validation loss", ", ".join(part["tuning"]["paths"]))
+        lines += ["Trials:", "", markdown_table(headings, rows), ""]
     lines += [f"What would have changed this verdict: {effect['would_change']}.", ""] if effect["would_change"] else []
     return lines
 
@@ -275,20 +267,19 @@ def _matched_table(arms: dict[str, Any]) -> str:
 
 
 def _matched_markdown(arms: dict[str, Any]) -> str:
-    return _table(("arm", *(name.replace("_", " ") for name in MATCHED)), _matched_rows(arms))
+    return markdown_table(("arm", *(name.replace("_", " ") for name in MATCHED)), _matched_rows(arms))
 
 
-def _change(change: dict[str, Any]) -> str:
-    return ", ".join(f"{path}={json.dumps(value)}" for path, value in change.items())
-
-
-def _table(headings: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
+def markdown_table(headings: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
+    """A table of Markdown."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |" for line in lines)
 
 
-def overview_markdown(claims: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> str:
-    """All claims and other studies as Markdown, surprises first."""
+def overview_markdown(
+    claims: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], searches: Sequence[dict[str, Any]] = ()
+) -> str:
+    """All claims, other studies and searches as Markdown, surprises first."""
     surprises = [(row, part) for row in (*claims, *others) for part in row["parts"] if part["surprise"] == SURPRISE]
     lines = ["# The claims", "", f"{len(claims)} claims; each verdict is for this code at this scale.", ""]
     lines += [f"[The same with effects as pictures]({OVERVIEW}.html)", ""]
@@ -299,6 +290,9 @@ def overview_markdown(claims: Sequence[dict[str, Any]], others: Sequence[dict[st
     lines.append(_studies_table("claim", claims))
     if others:
         lines += ["", "## Other studies", "", _studies_table("", others)]
+    if searches:
+        rows = [(f"[{row['title']}]({row['report']}.md)", row["candidates"], row["date"][:10]) for row in searches]
+        lines += ["", "## Searches", "", markdown_table(("", "candidates", "date"), rows)]
     return "\n".join([*lines, ""])
 
 
@@ -309,4 +303,4 @@ def _studies_table(head: str, rows: Sequence[dict[str, Any]]) -> str:
          row["date"][:10])
         for row in rows
     ]  # fmt: skip
-    return _table((head, "", "verdict", "parts", "cost", "date"), cells)
+    return markdown_table((head, "", "verdict", "parts", "cost", "date"), cells)

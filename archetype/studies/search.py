@@ -1,7 +1,8 @@
 """Architecture search on a budget: successive halving over changes of a model, within limits of the cost model.
 
-Many candidates learn from few tokens, the better part of them from more (Jamieson 2016). Runs are those of all studies,
-so a search that stops goes on, and one with more candidates takes over what is there.
+Many candidates learn from few tokens, the better part of them from more (Jamieson 2016); a candidate is better where it
+has the lower loss or the lower cost. Runs are those of all studies, so a search that stops goes on, and one with more
+candidates takes over what is there.
 """
 
 import itertools
@@ -42,7 +43,7 @@ class SearchFile(Spec):
         metric: what is measured.
         rungs: tokens of the runs, fewest first.
         keep: share of the candidates that goes on to the next rung.
-        cost: the quantity that the Pareto picture sets against the metric.
+        cost: the quantity that is set against the metric.
     """
 
     version: Literal[1] = 1
@@ -103,26 +104,28 @@ class Search:
         random.Random(file.seed).shuffle(changes)
         self.refused, self.reason = 0, ""
         self.changes: dict[str, dict[str, Any]] = {}
+        self.costs: dict[str, float] = {}
         for change in changes:
             if len(self.changes) == (file.candidates or len(changes)):
                 break
-            if self._is_possible(change):
-                self.changes[json.dumps(change, sort_keys=True)] = change
+            if (cost := self._cost_within_limits(change)) is not None:
+                name = json.dumps(change, sort_keys=True)
+                self.changes[name], self.costs[name] = change, cost
         if not self.changes:
             raise SpecError("limits", f"none of {len(changes)} candidates is possible: {self.reason}", "allow more")
 
-    def _is_possible(self, change: Mapping[str, Any]) -> bool:
-        """Whether a change makes a model, and that keeps the limits."""
+    def _cost_within_limits(self, change: Mapping[str, Any]) -> float | None:
+        """The cost of the model that a change makes; None where it makes none, or one that breaks a limit."""
         try:
             values = quantities(self._arm(change, self.file.rungs[0]))
         except ArchetypeError as error:
             self.refused, self.reason = self.refused + 1, str(error)
-            return False
+            return None
         for name, most in self.file.limits.items():
             if values[name] > most:
                 self.refused, self.reason = self.refused + 1, f"{name} are {values[name]:,.0f}, more than {most:,.0f}"
-                return False
-        return True
+                return None
+        return values[self.file.cost]
 
     def _arm(self, change: Mapping[str, Any], tokens: int) -> Arm:
         file = self.file
@@ -150,9 +153,24 @@ class Search:
             rungs.append((tokens, values := self._values(names, tokens)))
             if any(value is None for value in values.values()):
                 break
-            count = max(1, round(len(names) * self.file.keep))
-            names = sorted(names, key=lambda name: sign * (values[name] or 0.0))[:count]
+            names = self._ranked({name: sign * (value or 0.0) for name, value in values.items()})
+            names = names[: max(1, round(len(names) * self.file.keep))]
         return rungs
+
+    def _ranked(self, losses: Mapping[str, float]) -> list[str]:
+        """Candidates by fronts, that of those which no other beats in loss and cost first; in a front by loss.
+
+        As Deb 2002 sorts them (NSGA-II, section III A).
+        """
+        ranked, left = list[str](), sorted(losses, key=lambda name: (losses[name], self.costs[name]))
+        while left:
+            front = [
+                name for number, name in enumerate(left)
+                if all(self.costs[other] > self.costs[name] for other in left[:number])
+            ]  # fmt: skip
+            ranked += front
+            left = [name for name in left if name not in front]
+        return ranked
 
     def needed(self) -> list[RunRequest]:
         """The runs of the present rung that are not there; none at the end."""
@@ -166,6 +184,12 @@ class Search:
             say(f"{len(keys)} candidates, {self.rungs()[-1][0]:,} tokens each")
             engine.run(self.store, keys, progress)
 
+    def _seconds(self) -> float:
+        """The time of all runs."""
+        requests = [self._request(name, tokens) for tokens, values in self.rungs() for name in values]
+        results = [self.store.result(request) for request in requests]
+        return sum(float(result.about["seconds"]) for result in results if result is not None)
+
     def outcome(self) -> dict[str, Any]:
         """Every candidate with its cost and how far it came; those that no other beats in both are on the front."""
         last: dict[str, tuple[int, float]] = {}
@@ -174,8 +198,7 @@ class Search:
         sign = 1 if self.file.metric.better == "lower" else -1
         rows: list[dict[str, Any]] = [
             {"change": self.changes[name], "tokens": tokens, "loss": value,
-             "cost": quantities(self._arm(self.changes[name], tokens))[self.file.cost],
-             "run": self._request(name, tokens).key}
+             "cost": self.costs[name], "run": self._request(name, tokens).key}
             for name, (tokens, value) in last.items()
         ]  # fmt: skip
         most = max(row["tokens"] for row in rows)
@@ -187,5 +210,5 @@ class Search:
         return {
             "version": 1, "title": self.file.title, "hash": fingerprint(self.file), "code": code_version(),
             "date": now(), "environment": environment(), "cost_name": self.file.cost, "refused": self.refused,
-            "candidates": rows, "metric": self.file.metric.dump(full=True),
+            "seconds": self._seconds(), "candidates": rows, "metric": self.file.metric.dump(full=True),
         }  # fmt: skip

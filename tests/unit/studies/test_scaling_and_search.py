@@ -10,9 +10,10 @@ import pytest
 
 from archetype.errors import SpecError
 from archetype.spec.base import fingerprint
-from archetype.studies.report import markdown, search_text, write_search
+from archetype.studies.report import markdown, write_overview
 from archetype.studies.scaling import Law, fit_law
 from archetype.studies.search import Search, SearchFile
+from archetype.studies.search_report import search_markdown, search_text, value_text, write_search
 from archetype.studies.store import RunRequest, RunResult, Store
 from archetype.studies.study import Study
 from tests.unit.studies.small import BASE, DATA, RECIPE, experiment
@@ -118,9 +119,35 @@ def test_the_better_part_climbs_and_the_front_is_what_no_other_beats(tmp_path: P
     last = [row for row in result["candidates"] if row["tokens"] == 256]
     assert min(first) >= min(row["loss"] for row in last)
     write_search(result, tmp_path / "out")
-    assert (tmp_path / "out" / "search.html").read_text().count("<circle") >= len(result["candidates"])
-    assert json.loads((tmp_path / "out" / "search.json").read_text()) == result
+    assert (tmp_path / "out" / "widths.html").read_text().count("<circle") >= len(result["candidates"])
+    assert json.loads((tmp_path / "out" / "widths.json").read_text()) == result
     assert "refused by the limits" in search_text(result)
+    lines = search_markdown(result).splitlines()
+    assert lines[6] == "| d_model | num_layers | test.loss | parameters | tokens |  |"
+    assert sum(line.endswith("| front |") for line in lines) == len(front)
+    write_overview(tmp_path / "out")
+    assert f"[Widths](widths.md) | {len(result['candidates'])} |" in (tmp_path / "out" / "overview.md").read_text()
+
+
+def test_cheap_candidates_climb_beside_good_ones(tmp_path: Path) -> None:
+    """On the first front are those that are better than every cheaper one; of a front the best come first."""
+    search = Search(search_file(), tmp_path, Pretended(tmp_path))
+    cheapest, cheap, middle, dear, dearest = sorted(search.costs, key=lambda name: search.costs[name])[::2]
+    losses = {cheapest: 3.0, cheap: 3.5, middle: 2.0, dear: 2.5, dearest: 1.0}
+    assert search._ranked(losses) == [dearest, middle, cheapest, dear, cheap]
+    assert search._ranked({cheap: 1.0, dear: 1.0}) == [cheap, dear]
+
+
+def test_values_of_a_change_say_what_differs() -> None:
+    window = {"kind": "attention", "num_heads": 3, "pattern": {"kind": "window", "size": 32}}
+    plain, mamba = {"kind": "attention", "num_heads": 3}, {"kind": "mamba", "state_size": 8}
+    values = [window, plain, mamba, 128]
+    assert [value_text(value, values) for value in values] == [
+        "attention, pattern window 32",
+        "attention",
+        "mamba",
+        "128",
+    ]
 
 
 def test_a_search_without_a_candidate_says_why(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""The outcome of a search as text, Markdown, JSON and a page: every candidate, and the Pareto front."""
+
+import html
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from archetype.io import atomic
+from archetype.studies.page import curves_picture, html_table, page
+from archetype.studies.report import file_name, markdown_table
+from archetype.table import Table
+
+
+def search_text(result: Mapping[str, Any]) -> str:
+    """The candidates that are on the Pareto front, for a terminal."""
+    headings, rows = candidates_table(result)
+    front = [row[:-1] for row in rows if row[-1]]
+    return f"{_summary(result)}\n{Table(headings[:-1], front, len(headings) - 4)}"
+
+
+def search_markdown(result: Mapping[str, Any]) -> str:
+    """The report of a search as Markdown."""
+    lines = [f"# {result['title']}", "", _summary(result) + ".", ""]
+    lines += [f"[The same with a picture]({file_name(result['title'])}.html)", ""]
+    lines += [markdown_table(*candidates_table(result)), "", "## Record", "", f"{_record(result)}.", ""]
+    return "\n".join(lines)
+
+
+def search_page(result: Mapping[str, Any]) -> str:
+    """Metric by cost, the points of each rung in their colour, and the Pareto front of the last as a line."""
+    rows = result["candidates"]
+    front = sorted((row["cost"], row["loss"]) for row in rows if row["is_on_front"])
+    points = {
+        f"{tokens:,} tokens": [(row["cost"], row["loss"]) for row in rows if row["tokens"] == tokens]
+        for tokens in sorted({row["tokens"] for row in rows}, reverse=True)
+    }
+    picture = curves_picture({"Pareto front": front}, result["cost_name"], _metric(result), points=points, log_x=True)
+    title = html.escape(result["title"])
+    body = [f"<h1>{title}</h1><p>{html.escape(_summary(result))}.</p>", picture]
+    record = f"<h2>Record</h2><p>{html.escape(_record(result))}.</p>"
+    return page(result["title"], [*body, html_table(*candidates_table(result)), record])
+
+
+def write_search(result: Mapping[str, Any], folder: Path) -> None:
+    """Write the report of a search as JSON, Markdown and a page."""
+    atomic.make_folder(folder)
+    name = file_name(result["title"])
+    atomic.write_json(folder / f"{name}.json", result)
+    atomic.write_bytes(folder / f"{name}.md", search_markdown(result).encode())
+    atomic.write_bytes(folder / f"{name}.html", search_page(result).encode())
+
+
+def candidates_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings, and a row for each candidate, those that learned from most tokens first, and the best of these."""
+    sign = 1 if result["metric"]["better"] == "lower" else -1
+    candidates = sorted(result["candidates"], key=lambda row: (-row["tokens"], sign * row["loss"]))
+    paths = list(candidates[0]["change"])
+    values = {path: [row["change"][path] for row in candidates] for path in paths}
+    rows = [
+        [*(value_text(row["change"][path], values[path]) for path in paths), f"{row['loss']:.4f}",
+         f"{row['cost']:,.0f}", f"{row['tokens']:,}", "front" if row["is_on_front"] else ""]
+        for row in candidates
+    ]  # fmt: skip
+    return [*paths, _metric(result), result["cost_name"], "tokens", ""], rows
+
+
+def value_text(value: Any, others: Sequence[Any]) -> str:
+    """A value of a change: a part's kind, and those of its fields in which parts of its kind differ."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    alike = [other for other in others if isinstance(other, Mapping) and other.get("kind") == value.get("kind")]
+    fields = [name for name in value if name != "kind" and any(other.get(name) != value[name] for other in alike)]
+    said = [f"{name} {_plain(value[name])}" for name in fields]
+    return ", ".join([str(value["kind"]), *said] if "kind" in value else said)
+
+
+def _plain(value: Any) -> str:
+    return " ".join(map(_plain, value.values())) if isinstance(value, Mapping) else str(value)
+
+
+def _metric(result: Mapping[str, Any]) -> str:
+    return str(result["metric"]["name"])
+
+
+def _summary(result: Mapping[str, Any]) -> str:
+    return f"{len(result['candidates'])} candidates, {result['refused']} refused by the limits"
+
+
+def _record(result: Mapping[str, Any]) -> str:
+    machine = result["environment"]
+    return (
+        f"{result['seconds'] / 60:.1f} minutes of one core; {result['date']}; {machine.get('processor', '')}; "
+        f"torch {machine.get('torch', '')}, Python {machine.get('python', '')}; hash of the search `{result['hash']}`, "
+        f"of the code `{result['code']}`"
+    )
