@@ -55,18 +55,18 @@ def decoded(
 
 def in_chunks(model: CausalModel, tokens: Tensor, state: State, cuts: list[int]) -> Tensor:
     """All logits of a text that is given piece by piece, each with only as much of the state as it needs."""
-    found = []
+    pieces = []
     for start, end in pairwise([0, *cuts, tokens.shape[1]]):
         logits, state = forward_step(model, tokens[:, start:end], state.narrow(end))
-        found.append(logits)
+        pieces.append(logits)
     assert state.lengths.tolist() == [tokens.shape[1]] * tokens.shape[0]
-    return torch.cat(found, 1)
+    return torch.cat(pieces, 1)
 
 
 def chunks_as_whole(model: CausalModel, tokens: Tensor, cuts: list[int]) -> None:
     """A state changes no logits, nor does it matter where a text is cut."""
-    found = in_chunks(model, tokens, model.new_state(tokens.shape[0], tokens.shape[1]), cuts)
-    assert distance(found, model(tokens).logits) < EXACT
+    logits = in_chunks(model, tokens, model.new_state(tokens.shape[0], tokens.shape[1]), cuts)
+    assert distance(logits, model(tokens).logits) < EXACT
 
 
 def batch_as_single(model: CausalModel, lengths: list[int], step: int) -> None:
@@ -85,10 +85,10 @@ def batch_as_single(model: CausalModel, lengths: list[int], step: int) -> None:
     for start in range(0, longest, step):
         chunk = padded[:, start : start + step]
         num_tokens = (torch.tensor(lengths) - start).clamp(0, chunk.shape[1])
-        found, state = forward_step(model, chunk, state.narrow(start + chunk.shape[1]), num_tokens)
+        logits, state = forward_step(model, chunk, state.narrow(start + chunk.shape[1]), num_tokens)
         for row, count in enumerate(num_tokens.tolist()):
             if count:
-                assert distance(found[row, :count], alone[row][start : start + count]) < EXACT
+                assert distance(logits[row, :count], alone[row][start : start + count]) < EXACT
     assert state.lengths.tolist() == lengths
     goes_on(model, state, rows)
 
@@ -96,10 +96,10 @@ def batch_as_single(model: CausalModel, lengths: list[int], step: int) -> None:
 def goes_on(model: CausalModel, state: State, rows: list[Tensor]) -> State:
     """One token more for each row of a state, after the texts that it has read; the state after it."""
     newest = text(len(rows), 1, model.spec.vocab_size, 7)
-    found, state = forward_step(model, newest, state, last_only=True)
+    logits, state = forward_step(model, newest, state, last_only=True)
     for row, before in enumerate(rows):
         expected = model(torch.cat((before, newest[row : row + 1]), 1)).logits
-        assert distance(found[row, 0], expected[0, -1]) < EXACT
+        assert distance(logits[row, 0], expected[0, -1]) < EXACT
     return state
 
 
@@ -135,15 +135,15 @@ def losses_of_training(model: spec.CausalSpec, steps: int, rate: float = 3e-3) -
     tokens = torch.tensor(list(ENGLISH.encode()))
     windows = tokens.unfold(0, model.context_length + 1, model.context_length // 2)
     optimizer = torch.optim.AdamW(built.parameters(), rate)
-    found = []
+    losses = []
     for _ in range(steps):
         logits = built(windows[:, :-1]).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
-        if not found:
+        if not losses:
             unreached = [name for name, p in built.named_parameters() if p.grad is None or not p.grad.any()]
             assert unreached == []
         optimizer.step()
-        found.append(loss.item())
-    return found
+        losses.append(loss.item())
+    return losses

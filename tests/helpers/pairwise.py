@@ -26,19 +26,21 @@ def pairwise(
         for a in axes[one]
         for b in axes[other]
     )
-    found = []
+    chosen = []
     while open_pairs:
-        wanted = next(iter(open_pairs))
-        drawn = ({axis: drawing.choice(choices) for axis, choices in axes.items()} | dict(wanted) for _ in range(TRIES))
-        candidates = [candidate for candidate in map(settled, drawn) if candidate and wanted <= candidate.items()]
+        uncovered = next(iter(open_pairs))
+        drawn = (
+            {axis: drawing.choice(choices) for axis, choices in axes.items()} | dict(uncovered) for _ in range(TRIES)
+        )
+        candidates = [candidate for candidate in map(settled, drawn) if candidate and uncovered <= candidate.items()]
         if not candidates:
-            del open_pairs[wanted]
+            del open_pairs[uncovered]
             continue
         best = max(candidates, key=lambda candidate: len(_pairs(candidate) & open_pairs.keys()))
         for pair in _pairs(best):
             open_pairs.pop(pair, None)
-        found.append(best)
-    return found
+        chosen.append(best)
+    return chosen
 
 
 def _pairs(combination: Combination) -> set[frozenset[tuple[str, str]]]:

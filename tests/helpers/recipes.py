@@ -99,8 +99,8 @@ def recipes(folder: Path) -> dict[str, Recipe]:
         batch_size=16, steps=9, schedule=Cosine(warmup_steps=3), evaluate_every=5, evaluate_batches=2,
         checkpoint_every=4, seed=5, dtype="float32",
     )  # fmt: skip
-    made = {name: common.replace(spec=spec, data=text, objective=NextToken()) for name, spec in NEXT.items()}
-    return made | {
+    next_token = {name: common.replace(spec=spec, data=text, objective=NextToken()) for name, spec in NEXT.items()}
+    return next_token | {
         "encoder": common.replace(spec=ENCODER, data=text, objective=MaskedToken()),
         "spans": common.replace(spec=transformer_pair(), data=text, objective=SpanCorruption()),
         "pairs": common.replace(spec=transformer_pair(), data=pairs),

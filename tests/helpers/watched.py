@@ -79,5 +79,5 @@ def run(cases: dict[str, tuple[str, list[str]]]) -> dict[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    found = run(json.loads(Path(sys.argv[1]).read_text()))
-    print(json.dumps(found))
+    results = run(json.loads(Path(sys.argv[1]).read_text()))
+    print(json.dumps(results))

@@ -90,9 +90,9 @@ def header(change: Callable[[dict[str, Any]], Any]) -> Spoil:
     def spoil(folder: Path) -> None:
         data = (folder / TENSORS).read_bytes()
         size = struct.unpack("<Q", data[:8])[0]
-        made = json.loads(data[8 : 8 + size])
-        found = change(made)
-        text = json.dumps(made if found is None else found).encode()
+        entries = json.loads(data[8 : 8 + size])
+        replacement = change(entries)
+        text = json.dumps(entries if replacement is None else replacement).encode()
         (folder / TENSORS).write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
 
     return spoil
@@ -102,9 +102,9 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Spoil:
     """Change the weights themselves."""
 
     def spoil(folder: Path) -> None:
-        found = {name: tensor.clone() for name, tensor in load_file(folder / TENSORS).items()}
-        change(found)
-        save_file(found, folder / TENSORS)
+        weights = {name: tensor.clone() for name, tensor in load_file(folder / TENSORS).items()}
+        change(weights)
+        save_file(weights, folder / TENSORS)
 
     return spoil
 
@@ -115,8 +115,8 @@ def sharded(change: Callable[[dict[str, Any]], Any]) -> Spoil:
     def spoil(folder: Path) -> None:
         (folder / TENSORS).rename(folder / "a.safetensors")
         index = {"metadata": {}, "weight_map": dict.fromkeys(load_file(folder / "a.safetensors"), "a.safetensors")}
-        found = change(index)
-        (folder / INDEX).write_text(json.dumps(index if found is None else found))
+        replacement = change(index)
+        (folder / INDEX).write_text(json.dumps(index if replacement is None else replacement))
 
     return spoil
 
@@ -176,11 +176,11 @@ MALFORMED: dict[str, Spoil] = {
     "weights without offsets": header(lambda h: h[FIRST].pop("data_offsets") and None),
     "weights by numbers": header(lambda h: {"1": 2}),
     "weights without tensors": header(lambda h: {}),
-    "weights with one missing": tensors(lambda found: found.pop(FIRST)),
-    "weights with one more": tensors(lambda found: found.update(more=torch.ones(1))),
-    "weights with one renamed": tensors(lambda found: found.update({"model.x.weight": found.pop(FIRST)})),
-    "weights transposed": tensors(lambda found: found.update({FIRST: found[FIRST].t().contiguous()})),
-    "weights of bytes": tensors(lambda found: found.update({FIRST: found[FIRST].to(torch.uint8)})),
+    "weights with one missing": tensors(lambda weights: weights.pop(FIRST)),
+    "weights with one more": tensors(lambda weights: weights.update(more=torch.ones(1))),
+    "weights with one renamed": tensors(lambda weights: weights.update({"model.x.weight": weights.pop(FIRST)})),
+    "weights transposed": tensors(lambda weights: weights.update({FIRST: weights[FIRST].t().contiguous()})),
+    "weights of bytes": tensors(lambda weights: weights.update({FIRST: weights[FIRST].to(torch.uint8)})),
     "no weights": lambda folder: (folder / TENSORS).unlink(),
     "no config": lambda folder: (folder / CONFIG).unlink(),
     "a folder for a config": folder_for(CONFIG),
@@ -314,18 +314,18 @@ def judged(sound: Path, place: Path, spoils: dict[str, Spoil], *arguments: str) 
     (place / "cases.json").write_text(json.dumps(cases))
     done = forked.run(["python", "-m", "tests.helpers.watched", str(place / "cases.json")], {"HF_HUB_OFFLINE": "1"})
     assert done.returncode == 0, done.stderr.decode()
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    first = found.pop("sound")
+    results: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    first = results.pop("sound")
     assert first["status"] == 0, first
-    return found
+    return results
 
 
 def test_every_malformed_file_is_told_in_one_line(sound: Path, tmp_path: Path) -> None:
-    found = judged(sound, tmp_path, MALFORMED)
-    assert len(found) >= 200
+    results = judged(sound, tmp_path, MALFORMED)
+    assert len(results) >= 200
     wrong = {
         name: (one["status"], one["error"], one["touched"])
-        for name, one in found.items()
+        for name, one in results.items()
         if one["status"] != 2 or one["error"].count("\n") != 1 or one["touched"] or one["changed"]
     }
     assert wrong == {}
@@ -339,22 +339,22 @@ def test_a_family_that_is_not_known_is_read_or_refused(sound: Path, tmp_path: Pa
         if name.startswith(("config ", "weights ", "index ")) and "model_type" not in name
     }
     assert len(spoils) >= 100
-    found = judged(sound, tmp_path, spoils)
+    results = judged(sound, tmp_path, spoils)
     wrong = {
         name: one
-        for name, one in found.items()
+        for name, one in results.items()
         if one["status"] not in (0, 2) or one["touched"] or one["changed"] or "Traceback" in one["error"]
     }
     assert wrong == {}
-    assert {one["status"] for one in found.values()} == {0, 2}
+    assert {one["status"] for one in results.values()} == {0, 2}
 
 
 def test_no_booby_trap_goes_off(sound: Path, tmp_path: Path) -> None:
-    found = judged(sound, tmp_path, {name: spoil for name, (spoil, _) in TRAPS.items()})
-    assert len(found) >= 30
+    results = judged(sound, tmp_path, {name: spoil for name, (spoil, _) in TRAPS.items()})
+    assert len(results) >= 30
     wrong = {
         name: one
-        for name, one in found.items()
+        for name, one in results.items()
         if one["status"] != (0 if TRAPS[name][1] else 2) or one["touched"] or one["changed"]
         or (one["status"] == 2 and one["error"].count("\n") != 1)
     }  # fmt: skip

@@ -56,22 +56,22 @@ def test_the_installed_program_trains_without_a_warning(text_file: Path, tmp_pat
 
 
 def test_list_tells_every_preset_with_its_size_and_source(archetype: Command) -> None:
-    found = json.loads(archetype("list", "--json").stdout)["presets"]
+    presets = json.loads(archetype("list", "--json").stdout)["presets"]
     assert {"name": "gpt2", "family": "gpt2", "kind": "decoder", "parameters": 124_439_808} in [
-        {key: row[key] for key in ("name", "family", "kind", "parameters")} for row in found
+        {key: row[key] for key in ("name", "family", "kind", "parameters")} for row in presets
     ]
-    assert all(row["source"] for row in found)
+    assert all(row["source"] for row in presets)
     assert "124,439,808" in archetype("list").stdout
 
 
 def test_cost_has_the_promised_keys(archetype: Command) -> None:
-    found = json.loads(archetype("cost", "llama-2-7b", "--batch", "2", "--length", "100", "--json").stdout)
-    assert found["parameters"]["total"] == found["parameters"]["active"] == 6_738_415_616
-    assert found["flops"]["train"] == 3 * found["flops"]["forward"] > found["flops"]["decode"] > 0
-    assert found["state"]["bytes_per_token"] == 2 * 32 * 4096 * 2
-    assert found["memory"]["weights"] == 2 * 6_738_415_616
-    assert found["memory"]["training_state"] == 16 * 6_738_415_616
-    assert sum(row["parameters"] for row in found["modules"]) == 6_738_415_616
+    report = json.loads(archetype("cost", "llama-2-7b", "--batch", "2", "--length", "100", "--json").stdout)
+    assert report["parameters"]["total"] == report["parameters"]["active"] == 6_738_415_616
+    assert report["flops"]["train"] == 3 * report["flops"]["forward"] > report["flops"]["decode"] > 0
+    assert report["state"]["bytes_per_token"] == 2 * 32 * 4096 * 2
+    assert report["memory"]["weights"] == 2 * 6_738_415_616
+    assert report["memory"]["training_state"] == 16 * 6_738_415_616
+    assert sum(row["parameters"] for row in report["modules"]) == 6_738_415_616
 
 
 def test_show_set_and_diff_speak_the_file_format(archetype: Command, tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_a_run_directory_is_a_model(archetype: Command, run_directory: Path, tmp
     }  # fmt: skip
     assert archetype("show", run_directory).stdout == archetype("show", run_directory / "spec.yaml").stdout
     assert json.loads(archetype("cost", run_directory, "--json").stdout)["parameters"]["total"] == 123_712
-    made = json.loads(archetype("generate", run_directory, "The ", "--max-new-tokens", "9", "--json").stdout)
-    assert made["prompts"] == ["The "] and len(made["texts"]) == 1
+    generated = json.loads(archetype("generate", run_directory, "The ", "--max-new-tokens", "9", "--json").stdout)
+    assert generated["prompts"] == ["The "] and len(generated["texts"]) == 1
     done = archetype("export", run_directory, "--to", tmp_path / "hf")
     assert lines(done) == [f"wrote {tmp_path / 'hf'} as LlamaForCausalLM, reloaded and compared"]
     lines(archetype("import", tmp_path / "hf", "--to", tmp_path / "back"))

@@ -222,12 +222,12 @@ def test_captures_have_a_limit_and_leave_with_their_model(runs: Path) -> None:
         captures: Any = served.app.models.on_unload.__self__  # type: ignore[attr-defined]
         captures.max_bytes = 2**17
         ids = [ask(served, "/api/inspect", {"model": "llama", "text": f"{n} " + TEXT})["id"] for n in range(6)]
-        kept = [id for id in ids if served.call(f"/api/inspect/{id}/heads").status == 200]
-        assert 1 <= len(kept) < 6 and kept == ids[-len(kept) :]
+        remaining = [id for id in ids if served.call(f"/api/inspect/{id}/heads").status == 200]
+        assert 1 <= len(remaining) < 6 and remaining == ids[-len(remaining) :]
         assert sum(capture.nbytes for capture in captures.all) <= 2**17 < MAX_BYTES
         served.call("/v1/completions", {"model": "gpt2", "prompt": "a", "max_tokens": 1})
         assert [model.name for model in served.app.models.loaded] == ["gpt2"] and not captures.all
-        assert served.call(f"/api/inspect/{kept[-1]}/lens").error["code"] == "inspection_not_found"
+        assert served.call(f"/api/inspect/{remaining[-1]}/lens").error["code"] == "inspection_not_found"
 
 
 def test_no_stream_stalls_while_a_text_is_inspected(server: Served) -> None:

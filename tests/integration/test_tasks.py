@@ -16,21 +16,21 @@ SHORT = ("--steps", "12", "--batch-size", "8", "--warmup-steps", "2", "--set", "
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pairs of lines, and pictures."""
-    made, drawn = tmp_path_factory.mktemp("data"), random.Random(0)
+    path, drawn = tmp_path_factory.mktemp("data"), random.Random(0)
     lines = [" ".join(drawn.choices(["one", "two", "three", "four"], k=drawn.randint(1, 5))) for _ in range(60)]
-    (made / "a.txt").write_text("\n".join(lines) + "\n")
-    (made / "b.txt").write_text("\n".join(line.upper() for line in lines) + "\n")
+    (path / "a.txt").write_text("\n".join(lines) + "\n")
+    (path / "b.txt").write_text("\n".join(line.upper() for line in lines) + "\n")
     numbers = np.random.default_rng(0)
-    np.savez(made / "images.npz", images=numbers.random((40, 8, 8)), labels=numbers.integers(10, size=40))
-    return made
+    np.savez(path / "images.npz", images=numbers.random((40, 8, 8)), labels=numbers.integers(10, size=40))
+    return path
 
 
 def trained(archetype: Command, *arguments: str | Path) -> dict[str, object]:
     done = archetype("train", *SHORT, *arguments, "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["step"] == 12
-    return found["last"]  # type: ignore[no-any-return]
+    summary = json.loads(done.stdout)
+    assert summary["step"] == 12
+    return summary["last"]  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +56,14 @@ def encoder(archetype: Command, folder: Path) -> Path:
 
 def test_translate_answers_every_line(archetype: Command, translator: Path) -> None:
     texts = ["one two", "", "three"]
-    found = json.loads(archetype("translate", translator, *texts, "--max-extra-tokens", "5", "--json").stdout)[
+    translations = json.loads(archetype("translate", translator, *texts, "--max-extra-tokens", "5", "--json").stdout)[
         "targets"
     ]
-    assert [row["source"] for row in found] == texts
-    assert found[1]["target"] == ""
+    assert [row["source"] for row in translations] == texts
+    assert translations[1]["target"] == ""
     piped = archetype("translate", translator, "--max-extra-tokens", "5", input="one two\n\nthree\n")
     assert piped.returncode == 0, piped.stderr
-    assert piped.stdout.split("\n") == [*(" ".join(row["target"].splitlines()) for row in found), ""]
+    assert piped.stdout.split("\n") == [*(" ".join(row["target"].splitlines()) for row in translations), ""]
 
 
 def test_translate_refuses_in_one_line(archetype: Command, translator: Path, encoder: Path) -> None:
@@ -83,9 +83,9 @@ def test_translate_refuses_in_one_line(archetype: Command, translator: Path, enc
 
 
 def test_fill_and_embed(archetype: Command, encoder: Path) -> None:
-    found = json.loads(archetype("fill", encoder, "o[MASK]e [MASK]", "--top", "3", "--json").stdout)["masks"]
-    assert [len(guesses) for guesses in found] == [3, 3]
-    assert all(0 < guess["probability"] < 1 for guesses in found for guess in guesses)
+    masks = json.loads(archetype("fill", encoder, "o[MASK]e [MASK]", "--top", "3", "--json").stdout)["masks"]
+    assert [len(guesses) for guesses in masks] == [3, 3]
+    assert all(0 < guess["probability"] < 1 for guesses in masks for guess in guesses)
     told = archetype("fill", encoder, "o[MASK]e").stdout
     assert told.startswith("1: ") and told.count("%") == 5
     texts = ["one", "[/b] two"]

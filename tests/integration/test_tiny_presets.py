@@ -116,10 +116,10 @@ def test_an_encoders_batch_is_as_each_row_alone(name: str) -> None:
     model, lengths = drawn(name), [100, 97, 99]
     rows = [tokens(1, length, seed)[0] for seed, length in enumerate(lengths)]
     together = model(padded(rows), torch.tensor(lengths)).logits
-    for row, length, found in zip(rows, lengths, together, strict=True):
+    for row, length, logits in zip(rows, lengths, together, strict=True):
         alone = model(padded([row], 100, filler=3), torch.tensor([length])).logits
-        assert distance(found[:length], alone[0, :length]) < EXACT
-        assert distance(found[:length], model(row[None]).logits[0]) < EXACT
+        assert distance(logits[:length], alone[0, :length]) < EXACT
+        assert distance(logits[:length], model(row[None]).logits[0]) < EXACT
 
 
 @of_kind("encoder_decoder")
@@ -214,12 +214,12 @@ def translates(lm: LanguageModel) -> None:
     assert isinstance(lm.model, EncoderDecoder)
     if lm.spec.name == "t5-tiny":  # whose sentinels begin and end its targets, by the ids themselves
         source, start, end = [*ENGLISH[:20].encode(), 262, *ENGLISH[24:40].encode()], 262, 261
-        found = generate.beam_search(lm.model, [source], start, end, Beam(num_beams=1, max_extra_tokens=4))[0]
+        translation = generate.beam_search(lm.model, [source], start, end, Beam(num_beams=1, max_extra_tokens=4))[0]
     else:
         assert lm.tokenizer is not None
         start = end = end_of_text(lm.tokenizer)
         source = [*lm.tokenizer.encode(LINES[0].upper()), end]
-        found = lm.tokenizer.encode(lm.translate(LINES[0].upper(), num_beams=1, max_extra_tokens=4))
+        translation = lm.tokenizer.encode(lm.translate(LINES[0].upper(), num_beams=1, max_extra_tokens=4))
         assert lm.translate([LINES[1].upper(), ""], num_beams=2)[1] == ""
     written = [start]
     while len(written) <= len(source) + 4:
@@ -230,7 +230,7 @@ def translates(lm: LanguageModel) -> None:
     if lm.spec.name != "t5-tiny":
         assert lm.tokenizer is not None
         expected = lm.tokenizer.encode(lm.tokenizer.decode(expected))
-    assert found == expected
+    assert translation == expected
 
 
 def fills_and_embeds(lm: LanguageModel) -> None:

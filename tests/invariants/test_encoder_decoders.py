@@ -43,11 +43,11 @@ def sources_of(lengths: list[int]) -> list[Tensor]:
 
 def in_chunks(model: EncoderDecoder, tokens: Tensor, state: State, cuts: list[int]) -> tuple[Tensor, State]:
     """All logits of a target that is given piece by piece, each with as much of the state as it needs."""
-    found = []
+    pieces = []
     for start, end in pairwise([0, *cuts, tokens.shape[1]]):
         logits, state = forward_step(model, tokens[:, start:end], state.narrow(end))
-        found.append(logits)
-    return torch.cat(found, 1), state
+        pieces.append(logits)
+    return torch.cat(pieces, 1), state
 
 
 def everything() -> spec.EncoderDecoder:
@@ -68,8 +68,8 @@ def everything() -> spec.EncoderDecoder:
 def test_with_state_as_taught_through_layers_of_every_kind(cuts: list[int]) -> None:
     model, target, given_source = model_of(everything()), text(3, CONTEXT), source(3, 11)
     num_tokens = torch.tensor([11, 1, 6])
-    found, _ = in_chunks(model, target, model.new_state(given_source, num_tokens), cuts)
-    assert distance(found, taught(model, given_source, target, num_tokens)) < EXACT
+    logits, _ = in_chunks(model, target, model.new_state(given_source, num_tokens), cuts)
+    assert distance(logits, taught(model, given_source, target, num_tokens)) < EXACT
 
 
 @pytest.mark.parametrize("name", [name for name in TINY if families.preset(name).kind == "encoder_decoder"])
@@ -80,8 +80,8 @@ def test_small_presets_past_their_windows(name: str) -> None:
     model.requires_grad_(False)
     sources, target, counts = text(3, 60, 0, 256), text(3, 70, 1, 256), torch.tensor([60, 3, 33])
     logits = taught(model, sources, target, counts)
-    found, _ = in_chunks(model, target, model.new_state(sources, counts), [20, 21, 50])
-    assert distance(found, logits) < EXACT
+    chunked_logits, _ = in_chunks(model, target, model.new_state(sources, counts), [20, 21, 50])
+    assert distance(chunked_logits, logits) < EXACT
     for row, count in enumerate(counts.tolist()):
         assert distance(logits[row], taught(model, sources[row : row + 1, :count], target[row : row + 1])[0]) < EXACT
 
@@ -93,8 +93,8 @@ def test_chunks_with_a_state_as_taught(
 ) -> None:
     model, target, given_source = model_of(drawn), text(2, length), source(2, source_length)
     state = model.new_state(given_source, capacity=length)
-    found, state = in_chunks(model, target, state, [cut for cut in cuts if cut < length])
-    assert distance(found, taught(model, given_source, target)) < EXACT
+    logits, state = in_chunks(model, target, state, [cut for cut in cuts if cut < length])
+    assert distance(logits, taught(model, given_source, target)) < EXACT
     assert state.lengths.tolist() == [length, length]
 
 
@@ -130,8 +130,8 @@ def test_what_stands_in_the_sources_padding_changes_nothing(
     num_tokens = torch.tensor([length])
     expected = taught(model, padded([row], 8), target, num_tokens)
     assert distance(taught(model, padded([row], 8, filler), target, num_tokens), expected) < EXACT
-    found, _ = forward_step(model, target, model.new_state(padded([row], 8, filler), num_tokens))
-    assert distance(found, expected) < EXACT
+    logits, _ = forward_step(model, target, model.new_state(padded([row], 8, filler), num_tokens))
+    assert distance(logits, expected) < EXACT
 
 
 @given(encoder_decoders(), st.permutations(range(3)), st.integers(0, 2))
@@ -160,8 +160,8 @@ def test_rows_leave_and_join_with_their_sources(drawn: spec.EncoderDecoder, orde
     newest[place] = new_target[0, 5:]
     logits, _ = forward_step(model, newest, fewer)
     for row, index in enumerate(chosen):
-        wanted = taught(model, new_source, new_target)[0] if row == place else expected(index)
-        assert distance(logits[row, 0], wanted[-1]) < EXACT
+        expected_logits = taught(model, new_source, new_target)[0] if row == place else expected(index)
+        assert distance(logits[row, 0], expected_logits[-1]) < EXACT
 
 
 @given(encoder_decoders(), st.integers(1, CONTEXT - 1))

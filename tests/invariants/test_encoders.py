@@ -76,11 +76,11 @@ def test_what_stands_in_the_padding_changes_nothing(drawn: spec.Encoder, lengths
 def test_without_positions_an_encoder_is_permutation_equivariant(mixer: spec.Mixer, shift: int) -> None:
     model, tokens = model_of(encoder(mixer)), text(2, 9)
     order = torch.randperm(9, generator=torch.Generator().manual_seed(shift))
-    found = logits_or_hidden(model(tokens))
-    assert distance(logits_or_hidden(model(tokens[:, order])), found[:, order]) < EXACT
+    outputs = logits_or_hidden(model(tokens))
+    assert distance(logits_or_hidden(model(tokens[:, order])), outputs[:, order]) < EXACT
     # the same tokens in the padded part of a text: their order is nothing to the others either
     longer = torch.cat((tokens[:, order], text(2, 3)), 1)
-    assert distance(logits_or_hidden(model(longer, torch.tensor([9, 9])))[:, :9], found[:, order]) < EXACT
+    assert distance(logits_or_hidden(model(longer, torch.tensor([9, 9])))[:, :9], outputs[:, order]) < EXACT
 
 
 ROTARY = spec.Rotary()

@@ -85,8 +85,8 @@ def agree(first: nn.Module, second: nn.Module) -> None:
     state = second.new_state(2)
     for piece in tokens.split([5, 1, 1, 9], dim=1):
         start = int(state.lengths[0])
-        found, state = forward_step(second, piece, state)
-        assert distance(found, expected[:, start : start + piece.shape[1]]) < EXACT
+        logits, state = forward_step(second, piece, state)
+        assert distance(logits, expected[:, start : start + piece.shape[1]]) < EXACT
 
 
 @pytest.mark.parametrize("name", SAME)

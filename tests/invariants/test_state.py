@@ -52,11 +52,11 @@ OTHERS = [
 
 def in_chunks(model: CausalModel, tokens: Tensor, state: State, cuts: list[int]) -> tuple[Tensor, State]:
     """All logits of a text that is given piece by piece."""
-    found = []
+    pieces = []
     for start, end in pairwise([0, *cuts, tokens.shape[1]]):
         logits, state = forward_step(model, tokens[:, start:end], state)
-        found.append(logits)
-    return torch.cat(found, 1), state
+        pieces.append(logits)
+    return torch.cat(pieces, 1), state
 
 
 def sized(lengths: list[int]) -> Tensor:
@@ -68,8 +68,8 @@ def test_with_state_as_without(drawn: spec.CausalSpec) -> None:
     """A chunk, a token, a chunk, tokens, past every window; and padded rows: one rests while the other goes on."""
     model = model_of(drawn)
     tokens = text(2, CONTEXT)
-    found, state = in_chunks(model, tokens, model.new_state(2), [5, 6, 13, 14, 15])
-    assert distance(found, model(tokens).logits) < EXACT
+    chunked_logits, state = in_chunks(model, tokens, model.new_state(2), [5, 6, 13, 14, 15])
+    assert distance(chunked_logits, model(tokens).logits) < EXACT
     assert state.lengths.tolist() == [CONTEXT, CONTEXT]
     rows = rows_of([13, 4])
     _, state = forward_step(model, padded([rows[0][:9], rows[1][:2]]), model.new_state(2), sized([9, 2]))
@@ -104,10 +104,10 @@ def test_chunks_as_whole_in_any_model(drawn: spec.CausalSpec, length: int, cuts:
     model = model_of(drawn)
     tokens = text(2, length)
     cuts = [cut for cut in cuts if cut < length]
-    found, state = in_chunks(model, tokens, model.new_state(2, length), cuts)
+    logits, state = in_chunks(model, tokens, model.new_state(2, length), cuts)
     whole, _ = in_chunks(model, tokens, model.new_state(2), [])
-    assert distance(found, whole) < EXACT
-    assert distance(found, model(tokens).logits) < EXACT
+    assert distance(logits, whole) < EXACT
+    assert distance(logits, model(tokens).logits) < EXACT
     assert state.lengths.tolist() == [length, length]
 
 
@@ -116,8 +116,8 @@ def test_chunks_as_whole_in_any_model(drawn: spec.CausalSpec, length: int, cuts:
 def test_token_by_token_as_whole(drawn: spec.CausalSpec) -> None:
     model = model_of(drawn)
     tokens = text(2, CONTEXT)
-    found, _ = in_chunks(model, tokens, model.new_state(2), list(range(1, CONTEXT)))
-    assert distance(found, model(tokens).logits) < EXACT
+    logits, _ = in_chunks(model, tokens, model.new_state(2), list(range(1, CONTEXT)))
+    assert distance(logits, model(tokens).logits) < EXACT
 
 
 @given(causal_models(), LENGTHS)
@@ -273,10 +273,10 @@ def test_a_state_in_bfloat16_costs_half_and_little_accuracy(name: str, cuts: lis
     tokens = text(2, 40)
     state = model.new_state(2, 40, torch.bfloat16)
     assert 2 * state.nbytes == model.new_state(2, 40, torch.float32).nbytes
-    found, state = in_chunks(model, tokens, state, cuts)
-    assert found.dtype == model.dtype
+    logits, state = in_chunks(model, tokens, state, cuts)
+    assert logits.dtype == model.dtype
     assert {tensor.dtype for layer in state.layers for tensor in vars(layer).values()} == {torch.bfloat16}
-    assert 1e-5 < distance(found, model(tokens).logits) < 2**-7  # one rounding of keys and values
+    assert 1e-5 < distance(logits, model(tokens).logits) < 2**-7  # one rounding of keys and values
 
 
 def test_a_state_never_holds_more_than_the_context() -> None:

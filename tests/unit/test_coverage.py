@@ -40,7 +40,7 @@ def nameable() -> set[type[spec.Spec]]:
         cls = ahead.pop()
         if cls not in seen:
             seen.add(cls)
-            ahead += [found for field in cls.model_fields.values() for found in _classes(field)]
+            ahead += [inner for field in cls.model_fields.values() for inner in _classes(field)]
     return {cls for cls in seen if "kind" in cls.model_fields}
 
 
@@ -71,7 +71,7 @@ def held(part: Any) -> Iterator[type[spec.Spec]]:
 @pytest.fixture(scope="module")
 def drawn() -> dict[type[spec.Spec], spec.ModelSpec]:
     """Of each class a model that holds it, rather one with a state, of those that properties are tested with."""
-    found: dict[type[spec.Spec], spec.ModelSpec] = {}
+    model_by_class: dict[type[spec.Spec], spec.ModelSpec] = {}
 
     for attempt, strategy in product(range(ATTEMPTS), MODELS):
 
@@ -80,12 +80,12 @@ def drawn() -> dict[type[spec.Spec], spec.ModelSpec]:
         @settings(max_examples=EXAMPLES, phases=(Phase.generate,))
         def collect(model: spec.ModelSpec) -> None:
             for cls in set(held(model)):
-                if cls not in found or (remembers(model) and not remembers(found[cls])):
-                    found[cls] = model
+                if cls not in model_by_class or (remembers(model) and not remembers(model_by_class[cls])):
+                    model_by_class[cls] = model
 
-        if attempt < 2 or not found.keys() >= nameable():
+        if attempt < 2 or not model_by_class.keys() >= nameable():
             collect()
-    return found
+    return model_by_class
 
 
 def remembers(model: spec.ModelSpec) -> bool:

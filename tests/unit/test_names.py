@@ -1,4 +1,7 @@
-"""The package uses the field's words: no name that was given up for one of them comes back."""
+"""The package uses the field's words: no name that was given up for one of them comes back.
+
+Its tests and benchmarks have no vague names either.
+"""
 
 import ast
 import re
@@ -10,6 +13,8 @@ import archetype
 
 PACKAGE = Path(archetype.__file__).parent
 FILES = {file.relative_to(PACKAGE).as_posix(): file for file in sorted(PACKAGE.rglob("*.py"))}
+ROOT = Path(__file__).parents[2]
+AROUND = [file for folder in ("tests", "benchmarks") for file in sorted((ROOT / folder).rglob("*.py"))]
 
 # What each name became; the old ones are no token of the package.
 RENAMED = {
@@ -94,6 +99,14 @@ def defined(module: ast.Module) -> Iterator[str]:
                 yield name
 
 
+def assigned(module: ast.Module) -> Iterator[str]:
+    """Every parameter and variable that a module assigns to; functions and attributes are left out."""
+    for node in ast.walk(module):
+        match node:
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+                yield name
+
+
 def old_names(path: str) -> set[str]:
     """The names in a file that should be others; a file is read as a syntax tree where one is among its words."""
     words = set(re.findall(r"\w+", FILES[path].read_text(encoding="utf-8")))
@@ -108,6 +121,16 @@ def test_no_name_that_was_given_up_is_in_the_package() -> None:
     assert {path: names for path, names in old.items() if names} == {}
 
 
+def test_no_variable_of_tests_and_benchmarks_is_vague() -> None:
+    assert len(AROUND) > 100
+    vague = {}
+    for file in AROUND:
+        text = file.read_text(encoding="utf-8")
+        if any(word in text for word in VAGUE) and (used := VAGUE & set(assigned(ast.parse(text)))):
+            vague[file.relative_to(ROOT).as_posix()] = used
+    assert vague == {}
+
+
 def test_every_kind_of_definition_is_seen() -> None:
     module = ast.parse(
         "def a(b, *c, d=0, **e): f = g[0] = self.h = 1\n"
@@ -118,3 +141,4 @@ def test_every_kind_of_definition_is_seen() -> None:
         "async def t(): lambda u: u\n"
     )
     assert set(defined(module)) == set("abcdefhijklmnopqrstu")
+    assert set(assigned(module)) == set("bcdefjklmnopu")

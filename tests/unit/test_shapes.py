@@ -32,8 +32,8 @@ def is_known(size: str) -> bool:
 
 def test_the_walk_finds_shapes() -> None:
     assert len(FILES) > 25
-    found = [size for file in FILES for size in sizes(file.read_text())]
-    assert len(found) > 700 and {"B", "T", "D", "K", "P"} < set(found)
+    all_sizes = [size for file in FILES for size in sizes(file.read_text())]
+    assert len(all_sizes) > 700 and {"B", "T", "D", "K", "P"} < set(all_sizes)
     assert not any(map(is_known, ("X", "O", "b4x", "xyz")))
 
 

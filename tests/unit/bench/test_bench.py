@@ -117,12 +117,12 @@ def test_the_table_says_what_the_object_says() -> None:
 
 
 def test_what_a_step_reads_is_its_weights_and_its_state() -> None:
-    made = archetype.load_spec("llama-tiny")
-    report = cost_report(made, 2, 9 + 3, "float32")
+    llama = archetype.load_spec("llama-tiny")
+    report = cost_report(llama, 2, 9 + 3, "float32")
     seconds = 0.5
     for weights, least in ((None, "float32"), ("int8", "int8")):
-        measured = against_limit(made, Workload.of("decode", made, 2, 9, 6), "float32", weights, PEAKS, seconds)
-        traffic = 5 * (weights_read(cost_report(made, 2, 12, least), 2) + report.state["bytes"])
+        measured = against_limit(llama, Workload.of("decode", llama, 2, 9, 6), "float32", weights, PEAKS, seconds)
+        traffic = 5 * (weights_read(cost_report(llama, 2, 12, least), 2) + report.state["bytes"])
         assert measured["read_gb_per_s"] == pytest.approx(traffic / seconds / 1e9)
         assert measured["flops_per_s"] == pytest.approx(5 * report.flops["decode"] / seconds)
         assert measured["fraction_of_limit"] == pytest.approx(traffic / PEAKS.bandwidth / seconds)
@@ -177,15 +177,15 @@ def test_lengths_fit_into_the_context_unless_they_are_given() -> None:
 
 
 def test_every_kind_of_model_has_its_jobs() -> None:
-    one_of_each = {made.kind: made for made in ALL.values()}
+    one_of_each = {model_spec.kind: model_spec for model_spec in ALL.values()}
     assert len(one_of_each) == 6
-    for kind, made in one_of_each.items():
-        for job in jobs_of(made):
+    for kind, model_spec in one_of_each.items():
+        for job in jobs_of(model_spec):
             with case(kind, job):
-                run = runner(build(made).eval(), Workload.of(job, made, 2, 4, None), "float32")
+                run = runner(build(model_spec).eval(), Workload.of(job, model_spec, 2, 4, None), "float32")
                 timing = run()
                 assert timing.seconds >= (timing.first or 0.0) and timing.tokens == run().tokens
-        assert (jobs_of(made) == ()) == isinstance(made, spec.VisionEncoder)
+        assert (jobs_of(model_spec) == ()) == isinstance(model_spec, spec.VisionEncoder)
 
 
 def test_rows_of_mixed_lengths_are_all_counted() -> None:

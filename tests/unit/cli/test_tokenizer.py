@@ -30,9 +30,9 @@ def run(*words: object, stdin: bytes | None = None) -> str:
 
 
 def data(*words: object, stdin: bytes | None = None) -> dict[str, Any]:
-    found = json.loads(run(*words, "--json", stdin=stdin))
-    assert isinstance(found, dict)
-    return found
+    printed = json.loads(run(*words, "--json", stdin=stdin))
+    assert isinstance(printed, dict)
+    return printed
 
 
 @pytest.mark.parametrize("kind", ["bytes", "characters", "words", "bpe", "byte_bpe"])

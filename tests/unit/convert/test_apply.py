@@ -157,11 +157,11 @@ def test_a_quantized_tensor_is_named(folder: Path) -> None:
 def test_weights_are_converted_on_request(
     models: dict[str, Model], name: str, folder: Path, dtype: torch.dtype
 ) -> None:
-    for (_, found), (_, expected) in zip(
+    for (_, parameter), (_, expected) in zip(
         read_model(folder, dtype)[1].named_parameters(), models[name].named_parameters(), strict=True
     ):
-        assert found.dtype == dtype
-        assert torch.equal(found, expected.to(dtype))
+        assert parameter.dtype == dtype
+        assert torch.equal(parameter, expected.to(dtype))
 
 
 def test_a_file_of_one_type_keeps_it(name: str, folder: Path) -> None:
@@ -172,11 +172,11 @@ def test_a_file_of_one_type_keeps_it(name: str, folder: Path) -> None:
 def test_a_file_of_mixed_types_becomes_its_embeddings(models: dict[str, Model], name: str, folder: Path) -> None:
     mixed = {t: v if "wte" in t or "embed" in t or "shared" in t else v.bfloat16() for t, v in weights(folder).items()}
     save_file(mixed, folder / SINGLE)
-    for (_, found), (_, expected) in zip(
+    for (_, parameter), (_, expected) in zip(
         read_model(folder)[1].named_parameters(), models[name].named_parameters(), strict=True
     ):
-        assert found.dtype == torch.float32
-        assert torch.equal(found, expected) or torch.equal(found, expected.bfloat16().float())
+        assert parameter.dtype == torch.float32
+        assert torch.equal(parameter, expected) or torch.equal(parameter, expected.bfloat16().float())
 
 
 MAPS = Path("/proc/self/maps")

@@ -49,13 +49,13 @@ def test_what_does_not_read_back_is_not_called_done(
 
 def test_numbers_that_are_none_read_back_as_they_are(models: dict[str, Model], tmp_path: Path) -> None:
     lm = LanguageModel(models["gpt2"].spec, models["gpt2"])
-    kept = lm.model.state_dict()["final_norm.bias"]
-    before = kept.clone()
-    kept[0] = torch.nan
+    bias = lm.model.state_dict()["final_norm.bias"]
+    before = bias.clone()
+    bias[0] = torch.nan
     try:
         export(lm, tmp_path / "out")
     finally:
-        kept.copy_(before)
+        bias.copy_(before)
     assert load_file(tmp_path / "out" / SINGLE)["transformer.ln_f.bias"][0].isnan()
 
 

@@ -62,30 +62,30 @@ def test_every_parameter_is_there_once(models: dict[str, Model], tmp_path: Path,
 
 
 def test_queries_and_keys_are_in_the_order_of_pairs(models: dict[str, Model], tmp_path: Path) -> None:
-    found = arrays(written(models["llama"], tmp_path / "out"))
+    arrays_by_name = arrays(written(models["llama"], tmp_path / "out"))
     for name, heads in (("q", 4), ("k", 2)):
         weight = models["llama"].get_parameter(f"blocks.1.mixer.{name}.weight").detach().numpy()
         dim = weight.shape[0] // heads
         order = [h * dim + half * dim // 2 + pair for h in range(heads) for pair in range(dim // 2) for half in (0, 1)]
-        assert (found[f"blk.1.attn_{name}.weight"] == weight[order]).all()
+        assert (arrays_by_name[f"blk.1.attn_{name}.weight"] == weight[order]).all()
     weight = models["qwen2"].get_parameter("blocks.1.mixer.q.weight").detach().numpy()
     assert (arrays(written(models["qwen2"], tmp_path / "other"))["blk.1.attn_q.weight"] == weight).all()
 
 
 def test_what_is_stored_otherwise(models: dict[str, Model], tmp_path: Path) -> None:
-    found = arrays(written(models["gemma"], tmp_path / "gemma"))
+    arrays_by_name = arrays(written(models["gemma"], tmp_path / "gemma"))
     norm = models["gemma"].get_parameter("final_norm.weight").detach().numpy()
-    assert (found["output_norm.weight"] == norm + 1).all()
-    found = arrays(written(models["mamba"], tmp_path / "mamba"))
+    assert (arrays_by_name["output_norm.weight"] == norm + 1).all()
+    arrays_by_name = arrays(written(models["mamba"], tmp_path / "mamba"))
     assert np.allclose(
-        found["blk.0.ssm_a"], -np.exp(models["mamba"].get_parameter("blocks.0.mixer.A_log").detach().numpy())
+        arrays_by_name["blk.0.ssm_a"], -np.exp(models["mamba"].get_parameter("blocks.0.mixer.A_log").detach().numpy())
     )
-    assert found["blk.0.ssm_conv1d.weight"].shape == (16, 4)
-    found = arrays(written(models["bloom"], tmp_path / "bloom"))
+    assert arrays_by_name["blk.0.ssm_conv1d.weight"].shape == (16, 4)
+    arrays_by_name = arrays(written(models["bloom"], tmp_path / "bloom"))
     parts = [models["bloom"].get_parameter(f"blocks.0.mixer.{name}.weight").detach() for name in "qkv"]
-    assert (found["blk.0.attn_qkv.weight"] == torch.cat(parts).numpy()).all()
-    found = arrays(written(models["mixtral"], tmp_path / "mixtral"))
-    assert found["blk.1.ffn_down_exps.weight"].shape == (3, 8, 12)
+    assert (arrays_by_name["blk.0.attn_qkv.weight"] == torch.cat(parts).numpy()).all()
+    arrays_by_name = arrays(written(models["mixtral"], tmp_path / "mixtral"))
+    assert arrays_by_name["blk.1.ffn_down_exps.weight"].shape == (3, 8, 12)
 
 
 def test_gemma2_with_the_scale_that_llama_cpp_has(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_matrices_keep_their_type_and_vectors_are_exact(tmp_path: Path, dtype: t
     assert kinds["blk.0.attn_v.weight"] == {torch.bfloat16: "BF16", torch.float16: "F16"}[dtype]
     assert kinds["output_norm.weight"] == "F32"
     matrix = next(tensor for tensor in file.tensors if tensor.name == "blk.0.attn_v.weight")
-    kept = model.get_parameter("blocks.0.mixer.v.weight").detach()
-    assert bytes(matrix.data.tobytes()) == kept.view(torch.uint8).numpy().tobytes()
+    weight = model.get_parameter("blocks.0.mixer.v.weight").detach()
+    assert bytes(matrix.data.tobytes()) == weight.view(torch.uint8).numpy().tobytes()
 
 
 def test_blocks_are_those_of_the_library() -> None:
@@ -167,15 +167,15 @@ def test_llama3_frequencies_are_factors(tmp_path: Path) -> None:
     scaling = spec.Llama3Scaling(
         factor=8.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_context_length=8192
     )
-    made = llama(num_layers=1, d_model=64, num_heads=1, d_ff=8, position=spec.Rotary(theta=5e5, scaling=scaling))
-    factors = frequency_factors(made)
+    model_spec = llama(num_layers=1, d_model=64, num_heads=1, d_ff=8, position=spec.Rotary(theta=5e5, scaling=scaling))
+    factors = frequency_factors(model_spec)
     assert factors is not None and len(factors) == 32
     from archetype.nn.position import rotary_frequencies
 
     plain, _ = rotary_frequencies(spec.Rotary(theta=5e5), 64, torch.tensor([1]))
     scaled, _ = rotary_frequencies(spec.Rotary(theta=5e5, scaling=scaling), 64, torch.tensor([1]))
     assert torch.allclose(plain / torch.tensor(factors), scaled)
-    file = written(randomize(build(made)), tmp_path / "out")
+    file = written(randomize(build(model_spec)), tmp_path / "out")
     assert arrays(file)["rope_freqs.weight"].tolist() == pytest.approx(factors)
 
 
@@ -196,9 +196,9 @@ REFUSED: dict[str, tuple[spec.Decoder, str, str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_llama_cpp_does_not_compute_is_refused(tmp_path: Path, case: str) -> None:
-    made, family, said = REFUSED[case]
+    model_spec, family, said = REFUSED[case]
     with pytest.raises(CheckpointError) as caught:
-        written(build(made), tmp_path / "out", family=family)
+        written(build(model_spec), tmp_path / "out", family=family)
     assert str(caught.value).startswith(said)
     assert not list(tmp_path.iterdir())
 
@@ -249,11 +249,11 @@ def test_what_does_not_read_back_is_not_called_done(tmp_path: Path, monkeypatch:
     intact = ours.gguf_tensors
 
     def worn(model: Model, target: Any, type: str) -> dict[str, torch.Tensor]:
-        found = intact(model, target, type)
+        tensors = intact(model, target, type)
         monkeypatch.setattr(
             ours, "_put_tensor", lambda writer, library, name, tensor, type: put(writer, library, name, -tensor, type)
         )
-        return found
+        return tensors
 
     put = ours._put_tensor
     monkeypatch.setattr(ours, "gguf_tensors", worn)

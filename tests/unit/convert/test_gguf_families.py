@@ -39,11 +39,11 @@ def stretched(**scaling: Any) -> spec.Rotary:
 
 def test_latents_lead_to_keys_and_values_apart(models: dict[str, Model], tmp_path: Path) -> None:
     file = written(models["deepseek_v2"], tmp_path / "out")
-    found = arrays(file)
+    stored = arrays(file)
     up = models["deepseek_v2"].get_parameter("blocks.1.mixer.kv_up.weight").detach().view(2, 4 + 3, 4).numpy()
-    assert (found["blk.1.attn_k_b.weight"] == up[:, :4].transpose(0, 2, 1)).all()
-    assert (found["blk.1.attn_v_b.weight"] == up[:, 4:]).all()
-    assert "blk.1.attn_kv_b.weight" not in found
+    assert (stored["blk.1.attn_k_b.weight"] == up[:, :4].transpose(0, 2, 1)).all()
+    assert (stored["blk.1.attn_v_b.weight"] == up[:, 4:]).all()
+    assert "blk.1.attn_kv_b.weight" not in stored
     sizes = ("key_length", "value_length", "key_length_mla", "value_length_mla", "kv_lora_rank", "q_lora_rank")
     assert [value(file, f"deepseek2.attention.{name}") for name in sizes] == [6, 4, 6, 3, 4, 5]
     assert value(file, "deepseek2.attention.head_count_kv") == 1
@@ -54,11 +54,11 @@ def test_latents_lead_to_keys_and_values_apart(models: dict[str, Model], tmp_pat
 def test_an_encoder_is_there_for_vectors(tmp_path: Path) -> None:
     model = randomize(build(bert(**COMMON, num_heads=2, head=spec.NoHead(), pooler=True)))
     file = written(model, tmp_path / "out")
-    found = arrays(file)
-    assert not [name for name in found if name.startswith("cls")]
-    assert {"token_types.weight", "blk.1.attn_output_norm.bias", "blk.0.layer_output_norm.weight"} <= found.keys()
-    kept = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("pooler"))
-    assert sum(array.size for array in found.values()) == kept
+    stored = arrays(file)
+    assert not [name for name in stored if name.startswith("cls")]
+    assert {"token_types.weight", "blk.1.attn_output_norm.bias", "blk.0.layer_output_norm.weight"} <= stored.keys()
+    num_parameters = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("pooler"))
+    assert sum(array.size for array in stored.values()) == num_parameters
     assert value(file, "tokenizer.ggml.token_type_count") == 2
     assert (value(file, "bert.attention.causal"), value(file, "bert.pooling_type")) == (False, 1)
 
@@ -67,15 +67,15 @@ def test_an_encoder_is_there_for_vectors(tmp_path: Path) -> None:
 def test_two_stacks(models: dict[str, Model], tmp_path: Path, name: str) -> None:
     model = models[name]
     file = written(model, tmp_path / "out")
-    found = arrays(file)
+    stored = arrays(file)
     decoders = 1 if name == "t5 gated" else 2
     assert (value(file, "t5.block_count"), value(file, "t5.decoder_block_count")) == (2, decoders)
-    assert ("output.weight" in found) is (name == "t5 gated")
-    assert f"dec.blk.{decoders - 1}.cross_attn_q.weight" in found and f"dec.blk.{decoders}.attn_q.weight" not in found
+    assert ("output.weight" in stored) is (name == "t5 gated")
+    assert f"dec.blk.{decoders - 1}.cross_attn_q.weight" in stored and f"dec.blk.{decoders}.attn_q.weight" not in stored
     norm = model.get_parameter("decoder.final_norm.weight").detach().numpy()
     scale = np.float32(1.0 if name == "t5 gated" else 8**-0.5)
-    assert np.allclose(found["dec.output_norm.weight"], norm * scale, rtol=1e-6)
-    assert (found["enc.output_norm.weight"] == model.get_parameter("encoder.final_norm.weight").detach().numpy()).all()
+    assert np.allclose(stored["dec.output_norm.weight"], norm * scale, rtol=1e-6)
+    assert (stored["enc.output_norm.weight"] == model.get_parameter("encoder.final_norm.weight").detach().numpy()).all()
 
 
 def test_tables_stay_exact(models: dict[str, Model], tmp_path: Path) -> None:
@@ -130,9 +130,9 @@ REFUSED: dict[str, tuple[spec.ModelSpec, str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_llama_cpp_does_not_compute_is_refused(tmp_path: Path, case: str) -> None:
-    made, said = REFUSED[case]
+    model_spec, said = REFUSED[case]
     with pytest.raises(CheckpointError) as caught:
-        written(build(made), tmp_path / "out")
+        written(build(model_spec), tmp_path / "out")
     assert str(caught.value).startswith(said), caught.value
     assert not list(tmp_path.iterdir())
 
@@ -155,10 +155,10 @@ FEW_BITS = {
 def test_a_model_of_few_bits_gives_its_own_numbers(tmp_path: Path, weights: str) -> None:
     """Every number is the model's to the bit, as the library reads them, and matrices have no more bits."""
     own = {"int8": "Q8_0", "int4": "Q4_0"}[weights]
-    for name, made in FEW_BITS.items():
+    for name, model_spec in FEW_BITS.items():
         with case(name):
-            model = randomize(build(made))
-            LanguageModel(made, model).quantize(weights)
+            model = randomize(build(model_spec))
+            LanguageModel(model_spec, model).quantize(weights)
             file = written(model, tmp_path / weights / name)
             exact = arrays(written(model, tmp_path / weights / f"{name} exact", type="f32"))
             kinds = {tensor.name: tensor.tensor_type.name for tensor in file.tensors}
@@ -174,14 +174,14 @@ def test_a_model_of_few_bits_gives_its_own_numbers(tmp_path: Path, weights: str)
 
 
 def test_few_bits_become_others_with_an_error_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    made = FEW_BITS["several in one"]
+    model_spec = FEW_BITS["several in one"]
     for weights, type, least, most in (
         ("int8", "q4_0", 0.02, 0.2),
         ("int4", "q8_0", 1e-4, 0.01),
         ("int8", "bf16", 1e-4, 0.01),
     ):
-        model = randomize(build(made))
-        LanguageModel(made, model).quantize(weights)
+        model = randomize(build(model_spec))
+        LanguageModel(model_spec, model).quantize(weights)
         matrix = model.get_submodule("blocks.0.feedforward.up.weight").dequantized(torch.float32).numpy()
         file = written(model, tmp_path / f"{weights}-{type}", type=type)
         [tensor] = [tensor for tensor in file.tensors if tensor.name == "blk.0.ffn_up.weight"]

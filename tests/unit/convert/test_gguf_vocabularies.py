@@ -16,25 +16,25 @@ from tests.unit.tokenizers.test_every_kind import marian
 
 def test_wordpiece_marks_what_begins_a_word() -> None:
     tokenizer = wordpiece(lowercase=False)
-    made = vocabulary(tokenizer, 200)
-    assert (made.model, len(made.tokens), len(made.types)) == ("bert", 200, 200)
+    vocab = vocabulary(tokenizer, 200)
+    assert (vocab.model, len(vocab.tokens), len(vocab.types)) == ("bert", 200, 200)
     ids = tokenizer.encode("The cats")
-    assert "".join(made.tokens[id] for id in ids) == "▁The▁cats"
-    assert made.tokens[2:5] == ["[CLS]", "[SEP]", "[MASK]"] and made.types[2:5] == [CONTROL] * 3
-    assert made.types[ids[0]] == NORMAL and made.types[199] == UNUSED
-    assert made.special == {"padding": 0, "unknown": 1, "bos": 2, "seperator": 3, "mask": 4}
-    assert made.flags == {"normalizer.lowercase": False, "normalizer.strip_accents": False}
+    assert "".join(vocab.tokens[id] for id in ids) == "▁The▁cats"
+    assert vocab.tokens[2:5] == ["[CLS]", "[SEP]", "[MASK]"] and vocab.types[2:5] == [CONTROL] * 3
+    assert vocab.types[ids[0]] == NORMAL and vocab.types[199] == UNUSED
+    assert vocab.special == {"padding": 0, "unknown": 1, "bos": 2, "seperator": 3, "mask": 4}
+    assert vocab.flags == {"normalizer.lowercase": False, "normalizer.strip_accents": False}
 
 
 @pytest.mark.parametrize("make", [lambda: unigram(joined=False), lambda: SentencePieceTokenizer(pieces("unigram"))])
 def test_unigram_keeps_its_scores_and_rules(make: Any) -> None:
     tokenizer: Tokenizer = make()
-    made = vocabulary(tokenizer, 200)
-    assert made.model == "t5" and made.scores is not None and made.charsmap
-    assert made.types[:3] == [CONTROL, CONTROL, UNKNOWN] and made.types[199] == UNUSED
-    assert made.scores[199] == NEVER and -20 < made.scores[tokenizer.encode("the")[0]] < 0
-    assert made.special == {"unknown": 2}
-    assert made.flags == {"add_space_prefix": True, "remove_extra_whitespaces": True}
+    vocab = vocabulary(tokenizer, 200)
+    assert vocab.model == "t5" and vocab.scores is not None and vocab.charsmap
+    assert vocab.types[:3] == [CONTROL, CONTROL, UNKNOWN] and vocab.types[199] == UNUSED
+    assert vocab.scores[199] == NEVER and -20 < vocab.scores[tokenizer.encode("the")[0]] < 0
+    assert vocab.special == {"unknown": 2}
+    assert vocab.flags == {"add_space_prefix": True, "remove_extra_whitespaces": True}
 
 
 def changed(tokenizer: HuggingFaceTokenizer, *keys: str, value: Any) -> HuggingFaceTokenizer:

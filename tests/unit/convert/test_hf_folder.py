@@ -394,8 +394,8 @@ def test_an_export_that_fails_leaves_nothing(
 
 def test_the_specification_alone_is_read_without_weights(models: dict[str, Model], name: str, folder: Path) -> None:
     (folder / SINGLE).unlink()
-    family, found = read_hf_spec(folder)
+    family, model_spec = read_hf_spec(folder)
     assert family.name == name.split()[0]
-    assert found.stacks == models[name].spec.stacks
+    assert model_spec.stacks == models[name].spec.stacks
     with pytest.raises(CheckpointError, match="there is neither"):
         read_model(folder)

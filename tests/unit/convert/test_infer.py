@@ -27,8 +27,8 @@ INTERLEAVED = "layers[*].mixer.position.interleaved"
 
 
 def model(family: str = "llama", **changes: Any) -> LanguageModel:
-    made = spec.parse(archetype.load_spec(f"{family}-tiny").dump()).replace(vocab_size=31, context_length=32, **changes)
-    return LanguageModel(made, randomize(build(made)))
+    tiny = spec.parse(archetype.load_spec(f"{family}-tiny").dump()).replace(vocab_size=31, context_length=32, **changes)
+    return LanguageModel(tiny, randomize(build(tiny)))
 
 
 @pytest.fixture
@@ -75,22 +75,22 @@ def test_a_known_design_under_an_unknown_name_is_read_exactly(tmp_path: Path, fa
         "mixtral": {"norm_topk_prob": True},
         "deepseek-v2": {"rope_interleave": True},
     }
-    found = read(renamed(tmp_path / "model", "mystery", **said.get(family, {})))
+    inferred = read(renamed(tmp_path / "model", "mystery", **said.get(family, {})))
     with torch.no_grad():
-        expected, given = lm.model(TEXT).logits, found.model(TEXT).logits
-    assert (given - expected).abs().max() < 1e-5 * expected.abs().max()
+        expected, actual = lm.model(TEXT).logits, inferred.model(TEXT).logits
+    assert (actual - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
 def test_the_reading_says_what_it_rests_on(folder: Path) -> None:
     renamed(folder, "mystery", depth_of_thought=7, rope_theta=500_000.0, rope_parameters=...)
-    family, made = read_hf_spec(folder, warn=False)
+    family, model_spec = read_hf_spec(folder, warn=False)
     reading = family.reading
     assert reading is not None and family.name == "mystery"
     assert {"num_attention_heads", "rms_norm_eps", "rope_theta", "max_position_embeddings"} <= set(reading.recognized)
     assert reading.tensors == len(load_file(folder / "model.safetensors"))
     assert [item.split("=")[0] for item in reading.assumed] == [INTERLEAVED]
     assert reading.unknown == ("depth_of_thought=7",) and reading.left_out == ()
-    assert made.layers[0].mixer.position.theta == 500_000.0
+    assert model_spec.layers[0].mixer.position.theta == 500_000.0
     with pytest.warns(UnknownFamily) as told:
         open_spec(folder)
     (line,) = [str(one.message) for one in told]
@@ -132,8 +132,8 @@ def test_a_change_that_the_tensors_contradict_is_refused(folder: Path) -> None:
 
 def test_a_change_is_also_made_to_a_family_that_is_known(folder: Path) -> None:
     renamed(folder, "llama")
-    found = archetype.load(folder, overrides=["layers[*].mixer.position.theta=77.0"])
-    assert found.spec.layers[0].mixer.position.theta == 77.0
+    lm = archetype.load(folder, overrides=["layers[*].mixer.position.theta=77.0"])
+    assert lm.spec.layers[0].mixer.position.theta == 77.0
 
 
 def test_a_run_takes_no_changes(tmp_path: Path) -> None:
@@ -153,10 +153,10 @@ def test_a_run_takes_no_changes(tmp_path: Path) -> None:
 )
 def test_what_no_key_says_is_assumed(folder: Path, left_out: str, assumed: str, value: Any) -> None:
     renamed(folder, "mystery", **{left_out: ..., "head_dim": ..., "num_key_value_heads": ...})
-    family, made = read_hf_spec(folder, warn=False)
+    family, model_spec = read_hf_spec(folder, warn=False)
     assert any(item.startswith(f"{assumed}={value} (") for item in family.reading.assumed)
-    first = made.layers[0]
-    assert value in (first.mixer.num_heads, made.context_length, first.feedforward.activation)
+    first = model_spec.layers[0]
+    assert value in (first.mixer.num_heads, model_spec.context_length, first.feedforward.activation)
 
 
 def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -> None:
@@ -221,12 +221,12 @@ def test_a_layer_that_is_missing_and_a_head_that_is_are_named(folder: Path) -> N
 
 
 def test_it_is_read_from_shards_and_without_its_numbers(folder: Path, tmp_path: Path) -> None:
-    found = read(folder)
-    archetype.export(found, tmp_path / "shards", family="llama", shard_bytes=10_000)
+    lm = read(folder)
+    archetype.export(lm, tmp_path / "shards", family="llama", shard_bytes=10_000)
     assert json.loads((tmp_path / "shards" / "config.json").read_text())["model_type"] == "llama"
     renamed(tmp_path / "shards", "mystery")
     with pytest.warns(UnknownFamily):
-        assert open_spec(tmp_path / "shards") == found.spec
+        assert open_spec(tmp_path / "shards") == lm.spec
 
 
 ODD_VALUES = [None, True, 0, -1, 2.5, 1e40, float("nan"), "x", [], ["x", "y"], {"a": 1}]
@@ -256,9 +256,9 @@ def test_whatever_a_file_says_is_read_or_refused_in_one_line(tmp_path: Path, fam
     cases += [(values, shapes | {f"{name.rpartition('.')[0]}.odd": (3,)}) for name in odd]
     read = 0
     cases = cases if every or family == "llama" else cases[::3]
-    for config, found in cases:
+    for config, tensor_shapes in cases:
         try:
-            family_of_one = read_unknown(config, found)
+            family_of_one = read_unknown(config, tensor_shapes)
             family_of_one.format.rules_for(family_of_one.format.spec_from(dict(config)))
             read += 1
         except ArchetypeError as error:
@@ -363,7 +363,7 @@ def test_a_name_of_the_hub_says_that_the_tensors_are_needed(folder: Path, monkey
     from archetype.io import hub
 
     (folder / "model.safetensors").unlink()
-    monkeypatch.setattr(hub, "download", lambda name, wanted: folder)
+    monkeypatch.setattr(hub, "download", lambda name, patterns: folder)
     with pytest.raises(
         CheckpointError, match="its tensors, which would show more, are not fetched; `archetype import`"
     ):
@@ -375,8 +375,8 @@ def test_an_old_pickle_of_an_unknown_family_is_read_where_that_is_asked_for(fold
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     with pytest.warns(UnknownFamily):
-        found = archetype.load(folder, allow_pickle=True)
-    assert all(map(torch.equal, found.model.parameters(), expected.model.parameters()))
+        lm = archetype.load(folder, allow_pickle=True)
+    assert all(map(torch.equal, lm.model.parameters(), expected.model.parameters()))
 
 
 def test_a_registered_family_is_read_without_a_warning(folder: Path) -> None:

@@ -191,8 +191,8 @@ def test_every_row_multiplies_what_is_counted(name: str) -> None:
     model, batch, length = build(preset).eval(), 2, 24
     with torch.no_grad(), counted() as counter:
         model(tokens(preset.vocab_size, batch, length))
-    found = counter.get_flop_counts().items()
-    by_module = {module.removeprefix("Decoder."): sum(count.values()) for module, count in found}
+    flop_counts = counter.get_flop_counts().items()
+    by_module = {module.removeprefix("Decoder."): sum(count.values()) for module, count in flop_counts}
     rows = {row.module: row for row in cost.cost_report(preset, batch, length).rows}
     products = sum(rows.pop(f"blocks.0-1.mixer.{name}").forward for name in ("scores", "mixture"))
     projections = sum(rows[f"blocks.0-1.mixer.{name}"].forward for name in "qkvo")

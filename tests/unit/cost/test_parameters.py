@@ -55,17 +55,17 @@ def agrees(counted: spec.ModelSpec) -> None:
     rows = cost.cost_report(counted, length=min(counted.context_length, 64)).rows
     owner = {module: row for row in rows for module in modules_of(row)}
     assert sum(len(modules_of(row)) for row in rows) == len(owner), "two rows have one name"
-    found = dict.fromkeys(owner, 0)
+    num_parameters = dict.fromkeys(owner, 0)
     for name, parameter in model.named_parameters():
         steps = name.split(".")
         above = (".".join(steps[:count]) for count in range(len(steps), 0, -1))
         module = next((module for module in above if module in owner), None)
         assert module is not None, f"{name} is counted nowhere"
-        found[module] += parameter.numel()
+        num_parameters[module] += parameter.numel()
     for row in rows:
-        assert {found[module] for module in modules_of(row)} == {row.parameters / row.layers}, row.module
+        assert {num_parameters[module] for module in modules_of(row)} == {row.parameters / row.layers}, row.module
         assert len(modules_of(row)) == row.layers
-    assert sum(found.values()) == cost.total_parameters(counted)
+    assert sum(num_parameters.values()) == cost.total_parameters(counted)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -97,9 +97,9 @@ def test_an_encoder_has_a_forward_pass_and_no_decoding() -> None:
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_every_device_is_found_in_any_case_and_has_a_source(name: str) -> None:
-    found = device(name.lower())
-    assert found is DEVICES[name] and found.source
-    assert found.peak("bfloat16") == found.peak("float16") > found.peak("float32") == found.peak("float64")
+    hardware = device(name.lower())
+    assert hardware is DEVICES[name] and hardware.source
+    assert hardware.peak("bfloat16") == hardware.peak("float16") > hardware.peak("float32") == hardware.peak("float64")
 
 
 def test_an_unknown_device_is_refused_with_the_nearest() -> None:

@@ -40,8 +40,8 @@ def test_an_encoder_has_no_column_for_decoding() -> None:
 
 
 def test_several_stand_side_by_side() -> None:
-    found = read("--compare", "gpt2", "llama-2-7b", "--length", "128")["specifications"]
-    assert [one["parameters"]["total"] for one in found] == [124_439_808, 6_738_415_616]
+    specifications = read("--compare", "gpt2", "llama-2-7b", "--length", "128")["specifications"]
+    assert [one["parameters"]["total"] for one in specifications] == [124_439_808, 6_738_415_616]
     shown = run("--compare", "gpt2", "llama-2-7b", "--length", "128")
     assert "124,439,808  6,738,415,616" in shown
 
@@ -52,16 +52,16 @@ def test_several_without_compare_are_refused() -> None:
 
 
 def test_what_fits_is_told() -> None:
-    found = read("llama-2-7b", "--fit", "24GiB")["fit"]
-    assert found["inference"] == {"batch": 5, "length": 23_446}
-    assert found["training"] == {"batch": 0, "length": 0}
+    fit = read("llama-2-7b", "--fit", "24GiB")["fit"]
+    assert fit["inference"] == {"batch": 5, "length": 23_446}
+    assert fit["training"] == {"batch": 0, "length": 0}
     assert "23,446" in run("llama-2-7b", "--fit", "24GiB")
 
 
 def test_times_are_predicted_for_a_device() -> None:
-    found = read("llama-2-7b", "--device", "h100-sxm")
-    assert found["device"]["name"] == "H100-SXM" and found["device"]["source"]
-    assert [(time["phase"], time["bound"]) for time in found["time"]] == [
+    report = read("llama-2-7b", "--device", "h100-sxm")
+    assert report["device"]["name"] == "H100-SXM" and report["device"]["source"]
+    assert [(time["phase"], time["bound"]) for time in report["time"]] == [
         ("prefill", "compute"), ("decode", "memory"), ("train", "compute"),
     ]  # fmt: skip
     assert "memory traffic" in run("llama-2-7b", "--device", "h100-sxm")
@@ -94,9 +94,9 @@ def test_this_machine_is_measured_when_it_is_asked_for(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(machine, "SIDE", 64)
     monkeypatch.setattr(machine, "COPY_BYTES", 2**16)
-    found = read("gpt2-tiny", "--device", "here")
-    assert found["device"]["bandwidth"] > 0 and set(found["device"]["flops"]) == {"bfloat16", "float32"}
-    assert all(time["seconds"] > 0 for time in found["time"])
+    report = read("gpt2-tiny", "--device", "here")
+    assert report["device"]["bandwidth"] > 0 and set(report["device"]["flops"]) == {"bfloat16", "float32"}
+    assert all(time["seconds"] > 0 for time in report["time"])
 
 
 def test_allowed_pairs_cost_less_than_computed_ones() -> None:

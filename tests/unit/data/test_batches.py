@@ -45,6 +45,6 @@ def test_too_short_a_text_is_refused() -> None:
 
 
 def test_windows_cover_a_text_in_order() -> None:
-    found = windows(np.arange(20, dtype=np.int32), 6)
-    assert found.tolist() == [list(range(0, 7)), list(range(6, 13)), list(range(12, 19))]
+    rows = windows(np.arange(20, dtype=np.int32), 6)
+    assert rows.tolist() == [list(range(0, 7)), list(range(6, 13)), list(range(12, 19))]
     assert windows(np.arange(4, dtype=np.int32), 6).tolist() == [[0, 1, 2, 3]]

@@ -31,10 +31,10 @@ def test_pieces_give_the_tokens_of_the_whole(kind: str, monkeypatch: pytest.Monk
 
 def test_counts_the_bytes_of_what_is_held_out_and_knows_the_text_again() -> None:
     tokenizer = train_tokenizer("bytes", TEXT, None)
-    found, same = corpus(TEXT + "é" * 50, tokenizer, 0.1), corpus(TEXT + "é" * 50, tokenizer, 0.1)
-    assert found.validation_bytes == len(found.validation)
-    assert found.fingerprint == same.fingerprint
-    assert corpus(TEXT + "è" * 50, tokenizer, 0.1).fingerprint != found.fingerprint
+    original, same = corpus(TEXT + "é" * 50, tokenizer, 0.1), corpus(TEXT + "é" * 50, tokenizer, 0.1)
+    assert original.validation_bytes == len(original.validation)
+    assert original.fingerprint == same.fingerprint
+    assert corpus(TEXT + "è" * 50, tokenizer, 0.1).fingerprint != original.fingerprint
 
 
 def test_a_text_too_short_to_split_is_refused() -> None:

@@ -36,9 +36,9 @@ def images(count: int = 10, size: int = 2) -> Images:
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float16, np.float64, bool])
 def test_numbers_of_every_type_are_read_as_float32(tmp_path: Path, dtype: type) -> None:
     pixels = np.arange(24).reshape(2, 3, 2, 2).astype(dtype)
-    found = read_images(saved(tmp_path, images=pixels, labels=np.array([1, 0], dtype=np.uint8)))
-    assert (found.images.dtype, found.labels.dtype) == (np.float32, np.int64)
-    assert (found.images == pixels).all() and found.labels.tolist() == [1, 0]
+    dataset = read_images(saved(tmp_path, images=pixels, labels=np.array([1, 0], dtype=np.uint8)))
+    assert (dataset.images.dtype, dataset.labels.dtype) == (np.float32, np.int64)
+    assert (dataset.images == pixels).all() and dataset.labels.tolist() == [1, 0]
 
 
 def test_pictures_without_channels_have_one(tmp_path: Path) -> None:

@@ -58,18 +58,18 @@ def test_files_of_different_length_are_refused(source: str, target: str, num_tok
 def test_a_source_ends_with_the_mark_and_a_target_has_it_at_both_ends() -> None:
     tokenizer = train_tokenizer("byte_bpe", "some text to learn from", 260)
     end = end_of_text(tokenizer)
-    found = tokenized(["some text"], ["to learn"], tokenizer, 20)
-    assert found.sources[0].tolist() == [*tokenizer.encode("some text"), end]
-    assert found.targets[0].tolist() == [end, *tokenizer.encode("to learn"), end]
+    token_pairs = tokenized(["some text"], ["to learn"], tokenizer, 20)
+    assert token_pairs.sources[0].tolist() == [*tokenizer.encode("some text"), end]
+    assert token_pairs.targets[0].tolist() == [end, *tokenizer.encode("to learn"), end]
 
 
 def test_pairs_with_a_side_that_does_not_fit_are_left_out() -> None:
     """Of a target all but one of its marks is read at once, and so must fit."""
     tokenizer = train_tokenizer("byte_bpe", "0", 257)
     texts = ["a" * n for n in range(1, 7)]
-    for found in (tokenized(texts, ["b"] * 6, tokenizer, 4), tokenized(["b"] * 6, texts, tokenizer, 4)):
-        assert len(found) == 3
-        assert max(len(s) for s in found.sources) <= 4 and max(len(t) - 1 for t in found.targets) <= 4
+    for fitting in (tokenized(texts, ["b"] * 6, tokenizer, 4), tokenized(["b"] * 6, texts, tokenizer, 4)):
+        assert len(fitting) == 3
+        assert max(len(s) for s in fitting.sources) <= 4 and max(len(t) - 1 for t in fitting.targets) <= 4
     assert max(map(len, tokenized(texts, texts, tokenizer, 4).sources)) == 4
 
 
@@ -125,9 +125,9 @@ def test_epochs_differ_and_seeds_differ() -> None:
 def test_rows_of_a_batch_are_of_similar_length_and_batches_come_in_no_order_of_length() -> None:
     lengths = np.random.default_rng(0).integers(1, 60, size=3000).tolist()
     batches = PairBatches(pairs(lengths), 16, 0)
-    found = [batches.batch(step)[1] for step in range(batches.order.per_epoch)]
-    padding = 1 - sum(rows.num_tokens.sum() for rows in found) / sum(rows.tokens.size for rows in found)
+    targets = [batches.batch(step)[1] for step in range(batches.order.per_epoch)]
+    padding = 1 - sum(rows.num_tokens.sum() for rows in targets) / sum(rows.tokens.size for rows in targets)
     assert padding < 0.05  # pairs drawn blindly leave almost half
-    longest = [rows.num_tokens.max() for rows in found]
+    longest = [rows.num_tokens.max() for rows in targets]
     turns = sum((b > a) != (c > b) for a, b, c in zip(longest, longest[1:], longest[2:], strict=False))
     assert turns > len(longest) / 3

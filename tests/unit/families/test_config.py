@@ -42,8 +42,8 @@ def test_a_published_configuration_makes_as_many_parameters_as_are_published() -
         with case(name):
             totals = [(changes, total) for counted, changes, total, _ in COUNTS if counted == name]
             for changes, total in totals or [([], PUBLISHED_COUNTS[name][0])]:
-                found = spec.assign(read(PUBLISHED[name]), changes)
-                assert sum(parameter.numel() for parameter in build_on_meta(found).parameters()) == total
+                model_spec = spec.assign(read(PUBLISHED[name]), changes)
+                assert sum(parameter.numel() for parameter in build_on_meta(model_spec).parameters()) == total
 
 
 def test_every_family_with_a_format_has_a_published_configuration() -> None:
@@ -51,8 +51,8 @@ def test_every_family_with_a_format_has_a_published_configuration() -> None:
 
 
 def test_a_published_configuration_keeps_its_dropout() -> None:
-    found = read(GPT2)
-    assert (found.embedding.dropout, found.layers[0].dropout, found.layers[0].mixer.dropout) == (0.1, 0.1, 0.1)
+    gpt2 = read(GPT2)
+    assert (gpt2.embedding.dropout, gpt2.layers[0].dropout, gpt2.layers[0].mixer.dropout) == (0.1, 0.1, 0.1)
 
 
 def test_what_is_written_reads_back_the_same() -> None:

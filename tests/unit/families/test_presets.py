@@ -93,9 +93,9 @@ def test_a_tiny_preset_has_every_kind_of_part_of_its_family() -> None:
 
 
 def decoder(name: str) -> spec.Decoder:
-    found = families.preset(name)
-    assert isinstance(found, spec.Decoder)
-    return found
+    preset = families.preset(name)
+    assert isinstance(preset, spec.Decoder)
+    return preset
 
 
 def attention(name: str, layer: int = 0) -> spec.Attention:

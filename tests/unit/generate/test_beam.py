@@ -94,8 +94,8 @@ def exhaustive(model: EncoderDecoder, source: Tokens, limit: int, settings: Beam
     """The best of all targets that end within the limit."""
 
     def score(target: Tokens) -> float:
-        found = logs(model, source, target)
-        total = sum(found[place][token] for place, token in enumerate([*target, END]))
+        log_probabilities = logs(model, source, target)
+        total = sum(log_probabilities[place][token] for place, token in enumerate([*target, END]))
         return total / ((5 + len(target) + 1) / 6) ** settings.length_penalty
 
     return max(every(model.spec.vocab_size, limit - 1), key=score)
@@ -107,19 +107,19 @@ def search(model: EncoderDecoder, sources: list[Tokens], **settings: Any) -> lis
 
 @pytest.mark.parametrize("longer", [1, 5, 50])
 def test_one_beam_is_greedy(model: EncoderDecoder, longer: int) -> None:
-    found = search(model, SOURCES, num_beams=1, max_extra_tokens=longer)
+    targets = search(model, SOURCES, num_beams=1, max_extra_tokens=longer)
     limits = [min(11, len(source) + longer) for source in SOURCES]
-    assert found == [greedy(model, *pair) for pair in zip(SOURCES, limits, strict=True)]
-    assert any(found)
+    assert targets == [greedy(model, *pair) for pair in zip(SOURCES, limits, strict=True)]
+    assert any(targets)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_what_is_never_written_is_not_found(model: EncoderDecoder, beams: int) -> None:
     common = {token for target in search(model, SOURCES, num_beams=beams, max_extra_tokens=5) for token in target}
     never = (max(common), 10**9)
-    found = search(model, SOURCES, num_beams=beams, max_extra_tokens=5, suppress_tokens=never)
-    assert not {token for target in found for token in target} & {*never}
-    assert any(found)
+    targets = search(model, SOURCES, num_beams=beams, max_extra_tokens=5, suppress_tokens=never)
+    assert not {token for target in targets for token in target} & {*never}
+    assert any(targets)
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 3.0])
@@ -129,8 +129,8 @@ def test_with_enough_beams_nothing_better_exists(name: str, seed: int, length_pe
     model = built(name, vocab_size=4, seed=seed)
     settings = {"num_beams": 64, "length_penalty": length_penalty, "max_extra_tokens": 2}
     sources = [[1, END], [3, END], [2, END]]
-    found = search(model, sources, **settings)
-    assert found == [exhaustive(model, source, 4, Beam.parse(settings)) for source in sources]
+    targets = search(model, sources, **settings)
+    assert targets == [exhaustive(model, source, 4, Beam.parse(settings)) for source in sources]
 
 
 def test_the_penalty_of_a_length_changes_what_is_found() -> None:
@@ -192,11 +192,11 @@ def test_more_beams_than_tokens_are_no_trouble(vocab_size: int) -> None:
     settings = {"num_beams": 9, "max_extra_tokens": 2}
     sources = [[1, END], [1, 1, END], [END]]
     limits = [4, 5, 3]
-    found = search(model, sources, **settings)
+    targets = search(model, sources, **settings)
     best = [exhaustive(model, s, limit, Beam.parse(settings)) for s, limit in zip(sources, limits, strict=True)]
     if vocab_size == 2:
-        assert found == best
-    assert all(1 <= token < vocab_size for target in found for token in target)
+        assert targets == best
+    assert all(1 <= token < vocab_size for target in targets for token in target)
 
 
 def plainly(model: EncoderDecoder, source: Tokens, limit: int, settings: Beam) -> Tokens:

@@ -50,17 +50,17 @@ def model(request: pytest.FixtureRequest) -> Model:
 def without_state(model: Model, prompt: Tokens, sampling: Sampling, stop: tuple[int, ...] = ()) -> Tokens:
     """Every token from a pass over the whole text; past the context, over its newest three quarters."""
     context = model.spec.context_length
-    window, found = list(prompt), []
+    window, generated = list(prompt), []
     sampler = Sampler(sampling, prompt, VOCABULARY, torch.device("cpu"))
-    while len(found) < sampling.max_new_tokens:
+    while len(generated) < sampling.max_new_tokens:
         [token] = sample(model(torch.tensor([window])).logits[:, -1], [sampler])
         if token in stop:
             break
-        found.append(token)
+        generated.append(token)
         window.append(token)
         if len(window) > context:
             window = window[-min(context, max(2, context * 3 // 4)) :]
-    return found
+    return generated
 
 
 @settings
@@ -133,14 +133,14 @@ def submitted(model: Model, prompts: list[Tokens], sampling: Sampling) -> Engine
 
 
 def test_a_cancelled_row_leaves_and_the_others_go_on(model: Model) -> None:
-    engine, found = submitted(model, PROMPTS, GREEDY), {row: [] for row in range(len(PROMPTS))}
+    engine, tokens_by_row = submitted(model, PROMPTS, GREEDY), {row: [] for row in range(len(PROMPTS))}
     for event in engine.events():
         if event.token is not None:
-            found[event.request.id].append(event.token)
-        if event.request.id == 1 and len(found[1]) == 3:
+            tokens_by_row[event.request.id].append(event.token)
+        if event.request.id == 1 and len(tokens_by_row[1]) == 3:
             engine.cancel(1)
     whole = [without_state(model, prompt, GREEDY) for prompt in PROMPTS]
-    assert list(found.values()) == [whole[0], whole[1][:3], *whole[2:]]
+    assert list(tokens_by_row.values()) == [whole[0], whole[1][:3], *whole[2:]]
 
 
 def test_tokens_come_row_by_row_as_they_are_chosen(model: Model) -> None:

@@ -73,11 +73,11 @@ def check(options: dict[str, Any], text: str) -> None:
 )
 def test_texts_are_of_the_grammar(kind: str, ends: bool, options: dict[str, Any]) -> None:
     lm = loaded(kind, ends)
-    found = texts(lm, options)
-    for text in found:
+    generated = texts(lm, options)
+    for text in generated:
         check(options, text)
     for engine in ({"lookup": True}, {"draft": loaded(kind, ends, layers=1)}):
-        assert texts(lm, options, **engine) == found
+        assert texts(lm, options, **engine) == generated
 
 
 def test_the_same_texts_without_a_grammar_are_not() -> None:

@@ -41,14 +41,14 @@ def of_largest(logits: list[float], k: int) -> set[int]:
 
 def of_mass(logits: list[float], top_p: float) -> set[int]:
     """The likeliest, until their probabilities reach `top_p`; of equals the first."""
-    found, mass, chances = set(), 0.0, softmax(logits)
+    likeliest, mass, chances = set(), 0.0, softmax(logits)
     for token in sorted(range(len(logits)), key=lambda token: (-logits[token], token)):
         assume(abs(mass - top_p) > 1e-5)  # the edge itself is a matter of rounding
         if mass >= top_p:
             break
-        found.add(token)
+        likeliest.add(token)
         mass += chances[token]
-    return found
+    return likeliest
 
 
 def of_share(logits: list[float], min_p: float) -> set[int]:
@@ -92,15 +92,15 @@ def test_filters_follow_each_other_in_the_order_of_the_settings(
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     expected = dict(zip(left, softmax(list(left.values())), strict=True))
     assert kept(logits, sampling) == set(expected)
-    found = probabilities(logits, sampling)
-    assert [expected.get(token, 0.0) for token in range(len(logits))] == pytest.approx(found, abs=1e-6)
+    actual = probabilities(logits, sampling)
+    assert [expected.get(token, 0.0) for token in range(len(logits))] == pytest.approx(actual, abs=1e-6)
 
 
 @given(LOGITS, st.floats(0.25, 4.0), st.data())
 def test_the_penalty_shrinks_what_was_seen(logits: list[float], penalty: float, data: st.DataObject) -> None:
     seen = data.draw(st.lists(st.booleans(), min_size=len(logits), max_size=len(logits)))
-    found = penalised(torch.tensor([logits]), torch.tensor([seen]), penalty)[0].tolist()
-    for logit, was_seen, now in zip(logits, seen, found, strict=True):
+    new_logits = penalised(torch.tensor([logits]), torch.tensor([seen]), penalty)[0].tolist()
+    for logit, was_seen, now in zip(logits, seen, new_logits, strict=True):
         assert now == pytest.approx((logit / penalty if logit > 0 else logit * penalty) if was_seen else logit)
 
 
@@ -189,5 +189,5 @@ def test_a_row_draws_in_a_batch_what_it_draws_alone(steps: list[list[int]]) -> N
     settings = [Sampling(seed=3, repetition_penalty=1.5, top_k=7)] * 2 + [Sampling(seed=4, temperature=0.7)]
     together, alone = ([Sampler(each, [n], 9, CPU) for n, each in enumerate(settings)] for _ in range(2))
     for step, rows in enumerate(steps):
-        found = sample(logits[step, rows], [together[row] for row in rows])
-        assert found == [sample(logits[step, row][None], [alone[row]])[0] for row in rows]
+        tokens = sample(logits[step, rows], [together[row] for row in rows])
+        assert tokens == [sample(logits[step, row][None], [alone[row]])[0] for row in rows]

@@ -38,12 +38,12 @@ def plain(model: LanguageModel, before: int) -> float:
 
 @pytest.mark.parametrize("bos", [None, 0])
 def test_a_text_within_the_context_is_the_plain_sum(bos: int | None) -> None:
-    found = lm(bos=bos).score(TEXT)
+    score = lm(bos=bos).score(TEXT)
     count = len(TEXT.encode()) - (bos is None)
-    assert found.num_tokens == count and found.num_bytes == len(TEXT.encode())
-    assert found.loss == pytest.approx(plain(lm(bos=bos), 200) / count, rel=1e-5)
-    assert found.perplexity == pytest.approx(math.exp(found.loss))
-    assert found.bits_per_byte == pytest.approx(found.loss * count / found.num_bytes / math.log(2))
+    assert score.num_tokens == count and score.num_bytes == len(TEXT.encode())
+    assert score.loss == pytest.approx(plain(lm(bos=bos), 200) / count, rel=1e-5)
+    assert score.perplexity == pytest.approx(math.exp(score.loss))
+    assert score.bits_per_byte == pytest.approx(score.loss * count / score.num_bytes / math.log(2))
 
 
 def test_windows_that_move_by_one_give_each_token_the_whole_window() -> None:
@@ -64,9 +64,9 @@ def test_every_token_is_predicted_once_whatever_the_windows() -> None:
                     window = next(s for s in range(0, len(ids), stride) if n <= s + length)
                     logits = model.model(torch.tensor([ids[window:n]])).logits[0, -1]
                     total -= float(logits.double().log_softmax(-1)[ids[n]])
-            found = model.score(TEXT, stride, length)
-            assert found.num_tokens == len(ids) - 1
-            assert found.loss * found.num_tokens == pytest.approx(total, rel=1e-5), (length, stride)
+            score = model.score(TEXT, stride, length)
+            assert score.num_tokens == len(ids) - 1
+            assert score.loss * score.num_tokens == pytest.approx(total, rel=1e-5), (length, stride)
 
 
 def test_sizes_and_texts_that_cannot_be_are_refused() -> None:

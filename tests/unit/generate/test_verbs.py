@@ -33,15 +33,15 @@ def tokenizer(kind: str = "bytes") -> Tokenizer:
 
 @cache
 def encoder(pooler: bool = False, head: spec.EncoderHead | None = None, vocab_size: int = 260) -> LanguageModel:
-    made = bert(num_layers=1, d_model=8, num_heads=2, vocab_size=vocab_size, context_length=24)
-    made = made.replace(pooler=pooler, head=head or made.head)
-    return LanguageModel(made, randomize(build(made)), tokenizer())  # type: ignore[arg-type]
+    model_spec = bert(num_layers=1, d_model=8, num_heads=2, vocab_size=vocab_size, context_length=24)
+    model_spec = model_spec.replace(pooler=pooler, head=head or model_spec.head)
+    return LanguageModel(model_spec, randomize(build(model_spec)), tokenizer())  # type: ignore[arg-type]
 
 
 @cache
 def translator() -> LanguageModel:
-    made = transformer(num_layers=1, d_model=8, num_heads=2, d_ff=12, vocab_size=280, context_length=20)
-    return LanguageModel(made, randomize(build(made)), tokenizer("byte_bpe"))  # type: ignore[arg-type]
+    model_spec = transformer(num_layers=1, d_model=8, num_heads=2, d_ff=12, vocab_size=280, context_length=20)
+    return LanguageModel(model_spec, randomize(build(model_spec)), tokenizer("byte_bpe"))  # type: ignore[arg-type]
 
 
 def refusal(verb: str, lm: LanguageModel, *arguments: object, **options: object) -> str:
@@ -60,9 +60,9 @@ def test_guesses_are_the_likeliest_by_the_models_softmax(text: str) -> None:
     ids = ids[:-1]
     assert bytes(id != 256 and id for id in ids).decode() == text.replace("[MASK]", "\0")
     shares = lm.model(torch.tensor([ids])).logits[0, :, :256].softmax(-1)
-    found = lm.fill(text, top=3)
-    assert len(found) == text.count("[MASK]")
-    for guesses, place in zip(found, [n for n, id in enumerate(ids) if id == 256], strict=True):
+    guesses_by_mask = lm.fill(text, top=3)
+    assert len(guesses_by_mask) == text.count("[MASK]")
+    for guesses, place in zip(guesses_by_mask, [n for n, id in enumerate(ids) if id == 256], strict=True):
         best = shares[place].topk(3)
         assert [guess.probability for guess in guesses] == pytest.approx(best.values.tolist(), rel=1e-5)
         assert [guess.token for guess in guesses] == [tokenizer().token(id) for id in best.indices.tolist()]
@@ -118,9 +118,9 @@ def test_a_model_that_names_no_tokens_is_told() -> None:
 def test_a_vector_is_its_texts_alone_however_long_the_others(pooler: bool, pooling: str, normalized: bool) -> None:
     lm = encoder(pooler)
     texts = ["a", "the cat sat on the mat", "cat"]
-    found = lm.embed(texts, pooling=pooling, normalized=normalized)  # type: ignore[arg-type]
+    embeddings = lm.embed(texts, pooling=pooling, normalized=normalized)  # type: ignore[arg-type]
     assert isinstance(lm.model, Encoder)
-    for row, text in zip(found, texts, strict=True):
+    for row, text in zip(embeddings, texts, strict=True):
         vectors = lm.model(torch.tensor([list(text.encode())])).hidden[0]
         expected = vectors.mean(0) if pooling == "mean" else vectors[0]
         if pooler and pooling == "first":
@@ -128,9 +128,9 @@ def test_a_vector_is_its_texts_alone_however_long_the_others(pooler: bool, pooli
             expected = lm.model.pooler(expected[None])[0]
         expected = expected / expected.norm() if normalized else expected
         torch.testing.assert_close(row, expected, rtol=1e-4, atol=1e-5)
-    lengths = found.norm(dim=1)
+    lengths = embeddings.norm(dim=1)
     assert torch.allclose(lengths, torch.ones(3), atol=1e-5) == normalized
-    assert found.dtype == torch.float32
+    assert embeddings.dtype == torch.float32
 
 
 def test_texts_are_read_by_length_and_answered_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,21 +169,21 @@ def test_a_translation_is_what_the_search_finds_of_the_marked_source() -> None:
     end = lm.tokenizer.eos[0]  # type: ignore[union-attr]
     texts = ["the cat", "sat there", "a"]
     sources = [[*lm.tokenizer.encode(text), end] for text in texts]  # type: ignore[union-attr]
-    found = beam_search(lm.model, sources, end, end, Beam(num_beams=3, max_extra_tokens=4))  # type: ignore[arg-type]
-    assert lm.translate(texts, num_beams=3, max_extra_tokens=4) == [lm.tokenizer.decode(ids) for ids in found]  # type: ignore[union-attr]
+    targets = beam_search(lm.model, sources, end, end, Beam(num_beams=3, max_extra_tokens=4))  # type: ignore[arg-type]
+    assert lm.translate(texts, num_beams=3, max_extra_tokens=4) == [lm.tokenizer.decode(ids) for ids in targets]  # type: ignore[union-attr]
     assert (
         lm.translate(texts[0], num_beams=3, max_extra_tokens=4)
         == lm.translate(texts, num_beams=3, max_extra_tokens=4)[0]
     )
-    assert any(found)
+    assert any(targets)
 
 
 def test_empty_texts_stay_empty_and_keep_their_places() -> None:
     lm = translator()
     texts = ["", "the cat", " \t ", "sat"]
-    found = lm.translate(texts, num_beams=2)
-    assert found[0] == found[2] == ""
-    assert [found[1], found[3]] == lm.translate([texts[1], texts[3]], num_beams=2)
+    translations = lm.translate(texts, num_beams=2)
+    assert translations[0] == translations[2] == ""
+    assert [translations[1], translations[3]] == lm.translate([texts[1], texts[3]], num_beams=2)
     assert lm.translate(["", ""]) == ["", ""] and lm.translate([]) == []
 
 
@@ -209,14 +209,14 @@ CALLS = {
 
 @pytest.mark.parametrize(("purpose", "name"), [(purpose, name) for purpose in TINY for name in TINY[purpose]])
 def test_a_verb_that_is_not_the_models_says_what_it_is_there_for(purpose: str, name: str) -> None:
-    made = preset(name)
-    lm = LanguageModel(made, build(made, device="meta"), tokenizer())
+    model_spec = preset(name)
+    lm = LanguageModel(model_spec, build(model_spec, device="meta"), tokenizer())
     own = set(purpose.replace(",", "").split()) | ({"stream"} if "generate" in purpose else set())
     others = [verb for verb in CALLS if verb not in own]
     assert len(others) >= 3
     for verb in others:
         message = refusal(verb, lm, *CALLS[verb])
-        assert message == f"model: a model of kind {made.kind} cannot do this; it can {purpose}"
+        assert message == f"model: a model of kind {model_spec.kind} cannot do this; it can {purpose}"
 
 
 @pytest.mark.parametrize(("lm", "verb"), [(encoder, "fill"), (encoder, "embed"), (translator, "translate")])

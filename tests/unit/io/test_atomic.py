@@ -215,22 +215,22 @@ def killed_after(operations: int, work: str, path: Path) -> bool:
 
 
 def test_a_killed_write_leaves_the_old_file_or_the_whole_new_one(tmp_path: Path) -> None:
-    file, found, operations = tmp_path / "file", [], 0
+    file, after_each_kill, operations = tmp_path / "file", [], 0
     file.write_bytes(b"old")
     while killed_after(operations, "file", file):
-        found.append(file.read_bytes())
+        after_each_kill.append(file.read_bytes())
         operations += 1
-    assert found == [b"old"] * 5 + [b"new"] * 2
+    assert after_each_kill == [b"old"] * 5 + [b"new"] * 2
     atomic.write_bytes(file, b"newer")  # what a kill left behind is in nobody's way
     assert file.read_bytes() == b"newer"
 
 
 def test_a_killed_folder_is_absent_or_whole(tmp_path: Path) -> None:
-    found, operations = [], 0
+    after_each_kill, operations = [], 0
     while killed_after(operations, "folder", tmp_path / "folder"):
-        found.append(contents(tmp_path / "folder"))
+        after_each_kill.append(contents(tmp_path / "folder"))
         operations += 1
         if (tmp_path / "folder").exists():
             break
-    assert len(found) > 8
-    assert found == [{}] * (len(found) - 1) + [{"a": b"new"}]
+    assert len(after_each_kill) > 8
+    assert after_each_kill == [{}] * (len(after_each_kill) - 1) + [{"a": b"new"}]

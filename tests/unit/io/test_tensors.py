@@ -114,13 +114,13 @@ def test_a_flipped_bit_in_the_header_is_refused_or_changes_names_only(tmp_path: 
         (tmp_path / SINGLE).write_bytes(flipped)
         try:
             tensors = Tensors.open(tmp_path)
-            found = {name: tensors.mapped(name) for name in tensors.names()}
+            mapped = {name: tensors.mapped(name) for name in tensors.names()}
         except CheckpointError as error:
             assert SINGLE in error.place
             refused += 1
         else:
-            assert set(found) != {"a", "b"}  # so that no model takes it
-            assert all(torch.equal(found[name], value) for name, value in (("a", A), ("b", B)) if name in found)
+            assert set(mapped) != {"a", "b"}  # so that no model takes it
+            assert all(torch.equal(mapped[name], value) for name, value in (("a", A), ("b", B)) if name in mapped)
             renamed += 1
     assert refused > 8 * size * 0.8 / 3
     assert renamed >= 2

@@ -38,9 +38,9 @@ def test_embedding_dropout_falls_on_what_the_norm_gives() -> None:
     tokens = torch.arange(8)[None]
     dropped = model.embedding(tokens, ForwardContext.of(tokens))
     whole = model.eval().embedding(tokens, ForwardContext.of(tokens))
-    kept = dropped != 0
-    assert 0.3 < kept.float().mean() < 0.7
-    assert torch.allclose(dropped[kept], 2 * whole[kept])
+    nonzero = dropped != 0
+    assert 0.3 < nonzero.float().mean() < 0.7
+    assert torch.allclose(dropped[nonzero], 2 * whole[nonzero])
 
 
 def test_embedding_dropout_acts_in_training_only() -> None:
@@ -53,13 +53,13 @@ def test_embedding_dropout_acts_in_training_only() -> None:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
 def test_logits_are_products_with_the_heads_table_or_the_embeddings(tied: bool, bias: bool) -> None:
-    model, found = logits(TINY.replace(head=spec.LanguageModelHead(tied=tied, bias=bias, scale=0.3)))
+    model, model_logits = logits(TINY.replace(head=spec.LanguageModelHead(tied=tied, bias=bias, scale=0.3)))
     context, x = ForwardContext.of(TOKENS), model.embedding(TOKENS, ForwardContext.of(TOKENS))
     for block in model.blocks:
         x = block(x, context)
     table = model.embedding.token.weight if tied else model.lm_head.weight
     expected = 0.3 * model.final_norm(x) @ table.T + (model.lm_head.bias if bias else 0)
-    assert distance(found, expected) < 1e-6
+    assert distance(model_logits, expected) < 1e-6
     assert ("lm_head.weight" in model.state_dict()) != tied
 
 
@@ -68,11 +68,11 @@ def test_layers_that_turn_differently_do_not_share_their_angles() -> None:
     first, second = TINY.layers
     others = [spec.Rotary(theta=50.0), spec.Rotary(interleaved=True), spec.Rotary(dim=8)]
     layers = [first, *(second.replace(mixer=second.mixer.replace(position=other)) for other in others), first]
-    model, found = logits(TINY.replace(layers=tuple(layers)))
+    model, model_logits = logits(TINY.replace(layers=tuple(layers)))
     x = model.embedding(TOKENS, ForwardContext.of(TOKENS))
     for block in model.blocks:
         x = block(x, ForwardContext.of(TOKENS))
-    assert torch.equal(found, model.lm_head(model.final_norm(x), model.embedding.token.weight))
+    assert torch.equal(model_logits, model.lm_head(model.final_norm(x), model.embedding.token.weight))
 
 
 def test_a_tied_table_learns_from_both_its_uses() -> None:

@@ -102,7 +102,7 @@ def test_it_learns_what_is_hidden() -> None:
     seen = windows.clone()
     seen[:, ::4] = 256
     optimizer = torch.optim.AdamW(model.parameters(), 6e-3)
-    found = []
+    losses = []
     for step in range(30):
         loss = torch.nn.functional.cross_entropy(model(seen).logits[:, ::4].flatten(0, 1), windows[:, ::4].flatten())
         optimizer.zero_grad()
@@ -112,5 +112,5 @@ def test_it_learns_what_is_hidden() -> None:
             # a number added to all of a query's scores changes nothing
             assert {name for name in unreached if not name.endswith("mixer.k.bias")} == set()
         optimizer.step()
-        found.append(loss.item())
-    assert found[-1] < found[0] - 1
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 1

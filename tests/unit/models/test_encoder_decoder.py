@@ -52,9 +52,9 @@ def test_logits_are_the_transformers_equations(shared: bool) -> None:
     """Section 3.1: each layer norm(x + F(x)), the decoder's second content a look at the encoder's output."""
     model = pair(TRANSFORMER.replace(embedding=TRANSFORMER.embedding.replace(shared=shared)))
     assert (model.source_embedding is None) == shared
-    found = taught(model, SOURCE, TARGET)
+    logits = taught(model, SOURCE, TARGET)
     for row in range(2):
-        assert distance(found[row], by_hand(model, SOURCE[row : row + 1], TARGET[row : row + 1])[0]) < 1e-5
+        assert distance(logits[row], by_hand(model, SOURCE[row : row + 1], TARGET[row : row + 1])[0]) < 1e-5
 
 
 def test_the_decoder_starts_where_the_encoder_ended() -> None:
@@ -74,8 +74,8 @@ def test_a_bridged_state_may_have_another_type() -> None:
     state = model.new_state(SOURCE, COUNTS, dtype=torch.bfloat16)
     first, second = state.layers
     assert {first.hidden.dtype, first.cell.dtype, second.mixer.cell.dtype, second.cross.keys.dtype} == {torch.bfloat16}
-    found, state = forward_step(model, TARGET, state)
-    assert 0 < distance(found, taught(model, SOURCE, TARGET, COUNTS)) < 2**-6
+    logits, state = forward_step(model, TARGET, state)
+    assert 0 < distance(logits, taught(model, SOURCE, TARGET, COUNTS)) < 2**-6
 
 
 def test_a_source_has_a_vocabulary_of_its_own() -> None:
@@ -135,7 +135,7 @@ def test_it_learns_to_say_a_source_again(name: str, rate: float, steps: int) -> 
     source = torch.randint(1, 6, (64, 3), generator=torch.Generator().manual_seed(0))
     target = torch.cat((torch.zeros(64, 1, dtype=torch.long), source), 1)
     optimizer = torch.optim.AdamW(model.parameters(), rate)
-    found = []
+    losses = []
     for number in range(steps):
         logits = taught(model, source, target[:, :-1])
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())
@@ -144,5 +144,5 @@ def test_it_learns_to_say_a_source_again(name: str, rate: float, steps: int) -> 
         if number == 0:
             assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
         optimizer.step()
-        found.append(loss.item())
-    assert found[-1] < 1.0 < 1.6 < found[0]  # five digits alike are 1.61 nats
+        losses.append(loss.item())
+    assert losses[-1] < 1.0 < 1.6 < losses[0]  # five digits alike are 1.61 nats

@@ -129,8 +129,8 @@ def test_the_state_has_places_for_patches_and_one_patch() -> None:
 
 def test_rounding_the_state_changes_little() -> None:
     model, tokens = megabyte(), writing.text(2, CONTEXT, VOCABULARY)
-    found = writing.in_chunks(model, tokens, model.new_state(2, dtype=torch.float16), [5, 6, 13])
-    assert 0 < distance(found, model(tokens).logits) < 1e-2
+    logits = writing.in_chunks(model, tokens, model.new_state(2, dtype=torch.float16), [5, 6, 13])
+    assert 0 < distance(logits, model(tokens).logits) < 1e-2
 
 
 def test_more_bytes_than_positions_are_refused() -> None:
@@ -202,5 +202,5 @@ def test_training_reduces_the_loss() -> None:
         global_model=spec.SizedStack(d_model=32, layers=(block(),), final_norm=spec.RMSNorm()),
         local_model=spec.SizedStack(d_model=16, layers=(block(),), final_norm=spec.RMSNorm()),
     )  # fmt: skip
-    found = writing.losses_of_training(model, steps=40, rate=1.5e-2)
-    assert found[-1] < found[0] / 2
+    losses = writing.losses_of_training(model, steps=40, rate=1.5e-2)
+    assert losses[-1] < losses[0] / 2

@@ -107,8 +107,8 @@ def test_the_state_is_the_newest_tokens() -> None:
 def test_autocast_changes_little(name: str) -> None:
     model, tokens = ngram(name), writing.text(2, CONTEXT, VOCABULARY)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = model(tokens).logits
-    assert 0 < distance(found, model(tokens).logits) < 5e-2
+        autocast_logits = model(tokens).logits
+    assert 0 < distance(autocast_logits, model(tokens).logits) < 5e-2
 
 
 def test_names_of_parameters_are_the_file_format() -> None:
@@ -121,5 +121,5 @@ def test_names_of_parameters_are_the_file_format() -> None:
 @pytest.mark.parametrize("n", [1, 3])
 def test_training_reduces_the_loss(n: int) -> None:
     model = spec.NGram(vocab_size=256, context_length=32, n=n, d_model=16, hidden=(64,) if n > 1 else ())
-    found = writing.losses_of_training(model, steps=50, rate=2e-2)
-    assert found[-1] < found[0] / 2
+    losses = writing.losses_of_training(model, steps=50, rate=2e-2)
+    assert losses[-1] < losses[0] / 2

@@ -121,10 +121,10 @@ def test_a_batch_as_each_picture_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "found"), [((2, 3, 6, 8), "3 x 6 x 8"), ((2, 1, 6, 6), "1 x 6 x 6"), ((2, 3, 8, 8), "3 x 8 x 8")]
+    ("shape", "size"), [((2, 3, 6, 8), "3 x 6 x 8"), ((2, 1, 6, 6), "1 x 6 x 6"), ((2, 3, 8, 8), "3 x 8 x 8")]
 )
-def test_pictures_of_another_size_are_refused(shape: tuple[int, ...], found: str) -> None:
-    message = f"images: they are {found} and the model takes 3 x 6 x 6; resize or convert them"
+def test_pictures_of_another_size_are_refused(shape: tuple[int, ...], size: str) -> None:
+    message = f"images: they are {size} and the model takes 3 x 6 x 6; resize or convert them"
     with pytest.raises(SpecError) as caught:
         drawn(BASE)(torch.zeros(shape))
     assert str(caught.value) == message
@@ -139,8 +139,8 @@ def test_a_model_computes_in_the_type_it_is_built_in(dtype: torch.dtype) -> None
 def test_autocast_changes_little() -> None:
     model = drawn(BASE)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = logits_or_hidden(model(pictures()))
-    assert 0 < distance(found, logits_or_hidden(model(pictures()))) < 5e-2
+        autocast_outputs = logits_or_hidden(model(pictures()))
+    assert 0 < distance(autocast_outputs, logits_or_hidden(model(pictures()))) < 5e-2
 
 
 def test_names_of_parameters_are_the_file_format() -> None:
@@ -171,16 +171,16 @@ def test_gradients_reach_every_parameter_and_training_reduces_the_loss() -> None
         pooler=True,
         head=spec.ClassificationHead(num_classes=10),
     )
-    model, found = initialized(encoder), []
+    model, losses = initialized(encoder), []
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     for _ in range(30):
         loss = torch.nn.functional.cross_entropy(logits_or_hidden(model(images)), labels)
         optimizer.zero_grad()
         loss.backward()
-        if not found:
+        if not losses:
             # a key's bias moves all of a query's scores alike, which softmax does not see
             unreached = {name for name, parameter in model.named_parameters() if not parameter.grad.any()}
             assert unreached <= {"blocks.0.mixer.k.bias"}
         optimizer.step()
-        found.append(loss.item())
-    assert found[-1] < found[0] / 2
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2

@@ -45,12 +45,12 @@ def test_where_there_is_none_there_is_none(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
-    written, found = save(tmp_path, 5), latest(tmp_path)
-    assert found == written
-    assert found.step == 5
-    assert (found.manifest["data"], found.manifest["seed"]) == ("abcd", 7)
-    assert torch.equal(Tensors.single(found.weights_file).mapped("w"), torch.full((3,), 5.0))
-    assert torch.equal(dict(found.optimizer())["moment"], torch.full((3,), 5.5))
+    written, newest = save(tmp_path, 5), latest(tmp_path)
+    assert newest == written
+    assert newest.step == 5
+    assert (newest.manifest["data"], newest.manifest["seed"]) == ("abcd", 7)
+    assert torch.equal(Tensors.single(newest.weights_file).mapped("w"), torch.full((3,), 5.0))
+    assert torch.equal(dict(newest.optimizer())["moment"], torch.full((3,), 5.5))
 
 
 def test_the_newest_is_found_by_its_number(tmp_path: Path) -> None:
@@ -150,27 +150,27 @@ def test_a_flipped_bit_in_any_byte_is_found_and_the_file_named(
     "text", ["", "null", "[]", "7", "{}", '{"step": 1, "files": []}', '{"sha256": null}', "[" * 100_000, "\x00", "NaN"]
 )
 def test_a_manifest_that_is_none_is_named(tmp_path: Path, text: str) -> None:
-    made = save(tmp_path, 1)
-    (made.folder / MANIFEST).write_text(text)
-    expected = f"{made.folder / MANIFEST}: is missing or damaged; restore it, or start a new run"
-    assert damage(made) == expected
+    checkpoint = save(tmp_path, 1)
+    (checkpoint.folder / MANIFEST).write_text(text)
+    expected = f"{checkpoint.folder / MANIFEST}: is missing or damaged; restore it, or start a new run"
+    assert damage(checkpoint) == expected
 
 
 def test_a_file_that_the_disk_refuses_to_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = save(tmp_path, 1)
+    checkpoint = save(tmp_path, 1)
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(hashlib, "file_digest", refuse)
-    assert damage(made).startswith(f"{made.weights_file}: cannot be read: Input/output error")
+    assert damage(checkpoint).startswith(f"{checkpoint.weights_file}: cannot be read: Input/output error")
 
 
 def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
-    made = save(tmp_path, 1)
-    (made.folder / OPTIMIZER).unlink()
-    (made.folder / OPTIMIZER).mkdir()
-    assert damage(made).startswith(f"{made.folder / OPTIMIZER}: is not a regular file")
+    checkpoint = save(tmp_path, 1)
+    (checkpoint.folder / OPTIMIZER).unlink()
+    (checkpoint.folder / OPTIMIZER).mkdir()
+    assert damage(checkpoint).startswith(f"{checkpoint.folder / OPTIMIZER}: is not a regular file")
 
 
 def test_a_refused_save_leaves_every_checkpoint_before_it(tmp_path: Path) -> None:
@@ -205,6 +205,6 @@ def test_a_damaged_step_is_written_anew(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_save_left_is_no_checkpoint(tmp_path: Path) -> None:
-    made = save(tmp_path, 5)
+    checkpoint = save(tmp_path, 5)
     (tmp_path / ".step-00000010.abc.partial").mkdir()
-    assert latest(tmp_path) == made
+    assert latest(tmp_path) == checkpoint

@@ -20,10 +20,10 @@ from tests.unit.convert.test_apply import equal, mapped, needs_maps
 
 @pytest.fixture
 def run(models: dict[str, Model], name: str, tmp_path: Path) -> Run:
-    made = Run(tmp_path)
-    write_run_spec(made, models[name].spec)
-    write_weights(made, models[name])
-    return made
+    directory = Run(tmp_path)
+    write_run_spec(directory, models[name].spec)
+    write_weights(directory, models[name])
+    return directory
 
 
 def test_a_run_is_read_as_it_was_written(models: dict[str, Model], name: str, run: Run) -> None:

@@ -62,17 +62,17 @@ def test_no_kind_is_named_like_a_field() -> None:
 
     Whole models are no tags: their kind chooses the class that reads the file. Some kinds are told by their field.
     """
-    found = all_specifications()
-    fields = {name for kind in found for name in kind.model_fields}
+    classes = all_specifications()
+    fields = {name for kind in classes for name in kind.model_fields}
     kinds = {
-        tag for kind in found if "kind" in kind.model_fields for tag in get_args(kind.model_fields["kind"].annotation)
+        tag for kind in classes if "kind" in kind.model_fields for tag in get_args(kind.model_fields["kind"].annotation)
     }
     assert {"attention", "rotary", "pre_norm", "gated", "yarn"} < kinds
     assert (kinds - set(MODELS)) & fields == {kind for _, kind in TAGS_LIKE_FIELDS}
     with pytest.raises(SpecError) as error:
         spec.parse({"kind": "decoder", "layers": [{"wiring": {"kind": "parallel", "window": 3}, "mixer": "attention"}]})
     assert "layers[0].wiring.window" in str(error.value)
-    assert not {kind.__name__ for kind in found} & fields
+    assert not {kind.__name__ for kind in classes} & fields
     assert fields == Spec.field_names
 
 

@@ -48,12 +48,12 @@ def test_runs_reproduce_the_stack(layers: list[spec.Block]) -> None:
     st.lists(st.sampled_from([A, B, C]), max_size=2),
 )
 def test_a_repeated_group_is_written_once(group: list[spec.Block], times: int, tail: list[spec.Block]) -> None:
-    found = spec.runs([*group * times, *tail])
-    assert sum(len(written) for _, written in found) <= len(group) + len(tail) + len(group) - 1
+    runs = spec.runs([*group * times, *tail])
+    assert sum(len(written) for _, written in runs) <= len(group) + len(tail) + len(group) - 1
 
 
 @pytest.mark.parametrize(
-    ("layers", "found"),
+    ("layers", "runs"),
     [
         ((A,), [(1, (A,))]),
         ((A, A, A), [(3, (A,))]),
@@ -65,8 +65,8 @@ def test_a_repeated_group_is_written_once(group: list[spec.Block], times: int, t
         ((A, B, A, B, A), [(2, (A, B)), (1, (A,))]),
     ],
 )
-def test_patterns_are_found(layers: tuple[spec.Block, ...], found: list[tuple[int, tuple[spec.Block, ...]]]) -> None:
-    assert spec.runs(layers) == found
+def test_patterns_are_found(layers: tuple[spec.Block, ...], runs: list[tuple[int, tuple[spec.Block, ...]]]) -> None:
+    assert spec.runs(layers) == runs
 
 
 def test_a_deep_stack_of_no_pattern_is_read_in_time() -> None:

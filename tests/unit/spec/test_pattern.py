@@ -88,7 +88,7 @@ def test_the_rule_is_the_definition_for_numbers_and_for_tensors(directed: Direct
 def test_the_pieces_have_every_allowed_pair_once_and_no_other(directed: Directed, length: int) -> None:
     pattern, causal = directed
     setting = MaskContext(causal, length)
-    found: Counter[tuple[int, int]] = Counter()
+    counts: Counter[tuple[int, int]] = Counter()
     for piece in pattern_rule(pattern).pieces(setting):
         queries = [i for tile in piece.tiles for i in tile.queries]
         assert len(set(queries)) == len(queries)  # a query stands in one tile of a piece
@@ -96,8 +96,8 @@ def test_the_pieces_have_every_allowed_pair_once_and_no_other(directed: Directed
             keys = [j for part in tile.keys for j in part]
             assert set(keys) <= set(range(length))
             pairs = product(tile.queries, keys)
-            found.update((i, j) for i, j in pairs if piece.owns(i, j) and pattern_rule(pattern).allows(i, j, setting))
-    assert found == Counter(allowed(pattern, setting))
+            counts.update((i, j) for i, j in pairs if piece.owns(i, j) and pattern_rule(pattern).allows(i, j, setting))
+    assert counts == Counter(allowed(pattern, setting))
 
 
 @given(WITH_DIRECTION, LENGTHS)
@@ -215,20 +215,20 @@ def test_a_row_has_its_neighbours_the_global_blocks_and_as_many_random_ones(
     pattern = spec.BigBird(block=4, window_blocks=window, random_blocks=drawn, global_blocks=around)
     first, last = (around + 1) // 2, around // 2
     everyone = {c for c in range(count) if c < first or count - c <= last}
-    for row, found in enumerate(rows(pattern, count, layer)):
+    for row, visible in enumerate(rows(pattern, count, layer)):
         if row in everyone:
-            assert found == set(range(count))
+            assert visible == set(range(count))
             continue
         fixed = everyone | {c for c in range(count) if abs(row - c) <= window // 2}
-        assert fixed <= found <= set(range(count))
-        assert len(found - fixed) == min(drawn, count - len(fixed))
+        assert fixed <= visible <= set(range(count))
+        assert len(visible - fixed) == min(drawn, count - len(fixed))
 
 
 def test_global_blocks_see_all_and_are_seen_by_all() -> None:
-    found = rows(spec.BigBird(block=4, random_blocks=1, global_blocks=3), 16)
+    visible_by_row = rows(spec.BigBird(block=4, random_blocks=1, global_blocks=3), 16)
     everyone = {0, 1, 15}
-    assert all(found[row] == set(range(16)) for row in everyone)
-    assert all(everyone <= row for row in found)
+    assert all(visible_by_row[row] == set(range(16)) for row in everyone)
+    assert all(everyone <= row for row in visible_by_row)
 
 
 def test_random_blocks_follow_the_seed_the_layer_and_the_number_of_blocks() -> None:

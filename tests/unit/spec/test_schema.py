@@ -20,9 +20,9 @@ from tests.helpers.strategies import decoders
 
 @pytest.fixture(scope="module")
 def schema() -> Draft202012Validator:
-    made = spec.json_schema()
-    Draft202012Validator.check_schema(made)
-    return Draft202012Validator(made)
+    document = spec.json_schema()
+    Draft202012Validator.check_schema(document)
+    return Draft202012Validator(document)
 
 
 @pytest.mark.parametrize("name", sorted(families.presets()))
@@ -38,16 +38,16 @@ def test_every_specification_is_accepted(drawn: spec.Decoder, schema: Draft20201
 
 def misspelt(data: Any, place: str = "") -> list[tuple[str, Any]]:
     """One copy for every key of every mapping, with that key's last letter doubled."""
-    found: list[tuple[str, Any]] = []
+    copies: list[tuple[str, Any]] = []
     for key in data if isinstance(data, dict) else range(len(data)):
         if isinstance(data, dict):
-            found.append((f"{place}.{key}", {k + k[-1] if k == key else k: v for k, v in data.items()}))
+            copies.append((f"{place}.{key}", {k + k[-1] if k == key else k: v for k, v in data.items()}))
         if isinstance(data[key], dict | list):
             for name, inner in misspelt(data[key], f"{place}.{key}"):
                 outer = copy.copy(data)
                 outer[key] = inner
-                found.append((name, outer))
-    return found
+                copies.append((name, outer))
+    return copies
 
 
 LONG = spec.assign(

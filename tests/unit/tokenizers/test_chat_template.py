@@ -195,15 +195,15 @@ def test_where_templates_are_found(tmp_path: Path) -> None:
     assert read_template(tmp_path) is None
     config = tmp_path / "tokenizer_config.json"
     config.write_text(json.dumps({"bos_token": {"content": "<s>"}, "chat_template": "{{ bos_token }}1"}))
-    found = read_template(tmp_path)
-    assert found is not None and found.render(TALK) == "<s>1"
+    template = read_template(tmp_path)
+    assert template is not None and template.render(TALK) == "<s>1"
     several = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "2"}]
     config.write_text(json.dumps({"chat_template": several}))
-    found = read_template(tmp_path)
-    assert found is not None and found.render(TALK) == "2"
+    template = read_template(tmp_path)
+    assert template is not None and template.render(TALK) == "2"
     (tmp_path / FILE).write_text("3")  # the newer place goes before
-    found = read_template(tmp_path)
-    assert found is not None and found.render(TALK) == "3"
+    template = read_template(tmp_path)
+    assert template is not None and template.render(TALK) == "3"
 
 
 @pytest.mark.parametrize("template", [7, {"a": 1}])
@@ -214,9 +214,9 @@ def test_what_is_no_template_is_named(tmp_path: Path, template: object) -> None:
 
 
 def test_special_tokens_that_a_template_spells_out_are_ids() -> None:
-    made = train_tokenizer("byte_bpe", "hello hello world", 300)
-    (name, id), *_ = made.special_tokens.items()
-    expected = [id, *made.encode("hello"), id, id, *made.encode(" world")]
-    assert made.encode_with_special_tokens(f"{name}hello{name}{name} world") == expected
-    made.encodes_special_tokens = False  # as SentencePiece and tiktoken
-    assert made.encode_with_special_tokens(f"{name}hello{name}{name} world") == expected
+    tokenizer = train_tokenizer("byte_bpe", "hello hello world", 300)
+    (name, id), *_ = tokenizer.special_tokens.items()
+    expected = [id, *tokenizer.encode("hello"), id, id, *tokenizer.encode(" world")]
+    assert tokenizer.encode_with_special_tokens(f"{name}hello{name}{name} world") == expected
+    tokenizer.encodes_special_tokens = False  # as SentencePiece and tiktoken
+    assert tokenizer.encode_with_special_tokens(f"{name}hello{name}{name} world") == expected

@@ -70,6 +70,6 @@ def test_only_decoders_that_need_the_end_wait_for_it() -> None:
 
 
 def test_words_appear_at_once() -> None:
-    made = tokenizer("llama")
-    stream = made.stream()
+    llama = tokenizer("llama")
+    stream = llama.stream()
     assert [stream.push(PIECES.index(piece)) for piece in ("▁the", "a", "▁the")] == ["the", "a", " the"]

@@ -16,12 +16,12 @@ def trained(kind: str, lowercase: bool) -> Tokenizer:
 
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
 def test_case_is_lost_and_stays_lost_in_its_files(kind: str, tmp_path: Path) -> None:
-    made = trained(kind, lowercase=True)
-    made.save(tmp_path)
-    for tokenizer in (made, open_tokenizer(tmp_path)):
+    original = trained(kind, lowercase=True)
+    original.save(tmp_path)
+    for tokenizer in (original, open_tokenizer(tmp_path)):
         assert tokenizer.encode("THE CAT ÄRGER") == tokenizer.encode("the cat ärger")
         assert tokenizer.decode(tokenizer.encode("The Cat")) == "the cat"
-    assert open_tokenizer(tmp_path).encode(TEXT) == made.encode(TEXT)
+    assert open_tokenizer(tmp_path).encode(TEXT) == original.encode(TEXT)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])

@@ -92,8 +92,8 @@ def test_files_folders_and_patterns(tmp_path: Path) -> None:
     for name in ("a.txt", "b/c.md", "b/d.txt", "b/e.py", "z.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    found = expand([str(tmp_path / "z.txt"), str(tmp_path / "b"), str(tmp_path / "*.txt"), str(tmp_path / "**/*.py")])
-    names = [os.path.relpath(file, tmp_path) for file in found]
+    files = expand([str(tmp_path / "z.txt"), str(tmp_path / "b"), str(tmp_path / "*.txt"), str(tmp_path / "**/*.py")])
+    names = [os.path.relpath(file, tmp_path) for file in files]
     assert names == [
         "z.txt",
         "b/c.md",

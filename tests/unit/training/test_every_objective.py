@@ -59,8 +59,8 @@ def test_interrupted_and_resumed_equals_uninterrupted(whole: Whole, tmp_path: Pa
 
 def test_a_run_is_written_and_read_whole(whole: Whole) -> None:
     state, name = whole.state, whole.name
-    kept = read_recipe(state.run.recipe_file)
-    assert kept.objective is not None and kept.objective.kind == SUITS.get(name, "next_token")
+    recipe = read_recipe(state.run.recipe_file)
+    assert recipe.objective is not None and recipe.objective.kind == SUITS.get(name, "next_token")
     lines = [json.loads(line) for line in state.run.metrics_file.read_text().splitlines()]
     held_out = [line for line in lines if "validation_loss" in line]
     assert [line["step"] for line in held_out] == [5, 9]

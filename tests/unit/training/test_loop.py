@@ -44,9 +44,11 @@ def break_loss(state: TrainState, monkeypatch: pytest.MonkeyPatch, where: str) -
     real = state.objective.compute_loss
 
     def broken(model: torch.nn.Module, batch: Batch) -> LossOutput:
-        found = real(model, batch)
+        output = real(model, batch)
         # sqrt at zero: the loss stays finite and its gradient is infinite
-        return replace(found, loss=found.loss * torch.nan if where == "loss" else found.loss + (found.loss * 0).sqrt())
+        return replace(
+            output, loss=output.loss * torch.nan if where == "loss" else output.loss + (output.loss * 0).sqrt()
+        )
 
     monkeypatch.setattr(state.objective, "compute_loss", broken)
 

@@ -33,7 +33,7 @@ def refusal(recipe: Recipe, folder: Path) -> str:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> dict[str, Recipe]:
+def all_recipes(tmp_path: Path) -> dict[str, Recipe]:
     return recipes(tmp_path)
 
 
@@ -75,9 +75,9 @@ MISMATCHES = [
 ]  # fmt: skip
 
 
-def test_what_does_not_fit_together_is_named(made: dict[str, Recipe], tmp_path: Path) -> None:
+def test_what_does_not_fit_together_is_named(all_recipes: dict[str, Recipe], tmp_path: Path) -> None:
     for data, spec, objective, message in MISMATCHES:
-        assert refusal(made[data].replace(spec=spec, objective=objective), tmp_path) == message
+        assert refusal(all_recipes[data].replace(spec=spec, objective=objective), tmp_path) == message
 
 
 def test_the_objective_follows_model_and_data() -> None:
@@ -95,9 +95,9 @@ def test_the_objective_follows_model_and_data() -> None:
 
 @pytest.mark.parametrize("name", ["encoder", "spans"])
 def test_a_vocabulary_left_to_the_tokenizer_has_room_for_what_the_objective_adds(
-    made: dict[str, Recipe], tmp_path: Path, name: str
+    all_recipes: dict[str, Recipe], tmp_path: Path, name: str
 ) -> None:
-    state = start(tmp_path / "large enough", made[name], CPU)
+    state = start(tmp_path / "large enough", all_recipes[name], CPU)
     objective, size = state.objective, state.model.spec.vocab_size  # type: ignore[union-attr]
     if isinstance(objective, MaskedTokenObjective):
         assert (objective.mask_id, objective.vocab_size, size) == (256, 256, 257)
@@ -107,20 +107,20 @@ def test_a_vocabulary_left_to_the_tokenizer_has_room_for_what_the_objective_adds
         assert (objective.first_sentinel, size) == (256 + spans, 256 + spans + 1)
         target = objective.batch(0)[1]
         assert target[target > 127].min() == 256  # the last sentinel follows the last byte
-    small = made[name].replace(spec=made[name].spec | {"vocab_size": size - 1})  # type: ignore[operator]
+    small = all_recipes[name].replace(spec=all_recipes[name].spec | {"vocab_size": size - 1})  # type: ignore[operator]
     cause = f"vocab_size: {size - 1} is too small for the {size} tokens of the tokenizer and the objective"
     remedy = "raise it, leave it out of the recipe's spec, or use a smaller tokenizer"
     assert refusal(small, tmp_path) == f"{cause}; {remedy}"
 
 
-def test_a_source_vocabulary_that_is_too_small_is_named(made: dict[str, Recipe], tmp_path: Path) -> None:
-    spec = made["recurrent pairs"].spec | {"source_vocab_size": 20}  # type: ignore[operator]
-    message = refusal(made["recurrent pairs"].replace(spec=spec), tmp_path)
+def test_a_source_vocabulary_that_is_too_small_is_named(all_recipes: dict[str, Recipe], tmp_path: Path) -> None:
+    spec = all_recipes["recurrent pairs"].spec | {"source_vocab_size": 20}  # type: ignore[operator]
+    message = refusal(all_recipes["recurrent pairs"].replace(spec=spec), tmp_path)
     assert message.startswith("source_vocab_size: 20 is too small for the ")
 
 
-def test_pictures_that_the_model_does_not_take_are_named(made: dict[str, Recipe], tmp_path: Path) -> None:
-    images, file = made["images"], "/images.npz"
+def test_pictures_that_the_model_does_not_take_are_named(all_recipes: dict[str, Recipe], tmp_path: Path) -> None:
+    images, file = all_recipes["images"], "/images.npz"
     larger = images.replace(spec=vision() | {"image_size": 12, "num_channels": 3})
     message = refusal(larger, tmp_path)
     assert message == f"{file}: its images are 1 x 8 x 8 and the model takes 3 x 12 x 12; change either"
@@ -132,25 +132,26 @@ def test_pictures_that_the_model_does_not_take_are_named(made: dict[str, Recipe]
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_side_that_is_missing_is_named(made: dict[str, Recipe], tmp_path: Path, side: str) -> None:
-    recipe = made["pairs"].replace(data=made["pairs"].data.replace(**{side: ()}))
+def test_a_side_that_is_missing_is_named(all_recipes: dict[str, Recipe], tmp_path: Path, side: str) -> None:
+    recipe = all_recipes["pairs"].replace(data=all_recipes["pairs"].data.replace(**{side: ()}))
     assert refusal(recipe, tmp_path) == f"data.{side}: no {side} is given; name a file with --{side}, or in the recipe"
 
 
-def test_pairs_that_all_are_too_long_are_told(made: dict[str, Recipe], tmp_path: Path) -> None:
-    assert refusal(made["pairs"].replace(sequence_length=1), tmp_path) == (
+def test_pairs_that_all_are_too_long_are_told(all_recipes: dict[str, Recipe], tmp_path: Path) -> None:
+    assert refusal(all_recipes["pairs"].replace(sequence_length=1), tmp_path) == (
         "data: 0 pairs to learn from and 0 held out fit into 1 tokens; give more pairs, or a longer sequence_length"
     )
 
 
-def test_pairs_need_a_tokenizer_that_ends_texts(made: dict[str, Recipe], tmp_path: Path) -> None:
-    recipe = made["pairs"].replace(data=made["pairs"].data.replace(tokenizer="characters", vocab_size=None))
-    assert refusal(recipe, tmp_path) == (
+def test_pairs_need_a_tokenizer_that_ends_texts(all_recipes: dict[str, Recipe], tmp_path: Path) -> None:
+    pairs = all_recipes["pairs"]
+    of_characters = pairs.replace(data=pairs.data.replace(tokenizer="characters", vocab_size=None))
+    assert refusal(of_characters, tmp_path) == (
         "tokenizer: a tokenizer of kind characters has no token that ends a text; use byte_bpe"
     )
 
 
-def test_files_of_pairs_do_not_run_into_each_other(made: dict[str, Recipe], tmp_path: Path) -> None:
+def test_files_of_pairs_do_not_run_into_each_other(all_recipes: dict[str, Recipe], tmp_path: Path) -> None:
     """Two files without a line end at their ends are as one file."""
     halves: dict[str, list[str]] = {}
     for side in ("source", "target"):
@@ -159,18 +160,19 @@ def test_files_of_pairs_do_not_run_into_each_other(made: dict[str, Recipe], tmp_
             file = tmp_path / f"{side}-{number}.txt"
             file.write_text("\n".join(part))
             halves.setdefault(side, []).append(str(file))
-    one = start(tmp_path / "one", made["pairs"], CPU)
-    two = start(tmp_path / "two", made["pairs"].replace(data=made["pairs"].data.replace(**halves)), CPU)
+    pairs = all_recipes["pairs"]
+    one = start(tmp_path / "one", pairs, CPU)
+    two = start(tmp_path / "two", pairs.replace(data=pairs.data.replace(**halves)), CPU)
     assert two.objective.fingerprint == one.objective.fingerprint
 
 
-def test_no_held_out_line_trains_the_tokenizer(made: dict[str, Recipe], tmp_path: Path) -> None:
+def test_no_held_out_line_trains_the_tokenizer(all_recipes: dict[str, Recipe], tmp_path: Path) -> None:
     """The last tenth of the lines is longer than all others, and is held out none the less."""
     for side in ("source", "target"):
         file = tmp_path / f"{side}.txt"
         lines = file.read_text().splitlines()
         file.write_text("\n".join([*lines[:36], "z", *["zebra " * 90] * 3]))
-    tokenizer = start(tmp_path / "run", made["pairs"], CPU).tokenizer
+    tokenizer = start(tmp_path / "run", all_recipes["pairs"], CPU).tokenizer
     assert tokenizer is not None
     assert len(tokenizer.encode("zebra")) == 5
 
@@ -179,8 +181,10 @@ def test_no_held_out_line_trains_the_tokenizer(made: dict[str, Recipe], tmp_path
     ("name", "files"),
     [("pairs", "source.txt, /target.txt"), ("images", "images.npz"), ("encoder", "text.txt")],
 )
-def test_other_data_are_refused_on_resuming(made: dict[str, Recipe], tmp_path: Path, name: str, files: str) -> None:
-    steps(start(tmp_path / "run", made[name], CPU), 4)
+def test_other_data_are_refused_on_resuming(
+    all_recipes: dict[str, Recipe], tmp_path: Path, name: str, files: str
+) -> None:
+    steps(start(tmp_path / "run", all_recipes[name], CPU), 4)
     file = tmp_path / files.partition(",")[0]
     if name == "images":
         with np.load(file) as arrays:

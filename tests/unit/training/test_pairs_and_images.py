@@ -48,19 +48,19 @@ def pair_objective(smoothing: float = 0.0, batch_size: int = 4) -> SequenceToSeq
 
 @pytest.fixture(params=SPECS)
 def model(request: pytest.FixtureRequest) -> EncoderDecoder:
-    made = randomize(build(SPECS[request.param]))
-    assert isinstance(made, EncoderDecoder)
-    return made
+    encoder_decoder = randomize(build(SPECS[request.param]))
+    assert isinstance(encoder_decoder, EncoderDecoder)
+    return encoder_decoder
 
 
 def losses_alone(model: EncoderDecoder, pairs: Pairs) -> list[torch.Tensor]:
     """Of each pair, without any padding, the losses of its tokens."""
-    found = []
+    losses = []
     for source, target in zip(pairs.sources, pairs.targets, strict=True):
         tokens = torch.from_numpy(target).long()[None]
         logits = taught(model, torch.from_numpy(source).long()[None], tokens[:, :-1])
-        found.append(cross_entropy(logits[0], tokens[0, 1:], reduction="none"))
-    return found
+        losses.append(cross_entropy(logits[0], tokens[0, 1:], reduction="none"))
+    return losses
 
 
 @torch.no_grad()
@@ -70,9 +70,9 @@ def test_the_loss_of_a_padded_batch_is_the_mean_over_the_tokens_of_each_pair_alo
         chosen = slice(first, first + 4)
         alone = torch.cat(losses_alone(model, Pairs(*(side[chosen] for side in sides(examples)))))
         assert len({int(count) for count in batch[3]}) > 1, "nothing is padded"
-        found = examples.compute_loss(model, batch)
-        assert found.loss.item() == pytest.approx(alone.mean().item(), rel=1e-5)
-        assert found.num_targets == len(alone)
+        output = examples.compute_loss(model, batch)
+        assert output.loss.item() == pytest.approx(alone.mean().item(), rel=1e-5)
+        assert output.num_targets == len(alone)
     every = torch.cat(losses_alone(model, examples.validation))
     measured = evaluate(model, examples, "float32")
     assert measured is not None
@@ -92,9 +92,9 @@ def test_what_stands_in_the_padding_changes_nothing(model: EncoderDecoder) -> No
     expected = examples.compute_loss(model, (source, source_counts, target, num_tokens))
     for tokens, real in ((source, source_counts), (target, num_tokens)):
         tokens[torch.arange(tokens.shape[1]) >= real[:, None]] = VOCABULARY - 1
-    found = examples.compute_loss(model, (source, source_counts, target, num_tokens))
-    torch.testing.assert_close(found.loss, expected.loss, rtol=1e-5, atol=0)
-    assert (found.num_targets, found.num_correct) == (expected.num_targets, expected.num_correct)
+    output = examples.compute_loss(model, (source, source_counts, target, num_tokens))
+    torch.testing.assert_close(output.loss, expected.loss, rtol=1e-5, atol=0)
+    assert (output.num_targets, output.num_correct) == (expected.num_targets, expected.num_correct)
 
 
 @torch.no_grad()
@@ -158,11 +158,11 @@ def test_the_loss_of_images_is_that_of_their_classes() -> None:
     examples = image_objective()
     logits = model(torch.from_numpy(examples.validation.images)).logits
     labels = torch.from_numpy(examples.validation.labels)
-    found = evaluate(model, examples, "float32")
-    assert found is not None
-    assert found.loss == pytest.approx(cross_entropy(logits, labels).item(), rel=1e-5)
-    assert found.accuracy == pytest.approx((logits.argmax(-1) == labels).float().mean().item())
-    assert found.count == 10
+    evaluation = evaluate(model, examples, "float32")
+    assert evaluation is not None
+    assert evaluation.loss == pytest.approx(cross_entropy(logits, labels).item(), rel=1e-5)
+    assert evaluation.accuracy == pytest.approx((logits.argmax(-1) == labels).float().mean().item())
+    assert evaluation.count == 10
     batch = examples.batch(0)
     sharp, smooth = (image_objective(share).compute_loss(model, batch).loss for share in (0.0, 0.3))
     assert torch.equal(sharp, smooth)

@@ -29,9 +29,9 @@ def test_a_file_and_back(tmp_path: Path, recipe: Recipe) -> None:
 
 def test_a_run_keeps_the_recipe_it_was_made_with(tmp_path: Path, recipe: Recipe) -> None:
     start(tmp_path / "run", recipe, CPU)
-    kept = read_recipe(tmp_path / "run" / "recipe.yaml")
-    assert kept == recipe.replace(dtype=resolve_dtype("auto", CPU), objective=NextToken(), sequence_length=16)
-    assert kept.dtype in ("float32", "bfloat16")
+    saved = read_recipe(tmp_path / "run" / "recipe.yaml")
+    assert saved == recipe.replace(dtype=resolve_dtype("auto", CPU), objective=NextToken(), sequence_length=16)
+    assert saved.dtype in ("float32", "bfloat16")
 
 
 def of_kind(kind: str, **fields: object) -> dict[str, object]:

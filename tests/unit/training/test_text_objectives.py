@@ -60,8 +60,8 @@ def test_of_the_hidden_8_in_10_are_masks_1_any_token_and_1_itself(mask: int) -> 
     n = int(chosen.sum())
     masks = int((seen[chosen] == mask).sum())
     drawn = seen[chosen & (seen != mask) & (seen != targets)]
-    kept = int((chosen & (seen == targets) & (seen != mask)).sum())
-    for count, share in ((masks, 0.8), (len(drawn), 0.1), (kept, 0.1)):
+    unchanged = int((chosen & (seen == targets) & (seen != mask)).sum())
+    for count, share in ((masks, 0.8), (len(drawn), 0.1), (unchanged, 0.1)):
         near = 0.1 / VOCABULARY  # any token may be the mask or what stood there
         assert abs(count / n - share) < near + 0.8 / VOCABULARY * (mask < VOCABULARY) + 4 * math.sqrt(share / n)
     counts = torch.bincount(drawn, minlength=VOCABULARY)
