@@ -110,15 +110,17 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor | None:
     """softmax(scale q k^T) v in bfloat16, (B H T P), by attention_forward.h; its gradients by attention_backward.h.
 
+    A query's vector has the same bits whatever other queries there are: it goes through its keys from the first one on.
+
     Args:
-        q: queries (B H T P), at least as many as a block has.
+        q: queries (B H T P).
         k: keys (B K S P).
         v: values, likewise.
         scale: of scores.
         causal: the queries are the last T of S places, and see no later ones.
     """
     kernels = _kernels(q, k, v)
-    if kernels is None or q.dtype != torch.bfloat16 or q.shape[3] % TILE_DEPTH or q.shape[2] < TILE_DEPTH:
+    if kernels is None or q.dtype != torch.bfloat16 or q.shape[3] % TILE_DEPTH:
         return None
     if k.shape != v.shape or k.shape[3] != q.shape[3] or any(tensor.stride(3) != 1 for tensor in (q, k, v)):
         return None

@@ -1,4 +1,4 @@
-"""Lines through measured points, and intervals by drawing the repeats again."""
+"""Lines through measured points, the law of loss by size, and intervals by drawing the repeats again."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -19,6 +19,20 @@ class Line(NamedTuple):
     slope: float
     intercept: float
     r_squared: float
+
+
+class Law(NamedTuple):
+    """E + A / N^a + B / D^b, in the unit of the loss."""
+
+    E: float
+    A: float
+    a: float
+    B: float
+    b: float
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        """The loss of a model of so many parameters after so many tokens."""
+        return float(self.E + self.A / parameters**self.a + self.B / tokens**self.b)
 
 
 def line(x: Sequence[float], y: Sequence[float]) -> Line:

@@ -7,7 +7,9 @@ from typing import Any
 
 from archetype.studies.budgets import budget_rows
 from archetype.studies.decisions import NOT_RUN
+from archetype.studies.fit import Law
 from archetype.studies.statistics import paired_interval
+from archetype.table import quantity
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 266, 64, 34, 26, 12  # of a picture and its margins
 COLOURS = ("#0a58ca", "#c2410c", "#15803d", "#7c3aed", "#be185d", "#0e7490", "#a16207", "#475569")
@@ -27,6 +29,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { border-bottom: 1px solid var(--line); padding: 0.2rem 0.6rem 0.2rem 0; text-align: left; vertical-align: top; }
 th { color: var(--soft); font-weight: 500; }
 .verdict { font-weight: 600; } .yes { color: var(--yes); } .no { color: var(--no); } .soft { color: var(--soft); }
+.key { white-space: nowrap; }
 svg { width: 100%; height: auto; } svg text { fill: var(--soft); font-size: 11px; }
 .axis { stroke: var(--line); } .curve { fill: none; stroke-width: 1.6; }
 pre { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; padding: 0.6rem; font-size: 0.82rem; }
@@ -230,9 +233,14 @@ def _trials(tuning: Mapping[str, Any]) -> str:
 
 
 def _law(part: Mapping[str, Any]) -> list[str]:
-    by_size: dict[str, list[tuple[float, float]]] = {}
+    """The runs as dots, the law as lines, and around the line of the held-out size what was predicted of it."""
+    law, points, lines = Law(**part["law"]), dict[str, list[tuple[float, float]]](), dict[str, Points]()
     for point in (*part["fitted"], *part["seen"]):
-        by_size.setdefault(f"{point['parameters']:,.0f} parameters", []).append((point["tokens"], point["loss"]))
+        label = f"{point['parameters']:,.0f}"
+        points.setdefault(label, []).append((point["tokens"], point["loss"]))
+        lines[label] = [(tokens, law.loss(point["parameters"], tokens)) for tokens, _ in points[label]]
+    held_out = f"{part['seen'][0]['parameters']:,.0f}"
+    tokens, low, high = ([p[name] for p in part["predicted"]] for name in ("tokens", "low", "high"))
     numbers = [
         (name, f"{part['law'][name]:.4g}", f"{low:.4g} to {high:.4g}")
         for name, (low, high) in part["intervals"].items()
@@ -246,8 +254,10 @@ def _law(part: Mapping[str, Any]) -> list[str]:
         )
         for p, s in zip(part["predicted"], part["seen"], strict=True)
     ]
+    bands = {held_out: (tokens, low, high)}
     return [
-        curves_picture({n: sorted(p) for n, p in by_size.items()}, "tokens", "loss", points=by_size, log_x=True),
+        curves_picture(lines, "tokens", "loss", points=points, bands=bands, log_x=True, log_y=True),
+        f"<p class='soft'>By parameters; dots are runs, lines the law, the band what it predicted of {held_out}.</p>",
         html_table(("number", "", "interval of 95 %"), numbers), f"<h3>Predicted on {_text(part['predicted_on'])}</h3>",
         html_table(("parameters", "tokens", "predicted", "came"), rows),
     ]  # fmt: skip
@@ -336,13 +346,15 @@ def curves_picture(
         x, y = 10**x if log_x else x, 10**y if log_y else y
         across, down = place(x, y)
         marks.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{down:.1f}" y2="{down:.1f}"/>')
-        marks.append(f'<text x="{LEFT - 6}" y="{down + 4:.1f}" text-anchor="end">{y:.4g}</text>')
+        marks.append(f'<text x="{LEFT - 6}" y="{down + 4:.1f}" text-anchor="end">{_tick(y)}</text>')
         anchor = "end" if number == NUM_TICKS - 1 else "middle"
-        marks.append(f'<text x="{across:.1f}" y="{HEIGHT - 15}" text-anchor="{anchor}">{x:,.4g}</text>')
+        marks.append(f'<text x="{across:.1f}" y="{HEIGHT - 15}" text-anchor="{anchor}">{_tick(x)}</text>')
     marks.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 2}" text-anchor="end">{_text(x_name)}</text>')
     marks.append(f'<text x="2" y="12">{_text(y_name)}</text>')
-    for number, label in enumerate(dict.fromkeys((*lines, *points))):
-        colour = COLOURS[number % len(COLOURS)]
+    labels = [*dict.fromkeys((*lines, *points))]
+    for number, label in enumerate(labels):
+        hue = 240 - 240 * number // max(1, len(labels) - 1)  # of many, which are in an order, from blue to red
+        colour = COLOURS[number] if len(labels) <= len(COLOURS) else f"hsl({hue} 65% 50%)"
         if label in bands:
             xs_, lows, highs = bands[label]
             around = [place(x, y) for x, y in zip(xs_, lows, strict=True)] + [
@@ -356,10 +368,15 @@ def curves_picture(
             )
         for x, y in (place(*p) for p in points.get(label, ()) if is_drawn(*p)):
             marks.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{colour}"/>')
-        keys.append(f'<span style="color: {colour}">&#9632;</span> {_text(label)}')
+        keys.append(f'<span class="key"><span style="color: {colour}">&#9632;</span> {_text(label)}</span>')
     name = f"{_text(y_name)} by {_text(x_name)}"
     svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name}">{"".join(marks)}</svg>'
     return f'{svg}<div class="soft">{" &emsp; ".join(keys)}</div>'
+
+
+def _tick(number: float) -> str:
+    """A number at an axis: 251,904 or 2.00 M in place of 2.519e+05 and 2e+06."""
+    return f"{number:.4g}" if abs(number) < 10_000 else quantity(number).strip()
 
 
 def _pairs(points: Iterable[tuple[float, float]]) -> str:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from archetype.studies import decisions
 from archetype.studies.arms import Arm, build_arms, check_grid, quantities
 from archetype.studies.corpora import prepare
 from archetype.studies.experiment import Match, ScalingLawPart
+from archetype.studies.fit import Law
 from archetype.studies.statistics import scipy_package
 from archetype.studies.store import RunRequest, Store
 
@@ -28,20 +29,6 @@ NUM_BOOTSTRAPS = 200
 HUBER = 1e-3  # of logarithms, beyond which a run's residual counts linearly (Hoffmann 2022, appendix D)
 STARTS = tuple((math.log(e), a_log, a, 4.0, 0.4) for e in (0.5, 1.0) for a_log in (1.0, 4.0) for a in (0.3, 0.6))
 Vector = npt.NDArray[np.float64]
-
-
-class Law(NamedTuple):
-    """E + A / N^a + B / D^b, in the unit of the loss."""
-
-    E: float
-    A: float
-    a: float
-    B: float
-    b: float
-
-    def loss(self, parameters: float, tokens: float) -> float:
-        """The loss of a model of so many parameters after so many tokens."""
-        return float(self.E + self.A / parameters**self.a + self.B / tokens**self.b)
 
 
 @dataclass(frozen=True)

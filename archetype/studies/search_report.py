@@ -68,8 +68,8 @@ def value_text(value: Any, others: Sequence[Any]) -> str:
     """A value of a change: a part's kind, and those of its fields in which parts of its kind differ."""
     if not isinstance(value, Mapping):
         return str(value)
-    alike = [other for other in others if isinstance(other, Mapping) and other.get("kind") == value.get("kind")]
-    fields = [name for name in value if name != "kind" and any(other.get(name) != value[name] for other in alike)]
+    same_kind = [other for other in others if isinstance(other, Mapping) and other.get("kind") == value.get("kind")]
+    fields = [name for name in value if name != "kind" and any(other.get(name) != value[name] for other in same_kind)]
     said = [f"{name} {_plain(value[name])}" for name in fields]
     return ", ".join([str(value["kind"]), *said] if "kind" in value else said)
 
