@@ -1,7 +1,7 @@
 """Costs of parts: what the cost of each role has to answer, and which class answers for which kind.
 
 A part's cost is one file with a class for each kind, registered for the specification's class by `@cost_of`. The files
-of this package stand in `PART_FILES`; an extension's file registers its classes when it is imported.
+of this package are called as those of `spec` are; an extension's file registers its classes when it is imported.
 
 Parameters and FLOPs are formulas, by module. State and saved activations are plain numbers.
 
@@ -23,7 +23,7 @@ from archetype import spec
 from archetype.cost.formula import Counts, Formula
 from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
-from archetype.spec.part import PART_FILES
+from archetype.spec.part import part_files
 
 
 class PartCost:
@@ -183,7 +183,7 @@ def set_fallback(fallback: Fallback | None) -> None:
 
 @cache
 def _import_parts() -> None:
-    for name in PART_FILES:
+    for name in part_files():
         import_module(f"archetype.cost.{name}")
 
 

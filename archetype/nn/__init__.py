@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from archetype.spec.part import PART_FILES
+from archetype.spec.part import part_files
 
-for name in PART_FILES:
+for name in part_files():
     import_module(f"{__name__}.{name}")

@@ -352,6 +352,7 @@ def attend(
     """
     if (y := recorded(attend_few, q, k, v, score, mask, causal)) is not None:
         return y
+    assert not causal or mask is not None or q.shape[2] == k.shape[2]
     k, v = k.to(q.dtype), v.to(q.dtype)  # a state may keep fewer bits
     if score.is_scaled_product and q.shape[2] > 1:
         is_plain = (mask is None or causal) and not score.dropout

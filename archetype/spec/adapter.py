@@ -1,6 +1,6 @@
 """Adapters: low-rank changes of a model's matrices, which alone learn while the model is frozen."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from archetype.spec.base import Positive, Probability, Size
 from archetype.spec.part import Part, part
@@ -18,6 +18,7 @@ class Adapter(Part):
         targets: which matrices, by their own name (q), or by patterns of whole names (blocks.[8-11].mixer.*).
     """
 
+    has_module: ClassVar[bool] = False  # it changes matrices of modules
     kind: str
     rank: Size = 8
     alpha: Positive = 16.0

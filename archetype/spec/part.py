@@ -11,22 +11,21 @@ from archetype.errors import SpecError
 from archetype.spec.base import Spec, as_mapping, cut, invalid, with_known_keys
 from archetype.spec.synonyms import nearest_kind
 
-__all__ = ["ByKind", "Part", "part"]
+__all__ = ["ByKind", "Part", "part", "part_files"]
 
 P = TypeVar("P", bound=type["Part"])
 
-# Each of these names is a file in spec (fields), in nn (module) and in cost (counts). A new part is one more name.
-PART_FILES = (
-    "norm", "position", "pattern", "attention", "latent_attention", "recurrent", "mamba", "mamba2",
-    "gated_delta_net", "short_convolution", "feedforward", "experts",
-    "block",
-)  # fmt: skip
-
 
 class Part(Spec):
-    """A member of an open set. Each direct subclass is a role (`Mixer`, `Norm`, ...) and holds its kinds by name."""
+    """A member of an open set. Each direct subclass is a role (`Mixer`, `Norm`, ...) and holds its kinds by name.
+
+    Attributes:
+        kinds: of a role.
+        has_module: whether models are built of kinds of this role, so that each has a module and costs.
+    """
 
     kinds: ClassVar[dict[str, type["Part"]]]
+    has_module: ClassVar[bool] = True
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
@@ -58,6 +57,13 @@ def part(cls: P) -> P:
             raise SpecError(cls.__name__, cause, "choose another kind")
         role.kinds[field.default] = cls
     return cls
+
+
+def part_files() -> list[str]:
+    """Names of the files of this package's kinds: each is one in spec (fields), in nn (module) and in cost (counts)."""
+    roles = [role for role in Part.__subclasses__() if role.has_module]
+    names = {cls.__module__.partition("archetype.spec.")[2] for role in roles for cls in role.kinds.values()}
+    return sorted(names - {""})
 
 
 class ByKind:

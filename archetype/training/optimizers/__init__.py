@@ -1,19 +1,12 @@
 """Optimizers as a recipe names them by `kind`, groups of parameters, and the state as named tensors."""
 
-from archetype.training.optimizers.base import Optimizer
-from archetype.training.optimizers.groups import ParameterGroup, roles_of
-from archetype.training.optimizers.kinds import SGD, Adafactor, AdamW, Lion, Muon
-from archetype.training.optimizers.state import optimizer_tensors, restore_optimizer
-
-__all__ = [
-    "SGD",
-    "Adafactor",
-    "AdamW",
-    "Lion",
-    "Muon",
-    "Optimizer",
-    "ParameterGroup",
-    "optimizer_tensors",
-    "restore_optimizer",
-    "roles_of",
-]
+from archetype.training.optimizers.base import Optimizer as Optimizer
+from archetype.training.optimizers.groups import ParameterGroup as ParameterGroup
+from archetype.training.optimizers.groups import roles_of as roles_of
+from archetype.training.optimizers.kinds import SGD as SGD
+from archetype.training.optimizers.kinds import Adafactor as Adafactor
+from archetype.training.optimizers.kinds import AdamW as AdamW
+from archetype.training.optimizers.kinds import Lion as Lion
+from archetype.training.optimizers.kinds import Muon as Muon
+from archetype.training.optimizers.state import optimizer_tensors as optimizer_tensors
+from archetype.training.optimizers.state import restore_optimizer as restore_optimizer
