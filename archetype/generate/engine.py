@@ -286,7 +286,7 @@ class Engine:
             for piece, state in self._scheduler.pieces(self.prefill_tokens):
                 tokens = torch.tensor([piece], device=self.model.device)
                 with fused_operations():
-                    output = self.model(tokens, state.narrow(int(state.lengths) + len(piece)), last_only=True)
+                    output = self.model(tokens, state, last_only=True)
                 self._scheduler.after_piece(output.logits[:, 0], output.state, events)
         except BaseException as error:
             events += self._fail_all(error, {event.request for event in events if event.finish_reason})

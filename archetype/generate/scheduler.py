@@ -141,7 +141,8 @@ class Scheduler:
                 return
             num_read += size
             reading.num_read += len(piece)
-            yield piece, reading.state or self._read_source(request)
+            state = reading.state or self._read_source(request)
+            yield piece, state.narrow(reading.num_read)  # nothing is written beyond, nor looked at
 
     def _next(self) -> Prefill | None:
         """The prompt that is being read, or the first that waits where a slot is free."""
