@@ -134,6 +134,23 @@ struct Product {
         if (e.p[2]) y += get(e.p[2], bias_type, bias_row);
         put(e.p[3], y_type, m * ldy + row, y);
     }
+    // The sums of a tile, vector by vector, in whole `floats`: together they cost less than one by one.
+    template <int R, int M> void put_sums(long m, long row, float* sums) const {
+        if (e.p[2]) {
+            float bias[R];
+            for (int r = 0; r < R; r++) bias[r] = get(e.p[2], bias_type, row + r);
+            for (int i = 0; i < M; i++)
+                for (int r = 0; r < R; r++) sums[i * R + r] += bias[r];
+        }
+        if (y_type == FLOAT32)
+            for (int i = 0; i < M; i++) memcpy((float*)e.p[3] + (m + i) * ldy + row, sums + i * R, R * sizeof(float));
+        else if (y_type == BFLOAT16) {
+            bfloat16 rounded[M * R + W];
+            for (int i = 0; i < M * R; i += W) store(rounded + i, load(sums + i));
+            for (int i = 0; i < M; i++) memcpy((bfloat16*)e.p[3] + (m + i) * ldy + row, rounded + i * R, R * sizeof(bfloat16));
+        } else
+            for (int i = 0; i < M * R; i++) put(e.p[3], y_type, (m + i / R) * ldy + row + i % R, sums[i]);
+    }
 };
 
 // The products of n rows of a matrix, from `row` on, with M vectors, from m on.
@@ -148,12 +165,19 @@ template <int M, class T, class X> static inline void put_tile(const Product& p,
     }
     floats sums[TILE_ROWS][M];
     accumulate<TILE_ROWS, M>(w, ldw, x, ldx, p.K, sums, m == 0);
-    for (long i = 0; i < M; i++) {
-        float y[8];
-        sum_four(sums[0][i], sums[1][i], sums[2][i], sums[3][i], y);
-        for (int r = 4; r < TILE_ROWS; r++) y[r] = sum(sums[r][i]);
-        for (int r = 0; r < TILE_ROWS; r++) p.put_sum(m + i, row + r, y[r], row + r);
+    alignas(64) float y[M * TILE_ROWS + W];
+    int i = 0;
+#if WIDTH == 16 && defined(__AVX512F__)
+    if constexpr (M >= 4) {
+        sum_sixteen(sums, y);
+        i = 4;
     }
+#endif
+    for (; i < M; i++) {
+        sum_four(sums[0][i], sums[1][i], sums[2][i], sums[3][i], y + i * TILE_ROWS);
+        for (int r = 4; r < TILE_ROWS; r++) y[i * TILE_ROWS + r] = sum(sums[r][i]);
+    }
+    p.put_sums<TILE_ROWS, M>(m, row, y);
 }
 
 // The same with all vectors.
