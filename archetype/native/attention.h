@@ -13,9 +13,7 @@ template <class T> static inline floats dot_keys(const T* keys, long stride, con
         floats vector = load_part(q + P - n, n);
         for (int j = 0; j < W; j++) sums[j] = multiply_add(vector, load_part(keys + j * stride + P - n, n), sums[j]);
     }
-    float y[W];
-    for (int j = 0; j < W; j += 4) sum_four(sums[j], sums[j + 1], sums[j + 2], sums[j + 3], y + j);
-    return load(y);
+    return sums_of(sums);
 }
 
 // scores[s] += q k_s of n keys.

@@ -167,12 +167,12 @@ template <int M, class T, class X> static inline void put_tile(const Product& p,
     accumulate<TILE_ROWS, M>(w, ldw, x, ldx, p.K, sums, m == 0);
     alignas(64) float y[M * TILE_ROWS + W];
     int i = 0;
-#if WIDTH == 16 && defined(__AVX512F__)
-    if constexpr (M >= 4) {
-        sum_sixteen(sums, y);
-        i = 4;
+    if constexpr (TILE_ROWS * M >= W && W % TILE_ROWS == 0) {
+        floats some[W];
+        for (; i < W / TILE_ROWS; i++)
+            for (int r = 0; r < TILE_ROWS; r++) some[i * TILE_ROWS + r] = sums[r][i];
+        store(y, sums_of(some));
     }
-#endif
     for (; i < M; i++) {
         sum_four(sums[0][i], sums[1][i], sums[2][i], sums[3][i], y + i * TILE_ROWS);
         for (int r = 4; r < TILE_ROWS; r++) y[i * TILE_ROWS + r] = sum(sums[r][i]);

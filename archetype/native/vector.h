@@ -159,24 +159,28 @@ static inline void sum_four(floats a, floats b, floats c, floats d, float* y) {
 #endif
 }
 
+// sum() of W vectors, each in its own lane.
+static inline floats sums_of(const floats (&x)[W]) {
 #if WIDTH == 16 && defined(__AVX512F__)
-// The sums of the vectors of four rows and the first four columns, column by column; each sum has the bits of `sum`.
-template <int M> static inline void sum_sixteen(const floats (&x)[4][M], float* y) {
-    __m512 quarters[4];  // of each row, those of a column's vector added, in the column's own quarter
-    for (int r = 0; r < 4; r++) {
-        const __m512 a = (__m512)x[r][0], b = (__m512)x[r][1], c = (__m512)x[r][2], d = (__m512)x[r][3];
+    __m512 quarters[4];  // the i-th of four vectors of each quarter
+    for (int i = 0; i < 4; i++) {
+        const __m512 a = (__m512)x[i], b = (__m512)x[4 + i], c = (__m512)x[8 + i], d = (__m512)x[12 + i];
         const __m512 left = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
         const __m512 right = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-        quarters[r] = _mm512_add_ps(_mm512_shuffle_f32x4(left, right, 0x88), _mm512_shuffle_f32x4(left, right, 0xdd));
+        quarters[i] = _mm512_add_ps(_mm512_shuffle_f32x4(left, right, 0x88), _mm512_shuffle_f32x4(left, right, 0xdd));
     }
     auto pairs = [](__m512 a, __m512 b) {
         const __m512d p = _mm512_castps_pd(a), q = _mm512_castps_pd(b);
         return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(p, q)), _mm512_castpd_ps(_mm512_unpackhi_pd(p, q)));
     };
     const __m512 first = pairs(quarters[0], quarters[1]), second = pairs(quarters[2], quarters[3]);
-    _mm512_storeu_ps(y, _mm512_add_ps(_mm512_shuffle_ps(first, second, 0x88), _mm512_shuffle_ps(first, second, 0xdd)));
-}
+    return (floats)_mm512_add_ps(_mm512_shuffle_ps(first, second, 0x88), _mm512_shuffle_ps(first, second, 0xdd));
+#else
+    float y[W];
+    for (int i = 0; i < W; i += 4) sum_four(x[i], x[i + 1], x[i + 2], x[i + 3], y + i);
+    return load(y);
 #endif
+}
 
 // sum[lane] + low(a) low(b) + high(a) high(b), of the signed 16-bit halves of each lane.
 static inline ints multiply_pairs(ints sum, ints a, ints b) {
