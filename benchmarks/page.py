@@ -186,10 +186,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a folder")
     parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--layers", type=int, default=4, help="of the model that writes: 300 tokens a second are asked")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        names, small = long_runs(folder / "runs"), tiny(folder, context_length=2 * WRITTEN)
+        names, small = long_runs(folder / "runs"), tiny(folder, 2 * WRITTEN, options.layers)
         with chromium() as browser:
 
             def new(port: int) -> Tab:  # with nothing in its cache

@@ -283,10 +283,10 @@ def main() -> None:
         measure(place, arguments.streams, arguments.repeat, arguments.seconds, arguments.peer)
 
 
-def tiny(folder: Path, context_length: int = 512) -> str:
+def tiny(folder: Path, context_length: int = 512, num_layers: int = 4) -> str:
     """A small model with a tokenizer."""
     spec = folder / "spec.yaml"
-    changes = ["vocab_size=257", f"context_length={context_length}", "num_layers=4"]
+    changes = ["vocab_size=257", f"context_length={context_length}", f"num_layers={num_layers}"]
     spec.write_text(archetype.spec.to_yaml(archetype.spec.assign(archetype.load_spec("llama-tiny"), changes)))
     lm = build_untrained(spec)
     lm.tokenizer = train_tokenizer("bytes", [], None)
