@@ -8,7 +8,9 @@ what a reader does until the frame after the change is painted.
 import argparse
 import json
 import statistics
+import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -16,6 +18,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+from urllib.request import urlopen
+
+from playwright.sync_api import sync_playwright
 
 import archetype
 from archetype.cost import total_parameters
@@ -24,7 +29,7 @@ from archetype.runs.directory import Run, write_run_spec
 from archetype.training.metrics import Step
 from archetype.training.recipe import Recipe
 from benchmarks.serve import start, tiny
-from tests.page.browser import chromium
+from tests.page.browser import ARGUMENTS, CHROMIUM, chromium
 
 TOKENS, STEPS, RUNS = 512, 100_000, 10
 WRITTEN = 20_000  # tokens of the long text
@@ -135,21 +140,69 @@ def inside(tab: Tab, model: str, repeat: int) -> None:
         row(name, values, target)
 
 
-def stream(tab: Tab, model: str) -> None:
-    """A long text is written into the page."""
+def stream(port: int, model: str) -> None:
+    """A long text is written into the page of a browser that no program listens to.
+
+    One that does has it keep the whole answer, and decode it at its end, in a task of a quarter of a second. So the
+    page begins by itself when the program has left, and says in its title when it has the whole text.
+
+    Args:
+        port: of the server.
+        model: that writes.
+    """
     settings = json.dumps({"max_tokens": WRITTEN, "temperature": 1, "seed": 1, "ignore_eos": True})
-    tab.open("write?" + urlencode({"model": model, "text": "a", "sampling": settings}), "textarea")
-    tab.tab.evaluate("frames.length = 0; tasks.length = 0")
-    tab.tab.click("button.primary:has-text('Write on')")
-    tab.tab.wait_for_selector("button.primary:has-text('Stop')")
-    tab.tab.wait_for_selector("button.primary:has-text('Write on')")
-    frames, tasks = tab.tab.evaluate("[frames, tasks]")
+    query = urlencode({"model": model, "text": "a", "sampling": settings})
+    with chromium_alone() as address:
+        with tab_of(address) as tab:
+            Tab(tab, port).open(f"write?{query}", "textarea")
+            tab.evaluate("""() => {
+              const find = (label) =>
+                [...document.querySelectorAll("button.primary")].find((one) => one.textContent.includes(label))
+              const write = async () => {
+                frames.length = tasks.length = 0
+                find("Write on").click()
+                await until(() => find("Stop"))
+                await until(() => find("Write on"))
+                window.written = frames.slice()
+                document.title = "written"
+              }
+              setTimeout(write, 2000)
+            }""")
+        while all(one["title"] != "written" for one in json.load(urlopen(f"{address}/json"))):
+            time.sleep(1)
+        with tab_of(address) as tab:
+            frames, tasks = tab.evaluate("[written, tasks]")
     seconds = (frames[-1] - frames[0]) / 1e3
     gaps = sorted(after - before for before, after in pairwise(frames))
     written = f"{WRITTEN:,} tokens written at {WRITTEN / seconds:.0f} a second"
     print(f"{written}: {len(frames) / seconds:.0f} frames a second (60)", flush=True)
     row("  between two frames, the longest of a hundred", [gaps[int(0.99 * len(gaps))]], "17")
     row(f"  the longest of {len(tasks)} long tasks", [max(tasks, default=0.0)], "50")
+
+
+@contextmanager
+def chromium_alone() -> Iterator[str]:
+    """The address by which programs reach a browser without a window, and leave it again."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--headless", "--window-size=1440,900", "--remote-debugging-port=0", f"--user-data-dir={folder}"]
+        assert CHROMIUM is not None
+        process = subprocess.Popen([CHROMIUM, *ARGUMENTS, *options, "about:blank"], stderr=subprocess.DEVNULL)
+        try:
+            while not (file := Path(folder) / "DevToolsActivePort").is_file():
+                time.sleep(0.1)
+            yield f"http://127.0.0.1:{file.read_text().split()[0]}"
+        finally:
+            process.terminate()
+            process.wait()
+
+
+@contextmanager
+def tab_of(address: str) -> Iterator[Any]:
+    """The first tab of such a browser, for a while."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.connect_over_cdp(address)
+        yield browser.contexts[0].pages[0]
+        browser.close()  # the connection, not the browser
 
 
 def runs(tab: Tab, names: list[str], repeat: int) -> None:
@@ -202,8 +255,8 @@ def main() -> None:
                 edit(tab, options.repeat)
                 inside(tab, Path(options.model).resolve().name, options.repeat)
                 runs(tab, names, options.repeat)
-            with served(small, OMP_NUM_THREADS="1") as port:  # the other core is the browser's
-                stream(new(port), Path(small).name)
+        with served(small, OMP_NUM_THREADS="1") as port:  # the other core is the browser's
+            stream(port, Path(small).name)
 
 
 @contextmanager

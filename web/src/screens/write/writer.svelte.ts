@@ -29,8 +29,13 @@ export interface Chunk {
   usage?: { prompt_tokens: number; completion_tokens: number } | null;
 }
 
-// Tokens that are drawn together, so that a long text is neither compared nor laid out at every step: a block ends with the
-// first line that ends after so many, or, where none does, after the most.
+/** Tokens that are drawn together, so that a long text is neither compared nor laid out at every step; another object when one is added. */
+export interface Block {
+  start: number; // index of its first token
+  pieces: Piece[];
+}
+
+// a block ends with the first line that ends after so many tokens, or, where none does, after the most
 const BLOCK = 128, LONGEST_BLOCK = 1024;
 
 /** The tokens of one choice of a chunk; those of an echoed prompt come first, all in one chunk. */
@@ -79,7 +84,7 @@ export function agreement(a: Piece[], b: Piece[]): { count: number; left: Piece 
 
 /** A model that writes: its tokens as they come, and how fast. */
 export class Writer {
-  blocks = $state.raw<Piece[][]>([]);
+  blocks = $state.raw<Block[]>([]);
   running = $state(false);
   error = $state("");
   finish = $state<string | null>(null);
@@ -92,11 +97,11 @@ export class Writer {
   #frame = 0;
 
   get pieces(): Piece[] {
-    return this.blocks.flat();
+    return this.blocks.flatMap((block) => block.pieces);
   }
 
   get text(): string {
-    return this.blocks.map((block) => block.map((one) => one.text).join("")).join("");
+    return this.pieces.map((one) => one.text).join("");
   }
 
   /** All ids, in order; null where one is not known. */
@@ -169,13 +174,17 @@ export class Writer {
     this.#frame = 0;
     if (!this.#pending.length) return;
     const blocks = this.blocks.slice();
+    let last = blocks.pop() ?? { start: 0, pieces: [] };
+    last = { ...last, pieces: last.pieces.slice() };
     for (const piece of this.#pending) {
-      const last = blocks.at(-1);
-      const isFull = last && (last.length >= LONGEST_BLOCK || (last.length >= BLOCK && last.at(-1)!.text.endsWith("\n")));
-      if (!last || isFull) blocks.push([piece]);
-      else if (last === this.blocks.at(-1)) blocks[blocks.length - 1] = [...last, piece];
-      else last.push(piece);
+      const { length } = last.pieces;
+      if (length >= LONGEST_BLOCK || (length >= BLOCK && last.pieces.at(-1)!.text.endsWith("\n"))) {
+        blocks.push(last);
+        last = { start: last.start + length, pieces: [] };
+      }
+      last.pieces.push(piece);
     }
+    blocks.push(last);
     this.#pending = [];
     this.blocks = blocks;
   }
