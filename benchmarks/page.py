@@ -183,7 +183,7 @@ def stream(port: int, model: str) -> None:
 @contextmanager
 def chromium_alone() -> Iterator[str]:
     """The address by which programs reach a browser without a window, and leave it again."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # its children write a little longer
         options = ["--headless", "--window-size=1440,900", "--remote-debugging-port=0", f"--user-data-dir={folder}"]
         assert CHROMIUM is not None
         process = subprocess.Popen([CHROMIUM, *ARGUMENTS, *options, "about:blank"], stderr=subprocess.DEVNULL)

@@ -2,6 +2,12 @@
 #pragma once
 #include "product.h"
 
+// So many numbers of n rows are fetched into the second cache.
+template <class T> static inline void fetch_rows(const T* p, long stride, long n, long width) {
+    for (long row = 0; row < n; row++)
+        for (long i = 0; i < width; i += 64 / (long)sizeof(T)) __builtin_prefetch(p + row * stride + i, 0, 2);
+}
+
 // W products of one vector with consecutive keys, each a lane of the result.
 template <class T> static inline floats dot_keys(const T* keys, long stride, const float* q, long P) {
     floats sums[W] = {};
@@ -16,28 +22,66 @@ template <class T> static inline floats dot_keys(const T* keys, long stride, con
     return sums_of(sums);
 }
 
-// scores[s] += q k_s of n keys.
-template <class T> static void add_scores(const T* keys, long stride, const float* q, long P, long n, float* scores) {
+#if defined(HAS_PAIRS)
+static inline floats dot_keys(const bfloat16* keys, long stride, const bfloat16* q, long P) {
+    floats sums[W] = {};
+    for (long i = 0; i < P; i += 2 * W) {
+        const __mmask32 which = P - i < 2 * W ? (1u << (P - i)) - 1 : ~0u;
+        const floats vector = load_pairs(q + i, which);
+        for (int j = 0; j < W; j++) sums[j] = add_pairs(sums[j], load_pairs(keys + j * stride + i, which), vector);
+    }
+    return sums_of(sums);
+}
+#endif
+
+// scores[s] += scale q k_s of n keys; those `ahead` of them are fetched meanwhile, unless that is 0.
+template <class T, class X>
+static void add_scores(const T* keys, long stride, long ahead, const X* q, long P, long n, float scale, float* scores) {
     long s = 0;
-    for (; s + W <= n; s += W) store(scores + s, load(scores + s) + dot_keys(keys + s * stride, stride, q, P));
-    for (; s < n; s++) scores[s] += dot(keys + s * stride, q, P);
+    for (; s + W <= n; s += W) {
+        if (ahead) fetch_rows(keys + s * stride + ahead, stride, W, P);
+        store(scores + s, load(scores + s) + scale * dot_keys(keys + s * stride, stride, q, P));
+    }
+    for (; s < n; s++) scores[s] += scale * dot(keys + s * stride, q, P);
 }
 
-// sums = the first CHUNK vectors of lanes of the sum of weights[s] v_s.
-template <int CHUNK, class T> static inline void mix(const T* values, long stride, const float* weights, long n, float* y) {
+// y = the first CHUNK vectors of lanes of the sum of weights[s] v_s; what is `ahead` is fetched meanwhile, unless that is 0.
+template <int CHUNK> static inline void mix(const float* values, long stride, long ahead, const float* weights, long n, float* y) {
     floats sums[CHUNK] = {};
-    for (long s = 0; s < n; s++)
-        for (int i = 0; i < CHUNK; i++) sums[i] += weights[s] * load(values + s * stride + i * W);
+    for (long s = 0; s < n; s++) {
+        if (ahead) fetch_rows(values + s * stride + ahead, 0, 1, CHUNK * W);
+        for (int i = 0; i < CHUNK; i++) sums[i] = multiply_add(splat(weights[s]), load(values + s * stride + i * W), sums[i]);
+    }
     memcpy(y, sums, sizeof sums);
 }
 
+// The same of bfloat16: even and odd numbers apart, each of which is half of a lane's 32 bits.
+template <int CHUNK> static inline void mix(const bfloat16* values, long stride, long ahead, const float* weights, long n, float* y) {
+    floats sums[2][CHUNK] = {};  // of every other place: no sum waits for the one before
+    const auto add = [&](long s, floats (&totals)[CHUNK]) {
+        if (ahead) fetch_rows(values + s * stride + ahead, 0, 1, CHUNK * W);
+        for (int i = 0; i < CHUNK; i += 2) {
+            words pairs;
+            memcpy(&pairs, values + s * stride + i * W, sizeof pairs);
+            totals[i] = multiply_add(splat(weights[s]), (floats)(pairs << 16), totals[i]);
+            totals[i + 1] = multiply_add(splat(weights[s]), (floats)(pairs & 0xffff0000), totals[i + 1]);
+        }
+    };
+    for (long s = 0; s < n; s++) s % 2 ? add(s, sums[1]) : add(s, sums[0]);
+    for (int i = 0; i < CHUNK; i++) {
+        const floats total = sums[0][i] + sums[1][i];
+        for (int lane = 0; lane < W; lane++) y[(i - i % 2) * W + 2 * lane + i % 2] = total[lane];
+    }
+}
+
 // y = sum of weights[s] v_s.
-template <class T> static void mix_values(const T* values, long stride, const float* weights, long Q, long n, float* y) {
+template <class T> static void mix_values(const T* values, long stride, long ahead, const float* weights, long Q, long n, float* y) {
     long c = 0;
-    for (; c + 8 * W <= Q; c += 8 * W) mix<8>(values + c, stride, weights, n, y + c);
-    for (; c + 4 * W <= Q; c += 4 * W) mix<4>(values + c, stride, weights, n, y + c);
-    for (; c + W <= Q; c += W) mix<1>(values + c, stride, weights, n, y + c);
-    if (const long lanes = Q - c) {
+    for (; c + 8 * W <= Q; c += 8 * W) mix<8>(values + c, stride, ahead, weights, n, y + c);
+    for (; c + 4 * W <= Q; c += 4 * W) mix<4>(values + c, stride, ahead, weights, n, y + c);
+    for (; c + 2 * W <= Q; c += 2 * W) mix<2>(values + c, stride, ahead, weights, n, y + c);
+    for (; c < Q; c += W) {
+        const long lanes = std::min<long>(W, Q - c);
         floats total = {};
         for (long s = 0; s < n; s++) total += weights[s] * load_part(values + s * stride + c, lanes);
         memcpy(y + c, &total, lanes * sizeof(float));
@@ -46,11 +90,16 @@ template <class T> static void mix_values(const T* values, long stride, const fl
 
 static void softmax(float* row, long n, const float* sink) {
     float largest = sink ? *sink : -INFINITY;
-    for (long s = 0; s < n; s++) largest = std::max(largest, row[s]);
+    long s = 0;
+    if (n >= W) {
+        floats lanes = load(row);
+        for (s = W; s + W <= n; s += W) lanes = choose(load(row + s) > lanes, load(row + s), lanes);
+        for (int i = 0; i < W; i++) largest = std::max(largest, lanes[i]);
+    }
+    for (; s < n; s++) largest = std::max(largest, row[s]);
     float total = sink ? std::exp(*sink - largest) : 0;
     floats totals = {};
-    long s = 0;
-    for (; s + W <= n; s += W) {
+    for (s = 0; s + W <= n; s += W) {
         floats weights = exp(load(row + s) - largest);
         store(row + s, weights);
         totals += weights;
@@ -73,29 +122,31 @@ static void attend(const Entry& e, const Worker& worker) {
     const long window = e.n[36], is_ring = e.n[37];
     const float scale = e.f[0], softcap = e.f[1], *slopes = (const float*)e.p[5], *sinks = (const float*)e.p[6];
     share(worker, B * T * H, 1, [&](long first, long last) {
-        float *q = scratch<float>(0, P + P2), *scores = scratch<float>(1, S), *y = scratch<float>(2, Q);
+        float *q = scratch<float>(0, std::max(P, P2)), *scores = scratch<float>(1, S), *y = scratch<float>(2, Q);
         for (long item = first; item < last; item++) {
             const long b = item / (T * H), t = item / H % T, h = item % H, k = h / G;
             const long position = e.p[3] ? ((const int64_t*)e.p[3])[b * sp[0] + t * sp[1]] : S - 1;
             const long end = std::min(S, position + 1);  // a ring is full of the newest
             const long start = window && !is_ring ? std::max(0L, position - window + 1) : 0, n = std::max(0L, end - start);
             const long mask_start = e.n[38] ? start + S - 1 - position : start;
-            const float* first_part = as_floats(e.p[0], q_type, b * sq[0] + h * sq[1] + t * sq[2], 1, P, q);
-            for (long i = 0; i < P; i++) q[i] = first_part[i] * scale;
-            if (P2) {
-                const float* second_part = as_floats(e.p[8], q_type, b * sq2[0] + h * sq2[1] + t * sq2[2], 1, P2, q + P);
-                for (long i = 0; i < P2; i++) q[P + i] = second_part[i] * scale;
-            }
-            std::fill(scores, scores + n, 0.0f);
-            const long keys = b * sk[0] + k * sk[1] + start * sk[2], keys2 = b * sk2[0] + k * sk2[1] + start * sk2[2];
             const long values = b * sv[0] + k * sv[1] + start * sv[2];
-            if (cache_type == FLOAT32) {
-                add_scores((const float*)e.p[1] + keys, sk[2], q, P, n, scores);
-                if (P2) add_scores((const float*)e.p[9] + keys2, sk2[2], q + P, P2, n, scores);
-            } else {
-                add_scores((const bfloat16*)e.p[1] + keys, sk[2], q, P, n, scores);
-                if (P2) add_scores((const bfloat16*)e.p[9] + keys2, sk2[2], q + P, P2, n, scores);
-            }
+            std::fill(scores, scores + n, 0.0f);
+            // the next head's places, or the next row's, are fetched with the first query head of these; or those behind
+            const auto ahead = [&](const int64_t* strides) {
+                if (h % G) return 0L;
+                return k + 1 < K ? strides[1] : b + 1 < B ? strides[0] - k * strides[1] : 2 * W * strides[2];
+            };
+            const auto add_products = [&](const void* queries, long query, const void* keys, long key, const int64_t* strides, long size) {
+#if defined(HAS_PAIRS)
+                if (q_type == BFLOAT16 && cache_type == BFLOAT16)
+                    return add_scores((const bfloat16*)keys + key, strides[2], ahead(strides), (const bfloat16*)queries + query, size, n, scale, scores);
+#endif
+                const float* vector = as_floats(queries, q_type, query, 1, size, q);
+                if (cache_type == FLOAT32) add_scores((const float*)keys + key, strides[2], ahead(strides), vector, size, n, scale, scores);
+                else add_scores((const bfloat16*)keys + key, strides[2], ahead(strides), vector, size, n, scale, scores);
+            };
+            add_products(e.p[0], b * sq[0] + h * sq[1] + t * sq[2], e.p[1], b * sk[0] + k * sk[1] + start * sk[2], sk, P);
+            if (P2) add_products(e.p[8], b * sq2[0] + h * sq2[1] + t * sq2[2], e.p[9], b * sk2[0] + k * sk2[1] + start * sk2[2], sk2, P2);
             for (long s = 0; s < n && (softcap > 0 || slopes || e.p[7]); s++) {
                 if (softcap > 0) scores[s] = softcap * std::tanh(scores[s] / softcap);
                 if (slopes) scores[s] -= slopes[h] * (position - start - s);
@@ -105,8 +156,8 @@ static void attend(const Entry& e, const Worker& worker) {
                 }
             }
             softmax(scores, n, sinks ? sinks + h : nullptr);
-            if (cache_type == FLOAT32) mix_values((const float*)e.p[2] + values, sv[2], scores, Q, n, y);
-            else mix_values((const bfloat16*)e.p[2] + values, sv[2], scores, Q, n, y);
+            if (cache_type == FLOAT32) mix_values((const float*)e.p[2] + values, sv[2], ahead(sv), scores, Q, n, y);
+            else mix_values((const bfloat16*)e.p[2] + values, sv[2], ahead(sv), scores, Q, n, y);
             put_all(e.p[4], y_type, b * sy[0] + h * sy[1] + t * sy[2], 1, Q, y);
         }
     });

@@ -1,8 +1,8 @@
 """Gates, rotations, norms and dropout in one pass over memory each, in float32 and bfloat16, rounded once; products.
 
-A training step and the reading of a prompt ask for them by `fused_operations`. A module that offers its tensors gets
-None where nobody asked, where they are of another type or not on a CPU, or where there is no compiler, and goes on
-with its plain body.
+A training step and the reading of a prompt ask for them by `fused_operations`; a recorded decoding step has gates and
+rotations of them. A module that offers its tensors gets None where nobody asked, where they are of another type or not
+on a CPU, or where there is no compiler, and goes on with its plain body.
 """
 
 import threading
@@ -17,9 +17,10 @@ from torch.autograd.function import once_differentiable
 
 from archetype.io.cpu_info import cpu_info
 from archetype.native.compiler import library
-from archetype.native.recorder import Immediate
+from archetype.native.operation import recording
+from archetype.native.recorder import Immediate, Recorder
 from archetype.native.rows import emit_rows, row_stride
-from archetype.native.translations import FLOATS, TYPES
+from archetype.native.translations import FLOATS, SERIAL, TYPES
 
 GATES = ("silu", "gelu_tanh")
 TILE_DEPTH = 32  # numbers in a row of a matrix tile
@@ -41,13 +42,21 @@ def fused_operations() -> Iterator[None]:
 
 def _kernels(*tensors: Tensor) -> Immediate | None:
     kernels: Immediate | None = getattr(_threads, "kernels", None)
-    if kernels is None or torch.compiler.is_compiling():
-        return None
-    suit = tensors[0].dtype in FLOATS and all(
-        type(each) in (Tensor, nn.Parameter) and each.dtype == tensors[0].dtype and each.device.type == "cpu"
-        for each in tensors
+    return kernels if kernels is not None and _suit(tensors) else None
+
+
+def _kernels_or_recorder(*tensors: Tensor) -> Immediate | Recorder | None:
+    recorder = recording()
+    return _kernels(*tensors) if recorder is None else recorder if _suit(tensors) else None
+
+
+def _suit(tensors: tuple[Tensor, ...]) -> bool:
+    dtype = tensors[0].dtype
+    return (
+        not torch.compiler.is_compiling()
+        and dtype in FLOATS
+        and all(type(x) in (Tensor, nn.Parameter) and x.dtype == dtype and x.device.type == "cpu" for x in tensors)
     )
-    return kernels if suit else None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
@@ -68,12 +77,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
 
 def gated(activation: str, gate: Tensor, up: Tensor) -> Tensor | None:
     """f(gate) * up."""
-    kernels = _kernels(gate, up)
+    kernels = _kernels_or_recorder(gate, up)
     if kernels is None or activation not in GATES or gate.shape != up.shape:
         return None
     gate, up = gate.contiguous(), up.contiguous()
     y = torch.empty_like(gate)
-    kernels.emit("gated", [y], [y, gate, up], [y.numel(), GATES.index(activation), TYPES[y.dtype]])
+    integers, serial = [y.numel(), GATES.index(activation), TYPES[y.dtype]], y.numel() <= SERIAL
+    kernels.emit("gated", [y], [y, gate, up], integers, serial=serial)
     return y
 
 
@@ -91,7 +101,7 @@ def gated_backward(activation: str, dy: Tensor, gate: Tensor, up: Tensor) -> tup
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor | None:
     """Pairs of the first features of x (B H T P) turned by the angles of cos and sin (b 1 T R/2)."""
-    kernels = _kernels(x, cos, sin)
+    kernels = _kernels_or_recorder(x, cos, sin)
     if kernels is None or x.stride(-1) != 1:
         return None
     y: Tensor = _Rotation.apply(kernels, x, cos.contiguous(), sin.contiguous(), is_interleaved)  # type: ignore[no-untyped-call]
@@ -255,7 +265,9 @@ def _dropped(kernels: Immediate, x: Tensor, p: float, key: int) -> Tensor:
 
 class _Rotation(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kernels: Immediate, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor:
+    def forward(
+        ctx: Any, kernels: Immediate | Recorder, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool
+    ) -> Tensor:
         ctx.save_for_backward(cos, sin)
         ctx.kernels, ctx.is_interleaved = kernels, is_interleaved
         return _rotated(kernels, x, cos, sin, is_interleaved, 1)
@@ -268,10 +280,13 @@ class _Rotation(torch.autograd.Function):
         return None, _rotated(ctx.kernels, dy, cos, sin, ctx.is_interleaved, -1), None, None, None
 
 
-def _rotated(kernels: Immediate, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool, sign: float) -> Tensor:
+def _rotated(
+    kernels: Immediate | Recorder, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool, sign: float
+) -> Tensor:
     y = torch.empty_like(x)  # with x's strides, so that heads beside each other stay so
     y = y if y.stride(-1) == 1 else torch.empty(x.shape, dtype=x.dtype)
     strides = (*x.stride()[:3], *y.stride()[:3], cos.stride(0) if len(cos) > 1 else 0)
     sizes = (*x.shape, 2 * cos.shape[-1], is_interleaved)
-    kernels.emit("rotate", [y], [y, x, cos, sin], [*sizes, *strides, TYPES[x.dtype]], [sign])
+    integers, serial = [*sizes, *strides, TYPES[x.dtype]], x.numel() <= SERIAL
+    kernels.emit("rotate", [y], [y, x, cos, sin], integers, [sign], serial)
     return y

@@ -13,5 +13,7 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
         p: probability.
         training: whether anything is dropped.
     """
-    y = fused.dropout(x, p) if training and 0 < p < 1 else None
-    return nn.functional.dropout(x, p, training) if y is None else y
+    if not training or p == 0:
+        return x
+    y = fused.dropout(x, p) if p < 1 else None
+    return nn.functional.dropout(x, p) if y is None else y

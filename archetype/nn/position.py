@@ -84,8 +84,7 @@ class Rotary(Rotation):
     ) -> Float[Tensor, "B H T P"]:
         """Rotate queries or keys that stand at `positions`."""
         where = "queries" if positions is context.positions else "keys"
-        cos, sin = context.cached((where, self.key), lambda: self.tables(positions, context))
-        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+        cos, sin = context.cached((where, self.key, x.dtype), lambda: self.tables(positions, context, x.dtype))
         if (y := fused.rotate(x, cos, sin, self.spec.interleaved)) is not None:
             return y
         rotated, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
@@ -98,13 +97,13 @@ class Rotary(Rotation):
         return torch.cat((rotated, rest), dim=-1) if rest.shape[-1] else rotated
 
     def tables(
-        self, positions: Int[Tensor, "b T"], context: ForwardContext
+        self, positions: Int[Tensor, "b T"], context: ForwardContext, dtype: torch.dtype = torch.float32
     ) -> tuple[Float[Tensor, "_ 1 T R2"], Float[Tensor, "_ 1 T R2"]]:
-        """Cos and sin of every pair's angle, in float32; R2 = R/2 pairs."""
+        """Cos and sin of every pair's angle, computed in float32; R2 = R/2 pairs."""
         frequencies, factor = rotary_frequencies(self.spec, self.rotary_dim, context.ends)
         angles = positions[:, None, :, None] * frequencies[:, None, None, :]
         angles = -angles if self.spec.reversed else angles
-        return angles.cos() * factor, angles.sin() * factor
+        return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
 
 
 def rotary_frequencies(position: spec.Rotary, rotary_dim: int, ends: Lengths) -> tuple[Float[Tensor, "b R2"], float]:
