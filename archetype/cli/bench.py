@@ -48,7 +48,7 @@ def bench(
     from archetype.bench.peers import opened
     from archetype.errors import SpecError
     from archetype.runs import environment
-    from archetype.training.allocation import keep_freed_memory
+    from archetype.io.allocation import keep_freed_memory
 
     show_warnings()
     if (peer or peer_python is not None) and not (peer and device == "cpu"):

@@ -239,7 +239,7 @@ def _run(study: "Study | ReportExtension | Search", workers: int, engine: str) -
     """Make all runs; where a signal came, say that they can be taken up."""
     from archetype.studies.execute import Stopped
     from archetype.studies.sweep import engine as open_engine
-    from archetype.training.allocation import keep_freed_memory
+    from archetype.io.allocation import keep_freed_memory
 
     keep_freed_memory()
     try:

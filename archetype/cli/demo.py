@@ -97,7 +97,7 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
     import torch
 
     from archetype.nn.device import resolve_dtype
-    from archetype.training.allocation import keep_freed_memory
+    from archetype.io.allocation import keep_freed_memory
     from archetype.training.datasets import TextData
     from archetype.training.optimizers import Muon
     from archetype.training.recipe import Recipe

@@ -56,6 +56,8 @@ VERBS = {
     "export": ("convert", "export", "Write a model as a folder for transformers or llama.cpp, read back and compared."),
     "parity": ("convert", "parity", "Compare Archetype with transformers on one folder, module by module."),
 }
+READERS = ("generate", "evaluate", "encoder", "inspect", "serve", "bench")  # of texts: each layer takes what one before freed
+KEPT = 2**30  # bytes of that
 RENAMED = {
     "load": "import", "--pickled": "--allow-pickle", "--reading": "--explain", "--beams": "--num-beams",
     "--longer": "--max-extra-tokens", "--warmup": "--warmup-steps", "--length": "--sequence-length",
@@ -107,6 +109,10 @@ class Verbs(TyperGroup):
         module, name, _ = VERBS[cmd_name]
         if module not in ("specs", "cost", "draw"):  # those that end soon
             gc.enable()
+        if module in READERS:
+            from archetype.io.allocation import keep_freed_memory
+
+            keep_freed_memory(KEPT)
         source = import_module(f"archetype.cli.{module}")
         single = verb = getattr(source, name)
         if not isinstance(verb, typer.Typer):

@@ -18,7 +18,7 @@ from archetype.nn.cache import State
 from archetype.nn.probe import observer
 
 log = logging.getLogger(__name__)
-PREFILL_CHUNK = 512
+PREFILL_CHUNK = 1024
 
 
 class DecodeStep:

@@ -8,32 +8,35 @@ import sys
 
 import pytest
 
-from archetype.training.allocation import keep_freed_memory
+from archetype.io.allocation import keep_freed_memory
 
 # How many pages the system makes for a block, of which the process has had a larger one before.
 PAGE_FAULTS = """
-import resource, torch
-from archetype.training.allocation import keep_freed_memory
+import resource, sys, torch
+from archetype.io.allocation import keep_freed_memory
 def faults(numbers):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.ones(numbers)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-faults(11_000_000)
-print(faults(10_000_000))
-keep_freed_memory()
-faults(11_000_000)
-print(faults(10_000_000))
+limit, numbers = sys.argv[1:]
+larger, numbers = int(numbers) * 11 // 10, int(numbers)
+faults(larger)
+print(faults(numbers))
+keep_freed_memory(eval(limit))
+faults(larger)
+print(faults(numbers))
 """
 GLIBC = platform.libc_ver()[0] == "glibc"
 
 
 @pytest.mark.skipif(not GLIBC, reason="needs glibc, the C library that can be told so")
-def test_a_block_that_was_freed_before_needs_no_new_pages() -> None:
+@pytest.mark.parametrize(("limit", "numbers"), [(None, 10_000_000), (2**30, 5_000_000)])
+def test_a_block_that_was_freed_before_needs_no_new_pages(limit: int | None, numbers: int) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
-    program = [sys.executable, "-c", PAGE_FAULTS]
+    program = [sys.executable, "-c", PAGE_FAULTS, str(limit), str(numbers)]
     output = subprocess.run(program, env=environment, capture_output=True, text=True, check=True).stdout
     before, after = map(int, output.split())
-    pages = 40_000_000 // 4096
+    pages = 4 * numbers // 4096
     assert before > pages / 2
     assert after < pages / 20
 
