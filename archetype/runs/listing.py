@@ -1,6 +1,5 @@
 """Runs in a folder, and what each has measured so far, also while it is being trained; nothing here loads torch."""
 
-import json
 import math
 import os
 from array import array
@@ -9,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+from pydantic_core import from_json
 
 from archetype.errors import DataError
 from archetype.io.files import MAX_TEXT_BYTES, check_regular
@@ -171,8 +172,8 @@ class MetricsFile:
     def _add(self, line: bytes) -> None:
         """Add the numbers of one line; one that is not of metrics is left out."""
         try:
-            values = json.loads(line) if len(line) <= MAX_LINE_BYTES else None
-        except (ValueError, RecursionError):
+            values = from_json(line) if len(line) <= MAX_LINE_BYTES else None
+        except ValueError:
             return
         if not isinstance(values, dict) or type(values.get("step")) is not int:
             return
