@@ -47,8 +47,8 @@ def bench(
     from archetype.bench.measure import measure, open_model
     from archetype.bench.peers import opened
     from archetype.errors import SpecError
-    from archetype.runs import environment
     from archetype.io.allocation import keep_freed_memory
+    from archetype.runs import environment
 
     show_warnings()
     if (peer or peer_python is not None) and not (peer and device == "cpu"):

@@ -56,8 +56,8 @@ VERBS = {
     "export": ("convert", "export", "Write a model as a folder for transformers or llama.cpp, read back and compared."),
     "parity": ("convert", "parity", "Compare Archetype with transformers on one folder, module by module."),
 }
-READERS = ("generate", "evaluate", "encoder", "inspect", "serve", "bench")  # of texts: each layer takes what one before freed
-KEPT = 2**30  # bytes of that
+# modules of verbs that read texts: each layer takes memory that the one before freed, of which so many bytes stay
+READERS, KEPT = ("generate", "evaluate", "encoder", "inspect", "serve", "bench"), 2**30
 RENAMED = {
     "load": "import", "--pickled": "--allow-pickle", "--reading": "--explain", "--beams": "--num-beams",
     "--longer": "--max-extra-tokens", "--warmup": "--warmup-steps", "--length": "--sequence-length",

@@ -26,9 +26,9 @@ from archetype.data.tokenization import reporting
 from archetype.errors import one_line
 from archetype.evaluation.report import write_report
 from archetype.evaluation.samples import sample
+from archetype.io.allocation import keep_freed_memory
 from archetype.runs.machine import matmul_flops
 from archetype.table import size
-from archetype.io.allocation import keep_freed_memory
 from archetype.training.loop import run
 from archetype.training.memory import flops_of_step, peak_memory
 from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, Peak, Sampled, Step, append, read

@@ -250,7 +250,7 @@ class Search:
         ]
         if rows_of_state:
             rows, sources, starts = (self._tensor([*numbers]) for numbers in zip(*rows_of_state, strict=True))
-            self.slots.state.targets.copy_rows(rows, sources, starts, max(one.length for one in self.slots.texts))
+            self.slots.state.targets.copy_rows(rows, sources, starts)
 
     def _leave(self, ended: list[int]) -> None:
         """Give the slots of sources whose search has ended to the next, and where none is left, to the last in use."""

@@ -180,18 +180,18 @@ static void append(const Entry& e, const Worker& worker) {
     });
 }
 
-// Places start..end of some rows of keys and of values, put in place of those of other rows, of which none is a source.
-// p: keys, values, rows, sources, starts; n: how many, heads, end, then of keys and of values the bytes of a row, a head, a place.
+// Places starts..ends of some rows of keys and of values, put in place of those of other rows, of which none is a source.
+// p: keys, values, rows, sources, starts, ends; n: how many, heads, then of keys and of values the bytes of a row, a head, a place.
 static void copy_places(const Entry& e, const Worker& worker) {
-    const int64_t *rows = (const int64_t*)e.p[2], *sources = (const int64_t*)e.p[3], *starts = (const int64_t*)e.p[4];
-    const long K = e.n[1], end = e.n[2];
-    share(worker, e.n[0] * K, 1, [&](long first, long last) {
+    const int64_t *rows = (const int64_t*)e.p[2], *sources = (const int64_t*)e.p[3], *starts = (const int64_t*)e.p[4], *ends = (const int64_t*)e.p[5];
+    const long K = e.n[1];
+    share(worker, e.n[0] * K, K, [&](long first, long last) {
         for (long item = first; item < last; item++) {
             const long i = item / K, k = item % K;
             for (int buffer = 0; buffer < 2; buffer++) {
-                const int64_t* bytes = e.n + 3 + 3 * buffer;
+                const int64_t* bytes = e.n + 2 + 3 * buffer;
                 char* places = (char*)e.p[buffer] + k * bytes[1] + starts[i] * bytes[2];
-                if (starts[i] < end) memcpy(places + rows[i] * bytes[0], places + sources[i] * bytes[0], (end - starts[i]) * bytes[2]);
+                if (starts[i] < ends[i]) memcpy(places + rows[i] * bytes[0], places + sources[i] * bytes[0], (ends[i] - starts[i]) * bytes[2]);
             }
         }
     });

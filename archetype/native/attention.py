@@ -30,8 +30,8 @@ def append(recorder: "Recorder", new: Tensor, buffer: Tensor, positions: Tensor)
     return buffer
 
 
-def copy_places(keys: Tensor, values: Tensor, rows: Tensor, sources: Tensor, starts: Tensor, end: int) -> bool:
-    """Put the places from `starts` to `end` of some rows of a cache in place of those of other rows.
+def copy_places(keys: Tensor, values: Tensor, rows: Tensor, sources: Tensor, starts: Tensor, ends: Tensor) -> bool:
+    """Put the places from `starts` to `ends` of some rows of a cache in place of those of other rows.
 
     Args:
         keys: (B, K, S, P).
@@ -39,7 +39,7 @@ def copy_places(keys: Tensor, values: Tensor, rows: Tensor, sources: Tensor, sta
         rows: that are overwritten, (n,); none of them is a source.
         sources: that are read, (n,).
         starts: the first place of each copy, (n,).
-        end: the place after the last.
+        ends: the place after the last.
 
     Returns:
         Whether it was done: not where the kernels are missing, or for another layout.
@@ -48,11 +48,11 @@ def copy_places(keys: Tensor, values: Tensor, rows: Tensor, sources: Tensor, sta
     places_are_joined = all(x.stride()[2:] == (x.shape[3], 1) and x.device.type == "cpu" for x in (keys, values))
     if kernels is None or not places_are_joined:
         return False
-    integers = [len(rows), keys.shape[1], end]
+    integers = [len(rows), keys.shape[1]]
     for buffer in (keys, values):
         integers += [stride * buffer.itemsize for stride in buffer.stride()[:3]]
-    # in one thread: to wake another takes longer than to copy what beams have not in common
-    tensors = [keys, values, rows, sources, starts]
+    # in one thread: two are no faster with what beams have not in common
+    tensors = [keys, values, rows, sources, starts, ends]
     Immediate(kernels).emit("copy_places", [keys, values], tensors, integers, serial=True)
     return True
 

@@ -51,16 +51,18 @@ class LayerState:
                 inside = value[(slice(None), *(slice(size) for size in source.shape[1:]))]
                 inside.index_copy_(0, rows, source)  # assignment by index wakes threads for 2,000 numbers
 
-    def copy_rows(self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], end: int) -> None:
+    def copy_rows(
+        self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], ends: Int[Tensor, "n"]
+    ) -> None:
         """Put what `sources` hold, which are none of `rows`, in place of what `rows` hold.
 
         Args:
             rows: that are overwritten.
             sources: of each.
             starts: places of a row before this one hold the same as its source's already.
-            end: no place from this one on holds anything.
+            ends: no place of a source from this one on holds anything.
         """
-        self.insert(rows, self.narrow(end).select(sources))
+        self.insert(rows, self.narrow(int(ends.max())).select(sources))
 
     def to(self: S, dtype: torch.dtype) -> S:
         """The same with floating-point numbers in another type."""
@@ -126,10 +128,12 @@ class KVCache(LayerState):
         """A view of the first `slots` positions."""
         return KVCache(self.keys[:, :, :slots], self.values[:, :, :slots])
 
-    def copy_rows(self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], end: int) -> None:
+    def copy_rows(
+        self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], ends: Int[Tensor, "n"]
+    ) -> None:
         """Put the places in which they differ of `sources` in place of those of `rows`."""
-        if not copy_places(self.keys, self.values, rows, sources, starts, end):
-            super().copy_rows(rows, sources, starts, end)
+        if not copy_places(self.keys, self.values, rows, sources, starts, ends):
+            super().copy_rows(rows, sources, starts, ends)
 
 
 def write_places(buffer: Float[Tensor, "B K S P"], new: Float[Tensor, "B K T P"], context: ForwardContext) -> None:
@@ -171,9 +175,11 @@ class RingKVCache(KVCache):
         """Itself: where a position stands depends on the whole size."""
         return self
 
-    def copy_rows(self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], end: int) -> None:
+    def copy_rows(
+        self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], ends: Int[Tensor, "n"]
+    ) -> None:
         """Put whole rows in place of others: a place holds another position in each turn."""
-        LayerState.copy_rows(self, rows, sources, starts, end)
+        LayerState.copy_rows(self, rows, sources, starts, ends)
 
     def _newest(self, ends: Lengths) -> Int[Tensor, "B W"]:
         """Of each place in the buffer the newest position before `ends` that belongs there; negative where none."""
@@ -266,11 +272,12 @@ class State:
         for layer, source in zip(self.layers, other.layers, strict=True):
             layer.insert(rows, source)
 
-    def copy_rows(self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], end: int) -> None:
+    def copy_rows(self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"]) -> None:
         """Let rows go on from what others have read; arguments as of `LayerState.copy_rows`."""
-        self.lengths[rows] = self.lengths[sources]
+        ends = self.lengths[sources]
+        self.lengths[rows] = ends
         for layer in self.layers:
-            layer.copy_rows(rows, sources, starts, end)
+            layer.copy_rows(rows, sources, starts, ends)
 
     def narrow(self, slots: int) -> "State":
         """A view that reads only the first `slots` places of each buffer; writes go to the same memory."""

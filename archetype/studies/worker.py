@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
+from archetype.io.allocation import keep_freed_memory
 from archetype.studies.execute import Stopped
 from archetype.studies.store import Store
 from archetype.studies.sweep import STOPPED, work_through
-from archetype.io.allocation import keep_freed_memory
 
 
 def main(arguments: list[str]) -> int:

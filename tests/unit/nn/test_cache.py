@@ -166,7 +166,7 @@ def test_rows_go_on_from_what_others_read(
         for row, source, start in zip(rows, sources, starts, strict=True):
             buffer[row, :, :start] = buffer[source, :, :start]
     before = state.select(torch.arange(6))
-    State(torch.full((6,), 6), [state], 8).copy_rows(rows, sources, starts, end)
+    State(torch.full((6,), end), [state], 8).copy_rows(rows, sources, starts)
     used = 8 if kind is RingKVCache else end  # a ring's places are those of any position
     for new, old in ((state.keys, before.keys), (state.values, before.values)):
         assert torch.equal(new[rows, :, :used], old[sources, :, :used])
@@ -174,12 +174,14 @@ def test_rows_go_on_from_what_others_read(
         assert torch.equal(new[1:4], old[1:4])
 
 
-def test_places_that_rows_have_in_common_are_not_copied() -> None:
+def test_places_that_rows_have_in_common_or_a_source_lacks_are_not_copied() -> None:
     kernels("native")
-    state = KVCache.empty(2, HEADS, 4, (P, Q), torch.float32, CPU)
-    state.keys[1], state.values[1] = 1.0, 2.0
-    state.copy_rows(torch.tensor([0]), torch.tensor([1]), torch.tensor([1]), 3)
-    assert state.keys[0, 0, :, 0].tolist() == [0, 1, 1, 0] and state.values[0, 1, :, 0].tolist() == [0, 2, 2, 0]
+    state = KVCache.empty(4, HEADS, 4, (P, Q), torch.float32, CPU)
+    state.keys[1::2], state.values[1::2] = 1.0, 2.0
+    rows, sources, starts, ends = map(torch.tensor, ([0, 2], [1, 3], [1, 0], [3, 2]))
+    state.copy_rows(rows, sources, starts, ends)
+    assert state.keys[::2, 0, :, 0].tolist() == [[0, 1, 1, 0], [1, 1, 0, 0]]
+    assert state.values[::2, 1, :, 0].tolist() == [[0, 2, 2, 0], [2, 2, 0, 0]]
 
 
 def test_a_narrow_buffer_is_a_view() -> None:
