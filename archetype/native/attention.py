@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MAX_QUERIES = 64  # of all rows, above which torch's own is faster
 
 
-def append(recorder: "Recorder", new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
+def append(recorder: "Recorder | Immediate", new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
     """Emit the writing of new keys or values, (B, K, T, P), into the places of a buffer, (B, K, S, P).
 
     A place is a position modulo S. Returns the buffer; None for types that the kernel does not know.
@@ -26,7 +26,7 @@ def append(recorder: "Recorder", new: Tensor, buffer: Tensor, positions: Tensor)
     rows = positions.stride(0) if positions.shape[0] > 1 else 0  # one row of positions may stand for all
     strides = [*new.stride()[:3], *buffer.stride()[:3], rows, positions.stride(1)]
     integers = [batch, heads, length, features, buffer.shape[2], *strides, TYPES[new.dtype], TYPES[buffer.dtype]]
-    recorder.emit("append", [buffer], [new, buffer, positions], integers, serial=True)
+    recorder.emit("append", [buffer], [new, buffer, positions], integers, serial=length == 1)
     return buffer
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from archetype.io.cpu_info import cpu_info
+from archetype.native import attention as native
 from archetype.native.compiler import library
 from archetype.native.operation import recording
 from archetype.native.recorder import Immediate, Recorder
@@ -104,8 +105,17 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor 
     kernels = _kernels_or_recorder(x, cos, sin)
     if kernels is None or x.stride(-1) != 1:
         return None
-    y: Tensor = _Rotation.apply(kernels, x, cos.contiguous(), sin.contiguous(), is_interleaved)  # type: ignore[no-untyped-call]
+    cos, sin = cos.contiguous(), sin.contiguous()
+    if not torch.is_grad_enabled():
+        return _rotated(kernels, x, cos, sin, is_interleaved, 1)
+    y: Tensor = _Rotation.apply(kernels, x, cos, sin, is_interleaved)  # type: ignore[no-untyped-call]
     return y
+
+
+def append(new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
+    """New keys or values (B K T P) written into their places of a buffer (B K S P); no gradient goes through it."""
+    kernels = _kernels(new, buffer)
+    return None if kernels is None or torch.is_grad_enabled() else native.append(kernels, new, buffer, positions)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor | None:
@@ -113,6 +123,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
     kernels = _kernels(x, weight)
     if kernels is None or dtype not in FLOATS or (distance := _distance(x)) is None:
         return None
+    if not torch.is_grad_enabled():
+        return _normalized(kernels, x, weight, eps, dtype, distance)
     y: Tensor = _RMSNorm.apply(kernels, x, weight, eps, dtype, distance)  # type: ignore[no-untyped-call]
     return y
 
@@ -153,6 +165,8 @@ def dropout(x: Tensor, p: float) -> Tensor | None:
 
 def _distance(x: Tensor) -> int | None:
     """Between rows of the last dimension, in whatever order they stand; None where it is not one for all."""
+    if x.is_contiguous():
+        return x.shape[-1]
     order = sorted(range(x.dim() - 1), key=x.stride, reverse=True)
     return row_stride(x.permute(*order, -1))
 
@@ -221,6 +235,10 @@ def _attend(kernels: Immediate, q: Tensor, k: Tensor, v: Tensor, scale: float, c
     return y, log_sums
 
 
+def _normalized(kernels: Immediate, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, distance: int) -> Tensor:
+    return emit_rows(kernels, "rms_norm", torch.empty_like(x, dtype=dtype), x, distance, weight, None, eps)
+
+
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -228,7 +246,7 @@ class _RMSNorm(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.kernels, ctx.eps, ctx.distance = kernels, eps, distance
-        return emit_rows(kernels, "rms_norm", torch.empty_like(x, dtype=dtype), x, distance, weight, None, eps)
+        return _normalized(kernels, x, weight, eps, dtype, distance)
 
     @staticmethod
     @once_differentiable
