@@ -11,11 +11,12 @@ from archetype.io.files import read_json
 from archetype.runs.environment import now
 from archetype.spec.base import in_words, path
 from archetype.studies.calibration import read_calibration
+from archetype.studies.decisions import NOT_SHOWN
 from archetype.studies.experiment import Experiment, TrainedPart
 from archetype.studies.store import RunRequest, Store, code_version
 from archetype.studies.study import whole_verdict
 from archetype.studies.sweep import Engine, Progress, Say, make_needed
-from archetype.studies.trained import Comparison, TrainedStudy, Trials, confirmed
+from archetype.studies.trained import Comparison, TrainedStudy, Trials, confirmed, is_near_guess
 from archetype.studies.trained_outcome import comparison_data, cost, machines, one_corpus
 
 WRITE_ANEW = "give the .json that `archetype compare run --to` wrote"
@@ -58,10 +59,17 @@ class Effect(BaseModel):
     effect: tuple[float, float, float]
 
 
-class ComparisonName(BaseModel):
-    """The corpus, and the size where it is another."""
+class Band(BaseModel):
+    """The greatest of all seeds' losses on validation, step by step."""
+
+    high: list[float] = Field(min_length=1)
+
+
+class ReportedComparison(BaseModel):
+    """The corpus, and the size where it is another; and the curves of its arms."""
 
     name: str
+    curves: dict[str, Band]
 
 
 class Cost(BaseModel):
@@ -78,7 +86,8 @@ class ReportedPart(AnyPart):
     reason: str
     claimed: str
     effect: Effect
-    comparisons: list[ComparisonName] = Field(min_length=1)
+    control: str
+    comparisons: list[ReportedComparison] = Field(min_length=1)
     tuning: Tuning
     limits: list[str]
     cost: Cost
@@ -163,7 +172,10 @@ class ReportExtension:
         others = study.others(trials, reported.others)
         evidence = [(comparison.name, study.evidence(trials, comparison)) for comparison in others]
         effect, first = reported.effect.effect[0], reported.decided_on
-        verdict, reason = confirmed(study.part, reported.verdict, reported.reason, effect, first, evidence)
+        verdict, reason = reported.verdict, reported.reason
+        if self._has_learned_nothing(study, reported):  # a rule that may be newer than the report
+            verdict, reason = NOT_SHOWN, f"control failed: {reported.control} learned no more than a guess"
+        verdict, reason = confirmed(study.part, verdict, reason, effect, first, evidence)
         results = [result for comparison in others for result in comparison.all_results()]
         added = cost(results)
         late = [name for name in self.corpora if name in {comparison.name for comparison in others}]
@@ -175,6 +187,11 @@ class ReportExtension:
             "cost": {name: number + added[name] for name, number in reported.cost},
             "machines": sorted({*reported.machines, *machines(results)}),
         }  # fmt: skip
+
+    def _has_learned_nothing(self, study: TrainedStudy, reported: ReportedPart) -> bool:
+        """Whether a run of the control ended near a guess."""
+        last = reported.comparisons[0].curves[reported.control].high[-1]
+        return is_near_guess(last, study.arms[reported.control])
 
     def _added(self, part: TrainedPart, comparison: Comparison) -> dict[str, Any]:
         about = {"date": now(), "code": code_version(), "machines": machines(comparison.all_results())}

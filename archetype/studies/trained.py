@@ -248,8 +248,13 @@ class TrainedStudy:
 
 
 def learned_nothing(result: RunResult, arm: Arm) -> bool:
-    """Whether a run diverged, or ended so near to a guess by frequencies that nothing follows from it."""
-    return result.has_diverged or result.validation_loss > arm.data.baseline["loss"] - NEAR_BASELINE
+    """Whether a run diverged, or ended near a guess."""
+    return result.has_diverged or is_near_guess(result.validation_loss, arm)
+
+
+def is_near_guess(loss: float, arm: Arm) -> bool:
+    """Whether a loss on validation is so near to that of a guess by frequencies that nothing follows from it."""
+    return loss > arm.data.baseline["loss"] - NEAR_BASELINE
 
 
 def confirmed(

@@ -72,6 +72,18 @@ def test_a_corpus_that_does_not_agree_denies_the_verdict(tmp_path: Path) -> None
     assert extended(tmp_path / "alike", equal)[0]["parts"][0]["verdict"] == NO_DIFFERENCE
 
 
+def test_a_control_that_learned_nothing_takes_the_verdict_of_an_older_report_away(tmp_path: Path) -> None:
+    report = written_report(tmp_path / "here", data=[DATA, OTHER])
+    data = json.loads(report.read_text())
+    (part,) = data["parts"]
+    assert part["verdict"] == SHOWN
+    part["comparisons"][0]["curves"][part["control"]]["high"][-1] = 99.0
+    report.write_text(json.dumps(data))
+    (part,) = extended(tmp_path / "there", report)[0]["parts"]
+    assert (part["verdict"], part["is_supported"]) == (NOT_SHOWN, False)
+    assert part["reason"] == "control failed: a learned no more than a guess"
+
+
 def test_a_corpus_may_be_added_to_those_that_the_experiment_names(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / f"{name}.txt").write_text(f"the {name} of many words. " * 2000)
