@@ -1,8 +1,8 @@
 """Gates, rotations, norms and dropout in one pass over memory each, in float32 and bfloat16, rounded once; products.
 
-A training step and the reading of a prompt ask for them by `fused_operations`; a recorded decoding step has gates and
-rotations of them. A module that offers its tensors gets None where nobody asked, where they are of another type or not
-on a CPU, or where there is no compiler, and goes on with its plain body.
+A training step and the reading of a prompt ask for them by `fused_operations`; a recorded decoding step has gates,
+rotations and a cache's places of them. A module that offers its tensors gets None where nobody asked, where they are of
+another type or not on a CPU, or where there is no compiler, and goes on with its plain body.
 """
 
 import threading
@@ -114,8 +114,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor 
 
 def append(new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
     """New keys or values (B K T P) written into their places of a buffer (B K S P); no gradient goes through it."""
-    kernels = _kernels(new, buffer)
-    return None if kernels is None or torch.is_grad_enabled() else native.append(kernels, new, buffer, positions)
+    if torch.is_grad_enabled() or (kernels := recording() or _kernels(new, buffer)) is None:
+        return None
+    return native.append(kernels, new, buffer, positions)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor | None:

@@ -16,8 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from archetype.native import fused
-from archetype.native.attention import append, copy_places
-from archetype.native.operation import recorded
+from archetype.native.attention import copy_places
 from archetype.nn.context import ForwardContext, Lengths
 
 S = TypeVar("S", bound="LayerState")
@@ -139,12 +138,8 @@ class KVCache(LayerState):
 
 def write_places(buffer: Float[Tensor, "B K S P"], new: Float[Tensor, "B K T P"], context: ForwardContext) -> None:
     """Write each new position into its place of a buffer."""
-    if context.num_tokens is None:
-        written_natively = recorded(append, new, buffer, context.positions)
-        if written_natively is None:
-            written_natively = fused.append(new, buffer, context.positions)
-        if written_natively is not None:
-            return
+    if context.num_tokens is None and fused.append(new, buffer, context.positions) is not None:
+        return
     rows, slots = torch.arange(new.shape[0], device=new.device)[:, None], buffer.shape[2]
     written, places = new.transpose(1, 2).to(buffer.dtype), context.positions
     if context.num_tokens is not None:  # padding beyond the buffer leaves an earlier place as it is
