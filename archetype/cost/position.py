@@ -50,18 +50,13 @@ class LearnedCost(PositionCost):
 
 @cost_of(spec.Rotary)
 class RotaryCost(PositionCost):
-    """Cosines and sines; in bfloat16 every layer saves its own cast of them."""
+    """Cosines and sines, in the type of the products."""
 
     part: spec.Rotary
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
         """Angles that all layers share: half as many of each token as there are rotary features."""
-        shared = work.tokens * rotary_dim * FLOAT32
-        return {(self.part, rotary_dim): shared} if work.compute_dtype == "float32" else {}
-
-    def layer_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> int:
-        """The same of queries and of keys."""
-        return 2 * work.tokens * rotary_dim * work.itemsize
+        return {(self.part, rotary_dim): work.tokens * rotary_dim * work.itemsize}
 
 
 @cost_of(spec.Alibi)

@@ -21,6 +21,7 @@ FORBIDDEN = {
     "socket.getaddrinfo", "socket.bind", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "shutil.rmtree",
     "pickle.find_class", "ctypes.dlopen", "webbrowser.open",
 }  # fmt: skip
+OF_ITSELF = ("ctypes.dlopen", (None,))  # the process's own symbols; no file is loaded
 OWN = [
     Path(path).resolve() for path in (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *sys.path) if path
 ]
@@ -37,7 +38,7 @@ class Watch:
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self.folder is None:
             return
-        if event in FORBIDDEN:
+        if event in FORBIDDEN and (event, arguments) != OF_ITSELF:
             self.touched.append(f"{event} {arguments!r:.200}")
         elif event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
             path = Path(os.path.realpath(os.fsdecode(arguments[0])))

@@ -15,8 +15,8 @@ SKIPS = {
     ("helpers/kernels.py", "this processor cannot run "),
     ("unit/native/test_compiler.py", "no g++ for x86-64"),
     ("unit/native/test_fused.py", "needs AVX512_BF16 without matrix tiles"),
+    ("unit/io/test_allocation.py", "needs glibc, the C library that can be told so"),
     ("conftest.py", "needs ../shared/data (real weights and texts, kept beside the checkout)"),
-    ("unit/training/test_allocation.py", "needs glibc, the C library that can be told so"),
     ("parity/conftest.py", "needs llama-cpp-python (compiles for ten minutes; pip install llama-cpp-python)"),
     (
         "unit/cost/test_activations.py",
