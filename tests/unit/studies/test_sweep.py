@@ -176,7 +176,7 @@ def test_killed_workers_and_drivers_lose_nothing(tmp_path: Path, workers: int) -
 @pytest.mark.slow
 def test_a_ray_cluster_whose_workers_are_killed_gives_the_same_answers(tmp_path: Path) -> None:
     ray = pytest.importorskip("ray", reason="ray is not installed")
-    many = {"seeds": 20, "modes": {"full": {"tokens": 192 * 16}}, "recipe": RECIPE | {"checkpoint_every": 16}}
+    many = {"seeds": 20, "modes": {"full": {"tokens": 192 * 128}}, "recipe": RECIPE | {"checkpoint_every": 16}}
     store, keys = keys_of(tmp_path / "quiet", **many)
     assert len(keys) == 40
     work_through(store, keys)
