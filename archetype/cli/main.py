@@ -56,8 +56,8 @@ VERBS = {
     "export": ("convert", "export", "Write a model as a folder for transformers or llama.cpp, read back and compared."),
     "parity": ("convert", "parity", "Compare Archetype with transformers on one folder, module by module."),
 }
-# modules of verbs that read texts: each layer takes memory that the one before freed, of which so many bytes stay
-READERS, KEPT = ("generate", "evaluate", "encoder", "inspect", "serve", "bench"), 2**30
+READERS = ("generate", "evaluate", "encoder", "inspect", "serve", "bench")  # modules of verbs that read texts
+KEPT = 2**30  # bytes of freed memory that stay with them: each layer takes what the one before gave back
 RENAMED = {
     "load": "import", "--pickled": "--allow-pickle", "--reading": "--explain", "--beams": "--num-beams",
     "--longer": "--max-extra-tokens", "--warmup": "--warmup-steps", "--length": "--sequence-length",
@@ -70,6 +70,7 @@ class Verb(TyperCommand):
 
     sections: Mapping[str, tuple[str, ...]] = {}
     optional_values: Mapping[str, tuple[str, str]] = {}  # of options: what one alone means, the form of a value
+    reads_texts = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; an option that may stand alone gets what it means then."""
@@ -78,6 +79,14 @@ class Verb(TyperCommand):
                 args = [*args]
                 args.insert(args.index(option) + 1, alone)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb, once its arguments are read."""
+        if self.reads_texts:
+            from archetype.io.allocation import keep_freed_memory
+
+            keep_freed_memory(KEPT)
+        return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments, sections, and options that belong to none."""
@@ -109,10 +118,6 @@ class Verbs(TyperGroup):
         module, name, _ = VERBS[cmd_name]
         if module not in ("specs", "cost", "draw"):  # those that end soon
             gc.enable()
-        if module in READERS:
-            from archetype.io.allocation import keep_freed_memory
-
-            keep_freed_memory(KEPT)
         source = import_module(f"archetype.cli.{module}")
         single = verb = getattr(source, name)
         if not isinstance(verb, typer.Typer):
@@ -122,6 +127,7 @@ class Verbs(TyperGroup):
         if isinstance(command, Verb):
             command.sections = getattr(source, "SECTIONS", {})
             command.optional_values = getattr(source, "OPTIONAL_VALUES", {})
+            command.reads_texts = module in READERS
         command.params += _common_options()
         return command
 

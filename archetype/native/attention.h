@@ -83,7 +83,7 @@ template <class T> static void mix_values(const T* values, long stride, long ahe
     for (; c < Q; c += W) {
         const long lanes = std::min<long>(W, Q - c);
         floats total = {};
-        for (long s = 0; s < n; s++) total += weights[s] * load_part(values + s * stride + c, lanes);
+        for (long s = 0; s < n; s++) total += weights[s] * (lanes == W ? load(values + s * stride + c) : load_part(values + s * stride + c, lanes));
         memcpy(y + c, &total, lanes * sizeof(float));
     }
 }
@@ -132,8 +132,8 @@ static void attend(const Entry& e, const Worker& worker) {
             const long values = b * sv[0] + k * sv[1] + start * sv[2];
             std::fill(scores, scores + n, 0.0f);
             // the next head's places, or the next row's, are fetched with the first query head of these; or those behind
-            const auto ahead = [&](const int64_t* strides) {
-                if (h % G) return 0L;
+            const auto ahead = [&](const int64_t* strides) -> long {
+                if (h % G) return 0;
                 return k + 1 < K ? strides[1] : b + 1 < B ? strides[0] - k * strides[1] : 2 * W * strides[2];
             };
             const auto add_products = [&](const void* queries, long query, const void* keys, long key, const int64_t* strides, long size) {

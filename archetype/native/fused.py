@@ -284,9 +284,7 @@ def _dropped(kernels: Immediate, x: Tensor, p: float, key: int) -> Tensor:
 
 class _Rotation(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, kernels: Immediate | Recorder, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool
-    ) -> Tensor:
+    def forward(ctx: Any, kernels: Immediate, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor:
         ctx.save_for_backward(cos, sin)
         ctx.kernels, ctx.is_interleaved = kernels, is_interleaved
         return _rotated(kernels, x, cos, sin, is_interleaved, 1)

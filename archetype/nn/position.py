@@ -97,9 +97,9 @@ class Rotary(Rotation):
         return torch.cat((rotated, rest), dim=-1) if rest.shape[-1] else rotated
 
     def tables(
-        self, positions: Int[Tensor, "b T"], context: ForwardContext, dtype: torch.dtype = torch.float32
+        self, positions: Int[Tensor, "b T"], context: ForwardContext, dtype: torch.dtype
     ) -> tuple[Float[Tensor, "_ 1 T R2"], Float[Tensor, "_ 1 T R2"]]:
-        """Cos and sin of every pair's angle, computed in float32; R2 = R/2 pairs."""
+        """Cos and sin of every pair's angle, rounded to a type once for all layers; R2 = R/2 pairs."""
         frequencies, factor = rotary_frequencies(self.spec, self.rotary_dim, context.ends)
         angles = positions[:, None, :, None] * frequencies[:, None, None, :]
         angles = -angles if self.spec.reversed else angles

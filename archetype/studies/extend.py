@@ -173,7 +173,7 @@ class ReportExtension:
         evidence = [(comparison.name, study.evidence(trials, comparison)) for comparison in others]
         effect, first = reported.effect.effect[0], reported.decided_on
         verdict, reason = reported.verdict, reported.reason
-        if self._has_learned_nothing(study, reported):  # a rule that may be newer than the report
+        if verdict != NOT_SHOWN and self._has_learned_nothing(study, reported):  # by a rule newer than the report
             verdict, reason = NOT_SHOWN, f"control failed: {reported.control} learned no more than a guess"
         verdict, reason = confirmed(study.part, verdict, reason, effect, first, evidence)
         results = [result for comparison in others for result in comparison.all_results()]

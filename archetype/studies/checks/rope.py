@@ -34,7 +34,7 @@ class MismatchedRotary(Rotary):
     """Tables laid out for half-split pairs, multiplied into interleaved pairs: a mistake that still looks rotary."""
 
     def forward(self, x: Tensor, positions: Tensor, context: ForwardContext) -> Tensor:
-        cos, sin = (torch.cat((table, table), -1).to(x.dtype) for table in self.tables(positions, context))
+        cos, sin = (torch.cat((table, table), -1) for table in self.tables(positions, context, x.dtype))
         swapped = torch.stack((-x[..., 1::2], x[..., 0::2]), dim=-1).flatten(-2)
         return x * cos + swapped * sin
 

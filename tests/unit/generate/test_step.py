@@ -1,12 +1,17 @@
 """A decoding step goes on in place, for every kind of state, and a prefilled row takes a place among others."""
 
+from collections import Counter
+
 import pytest
 import torch
 
 from archetype.families import preset
 from archetype.generate.step import DecodeStep, prefill
 from archetype.models import CausalModel, build
+from archetype.native.recorder import OPERATIONS, TorchCall
 from archetype.nn.cache import State
+from archetype.spec import assign
+from tests.helpers.kernels import kernels
 from tests.helpers.weights import distance, randomize
 
 NAMES = (
@@ -40,3 +45,22 @@ def test_a_step_is_as_a_pass_over_the_whole_and_moves_no_buffer(name: str) -> No
             assert distance(logits[row], whole) < 1e-9
     assert state.lengths.tolist() == [*lengths, 0]
     assert pointers(state) == before == pointers(state.first_rows(4))
+
+
+def recorded_entries(num_layers: int) -> Counter[str]:
+    spec = assign(preset("llama-tiny"), [f"num_layers={num_layers}"])
+    model = build(spec, dtype=torch.bfloat16).eval()
+    assert isinstance(model, CausalModel)
+    step = DecodeStep(model, model.new_state(2, 8))
+    step(torch.zeros(2, 1, dtype=torch.long))
+    assert step.replay is not None
+    native = [segment for segment in step.replay.segments if not isinstance(segment, TorchCall)]
+    return Counter(OPERATIONS[entry.operation] for segment in native for entry in segment)
+
+
+def test_a_layer_is_recorded_in_seventeen_entries() -> None:
+    """Two norms, seven products, two rotations, keys and values, attention, a gate, and two sums; nothing is copied."""
+    kernels("native")
+    assert recorded_entries(3) - recorded_entries(2) == {
+        "rows": 2, "product": 7, "rotate": 2, "append": 2, "attend": 1, "gated": 1, "pointwise": 2
+    }  # fmt: skip

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from archetype.native import attention
+from archetype.native.attention import append
+from archetype.native.compiler import library
+from archetype.native.fused import fused_operations
 from archetype.nn.cache import EMPTY_SLOT, CrossKVCache, DecoderBlockState, KVCache, LayerState, RingKVCache, State
 from archetype.nn.context import ForwardContext
 from tests.helpers.examples import examples
@@ -182,6 +185,21 @@ def test_places_that_rows_have_in_common_or_a_source_lacks_are_not_copied() -> N
     state.copy_rows(rows, sources, starts, ends)
     assert state.keys[::2, 0, :, 0].tolist() == [[0, 1, 1, 0], [1, 1, 0, 0]]
     assert state.values[::2, 1, :, 0].tolist() == [[0, 2, 2, 0], [2, 2, 0, 0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_prompt_is_written_natively_into_the_same_places(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = torch.randn(3, HEADS, 4, P, generator=torch.Generator().manual_seed(0)).to(dtype)
+    context, used = ForwardContext.of(new[:, 0], torch.tensor([0, 5, 2])), []
+    plain, native = (KVCache.empty(3, HEADS, 12, (P, P), dtype, CPU) for _ in range(2))
+    monkeypatch.setattr(attention, "append", lambda *inputs: (used.append(1), append(*inputs))[1])
+    with torch.inference_mode():
+        plain.append(new, -new, context)
+        assert not used
+        with fused_operations():
+            native.narrow(9).append(new, -new, context)
+    assert len(used) == (0 if library() is None else 2)
+    assert torch.equal(plain.keys, native.keys) and torch.equal(plain.values, native.values)
 
 
 def test_a_narrow_buffer_is_a_view() -> None:

@@ -1,0 +1,64 @@
+"""Attention of a step over a cache, for every set of instructions: the formula's, and a row's own in any company."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from archetype.native import attention as native
+from archetype.native.operation import recorded
+from tests.helpers.cases import case
+from tests.helpers.kernels import INSTRUCTIONS, kernels
+from tests.helpers.weights import distance
+from tests.unit.native.test_kernels import record
+
+LENGTHS = torch.tensor([[0], [15], [16], [70], [37]])  # of each row's query; a cache has 80 places
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+def floats(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(shape, generator=GENERATOR).to(dtype)
+
+
+def formula(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, scale: float) -> Tensor:
+    groups = q.shape[1] // keys.shape[1]
+    keys, values = (x.double().repeat_interleave(groups, 1) for x in (keys, values))
+    scores = scale * q.double() @ keys.transpose(2, 3)
+    later = torch.arange(keys.shape[2]) > positions[:, None, :, None]
+    return scores.masked_fill(later, -torch.inf).softmax(-1) @ values
+
+
+def attend(name: str, *inputs: Tensor) -> Tensor:
+    def step(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, *second: Tensor) -> Tensor:
+        pair = (second[0], second[1]) if second else None
+        y = recorded(native.attend, q, keys, values, 0.3, positions, second=pair)
+        assert y is not None
+        return y
+
+    replay, (y,) = record(kernels(name), step, inputs)
+    replay(2)
+    return y
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_it_is_the_formula_and_a_row_is_as_alone(instructions: str, dtype: torch.dtype) -> None:
+    tolerance = 2e-6 if dtype == torch.float32 else 2**-8
+    for heads, kv_heads in ((6, 2), (3, 3), (4, 1)):
+        for key_dim, value_dim in ((64, 64), (80, 80), (24, 40), (7, 5), (128, 96)):
+            with case(instructions, dtype, heads, kv_heads, key_dim, value_dim):
+                q = floats(5, heads, 1, key_dim, dtype=dtype)
+                keys, values = (floats(5, kv_heads, 80, size, dtype=dtype) for size in (key_dim, value_dim))
+                y = attend(instructions, q, keys, values, LENGTHS)
+                assert distance(y, formula(q, keys, values, LENGTHS, 0.3)) <= tolerance
+                for row in range(5):
+                    own = (tensor[row : row + 1].clone() for tensor in (q, keys, values, LENGTHS))
+                    assert torch.equal(attend(instructions, *own)[0], y[row])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scores_of_keys_in_two_parts_are_added(dtype: torch.dtype) -> None:
+    q, keys, values = (floats(5, heads, size, 48, dtype=dtype) for heads, size in ((4, 1), (1, 80), (1, 80)))
+    q2, keys2 = floats(5, 4, 1, 16, dtype=dtype), floats(5, 1, 80, 16, dtype=dtype)
+    y = attend("native", q, keys, values, LENGTHS, q2, keys2)
+    expected = formula(torch.cat((q, q2), -1), torch.cat((keys, keys2), -1), values, LENGTHS, 0.3)
+    assert distance(y, expected) <= (2e-6 if dtype == torch.float32 else 2**-8)
