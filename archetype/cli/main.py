@@ -73,20 +73,17 @@ class Verb(TyperCommand):
     reads_texts = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; an option that may stand alone gets what it means then."""
+        """Read the arguments, and be ready to run; an option that may stand alone gets what it means then."""
         for option, (alone, form) in self.optional_values.items():
             if option in args and not re.fullmatch(form, (*args, "")[args.index(option) + 1]):
                 args = [*args]
                 args.insert(args.index(option) + 1, alone)
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the verb, once its arguments are read."""
+        rest = super().parse_args(ctx, args)  # the help ends here
         if self.reads_texts:
             from archetype.io.allocation import keep_freed_memory
 
             keep_freed_memory(KEPT)
-        return super().invoke(ctx)
+        return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments, sections, and options that belong to none."""
