@@ -31,7 +31,7 @@ static void transpose(const std::vector<bfloat16>& x, long T, long P, std::vecto
     __m512i columns[SIDE];
     for (long t = 0; t < T; t += SIDE)
         for (long p = 0; p < P; p += 2 * SIDE) {
-            transpose_words(x.data() + t * P + p, P / 2, columns);
+            transpose_words(x.data() + t * P + p, 2 * P, columns);
             for (int i = 0; i < SIDE; i++) {
                 const __m256i even = _mm512_cvtepi32_epi16(columns[i]), odd = _mm512_cvtepi32_epi16(_mm512_srli_epi32(columns[i], 16));
                 memcpy(y.data() + (p + 2 * i) * T + t, &even, sizeof even);
@@ -45,7 +45,7 @@ static void store_transposed(const std::vector<float>& x, long T, long P, long n
     __m512i columns[SIDE];
     for (long t = 0; t < n; t += SIDE)
         for (long p = 0; p < P; p += SIDE) {
-            transpose_words(x.data() + p * T + t, T, columns);
+            transpose_words(x.data() + p * T + t, 4 * T, columns);
             for (long i = 0; i < std::min<long>(SIDE, n - t); i++) store(y + (t + i) * stride + p, (floats)columns[i]);
         }
 }

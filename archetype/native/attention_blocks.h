@@ -7,30 +7,12 @@
 
 constexpr int PAIRED = 2 * SIDE;  // keys, and as many queries, whose pairs are computed at once
 
-// y[column][row] = x[row][column], 16 x 16.
-static inline void transpose_words(const void* x, long ldx, __m512i y[SIDE]) {
-    __m512i a[SIDE], b[SIDE];
-    for (int i = 0; i < SIDE; i++) a[i] = _mm512_loadu_si512((const uint32_t*)x + i * ldx);
-    for (int i = 0; i < SIDE; i += 2) b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]), b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-    for (int i = 0; i < SIDE; i += 4)
-        for (int j = 0; j < 2; j++) {
-            a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + 2 + j]);
-            a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + 2 + j]);
-        }
-    for (int i = 0; i < 4; i++) {  // a[4 g + i] has column 4 l + i of rows 4 g to 4 g + 3 in its quarter l
-        const __m512i even[2] = {_mm512_shuffle_i32x4(a[i], a[4 + i], 0x88), _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x88)};
-        const __m512i odd[2] = {_mm512_shuffle_i32x4(a[i], a[4 + i], 0xdd), _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xdd)};
-        y[i] = _mm512_shuffle_i32x4(even[0], even[1], 0x88), y[8 + i] = _mm512_shuffle_i32x4(even[0], even[1], 0xdd);
-        y[4 + i] = _mm512_shuffle_i32x4(odd[0], odd[1], 0x88), y[12 + i] = _mm512_shuffle_i32x4(odd[0], odd[1], 0xdd);
-    }
-}
-
 // pairs[block of places][feature / 2][place in the block].
 static void pair_features(const std::vector<bfloat16>& x, long T, long P, std::vector<uint32_t>& pairs) {
     __m512i columns[SIDE];
     for (long t = 0; t < T; t += SIDE)
         for (long p = 0; p < P / 2; p += SIDE) {
-            transpose_words((const uint32_t*)x.data() + t * P / 2 + p, P / 2, columns);
+            transpose_words(x.data() + t * P + 2 * p, 2 * P, columns);
             uint32_t* block = pairs.data() + t / PAIRED * PAIRED * P / 2 + t % PAIRED;
             for (int i = 0; i < SIDE; i++) _mm512_storeu_si512(block + (p + i) * PAIRED, columns[i]);
         }
@@ -129,10 +111,4 @@ static inline void add_products(const bfloat16* a, const uint32_t* b, long n, lo
             }
 }
 #endif
-
-// As 32 numbers of bfloat16.
-static inline void store_both(floats first, floats second, bfloat16* y) {
-    const __m512bh row = _mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
-    memcpy(y, &row, sizeof row);
-}
 #endif

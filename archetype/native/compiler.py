@@ -42,6 +42,7 @@ class Library:
 
     Attributes:
         lanes: 32-bit lanes of a vector; rows of quantized weights are packed in blocks of as many.
+        has_tiles: whether products of bfloat16 are computed by the processor's matrix tiles.
         has_attention_forward: whether it has attention in bfloat16 that is faster than torch's.
         differentiates_attention: whether it has the gradients of attention in bfloat16.
     """
@@ -51,6 +52,7 @@ class Library:
         self._library.run.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_int)
         self._library.run.restype = None
         self.lanes: int = self._library.lanes()
+        self.has_tiles = bool(self._library.has_tiles())
         self.has_attention_forward = bool(self._library.has_attention_forward())
         self.differentiates_attention = bool(self._library.differentiates_attention())
         assert self._library.entry_bytes() == ctypes.sizeof(Entry)

@@ -19,6 +19,7 @@ from archetype.io.cpu_info import cpu_info
 from archetype.native import attention as native
 from archetype.native.compiler import library
 from archetype.native.operation import recording
+from archetype.native.products import tile_product
 from archetype.native.recorder import Immediate, Recorder
 from archetype.native.rows import emit_rows, row_stride
 from archetype.native.translations import FLOATS, SERIAL, TYPES
@@ -61,14 +62,17 @@ def _suit(tensors: tuple[Tensor, ...]) -> bool:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-    """The product x weight^T + bias in float32 of many vectors by oneDNN, where torch's own library is slower.
+    """The product x weight^T + bias of many vectors, where torch's own library is slower.
 
-    MKL shares its products badly between threads of processors that are not Intel's.
+    In float32 by oneDNN: MKL shares its products badly between threads of processors that are not Intel's. In bfloat16
+    by matrix tiles, where no gradient is asked for.
     """
-    if _kernels(x, weight, *([] if bias is None else [bias])) is None or x.dtype != torch.float32:
+    kernels = _kernels(x, weight, *([] if bias is None else [bias]))
+    if kernels is None or torch.is_autocast_enabled("cpu") or weight.dim() != 2:
         return None
-    few = x.numel() < MANY * x.shape[-1]
-    if few or torch.is_autocast_enabled("cpu") or weight.dim() != 2 or not _prefers_onednn():
+    if x.dtype == torch.bfloat16:
+        return None if torch.is_grad_enabled() else tile_product(kernels, x, weight, bias)
+    if x.numel() < MANY * x.shape[-1] or not _prefers_onednn():
         return None
     if not torch.is_grad_enabled():
         return _by_onednn(x, weight, bias)

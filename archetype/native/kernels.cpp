@@ -17,6 +17,14 @@ static const Operation operations[] = {product, batched_product, attend, append,
 
 extern "C" int lanes() { return W; }
 
+extern "C" int has_tiles() {
+#if defined(HAS_TILES)
+    return tiles_are_allowed();
+#else
+    return 0;
+#endif
+}
+
 extern "C" int has_attention_forward() {
 #if defined(HAS_ATTENTION_FORWARD)
     return 1;
@@ -26,11 +34,7 @@ extern "C" int has_attention_forward() {
 }
 
 extern "C" int differentiates_attention() {  // whether there is attention_backward on this processor
-#if defined(HAS_TILES)
-    return tiles_are_allowed();
-#else
-    return has_attention_forward();
-#endif
+    return has_tiles() || has_attention_forward();
 }
 
 extern "C" int entry_bytes() { return sizeof(Entry); }

@@ -238,40 +238,79 @@ template <class T, class X> static void float_product(const Product& p, const X*
 #if defined(HAS_TILES)
 // Of bfloat16 throughout, at least 32 rows, and K in whole tiles.
 static bool fits_tiles(const Product& p) {
-    return p.x_type == BFLOAT16 && p.w_type == BFLOAT16 && p.y_type == BFLOAT16 && !p.e.p[5] && p.N >= 2 * SIDE && p.K % DEPTH == 0 && tiles_are_allowed();
+    return p.x_type == BFLOAT16 && p.w_type == BFLOAT16 && p.y_type == BFLOAT16 && !p.e.p[5] && p.N >= BOTH && p.K % DEPTH == 0 && tiles_are_allowed();
 }
 
-// The sums of 16 rows, from `row` on, with one vector.
-static inline void put_column(const Product& p, long m, long row, floats sums) {
-    if (p.e.p[2]) {
-        float bias[SIDE];
-        for (int r = 0; r < SIDE; r++) bias[r] = get(p.e.p[2], p.bias_type, row + r);
-        sums += load(bias);
+// Vectors that are multiplied by all rows of a matrix while they stay in the second cache.
+struct Panel {
+    static constexpr long BYTES = 1 << 20, SLICE = 256;  // of the vectors; numbers of 32 rows that stay in the first cache for all of them
+    const Product& p;
+    const long size;
+    long start = -1, M = 0;
+    std::pair<int, int> shapes;
+    uint32_t* const pairs = scratch<uint32_t>(0, size * p.K / 2);
+    float (*const sums)[SIDE * SIDE] = (float(*)[SIDE * SIDE])scratch<float>(1, size / SIDE * 2 * SIDE * SIDE);
+    bfloat16* const copy = scratch<bfloat16>(3, BOTH * SLICE);
+
+    Panel(const Product& p, long size) : p(p), size(size) {}
+    static long whole(long n) { return (n + BOTH - 1) / BOTH * BOTH; }
+    static long most(const Product& p) { return std::max(BOTH, BYTES / (2 * p.K) / BOTH * BOTH); }
+    int at_once(long m) const { return (int)std::clamp<long>(M - m, 0, SIDE); }  // vectors of a tile
+
+    // Pack the vectors from `first` on.
+    void pack(long first) {
+        if (first == start) return;
+        start = first, M = std::min(size, p.M - start);
+        for (long m = 0; m < M; m += SIDE) pack_pairs((const bfloat16*)p.e.p[0] + (start + m) * p.ldx, p.ldx, at_once(m), p.K, pairs + m * p.K / 2);
     }
-    store((bfloat16*)p.e.p[3] + m * p.ldy + row, sums);
-}
+
+    // Multiply all of them by 32 rows.
+    void multiply(long row) {
+        const bfloat16* w = (const bfloat16*)p.e.p[1] + row * p.ldw;
+        const long passes = whole(M) / BOTH, depth = passes > 2 ? SLICE : p.K;
+        RowsAhead ahead(w + BOTH * p.ldw, p.ldw, p.K, passes);
+        for (long k = 0; k < p.K; k += depth) {
+            const long n = std::min(depth, p.K - k);
+            const TileRows rows = passes > 2 ? copied(w + k, p.ldw, n, copy) : in_place(w + k, p.ldw);
+            for (long m = 0; m < M; m += BOTH) multiply_slice(rows, row, k, n, m, ahead);
+        }
+    }
+
+    // Add the products of n numbers of 32 rows, from k on, with the vectors from m on; after the last numbers give the sums away.
+    void multiply_slice(const TileRows& rows, long row, long k, long n, long m, RowsAhead& ahead) {
+        const int first = at_once(m), second = at_once(m + SIDE);
+        const bool is_last = k + n == p.K;
+        if (first != shapes.first || second != shapes.second) set_tile_shapes(first, std::max(1, second));
+        shapes = {first, second};
+        bfloat16* y = (bfloat16*)p.e.p[3] + (start + m) * p.ldy + row;
+        for (int i = 0; is_last && i < first + second; i++) __builtin_prefetch(y + i * p.ldy, 1);
+        const uint32_t *vectors = pairs + (m * p.K + k * first) / 2, *others = pairs + ((m + SIDE) * p.K + k * second) / 2;
+        const auto multiply = second ? k ? multiply_tiles<true, true> : multiply_tiles<true, false>
+                                     : k ? multiply_tiles<false, true> : multiply_tiles<false, false>;
+        multiply(rows, vectors, first, others, second, n, sums + m / SIDE * 2, ahead);
+        if (is_last) put_sums(y, first, row, sums + m / SIDE * 2);
+        if (is_last && second) put_sums(y + SIDE * p.ldy, second, row, sums + m / SIDE * 2 + 2);
+    }
+
+    // Two tiles of sums, of 32 rows from `row` on with n vectors, whose results begin at y.
+    void put_sums(bfloat16* y, int n, long row, const float (*tiles)[SIDE * SIDE]) const {
+        __m512i first[SIDE], second[SIDE];
+        transpose_words(tiles[0], 4 * SIDE, first);
+        transpose_words(tiles[1], 4 * SIDE, second);
+        floats bias[2] = {};
+        for (int i = 0; i < (p.e.p[2] ? 2 : 0); i++) bias[i] = load(as_floats(p.e.p[2], p.bias_type, row + i * SIDE, 1, SIDE, scratch<float>(2, SIDE)));
+        for (int i = 0; i < n; i++) store_both((floats)first[i] + bias[0], (floats)second[i] + bias[1], y + i * p.ldy);
+    }
+};
 
 static void tile_product(const Product& p, const Worker& worker) {
-    uint32_t* pairs = scratch<uint32_t>(0, p.M * p.K / 2);
-    const auto at_once = [&](long m, int i) { return (int)std::clamp<long>(p.M - m - i * SIDE, 0, SIDE); };  // vectors of the i-th tile
-    for (long m = 0; m < p.M; m += SIDE) pack_pairs((const bfloat16*)p.e.p[0] + m * p.ldx, p.ldx, at_once(m, 0), p.K, pairs + m * p.K / 2);
-    const long blocks = (p.N + 2 * SIDE - 1) / (2 * SIDE), piece = std::max<long>(1, PIECE / (2 * SIDE * p.K * 2));
-    alignas(64) float sums[4][SIDE * SIDE];
-    std::pair<int, int> shapes;
-    share(worker, blocks, piece, [&](long first_block, long last_block) {
-        for (long m = 0; m < p.M; m += 2 * SIDE) {
-            const int first = at_once(m, 0), second = at_once(m, 1);
-            if (first != shapes.first || second != shapes.second) set_tile_shapes(first, std::max(1, second));
-            shapes = {first, second};
-            for (long b = first_block; b < last_block; b++) {
-                const long row = std::min(b * 2 * SIDE, p.N - 2 * SIDE);  // the last rows may be computed twice, and alike
-                const bfloat16* w = (const bfloat16*)p.e.p[1] + row * p.ldw;
-                (second ? multiply_tiles<true> : multiply_tiles<false>)(w, p.ldw, pairs + m * p.K / 2, first, second, p.K, sums);
-                for (int i = 0; i < (second ? 4 : 2); i++) {
-                    const int columns = i < 2 ? first : second;
-                    for (int v = 0; v < columns; v++) put_column(p, m + i / 2 * SIDE + v, row + i % 2 * SIDE, tile_column(sums[i], columns, v));
-                }
-            }
+    const long most = Panel::most(p), panels = (p.M + most - 1) / most, size = Panel::whole((p.M + panels - 1) / panels);
+    const long blocks = Panel::whole(p.N) / BOTH, piece = std::max<long>(1, PIECE / (BOTH * p.K * 2));
+    Panel panel(p, size);
+    share(worker, panels * blocks, piece, [&](long first, long last) {
+        for (long item = first; item < last; item++) {
+            panel.pack(item / blocks * size);
+            panel.multiply(std::min(item % blocks * BOTH, p.N - BOTH));  // the last rows may be computed twice, and alike
         }
     });
     _tile_release();

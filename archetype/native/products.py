@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from archetype.native.recorder import Immediate, Recorder
 
 MAX_ROWS = 64  # of a product, above which torch's own is faster
+TILE_SIDE, TILE_DEPTH = 32, 32  # rows of a matrix, and numbers of each, that tiles multiply at once
+TILE_DEPTHS = range(512, 4097)  # K, where products of many vectors by tiles are faster than torch's
 QUANTIZED = {8: 4, 4: 5}
 
 
@@ -52,6 +54,24 @@ def product(
     serial = rows * weight.shape[-2] * x.shape[-1] <= 4 * SERIAL
     matrix = _Matrix((weight, None), weight.shape[-2], TYPES[weight.dtype], weight.stride(-2), stack, serial)
     return _product(recorder, x, matrix, bias, indices)
+
+
+def tile_product(kernels: "Immediate", x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """The product x weight^T + bias in bfloat16 of any number of vectors by matrix tiles, where the processor has them.
+
+    Args:
+        kernels: by which.
+        x: vectors, (..., K).
+        weight: (N, K).
+        bias: (N,).
+    """
+    size, depth = weight.shape
+    few = x.numel() <= MAX_ROWS * depth
+    if not kernels.library.has_tiles or size < TILE_SIDE or depth % TILE_DEPTH or weight.stride(1) != 1:
+        return None
+    if not few and depth not in TILE_DEPTHS:
+        return None
+    return _product(kernels, x, _Matrix((weight, None), size, TYPES[weight.dtype], weight.stride(0)), bias, None)
 
 
 def quantized_product(

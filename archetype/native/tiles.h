@@ -1,11 +1,40 @@
-// Products of bfloat16 by the processor's matrix tiles (AMX): 32 rows of a matrix with up to 32 vectors at once.
+// Products of bfloat16 by the processor's matrix tiles (AMX): 32 rows of a matrix with 32 vectors at once.
 // Each sum goes through k alike whatever else is in its tile, so that a row of many equals the row alone.
 #pragma once
 #include "work.h"
 
 constexpr int SIDE = 16, DEPTH = 32;  // rows of a tile, and numbers in a row of the matrix's
+constexpr long BOTH = 2 * SIDE;       // rows, or vectors, of two tiles
 
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BW__) && defined(__linux__) && WIDTH == 16
+#if defined(__AVX512F__) && defined(__AVX512BW__) && WIDTH == 16
+// y[column][row] = x[row][column], 16 x 16 words; rows of x are so many bytes apart.
+static inline void transpose_words(const void* x, long bytes, __m512i y[SIDE]) {
+    __m512i a[SIDE], b[SIDE];
+    for (int i = 0; i < SIDE; i++) a[i] = _mm512_loadu_si512((const char*)x + i * bytes);
+    for (int i = 0; i < SIDE; i += 2) b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]), b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    for (int i = 0; i < SIDE; i += 4)
+        for (int j = 0; j < 2; j++) {
+            a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + 2 + j]);
+            a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + 2 + j]);
+        }
+    for (int i = 0; i < 4; i++) {  // a[4 g + i] has column 4 l + i of rows 4 g to 4 g + 3 in its quarter l
+        const __m512i even[2] = {_mm512_shuffle_i32x4(a[i], a[4 + i], 0x88), _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x88)};
+        const __m512i odd[2] = {_mm512_shuffle_i32x4(a[i], a[4 + i], 0xdd), _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xdd)};
+        y[i] = _mm512_shuffle_i32x4(even[0], even[1], 0x88), y[8 + i] = _mm512_shuffle_i32x4(even[0], even[1], 0xdd);
+        y[4 + i] = _mm512_shuffle_i32x4(odd[0], odd[1], 0x88), y[12 + i] = _mm512_shuffle_i32x4(odd[0], odd[1], 0xdd);
+    }
+}
+
+#if defined(__AVX512BF16__)
+// As 32 numbers of bfloat16.
+static inline void store_both(floats first, floats second, bfloat16* y) {
+    const __m512bh row = _mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+    memcpy(y, &row, sizeof row);
+}
+#endif
+#endif
+
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__linux__) && WIDTH == 16
 #include <sys/syscall.h>
 #include <unistd.h>
 #define HAS_TILES 1
@@ -32,29 +61,71 @@ static void set_tile_shapes(int first, int second) {  // vectors of either tile
 
 // Pairs of k of n vectors: pairs[k / 2][vector], as a tile of vectors wants them.
 static void pack_pairs(const bfloat16* x, long ldx, long n, long K, uint32_t* pairs) {
+    if (n == SIDE) {
+        __m512i columns[SIDE];
+        for (long k = 0; k < K; k += DEPTH) {
+            transpose_words(x + k, 2 * ldx, columns);
+            for (int i = 0; i < SIDE; i++) _mm512_storeu_si512(pairs + (k / 2 + i) * SIDE, columns[i]);
+        }
+        return;
+    }
     for (long k = 0; k < K / 2; k++)
         for (long m = 0; m < n; m++) memcpy(pairs + k * n + m, x + m * ldx + 2 * k, 4);
 }
 
-// sums[row][vector] of 32 rows of w with `first` vectors, and with `second` more behind them.
-template <bool IS_WIDE>
-static inline void multiply_tiles(const bfloat16* w, long ldw, const uint32_t* pairs, int first, int second, long K, float (*sums)[SIDE * SIDE]) {
-    const uint32_t* others = pairs + K / 2 * first;
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    const bfloat16* next = w + 2 * SIDE * ldw;  // what comes behind is fetched meanwhile, four rows side by side:
-    long column = 0;                            // memory gives more to a few long streams than to 32 rows at once
-    for (long k = 0; k < K; k += DEPTH) {
-        for (int i = 0; i < 2 * SIDE / 4; i++) {
-            for (int row = 0; row < 4; row++) __builtin_prefetch(next + row * ldw + column, 0, 1);
-            if ((column += DEPTH) == K) column = 0, next += 4 * ldw;
+// Rows that are needed next, fetched meanwhile, four side by side: memory gives more to a few long streams than to 32 at once.
+struct RowsAhead {
+    const bfloat16* row;
+    long ld, K, times, left, column = 0;
+    RowsAhead(const bfloat16* w, long ld, long K, long passes)  // of 32 rows, in so many passes over the 32 before
+        : row(w), ld(ld), K(K), times(std::max<long>(1, BOTH / 4 / passes)), left(BOTH / 4 * K / DEPTH) {}
+    void fetch() {
+        for (long i = 0; i < times && left > 0; i++, left--) {
+            for (int r = 0; r < 4; r++) __builtin_prefetch(row + r * ld + column, 0, 1);
+            if ((column += DEPTH) == K) column = 0, row += 4 * ld;
         }
+    }
+};
+
+// 32 rows of numbers as two tiles at a time.
+struct TileRows {
+    const bfloat16* first;
+    long bytes, other, step;  // between rows; from the first tile to the one of the other 16 rows, and to the next numbers, in numbers
+};
+
+static TileRows in_place(const bfloat16* w, long ld) { return {w, 2 * ld, SIDE * ld, DEPTH}; }
+
+// The same, tile by tile in a copy: rows that are some kilobytes apart would drive each other out of the nearest cache.
+static TileRows copied(const bfloat16* w, long ld, long K, bfloat16* copy) {
+    for (int row = 0; row < BOTH; row++)
+        for (long k = 0; k < K; k += DEPTH) memcpy(copy + BOTH * k + row * DEPTH, w + row * ld + k, DEPTH * sizeof(bfloat16));
+    return {copy, 2 * DEPTH, SIDE * DEPTH, BOTH * DEPTH};
+}
+
+// sums[2 j + i], 16 x 16: of 16 rows (the i-th of two such) with `first` and `second` vectors; ADDS: to what they are.
+template <bool IS_WIDE, bool ADDS>
+static inline void multiply_tiles(TileRows rows, const uint32_t* pairs, int first, const uint32_t* others, int second, long K, float (*sums)[SIDE * SIDE],
+                                  RowsAhead& ahead) {
+    constexpr int ROW = 4 * SIDE;  // bytes
+    if (ADDS) {
+        _tile_loadd(0, sums[0], ROW);
+        _tile_loadd(2, sums[1], ROW);
+        if (IS_WIDE) {
+            _tile_loadd(1, sums[2], ROW);
+            _tile_loadd(3, sums[3], ROW);
+        }
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (long k = 0; k < K; k += DEPTH, rows.first += rows.step) {
+        ahead.fetch();
         _tile_loadd(6, pairs + k / 2 * first, 4 * first);
-        _tile_loadd(4, w + k, 2 * ldw);
+        _tile_loadd(4, rows.first, rows.bytes);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(5, w + SIDE * ldw + k, 2 * ldw);
+        _tile_loadd(5, rows.first + rows.other, rows.bytes);
         _tile_dpbf16ps(2, 5, 6);
         if (IS_WIDE) {
             _tile_loadd(7, others + k / 2 * second, 4 * second);
@@ -62,17 +133,11 @@ static inline void multiply_tiles(const bfloat16* w, long ldw, const uint32_t* p
             _tile_dpbf16ps(3, 5, 7);
         }
     }
-    _tile_stored(0, sums[0], 4 * first);
-    _tile_stored(2, sums[1], 4 * first);
+    _tile_stored(0, sums[0], ROW);
+    _tile_stored(2, sums[1], ROW);
     if (IS_WIDE) {
-        _tile_stored(1, sums[2], 4 * second);
-        _tile_stored(3, sums[3], 4 * second);
+        _tile_stored(1, sums[2], ROW);
+        _tile_stored(3, sums[3], ROW);
     }
-}
-
-// Of one vector, the sums of a tile's rows.
-static inline floats tile_column(const float* sums, int columns, int vector) {
-    const ints rows = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return (floats)_mm512_i32gather_ps((__m512i)(rows * columns), sums + vector, 4);
 }
 #endif

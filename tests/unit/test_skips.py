@@ -15,6 +15,7 @@ SKIPS = {
     ("helpers/kernels.py", "this processor cannot run "),
     ("unit/native/test_compiler.py", "no g++ for x86-64"),
     ("unit/native/test_fused.py", "needs AVX512_BF16 without matrix tiles"),
+    ("unit/native/test_fused.py", "needs matrix tiles"),
     ("unit/io/test_allocation.py", "needs glibc, the C library that can be told so"),
     ("conftest.py", "needs ../shared/data (real weights and texts, kept beside the checkout)"),
     ("parity/conftest.py", "needs llama-cpp-python (compiles for ten minutes; pip install llama-cpp-python)"),

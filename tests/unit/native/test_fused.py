@@ -288,6 +288,41 @@ def test_products_of_many_vectors_by_onednn(
         assert result.shape == theirs.shape and distance(result, theirs) < 1e-6
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "size", "depth"), [(5, 40, 96), (70, 33, 512), (97, 100, 544), (300, 64, 1024), (1100, 77, 512)]
+)
+def test_products_of_many_vectors_by_tiles(
+    rows: int, size: int, depth: int, has_bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rows that stand apart, by any number of threads; each of them as it would be alone, to the bit."""
+    library = kernels("native")
+    monkeypatch.setattr(fused, "library", lambda: library)
+    if not library.has_tiles:
+        pytest.skip("needs matrix tiles")
+    x, weight, bias = (floats(*shape).bfloat16() for shape in ((rows, 2 * depth), (size, depth), (size,)))
+    x, threads = x[:, depth:], torch.get_num_threads()
+
+    def product(x: Tensor) -> Tensor:
+        y = fused.linear(x, weight, bias if has_bias else None)
+        assert y is not None
+        return y
+
+    with fused_operations(), torch.inference_mode():
+        y = product(x)
+        assert all(torch.equal(product(x[row : row + 1])[0], y[row]) for row in range(rows))
+        assert torch.equal(product(x[3:]), y[3:]) and torch.equal(product(x.contiguous()), y)
+        torch.set_num_threads(5)
+        try:
+            assert torch.equal(product(x), y)
+        finally:
+            torch.set_num_threads(threads)
+        assert fused.linear(floats(65, 256).bfloat16(), floats(32, 256).bfloat16(), None) is None  # torch is faster
+        assert fused.linear(floats(5, 40).bfloat16(), floats(32, 40).bfloat16(), None) is None  # no whole tiles
+    exact = nn.functional.linear(x.double(), weight.double(), bias.double() if has_bias else None)
+    assert distance(y, exact) <= 2**-8
+
+
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, of its rules for forward mode
 def test_gates_save_their_inputs_alone_and_can_be_differentiated_in_every_way() -> None:
     functions: list[Function] = [
