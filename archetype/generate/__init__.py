@@ -1,10 +1,11 @@
 """From a model to text: settings, sampling, the engine, beam search, and what encoders answer."""
 
-from archetype.generate.beam import Beam, beam_search, translate
+from archetype.generate.beam import beam_search, translate
 from archetype.generate.class_report import ClassReport, ValueReport
 from archetype.generate.encoder import Pooling, Prediction, classify_pictures, classify_texts, embed, fill
 from archetype.generate.engine import Engine
 from archetype.generate.examples import evaluate_images, evaluate_texts
+from archetype.generate.hypotheses import Beam
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler, sample
 from archetype.generate.score import Score, score

@@ -24,16 +24,21 @@ class Slots(Generic[T]):
         model: in evaluation mode.
         limit: the most texts.
         num_beams: rows of a text, which share its source.
-        then: what a step computes of the logits, as `DecodeStep` says.
+        make_step: the step of some rows of the state, which `current_step` gives.
 
     Attributes:
         texts: what stands in each slot, for the caller: requests, or hypotheses of a search.
     """
 
     def __init__(
-        self, model: GenerativeModel, limit: int, num_beams: int = 1, then: Callable[[Tensor], Tensor] | None = None
+        self,
+        model: GenerativeModel,
+        limit: int,
+        num_beams: int = 1,
+        make_step: Callable[[GenerativeModel, State], DecodeStep] | None = None,
     ) -> None:
-        self.model, self.limit, self.num_beams, self.then = model, limit, num_beams, then
+        self.model, self.limit, self.num_beams, self.make_step = model, limit, num_beams, make_step or DecodeStep
+        self.device = model.device
         self.texts: list[T] = []
         self._source_length = 1
         self.state = self.empty_state(1, 1)
@@ -58,7 +63,7 @@ class Slots(Generic[T]):
             self._source_length = max(source_length, min(2 * known, context))
         self.state, self._steps = self.empty_state(texts, max(capacity, state.capacity)), {}
         if count := len(self.texts):
-            self.state.insert(self._rows(range(count)), state.first_rows(count * self.num_beams))
+            self.state.insert(self._rows(range(count)), state.rows(0, count * self.num_beams))
 
     @torch.inference_mode()
     def put(self, slots: list[int], texts: list[T], state: State) -> None:
@@ -75,7 +80,7 @@ class Slots(Generic[T]):
     def leave(self, text: T) -> None:
         """Let a text go; the last one takes its slot."""
         slot, last = self.texts.index(text), self.texts.pop()
-        if last is not text:
+        if slot < len(self.texts):
             self.state.insert(self._rows([slot]), self.copy(len(self.texts)))
             self.texts[slot] = last
         self.state.lengths[len(self.texts) * self.num_beams :] = 0
@@ -95,31 +100,36 @@ class Slots(Generic[T]):
         return state
 
     @torch.inference_mode()
-    def step(self, newest: list[int]) -> Tensor:
-        """Logits of each row's next token after its newest, (rows in use, V), or what is computed of them."""
-        count, slots = len(newest), self._bucket(len(self.texts))
-        rows = slots * self.num_beams
+    def current_step(self) -> DecodeStep:
+        """The step of the rows in use; those of it without a text stay at their start."""
+        slots, used = self._bucket(len(self.texts)), len(self.texts) * self.num_beams
         if slots not in self._steps:
-            self._steps[slots] = DecodeStep(self.model, self.state.first_rows(rows), self.then)
-        self.state.lengths[count:] = 0  # rows without a text stay at their start
-        tokens = torch.tensor(newest + [0] * (rows - count), device=self.model.device)
-        return self._steps[slots](tokens[:, None])[:count]
+            self._steps[slots] = self.make_step(self.model, self.state.rows(0, slots * self.num_beams))
+        self.state.lengths[used:] = 0
+        return self._steps[slots]
+
+    @torch.inference_mode()
+    def step(self, newest: list[int]) -> Tensor:
+        """Logits of each row's next token after its newest, (rows in use, V)."""
+        step = self.current_step()
+        tokens = torch.tensor(newest + [0] * (len(step.state.lengths) - len(newest)), device=self.device)
+        return step(tokens[:, None])[: len(newest)]
 
     @torch.inference_mode()
     def verify(self, tokens: list[list[int]]) -> Tensor:
         """Logits after each text's newest token and after each of the tokens guessed to follow, (rows in use, T, V)."""
         assert isinstance(self.model, CausalModel)
-        return verify(self.model, tokens, self.state.first_rows(len(tokens)))
+        return verify(self.model, tokens, self.state.rows(0, len(tokens)))
 
     @torch.inference_mode()
     def shorten(self, lengths: list[int]) -> None:
         """Go back to where each text's row had read so many tokens."""
-        self.state.lengths[: len(lengths)] = torch.tensor(lengths, device=self.model.device)
+        self.state.lengths[: len(lengths)] = torch.tensor(lengths, device=self.device)
 
     def _rows(self, slots: Iterable[int]) -> Tensor:
         """All rows of some slots."""
         rows = [slot * self.num_beams + row for slot in slots for row in range(self.num_beams)]
-        return torch.tensor(rows, device=self.model.device)
+        return torch.tensor(rows, device=self.device)
 
     def _bucket(self, count: int) -> int:
         """The number of slots of a step for so many texts."""

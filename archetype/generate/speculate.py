@@ -86,7 +86,7 @@ class DraftModel:
                 empty = self.model.new_state(1, 1)
                 self._slots.join(request, empty)
         rows = self._slots.texts
-        state = self._slots.state.first_rows(len(rows))
+        state = self._slots.state.rows(0, len(rows))
         state.lengths.copy_(torch.tensor([self._num_right(request) for request in rows]))
         unread = [request.window[int(length) :] for request, length in zip(rows, state.lengths, strict=True)]
         logits, after = prefill(self.model, unread, state)

@@ -1,7 +1,7 @@
 """Steps of a model that generates: prompts in chunks, and then one token of every row at a time."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +11,7 @@ from archetype.models import CausalModel, GenerativeModel
 from archetype.models.output import Output
 from archetype.native.compiler import Library, library
 from archetype.native.fused import fused_operations
-from archetype.native.products import MAX_ROWS
+from archetype.native.products import max_rows
 from archetype.native.recorder import NotRecordable, Recorder, Replay
 from archetype.native.translations import FLOATS
 from archetype.nn.cache import State
@@ -31,17 +31,17 @@ class DecodeStep:
     Args:
         model: in evaluation mode.
         state: of the rows; `state.insert` puts another text in the place of one.
-        then: what is computed of the logits, (B, V), in the same step, and returned in their place.
+        inputs: further tensors that change between steps, of one that computes more than logits.
 
     Attributes:
         replay: the recorded step; None before the first, and where it is not recorded.
     """
 
-    def __init__(self, model: GenerativeModel, state: State, then: Callable[[Tensor], Tensor] | None = None) -> None:
-        self.model, self.then = model, then
-        self.state = state
+    def __init__(self, model: GenerativeModel, state: State, inputs: Sequence[Tensor] = ()) -> None:
+        self.model, self.state, self.inputs = model, state, inputs
         self._buffers = [place for layer in state.layers for place in layer.tensors()]
-        self._library = library() if is_native(model) and len(state.lengths) <= MAX_ROWS and not observer() else None
+        is_small = is_native(model) and len(state.lengths) <= max_rows(model.dtype)
+        self._library = library() if is_small and not observer() else None
         self._tokens = torch.empty(len(state.lengths), 1, dtype=torch.long)
         self.replay: Replay | None = None
         self._result: Tensor | None = None
@@ -66,11 +66,11 @@ class DecodeStep:
         output = self.model(tokens, state, last_only=True)
         self._commit(output)
         logits: Tensor = output.logits[:, 0]
-        return logits if self.then is None else self.then(logits)
+        return logits
 
     def _record(self, tokens: Tensor, kernels: Library) -> Tensor:
         self._tokens.copy_(tokens)
-        inputs = [self._tokens, self.state.lengths, *(buffer for _, _, buffer in self._buffers)]
+        inputs = [self._tokens, self.state.lengths, *self.inputs, *(buffer for _, _, buffer in self._buffers)]
         try:
             with Recorder(kernels, inputs, torch.get_num_threads()) as recorder:
                 result = self._compute(self._tokens, self.state)

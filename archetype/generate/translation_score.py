@@ -9,8 +9,9 @@ from torch import Tensor
 
 from archetype.data.pairs import end_of_text
 from archetype.errors import DataError
-from archetype.generate.beam import Beam, translate
+from archetype.generate.beam import translate
 from archetype.generate.encoder import TOKENS_AT_ONCE
+from archetype.generate.hypotheses import Beam
 from archetype.models import EncoderDecoder
 from archetype.table import Table
 from archetype.tokenizers import Tokenizer

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from archetype.data.pairs import end_of_text
 from archetype.errors import DataError
-from archetype.generate.beam import Beam, beam_search
+from archetype.generate.beam import beam_search
+from archetype.generate.hypotheses import Beam
 from archetype.models import Encoder, EncoderDecoder, Model, VisionEncoder
 from archetype.tokenizers import Tokenizer
 

@@ -123,17 +123,17 @@ static void attend(const Entry& e, const Worker& worker) {
     const float scale = e.f[0], softcap = e.f[1], *slopes = (const float*)e.p[5], *sinks = (const float*)e.p[6];
     share(worker, B * T * H, 1, [&](long first, long last) {
         float *q = scratch<float>(0, std::max(P, P2)), *scores = scratch<float>(1, S), *y = scratch<float>(2, Q);
-        for (long item = first; item < last; item++) {
-            const long b = item / (T * H), t = item / H % T, h = item % H, k = h / G;
+        for (long item = first; item < last; item++) {  // the queries of one head of keys after each other
+            const long b = item / (T * H), k = item / (T * G) % K, t = item / G % T, h = k * G + item % G;
             const long position = e.p[3] ? ((const int64_t*)e.p[3])[b * sp[0] + t * sp[1]] : S - 1;
             const long end = std::min(S, position + 1);  // a ring is full of the newest
             const long start = window && !is_ring ? std::max(0L, position - window + 1) : 0, n = std::max(0L, end - start);
             const long mask_start = e.n[38] ? start + S - 1 - position : start;
             const long values = b * sv[0] + k * sv[1] + start * sv[2];
             std::fill(scores, scores + n, 0.0f);
-            // the next head's places, or the next row's, are fetched with the first query head of these; or those behind
+            // the next head's places, or the next row's, are fetched with the first query of these; or those behind
             const auto ahead = [&](const int64_t* strides) -> long {
-                if (h % G) return 0;
+                if (item % (T * G)) return 0;
                 return k + 1 < K ? strides[1] : b + 1 < B ? strides[0] - k * strides[1] : 2 * W * strides[2];
             };
             const auto add_products = [&](const void* queries, long query, const void* keys, long key, const int64_t* strides, long size) {
@@ -180,18 +180,18 @@ static void append(const Entry& e, const Worker& worker) {
     });
 }
 
-// Places starts..ends of some rows of keys and of values, put in place of those of other rows, of which none is a source.
-// p: keys, values, rows, sources, starts, ends; n: how many, heads, then of keys and of values the bytes of a row, a head, a place.
+// Places starts..ends of other rows of keys and of values, put in place of each row's own; into a source nothing is written.
+// p: keys, values, sources, starts, ends; n: rows, heads, then of keys and of values the bytes of a row, a head, a place.
 static void copy_places(const Entry& e, const Worker& worker) {
-    const int64_t *rows = (const int64_t*)e.p[2], *sources = (const int64_t*)e.p[3], *starts = (const int64_t*)e.p[4], *ends = (const int64_t*)e.p[5];
-    const long K = e.n[1];
-    share(worker, e.n[0] * K, K, [&](long first, long last) {
-        for (long item = first; item < last; item++) {
-            const long i = item / K, k = item % K;
+    const int64_t *sources = (const int64_t*)e.p[2], *starts = (const int64_t*)e.p[3], *ends = (const int64_t*)e.p[4];
+    share(worker, e.n[0], 1, [&](long first, long last) {
+        for (long row = first; row < last; row++) {
+            if (sources[row] == row || starts[row] >= ends[row]) continue;
             for (int buffer = 0; buffer < 2; buffer++) {
                 const int64_t* bytes = e.n + 2 + 3 * buffer;
-                char* places = (char*)e.p[buffer] + k * bytes[1] + starts[i] * bytes[2];
-                if (starts[i] < ends[i]) memcpy(places + rows[i] * bytes[0], places + sources[i] * bytes[0], (ends[i] - starts[i]) * bytes[2]);
+                char* const places = (char*)e.p[buffer] + starts[row] * bytes[2];
+                for (long k = 0; k < e.n[1]; k++)
+                    memcpy(places + row * bytes[0] + k * bytes[1], places + sources[row] * bytes[0] + k * bytes[1], (ends[row] - starts[row]) * bytes[2]);
             }
         }
     });

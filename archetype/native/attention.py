@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from archetype.native.compiler import library
+from archetype.native.operation import recording
 from archetype.native.recorder import Immediate
-from archetype.native.translations import FLOATS, TYPES
+from archetype.native.translations import FLOATS, SERIAL, TYPES
 
 if TYPE_CHECKING:
     from archetype.native.recorder import Recorder
 
-MAX_QUERIES = 64  # of all rows, above which torch's own is faster
+MAX_QUERIES = 128  # of all rows, above which torch's own is faster
 
 
 def append(recorder: "Recorder | Immediate", new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
@@ -26,20 +27,19 @@ def append(recorder: "Recorder | Immediate", new: Tensor, buffer: Tensor, positi
     rows = positions.stride(0) if positions.shape[0] > 1 else 0  # one row of positions may stand for all
     strides = [*new.stride()[:3], *buffer.stride()[:3], rows, positions.stride(1)]
     integers = [batch, heads, length, features, buffer.shape[2], *strides, TYPES[new.dtype], TYPES[buffer.dtype]]
-    recorder.emit("append", [buffer], [new, buffer, positions], integers, serial=length == 1)
+    recorder.emit("append", [buffer], [new, buffer, positions], integers, serial=new.numel() <= SERIAL)
     return buffer
 
 
-def copy_places(keys: Tensor, values: Tensor, rows: Tensor, sources: Tensor, starts: Tensor, ends: Tensor) -> bool:
-    """Put the places from `starts` to `ends` of some rows of a cache in place of those of other rows.
+def copy_places(keys: Tensor, values: Tensor, sources: Tensor, starts: Tensor, ends: Tensor) -> bool:
+    """Put the places of other rows of a cache in place of a row's own.
 
     Args:
         keys: (B, K, S, P).
         values: (B, K, S, Q).
-        rows: that are overwritten, (n,); none of them is a source.
-        sources: that are read, (n,).
-        starts: the first place of each copy, (n,).
-        ends: the place after the last.
+        sources: of each row, the one that is read, (B,); into a source nothing is written.
+        starts: the first place of each copy, (B,).
+        ends: the place after the last; none is copied where the first is not before it.
 
     Returns:
         Whether it was done: not where the kernels are missing, or for another layout.
@@ -48,12 +48,11 @@ def copy_places(keys: Tensor, values: Tensor, rows: Tensor, sources: Tensor, sta
     places_are_joined = all(x.stride()[2:] == (x.shape[3], 1) and x.device.type == "cpu" for x in (keys, values))
     if kernels is None or not places_are_joined:
         return False
-    integers = [len(rows), keys.shape[1]]
+    integers = [len(sources), keys.shape[1]]
     for buffer in (keys, values):
         integers += [stride * buffer.itemsize for stride in buffer.stride()[:3]]
-    # in one thread: two are no faster with what beams have not in common
-    tensors = [keys, values, rows, sources, starts, ends]
-    Immediate(kernels).emit("copy_places", [keys, values], tensors, integers, serial=True)
+    emitter = recording() or Immediate(kernels)
+    emitter.emit("copy_places", [keys, values], [keys, values, sources, starts, ends], integers)
     return True
 
 

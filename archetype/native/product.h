@@ -278,18 +278,18 @@ struct Panel {
 
     // Add the products of n numbers of 32 rows, from k on, with the vectors from m on; after the last numbers give the sums away.
     void multiply_slice(const TileRows& rows, long row, long k, long n, long m, RowsAhead& ahead) {
-        const int first = at_once(m), second = at_once(m + SIDE);
+        const int first = columns_of(at_once(m)), second = columns_of(at_once(m + SIDE));
         const bool is_last = k + n == p.K;
         if (first != shapes.first || second != shapes.second) set_tile_shapes(first, std::max(1, second));
         shapes = {first, second};
         bfloat16* y = (bfloat16*)p.e.p[3] + (start + m) * p.ldy + row;
-        for (int i = 0; is_last && i < first + second; i++) __builtin_prefetch(y + i * p.ldy, 1);
+        for (int i = 0; is_last && i < at_once(m) + at_once(m + SIDE); i++) __builtin_prefetch(y + i * p.ldy, 1);
         const uint32_t *vectors = pairs + (m * p.K + k * first) / 2, *others = pairs + ((m + SIDE) * p.K + k * second) / 2;
         const auto multiply = second ? k ? multiply_tiles<true, true> : multiply_tiles<true, false>
                                      : k ? multiply_tiles<false, true> : multiply_tiles<false, false>;
         multiply(rows, vectors, first, others, second, n, sums + m / SIDE * 2, ahead);
-        if (is_last) put_sums(y, first, row, sums + m / SIDE * 2);
-        if (is_last && second) put_sums(y + SIDE * p.ldy, second, row, sums + m / SIDE * 2 + 2);
+        if (is_last) put_sums(y, at_once(m), row, sums + m / SIDE * 2);
+        if (is_last && second) put_sums(y + SIDE * p.ldy, at_once(m + SIDE), row, sums + m / SIDE * 2 + 2);
     }
 
     // Two tiles of sums, of 32 rows from `row` on with n vectors, whose results begin at y.

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from archetype.native.compiler import library
 from archetype.native.rows import reduced
 from archetype.native.translations import FLOATS, SERIAL, TYPES, aten, pointwise, translates
 
@@ -12,9 +13,16 @@ if TYPE_CHECKING:
     from archetype.native.recorder import Immediate, Recorder
 
 MAX_ROWS = 64  # of a product, above which torch's own is faster
+MAX_TILED_ROWS = 128  # the same of bfloat16 where there are matrix tiles
 TILE_SIDE, TILE_DEPTH = 32, 32  # rows of a matrix, and numbers of each, that tiles multiply at once
 TILE_DEPTHS = range(512, 4097)  # K, where products of many vectors by tiles are faster than torch's
 QUANTIZED = {8: 4, 4: 5}
+
+
+def max_rows(dtype: torch.dtype) -> int:
+    """The most rows of a step whose products are computed natively."""
+    kernels = library()
+    return MAX_TILED_ROWS if dtype == torch.bfloat16 and kernels is not None and kernels.has_tiles else MAX_ROWS
 
 
 @translates(aten.linear.default)
@@ -48,7 +56,7 @@ def product(
         indices: of each vector, the matrices that it is multiplied by: (number of vectors, k).
     """
     rows = x.numel() // x.shape[-1] * (1 if indices is None else indices.shape[1])
-    if rows > MAX_ROWS or weight.dtype not in FLOATS or x.dtype != weight.dtype or weight.stride(-1) != 1:
+    if rows > max_rows(x.dtype) or weight.dtype not in FLOATS or x.dtype != weight.dtype or weight.stride(-1) != 1:
         return None
     stack = 0 if indices is None else weight.stride(0)
     serial = rows * weight.shape[-2] * x.shape[-1] <= 4 * SERIAL
@@ -66,10 +74,9 @@ def tile_product(kernels: "Immediate", x: Tensor, weight: Tensor, bias: Tensor |
         bias: (N,).
     """
     size, depth = weight.shape
-    few = x.numel() <= MAX_ROWS * depth
     if not kernels.library.has_tiles or size < TILE_SIDE or depth % TILE_DEPTH or weight.stride(1) != 1:
         return None
-    if not few and depth not in TILE_DEPTHS:
+    if x.numel() > MAX_TILED_ROWS * depth and depth not in TILE_DEPTHS:
         return None
     return _product(kernels, x, _Matrix((weight, None), size, TYPES[weight.dtype], weight.stride(0)), bias, None)
 
@@ -127,7 +134,7 @@ def _bmm(recorder: "Recorder", function: Any, x: Tensor, other: Tensor) -> Tenso
     if other.shape[-1] == 1 and x.shape[-2] > 1:  # a matrix times a vector
         y = _bmm(recorder, function, other.transpose(-1, -2), x.transpose(-1, -2))
         return None if y is None else y.transpose(-1, -2)
-    if x.shape[-2] > MAX_ROWS:
+    if x.shape[-2] > max_rows(x.dtype):
         return None
     y = torch.empty(*x.shape[:-1], other.shape[-1], dtype=x.dtype)
     batch = x.shape[0] if x.dim() == 3 else 1

@@ -2,7 +2,7 @@
 #pragma once
 #include "work.h"
 
-enum Row { RMS_NORM, LAYER_NORM, SOFTMAX, LOG_SOFTMAX, SUM, MEAN };
+enum Row { RMS_NORM, LAYER_NORM, SOFTMAX, LOG_SOFTMAX, SUM, MEAN, LOG_SUM_EXP };
 
 static float maximum(const float* x, long n) {  // of numbers; of one that is none, anything
     floats best = splat(-INFINITY);
@@ -27,7 +27,7 @@ static void rows(const Entry& e, const Worker& worker) {
             floats sums = {};
             double total = 0;
             long i = 0;
-            if (kind == SOFTMAX || kind == LOG_SOFTMAX) {
+            if (kind == SOFTMAX || kind == LOG_SOFTMAX || kind == LOG_SUM_EXP) {
                 const float largest = maximum(x, D);
                 for (; i + W <= D; i += W) {
                     floats exponentials = exp(load(x + i) - largest);
@@ -38,6 +38,10 @@ static void rows(const Entry& e, const Worker& worker) {
                 if (kind == SOFTMAX) for (i = 0; i < D; i++) y[i] = (float)(y[i] / total);
                 else {
                     const float log_total = (float)(largest + std::log(total));
+                    if (kind == LOG_SUM_EXP) {
+                        put(e.p[0], y_type, r, log_total);
+                        continue;
+                    }
                     for (i = 0; i < D; i++) y[i] = x[i] - log_total;
                 }
                 put_all(e.p[0], y_type, r * D, 1, D, y);

@@ -11,7 +11,7 @@ from archetype.native.translations import FLOATS, SERIAL, TYPES, aten, collapsed
 if TYPE_CHECKING:
     from archetype.native.recorder import Immediate, Recorder
 
-ROWS = ("rms_norm", "layer_norm", "softmax", "log_softmax", "sum", "mean")
+ROWS = ("rms_norm", "layer_norm", "softmax", "log_softmax", "sum", "mean", "log_sum_exp")
 
 
 @translates(aten.rms_norm.default)
@@ -55,8 +55,16 @@ def _softmax(recorder: "Recorder", function: Any, x: Tensor, dim: int, dtype: An
     return None if stride is None else emit_rows(recorder, kind, torch.empty(x.shape, dtype=x.dtype), x, stride)
 
 
+@translates(aten.logsumexp.default)
+def _logsumexp(recorder: "Recorder", function: Any, x: Tensor, dims: list[int], keepdim: bool = False) -> Tensor | None:
+    if len(dims) != 1 or dims[0] % x.dim() != x.dim() - 1 or x.dtype != torch.float32:
+        return None
+    y = reduced(recorder, "log_sum_exp", x)
+    return y if y is None or not keepdim else y.unsqueeze(-1)
+
+
 def reduced(recorder: "Recorder", kind: str, x: Tensor) -> Tensor | None:
-    """Emit the sum or mean over the last dimension."""
+    """Emit the sum, mean, or logarithm of the sum of exponentials, over the last dimension."""
     stride = row_stride(x)
     return None if stride is None else emit_rows(recorder, kind, torch.empty(x.shape[:-1]), x, stride)
 

@@ -52,19 +52,24 @@ struct alignas(64) TileShapes {
 };
 
 // Tiles 0 to 3 are sums (16 rows of the matrix, a column for each vector), 4 and 5 rows of the matrix, 6 and 7 vectors.
-static void set_tile_shapes(int first, int second) {  // vectors of either tile
+static void set_tile_shapes(int first, int second) {  // columns of either tile of vectors
     TileShapes shapes;
     const int columns[8] = {first, second, first, second, SIDE, SIDE, first, second};
     for (int t = 0; t < 8; t++) shapes.rows[t] = SIDE, shapes.bytes[t] = 4 * columns[t];
     _tile_loadconfig(&shapes);
 }
 
-// Pairs of k of n vectors: pairs[k / 2][vector], as a tile of vectors wants them.
+// Columns of a tile of n vectors: as many, or all where that costs less than to pack so few.
+static inline int columns_of(long n) { return n <= 2 ? n : SIDE; }
+
+// Pairs of k of n vectors: pairs[k / 2][column], as a tile of vectors wants them.
 static void pack_pairs(const bfloat16* x, long ldx, long n, long K, uint32_t* pairs) {
-    if (n == SIDE) {
+    if (columns_of(n) == SIDE) {
+        alignas(64) bfloat16 rows[SIDE * DEPTH] = {};
         __m512i columns[SIDE];
         for (long k = 0; k < K; k += DEPTH) {
-            transpose_words(x + k, 2 * ldx, columns);
+            for (long m = 0; n < SIDE && m < n; m++) memcpy(rows + m * DEPTH, x + m * ldx + k, DEPTH * sizeof(bfloat16));
+            transpose_words(n < SIDE ? rows : x + k, n < SIDE ? 2 * DEPTH : 2 * ldx, columns);
             for (int i = 0; i < SIDE; i++) _mm512_storeu_si512(pairs + (k / 2 + i) * SIDE, columns[i]);
         }
         return;

@@ -9,6 +9,7 @@ the table of all kinds.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -21,6 +22,11 @@ from archetype.nn.context import ForwardContext, Lengths
 
 S = TypeVar("S", bound="LayerState")
 EMPTY_SLOT = 2**40  # the position of a place that holds nothing: later than every query
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 @dataclass
@@ -47,22 +53,19 @@ class LayerState:
             source = getattr(other, name)
             if isinstance(value, LayerState):
                 value.insert(rows, source)
-            else:
+            elif source.numel():
                 inside = value[(slice(None), *(slice(size) for size in source.shape[1:]))]
                 inside.index_copy_(0, rows, source)  # assignment by index wakes threads for 2,000 numbers
 
-    def copy_rows(
-        self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], ends: Int[Tensor, "n"]
-    ) -> None:
-        """Put what `sources` hold, which are none of `rows`, in place of what `rows` hold.
+    def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:
+        """Let each row hold what its source holds.
 
         Args:
-            rows: that are overwritten.
-            sources: of each.
-            starts: places of a row before this one hold the same as its source's already.
-            ends: no place of a source from this one on holds anything.
+            sources: of each row, the row that it goes on from, which goes on from itself.
+            starts: of each row, places before this one hold the same as its source's already.
+            ends: no place of a row or of its source from this one on holds anything.
         """
-        self.insert(rows, self.narrow(int(ends.max())).select(sources))
+        self.insert(torch.arange(len(sources), device=sources.device), self.select(sources))
 
     def to(self: S, dtype: torch.dtype) -> S:
         """The same with floating-point numbers in another type."""
@@ -72,10 +75,10 @@ class LayerState:
         """A view of the first `slots` places; whole where the state's size does not follow the length."""
         return self
 
-    def first_rows(self: S, count: int) -> S:
-        """A view of the first `count` rows."""
+    def rows(self: S, start: int, stop: int) -> S:
+        """A view of the rows from `start` up to `stop`."""
         views = {
-            name: value.first_rows(count) if isinstance(value, LayerState) else value[:count]
+            name: value.rows(start, stop) if isinstance(value, LayerState) else value[start:stop]
             for name, value in self._values()
         }
         return replace(self, **views)
@@ -94,7 +97,7 @@ class LayerState:
         return sum(value.nbytes for _, value in self._values())
 
     def _values(self) -> Iterator[tuple[str, Any]]:
-        return ((f.name, getattr(self, f.name)) for f in fields(self))
+        return ((name, getattr(self, name)) for name in _field_names(type(self)))
 
 
 @dataclass
@@ -128,12 +131,10 @@ class KVCache(LayerState):
         """A view of the first `slots` positions."""
         return KVCache(self.keys[:, :, :slots], self.values[:, :, :slots])
 
-    def copy_rows(
-        self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], ends: Int[Tensor, "n"]
-    ) -> None:
-        """Put the places in which they differ of `sources` in place of those of `rows`."""
-        if not copy_places(self.keys, self.values, rows, sources, starts, ends):
-            super().copy_rows(rows, sources, starts, ends)
+    def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:
+        """Copy the places in which a row and its source differ."""
+        if not copy_places(self.keys, self.values, sources, starts, ends):
+            super().copy_rows(sources, starts, ends)
 
 
 def write_places(buffer: Float[Tensor, "B K S P"], new: Float[Tensor, "B K T P"], context: ForwardContext) -> None:
@@ -175,11 +176,9 @@ class RingKVCache(KVCache):
         """Itself: where a position stands depends on the whole size."""
         return self
 
-    def copy_rows(
-        self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"], ends: Int[Tensor, "n"]
-    ) -> None:
-        """Put whole rows in place of others: a place holds another position in each turn."""
-        LayerState.copy_rows(self, rows, sources, starts, ends)
+    def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:
+        """Copy whole rows: a place holds another position in each turn."""
+        LayerState.copy_rows(self, sources, starts, ends)
 
     def _newest(self, ends: Lengths) -> Int[Tensor, "B W"]:
         """Of each place in the buffer the newest position before `ends` that belongs there; negative where none."""
@@ -236,9 +235,10 @@ class DecoderBlockState(LayerState):
         self.mixer.insert(rows, other.mixer)
         self.cross.insert(self._sources(rows), other.cross)
 
-    def first_rows(self, count: int) -> "DecoderBlockState":
-        """A view of the first `count` rows, all of some sources."""
-        return DecoderBlockState(self.mixer.first_rows(count), self.cross.first_rows(count // self._rows_per_source))
+    def rows(self, start: int, stop: int) -> "DecoderBlockState":
+        """A view of the rows from `start` up to `stop`, all of some sources."""
+        each = self._rows_per_source
+        return DecoderBlockState(self.mixer.rows(start, stop), self.cross.rows(start // each, stop // each))
 
     @property
     def _rows_per_source(self) -> int:
@@ -272,21 +272,19 @@ class State:
         for layer, source in zip(self.layers, other.layers, strict=True):
             layer.insert(rows, source)
 
-    def copy_rows(self, rows: Int[Tensor, "n"], sources: Int[Tensor, "n"], starts: Int[Tensor, "n"]) -> None:
-        """Let rows go on from what others have read; arguments as of `LayerState.copy_rows`."""
-        ends = self.lengths[sources]
-        self.lengths[rows] = ends
+    def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"]) -> None:
+        """Let rows go on from what others of their length have read; arguments as of `LayerState.copy_rows`."""
         for layer in self.layers:
-            layer.copy_rows(rows, sources, starts, ends)
+            layer.copy_rows(sources, starts, self.lengths)
 
     def narrow(self, slots: int) -> "State":
         """A view that reads only the first `slots` places of each buffer; writes go to the same memory."""
         layers = [layer.narrow(slots) for layer in self.layers]
         return State(self.lengths, layers, min(slots, self.capacity), whole=self.whole or self)
 
-    def first_rows(self, count: int) -> "State":
-        """A view of the first `count` rows; writes go to the same memory."""
-        return State(self.lengths[:count], [layer.first_rows(count) for layer in self.layers], self.capacity)
+    def rows(self, start: int, stop: int) -> "State":
+        """A view of the rows from `start` up to `stop`; writes go to the same memory."""
+        return State(self.lengths[start:stop], [layer.rows(start, stop) for layer in self.layers], self.capacity)
 
     @property
     def targets(self) -> "State":

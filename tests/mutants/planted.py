@@ -166,12 +166,12 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
             ("dropout(x, self.dropout, self.training)", "dropout(x, self.dropout)"),
         ],
     ),
-    "generate/beam.py": (
+    "generate/hypotheses.py": (
         ("unit/generate/test_beam.py",),
         [
-            ("<= finished[-1][0]", "<= finished[0][0]"),
+            ("[self.settings.num_beams - 1][0]", "[0][0]"),
             ("log_probability / float(((5 + length) / 6)", "log_probability / float(((6 + length) / 6)"),
-            ("elif rank < width and score", "elif score"),
+            ("(values[:, : self.settings.num_beams] for values in candidates)", "candidates"),
         ],
     ),
     "generate/sample.py": (

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +13,8 @@ from archetype.families.seq2seq import seq2seq
 from archetype.families.t5 import t5
 from archetype.families.transformer import transformer
 from archetype.generate import beam, step
-from archetype.generate.beam import Beam, Hypotheses, Search, beam_search, finished_targets
+from archetype.generate.beam import Search, beam_search, finished_targets
+from archetype.generate.hypotheses import Beam, Candidates, Hypotheses
 from archetype.generate.step import DecodeStep
 from archetype.models import EncoderDecoder, build
 from archetype.nn.cache import State
@@ -252,33 +254,54 @@ def test_settings_out_of_range_are_named(settings: dict[str, float], message: st
     assert message in str(caught.value)
 
 
+def candidates(*slots: list[tuple[float, int, int]]) -> Candidates:
+    """Of each slot log-probabilities, beams and tokens, best first."""
+    logs, beams, tokens = np.array(slots).transpose(2, 0, 1)
+    return Candidates(logs, beams.astype(np.int64), tokens.astype(np.int64))
+
+
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, 3.0])
 def test_a_search_goes_on_while_a_beam_is_better_than_the_worst_finished(length_penalty: float) -> None:
     """Beams between the best finished and the worst of those that are kept may still end better than either."""
-    search = Hypotheses(0, 9, END, END, Beam(num_beams=2, length_penalty=length_penalty))
-    search.targets, search.length = [[1], [2]], 2
-    scale = 1 / search.settings.score(1.0, 2)
-    for score, expected in ((-0.5, False), (-2.0, False), (-3.5, True)):
-        search.finished = [(-1.0, [1]), (-3.0, [2]), (-4.0, [3])]  # the third is no longer among the best two
-        assert search._is_finished([(score * scale, 0, 1), (-9.0, 1, 1)]) is expected, score
-    search.finished = [(-1.0, [1])]
-    assert not search._is_finished([(-9.0, 0, 1), (-9.5, 1, 1)])  # not yet enough of them
+    hypotheses = Hypotheses(1, 9, END, END, Beam(num_beams=2, length_penalty=length_penalty))
+    scale = 1 / hypotheses.settings.score(1.0, 2)
+    for score, over in ((-0.5, []), (-2.0, []), (-3.5, [0])):
+        hypotheses.begin(0, 9)
+        assert not hypotheses.extend(candidates([(-0.1, 0, 1), (-0.2, 0, 2)]))
+        hypotheses.finished[0] = [(-1.0, [1]), (-3.0, [2]), (-4.0, [3])]  # the third is no longer among the best two
+        assert hypotheses.extend(candidates([(score * scale, 0, 1), (-90.0, 1, 1)])) == over, score
+    hypotheses.begin(0, 9)
+    hypotheses.finished[0] = [(-1.0, [1])]
+    assert not hypotheses.extend(candidates([(-9.0, 0, 1), (-9.5, 0, 2)]))  # not yet enough of them
 
 
 def test_a_beam_that_goes_on_stays_in_its_row() -> None:
-    search = Hypotheses(0, 9, END, END, Beam(num_beams=4))
-    assert search.extend([(-1.0, 0, 3), (-2.0, 0, 1), (-3.0, 0, 2), (-4.0, 0, 4)]) == [(1, 0, 1), (2, 0, 1), (3, 0, 1)]
-    assert search.extend([(-1.5, 2, 1), (-2.0, 1, 1), (-2.5, 2, 3), (-3.0, 2, 2)]) == [(0, 2, 1), (3, 2, 1)]
-    assert search.newest[1:3] == [1, 1] and sorted(search.newest) == [1, 1, 2, 3]
-    assert all(target[-1] == token for target, token in zip(search.targets, search.newest, strict=True))
-    assert search.targets == [[2, 2], [4, 1], [2, 1], [2, 3]]
+    hypotheses = Hypotheses(2, 9, END, END, Beam(num_beams=4))
+    hypotheses.begin(0, 9)
+    hypotheses.begin(1, 9)
+    first = candidates(
+        2 * [(-1.0, 0, 3), (-2.0, 0, 1), (-3.0, 0, 2), (-4.0, 0, 4)], [(-1.0, 0, 1 + n) for n in range(8)]
+    )
+    assert not hypotheses.extend(first)
+    assert hypotheses.parents.tolist() == 2 * [[0, 0, 0, 0]] and hypotheses.newest[0].tolist() == [3, 1, 2, 4]
+    second = [(-1.5, 2, 1), (-2.0, 1, 1), (-2.5, 2, 3), (-3.0, 2, 2)]
+    assert not hypotheses.extend(candidates(2 * second, 2 * [(-1.0, 3, 9)] + 6 * [(-2.0, 0, 9)]))
+    assert hypotheses.parents.tolist() == [[2, 1, 2, 2], [0, 3, 0, 3]]
+    assert hypotheses.tokens[0, :, :2].tolist() == [[2, 3], [1, 1], [2, 1], [2, 2]]
+    assert hypotheses.newest[0].tolist() == [3, 1, 1, 2] and hypotheses.scores[0].tolist() == [-2.5, -2.0, -1.5, -3.0]
+    assert hypotheses.starts[0, [0, 3]].tolist() == [1, 1]  # the start alone is alike
+    hypotheses.move(0, 1)
+    third = [(-2.0, 0, 1), (-2.1, 0, 2), (-2.5, 1, 1), (-3.0, 0, 3)]
+    assert not hypotheses.extend(candidates(2 * third, 2 * third))
     # of the state, the start and one token are alike in the rows 0, 2 and 3
-    assert search.extend([(-2.0, 0, 1), (-2.1, 0, 2), (-2.5, 1, 1), (-3.0, 0, 3)]) == [(2, 0, 2), (3, 0, 2)]
+    for slot in (0, 1):
+        assert hypotheses.parents[slot].tolist() == [0, 1, 0, 0] and hypotheses.starts[slot, 2:].tolist() == [2, 2]
+        assert hypotheses.tokens[slot, :, :3].tolist() == [[2, 3, 1], [1, 1, 1], [2, 3, 2], [2, 3, 3]]
 
 
 def searched(model: EncoderDecoder, sources: list[Tokens], rows: int, patch: pytest.MonkeyPatch) -> list[Finished]:
     """What a search of three beams finishes, of `rows` rows at once."""
-    patch.setattr(beam, "MAX_ROWS", rows)
+    patch.setattr(beam, "max_rows", lambda dtype: rows)
     patch.setattr(beam, "BATCH_SIZE", 4)
     return finished_targets(model, sources, END, END, Beam(num_beams=3, max_extra_tokens=6))
 
@@ -301,7 +324,7 @@ def test_recorded_searches_finish_what_plain_ones_do(monkeypatch: pytest.MonkeyP
 def test_steps_of_a_search_are_recorded_and_stay_full(model: EncoderDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sources are read once, those that end leave their rows to others, and steps become smaller at the end."""
     kernels("native")
-    monkeypatch.setattr(beam, "MAX_ROWS", 12)
+    monkeypatch.setattr(beam, "max_rows", lambda dtype: 12)
     monkeypatch.setattr(beam, "BATCH_SIZE", 3)
     encode, call, read, rows, steps = model.encode, DecodeStep.__call__, [], [], set[DecodeStep]()
 

@@ -34,7 +34,7 @@ def test_a_step_is_as_a_pass_over_the_whole_and_moves_no_buffer(name: str) -> No
     for row, length in enumerate((3, 12, 8)):
         _, fresh = prefill(model, [texts[row][:length]], model.new_state(1, length))
         state.insert(torch.tensor([row]), fresh)
-    step, lengths = DecodeStep(model, state.first_rows(3)), [3, 12, 8]
+    step, lengths = DecodeStep(model, state.rows(0, 3)), [3, 12, 8]
     before = pointers(state)
     for _ in range(7):
         logits = step(torch.tensor([[texts[row][length]] for row, length in enumerate(lengths)]))
@@ -44,7 +44,7 @@ def test_a_step_is_as_a_pass_over_the_whole_and_moves_no_buffer(name: str) -> No
                 whole = model(torch.tensor([texts[row][:length]])).logits[0, -1]
             assert distance(logits[row], whole) < 1e-9
     assert state.lengths.tolist() == [*lengths, 0]
-    assert pointers(state) == before == pointers(state.first_rows(4))
+    assert pointers(state) == before == pointers(state.rows(0, 4))
 
 
 def recorded_entries(num_layers: int) -> Counter[str]:

@@ -163,14 +163,18 @@ def test_rows_go_on_from_what_others_read(
     else:
         kernels("native")
     rows, sources, starts, end = torch.tensor([4, 0, 5]), torch.tensor([1, 3, 1]), torch.tensor([2, 0, 6]), 6
-    state = kind.empty(7, HEADS, 8, (P, Q), dtype, CPU).first_rows(6)
+    all_sources, all_starts = (
+        torch.arange(6).index_copy(0, rows, sources),
+        torch.zeros(6).long().index_copy(0, rows, starts),
+    )
+    state = kind.empty(7, HEADS, 8, (P, Q), dtype, CPU).rows(0, 6)
     for buffer in (state.keys, state.values):
         buffer.copy_(torch.randn(buffer.shape, generator=torch.Generator().manual_seed(0)))
         for row, source, start in zip(rows, sources, starts, strict=True):
             buffer[row, :, :start] = buffer[source, :, :start]
     before = state.select(torch.arange(6))
-    State(torch.full((6,), end), [state], 8).copy_rows(rows, sources, starts)
-    used = 8 if kind is RingKVCache else end  # a ring's places are those of any position
+    State(torch.full((6,), end), [state], 8).copy_rows(all_sources, all_starts)
+    used = end if native and kind is KVCache else 8  # whole rows; a ring's places are those of any position
     for new, old in ((state.keys, before.keys), (state.values, before.values)):
         assert torch.equal(new[rows, :, :used], old[sources, :, :used])
         assert torch.equal(new[rows, :, used:], old[rows, :, used:])
@@ -181,8 +185,7 @@ def test_places_that_rows_have_in_common_or_a_source_lacks_are_not_copied() -> N
     kernels("native")
     state = KVCache.empty(4, HEADS, 4, (P, Q), torch.float32, CPU)
     state.keys[1::2], state.values[1::2] = 1.0, 2.0
-    rows, sources, starts, ends = map(torch.tensor, ([0, 2], [1, 3], [1, 0], [3, 2]))
-    state.copy_rows(rows, sources, starts, ends)
+    state.copy_rows(*map(torch.tensor, ([1, 1, 3, 3], [1, 0, 0, 0], [3, 4, 2, 4])))
     assert state.keys[::2, 0, :, 0].tolist() == [[0, 1, 1, 0], [1, 1, 0, 0]]
     assert state.values[::2, 1, :, 0].tolist() == [[0, 2, 2, 0], [2, 2, 0, 0]]
 

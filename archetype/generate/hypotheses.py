@@ -1,0 +1,142 @@
+"""The targets of a beam search: of each source that is searched, as many as there are beams."""
+
+import math
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+from pydantic import Field
+
+from archetype.spec.base import Size, Spec
+
+
+class Beam(Spec):
+    """Settings of a search.
+
+    `num_beams` continuations of each source are followed; 1 is greedy. A finished target of n tokens is judged by its
+    log-probability divided by ((5 + n) / 6)^length_penalty (Wu 2016, equation 14). A target has at most
+    `max_extra_tokens` more than its source (Vaswani 2017, section 6.1), and none of `suppress_tokens`, such as Marian's
+    padding.
+    """
+
+    num_beams: Annotated[int, Field(strict=True, ge=1, le=1000)] = 5
+    length_penalty: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 1.0
+    max_extra_tokens: Size = 50
+    suppress_tokens: tuple[Annotated[int, Field(strict=True, ge=0)], ...] = ()
+
+    def score(self, log_probability: float, length: int) -> float:
+        """The score of a target of `length` tokens, its end included."""
+        return log_probability / float(((5 + length) / 6) ** self.length_penalty)
+
+
+class Candidates(NamedTuple):
+    """Continuations of the targets in some slots, the likeliest first."""
+
+    log_probabilities: Float[ndarray, "slots N"]
+    beams: Int[ndarray, "slots N"]
+    tokens: Int[ndarray, "slots N"]
+
+
+class Hypotheses:
+    """Targets while they are searched, each in a row of the model's state: slot by slot, beam by beam.
+
+    Args:
+        slots: sources that are searched at once.
+        longest: tokens of any target, at most.
+        start: the token that every target starts with.
+        end: the token that ends one.
+        settings: of the search.
+
+    Attributes:
+        tokens: of each target, behind its start.
+        newest: the last token of each.
+        scores: the log-probability of each.
+        parents: the beam of its source that each has gone on from.
+        starts: the first place of the state in which both differ.
+        finished: of each slot, score and tokens of the targets that have ended.
+    """
+
+    def __init__(self, slots: int, longest: int, start: int, end: int, settings: Beam) -> None:
+        self.start, self.end, self.settings = start, end, settings
+        shape = (slots, settings.num_beams)
+        self.tokens: Int[ndarray, "slots beams longest"] = np.full((*shape, longest), end)
+        self.newest: Int[ndarray, "slots beams"] = np.full(shape, start)
+        self.scores: Float[ndarray, "slots beams"] = np.zeros(shape, np.float32)
+        self.parents: Int[ndarray, "slots beams"] = np.tile(np.arange(settings.num_beams), (slots, 1))
+        self.starts: Int[ndarray, "slots beams"] = np.zeros(shape, np.int64)
+        self.lengths: Int[ndarray, " slots"] = np.zeros(slots, np.int64)
+        self.limits: Int[ndarray, " slots"] = np.zeros(slots, np.int64)
+        self.finished: list[list[tuple[float, list[int]]]] = [[] for _ in range(slots)]
+        self._slots, self._beams = np.arange(slots)[:, None], np.arange(settings.num_beams)
+        self._earlier = self._beams[:, None] > self._beams
+
+    def begin(self, slot: int, limit: int) -> None:
+        """Let the search of another source begin, whose targets have at most `limit` tokens."""
+        self.lengths[slot], self.limits[slot], self.finished[slot] = 0, limit, []
+        self.newest[slot], self.parents[slot], self.starts[slot] = self.start, np.arange(self.settings.num_beams), 0
+        self.scores[slot], self.scores[slot, 0] = -math.inf, 0.0  # all beams are alike: one of them counts
+
+    def move(self, slot: int, to: int) -> None:
+        """Let a search go on in another slot."""
+        for values in (self.tokens, self.newest, self.scores, self.parents, self.starts, self.lengths, self.limits):
+            values[to] = values[slot]
+        self.finished[to] = self.finished[slot]
+
+    def extend(self, candidates: Candidates) -> list[int]:
+        """Go on with the best candidates of the first slots; the slots whose search has ended."""
+        self.lengths[: len(candidates.tokens)] += 1
+        self._finish(candidates)
+        going = self._going(candidates)
+        over = [slot for slot in range(len(going.tokens)) if self._is_over(slot, going)]
+        self._go_on(going)
+        return over
+
+    def _finish(self, candidates: Candidates) -> None:
+        """Keep those that end, if they are among the best."""
+        logs, beams, tokens = (values[:, : self.settings.num_beams] for values in candidates)
+        for slot, rank in np.argwhere((tokens == self.end) & (logs > -math.inf)).tolist():
+            length = int(self.lengths[slot])
+            target = self.tokens[slot, beams[slot, rank], : length - 1].tolist()
+            self.finished[slot].append((self.settings.score(float(logs[slot, rank]), length), target))
+
+    def _going(self, candidates: Candidates) -> Candidates:
+        """The best that do not end; where a vocabulary is smaller than the beam, others without any probability."""
+        order = np.argsort(candidates.tokens == self.end, axis=1, kind="stable")[:, : self.settings.num_beams]
+        slots = self._slots[: len(order)]
+        logs, beams, tokens = (values[slots, order] for values in candidates)
+        logs[tokens == self.end] = -math.inf
+        return Candidates(logs, beams, tokens)
+
+    def _is_over(self, slot: int, going: Candidates) -> bool:
+        """Whether there are enough targets and none that goes on looks better, or the length is reached."""
+        finished, length = self.finished[slot], int(self.lengths[slot])
+        if length >= self.limits[slot]:
+            if not finished:  # cut off
+                target = [*self.tokens[slot, going.beams[slot, 0], : length - 1].tolist(), int(going.tokens[slot, 0])]
+                finished.append((float(going.log_probabilities[slot, 0]), target))
+            return True
+        if len(finished) < self.settings.num_beams:
+            return False
+        worst = sorted(finished, reverse=True)[self.settings.num_beams - 1][0]
+        return self.settings.score(float(going.log_probabilities[slot, 0]), length) <= worst
+
+    def _go_on(self, going: Candidates) -> None:
+        count, rows = len(going.tokens), self._rows(going.beams)
+        slots, lengths = self._slots[:count], self.lengths[:count]
+        for values, chosen in ((self.scores, 0), (self.parents, 1), (self.newest, 2)):
+            values[slots, rows] = going[chosen]
+        targets = self.tokens[:count, :, : lengths.max()]
+        continued = targets[slots, self.parents[:count]]
+        self.starts[:count] = 1 + (targets != continued).argmax(-1)  # after the start
+        targets[:] = continued
+        self.tokens[slots, self._beams, lengths[:, None] - 1] = self.newest[:count]
+
+    def _rows(self, beams: Int[ndarray, "slots beams"]) -> Int[ndarray, "slots beams"]:
+        """The row of each candidate: the first that continues a beam stays in its row, others take what is free."""
+        repeats = ((beams[:, :, None] == beams[:, None, :]) & self._earlier).any(-1)
+        is_taken: Bool[ndarray, "slots beams"] = np.zeros(beams.shape, bool)
+        is_taken[self._slots[: len(beams)], beams] = True
+        rows = beams.copy()
+        rows[repeats] = np.nonzero(~is_taken)[1]  # as many of each slot, slot by slot
+        return rows
