@@ -9,7 +9,6 @@ the table of all kinds.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -22,11 +21,6 @@ from archetype.nn.context import ForwardContext, Lengths
 
 S = TypeVar("S", bound="LayerState")
 EMPTY_SLOT = 2**40  # the position of a place that holds nothing: later than every query
-
-
-@cache
-def _field_names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
 
 
 @dataclass
@@ -97,7 +91,7 @@ class LayerState:
         return sum(value.nbytes for _, value in self._values())
 
     def _values(self) -> Iterator[tuple[str, Any]]:
-        return ((name, getattr(self, name)) for name in _field_names(type(self)))
+        return ((f.name, getattr(self, f.name)) for f in fields(self))
 
 
 @dataclass
