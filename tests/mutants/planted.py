@@ -213,7 +213,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         ("unit/generate/test_engine.py", "unit/generate/test_requests.py"),
         [
             ("self.texts[slot] = last", "pass"),
-            ("self.state.lengths[count:] = 0", "pass"),
+            ("self.state.lengths[used:] = 0", "pass"),
             ("min(count, len(tokens) - 1)", "min(count, len(tokens))"),
         ],
     ),
