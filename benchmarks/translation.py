@@ -22,7 +22,7 @@ import archetype
 from archetype.data.pairs import end_of_text, read_lines
 from archetype.families.marian import marian
 from archetype.generate.beam import beam_search
-from archetype.generate.hypotheses import Beam
+from archetype.generate.settings import Beam
 from archetype.io.text import read_text
 from archetype.language_model import LanguageModel
 from archetype.models import EncoderDecoder

@@ -135,7 +135,7 @@ def translate(
     """Translate source texts, one line each."""
     show_warnings()
     from archetype.api import load
-    from archetype.generate.hypotheses import Beam
+    from archetype.generate.settings import Beam
 
     settings = _without_none(num_beams=num_beams, length_penalty=length_penalty, max_extra_tokens=max_extra_tokens)
     Beam.parse(settings)  # a wrong setting is refused before a model is read

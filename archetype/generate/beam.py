@@ -8,7 +8,8 @@ from archetype.data.pairs import end_of_text
 from archetype.errors import DataError
 from archetype.generate.beam_step import BeamStep
 from archetype.generate.finite import check_finite
-from archetype.generate.hypotheses import Beam, Candidates, Hypotheses
+from archetype.generate.hypotheses import Candidates, Hypotheses
+from archetype.generate.settings import Beam
 from archetype.generate.slots import Slots
 from archetype.generate.step import is_native
 from archetype.models import EncoderDecoder, GenerativeModel
@@ -97,7 +98,7 @@ class Search:
             self._suppressed = torch.zeros(model.spec.vocab_size, device=model.device)
             self._suppressed[tokens] = -torch.inf
         self._read_ahead: list[int] = []
-        self._next: State | None = None  # of these, in the reverse order
+        self._next: State | None = None  # of these, in the same order
 
     @torch.inference_mode()
     def run(self) -> list[list[tuple[float, list[int]]]]:

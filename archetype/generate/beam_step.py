@@ -57,7 +57,7 @@ class BeamStep(DecodeStep):
 
     @property
     def num_candidates(self) -> int:
-        """Of one beam: so many that its text has two for each beam that do not end, whatever ends."""
+        """Continuations of a beam that are kept: of twice as many as there are beams, enough do not end."""
         return min(2 * self._scores.shape[1], self.model.spec.vocab_size)
 
     def _compute(self, tokens: Int[Tensor, "B 1"], state: State) -> Tensor:

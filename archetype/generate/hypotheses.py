@@ -1,33 +1,13 @@
 """The targets of a beam search: of each source that is searched, as many as there are beams."""
 
 import math
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
-from pydantic import Field
 
-from archetype.spec.base import Size, Spec
-
-
-class Beam(Spec):
-    """Settings of a search.
-
-    `num_beams` continuations of each source are followed; 1 is greedy. A finished target of n tokens is judged by its
-    log-probability divided by ((5 + n) / 6)^length_penalty (Wu 2016, equation 14). A target has at most
-    `max_extra_tokens` more than its source (Vaswani 2017, section 6.1), and none of `suppress_tokens`, such as Marian's
-    padding.
-    """
-
-    num_beams: Annotated[int, Field(strict=True, ge=1, le=1000)] = 5
-    length_penalty: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 1.0
-    max_extra_tokens: Size = 50
-    suppress_tokens: tuple[Annotated[int, Field(strict=True, ge=0)], ...] = ()
-
-    def score(self, log_probability: float, length: int) -> float:
-        """The score of a target of `length` tokens, its end included."""
-        return log_probability / float(((5 + length) / 6) ** self.length_penalty)
+from archetype.generate.settings import Beam
 
 
 class Candidates(NamedTuple):
@@ -124,8 +104,8 @@ class Hypotheses:
     def _go_on(self, going: Candidates) -> None:
         count, rows = len(going.tokens), self._rows(going.beams)
         slots, lengths = self._slots[:count], self.lengths[:count]
-        for values, chosen in ((self.scores, 0), (self.parents, 1), (self.newest, 2)):
-            values[slots, rows] = going[chosen]
+        for values, chosen in zip((self.scores, self.parents, self.newest), going, strict=True):
+            values[slots, rows] = chosen
         targets = self.tokens[:count, :, : lengths.max()]
         continued = targets[slots, self.parents[:count]]
         self.starts[:count] = 1 + (targets != continued).argmax(-1)  # after the start

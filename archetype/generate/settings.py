@@ -1,4 +1,4 @@
-"""How the next token is chosen, and when to stop; and the ids of special tokens in a model's files."""
+"""Settings of generation and of beam search; and the ids of special tokens in a model's files."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from archetype.errors import ArchetypeError, CheckpointError
 from archetype.io.files import read_json
-from archetype.spec.base import Flag, Positive, Probability, Spec
+from archetype.spec.base import Flag, Positive, Probability, Size, Spec
 
 GENERATION_CONFIG = "generation_config.json"
 NEVER = "bad_words_ids"  # in the files of translators, a list of the sequences of tokens that are never written
@@ -139,3 +139,22 @@ def _never(config: dict[str, Any], place: Path) -> dict[str, Any]:
 def never_written(special: Mapping[str, Any]) -> tuple[int, ...]:
     """The single tokens that are never written."""
     return tuple(ids[0] for ids in special.get(NEVER) or () if len(ids) == 1)
+
+
+class Beam(Spec):
+    """Settings of a search.
+
+    `num_beams` continuations of each source are followed; 1 is greedy. A finished target of n tokens is judged by its
+    log-probability divided by ((5 + n) / 6)^length_penalty (Wu 2016, equation 14). A target has at most
+    `max_extra_tokens` more than its source (Vaswani 2017, section 6.1), and none of `suppress_tokens`, such as Marian's
+    padding.
+    """
+
+    num_beams: Annotated[int, Field(strict=True, ge=1, le=1000)] = 5
+    length_penalty: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 1.0
+    max_extra_tokens: Size = 50
+    suppress_tokens: tuple[Annotated[int, Field(strict=True, ge=0)], ...] = ()
+
+    def score(self, log_probability: float, length: int) -> float:
+        """The score of a target of `length` tokens, its end included."""
+        return log_probability / float(((5 + length) / 6) ** self.length_penalty)

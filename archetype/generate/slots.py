@@ -27,7 +27,7 @@ class Slots(Generic[T]):
         make_step: the step of some rows of the state, which `current_step` gives.
 
     Attributes:
-        texts: what stands in each slot, for the caller: requests, or hypotheses of a search.
+        texts: what stands in each slot, for the caller: requests, or the numbers of sources.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from archetype.data.pairs import end_of_text
 from archetype.errors import DataError
 from archetype.generate.beam import translate
 from archetype.generate.encoder import TOKENS_AT_ONCE
-from archetype.generate.hypotheses import Beam
+from archetype.generate.settings import Beam
 from archetype.models import EncoderDecoder
 from archetype.table import Table
 from archetype.tokenizers import Tokenizer

@@ -9,7 +9,7 @@ from torch import Tensor
 from archetype.data.pairs import end_of_text
 from archetype.errors import DataError
 from archetype.generate.beam import beam_search
-from archetype.generate.hypotheses import Beam
+from archetype.generate.settings import Beam
 from archetype.models import Encoder, EncoderDecoder, Model, VisionEncoder
 from archetype.tokenizers import Tokenizer
 

@@ -7,13 +7,12 @@ from torch import Tensor
 
 from archetype.native.compiler import library
 from archetype.native.operation import recording
+from archetype.native.products import max_rows
 from archetype.native.recorder import Immediate
 from archetype.native.translations import FLOATS, SERIAL, TYPES
 
 if TYPE_CHECKING:
     from archetype.native.recorder import Recorder
-
-MAX_QUERIES = 128  # of all rows, above which torch's own is faster
 
 
 def append(recorder: "Recorder | Immediate", new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
@@ -96,9 +95,9 @@ def attend(
     caches = [keys, values, *([] if second is None else [second[1]])]
     floats = [tensor for tensor in (slopes, sinks) if tensor is not None]
     others = [*caches, q, *([] if second is None else [second[0]]), *floats]
-    if batch * length > MAX_QUERIES or q.dtype not in FLOATS or any(cache.dtype != keys.dtype for cache in caches):
+    if batch * length > max_rows(q.dtype) or any(cache.dtype != keys.dtype for cache in caches):
         return None
-    if keys.dtype not in FLOATS or any(tensor.stride(-1) != 1 for tensor in others):
+    if not {q.dtype, keys.dtype} <= set(FLOATS) or any(tensor.stride(-1) != 1 for tensor in others):
         return None
     if any(tensor.dtype != torch.float32 for tensor in floats):
         return None

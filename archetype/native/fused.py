@@ -19,13 +19,12 @@ from archetype.io.cpu_info import cpu_info
 from archetype.native import attention as native
 from archetype.native.compiler import library
 from archetype.native.operation import recording
-from archetype.native.products import tile_product
+from archetype.native.products import TILE_DEPTH, tile_product
 from archetype.native.recorder import Immediate, Recorder
 from archetype.native.rows import emit_rows, row_stride
 from archetype.native.translations import FLOATS, SERIAL, TYPES
 
 GATES = ("silu", "gelu_tanh")
-TILE_DEPTH = 32  # numbers in a row of a matrix tile
 MANY = 128  # vectors; fewer are left to torch
 ROWS_SUMMED = 128  # whose gradients of a weight have one sum
 _threads = threading.local()

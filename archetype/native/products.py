@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 64  # of a product, above which torch's own is faster
 MAX_TILED_ROWS = 128  # the same of bfloat16 where there are matrix tiles
-TILE_SIDE, TILE_DEPTH = 32, 32  # rows of a matrix, and numbers of each, that tiles multiply at once
-TILE_DEPTHS = range(512, 4097)  # K, where products of many vectors by tiles are faster than torch's
+TILE_ROWS, TILE_DEPTH = 32, 32  # rows of a matrix, and numbers of each, that tiles multiply at once
+TILED_WIDTHS = range(512, 4097)  # K, where products of many vectors by tiles are faster than torch's
 QUANTIZED = {8: 4, 4: 5}
 
 
@@ -73,10 +73,10 @@ def tile_product(kernels: "Immediate", x: Tensor, weight: Tensor, bias: Tensor |
         weight: (N, K).
         bias: (N,).
     """
-    size, depth = weight.shape
-    if not kernels.library.has_tiles or size < TILE_SIDE or depth % TILE_DEPTH or weight.stride(1) != 1:
+    size, width = weight.shape
+    if not kernels.library.has_tiles or size < TILE_ROWS or width % TILE_DEPTH or weight.stride(1) != 1:
         return None
-    if x.numel() > MAX_TILED_ROWS * depth and depth not in TILE_DEPTHS:
+    if x.numel() > MAX_TILED_ROWS * width and width not in TILED_WIDTHS:
         return None
     return _product(kernels, x, _Matrix((weight, None), size, TYPES[weight.dtype], weight.stride(0)), bias, None)
 

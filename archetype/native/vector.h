@@ -182,6 +182,34 @@ static inline floats sums_of(const floats (&x)[W]) {
 #endif
 }
 
+#if defined(__AVX512F__) && defined(__AVX512BW__) && WIDTH == 16
+// y[column][row] = x[row][column], 16 x 16 words; rows of x are so many bytes apart.
+static inline void transpose_words(const void* x, long bytes, __m512i y[W]) {
+    __m512i a[W], b[W];
+    for (int i = 0; i < W; i++) a[i] = _mm512_loadu_si512((const char*)x + i * bytes);
+    for (int i = 0; i < W; i += 2) b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]), b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    for (int i = 0; i < W; i += 4)
+        for (int j = 0; j < 2; j++) {
+            a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + 2 + j]);
+            a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + 2 + j]);
+        }
+    for (int i = 0; i < 4; i++) {  // a[4 g + i] has column 4 l + i of rows 4 g to 4 g + 3 in its quarter l
+        const __m512i even[2] = {_mm512_shuffle_i32x4(a[i], a[4 + i], 0x88), _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x88)};
+        const __m512i odd[2] = {_mm512_shuffle_i32x4(a[i], a[4 + i], 0xdd), _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xdd)};
+        y[i] = _mm512_shuffle_i32x4(even[0], even[1], 0x88), y[8 + i] = _mm512_shuffle_i32x4(even[0], even[1], 0xdd);
+        y[4 + i] = _mm512_shuffle_i32x4(odd[0], odd[1], 0x88), y[12 + i] = _mm512_shuffle_i32x4(odd[0], odd[1], 0xdd);
+    }
+}
+
+#if defined(__AVX512BF16__)
+// As 32 numbers of bfloat16.
+static inline void store_both(floats first, floats second, bfloat16* y) {
+    const __m512bh row = _mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+    memcpy(y, &row, sizeof row);
+}
+#endif
+#endif
+
 // sum[lane] + low(a) low(b) + high(a) high(b), of the signed 16-bit halves of each lane.
 static inline ints multiply_pairs(ints sum, ints a, ints b) {
 #if WIDTH == 16 && defined(__AVX512VNNI__) && defined(__AVX512BW__)

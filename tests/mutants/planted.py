@@ -166,11 +166,14 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
             ("dropout(x, self.dropout, self.training)", "dropout(x, self.dropout)"),
         ],
     ),
+    "generate/settings.py": (
+        ("unit/generate/test_beam.py",),
+        [("log_probability / float(((5 + length) / 6)", "log_probability / float(((6 + length) / 6)")],
+    ),
     "generate/hypotheses.py": (
         ("unit/generate/test_beam.py",),
         [
             ("[self.settings.num_beams - 1][0]", "[0][0]"),
-            ("log_probability / float(((5 + length) / 6)", "log_probability / float(((6 + length) / 6)"),
             ("(values[:, : self.settings.num_beams] for values in candidates)", "candidates"),
         ],
     ),

@@ -14,7 +14,8 @@ from archetype.families.t5 import t5
 from archetype.families.transformer import transformer
 from archetype.generate import beam, step
 from archetype.generate.beam import Search, beam_search, finished_targets
-from archetype.generate.hypotheses import Beam, Candidates, Hypotheses
+from archetype.generate.hypotheses import Candidates, Hypotheses
+from archetype.generate.settings import Beam
 from archetype.generate.step import DecodeStep
 from archetype.models import EncoderDecoder, build
 from archetype.nn.cache import State

@@ -16,7 +16,7 @@ from archetype.families.llama import llama
 from archetype.families.transformer import transformer
 from archetype.generate import beam_search
 from archetype.generate import encoder as encoder_verbs
-from archetype.generate.hypotheses import Beam
+from archetype.generate.settings import Beam
 from archetype.language_model import LanguageModel
 from archetype.models import Encoder, build
 from archetype.tokenizers import Tokenizer, train_tokenizer

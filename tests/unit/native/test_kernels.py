@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from archetype.native.compiler import Library
+from archetype.native.products import max_rows
 from archetype.native.recorder import Recorder, Replay, TorchCall
 from tests.helpers.cases import case
 from tests.helpers.kernels import INSTRUCTIONS, kernels
@@ -87,6 +88,8 @@ ROWS: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
     "layer norm": (lambda x, w, b: F.layer_norm(x, (37,), w, b, 1e-5), (floats(3, 37), floats(37), floats(37))),
     "softmax": (lambda x: x.softmax(-1), (floats(3, 2, 19),)),
     "log softmax": (lambda x: x.log_softmax(-1), (floats(3, 2, 19),)),
+    "log sum exp": (lambda x: x.logsumexp(-1), (50 * floats(3, 2, 19),)),
+    "log sum exp, kept": (lambda x: x.logsumexp(-1, keepdim=True), (floats(3, 2, 19),)),
     "sum": (lambda x: x.sum(-1), (floats(3, 19),)),
     "sum, kept": (lambda x: x.sum(-1, keepdim=True), (floats(3, 2, 19),)),
     "sum over tokens": (lambda x: x.sum(1), (floats(3, 4, 19),)),
@@ -164,6 +167,7 @@ def test_a_row_of_many_equals_the_row_alone_bit_for_bit(instructions: str) -> No
             (1, 96),
             (16, 224),
             (37, 224),
+            (max_rows(dtype), 96),
         ):  # matrix tiles, where there are any, take whole 32
             x, w, bias = floats(rows, width, dtype=dtype), floats(77, width, dtype=dtype), floats(77, dtype=dtype)
             replay, (together,) = record(library, F.linear, (x, w, bias))
