@@ -75,27 +75,40 @@ template <class T, class X> static inline float dot(const T* w, const X* x, long
     return sum(sums[0][0]);
 }
 
+// Of weights (two of 8 bits, or four of 4, in each 16) the j-th, in 16 bits: those of 4 bits in the middle as 16 or 256 times what they
+// are, for a shift costs more than a mask.
+template <int BITS> static inline ints weights_at(words weights, int j) {
+    typedef uint16_t shorts __attribute__((vector_size(4 * W)));
+    constexpr int LAST = 16 / BITS - 1;
+    if (j == LAST) return (ints)((shorts)weights >> (16 - BITS));
+    return (ints)(weights & (words)splat((BITS == 8 ? 0x00ff00ff : 0x000f000f) << (j * BITS)));
+}
+
 // The four bytes (two 8-bit, or eight 4-bit weights by groups of 32) of W rows at once: each lane is a row.
 template <int BITS, int M>
 static inline void dot_groups(const uint8_t* w, const half* scales, const int32_t* x, const float* x_scale, const int32_t* x_sum,
                               long groups, long ldx, floats* y) {
-    constexpr int PAIRS = 16 / BITS, LOADS = 32 / (2 * PAIRS), OFFSET = 1 << (BITS - 1);
-    const words mask = (words)splat(BITS == 8 ? 0x00ff00ff : 0x000f000f);
+    constexpr int PAIRS = 16 / BITS, LOADS = 32 / (2 * PAIRS), OFFSET = 1 << (BITS - 1), SUMS = PAIRS - 1;  // the last weights have the first's
+    constexpr long AHEAD = 4096;  // bytes that are fetched meanwhile
     for (int m = 0; m < M; m++) y[m] = floats{};
     for (long g = 0; g < groups; g++) {
-        ints sums[M];
-        for (int m = 0; m < M; m++) sums[m] = splat(-OFFSET * x_sum[m * groups + g]);
+        ints sums[M][SUMS];
+        for (int m = 0; m < M; m++)
+            for (int j = 0; j < SUMS; j++) sums[m][j] = splat(j == 0 ? -OFFSET * x_sum[m * groups + g] : 0);
         for (int i = 0; i < LOADS; i++, w += 4 * W) {
             words weights;
             memcpy(&weights, w, sizeof weights);
-            __builtin_prefetch(w + 1024);
+            __builtin_prefetch(w + AHEAD);
             for (int j = 0; j < PAIRS; j++) {
-                ints pair = (ints)((weights >> (j * BITS)) & mask);
-                for (int m = 0; m < M; m++) sums[m] = multiply_pairs(sums[m], pair, splat(x[m * ldx + g * 16 + i * PAIRS + j]));
+                const ints pair = weights_at<BITS>(weights, j);
+                for (int m = 0; m < M; m++) sums[m][j % SUMS] = multiply_pairs(sums[m][j % SUMS], pair, splat(x[m * ldx + g * 16 + i * PAIRS + j]));
             }
         }
         floats scale = load_half(scales + g * W);
-        for (int m = 0; m < M; m++) y[m] = multiply_add(__builtin_convertvector(sums[m], floats), scale * x_scale[m * groups + g], y[m]);
+        for (int m = 0; m < M; m++) {
+            for (int j = 1; j < SUMS; j++) sums[m][0] += sums[m][j] >> (j * BITS);  // without a rest
+            y[m] = multiply_add(__builtin_convertvector(sums[m][0], floats), scale * x_scale[m * groups + g], y[m]);
+        }
     }
 }
 

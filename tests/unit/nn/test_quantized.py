@@ -49,6 +49,19 @@ def test_extreme_groups() -> None:
         assert (numbers[[0, 3]] == 0).all() and distance(numbers[1:3], weight[1:3]) < 0.01
 
 
+def test_the_largest_numbers_have_exact_sums() -> None:
+    """All weights and vectors at an end of their range: sums within a group are as large as they become."""
+    signs = torch.tensor([1.0, -1.0]).repeat(32)
+    for bits, (lowest, largest) in {8: (-128, 127), 4: (-8, 7)}.items():
+        for byte, number in ((0, lowest), (255, largest)):
+            quants = torch.full((20, 64 * bits // 8), byte, dtype=torch.uint8)
+            stored = QuantizedMatrix(quants, torch.ones(20, 2, dtype=torch.float16), 20)
+            with case(bits, number):
+                for x, total in ((torch.ones(64), 64.0), (-torch.ones(64), -64.0), (signs, 0.0)):
+                    y = multiply(stored, x.expand(3, 64))
+                    assert torch.allclose(y, torch.full((3, 20), total * number), rtol=1e-6, atol=1e-4), (bits, number)
+
+
 def test_the_best_of_several_scales_is_better_than_the_largest_numbers_own() -> None:
     weight = torch.randn(64, 256, generator=torch.Generator().manual_seed(3))
     groups = weight.unflatten(1, (-1, 32))
