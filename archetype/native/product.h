@@ -88,7 +88,7 @@ template <int BITS> static inline ints weights_at(words weights, int j) {
 template <int BITS, int M>
 static inline void dot_groups(const uint8_t* w, const half* scales, const int32_t* x, const float* x_scale, const int32_t* x_sum,
                               long groups, long ldx, floats* y) {
-    constexpr int PAIRS = 16 / BITS, LOADS = 32 / (2 * PAIRS), OFFSET = 1 << (BITS - 1), SUMS = PAIRS - 1;  // the last weights have the first's
+    constexpr int PAIRS = 16 / BITS, LOADS = 32 / (2 * PAIRS), OFFSET = 1 << (BITS - 1), SUMS = PAIRS - 1;  // the last weights add to the first's
     constexpr long AHEAD = 4096;  // bytes that are fetched meanwhile
     for (int m = 0; m < M; m++) y[m] = floats{};
     for (long g = 0; g < groups; g++) {

@@ -232,7 +232,7 @@ def test_captures_have_a_limit_and_leave_with_their_model(runs: Path) -> None:
         assert served.call(f"/api/inspect/{remaining[-1]}/lens").error["code"] == "inspection_not_found"
 
 
-def test_no_stream_stalls_while_a_text_is_inspected(server: Served) -> None:
+def test_no_stream_stalls_while_a_text_is_inspected(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The greedy answer is the same, and its tokens come between the parts of the inspection."""
     body = {"model": "llama", "prompt": TEXT, "max_tokens": 60, "temperature": 0, "ignore_eos": True}
     alone = ask(server, "/v1/completions", body)["choices"][0]["text"]
@@ -250,22 +250,18 @@ def test_no_stream_stalls_while_a_text_is_inspected(server: Served) -> None:
         order.append("tokens")
         return events
 
-    worker.run = lambda job: run(lambda: (order.append("inspection"), job())[1])  # type: ignore[method-assign]
-    worker.engine.step = step_beside_inspection  # type: ignore[method-assign]
+    monkeypatch.setattr(worker, "run", lambda job: run(lambda: (order.append("inspection"), job())[1]))
+    monkeypatch.setattr(worker.engine, "step", step_beside_inspection)
+    texts: list[str] = []
+    thread = threading.Thread(target=lambda: texts.append(ask(server, "/v1/completions", body)["choices"][0]["text"]))
+    thread.start()
     try:
-        texts: list[str] = []
-        thread = threading.Thread(
-            target=lambda: texts.append(ask(server, "/v1/completions", body)["choices"][0]["text"])
-        )
-        thread.start()
-        while "tokens" not in order:
+        while thread.is_alive() and "tokens" not in order:
             time.sleep(0.001)
         ask(server, "/api/inspect", {"model": "llama", "text": TEXT})
-        inspected.set()
-        thread.join()
     finally:
         inspected.set()
-        worker.run, worker.engine.step = run, step  # type: ignore[method-assign]
+        thread.join()
     assert texts == [alone]
     parts = [index for index, what in enumerate(order) if what == "inspection"]
     assert len(parts) >= 4 and all("tokens" in order[first:second] for first, second in pairwise(parts))

@@ -13,9 +13,14 @@ from archetype.io.tensors import save
 from archetype.language_model import LanguageModel
 from archetype.models import CausalModel, build
 from archetype.native import compiler
+from archetype.native.compiler import Library
+from archetype.native.recorder import Immediate
+from archetype.native.rows import quantized_embedding
+from archetype.nn import quantized
 from archetype.nn.quantized import QuantizedMatrix, dequantize, is_quantized, multiply, quantize, quantize_model
 from archetype.runs.directory import Run, read_run_model
 from tests.helpers.cases import case
+from tests.helpers.kernels import INSTRUCTIONS, kernels
 from tests.helpers.weights import distance, randomize
 
 SHAPES = ((40, 64), (100, 96), (8, 32), (33, 320))
@@ -26,8 +31,16 @@ def matrix(rows: int, width: int, bits: int, seed: int = 0) -> tuple[Tensor, Qua
     return weight, QuantizedMatrix(*quantize(weight, bits), rows)
 
 
+@pytest.fixture(params=INSTRUCTIONS)
+def own_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Library:
+    """The kernels for a set of instructions, in place of the machine's own."""
+    library = kernels(request.param)
+    monkeypatch.setattr(quantized, "library", lambda: library)
+    return library
+
+
 @pytest.mark.parametrize(("bits", "error"), [(8, 0.006), (4, 0.09)])
-def test_numbers_are_near_and_products_are_of_the_stored_numbers(bits: int, error: float) -> None:
+def test_numbers_are_near_and_products_are_of_the_stored_numbers(bits: int, error: float, own_kernels: Library) -> None:
     for rows, width in SHAPES:
         weight, stored = matrix(rows, width, bits)
         numbers = stored.dequantized(torch.float32)
@@ -38,6 +51,9 @@ def test_numbers_are_near_and_products_are_of_the_stored_numbers(bits: int, erro
             assert torch.equal(multiply(stored, x)[2:3], multiply(stored, x[2:3]))  # whatever the other rows are
             ids = torch.randint(rows, (3, 2))
             assert torch.equal(stored.embedding(ids), numbers[ids])
+            packed = (stored.quants, stored.scales, width, bits, torch.float32)
+            natively = quantized_embedding(Immediate(own_kernels), ids, *packed)
+            assert natively is not None and torch.equal(natively, numbers[ids])
 
 
 def test_extreme_groups() -> None:
@@ -49,6 +65,7 @@ def test_extreme_groups() -> None:
         assert (numbers[[0, 3]] == 0).all() and distance(numbers[1:3], weight[1:3]) < 0.01
 
 
+@pytest.mark.usefixtures("own_kernels")
 def test_the_largest_numbers_have_exact_sums() -> None:
     """All weights and vectors at an end of their range: sums within a group are as large as they become."""
     signs = torch.tensor([1.0, -1.0]).repeat(32)
