@@ -163,7 +163,8 @@ def load(
         allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.
         overrides: assignments path=value, as `archetype set` takes them, to the specification that a Hugging Face
             folder describes; they settle what was assumed of a family that is not registered.
-        weights: "int8" or "int4" for matrices of 8 or 4 bits in groups of 32, about a quarter or an eighth of float32.
+        weights: "int8" or "int4" for matrices of 8 or 4 bits in groups of 32, about a quarter or an eighth of float32;
+            "lossless" for those of bfloat16 in 12 bits, the same numbers.
 
     Raises:
         ArchetypeError: names the file and what is wrong with it.

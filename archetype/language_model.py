@@ -30,7 +30,7 @@ from archetype.io import atomic
 from archetype.io.tensors import dtype_of, save
 from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram, VisionEncoder
 from archetype.nn.device import resolve_device
-from archetype.nn.quantized import bits_of, quantize_model
+from archetype.nn.packing import pack_model
 from archetype.runs.directory import Run, write_run_spec, write_weights
 from archetype.runs.origin import write_origin
 from archetype.spec import ModelSpec
@@ -292,16 +292,16 @@ class LanguageModel:
         self.model.to(device=None if device is None else resolve_device(device), dtype=dtype_of(dtype))
         return self
 
-    def quantize(self, weights: str) -> "LanguageModel":
-        """Give the model matrices of few bits in place of its own; returns this language model.
+    def pack(self, weights: str) -> "LanguageModel":
+        """Store the model's matrices in fewer bits; returns this language model.
 
         Args:
-            weights: "int8" or "int4", in groups of 32 numbers that share a scale.
+            weights: "int8" or "int4", in groups of 32 numbers that share a scale; "lossless", bfloat16 in 12 bits.
 
         Raises:
-            SpecError: there is no such type, or the matrices have few bits already.
+            SpecError: there is no such type, it does not fit the model's own, or the matrices are packed already.
         """
-        quantize_model(self.model, bits_of(weights))
+        pack_model(self.model, weights)
         return self
 
     def save(self, folder: str | Path) -> None:

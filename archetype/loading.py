@@ -31,8 +31,9 @@ from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
 from archetype.models import CausalModel, Decoder, EncoderDecoder, Model, build
 from archetype.nn.device import resolve_device
+from archetype.nn.packed import is_packed
+from archetype.nn.packing import check_type
 from archetype.nn.parameter_names import names_matching
-from archetype.nn.quantized import bits_of, is_quantized
 from archetype.runs.directory import Run, read_adapter, read_run_model
 from archetype.runs.origin import read_origin
 from archetype.spec import VisionEncoder
@@ -67,7 +68,7 @@ def load(
         device: where the weights go.
         allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.
         overrides: assignments path=value to the specification that a Hugging Face folder describes.
-        weights: int8 or int4 for matrices of 8 or 4 bits (default: as stored).
+        weights: int8 or int4 for matrices of 8 or 4 bits, lossless for bfloat16 in 12 (default: as stored).
         mapped: whether weights may stay in their file, mapped into memory, as what reads them once alone needs.
 
     Raises:
@@ -77,7 +78,7 @@ def load(
         UnknownFamily: the family is not registered; the message says what was inferred, and from what.
     """
     if weights is not None:
-        bits_of(weights)  # refused before anything is read
+        check_type(weights)  # refused before anything is read
     folder, device = hub.local(Path(folder), allow_pickle), resolve_device(device)
     if Run(folder).exists:
         if overrides:
@@ -94,7 +95,7 @@ def load(
         cause = "is neither a run directory (spec.yaml) nor a Hugging Face folder (config.json)"
         raise CheckpointError(str(folder), cause, "check the path")
     if weights is not None:
-        lm.quantize(weights)
+        lm.pack(weights)
     if not mapped:
         move_to_huge_pages(lm.model)
     log.info("loaded %s: %r", folder, lm)
@@ -123,8 +124,8 @@ def open_pretrained(folder: Path, fields: dict[str, Any]) -> Pretrained:
         if fields.get(name) is not None:
             raise SpecError(name, "stands beside a model that brings its own", "leave out one of them")
     lm = load(folder, mapped=True)
-    if is_quantized(lm.model):
-        cause = "has matrices of 8 or 4 bits, which cannot be trained"
+    if is_packed(lm.model):
+        cause = "has packed matrices, which cannot be trained"
         raise CheckpointError(str(folder), cause, "begin with the model that it was made from")
     fields["spec"] = lm.spec.dump()
     if lm.tokenizer is not None:
@@ -165,8 +166,8 @@ def export(
     if family is not None and family not in published():
         raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(published())}")
     chosen = published()[family] if family else _own_family(lm, format) or family_for(lm.spec)
-    if format == "hf" and is_quantized(lm.model):
-        cause = "its matrices have 8 or 4 bits, which the format does not hold"
+    if format == "hf" and is_packed(lm.model):
+        cause = "its matrices are packed, which the format does not hold"
         raise CheckpointError("model", cause, "export the model that it was made from, or use --format gguf")
     chosen.format.config_for(lm.spec)  # refuses before anything is written
     left_out = lm.left_out if chosen is lm.family else {}

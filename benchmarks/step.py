@@ -18,7 +18,7 @@ from archetype.generate.step import DecodeStep
 from archetype.models import Decoder, build
 from archetype.native.compiler import Entry
 from archetype.native.recorder import OPERATIONS, Replay, TorchCall
-from archetype.nn.quantized import quantize_model
+from archetype.nn.packing import TYPES, pack_model
 from benchmarks.machine import heading, read_bandwidth
 from benchmarks.shapes import shape
 
@@ -33,17 +33,19 @@ PARTS: dict[str, Callable[[str], bool]] = {
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--weights", choices=("float32", "bfloat16", "int8", "int4"), default="float32")
+    parser.add_argument("--weights", choices=("float32", "bfloat16", "lossless", "int8", "int4"), default="float32")
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--filled", type=int, default=160, help="tokens in the cache")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=30)
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    model = build(shape("110M"), dtype=torch.bfloat16 if chosen.weights == "bfloat16" else torch.float32).eval()
+    model = build(
+        shape("110M"), dtype=torch.bfloat16 if chosen.weights in ("bfloat16", "lossless") else torch.float32
+    ).eval()
     assert isinstance(model, Decoder)
-    if chosen.weights.startswith("int"):
-        quantize_model(model, int(chosen.weights[3:]))
+    if chosen.weights in TYPES:
+        pack_model(model, chosen.weights)
     state = model.new_state(chosen.rows, 512)
     state.lengths += chosen.filled
     step = DecodeStep(model, state)

@@ -17,7 +17,7 @@ from archetype.errors import SpecError
 from archetype.io.tensors import dtype_of
 from archetype.language_model import LanguageModel
 from archetype.loading import build_untrained, load, names_weights
-from archetype.nn.quantized import bits_of
+from archetype.nn.packing import check_type
 from archetype.runs import machine
 
 TimedPhase = Phase | Literal["train"]
@@ -46,14 +46,14 @@ def open_model(source: str, job: str, dtype: str | None, weights: str | None, de
         source: a preset, a file, a folder, or a name of huggingface.co.
         job: training holds float32 weights, whatever it computes in.
         dtype: type of the weights (absent: as stored; float32 of a preset).
-        weights: int8 or int4, which the matrices become once peers have their own.
+        weights: int8, int4 or lossless, which the matrices become once peers have their own.
         device: where the model goes.
 
     Raises:
         SpecError: the weights cannot be stored in this type.
     """
     if weights is not None:
-        bits_of(weights)
+        check_type(weights)
         if job == "train":
             raise SpecError("--weights", "of few bits cannot be trained", "leave it out")
     stored = dtype_of("float32" if job == "train" else dtype)

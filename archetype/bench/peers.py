@@ -20,7 +20,7 @@ from archetype.language_model import LanguageModel
 from archetype.loading import GgufType, export
 
 GGUF_TYPES: dict[str, GgufType] = {
-    "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "q8_0", "int4": "q4_0",
+    "float32": "f32", "float16": "f16", "bfloat16": "bf16", "lossless": "bf16", "int8": "q8_0", "int4": "q4_0",
 }  # fmt: skip
 # what our command line sets, and a peer's own does not
 OURS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE")

@@ -22,7 +22,7 @@ def bench(
     model: Exported,
     dtype: Annotated[str | None, DTYPE] = None,
     weights: Annotated[
-        str | None, typer.Option(help="int8 or int4: matrices of 8 or 4 bits.  [default: of that type]")
+        str | None, typer.Option(help="int8, int4: matrices of 8 or 4 bits; lossless: of 12.  [default: of that type]")
     ] = None,
     batch: Annotated[int | None, BATCH] = None,
     prompt: Annotated[int | None, PROMPT] = None,
@@ -64,7 +64,7 @@ def bench(
         python = (peer_python or sys.executable) if peer else None
         with opened(lm, workload, dtype, weights, torch.get_num_threads(), python) as (peers, left_out):
             if weights is not None:
-                lm.quantize(weights)
+                lm.pack(weights)
             measured = measure(lm, workload, dtype, weights, repeat, peers)
     rows, prompt, new = workload.sizes
     settings = {"job": job, "model": model, "dtype": dtype, "weights": weights or dtype, "batch": rows,

@@ -67,7 +67,7 @@ def export(
         else build_untrained(model, seed, dtype_of(dtype))
     )
     if weights is not None and not trained:
-        lm.quantize(weights)
+        lm.pack(weights)
     written = export(lm, to, family, format=format, type=type)
     name = written.format.architecture_of(lm.spec) if format == "hf" else f"GGUF of {written.name}"
     fresh = "" if trained else f"; {model} has no weights: these are random, of seed {seed}"

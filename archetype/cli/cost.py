@@ -20,7 +20,10 @@ def cost(
     batch: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 1,
     length: Annotated[int | None, typer.Option(min=1, help="Tokens of each row.  [default: the context]")] = None,
     dtype: Annotated[
-        str, typer.Option(help="Type of weights and state: float32, bfloat16, float16; int8 or int4 for weights alone.")
+        str,
+        typer.Option(
+            help="Type of weights and state: float32, bfloat16, float16; lossless, int8 or int4 for weights alone."
+        ),
     ] = "bfloat16",
     attention: Annotated[
         str, typer.Option(help="Count every pair of positions that is `computed`, or those that are `allowed`.")

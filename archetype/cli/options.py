@@ -31,7 +31,10 @@ Exported = Annotated[
 Dtype = Annotated[str | None, typer.Option(help="Type to compute in.  [default: as stored]")]
 StoredDtype = Annotated[str | None, typer.Option(help="Convert the weights to this type.")]
 Weights = Annotated[
-    str | None, typer.Option(help="int8 or int4: matrices of 8 or 4 bits, in groups of 32.  [default: as stored]")
+    str | None,
+    typer.Option(
+        help="int8, int4: matrices of 8 or 4 bits, in groups of 32; lossless: bfloat16 in 12.  [default: as stored]"
+    ),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N or mps.")]
 Overrides = Annotated[

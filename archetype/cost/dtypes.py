@@ -2,8 +2,9 @@
 
 from archetype.errors import SpecError
 
-# Weights in int8 and int4 are multiplied in bfloat16, which their state has too; scales of groups are not counted.
-BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "int4": 4}
+# Weights in int8, int4 and lossless (bfloat16 in 12 bits) are multiplied in bfloat16, which their state has too; scales
+# of groups, and exceptions, are not counted.
+BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16, "lossless": 12, "int8": 8, "int4": 4}
 
 
 def weight_bytes(numbers: int, dtype: str) -> int:

@@ -23,7 +23,7 @@ CONVENTIONS = {
     "memory.activations": "what autograd saves, and the logits' gradients where backward begins",
     "memory.training_peak": "the most that a step holds: where backward begins, or in the optimizer's step",
     "memory.recomputed": "with activation checkpointing",
-    "dtype": "int8 and int4 are types of weights, without scales of groups; state and products are then in bfloat16",
+    "dtype": "int8, int4 and lossless (12 bits) are types of weights, without scales; state and products are bfloat16",
 }
 ATTENTION: dict[AttentionPairs, str] = {
     "computed": "every pair that is computed, masked or not; of sparse patterns all of every tile",

@@ -17,7 +17,7 @@ from archetype.nn.registry import build_norm
 class LanguageModelHead(nn.Module):
     """Logits over the vocabulary. A tied head has no table of its own and multiplies by the embedding's."""
 
-    quantized_parameters: ClassVar = ("weight",)
+    packed_parameters: ClassVar = ("weight",)
 
     def __init__(self, head: spec.LanguageModelHead, vocab_size: int, d_model: int) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from archetype.nn.cache import State
 from archetype.nn.context import Vectors
-from archetype.nn.quantized import QuantizedMatrix
+from archetype.nn.packed import PackedMatrix
 
 
 @dataclass
@@ -38,7 +38,7 @@ class BaseModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of its weights; of the vectors, where weights have 8 or 4 bits."""
+        """The type of its weights; of the vectors, where all weights are packed."""
         for parameter in self.parameters():
             return parameter.dtype
-        return next(module.dtype for module in self.modules() if isinstance(module, QuantizedMatrix))
+        return next(module.dtype for module in self.modules() if isinstance(module, PackedMatrix))

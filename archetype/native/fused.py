@@ -19,7 +19,7 @@ from archetype.io.cpu_info import cpu_info
 from archetype.native import attention as native
 from archetype.native.compiler import library
 from archetype.native.operation import recording
-from archetype.native.products import TILE_DEPTH, tile_product
+from archetype.native.products import TILE_DEPTH, LosslessRows, tile_product
 from archetype.native.recorder import Immediate, Recorder
 from archetype.native.rows import emit_rows, row_stride
 from archetype.native.translations import FLOATS, SERIAL, TYPES
@@ -60,17 +60,20 @@ def _suit(tensors: tuple[Tensor, ...]) -> bool:
     )
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Tensor | None:
     """The product x weight^T + bias of many vectors, where torch's own library is slower.
 
     In float32 by oneDNN: MKL shares its products badly between threads of processors that are not Intel's. In bfloat16
     by matrix tiles, where no gradient is asked for.
     """
-    kernels = _kernels(x, weight, *([] if bias is None else [bias]))
-    if kernels is None or torch.is_autocast_enabled("cpu") or weight.dim() != 2:
+    tensors = [x, *(() if isinstance(weight, LosslessRows) else (weight,)), *(() if bias is None else (bias,))]
+    kernels = _kernels(*tensors)
+    if kernels is None or torch.is_autocast_enabled("cpu") or (isinstance(weight, Tensor) and weight.dim() != 2):
         return None
     if x.dtype == torch.bfloat16:
         return None if torch.is_grad_enabled() else tile_product(kernels, x, weight, bias)
+    if isinstance(weight, LosslessRows):
+        return None
     if x.numel() < MANY * x.shape[-1] or not _prefers_onednn():
         return None
     if not torch.is_grad_enabled():

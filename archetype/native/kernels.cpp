@@ -13,7 +13,7 @@
 
 typedef void (*Operation)(const Entry&, const Worker&);
 static const Operation operations[] = {product, batched_product, attend, append, pointwise, rows, embedding, quantized_embedding, topk, gather,
-                                       gated, gated_backward, rotate, dropout, rms_norm_backward, attention_forward, attention_backward, copy_places};
+                                       gated, gated_backward, rotate, dropout, rms_norm_backward, attention_forward, attention_backward, copy_places, unpacked_rows};
 
 extern "C" int lanes() { return W; }
 

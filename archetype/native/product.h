@@ -1,5 +1,6 @@
-// Products of vectors with matrices of float32, bfloat16, 8 and 4 bits.
+// Products of vectors with matrices of float32, bfloat16 (also in 12 bits), 8 and 4 bits.
 #pragma once
+#include "lossless.h"
 #include "tiles.h"
 
 constexpr int ROWS_AT_ONCE = 4;  // of a product with one vector
@@ -78,7 +79,6 @@ template <class T, class X> static inline float dot(const T* w, const X* x, long
 // Of weights (two of 8 bits, or four of 4, in each 16) the j-th, in 16 bits: those of 4 bits in the middle as 16 or 256 times what they
 // are, for a shift costs more than a mask.
 template <int BITS> static inline ints weights_at(words weights, int j) {
-    typedef uint16_t shorts __attribute__((vector_size(4 * W)));
     constexpr int LAST = 16 / BITS - 1;
     if (j == LAST) return (ints)((shorts)weights >> (16 - BITS));
     return (ints)(weights & (words)splat((BITS == 8 ? 0x00ff00ff : 0x000f000f) << (j * BITS)));
@@ -166,18 +166,49 @@ struct Product {
     }
 };
 
-// The products of n rows of a matrix, from `row` on, with M vectors, from m on.
-template <int M, class T, class X> static inline void put_tile(const Product& p, const T* w, long ldw, long n, long row, const X* x, long ldx, long m) {
+// Rows of a matrix one under the other, so far apart.
+template <class T> struct RowsOf {
+    const T* numbers;
+    long ld;
+    const T* operator[](long row) const { return numbers + row * ld; }
+};
+
+// n rows of a matrix from one on: where they stand, or unpacked into a buffer.
+template <class T> struct Plain {
+    typedef T Number;
+    static constexpr bool IS_PLAIN = true;
+    const Product& p;
+    RowsOf<T> rows(long row, long) const { return {(const T*)p.e.p[1] + row * p.ldw, p.ldw}; }
+    RowsOf<T> rows_of(long which, long row, long) const { return {(const T*)p.e.p[1] + which * p.e.n[11] + row * p.ldw, p.ldw}; }
+};
+
+struct Unpacked {
+    typedef bfloat16 Number;
+    static constexpr bool IS_PLAIN = false;
+    const Product& p;
+    const Lossless matrix{p.K, p.N, p.e.p[1], p.e.p[4], p.e.p[6], p.e.p[7]};
+    RowsOf<bfloat16> rows(long row, long n) const {
+        const long ld = matrix.units * Lossless::UNIT;
+        bfloat16* numbers = scratch<bfloat16>(4, n * ld);
+        for (long r = 0; r < n; r++) matrix.unpack(row + r, numbers + r * ld);
+        return {numbers, ld};
+    }
+    RowsOf<bfloat16> rows_of(long which, long row, long n) const { return rows(which * p.N + row, n); }  // N of a stack is in whole blocks
+};
+
+// The products of n rows of a matrix, that begin at w and are `row` and so on of all, with M vectors, from m on.
+template <int M, class T, class X>
+static inline void put_tile(const Product& p, const T* w, long ldw, long n, long row, const X* x, long ldx, long m, bool are_first) {
     if (n < TILE_ROWS) {
         for (long r = 0; r < n; r++) {
             floats sums[1][M];
-            accumulate<1, M>(w + r * ldw, ldw, x, ldx, p.K, sums, m == 0);
+            accumulate<1, M>(w + r * ldw, ldw, x, ldx, p.K, sums, are_first);
             for (long i = 0; i < M; i++) p.put_sum(m + i, row + r, sum(sums[0][i]), row + r);
         }
         return;
     }
     floats sums[TILE_ROWS][M];
-    accumulate<TILE_ROWS, M>(w, ldw, x, ldx, p.K, sums, m == 0);
+    accumulate<TILE_ROWS, M>(w, ldw, x, ldx, p.K, sums, are_first);
     alignas(64) float y[M * TILE_ROWS + W];
     int i = 0;
     if constexpr (TILE_ROWS * M >= W && W % TILE_ROWS == 0) {
@@ -194,11 +225,12 @@ template <int M, class T, class X> static inline void put_tile(const Product& p,
 }
 
 // The same with all vectors.
-template <class T, class X> static void put_tiles(const Product& p, const T* w, long ldw, long n, long row, const X* x, long ldx, long m) {
+template <class T, class X>
+static void put_tiles(const Product& p, RowsOf<T> rows, long n, long row, const X* x, long ldx, long m, bool are_first) {
     using std::integral_constant;
     auto run = [&](auto t) {
         for (long r = 0; r < n; r += TILE_ROWS)
-            put_tile<decltype(t)::value>(p, w + r * ldw, ldw, std::min<long>(TILE_ROWS, n - r), row + r, x + m * ldx, ldx, m);
+            put_tile<decltype(t)::value>(p, rows[r], rows.ld, std::min<long>(TILE_ROWS, n - r), row + r, x + m * ldx, ldx, m, are_first);
     };
     switch (std::min<long>(VECTORS_AT_ONCE, p.M - m)) {
         case 1: return run(integral_constant<int, 1>());
@@ -210,24 +242,25 @@ template <class T, class X> static void put_tiles(const Product& p, const T* w, 
     }
 }
 
-template <class T, class X> static void float_product(const Product& p, const X* x, long ldx, const Worker& worker) {
+template <class Matrix, class X> static void float_product(const Matrix& matrix, const X* x, long ldx, const Worker& worker) {
+    typedef typename Matrix::Number T;
     constexpr int R = ROWS_AT_ONCE;
     constexpr bool CONVERTS = sizeof(T) < sizeof(X);
+    const Product& p = matrix.p;
     const int64_t* indices = (const int64_t*)p.e.p[5];  // each vector's own matrix of a stack
-    const long per_token = p.e.n[10], stack = p.e.n[11];
+    const long per_token = p.e.n[10];
     const long rows = indices || p.M == 1 ? R : TILE_ROWS;
     share(worker, p.N, std::max<long>(1, PIECE / (long)(p.K * sizeof(T)) / rows) * rows, [&](long first, long last) {
         if (indices || p.M == 1) {
             for (long m = 0; m < p.M; m++) {
                 const long which = indices ? indices[m] : 0;
-                const T* matrix = (const T*)p.e.p[1] + which * stack;
                 const X* vector = x + m / per_token * ldx;
                 for (long row = first; row < last; row += R) {
                     const long n = std::min<long>(R, last - row);
+                    const RowsOf<T> w = matrix.rows_of(which, row, n);
                     floats sums[R][1];
-                    if (n == R) accumulate<R, 1>(matrix + row * p.ldw, p.ldw, vector, 0, p.K, sums);
-                    for (long r = 0; r < n; r++)
-                        p.put_sum(m, row + r, n == R ? sum(sums[r][0]) : dot(matrix + (row + r) * p.ldw, vector, p.K), which * p.N + row + r);
+                    if (n == R) accumulate<R, 1>(w[0], w.ld, vector, 0, p.K, sums, Matrix::IS_PLAIN);
+                    for (long r = 0; r < n; r++) p.put_sum(m, row + r, n == R ? sum(sums[r][0]) : dot(w[r], vector, p.K), which * p.N + row + r);
                 }
             }
             return;
@@ -235,15 +268,15 @@ template <class T, class X> static void float_product(const Product& p, const X*
         const long block = std::max<long>(1, BLOCK / (long)(p.K * sizeof(X)) / rows) * rows;
         for (long row = first; row < last; row += block) {
             const long n = std::min(block, last - row);
-            const T* weights = (const T*)p.e.p[1] + row * p.ldw;
+            const RowsOf<T> weights = matrix.rows(row, n);
             if constexpr (CONVERTS)
                 if (p.M > VECTORS_AT_ONCE) {  // once for all vectors
                     float* converted = scratch<float>(2, n * p.K);
-                    for (long r = 0; r < n; r++) as_floats(weights, BFLOAT16, r * p.ldw, 1, p.K, converted + r * p.K);
-                    for (long m = 0; m < p.M; m += VECTORS_AT_ONCE) put_tiles(p, (const float*)converted, p.K, n, row, x, ldx, m);
+                    for (long r = 0; r < n; r++) as_floats(weights[r], BFLOAT16, 0, 1, p.K, converted + r * p.K);
+                    for (long m = 0; m < p.M; m += VECTORS_AT_ONCE) put_tiles(p, RowsOf<float>{converted, p.K}, n, row, x, ldx, m, m == 0);
                     continue;
                 }
-            for (long m = 0; m < p.M; m += VECTORS_AT_ONCE) put_tiles(p, weights, p.ldw, n, row, x, ldx, m);
+            for (long m = 0; m < p.M; m += VECTORS_AT_ONCE) put_tiles(p, weights, n, row, x, ldx, m, m == 0 && Matrix::IS_PLAIN);
         }
     });
 }
@@ -251,7 +284,7 @@ template <class T, class X> static void float_product(const Product& p, const X*
 #if defined(HAS_TILES)
 // Of bfloat16 throughout, at least 32 rows, and K in whole tiles.
 static bool fits_tiles(const Product& p) {
-    return p.x_type == BFLOAT16 && p.w_type == BFLOAT16 && p.y_type == BFLOAT16 && !p.e.p[5] && p.N >= BOTH && p.K % DEPTH == 0 && tiles_are_allowed();
+    return p.x_type == BFLOAT16 && (p.w_type == BFLOAT16 || p.w_type == LOSSLESS) && p.y_type == BFLOAT16 && !p.e.p[5] && p.N >= BOTH && p.K % DEPTH == 0 && tiles_are_allowed();
 }
 
 // Vectors that are multiplied by all rows of a matrix while they stay in the second cache.
@@ -289,6 +322,17 @@ struct Panel {
         }
     }
 
+    // The same with rows of a lossless matrix, slice by slice.
+    void multiply(const Lossless& matrix, long row) {
+        LosslessBlock block(matrix, row);
+        RowsAhead none(nullptr, 0, 0, 1);
+        for (long k = 0; k < p.K; k += SLICE / 2) {
+            const long n = std::min(SLICE / 2, p.K - k);
+            block.unpack(k, n, copy);
+            for (long m = 0; m < M; m += BOTH) multiply_slice(in_tiles(copy), row, k, n, m, none);
+        }
+    }
+
     // Add the products of n numbers of 32 rows, from k on, with the vectors from m on; after the last numbers give the sums away.
     void multiply_slice(const TileRows& rows, long row, long k, long n, long m, RowsAhead& ahead) {
         const int first = columns_of(at_once(m)), second = columns_of(at_once(m + SIDE));
@@ -316,14 +360,15 @@ struct Panel {
     }
 };
 
-static void tile_product(const Product& p, const Worker& worker) {
+static void tile_product(const Product& p, const Lossless* matrix, const Worker& worker) {
     const long most = Panel::most(p), panels = (p.M + most - 1) / most, size = Panel::whole((p.M + panels - 1) / panels);
     const long blocks = Panel::whole(p.N) / BOTH, piece = std::max<long>(1, PIECE / (BOTH * p.K * 2));
     Panel panel(p, size);
     share(worker, panels * blocks, piece, [&](long first, long last) {
         for (long item = first; item < last; item++) {
             panel.pack(item / blocks * size);
-            panel.multiply(std::min(item % blocks * BOTH, p.N - BOTH));  // the last rows may be computed twice, and alike
+            const long row = std::min(item % blocks * BOTH, p.N - BOTH);  // the last rows may be computed twice, and alike
+            matrix ? panel.multiply(*matrix, row) : panel.multiply(row);
         }
     });
     _tile_release();
@@ -364,14 +409,19 @@ template <int BITS> static void quantized_product(const Product& p, const float*
     });
 }
 
-// y = x w^T + bias. p: x w bias y scales indices; n: M N K ldx ldw ldy, types of x w bias y, choices a token, size of a matrix.
+// y = x w^T + bias. p: x w bias y, scales or high bytes, indices, starts, exceptions; n: M N K ldx ldw ldy, types of x w bias y, choices a token, size of a matrix.
 static void product(const Entry& e, const Worker& worker) {
     Product p(e);
 #if defined(HAS_TILES)
-    if (fits_tiles(p)) return tile_product(p, worker);
+    if (fits_tiles(p)) {
+        if (p.w_type != LOSSLESS) return tile_product(p, nullptr, worker);
+        const Unpacked rows{p};
+        return tile_product(p, &rows.matrix, worker);
+    }
 #endif
 #if defined(HAS_PAIRS)
-    if (p.x_type == BFLOAT16 && p.w_type == BFLOAT16) return float_product<bfloat16>(p, (const bfloat16*)e.p[0], p.ldx, worker);
+    if (p.x_type == BFLOAT16 && p.w_type == BFLOAT16) return float_product(Plain<bfloat16>{p}, (const bfloat16*)e.p[0], p.ldx, worker);
+    if (p.x_type == BFLOAT16 && p.w_type == LOSSLESS) return float_product(Unpacked{p}, (const bfloat16*)e.p[0], p.ldx, worker);
 #endif
     long vectors = e.p[5] ? p.M / e.n[10] : p.M, ldx = p.ldx;
     const float* x = (const float*)e.p[0];
@@ -382,8 +432,9 @@ static void product(const Entry& e, const Worker& worker) {
         ldx = p.K;
     }
     switch (p.w_type) {
-        case FLOAT32: float_product<float>(p, x, ldx, worker); break;
-        case BFLOAT16: float_product<bfloat16>(p, x, ldx, worker); break;
+        case FLOAT32: float_product(Plain<float>{p}, x, ldx, worker); break;
+        case BFLOAT16: float_product(Plain<bfloat16>{p}, x, ldx, worker); break;
+        case LOSSLESS: float_product(Unpacked{p}, x, ldx, worker); break;
         case INT8: quantized_product<8>(p, x, ldx, worker); break;
         case INT4: quantized_product<4>(p, x, ldx, worker); break;
     }

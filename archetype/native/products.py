@@ -17,6 +17,34 @@ MAX_TILED_ROWS = 128  # the same of bfloat16 where there are matrix tiles
 TILE_ROWS, TILE_DEPTH = 32, 32  # rows of a matrix, and numbers of each, that tiles multiply at once
 TILED_WIDTHS = range(512, 4097)  # K, where products of many vectors by tiles are faster than torch's
 QUANTIZED = {8: 4, 4: 5}
+LOSSLESS = 6
+BLOCK_ROWS = 32  # of a lossless matrix
+
+
+class LosslessRows(NamedTuple):
+    """A matrix of bfloat16 in 12 bits, or a stack of such, as lossless.h reads it.
+
+    Args:
+        records: of each row, its low bytes and codes (rows, bytes), uint8; in blocks of 32 rows, of which the last may
+            begin within the one before.
+        high_bytes: that have a code, without their signs (8,), uint8.
+        starts: of each block's exceptions, and their number (blocks + 1,), int32.
+        exceptions: place in the row << 13 | row in the block << 8 | high byte, in order (n,), int32.
+        size: rows of one matrix; a stack's are a multiple of 32.
+        width: numbers of a row.
+    """
+
+    records: Tensor
+    high_bytes: Tensor
+    starts: Tensor
+    exceptions: Tensor
+    size: int
+    width: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix, or of the whole stack."""
+        return len(self.records) if self.size % BLOCK_ROWS == 0 else self.size
 
 
 def max_rows(dtype: torch.dtype) -> int:
@@ -42,7 +70,7 @@ def _mm(recorder: "Recorder", function: Any, x: Tensor, other: Tensor) -> Tensor
 def product(
     recorder: "Recorder | Immediate",
     x: Tensor,
-    weight: Tensor,
+    weight: Tensor | LosslessRows,
     bias: Tensor | None = None,
     indices: Tensor | None = None,
 ) -> Tensor | None:
@@ -51,20 +79,24 @@ def product(
     Args:
         recorder: by which.
         x: vectors, (..., K).
-        weight: (N, K); with `indices`, a stack of such, (E, N, K).
+        weight: (N, K); with `indices`, a stack of such, (E, N, K), or in rows one after the other.
         bias: (N,), or (E, N).
         indices: of each vector, the matrices that it is multiplied by: (number of vectors, k).
     """
     rows = x.numel() // x.shape[-1] * (1 if indices is None else indices.shape[1])
-    if rows > max_rows(x.dtype) or weight.dtype not in FLOATS or x.dtype != weight.dtype or weight.stride(-1) != 1:
+    if rows > max_rows(x.dtype):
+        return None
+    if isinstance(weight, LosslessRows):
+        return _product(recorder, x, _lossless(weight), bias, indices)
+    if weight.dtype not in FLOATS or x.dtype != weight.dtype or weight.stride(-1) != 1:
         return None
     stack = 0 if indices is None else weight.stride(0)
     serial = rows * weight.shape[-2] * x.shape[-1] <= 4 * SERIAL
-    matrix = _Matrix((weight, None), weight.shape[-2], TYPES[weight.dtype], weight.stride(-2), stack, serial)
+    matrix = _Matrix(weight, weight.shape[-2], TYPES[weight.dtype], (), weight.stride(-2), stack, serial)
     return _product(recorder, x, matrix, bias, indices)
 
 
-def tile_product(kernels: "Immediate", x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+def tile_product(kernels: "Immediate", x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Tensor | None:
     """The product x weight^T + bias in bfloat16 of any number of vectors by matrix tiles, where the processor has them.
 
     Args:
@@ -73,12 +105,17 @@ def tile_product(kernels: "Immediate", x: Tensor, weight: Tensor, bias: Tensor |
         weight: (N, K).
         bias: (N,).
     """
-    size, width = weight.shape
-    if not kernels.library.has_tiles or size < TILE_ROWS or width % TILE_DEPTH or weight.stride(1) != 1:
+    if isinstance(weight, LosslessRows):
+        matrix, width = _lossless(weight), weight.width
+    else:
+        matrix, width = _Matrix(weight, len(weight), TYPES[weight.dtype], (), weight.stride(0)), weight.shape[1]
+        if weight.stride(1) != 1:
+            return None
+    if not kernels.library.has_tiles or matrix.size < TILE_ROWS or width % TILE_DEPTH:
         return None
     if x.numel() > MAX_TILED_ROWS * width and width not in TILED_WIDTHS:
         return None
-    return _product(kernels, x, _Matrix((weight, None), size, TYPES[weight.dtype], weight.stride(0)), bias, None)
+    return _product(kernels, x, matrix, bias, None)
 
 
 def quantized_product(
@@ -97,18 +134,36 @@ def quantized_product(
         bias: as there.
         indices: as there.
     """
-    return _product(recorder, x, _Matrix((quants, scales), size, QUANTIZED[bits]), bias, indices)
+    return _product(recorder, x, _Matrix(quants, size, QUANTIZED[bits], (scales,)), bias, indices)
+
+
+def unpacked_rows(
+    recorder: "Recorder | Immediate", matrix: LosslessRows, dtype: torch.dtype, ids: Tensor | None = None
+) -> Tensor | None:
+    """Emit rows of a matrix as float numbers, by their indices or all."""
+    if dtype not in FLOATS or (ids is not None and not ids.is_contiguous()):
+        return None
+    y = torch.empty(*((matrix.rows,) if ids is None else ids.shape), matrix.width, dtype=dtype)
+    pointers = [y, matrix.records, matrix.high_bytes, matrix.starts, matrix.exceptions, ids]
+    integers = [y.numel() // matrix.width, matrix.size, matrix.width, TYPES[dtype]]
+    recorder.emit("unpacked_rows", [y], pointers, integers, serial=y.numel() <= SERIAL)
+    return y
 
 
 class _Matrix(NamedTuple):
-    """The matrix of a product: numbers and perhaps scales, N, the kernels' number of the type, and distances."""
+    """The matrix of a product: numbers, N, the kernels' number of the type, what else the type has, and distances."""
 
-    memory: tuple[Tensor, Tensor | None]
+    numbers: Tensor
     size: int
     type: int
+    others: tuple[Tensor, ...] = ()
     row: int = 0
     stack: int = 0
     serial: bool = False
+
+
+def _lossless(rows: LosslessRows) -> _Matrix:
+    return _Matrix(rows.records, rows.size, LOSSLESS, (rows.high_bytes, rows.starts, rows.exceptions))
 
 
 def _product(
@@ -121,8 +176,8 @@ def _product(
     y = torch.empty(*(x.shape[:-1] if indices is None else indices.shape), matrix.size, dtype=x.dtype)
     types = [TYPES[x.dtype], matrix.type, TYPES[(y if bias is None else bias).dtype], TYPES[y.dtype]]
     sizes = [len(flat) * per_token, matrix.size, x.shape[-1], flat.stride(0), matrix.row, matrix.size]
-    weight, scales = matrix.memory
-    pointers = [x, weight, bias, y, scales, indices]
+    first, others = matrix.others[:1] or (None,), matrix.others[1:]
+    pointers = [x, matrix.numbers, bias, y, *first, indices, *others]
     recorder.emit("product", [y], pointers, [*sizes, *types, per_token, matrix.stack], serial=matrix.serial)
     return y
 

@@ -26,7 +26,7 @@ from archetype.native.translations import aten, translation_of
 OPERATIONS = (
     "product", "batched_product", "attend", "append", "pointwise", "rows", "embedding", "quantized_embedding", "topk",
     "gather", "gated", "gated_backward", "rotate", "dropout", "rms_norm_backward", "attention_forward",
-    "attention_backward", "copy_places",
+    "attention_backward", "copy_places", "unpacked_rows",
 )  # fmt: skip
 HOST_READS = (torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.numpy, torch.Tensor.__bool__, torch.Tensor.__int__)
 UNREPEATABLE = {

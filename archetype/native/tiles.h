@@ -72,11 +72,13 @@ struct TileRows {
 
 static TileRows in_place(const bfloat16* w, long ld) { return {w, 2 * ld, SIDE * ld, DEPTH}; }
 
+static TileRows in_tiles(const bfloat16* copy) { return {copy, 2 * DEPTH, SIDE * DEPTH, BOTH * DEPTH}; }
+
 // The same, tile by tile in a copy: rows that are some kilobytes apart would drive each other out of the nearest cache.
 static TileRows copied(const bfloat16* w, long ld, long K, bfloat16* copy) {
     for (int row = 0; row < BOTH; row++)
         for (long k = 0; k < K; k += DEPTH) memcpy(copy + BOTH * k + row * DEPTH, w + row * ld + k, DEPTH * sizeof(bfloat16));
-    return {copy, 2 * DEPTH, SIDE * DEPTH, BOTH * DEPTH};
+    return in_tiles(copy);
 }
 
 // sums[2 j + i], 16 x 16: of 16 rows (the i-th of two such) with `first` and `second` vectors; ADDS: to what they are.

@@ -18,7 +18,7 @@ struct Entry {
     double f[4];
 };
 
-enum Type { FLOAT32, BFLOAT16, INT64, BOOL, INT8, INT4 };
+enum Type { FLOAT32, BFLOAT16, INT64, BOOL, INT8, INT4, LOSSLESS };
 constexpr int MAX_THREADS = 256;
 constexpr long PIECE = 32768;  // bytes of weights that a thread takes at a time
 
@@ -75,7 +75,7 @@ template <class Body> static void share(const Worker& worker, long total, long p
 }
 
 template <class T> static T* scratch(int slot, size_t size) {  // one buffer a thread and slot, 64 bytes aligned
-    static thread_local std::vector<char> buffers[4];
+    static thread_local std::vector<char> buffers[5];
     auto& buffer = buffers[slot];
     if (buffer.size() < size * sizeof(T) + 64) buffer.resize(size * sizeof(T) + 64);
     return (T*)(((uintptr_t)buffer.data() + 63) & ~(uintptr_t)63);

@@ -12,8 +12,8 @@ from archetype.errors import SpecError
 from archetype.nn.dropout import dropout
 from archetype.nn.initialization import generator_for
 from archetype.nn.linear import Linear, project
+from archetype.nn.packed import PackedMatrix
 from archetype.nn.parameter_names import pattern_of_names
-from archetype.nn.quantized import QuantizedMatrix
 
 
 class LoRALinear(Linear):
@@ -108,7 +108,7 @@ def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
         seed: of A.
 
     Raises:
-        SpecError: a target names no linear map, or one of 8 or 4 bits.
+        SpecError: a target names no linear map, or one that is packed.
     """
     linears = {name: module for name, module in model.named_modules() if isinstance(module, Linear)}
     targets: set[str] = set()
@@ -120,8 +120,8 @@ def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
             raise SpecError("adapter.targets", f"{target!r:.60} names no linear map of this model", remedy)
         targets |= names
     for name in sorted(targets):
-        if isinstance(linears[name].weight, QuantizedMatrix):
-            raise SpecError(name, "has 8 or 4 bits, which no adapter stands beside", "use the model of floats")
+        if isinstance(linears[name].weight, PackedMatrix):
+            raise SpecError(name, "is packed in few bits, which no adapter stands beside", "use the model of floats")
         module = MODULES[type(adapter)](linears[name], adapter)
         if module.weight.device.type != "meta":
             module.reset(generator_for(seed, f"{name}.lora_A", module.weight.device))

@@ -15,8 +15,8 @@ from archetype.nn.activation import activation
 from archetype.nn.context import ForwardContext
 from archetype.nn.feedforward import gated_product
 from archetype.nn.linear import Linear, Weight, project
+from archetype.nn.packed import PackedMatrix
 from archetype.nn.probe import probe
-from archetype.nn.quantized import QuantizedMatrix, multiply
 from archetype.nn.registry import build_feedforward, module_for
 
 Projection = tuple[Weight, Tensor | None]  # weight and bias of one expert
@@ -121,7 +121,7 @@ class Experts(nn.Module):
     Tokens are sorted by expert, so that each expert's are one product.
     """
 
-    quantized_parameters: ClassVar = ("gate", "up", "down")
+    packed_parameters: ClassVar = ("gate", "up", "down")
 
     def __init__(self, expert: spec.Expert, num_experts: int, d_model: int) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class Experts(nn.Module):
         """
         weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
         biases = [None] * self.num_experts if bias is None else bias.unbind(0)
-        if isinstance(weight, QuantizedMatrix):
+        if isinstance(weight, PackedMatrix):
             return [(weight.matrix(number), own) for number, own in enumerate(biases)]
         return list(zip(weight.unbind(0), biases, strict=True))
 
@@ -181,8 +181,8 @@ def expert_outputs(
 
     def project(name: str, rows: Tensor, indices: Tensor) -> Tensor | None:
         weight, bias = getattr(experts, name), getattr(experts, f"{name}_bias")
-        if isinstance(weight, QuantizedMatrix):
-            return multiply(weight, rows, bias, indices)
+        if isinstance(weight, PackedMatrix):
+            return weight.product(rows, bias, indices)
         return product(recorder, rows, weight, bias, indices)
 
     *gate, up, down = experts.projections

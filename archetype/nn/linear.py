@@ -1,4 +1,4 @@
-"""Products with weights: of float numbers, or of 8 or 4 bits."""
+"""Products with weights: of float numbers, or of packed ones."""
 
 from typing import ClassVar
 
@@ -12,16 +12,18 @@ from archetype.native.operation import recorded
 from archetype.native.products import product
 from archetype.native.recorder import Immediate
 from archetype.nn.device import has_bfloat16
-from archetype.nn.quantized import QuantizedMatrix, multiply
+from archetype.nn.packed import PackedMatrix
 
 FEW = 16  # vectors, for which a matrix is not converted
-Weight = Tensor | QuantizedMatrix
+Weight = Tensor | PackedMatrix
 
 
 def project(x: Float[Tensor, "... D"], weight: Weight, bias: Tensor | None = None) -> Float[Tensor, "... F"]:
     """The product x W^T + bias."""
-    if isinstance(weight, QuantizedMatrix):
-        return multiply(weight, x, bias)
+    if isinstance(weight, PackedMatrix):
+        if (y := weight.product(x, bias)) is not None:
+            return y
+        weight = weight.unpacked(x.dtype)
     if x.dtype == torch.bfloat16 and not torch.is_grad_enabled() and not has_bfloat16(x.device.type):
         y = recorded(product, x, weight, bias)
         if y is None and x.numel() <= FEW * x.shape[-1] and (kernels := library()) is not None:
@@ -43,9 +45,9 @@ def in_float32(x: Float[Tensor, "... D"], weight: Tensor, bias: Tensor | None) -
 
 
 class Linear(nn.Linear):
-    """torch's, whose weight may be a `QuantizedMatrix`."""
+    """torch's, whose weight may be a `PackedMatrix`."""
 
-    quantized_parameters: ClassVar = ("weight",)
+    packed_parameters: ClassVar = ("weight",)
 
     def reset_parameters(self) -> None:
         """Nothing on the meta device, where a model is built before `initialize` draws its numbers."""
@@ -57,9 +59,9 @@ class Linear(nn.Linear):
 
 
 class Table(nn.Embedding):
-    """torch's embedding, whose weight may be a `QuantizedMatrix`."""
+    """torch's embedding, whose weight may be a `PackedMatrix`."""
 
-    quantized_parameters: ClassVar = ("weight",)
+    packed_parameters: ClassVar = ("weight",)
 
     def reset_parameters(self) -> None:
         """Nothing on the meta device."""
@@ -68,6 +70,6 @@ class Table(nn.Embedding):
 
     def forward(self, ids: Int[Tensor, "*dims"]) -> Float[Tensor, "*dims D"]:
         weight: Weight = self.weight
-        if isinstance(weight, QuantizedMatrix):
+        if isinstance(weight, PackedMatrix):
             return weight.embedding(ids)
         return nn.functional.embedding(ids, weight)

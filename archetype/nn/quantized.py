@@ -4,19 +4,18 @@ A number is (q - offset) * scale, q unsigned, the scale in float16. Vectors that
 16-bit integers by groups of 32, so that nearly all of the error is the weights' own.
 """
 
-from collections.abc import Iterator
 from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from archetype.errors import SpecError
 from archetype.native.compiler import library
 from archetype.native.operation import recorded, recording
 from archetype.native.products import quantized_product
 from archetype.native.recorder import Immediate, Recorder
 from archetype.native.rows import quantized_embedding
+from archetype.nn.packed import PackedMatrix, matrices, replace
 
 GROUP = 32
 BITS = {"int8": 8, "int4": 4}
@@ -24,18 +23,7 @@ BITS = {"int8": 8, "int4": 4}
 SEARCHED = {8: (1.0, 0.997, 0.994), 4: (1.0, *(0.80 + 0.025 * n for n in range(8)), 1.03, 1.06)}
 
 
-def bits_of(weights: str) -> int:
-    """8 of int8, 4 of int4.
-
-    Raises:
-        SpecError: there is no such type.
-    """
-    if weights not in BITS:
-        raise SpecError("weights", f"{weights!r} is no type of few bits", f"use {' or '.join(BITS)}")
-    return BITS[weights]
-
-
-class QuantizedMatrix(nn.Module):
+class QuantizedMatrix(PackedMatrix):
     """A matrix, or a stack of matrices, of 8 or 4 bits.
 
     Args:
@@ -45,12 +33,13 @@ class QuantizedMatrix(nn.Module):
         dtype: of the vectors of `embedding`.
     """
 
+    unpacked_dtype = torch.float32
     quants: Tensor
     scales: Tensor
 
     def __init__(self, quants: Tensor, scales: Tensor, size: int, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        self.rows, self.width, self.size, self.dtype = quants.shape[0], scales.shape[1] * GROUP, size, dtype
+        super().__init__(size, scales.shape[1] * GROUP, dtype)
+        self.rows = quants.shape[0]
         self.bits = 8 * quants.shape[1] // self.width
         kernels = library() if quants.device.type == "cpu" else None
         self.lanes = 1 if kernels is None or (size != self.rows and size % kernels.lanes) else kernels.lanes
@@ -61,7 +50,7 @@ class QuantizedMatrix(nn.Module):
         """Quants and scales by rows, whatever the machine."""
         return _unpacked(self.quants, self.lanes, 4)[: self.rows], _unpacked(self.scales, self.lanes, 1)[: self.rows]
 
-    def dequantized(self, dtype: torch.dtype) -> Tensor:
+    def unpacked(self, dtype: torch.dtype) -> Tensor:
         """The matrix as float numbers."""
         return dequantize(*self.canonical(), self.bits).to(dtype)
 
@@ -96,8 +85,13 @@ class QuantizedMatrix(nn.Module):
             if (value := state_dict.get(prefix + name)) is not None:
                 setattr(self, name, _packed(value, self.lanes, unit))
 
-    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        return multiply(self, x, bias)
+    def product(self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None) -> Tensor | None:
+        """The product x W^T + bias, where there are kernels."""
+        if (y := recorded(multiply, self, x, bias, indices)) is not None:
+            return y
+        if (kernels := library()) is None or x.device.type != "cpu" or recording() is not None:
+            return None
+        return multiply(Immediate(kernels), self, x.contiguous(), bias, indices)
 
 
 def _packed(rows: Tensor, lanes: int, unit: int) -> Tensor:
@@ -145,30 +139,14 @@ def dequantize(quants: Tensor, scales: Tensor, bits: int) -> Tensor:
     return (numbers * scales.float()[..., None]).flatten(1)
 
 
-def multiply(matrix: QuantizedMatrix, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None) -> Tensor:
-    """The product x W^T + bias; with `indices`, of each vector the matrices of a stack that it is multiplied by."""
-    if (y := recorded(multiply_natively, matrix, x, bias, indices)) is not None:
-        return y
-    kernels = library()
-    if kernels is not None and x.device.type == "cpu" and recording() is None:
-        y = multiply_natively(Immediate(kernels), matrix, x.contiguous(), bias, indices)
-        if y is not None:
-            return y
-    weight = matrix.dequantized(x.dtype)
-    if indices is None:
-        return nn.functional.linear(x, weight, bias)
-    stack = weight.view(-1, matrix.size, matrix.width)
-    y = torch.einsum("nd,nkfd->nkf", x, stack[indices])
-    return y if bias is None else y + bias[indices]
-
-
-def multiply_natively(
+def multiply(
     recorder: Recorder | Immediate,
     matrix: QuantizedMatrix,
     x: Tensor,
     bias: Tensor | None = None,
     indices: Tensor | None = None,
 ) -> Tensor | None:
+    """Emit the product; its arguments are those of `PackedMatrix.product`."""
     kernels = library()
     if kernels is None or matrix.lanes != kernels.lanes:
         return None
@@ -191,32 +169,8 @@ def look_up_natively(recorder: Recorder, matrix: QuantizedMatrix, ids: Tensor) -
     return quantized_embedding(recorder, ids, matrix.quants, matrix.scales, matrix.width, matrix.bits, matrix.dtype)
 
 
-def matrices(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters that may have 8 or 4 bits, by name: rows of a multiple of 32 numbers, of modules that say so."""
-    for name, parameter in model.named_parameters():
-        parent, _, own = name.rpartition(".")
-        module = model.get_submodule(parent)
-        if own in getattr(module, "quantized_parameters", ()) and parameter.shape[-1] % GROUP == 0:
-            yield name, parameter
-
-
-def is_quantized(model: nn.Module) -> bool:
-    """Whether any matrix has 8 or 4 bits."""
-    return any(isinstance(module, QuantizedMatrix) for module in model.modules())
-
-
 def quantize_model(model: nn.Module, bits: int) -> None:
     """Replace a model's matrices, one after the other, by such of 8 or 4 bits."""
-    if is_quantized(model):
-        raise SpecError("weights", "have 8 or 4 bits already", "load the model that they were made from")
-    for name, parameter in list(matrices(model)):
-        install(model, name, *quantize(parameter.detach().flatten(0, -2), bits), parameter.dtype)
-
-
-def install(model: nn.Module, name: str, quants: Tensor, scales: Tensor, dtype: torch.dtype) -> None:
-    """Put a matrix of 8 or 4 bits in the place of a parameter."""
-    parent, _, own = name.rpartition(".")
-    module = model.get_submodule(parent)
-    size = module.get_parameter(own).shape[-2]
-    del module._parameters[own]
-    module.add_module(own, QuantizedMatrix(quants, scales, size, dtype))
+    for name, parameter in list(matrices(model, GROUP)):
+        quants, scales = quantize(parameter.detach().flatten(0, -2), bits)
+        replace(model, name, QuantizedMatrix(quants, scales, parameter.shape[-2], parameter.dtype))

@@ -1,6 +1,5 @@
 """A run directory is a model: specification, recipe, tokenizer, weights, metrics and checkpoints under fixed names."""
 
-import math
 import re
 import shutil
 from collections.abc import Mapping
@@ -20,9 +19,9 @@ from archetype.io.weight_files import SINGLE
 from archetype.io.yaml import mapping_to_yaml, read_mapping
 from archetype.models import Model, build_on_meta
 from archetype.nn import adapter as adapters
-from archetype.nn.quantized import BITS, GROUP, install
 from archetype.runs.checkpoints import latest
 from archetype.runs.extensions import check_extensions, write_extensions
+from archetype.runs.packed_weights import install_packed
 from archetype.spec import Adapter, ByKind, ModelSpec, Spec, read, to_yaml
 
 
@@ -138,42 +137,11 @@ def fill_from(model: Model, file: Path, dtype: torch.dtype | None = None, device
     """Give a model on the meta device the weights in a file that bears our own names."""
     try:
         tensors = Tensors.single(file)
-        quantized = {name.removesuffix(".quants") for name in tensors.names() if name.endswith(".quants")}
-        names = [name for name in model.state_dict() if name not in quantized]
-        unused = tuple(f"{re.escape(name)}\\.(quants|scales)" for name in quantized)
-        for name in quantized:
-            _install_quantized(model, name, tensors, dtype, device)
-        load_tensors(model, tensors, [Rule(name, (name,)) for name in names], unused, dtype, device)
+        packed = install_packed(model, tensors, dtype, device)
+        names = [name for name in model.state_dict() if not any(re.fullmatch(pattern, name) for pattern in packed)]
+        load_tensors(model, tensors, [Rule(name, (name,)) for name in names], packed, dtype, device)
     except CheckpointError as error:
         raise error if error.place == str(file) else error.at(str(file)) from None
-
-
-def _install_quantized(
-    model: Model, name: str, tensors: Tensors, dtype: torch.dtype | None, device: torch.device | None
-) -> None:
-    """Put a matrix of 8 or 4 bits in the place of a parameter."""
-    try:
-        *rows, width = model.get_parameter(name).shape
-    except AttributeError:
-        raise CheckpointError(f"{name}.quants", "belongs to no parameter of this model", "take the run's own") from None
-    quants, scales = (_stored(tensors, f"{name}.{part}") for part in ("quants", "scales"))
-    sizes = [(math.prod(rows), width * bits // 8) for bits in BITS.values()]
-    if tuple(quants.shape) not in sizes or tuple(scales.shape) != (math.prod(rows), width // GROUP):
-        cause = (
-            f"has the shapes {tuple(quants.shape)} and {tuple(scales.shape)}, which are no {math.prod(rows)} x {width}"
-        )
-        raise CheckpointError(f"{name}.quants", cause, "take the run's own weights")
-    if (quants.dtype, scales.dtype) != (torch.uint8, torch.float16):
-        raise CheckpointError(
-            f"{name}.quants", f"holds {quants.dtype} and {scales.dtype}", "take the run's own weights"
-        )
-    install(model, name, quants.to(device), scales.to(device), dtype or torch.float32)
-
-
-def _stored(tensors: Tensors, name: str) -> Tensor:
-    if name not in tensors.names():
-        raise CheckpointError(name, "is missing", "take the run's own weights")
-    return tensors.stored(name)
 
 
 def write_weights(run: Run, model: Model, instead: Mapping[str, Tensor] = MappingProxyType({})) -> None:

@@ -11,6 +11,8 @@ from archetype import spec
 from archetype.families import preset, presets
 from archetype.generate.step import DecodeStep, prefill
 from archetype.models import CausalModel, build
+from archetype.nn.packed import is_packed
+from archetype.nn.packing import pack_model
 from archetype.nn.quantized import quantize_model
 from tests.helpers.cases import case
 from tests.helpers.kernels import kernels
@@ -78,6 +80,21 @@ def test_weights_of_few_bits_are_replayed_as_they_are_multiplied(bits: int) -> N
             name
         ):  # vectors that differ in last bits become other integers: 2e-5 of each of about twenty products
             assert all(distance(ours, theirs) < 4e-4 for ours, theirs in zip(replayed, plain, strict=True))
+
+
+def test_lossless_weights_are_replayed_as_those_of_bfloat16_to_the_bit() -> None:
+    kernels("native")
+    for name in ("llama-tiny", "mixtral-tiny", "mamba-tiny", "deepseek-v2-tiny", "gpt2-tiny"):
+        model = randomize(build(preset(name).replace(d_model=256), dtype=torch.bfloat16))
+        assert isinstance(model, CausalModel)
+        plain, recorded = steps(model, 10)
+        pack_model(model, "lossless")
+        packed, recorded_too = steps(model, 10)
+        alone, _ = steps(model, 10, rows=1)
+        with case(name):
+            assert is_packed(model) and recorded == recorded_too
+            assert all(torch.equal(ours, theirs) for ours, theirs in zip(packed, plain, strict=True))
+            assert all(torch.equal(many[0], one[0]) for many, one in zip(packed[1:], alone[1:], strict=True))
 
 
 def test_a_row_among_others_is_bit_for_bit_the_row_alone() -> None:

@@ -13,6 +13,7 @@ from archetype.convert.gguf.quantize import BLOCK, BLOCKS, dequantize, own_block
 from archetype.families.rules import for_model
 from archetype.models import Model
 from archetype.nn.experts import Experts
+from archetype.nn.packed import PackedMatrix
 from archetype.nn.quantized import QuantizedMatrix
 
 # What llama.cpp wants in float32, whatever the type of the rest.
@@ -69,8 +70,9 @@ def own_type(model: Model) -> str:
     for module in model.modules():
         if isinstance(module, QuantizedMatrix):
             return {8: "q8_0", 4: "q4_0"}[module.bits]
-    dtype = next(model.parameters()).dtype
-    return next((name for name, known in TYPES.items() if known == dtype), "")
+        if isinstance(module, PackedMatrix):
+            return "bf16"
+    return next((name for name, known in TYPES.items() if known == model.dtype), "")
 
 
 def _numbers(tensor: Tensor, type: str) -> Tensor:
@@ -78,13 +80,16 @@ def _numbers(tensor: Tensor, type: str) -> Tensor:
 
 
 def _parameters(model: Model, in_blocks: bool) -> dict[str, Tensor]:
-    """Each parameter by name; matrices of 8 or 4 bits as blocks, of which rows may be put in order, or as numbers."""
+    """Each parameter by name; of 8 or 4 bits as blocks, of which rows may be put in order, or as numbers."""
     state = model.state_dict()
     for name, module in model.named_modules():
-        if isinstance(module, QuantizedMatrix):
-            for part in ("quants", "scales"):
+        if isinstance(module, PackedMatrix):
+            for part in module._buffers:
                 del state[f"{name}.{part}"]
-            matrix = own_blocks(module) if in_blocks else module.dequantized(torch.float32)
+            if in_blocks and isinstance(module, QuantizedMatrix):
+                matrix = own_blocks(module)
+            else:
+                matrix = module.unpacked(module.unpacked_dtype)
             stacked = isinstance(model.get_submodule(name.rpartition(".")[0]), Experts)
             state[name] = matrix.unflatten(0, (-1, module.size)) if stacked else matrix
     return state

@@ -158,7 +158,7 @@ def test_a_model_of_few_bits_gives_its_own_numbers(tmp_path: Path, weights: str)
     for name, model_spec in FEW_BITS.items():
         with case(name):
             model = randomize(build(model_spec))
-            LanguageModel(model_spec, model).quantize(weights)
+            LanguageModel(model_spec, model).pack(weights)
             file = written(model, tmp_path / weights / name)
             exact = arrays(written(model, tmp_path / weights / f"{name} exact", type="f32"))
             kinds = {tensor.name: tensor.tensor_type.name for tensor in file.tensors}
@@ -181,8 +181,8 @@ def test_few_bits_become_others_with_an_error_that_is_said(tmp_path: Path, caplo
         ("int8", "bf16", 1e-4, 0.01),
     ):
         model = randomize(build(model_spec))
-        LanguageModel(model_spec, model).quantize(weights)
-        matrix = model.get_submodule("blocks.0.feedforward.up.weight").dequantized(torch.float32).numpy()
+        LanguageModel(model_spec, model).pack(weights)
+        matrix = model.get_submodule("blocks.0.feedforward.up.weight").unpacked(torch.float32).numpy()
         file = written(model, tmp_path / f"{weights}-{type}", type=type)
         [tensor] = [tensor for tensor in file.tensors if tensor.name == "blk.0.ffn_up.weight"]
         assert tensor.tensor_type.name == type.upper()

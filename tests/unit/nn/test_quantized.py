@@ -17,7 +17,9 @@ from archetype.native.compiler import Library
 from archetype.native.recorder import Immediate
 from archetype.native.rows import quantized_embedding
 from archetype.nn import quantized
-from archetype.nn.quantized import QuantizedMatrix, dequantize, is_quantized, multiply, quantize, quantize_model
+from archetype.nn.linear import project
+from archetype.nn.packed import is_packed
+from archetype.nn.quantized import QuantizedMatrix, dequantize, quantize, quantize_model
 from archetype.runs.directory import Run, read_run_model
 from tests.helpers.cases import case
 from tests.helpers.kernels import INSTRUCTIONS, kernels
@@ -43,12 +45,12 @@ def own_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def test_numbers_are_near_and_products_are_of_the_stored_numbers(bits: int, error: float, own_kernels: Library) -> None:
     for rows, width in SHAPES:
         weight, stored = matrix(rows, width, bits)
-        numbers = stored.dequantized(torch.float32)
+        numbers = stored.unpacked(torch.float32)
         with case(rows, width):
             assert (numbers - weight).norm() < error * weight.norm()
             x, bias = torch.randn(5, 1, width), torch.randn(rows)
-            assert distance(multiply(stored, x, bias), nn.functional.linear(x, numbers, bias)) < 1e-4
-            assert torch.equal(multiply(stored, x)[2:3], multiply(stored, x[2:3]))  # whatever the other rows are
+            assert distance(project(x, stored, bias), nn.functional.linear(x, numbers, bias)) < 1e-4
+            assert torch.equal(project(x, stored)[2:3], project(x[2:3], stored))  # whatever the other rows are
             ids = torch.randint(rows, (3, 2))
             assert torch.equal(stored.embedding(ids), numbers[ids])
             packed = (stored.quants, stored.scales, width, bits, torch.float32)
@@ -75,7 +77,7 @@ def test_the_largest_numbers_have_exact_sums() -> None:
             stored = QuantizedMatrix(quants, torch.ones(20, 2, dtype=torch.float16), 20)
             with case(bits, number):
                 for x, total in ((torch.ones(64), 64.0), (-torch.ones(64), -64.0), (signs, 0.0)):
-                    y = multiply(stored, x.expand(3, 64))
+                    y = project(x.expand(3, 64), stored)
                     assert torch.allclose(y, torch.full((3, 20), total * number), rtol=1e-6, atol=1e-4), (bits, number)
 
 
@@ -90,12 +92,12 @@ def test_the_best_of_several_scales_is_better_than_the_largest_numbers_own() -> 
 def test_stacks_are_multiplied_by_number_and_cut_in_place() -> None:
     weight = torch.randn(3 * 16, 64)
     stack = QuantizedMatrix(*quantize(weight, 8), 16)
-    numbers, indices = stack.dequantized(torch.float32).view(3, 16, 64), torch.tensor([[0, 2], [1, 1]])
+    numbers, indices = stack.unpacked(torch.float32).view(3, 16, 64), torch.tensor([[0, 2], [1, 1]])
     x, bias = torch.randn(2, 64), torch.randn(3, 16)
     expected = torch.einsum("nd,nkfd->nkf", x, numbers[indices]) + bias[indices]
-    assert distance(multiply(stack, x, bias, indices), expected) < 1e-4
+    assert distance(stack.product(x, bias, indices), expected) < 1e-4
     one = stack.matrix(2)
-    assert torch.equal(one.dequantized(torch.float32), numbers[2])
+    assert torch.equal(one.unpacked(torch.float32), numbers[2])
     assert one.quants.data_ptr() == stack.quants.data_ptr() + 2 * one.quants.nbytes
 
 
@@ -109,7 +111,7 @@ def test_without_kernels_the_plain_body_multiplies(monkeypatch: pytest.MonkeyPat
         assert plain.lanes == 1
         for stored in (packed, plain):  # also one that kernels were expected for
             x = torch.randn(3, 64)
-            assert torch.equal(multiply(stored, x), nn.functional.linear(x, stored.dequantized(torch.float32)))
+            assert torch.equal(project(x, stored), nn.functional.linear(x, stored.unpacked(torch.float32)))
         assert all(torch.equal(a, b) for a, b in zip(packed.canonical(), plain.canonical(), strict=True))
         assert torch.equal(packed.embedding(torch.tensor([[3]])), plain.embedding(torch.tensor([[3]])))
     finally:
@@ -121,8 +123,8 @@ def test_models_of_few_bits_are_saved_and_loaded_to_the_bit(weights: str, tmp_pa
     for name in ("llama-tiny", "mixtral-tiny", "gemma-tiny", "mamba-tiny", "t5-tiny", "bert-tiny", "bigram-tiny"):
         model = randomize(build(preset(name)))
         before = sum(parameter.nbytes for parameter in model.parameters())
-        lm = LanguageModel(model.spec, model).quantize(weights)
-        assert is_quantized(model)
+        lm = LanguageModel(model.spec, model).pack(weights)
+        assert is_packed(model)
         folder = tmp_path / name
         lm.save(folder)
         with case(name):
@@ -160,22 +162,24 @@ def test_what_stays_as_it_is() -> None:
     assert not [name for name in names if "mixer.q" in name or "experts" in name or "embedding" in name]
     odd = build(preset("lstm-tiny").replace(d_model=40))
     quantize_model(odd, 8)
-    assert not is_quantized(odd)  # no row has a multiple of 32 numbers
+    assert not is_packed(odd)  # no row has a multiple of 32 numbers
 
 
 def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
     model = build(preset("llama-tiny"))
     lm = LanguageModel(model.spec, model.eval())
     lm.save(tmp_path / "run")
-    with pytest.raises(SpecError, match="weights: 'int5' is no type of few bits; use int8 or int4"):
+    with pytest.raises(
+        SpecError, match="weights: 'int5' is no type that matrices are packed in; use int8, int4 or lossless"
+    ):
         load(tmp_path / "run", weights="int5")
-    lm.quantize("int8")
-    with pytest.raises(SpecError, match="weights: have 8 or 4 bits already"):
-        lm.quantize("int4")
-    with pytest.raises(ArchetypeError, match="model: its matrices have 8 or 4 bits, which the format does not hold"):
+    lm.pack("int8")
+    with pytest.raises(SpecError, match="weights: are packed already"):
+        lm.pack("int4")
+    with pytest.raises(ArchetypeError, match="model: its matrices are packed, which the format does not hold"):
         export(lm, tmp_path / "hf")
     lm.save(tmp_path / "few")
-    with pytest.raises(CheckpointError, match="few: has matrices of 8 or 4 bits, which cannot be trained; begin with"):
+    with pytest.raises(CheckpointError, match="few: has packed matrices, which cannot be trained; begin with"):
         train(tmp_path / "further", text=Path(__file__), start_from=tmp_path / "few", steps=1)
     tensors = dict(lm.model.state_dict())
     key = "blocks.0.mixer.q.weight"
@@ -217,4 +221,4 @@ def test_kinds_of_models_that_do_not_write() -> None:
     for name in ("bert-tiny", "vit-tiny", "transformer-tiny"):
         model = build(preset(name))
         quantize_model(model, 8)
-        assert is_quantized(model)
+        assert is_packed(model)

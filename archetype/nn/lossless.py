@@ -1,0 +1,202 @@
+"""Matrices of bfloat16 in 12 bits, without loss: numbers of a trained matrix have few different exponents.
+
+Of a number, the low byte (the exponent's last bit and the mantissa) stands as it is. Its high byte has four bits: the
+sign, and a code of the eight that are most common in the matrix. Numbers with another high byte, about one in ten
+thousand, stand in a list of exceptions. Zhang et al. (2025), "70% Size, 100% Accuracy" (DFloat11), do the same with
+Huffman codes; these of one length are unpacked with a few instructions while the next ones come from memory.
+"""
+
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from archetype.errors import SpecError
+from archetype.native import fused
+from archetype.native.compiler import library
+from archetype.native.operation import recorded, recording
+from archetype.native.products import BLOCK_ROWS, LosslessRows, product, unpacked_rows
+from archetype.native.recorder import Immediate
+from archetype.nn.packed import PackedMatrix, matrices, replace
+
+UNIT = 128  # numbers of a row that are packed together
+CODES = 8  # high bytes that have one, without their signs
+MAX_WIDTH = 2**18  # of the places of exceptions
+MAX_EXCEPTIONS = 1 / 256  # of the numbers; a matrix with more stays as it is
+LARGEST = 0.9  # of 16 bits, likewise
+AT_ONCE = 2**22  # numbers that are packed together
+BUFFERS = ("records", "high_bytes", "starts", "exceptions")
+
+
+class LosslessMatrix(PackedMatrix):
+    """A matrix, or a stack of matrices, of bfloat16 in 12 bits.
+
+    Args:
+        stored: what the kernels read.
+        dtype: of the vectors of `embedding`.
+    """
+
+    unpacked_dtype = torch.bfloat16
+    records: Tensor
+    high_bytes: Tensor
+    starts: Tensor
+    exceptions: Tensor
+
+    def __init__(self, stored: LosslessRows, dtype: torch.dtype = torch.bfloat16) -> None:
+        super().__init__(stored.size, stored.width, dtype)
+        for name in BUFFERS:
+            self.register_buffer(name, getattr(stored, name))
+
+    @property
+    def stored(self) -> LosslessRows:
+        """What the kernels read."""
+        return LosslessRows(self.records, self.high_bytes, self.starts, self.exceptions, self.size, self.width)
+
+    def unpacked(self, dtype: torch.dtype, ids: Tensor | None = None) -> Tensor:
+        """The rows as float numbers, by their indices or all."""
+        if (y := recorded(unpacked_rows, self.stored, dtype, ids)) is not None:
+            return y
+        if (kernels := library()) is not None and recording() is None:
+            y = unpacked_rows(Immediate(kernels), self.stored, dtype, None if ids is None else ids.contiguous())
+            if y is not None:
+                return y
+        numbers = decompress(self.stored).to(dtype)
+        return numbers if ids is None else numbers[ids]
+
+    def embedding(self, ids: Tensor) -> Tensor:
+        """Rows of the matrix by their indices."""
+        return self.unpacked(self.dtype, ids)
+
+    def matrix(self, index: int) -> "LosslessMatrix":
+        """One matrix of a stack, in the same memory."""
+        one, first, end = copy(self), index * self.size, (index + 1) * self.size
+        own: dict[str, Tensor | None] = {
+            "records": self.records[first:end],
+            "starts": self.starts[first // BLOCK_ROWS : end // BLOCK_ROWS + 1],
+        }
+        one._buffers = {**self._buffers, **own}
+        return one
+
+    def product(self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None) -> Tensor | None:
+        """The product x W^T + bias where the same of bfloat16 would be computed natively, to the same bits."""
+        y = recorded(product, x, self.stored, bias, indices)
+        return fused.linear(x, self.stored, bias) if y is None and indices is None else y
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        for name in BUFFERS:
+            if (value := state_dict.get(prefix + name)) is not None:
+                setattr(self, name, value)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "LosslessMatrix":
+        """Take vectors of another type; the numbers stay, and stay with the processor, whose memory they spare."""
+        self.dtype, device = (after := fn(torch.empty(0, dtype=self.dtype))).dtype, after.device
+        if device.type != "cpu":
+            cause = f"of type lossless are for the processor, not for {device.type}"
+            raise SpecError("weights", cause, "load the model without them")
+        return self
+
+
+def compress_model(model: nn.Module) -> None:
+    """Replace a model's matrices of bfloat16, one after the other, by such of 12 bits, where that is a gain.
+
+    Raises:
+        SpecError: they are of another type, or not in the processor's memory.
+    """
+    for name, parameter in list(matrices(model, 1)):
+        if parameter.dtype != torch.bfloat16 or parameter.device.type != "cpu":
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            cause = f"of type lossless are made of bfloat16 on cpu; these are {dtype} on {parameter.device.type}"
+            raise SpecError("weights", cause, "load the model with dtype bfloat16, or leave them out")
+        stored = compress(parameter.detach())
+        if stored is not None:
+            replace(model, name, LosslessMatrix(stored, parameter.dtype))
+
+
+def compress(weight: Tensor) -> LosslessRows | None:
+    """A matrix, or a stack of such, in 12 bits; None where that is no gain.
+
+    Args:
+        weight: (..., size, K) in bfloat16.
+    """
+    size, width = weight.shape[-2:]
+    rows = weight.flatten(0, -2)
+    if size < BLOCK_ROWS or len(stored_rows(len(rows))) * record_bytes(width) > LARGEST * rows.nbytes:
+        return None
+    if width > MAX_WIDTH or (len(rows) > size and size % BLOCK_ROWS):
+        return None
+    counts = torch.zeros(128, dtype=torch.int64)
+    for some in rows.split(max(1, AT_ONCE // width)):
+        counts += torch.bincount(_bytes(some)[1].flatten() & 127, minlength=128)
+    high_bytes = counts.topk(CODES).indices
+    if rows.numel() - counts[high_bytes].sum() > MAX_EXCEPTIONS * rows.numel():
+        return None
+    codes = torch.full((128,), CODES, dtype=torch.uint8)
+    codes[high_bytes] = torch.arange(CODES, dtype=torch.uint8)
+    some = max(1, AT_ONCE // width // BLOCK_ROWS) * BLOCK_ROWS
+    records, numbers, exceptions = zip(
+        *(_compress(blocks, codes) for blocks in rows[stored_rows(len(rows))].split(some)), strict=True
+    )
+    starts = nn.functional.pad(torch.cat(numbers).cumsum(0), (1, 0)).int()
+    return LosslessRows(torch.cat(records), high_bytes.to(torch.uint8), starts, torch.cat(exceptions), size, width)
+
+
+def _compress(rows: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Records of some blocks, the number of each one's exceptions, and these."""
+    low, high = _bytes(rows)
+    code = codes[(high & 127).long()]
+    blocks = (code == CODES).unflatten(0, (-1, BLOCK_ROWS))
+    block, place, row = blocks.transpose(1, 2).nonzero(as_tuple=True)  # in order of their places
+    own = high.unflatten(0, (-1, BLOCK_ROWS))[block, row, place]
+    exceptions = place.int() << 13 | row.int() << 8 | own.int()
+    padding = (0, -rows.shape[1] % UNIT)
+    nibbles = nn.functional.pad((code & (CODES - 1)) | high >> 7 << 3, padding)
+    first, second = _by_turns(nibbles).unflatten(1, (-1, 2, UNIT // 2)).unbind(2)
+    records = torch.cat((_by_turns(nn.functional.pad(low, padding)), (first | second << 4).flatten(1)), dim=1)
+    return records, blocks.sum((1, 2)), exceptions
+
+
+def record_bytes(width: int) -> int:
+    """Bytes of the record of a row of so many numbers."""
+    return -(-width // UNIT) * (UNIT + UNIT // 2)
+
+
+def stored_rows(rows: int) -> Tensor:
+    """The rows that blocks hold, by number: the last block holds the last 32, some of them a second time."""
+    blocks = torch.arange(0, rows, BLOCK_ROWS).clamp(max=rows - BLOCK_ROWS)
+    return (blocks[:, None] + torch.arange(BLOCK_ROWS)).flatten()
+
+
+def decompress(matrix: LosslessRows) -> Tensor:
+    """All rows of a matrix in bfloat16: (rows, K)."""
+    records, width = matrix.records, matrix.width
+    low, pairs = records.split((records.shape[1] // 3 * 2, records.shape[1] // 3), dim=1)
+    pairs = pairs.unflatten(1, (-1, 1, UNIT // 2))
+    nibbles = torch.cat((pairs & 15, pairs >> 4), dim=2).flatten(1)
+    low, nibbles = _in_order(low)[:, :width], _in_order(nibbles)[:, :width]
+    high = matrix.high_bytes[(nibbles & (CODES - 1)).long()] | nibbles >> 3 << 7
+    starts = matrix.starts - matrix.starts[0]
+    exceptions = matrix.exceptions[matrix.starts[0] : matrix.starts[-1]]
+    block = torch.arange(len(starts) - 1).repeat_interleave(starts.diff().long())
+    row, place = block * BLOCK_ROWS + (exceptions >> 8 & BLOCK_ROWS - 1), exceptions >> 13
+    high[row, place.long()] = (exceptions & 255).to(torch.uint8)
+    numbers = torch.stack((low, high), dim=-1).view(torch.bfloat16).squeeze(-1)
+    rest = matrix.rows % BLOCK_ROWS
+    return torch.cat((numbers[: matrix.rows - rest], numbers[len(numbers) - rest :])) if rest else numbers
+
+
+def _bytes(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Low and high bytes of numbers (rows, K)."""
+    low, high = rows.contiguous().view(torch.uint8).unflatten(-1, (-1, 2)).unbind(-1)
+    return low, high
+
+
+def _by_turns(rows: Tensor) -> Tensor:
+    """Bytes of each 64 numbers as the kernels unpack them: i and i + 32 by turns."""
+    units: Tensor = rows.unflatten(1, (-1, 2, UNIT // 4))
+    return units.transpose(2, 3).flatten(1)
+
+
+def _in_order(rows: Tensor) -> Tensor:
+    turns: Tensor = rows.unflatten(1, (-1, UNIT // 4, 2))
+    return turns.transpose(2, 3).flatten(1)

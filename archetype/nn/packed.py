@@ -1,0 +1,66 @@
+"""Matrices that are stored otherwise than as float numbers, in the places of a model's parameters."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+
+class PackedMatrix(nn.Module):
+    """A matrix, or a stack of matrices, of another type than torch's.
+
+    Args:
+        size: rows of one matrix; the others of a stack follow.
+        width: numbers of a row.
+        dtype: of the vectors of `embedding`.
+    """
+
+    unpacked_dtype: ClassVar[torch.dtype]  # that holds its numbers
+
+    def __init__(self, size: int, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.size, self.width, self.dtype = size, width, dtype
+
+    def unpacked(self, dtype: torch.dtype) -> Tensor:
+        """The matrix as float numbers (rows, K)."""
+        raise NotImplementedError
+
+    def embedding(self, ids: Tensor) -> Tensor:
+        """Rows of the matrix by their indices."""
+        raise NotImplementedError
+
+    def matrix(self, index: int) -> "PackedMatrix":
+        """One matrix of a stack, in the same memory."""
+        raise NotImplementedError
+
+    def product(self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None) -> Tensor | None:
+        """The product x W^T + bias of the packed numbers; None where only `unpacked` ones can be multiplied.
+
+        Args:
+            x: vectors, (..., K).
+            bias: (N,), or (E, N) of a stack.
+            indices: of each vector, the matrices of a stack that it is multiplied by: (number of vectors, k).
+        """
+        raise NotImplementedError
+
+
+def matrices(model: nn.Module, multiple: int) -> Iterator[tuple[str, Tensor]]:
+    """The parameters that may be packed, by name: rows of so many numbers or a multiple, of modules that say so."""
+    for name, parameter in model.named_parameters():
+        parent, _, own = name.rpartition(".")
+        if own in getattr(model.get_submodule(parent), "packed_parameters", ()) and parameter.shape[-1] % multiple == 0:
+            yield name, parameter
+
+
+def is_packed(model: nn.Module) -> bool:
+    """Whether any matrix is packed."""
+    return any(isinstance(module, PackedMatrix) for module in model.modules())
+
+
+def replace(model: nn.Module, name: str, matrix: PackedMatrix) -> None:
+    """Put a packed matrix in the place of a parameter."""
+    parent, _, own = name.rpartition(".")
+    module = model.get_submodule(parent)
+    del module._parameters[own]
+    module.add_module(own, matrix)

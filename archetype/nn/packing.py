@@ -1,0 +1,39 @@
+"""The types that a model's matrices may be packed in: int8, int4, lossless."""
+
+import torch
+from torch import nn
+
+from archetype.errors import SpecError
+from archetype.nn.lossless import compress_model
+from archetype.nn.packed import is_packed
+from archetype.nn.quantized import BITS, quantize_model
+
+LOSSLESS = "lossless"
+TYPES = (*BITS, LOSSLESS)
+
+
+def check_type(weights: str) -> None:
+    """Refuse what is no type of packed matrices.
+
+    Raises:
+        SpecError: there is no such type.
+    """
+    if weights not in TYPES:
+        cause = f"{weights!r} is no type that matrices are packed in"
+        raise SpecError("weights", cause, f"use {', '.join(TYPES[:-1])} or {TYPES[-1]}")
+
+
+@torch.no_grad()
+def pack_model(model: nn.Module, weights: str) -> None:
+    """Replace a model's matrices, one after the other, by such of a type.
+
+    Raises:
+        SpecError: there is no such type, it does not fit the model's own, or the matrices are packed already.
+    """
+    check_type(weights)
+    if is_packed(model):
+        raise SpecError("weights", "are packed already", "load the model that they were made from")
+    if weights == LOSSLESS:
+        compress_model(model)
+    else:
+        quantize_model(model, BITS[weights])

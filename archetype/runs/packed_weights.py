@@ -1,0 +1,81 @@
+"""Packed matrices as a weights file holds them, in the places of a model's parameters."""
+
+import math
+import re
+
+import torch
+from torch import Tensor
+
+from archetype.errors import CheckpointError
+from archetype.io.tensors import Tensors
+from archetype.models import Model
+from archetype.native.products import BLOCK_ROWS, LosslessRows
+from archetype.nn.lossless import BUFFERS, CODES, LosslessMatrix, record_bytes
+from archetype.nn.packed import PackedMatrix, replace
+from archetype.nn.quantized import BITS, GROUP, QuantizedMatrix
+
+REMEDY = "take the run's own weights"
+PARTS = {"quants": ("quants", "scales"), "records": BUFFERS}  # by a matrix's first
+
+
+def install_packed(
+    model: Model, tensors: Tensors, dtype: torch.dtype | None, device: torch.device | None
+) -> tuple[str, ...]:
+    """Put the packed matrices of a file in the places of a model's parameters.
+
+    Returns:
+        Patterns of the tensors' names.
+
+    Raises:
+        CheckpointError: one is no matrix of the model.
+    """
+    patterns = []
+    for first, parts in PARTS.items():
+        for name in [name.removesuffix(f".{first}") for name in tensors.names() if name.endswith(f".{first}")]:
+            try:
+                *rows, width = model.get_parameter(name).shape
+            except AttributeError:
+                cause = "belongs to no parameter of this model"
+                raise CheckpointError(f"{name}.{first}", cause, REMEDY) from None
+            stored = [_stored(tensors, f"{name}.{part}") for part in parts]
+            size = (math.prod(rows), rows[-1], width)
+            try:
+                matrix = _quantized(stored, *size, dtype) if first == "quants" else _lossless(stored, *size, dtype)
+            except ValueError as error:
+                raise CheckpointError(f"{name}.{first}", str(error), REMEDY) from None
+            replace(model, name, matrix.to(device))
+            patterns.append(f"{re.escape(name)}\\.({'|'.join(parts)})")
+    return tuple(patterns)
+
+
+def _stored(tensors: Tensors, name: str) -> Tensor:
+    if name not in tensors.names():
+        raise CheckpointError(name, "is missing", REMEDY)
+    return tensors.stored(name)
+
+
+def _quantized(parts: list[Tensor], rows: int, size: int, width: int, dtype: torch.dtype | None) -> PackedMatrix:
+    quants, scales = parts
+    sizes = [(rows, width * bits // 8) for bits in BITS.values()]
+    if tuple(quants.shape) not in sizes or tuple(scales.shape) != (rows, width // GROUP):
+        shapes = f"{tuple(quants.shape)} and {tuple(scales.shape)}"
+        raise ValueError(f"has the shapes {shapes}, which are no {rows} x {width}")
+    if (quants.dtype, scales.dtype) != (torch.uint8, torch.float16):
+        raise ValueError(f"holds {quants.dtype} and {scales.dtype}")
+    return QuantizedMatrix(quants, scales, size, dtype or torch.float32)
+
+
+def _lossless(parts: list[Tensor], rows: int, size: int, width: int, dtype: torch.dtype | None) -> PackedMatrix:
+    records, high_bytes, starts, exceptions = parts
+    blocks, num_exceptions = -(-rows // BLOCK_ROWS), exceptions.numel()
+    shapes = [(blocks * BLOCK_ROWS, record_bytes(width)), (CODES,), (blocks + 1,), (num_exceptions,)]
+    if [tuple(part.shape) for part in parts] != shapes:
+        shapes_there = ", ".join(str(tuple(part.shape)) for part in parts)
+        raise ValueError(f"and what belongs to it have the shapes {shapes_there}, which are no {rows} x {width}")
+    if [part.dtype for part in parts] != [torch.uint8, torch.uint8, torch.int32, torch.int32]:
+        raise ValueError(f"and what belongs to it hold {', '.join(str(part.dtype) for part in parts)}")
+    places = exceptions >> 13
+    is_in_order = starts[0] == 0 and starts[-1] == num_exceptions and (starts.diff() >= 0).all()
+    if not is_in_order or ((places < 0) | (places >= width)).any():
+        raise ValueError("has exceptions that stand in no row")
+    return LosslessMatrix(LosslessRows(records, high_bytes, starts, exceptions, size, width), dtype or torch.bfloat16)
