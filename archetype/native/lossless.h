@@ -24,14 +24,14 @@ static inline bytes look_up(bytes table, bytes which) {
 }
 
 struct Lossless {
-    static constexpr long UNIT = 128, HALF = UNIT / 2, RECORD = UNIT + HALF, BLOCK_ROWS = 32;  // numbers, and their bytes; rows
-    const long K, N, units, bytes_of_row;
+    static constexpr long UNIT = 128, HALF = UNIT / 2, RECORD = UNIT + HALF, BLOCK_ROWS = 32;  // numbers, and their bytes; rows that stand together
+    const long K, N, units;
     const uint8_t* const records;
     const int32_t *const starts, *const exceptions;  // of each block its exceptions, in order of their places: place << 13 | row << 8 | high byte
     bytes table;
 
     Lossless(long K, long N, const void* records, const void* high_bytes, const void* starts, const void* exceptions)
-        : K(K), N(N), units((K + UNIT - 1) / UNIT), bytes_of_row(units * RECORD), records((const uint8_t*)records),
+        : K(K), N(N), units((K + UNIT - 1) / UNIT), records((const uint8_t*)records),
           starts((const int32_t*)starts), exceptions((const int32_t*)exceptions) {
         for (int i = 0; i < 4 * W; i++) table[i] = ((const uint8_t*)high_bytes)[i % 8] | (i % 16 / 8) << 7;
     }
@@ -42,25 +42,29 @@ struct Lossless {
     // A row's numbers, in whole units; the rows behind are fetched meanwhile.
     void unpack(long row, bfloat16* y) const {
         const long place = stored(row), block = place / BLOCK_ROWS;
-        const uint8_t* low = records + place * bytes_of_row;
-        for (long i = 0; i < bytes_of_row; i += 64) __builtin_prefetch(low + 8 * bytes_of_row + i, 0, 2);
+        const uint8_t* record = block_at(block) + place % BLOCK_ROWS * RECORD;
         const bytes high_bytes = table;  // for the compiler, which cannot know that y is not the matrix
-        for (long u = 0, n = units; u < n; u++)
-            unpack_unit(low + u * UNIT, low + n * UNIT + u * HALF, high_bytes, [&](long i, shorts part) { memcpy(y + u * UNIT + i, &part, sizeof part); });
+        for (long u = 0, n = units; u < n; u++, record += BLOCK_ROWS * RECORD, y += UNIT) {
+            for (int i = 0; i < RECORD; i += 64) __builtin_prefetch(record + 8 * RECORD + i, 0, 2);
+            unpack_unit(record, high_bytes, [&](long i, shorts part) { memcpy(y + i, &part, sizeof part); });
+        }
+        y -= units * UNIT;
         for (const int32_t *e = exceptions + starts[block], *end = exceptions + starts[block + 1]; e < end; e++)
             if (row_of(*e) == place % BLOCK_ROWS) ((uint8_t*)(y + place_of(*e)))[1] = (uint8_t)*e;
     }
 
+    // Of all rows of a block the first unit, then the next.
+    const uint8_t* block_at(long block) const { return records + block * units * BLOCK_ROWS * RECORD; }
     static long place_of(int32_t exception) { return exception >> 13; }
     static long row_of(int32_t exception) { return exception >> 8 & 31; }
 
-    // put(i, numbers) of all vectors of a unit of a row: number i and those behind. Bytes of 64 numbers stand as i and i + 32 by turns,
-    // codes of two such halves in a byte.
-    template <class Put> static inline void unpack_unit(const uint8_t* low, const uint8_t* codes, bytes table, Put put) {
+    // put(i, numbers) of all vectors of a unit of a row: number i and those behind. Low bytes of 64 numbers stand as i and i + 32 by turns,
+    // then codes, of two such halves in a byte.
+    template <class Put> static inline void unpack_unit(const uint8_t* low, bytes table, Put put) {
 #pragma GCC unroll 4
         for (long j = 0; j < HALF; j += 4 * W) {
             bytes code, part;
-            memcpy(&code, codes + j, sizeof code);
+            memcpy(&code, low + UNIT + j, sizeof code);
             for (int half = 0; half < 2; half++) {
                 memcpy(&part, low + half * HALF + j, sizeof part);
                 const shorts high = (shorts)look_up(table, half ? code >> 4 : code & 15);
@@ -73,32 +77,27 @@ struct Lossless {
 
 // 32 rows, from the first number to the last: what stands behind them is fetched meanwhile, in four streams side by side.
 struct LosslessBlock {
-    const Lossless& matrix;
-    const uint8_t *rows, *behind;
-    const int32_t *exception, *end;
-    LosslessBlock(const Lossless& matrix, long row) : matrix(matrix) {
-        const long block = (row + Lossless::BLOCK_ROWS - 1) / Lossless::BLOCK_ROWS, size = Lossless::BLOCK_ROWS * matrix.bytes_of_row;
-        rows = matrix.records + block * size, behind = rows + size;
-        exception = matrix.exceptions + matrix.starts[block], end = matrix.exceptions + matrix.starts[block + 1];
-    }
-    // Numbers k to k + n, k and n in whole units: of each 32, 32 rows one after the other.
-    void unpack(long k, long n, bfloat16* y) {
-        const long row_bytes = matrix.bytes_of_row, stream = Lossless::BLOCK_ROWS / 4 * row_bytes, first = k / Lossless::UNIT;
-        const long units = (n + Lossless::UNIT - 1) / Lossless::UNIT, codes = matrix.units * Lossless::UNIT;
-        const bytes table = matrix.table;  // for the compiler, which cannot know that y is not the matrix
-        const uint8_t* row = rows;
-        for (long r = 0; r < Lossless::BLOCK_ROWS; r++, row += row_bytes)
-            for (long u = 0; u < units; u++) {
-                const uint8_t* ahead = behind + r % 4 * stream + (8 * first + r / 4 * units + u) * Lossless::RECORD;
-                for (int i = 0; i < Lossless::RECORD; i += 64) __builtin_prefetch(ahead + i, 0, 2);
-                bfloat16* numbers = y + Lossless::BLOCK_ROWS * (u * Lossless::UNIT + r);
-                Lossless::unpack_unit(row + (first + u) * Lossless::UNIT, row + codes + (first + u) * Lossless::HALF, table, [&](long i, shorts part) {
-                    memcpy(numbers + i / 32 * 32 * Lossless::BLOCK_ROWS + i % 32, &part, sizeof part);
-                });
-            }
-        for (; exception < end && Lossless::place_of(*exception) < k + n; exception++) {
+    const bytes table;
+    const uint8_t *record, *behind;
+    const long stream;
+    const int32_t *exception, *const end;
+    LosslessBlock(const Lossless& matrix, long block)
+        : table(matrix.table), record(matrix.block_at(block)), behind(matrix.block_at(block + 1)), stream((behind - record) / 4),
+          exception(matrix.exceptions + matrix.starts[block]), end(matrix.exceptions + matrix.starts[block + 1]) {}
+
+    // The next unit of all rows, numbers from k on: of each 32, 32 rows one after the other.
+    void unpack_next(long k, bfloat16* y) {
+        constexpr long ROWS = Lossless::BLOCK_ROWS;
+        const uint8_t *next = record, *ahead = behind;
+        const bytes high_bytes = table;
+        for (long r = 0; r < ROWS; r++, next += Lossless::RECORD) {
+            for (int i = 0; i < Lossless::RECORD; i += 64) __builtin_prefetch(ahead + r % 4 * stream + r / 4 * Lossless::RECORD + i, 0, 2);
+            Lossless::unpack_unit(next, high_bytes, [&](long i, shorts part) { memcpy(y + i / 32 * 32 * ROWS + r * 32 + i % 32, &part, sizeof part); });
+        }
+        record = next, behind = ahead + ROWS / 4 * Lossless::RECORD;
+        for (; exception < end && Lossless::place_of(*exception) < k + Lossless::UNIT; exception++) {
             const long place = Lossless::place_of(*exception) - k;
-            ((uint8_t*)(y + place / 32 * 32 * Lossless::BLOCK_ROWS + Lossless::row_of(*exception) * 32 + place % 32))[1] = (uint8_t)*exception;
+            ((uint8_t*)(y + place / 32 * 32 * ROWS + Lossless::row_of(*exception) * 32 + place % 32))[1] = (uint8_t)*exception;
         }
     }
 };

@@ -322,13 +322,13 @@ struct Panel {
         }
     }
 
-    // The same with rows of a lossless matrix, slice by slice.
+    // The same with rows of a lossless matrix, unit by unit.
     void multiply(const Lossless& matrix, long row) {
-        LosslessBlock block(matrix, row);
+        LosslessBlock block(matrix, (row + BOTH - 1) / BOTH);
         RowsAhead none(nullptr, 0, 0, 1);
-        for (long k = 0; k < p.K; k += SLICE / 2) {
-            const long n = std::min(SLICE / 2, p.K - k);
-            block.unpack(k, n, copy);
+        for (long k = 0; k < p.K; k += Lossless::UNIT) {
+            const long n = std::min(Lossless::UNIT, p.K - k);
+            block.unpack_next(k, copy);
             for (long m = 0; m < M; m += BOTH) multiply_slice(in_tiles(copy), row, k, n, m, none);
         }
     }

@@ -25,8 +25,8 @@ class LosslessRows(NamedTuple):
     """A matrix of bfloat16 in 12 bits, or a stack of such, as lossless.h reads it.
 
     Args:
-        records: of each row, its low bytes and codes (rows, bytes), uint8; in blocks of 32 rows, of which the last may
-            begin within the one before.
+        records: of each 128 numbers of a row, low bytes and codes (blocks, units, 32 rows, 192 bytes), uint8; the last
+            block holds the last 32 rows, some of them a second time.
         high_bytes: that have a code, without their signs (8,), uint8.
         starts: of each block's exceptions, and their number (blocks + 1,), int32.
         exceptions: place in the row << 13 | row in the block << 8 | high byte, in order (n,), int32.
@@ -44,7 +44,7 @@ class LosslessRows(NamedTuple):
     @property
     def rows(self) -> int:
         """Rows of the matrix, or of the whole stack."""
-        return len(self.records) if self.size % BLOCK_ROWS == 0 else self.size
+        return len(self.records) * BLOCK_ROWS if self.size % BLOCK_ROWS == 0 else self.size
 
 
 def max_rows(dtype: torch.dtype) -> int:

@@ -6,6 +6,7 @@ thousand, stand in a list of exceptions. Zhang et al. (2025), "70% Size, 100% Ac
 Huffman codes; these of one length are unpacked with a few instructions while the next ones come from memory.
 """
 
+import math
 from copy import copy
 from typing import Any
 
@@ -70,10 +71,11 @@ class LosslessMatrix(PackedMatrix):
 
     def matrix(self, index: int) -> "LosslessMatrix":
         """One matrix of a stack, in the same memory."""
-        one, first, end = copy(self), index * self.size, (index + 1) * self.size
+        one, blocks = copy(self), self.size // BLOCK_ROWS
+        first, end = index * blocks, (index + 1) * blocks
         own: dict[str, Tensor | None] = {
             "records": self.records[first:end],
-            "starts": self.starts[first // BLOCK_ROWS : end // BLOCK_ROWS + 1],
+            "starts": self.starts[first : end + 1],
         }
         one._buffers = {**self._buffers, **own}
         return one
@@ -121,7 +123,7 @@ def compress(weight: Tensor) -> LosslessRows | None:
     """
     size, width = weight.shape[-2:]
     rows = weight.flatten(0, -2)
-    if size < BLOCK_ROWS or len(stored_rows(len(rows))) * record_bytes(width) > LARGEST * rows.nbytes:
+    if size < BLOCK_ROWS or math.prod(records_shape(len(rows), width)) > LARGEST * rows.nbytes:
         return None
     if width > MAX_WIDTH or (len(rows) > size and size % BLOCK_ROWS):
         return None
@@ -151,14 +153,16 @@ def _compress(rows: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     exceptions = place.int() << 13 | row.int() << 8 | own.int()
     padding = (0, -rows.shape[1] % UNIT)
     nibbles = nn.functional.pad((code & (CODES - 1)) | high >> 7 << 3, padding)
-    first, second = _by_turns(nibbles).unflatten(1, (-1, 2, UNIT // 2)).unbind(2)
-    records = torch.cat((_by_turns(nn.functional.pad(low, padding)), (first | second << 4).flatten(1)), dim=1)
+    low, nibbles = (_by_turns(part).unflatten(1, (-1, UNIT)) for part in (nn.functional.pad(low, padding), nibbles))
+    first, second = nibbles.split(UNIT // 2, dim=-1)
+    records = torch.cat((low, first | second << 4), dim=-1)  # (rows, units, bytes)
+    records = records.unflatten(0, (-1, BLOCK_ROWS)).transpose(1, 2).contiguous()
     return records, blocks.sum((1, 2)), exceptions
 
 
-def record_bytes(width: int) -> int:
-    """Bytes of the record of a row of so many numbers."""
-    return -(-width // UNIT) * (UNIT + UNIT // 2)
+def records_shape(rows: int, width: int) -> tuple[int, int, int, int]:
+    """The shape of a matrix's records: blocks, units, rows and bytes."""
+    return -(-rows // BLOCK_ROWS), -(-width // UNIT), BLOCK_ROWS, UNIT + UNIT // 2
 
 
 def stored_rows(rows: int) -> Tensor:
@@ -169,11 +173,10 @@ def stored_rows(rows: int) -> Tensor:
 
 def decompress(matrix: LosslessRows) -> Tensor:
     """All rows of a matrix in bfloat16: (rows, K)."""
-    records, width = matrix.records, matrix.width
-    low, pairs = records.split((records.shape[1] // 3 * 2, records.shape[1] // 3), dim=1)
-    pairs = pairs.unflatten(1, (-1, 1, UNIT // 2))
-    nibbles = torch.cat((pairs & 15, pairs >> 4), dim=2).flatten(1)
-    low, nibbles = _in_order(low)[:, :width], _in_order(nibbles)[:, :width]
+    width = matrix.width
+    low, pairs = matrix.records.transpose(1, 2).flatten(0, 1).split((UNIT, UNIT // 2), dim=-1)  # (rows, units, bytes)
+    nibbles = torch.cat((pairs & 15, pairs >> 4), dim=-1)
+    low, nibbles = (_in_order(part.flatten(1))[:, :width] for part in (low, nibbles))
     high = matrix.high_bytes[(nibbles & (CODES - 1)).long()] | nibbles >> 3 << 7
     starts = matrix.starts - matrix.starts[0]
     exceptions = matrix.exceptions[matrix.starts[0] : matrix.starts[-1]]

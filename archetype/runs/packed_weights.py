@@ -9,8 +9,8 @@ from torch import Tensor
 from archetype.errors import CheckpointError
 from archetype.io.tensors import Tensors
 from archetype.models import Model
-from archetype.native.products import BLOCK_ROWS, LosslessRows
-from archetype.nn.lossless import BUFFERS, CODES, LosslessMatrix, record_bytes
+from archetype.native.products import LosslessRows
+from archetype.nn.lossless import BUFFERS, CODES, LosslessMatrix, records_shape
 from archetype.nn.packed import PackedMatrix, replace
 from archetype.nn.quantized import BITS, GROUP, QuantizedMatrix
 
@@ -67,8 +67,8 @@ def _quantized(parts: list[Tensor], rows: int, size: int, width: int, dtype: tor
 
 def _lossless(parts: list[Tensor], rows: int, size: int, width: int, dtype: torch.dtype | None) -> PackedMatrix:
     records, high_bytes, starts, exceptions = parts
-    blocks, num_exceptions = -(-rows // BLOCK_ROWS), exceptions.numel()
-    shapes = [(blocks * BLOCK_ROWS, record_bytes(width)), (CODES,), (blocks + 1,), (num_exceptions,)]
+    records_there, num_exceptions = records_shape(rows, width), exceptions.numel()
+    shapes = [records_there, (CODES,), (records_there[0] + 1,), (num_exceptions,)]
     if [tuple(part.shape) for part in parts] != shapes:
         shapes_there = ", ".join(str(tuple(part.shape)) for part in parts)
         raise ValueError(f"and what belongs to it have the shapes {shapes_there}, which are no {rows} x {width}")

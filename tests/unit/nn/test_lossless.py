@@ -169,7 +169,7 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
     tensors, key = dict(lm.model.state_dict()), "blocks.0.mixer.q.weight"
     exceptions = tensors[f"{key}.exceptions"]
     damaged = {
-        "have the shapes": {f"{key}.records": tensors[f"{key}.records"][:, :-4].contiguous()},
+        "have the shapes": {f"{key}.records": tensors[f"{key}.records"][..., :-4].contiguous()},
         "hold torch.int32": {f"{key}.records": tensors[f"{key}.records"].int()},
         "exceptions that stand in no row": {f"{key}.exceptions": exceptions.new_tensor([2**30] * len(exceptions))},
     }
