@@ -127,11 +127,11 @@ def compress(weight: Tensor) -> LosslessRows | None:
         return None
     if width > MAX_WIDTH or (len(rows) > size and size % BLOCK_ROWS):
         return None
-    counts = torch.zeros(128, dtype=torch.int64)
+    frequencies = torch.zeros(128, dtype=torch.int64)
     for some in rows.split(max(1, AT_ONCE // width)):
-        counts += torch.bincount(_bytes(some)[1].flatten() & 127, minlength=128)
-    high_bytes = counts.topk(CODES).indices
-    if rows.numel() - counts[high_bytes].sum() > MAX_EXCEPTIONS * rows.numel():
+        frequencies += torch.bincount(_bytes(some)[1].flatten() & 127, minlength=128)
+    high_bytes = frequencies.topk(CODES).indices
+    if rows.numel() - frequencies[high_bytes].sum() > MAX_EXCEPTIONS * rows.numel():
         return None
     codes = torch.full((128,), CODES, dtype=torch.uint8)
     codes[high_bytes] = torch.arange(CODES, dtype=torch.uint8)

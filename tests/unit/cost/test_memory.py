@@ -16,7 +16,7 @@ from tests.helpers.examples import examples
 from tests.helpers.specs import ALL
 from tests.helpers.strategies import CONTEXT, decoders
 
-DTYPES = {name: getattr(torch, name) for name, bits in BITS.items() if bits > 8}
+DTYPES = {name: getattr(torch, name) for name, bits in BITS.items() if bits >= 16}
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -108,7 +108,8 @@ def test_an_unknown_type_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
         cost.cost_report(families.preset("gpt2"), dtype="float8")
     assert (
-        str(caught.value) == "dtype: 'float8' is not known; use one of float64, float32, bfloat16, float16, int8, int4"
+        str(caught.value)
+        == "dtype: 'float8' is not known; use one of float64, float32, bfloat16, float16, lossless, int8, int4"
     )
 
 
