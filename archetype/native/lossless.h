@@ -41,8 +41,8 @@ struct Lossless {
 
     // A row's numbers, in whole units; the rows behind are fetched meanwhile.
     void unpack(long row, bfloat16* y) const {
-        const long place = stored(row), block = place / BLOCK_ROWS;
-        const uint8_t* record = block_at(block) + place % BLOCK_ROWS * RECORD;
+        const long at = stored(row), block = at / BLOCK_ROWS;
+        const uint8_t* record = block_at(block) + at % BLOCK_ROWS * RECORD;
         const bytes high_bytes = table;  // for the compiler, which cannot know that y is not the matrix
         for (long u = 0, n = units; u < n; u++, record += BLOCK_ROWS * RECORD, y += UNIT) {
             for (int i = 0; i < RECORD; i += 64) __builtin_prefetch(record + 8 * RECORD + i, 0, 2);
@@ -50,7 +50,7 @@ struct Lossless {
         }
         y -= units * UNIT;
         for (const int32_t *e = exceptions + starts[block], *end = exceptions + starts[block + 1]; e < end; e++)
-            if (row_of(*e) == place % BLOCK_ROWS) ((uint8_t*)(y + place_of(*e)))[1] = (uint8_t)*e;
+            if (row_of(*e) == at % BLOCK_ROWS) ((uint8_t*)(y + place_of(*e)))[1] = (uint8_t)*e;
     }
 
     // Of all rows of a block the first unit, then the next.

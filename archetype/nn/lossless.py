@@ -34,7 +34,7 @@ class LosslessMatrix(PackedMatrix):
     """A matrix, or a stack of matrices, of bfloat16 in 12 bits.
 
     Args:
-        stored: what the kernels read.
+        stored: its buffers and sizes.
         dtype: of the vectors of `embedding`.
     """
 
@@ -51,7 +51,7 @@ class LosslessMatrix(PackedMatrix):
 
     @property
     def stored(self) -> LosslessRows:
-        """What the kernels read."""
+        """Its buffers and sizes, as the native products take them."""
         return LosslessRows(self.records, self.high_bytes, self.starts, self.exceptions, self.size, self.width)
 
     def unpacked(self, dtype: torch.dtype, ids: Tensor | None = None) -> Tensor:

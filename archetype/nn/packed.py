@@ -1,5 +1,6 @@
 """Matrices that are stored otherwise than as float numbers, in the places of a model's parameters."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 
-class PackedMatrix(nn.Module):
+class PackedMatrix(nn.Module, ABC):
     """A matrix, or a stack of matrices, of another type than torch's.
 
     Args:
@@ -22,18 +23,19 @@ class PackedMatrix(nn.Module):
         super().__init__()
         self.size, self.width, self.dtype = size, width, dtype
 
+    @abstractmethod
     def unpacked(self, dtype: torch.dtype) -> Tensor:
         """The matrix as float numbers (rows, K)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def embedding(self, ids: Tensor) -> Tensor:
         """Rows of the matrix by their indices."""
-        raise NotImplementedError
 
+    @abstractmethod
     def matrix(self, index: int) -> "PackedMatrix":
         """One matrix of a stack, in the same memory."""
-        raise NotImplementedError
 
+    @abstractmethod
     def product(self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None) -> Tensor | None:
         """The product x W^T + bias of the packed numbers; None where only `unpacked` ones can be multiplied.
 
@@ -42,7 +44,6 @@ class PackedMatrix(nn.Module):
             bias: (N,), or (E, N) of a stack.
             indices: of each vector, the matrices of a stack that it is multiplied by: (number of vectors, k).
         """
-        raise NotImplementedError
 
 
 def matrices(model: nn.Module, multiple: int) -> Iterator[tuple[str, Tensor]]:
