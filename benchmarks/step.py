@@ -16,7 +16,7 @@ import torch
 
 from archetype.generate.step import DecodeStep
 from archetype.models import Decoder, build
-from archetype.native.compiler import Entry
+from archetype.native.library import Entry
 from archetype.native.recorder import OPERATIONS, Replay, TorchCall
 from archetype.nn.packing import TYPES, pack_model
 from benchmarks.machine import heading, read_bandwidth

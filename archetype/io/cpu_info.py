@@ -1,5 +1,8 @@
 """The processor as the system describes it."""
 
+import ctypes
+import platform
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -13,3 +16,24 @@ def cpu_info(*names: str) -> str:
         return ""
     entries = (line.partition(":") for line in lines)
     return next((value.strip() for name, _, value in entries if name.strip() in names), "")
+
+
+def cpu_name() -> str:
+    """The processor's name; where the system does not say it, the kind of machine."""
+    return cpu_info("model name") or platform.processor() or platform.machine()
+
+
+@cache
+def cpu_features() -> frozenset[str]:
+    """The sets of instructions that the processor has, in the words of Linux; empty where the system does not say."""
+    if sys.platform == "darwin" and platform.machine() == "arm64":
+        return frozenset(("asimd", "asimdhp", *(("bf16",) if _sysctl("hw.optional.arm.FEAT_BF16") else ())))
+    return frozenset(cpu_info("flags", "Features").split())
+
+
+def _sysctl(name: str) -> int:
+    """A number that macOS tells about the machine; 0 where it does not know the name."""
+    value = ctypes.c_int(0)
+    size = ctypes.c_size_t(ctypes.sizeof(value))
+    ctypes.CDLL(None).sysctlbyname(name.encode(), ctypes.byref(value), ctypes.byref(size), None, 0)
+    return value.value

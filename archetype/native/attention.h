@@ -26,9 +26,9 @@ template <class T> static inline floats dot_keys(const T* keys, long stride, con
 static inline floats dot_keys(const bfloat16* keys, long stride, const bfloat16* q, long P) {
     floats sums[W] = {};
     for (long i = 0; i < P; i += 2 * W) {
-        const __mmask32 which = P - i < 2 * W ? (1u << (P - i)) - 1 : ~0u;
-        const floats vector = load_pairs(q + i, which);
-        for (int j = 0; j < W; j++) sums[j] = add_pairs(sums[j], load_pairs(keys + j * stride + i, which), vector);
+        const long n = std::min<long>(2 * W, P - i);
+        const floats vector = load_pairs(q + i, n);
+        for (int j = 0; j < W; j++) sums[j] = add_pairs(sums[j], load_pairs(keys + j * stride + i, n), vector);
     }
     return sums_of(sums);
 }

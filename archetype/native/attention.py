@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from archetype.native.compiler import library
+from archetype.native.library import library
 from archetype.native.operation import recording
 from archetype.native.products import max_rows
 from archetype.native.recorder import Immediate

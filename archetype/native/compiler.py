@@ -1,117 +1,167 @@
-"""The native kernels as a library: compiled at first use by the machine's own compiler, then found in a cache."""
+"""The kernels' compiler: one library for each set of instructions, built where the package is installed.
 
-import ctypes
+    python archetype/native/compiler.py
+
+builds into `built/` what is missing there or belongs to other sources. It needs nothing but Python's standard library,
+so that the hook of a package build (hatch_build.py) can load it by its path.
+"""
+
+import contextlib
 import hashlib
-import logging
 import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-from archetype.io.cpu_info import cpu_info
-
-log = logging.getLogger("archetype.native")
-log.addHandler(logging.NullHandler())
-
+FOLDER = Path(__file__).resolve().parent
+BUILT = FOLDER / "built"
 COMPILERS = ("c++", "g++", "clang++")
-FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-shared")
-MACHINE = "-march=native"
-# What an installation may set: "off", or the flags that choose instructions in place of -march=native.
-VARIABLE = "ARCHETYPE_NATIVE"
-POINTERS, INTEGERS, NUMBERS = 10, 56, 4
+FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-shared", *(() if sys.platform == "darwin" else ("-s",)))
+NATIVE = "-march=native"
 
 
-class Entry(ctypes.Structure):
-    """One operation of a step, as work.h declares it."""
+class Variant(NamedTuple):
+    """A set of instructions that kernels are built for.
 
-    _fields_ = (
-        ("operation", ctypes.c_int32),
-        ("serial", ctypes.c_int32),
-        ("barrier", ctypes.c_int32),
-        ("pointers", ctypes.c_void_p * POINTERS),
-        ("integers", ctypes.c_int64 * INTEGERS),
-        ("numbers", ctypes.c_double * NUMBERS),
-    )
-
-
-class Library:
-    """The compiled kernels.
-
-    Attributes:
-        lanes: 32-bit lanes of a vector; rows of quantized weights are packed in blocks of as many.
-        has_tiles: whether products of bfloat16 are computed by the processor's matrix tiles.
-        has_attention_forward: whether it has attention in bfloat16 that is faster than torch's.
-        differentiates_attention: whether it has the gradients of attention in bfloat16.
+    Args:
+        name: part of the library's file name.
+        flags: by which the compiler uses the instructions.
+        needs: what the processor must have, in the words of Linux.
     """
 
-    def __init__(self, file: Path) -> None:
-        self._library = ctypes.CDLL(str(file))
-        self._library.run.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_int)
-        self._library.run.restype = None
-        self.lanes: int = self._library.lanes()
-        self.has_tiles = bool(self._library.has_tiles())
-        self.has_attention_forward = bool(self._library.has_attention_forward())
-        self.differentiates_attention = bool(self._library.differentiates_attention())
-        assert self._library.entry_bytes() == ctypes.sizeof(Entry)
+    name: str
+    flags: tuple[str, ...]
+    needs: frozenset[str]
 
-    def run(self, entries: "ctypes.Array[Entry]", count: int, threads: int) -> None:
-        """Compute entries one after the other; the interpreter's lock is free meanwhile."""
-        self._library.run(ctypes.addressof(entries), count, threads)
+
+def _variants(names: Iterable[tuple[str, str, str]]) -> tuple[Variant, ...]:
+    """Variants of which each needs what the ones before it need."""
+    needs: frozenset[str] = frozenset()
+    variants = []
+    for name, flags, further in names:
+        needs |= frozenset(further.split())
+        variants.append(Variant(name, tuple(flags.split()), needs))
+    return tuple(variants)
+
+
+# By machine, from the plainest to the newest: the last one that a processor can run is the one that it gets.
+_V4 = "-march=x86-64-v4 -mavx512vnni -mavx512bf16"
+_X86_64 = _variants(
+    [
+        ("x86-64-v2", "-march=x86-64-v2", "cx16 lahf_lm popcnt sse4_1 sse4_2 ssse3"),
+        ("x86-64-v3", "-march=x86-64-v3", "abm avx avx2 bmi1 bmi2 f16c fma movbe"),
+        ("x86-64-v4", "-march=x86-64-v4", "avx512bw avx512cd avx512dq avx512f avx512vl"),
+        ("x86-64-v4-bf16", _V4, "avx512_vnni avx512_bf16"),
+        ("x86-64-v4-tiles", f"{_V4} -mamx-tile -mamx-bf16", "amx_tile amx_bf16"),
+    ]
+)
+_ARM64 = _variants(
+    [("arm64", "-march=armv8-a", "asimd"), ("arm64-bf16", "-march=armv8.2-a+bf16", "asimdhp bf16")],
+)
+VARIANTS = {"x86_64": _X86_64, "AMD64": _X86_64, "aarch64": _ARM64, "arm64": _ARM64}
+
+
+def variants() -> tuple[Variant, ...]:
+    """The sets of instructions of this kind of machine; none where it is neither x86-64 nor 64-bit Arm."""
+    return VARIANTS.get(platform.machine(), ())
+
+
+def sources() -> list[Path]:
+    """The files that a library is made of."""
+    return sorted(file for file in FOLDER.iterdir() if file.suffix in (".h", ".cpp"))
 
 
 @cache
-def library() -> Library | None:
-    """The kernels of this machine; None where they are switched off or cannot be compiled, which is logged once."""
-    choice = os.environ.get(VARIABLE, "").strip()
-    if choice == "off":
-        return None
-    try:
-        return Library(compiled(tuple(choice.split()) or (MACHINE,)))
-    except (OSError, subprocess.SubprocessError) as error:
-        cause = getattr(error, "stderr", None) or error
-        log.warning("no native kernels, so that decoding is slower: %s", str(cause).strip().splitlines()[-1][:200])
-        return None
+def fingerprint() -> str:
+    """What tells libraries of these sources and flags from those of others."""
+    flags = [*FLAGS, *(flag for variant in variants() for flag in (variant.name, *variant.flags))]
+    parts = (*(file.read_bytes() for file in sources()), *(flag.encode() for flag in flags))
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
-def compiled(flags: tuple[str, ...]) -> Path:
-    """The library file for these flags, out of the cache or compiled now.
+def built_file(variant: Variant) -> Path:
+    """Where the library of a variant is, if it was built from these sources."""
+    return BUILT / f"{variant.name}-{fingerprint()}.so"
+
+
+def find_compiler() -> str:
+    """The path of the C++ compiler: $CXX, or the first of `COMPILERS`.
 
     Raises:
-        OSError: there is no compiler, or no folder to write to.
-        subprocess.SubprocessError: the compiler fails.
+        OSError: there is none.
     """
-    compiler = next(
-        (path for name in (os.environ.get("CXX", ""), *COMPILERS) if name and (path := shutil.which(name))), None
-    )
+    names = (os.environ.get("CXX", ""), *COMPILERS)
+    compiler = next((path for name in names if name and (path := shutil.which(name))), None)
     if compiler is None:
         raise OSError("no C++ compiler (c++, g++ or clang++)")
-    folder = Path(__file__).parent
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
-    sources = sorted(file for file in folder.iterdir() if file.suffix in (".h", ".cpp"))
-    parts = (*(file.read_text() for file in sources), *FLAGS, *flags, version, instructions())
-    name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-    cached = cache_folder() / f"kernels-{name}.so"
-    if not cached.is_file():
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cached.parent) as temporary:
-            output = Path(temporary) / cached.name
-            command = [compiler, *FLAGS, *flags, str(folder / "kernels.cpp"), "-o", str(output)]
-            try:
-                subprocess.run([*command, "-fopenmp"], capture_output=True, text=True, check=True, timeout=300)
-            except subprocess.CalledProcessError:  # Apple's compiler has no OpenMP: then one thread
-                subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-            output.replace(cached)
-    return cached
+    return compiler
 
 
-def cache_folder() -> Path:
-    """Where compiled kernels stay."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "archetype"
+def compile_library(flags: tuple[str, ...], file: Path) -> None:
+    """Compile the kernels into a library.
+
+    Args:
+        flags: the instructions to use.
+        file: what to write; it is whole, or not there.
+
+    Raises:
+        OSError: there is no compiler, or the folder cannot be written to.
+        subprocess.SubprocessError: the compiler fails.
+    """
+    compiler = find_compiler()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent) as temporary:
+        output = Path(temporary) / file.name
+        command = [compiler, *FLAGS, *flags, str(FOLDER / "kernels.cpp"), "-o", str(output)]
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        output.replace(file)
 
 
-def instructions() -> str:
-    """The sets of instructions that the processor has; where the system does not say them, its name."""
-    return cpu_info("flags", "Features") or f"{platform.machine()} {platform.processor()}".strip()
+def build() -> list[Path]:
+    """Build what is missing of this machine's variants, as many at once as there are cores, and remove older ones.
+
+    Returns:
+        All libraries of these sources.
+
+    Raises:
+        OSError: there is no compiler, or the folder cannot be written to.
+        subprocess.SubprocessError: the compiler fails for all of them.
+    """
+    find_compiler()
+    files = {built_file(variant): variant for variant in variants()}
+    missing = {file: variant for file, variant in files.items() if not file.is_file()}
+    failures: list[subprocess.SubprocessError] = []
+
+    def compile_one(file: Path) -> None:
+        try:
+            compile_library(missing[file].flags, file)
+        except subprocess.SubprocessError as error:  # an older compiler does not know the newest instructions
+            failures.append(error)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compile_one, missing))
+    if failures and len(failures) == len(files):
+        raise failures[0]
+    for file in set(BUILT.glob("*.so")) - files.keys():
+        with contextlib.suppress(FileNotFoundError):  # another build removes them, too
+            file.unlink()
+    return [file for file in files if file.is_file()]
+
+
+def reason(error: OSError | subprocess.SubprocessError) -> str:
+    """Why a compilation failed, in one line."""
+    return str(getattr(error, "stderr", None) or error).strip().splitlines()[-1][:200]
+
+
+if __name__ == "__main__":
+    try:
+        build()
+    except (OSError, subprocess.SubprocessError) as error:
+        sys.exit(f"no native kernels, so that this processor computes more slowly: {reason(error)}")

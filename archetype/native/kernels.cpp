@@ -7,10 +7,6 @@
 #include "rows.h"
 #include "fused.h"
 
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
-
 typedef void (*Operation)(const Entry&, const Worker&);
 static const Operation operations[] = {product, batched_product, attend, append, pointwise, rows, embedding, quantized_embedding, topk, gather,
                                        gated, gated_backward, rotate, dropout, rms_norm_backward, attention_forward, attention_backward, copy_places, unpacked_rows};
@@ -39,29 +35,46 @@ extern "C" int differentiates_attention() {  // whether there is attention_backw
 
 extern "C" int entry_bytes() { return sizeof(Entry); }
 
+// The pool of threads is that of torch's OpenMP runtime, whose functions whoever opens this library finds and gives: so
+// nothing is linked, and any compiler will do. Without them one thread computes everything.
+static struct {
+    void (*parallel)(void (*body)(void*), void* data, unsigned threads, unsigned flags);
+    int (*thread)();
+    int (*threads)();
+} openmp;
+
+extern "C" void use_openmp(void* parallel, void* thread, void* threads) {
+    openmp = {(decltype(openmp.parallel))parallel, (decltype(openmp.thread))thread, (decltype(openmp.threads))threads};
+}
+
+struct Run {
+    const Entry* entries;
+    long count;
+    Counter* counters;  // of each entry one for each thread
+    Barrier barrier;
+};
+
+// One thread's part of a run.
+static void take_part(void* data) {
+    Run& run = *(Run*)data;
+    Worker worker{0, 1, run.counters};
+    if (openmp.parallel) worker.thread = openmp.thread(), worker.threads = openmp.threads();
+    for (long i = 0; i < run.count; i++) {
+        const Entry& e = run.entries[i];
+        if (e.barrier) run.barrier.wait(worker.threads);
+        worker.counters = run.counters + i * worker.threads;
+        if (!e.serial) operations[e.operation](e, worker);
+        else if (worker.thread == 0) operations[e.operation](e, Worker{0, 1, worker.counters});
+    }
+}
+
 // Compute the entries one after the other, by `threads` threads of one parallel region.
 extern "C" void run(const Entry* entries, long count, int threads) {
     static thread_local std::vector<Counter> counters;
-    threads = std::min(threads, MAX_THREADS);
+    threads = openmp.parallel ? std::min(threads, MAX_THREADS) : 1;
     if ((long)counters.size() < count * threads) counters = std::vector<Counter>(count * threads);
-    Counter* const all = counters.data();
-    for (long i = 0; i < count * threads; i++) all[i].next.store(0, std::memory_order_relaxed);
-    Barrier barrier;
-#if defined(_OPENMP)
-#pragma omp parallel num_threads(threads)
-#endif
-    {
-        Worker worker{0, 1, all};
-#if defined(_OPENMP)
-        worker.thread = omp_get_thread_num();
-        worker.threads = omp_get_num_threads();
-#endif
-        for (long i = 0; i < count; i++) {
-            const Entry& e = entries[i];
-            if (e.barrier) barrier.wait(worker.threads);
-            worker.counters = all + i * threads;
-            if (!e.serial) operations[e.operation](e, worker);
-            else if (worker.thread == 0) operations[e.operation](e, Worker{0, 1, worker.counters});
-        }
-    }
+    for (long i = 0; i < count * threads; i++) counters[i].next.store(0, std::memory_order_relaxed);
+    Run run{entries, count, counters.data(), {}};
+    if (openmp.parallel) openmp.parallel(take_part, &run, threads, 0);
+    else take_part(&run);
 }

@@ -39,13 +39,23 @@ static inline void accumulate(const T* w, long ldw, const float* x, long ldx, lo
 #if defined(__AVX512BF16__) && defined(__AVX512BW__) && WIDTH == 16
 #define HAS_PAIRS 1
 static inline floats load_pairs(const bfloat16* p) { return in_register((floats)_mm512_loadu_si512(p)); }
-static inline floats load_pairs(const bfloat16* p, __mmask32 which) { return (floats)_mm512_maskz_loadu_epi16(which, p); }
+static inline floats load_pairs(const bfloat16* p, long n) { return (floats)_mm512_maskz_loadu_epi16(~0u >> (2 * W - n), p); }  // the first n; zeros behind
 static inline floats add_pairs(floats sums, floats a, floats b) { return (floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)b); }
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && WIDTH == 4
+#define HAS_PAIRS 1
+static inline floats load_pairs(const bfloat16* p, long n = 2 * W) {
+    floats v{};
+    memcpy(&v, p, n * sizeof *p);
+    return v;
+}
+static inline floats add_pairs(floats sums, floats a, floats b) { return (floats)vbfdotq_f32((float32x4_t)sums, (bfloat16x8_t)a, (bfloat16x8_t)b); }
+#endif
 
+#if defined(HAS_PAIRS)
 // The same of bfloat16 with bfloat16: each lane adds the products of two numbers at once.
 template <int R, int M>
 static inline void accumulate(const bfloat16* w, long ldw, const bfloat16* x, long ldx, long K, floats (&sums)[R][M], bool are_first = true) {
-    constexpr long PAIRED = 2 * W;  // a cache line of weights
+    constexpr long PAIRED = 2 * W;
     for (int r = 0; r < R; r++)
         for (int m = 0; m < M; m++) sums[r][m] = floats{};
     long k = 0;
@@ -60,10 +70,9 @@ static inline void accumulate(const bfloat16* w, long ldw, const bfloat16* x, lo
         }
     }
     if (k < K) {
-        const __mmask32 which = (1u << (K - k)) - 1;
         for (int r = 0; r < R; r++) {
-            const floats weights = load_pairs(w + r * ldw + k, which);
-            for (int m = 0; m < M; m++) sums[r][m] = add_pairs(sums[r][m], weights, load_pairs(x + m * ldx + k, which));
+            const floats weights = load_pairs(w + r * ldw + k, K - k);
+            for (int m = 0; m < M; m++) sums[r][m] = add_pairs(sums[r][m], weights, load_pairs(x + m * ldx + k, K - k));
         }
     }
 }

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from archetype.native.compiler import library
+from archetype.native.library import library
 from archetype.native.rows import reduced
 from archetype.native.translations import FLOATS, SERIAL, TYPES, aten, pointwise, translates
 

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from archetype.native import products, rows  # noqa: F401  # whose translations they register
-from archetype.native.compiler import INTEGERS, NUMBERS, POINTERS, Entry, Library
+from archetype.native.library import INTEGERS, NUMBERS, POINTERS, Entry, Library
 from archetype.native.operation import set_recording
 from archetype.native.translations import aten, translation_of
 

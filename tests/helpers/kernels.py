@@ -1,29 +1,33 @@
-"""Libraries of native kernels, for each set of instructions that this machine can run."""
+"""Libraries of native kernels: those that are built with the package, and one that no processor would choose."""
 
 import platform
 from functools import cache
 
 import pytest
 
-from archetype.native.compiler import MACHINE, Library, compiled, instructions, library
+from archetype.native.compiler import built_file, variants
+from archetype.native.library import Library, compiled, library, runnable
 
-# by name: the flags, and what the processor must have; the plainest shows that no kernel leans on wide vectors
-INSTRUCTIONS = {
-    "native": ((MACHINE,), ""),
-    "avx2": (("-march=x86-64-v3", "-O1"), "avx2"),  # on a processor whose own vectors are wider
-    "avx512": (("-march=x86-64-v4", "-O1"), "avx512bw"),  # without what later ones have
-    "avx512 and bfloat16": (("-march=x86-64-v4", "-mavx512bf16", "-O1"), "avx512_bf16"),  # without matrix tiles
-    "x86-64": (("-march=x86-64", "-O1"), "sse2"),
-    "16 lanes": (("-march=x86-64", "-O1", "-DWIDTH=16"), "sse2"),  # as AVX-512 has, in pieces
-}
+# Vectors as wide as those of AVX-512, in pieces: no kernel leans on the processor's own width.
+PIECES = {"16 lanes": ("-march=x86-64", "-O1", "-DWIDTH=16")} if platform.machine() == "x86_64" else {}
+INSTRUCTIONS = (*(variant.name for variant in variants()), *PIECES)
 
 
 @cache
 def kernels(name: str) -> Library:
-    """The kernels for a set of instructions; a test is skipped where they cannot be compiled or run."""
-    flags, needed = INSTRUCTIONS[name]
-    if library() is None:
+    """The kernels for a set of instructions, or "native": those that this machine uses.
+
+    A test is skipped where they cannot be compiled or run.
+    """
+    own = library()
+    if own is None:
         pytest.skip("no C++ compiler")
-    if name != "native" and (platform.machine() != "x86_64" or needed not in instructions()):
+    if name == "native":
+        return own
+    if name in PIECES:
+        return compiled(PIECES[name])
+    variant = next((variant for variant in runnable() if variant.name == name), None)
+    if variant is None:
         pytest.skip(f"this processor cannot run {name}")
-    return Library(compiled(flags))
+    file = built_file(variant)
+    return Library(file) if file.is_file() else compiled(variant.flags)

@@ -1,6 +1,5 @@
-"""Kernels are compiled once, found again, and left out in words where they cannot be compiled."""
+"""Kernels are built once for each set of instructions, and for processors that are not here."""
 
-import logging
 import platform
 import shutil
 import subprocess
@@ -9,67 +8,84 @@ from pathlib import Path
 import pytest
 
 from archetype.native import compiler
-from archetype.native.compiler import VARIABLE, compiled, library
-from tests.helpers.kernels import kernels
+from archetype.native.compiler import FLAGS, VARIANTS, build, built_file, fingerprint, variants
 
 
-@pytest.fixture(autouse=True)
-def fresh_choice() -> None:
-    library.cache_clear()
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(compiler, "BUILT", tmp_path / "built")
+    return compiler.BUILT
 
 
-def test_kernels_are_found_again_without_a_compiler_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels("native")
-    file = compiled((compiler.MACHINE,))
-    before = file.stat().st_mtime_ns
-    monkeypatch.setattr(compiler.tempfile, "TemporaryDirectory", None)  # what a compilation begins with
-    assert compiled((compiler.MACHINE,)).stat().st_mtime_ns == before
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The flags of each compilation, which writes an empty file instead."""
+    flags_of_calls: list[tuple[str, ...]] = []
+
+    def write(flags: tuple[str, ...], file: Path) -> None:
+        flags_of_calls.append(flags)
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+
+    monkeypatch.setattr(compiler, "compile_library", write)
+    monkeypatch.setattr(compiler, "find_compiler", lambda: "g++")
+    return flags_of_calls
 
 
-def test_kernels_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setenv(VARIABLE, "off")
-    assert library() is None and not caplog.records
+def test_what_is_built_of_these_sources_is_not_built_again(built: Path, calls: list[tuple[str, ...]]) -> None:
+    stale = built / "x86-64-v3-0123456789ab.so"
+    built.mkdir()
+    stale.touch()
+    files = build()
+    assert files == [built_file(variant) for variant in variants()] and len(calls) == len(files)
+    assert set(built.iterdir()) == set(files) and not stale.exists()
+    files[0].unlink()
+    assert build() == files and calls[len(files) :] == [variants()[0].flags]
 
 
-def test_without_a_compiler_one_line_is_logged_and_the_plain_path_stays(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+def test_an_older_compiler_builds_what_it_knows(
+    built: Path, calls: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = tmp_path / "g++"
-    broken.write_text("#!/bin/sh\necho error: no such thing >&2; exit 1\n")
-    broken.chmod(0o755)
-    caplog.set_level(logging.WARNING, "archetype.native")
-    for path, cause in ((tmp_path / "empty", "no C++ compiler"), (tmp_path, "error: no such thing")):
-        library.cache_clear()
-        caplog.clear()
-        monkeypatch.setenv("PATH", str(path))
-        monkeypatch.delenv("CXX", raising=False)
-        assert library() is None and library() is None
-        assert [cause in record.message for record in caplog.records] == [True]
+    newest, write = variants()[-1], compiler.compile_library
+
+    def refuse(flags: tuple[str, ...], file: Path) -> None:
+        if flags == newest.flags:
+            raise subprocess.CalledProcessError(1, "g++", stderr="error: unrecognized command-line option")
+        write(flags, file)
+
+    monkeypatch.setattr(compiler, "compile_library", refuse)
+    assert build() == [built_file(variant) for variant in variants()[:-1]]
+    monkeypatch.setattr(compiler, "compile_library", lambda flags, file: refuse(newest.flags, file))
+    for file in built.iterdir():
+        file.unlink()
+    with pytest.raises(subprocess.CalledProcessError):
+        build()
 
 
-def test_kernels_are_valid_for_processors_that_are_not_here() -> None:
-    """What only they can run is at least compiled: AVX-512 with and without integer and bfloat16 instructions."""
-    compiler_path = shutil.which("g++")
-    if compiler_path is None or platform.machine() != "x86_64":
-        pytest.skip("no g++ for x86-64")
-    source = str(Path(compiler.__file__).parent / "kernels.cpp")
-    for machine in ("skylake-avx512", "sapphirerapids"):
-        command = [
-            compiler_path,
-            *compiler.FLAGS,
-            f"-march={machine}",
-            "-fsyntax-only",
-            "-fopenmp",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            source,
-        ]
+def test_the_fingerprint_follows_sources_and_flags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compute = fingerprint.__wrapped__
+    before = compute()
+    monkeypatch.setattr(compiler, "FLAGS", (*FLAGS, "-g"))
+    assert compute() != before
+    monkeypatch.undo()
+    for file in compiler.sources():
+        shutil.copy(file, tmp_path)
+    monkeypatch.setattr(compiler, "FOLDER", tmp_path)
+    assert compute() == before
+    (tmp_path / "rows.h").write_text("// another\n")
+    assert compute() != before
+
+
+@pytest.mark.parametrize(
+    ("machine", "program"), [("x86_64", "g++"), ("aarch64", "aarch64-linux-gnu-g++")], ids=["x86-64", "64-bit Arm"]
+)
+def test_kernels_are_valid_for_processors_that_are_not_here(machine: str, program: str) -> None:
+    """What only they can run is at least compiled, without a warning."""
+    path = shutil.which("g++" if platform.machine() == machine else program)
+    if path is None or (program == "g++" and platform.machine() != machine):
+        pytest.skip("no g++ for such a processor")
+    for variant in VARIANTS[machine]:
+        checks = ("-fsyntax-only", "-Wall", "-Wextra", "-Werror")
+        command = [path, *FLAGS, *variant.flags, *checks, str(compiler.FOLDER / "kernels.cpp")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, (machine, done.stderr[:500])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_choice_afterwards() -> object:
-    yield
-    library.cache_clear()
+        assert done.returncode == 0, (variant.name, done.stderr[:500])

@@ -1,0 +1,155 @@
+"""The native kernels as an opened library: built with the package, or compiled here where that was not possible."""
+
+import ctypes
+import hashlib
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from archetype.io.cpu_info import cpu_features, cpu_name
+from archetype.native.compiler import (
+    NATIVE,
+    Variant,
+    built_file,
+    compile_library,
+    find_compiler,
+    fingerprint,
+    reason,
+    variants,
+)
+
+log = logging.getLogger("archetype.native")
+log.addHandler(logging.NullHandler())
+
+# What an installation may set: "off"; the name of a built variant; or flags by which the kernels are compiled for it,
+# such as -march=native.
+VARIABLE = "ARCHETYPE_NATIVE"
+POINTERS, INTEGERS, NUMBERS = 10, 56, 4
+COMPILING = "compiling kernels for this processor, once"
+
+
+class Entry(ctypes.Structure):
+    """One operation of a step, as work.h declares it."""
+
+    _fields_ = (
+        ("operation", ctypes.c_int32),
+        ("serial", ctypes.c_int32),
+        ("barrier", ctypes.c_int32),
+        ("pointers", ctypes.c_void_p * POINTERS),
+        ("integers", ctypes.c_int64 * INTEGERS),
+        ("numbers", ctypes.c_double * NUMBERS),
+    )
+
+
+class Library:
+    """The compiled kernels.
+
+    Attributes:
+        lanes: 32-bit lanes of a vector; rows of quantized weights are packed in blocks of as many.
+        has_tiles: whether products of bfloat16 are computed by the processor's matrix tiles.
+        has_attention_forward: whether it has attention in bfloat16 that is faster than torch's.
+        differentiates_attention: whether it has the gradients of attention in bfloat16.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._library = ctypes.CDLL(str(file))
+        self._library.run.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_int)
+        self._library.run.restype = None
+        self.lanes: int = self._library.lanes()
+        self.has_tiles = bool(self._library.has_tiles())
+        self.has_attention_forward = bool(self._library.has_attention_forward())
+        self.differentiates_attention = bool(self._library.differentiates_attention())
+        assert self._library.entry_bytes() == ctypes.sizeof(Entry)
+        if (functions := _openmp()) is not None:
+            self._library.use_openmp.argtypes = (ctypes.c_void_p,) * len(functions)
+            self._library.use_openmp(*functions)
+
+    def run(self, entries: "ctypes.Array[Entry]", count: int, threads: int) -> None:
+        """Compute entries one after the other; the interpreter's lock is free meanwhile."""
+        self._library.run(ctypes.addressof(entries), count, threads)
+
+
+@cache
+def library() -> Library | None:
+    """The kernels of this machine; None where they are switched off or cannot be had, which is logged once."""
+    choice = os.environ.get(VARIABLE, "").strip()
+    if choice == "off":
+        return None
+    try:
+        return _open(choice)
+    except (OSError, subprocess.SubprocessError) as error:
+        log.warning("no native kernels, so that this processor computes more slowly: %s", reason(error))
+        return None
+
+
+def _open(choice: str) -> Library:
+    if not choice.startswith("-"):
+        suitable = runnable() if not choice else [variant for variant in variants() if variant.name == choice]
+        if choice and not suitable:
+            names = ", ".join(variant.name for variant in variants())
+            raise OSError(f"{VARIABLE}: {choice!r} is not among {names}, nor off or a compiler's flags")
+        for variant in reversed(suitable):
+            if (file := built_file(variant)).is_file():
+                return Library(file)
+        if choice:
+            return compiled(suitable[0].flags)
+    return compiled(tuple(choice.split()) or (NATIVE,))
+
+
+def runnable() -> list[Variant]:
+    """The variants that this processor can run, the plainest first."""
+    return [variant for variant in variants() if variant.needs <= cpu_features()]
+
+
+def compiled(flags: tuple[str, ...]) -> Library:
+    """The kernels compiled with these flags: from the cache, or now, which a terminal is told.
+
+    Raises:
+        OSError: there is no compiler.
+        subprocess.SubprocessError: the compiler fails.
+    """
+    version = subprocess.run(
+        [find_compiler(), "--version"], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    parts = (fingerprint(), *flags, version, *sorted(cpu_features()), cpu_name())
+    file = cache_folder() / f"kernels-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
+    if file.is_file():
+        return Library(file)
+    log.info(COMPILING)
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(f"archetype: {COMPILING}", file=sys.stderr, flush=True)
+    try:
+        compile_library(flags, file)
+    except OSError:
+        with tempfile.TemporaryDirectory() as folder:  # a home that is read-only: for this process alone
+            compile_library(flags, temporary := Path(folder) / file.name)
+            return Library(temporary)
+    return Library(file)
+
+
+def cache_folder() -> Path:
+    """Where kernels stay that were compiled at first use."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "archetype"
+
+
+def _openmp() -> tuple[int, int, int] | None:
+    """Functions of the OpenMP runtime that torch brought along, so that there is one pool of threads.
+
+    libgomp, libomp and libiomp5 all have them by these names.
+    """
+    suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
+    try:
+        runtime = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_cpu{suffix}"))  # and what it needs
+        names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+        addresses = [ctypes.cast(getattr(runtime, name), ctypes.c_void_p).value for name in names]
+    except (OSError, AttributeError):
+        log.warning("torch has no OpenMP here, so that kernels use one thread")
+        return None
+    first, second, third = (address or 0 for address in addresses)
+    return first, second, third
