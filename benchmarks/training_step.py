@@ -12,7 +12,7 @@ from contextlib import nullcontext
 import torch
 
 from archetype.cost import cost_report
-from archetype.native.fused import fused_operations
+from archetype.native.operation import plain_operations
 from archetype.training.objectives.base import Batch, Objective
 from archetype.training.optimizers import AdamW
 from benchmarks.machine import heading, matmul_flops
@@ -51,11 +51,11 @@ def main() -> None:
     rows = Rows(tokens)
     our_model, their_model = ours.model.train(), theirs.train()
 
-    def step(model: torch.nn.Module, loss_of: Callable[[], torch.Tensor], fused: bool = False) -> Callable[[], None]:
+    def step(model: torch.nn.Module, loss_of: Callable[[], torch.Tensor], plain: bool = False) -> Callable[[], None]:
         optimizer = AdamW(learning_rate=1e-4).build(model)
 
         def take() -> None:
-            with fused_operations() if fused else nullcontext():  # a run has them
+            with plain_operations() if plain else nullcontext():
                 with torch.autocast("cpu", torch.bfloat16, enabled=chosen.dtype == "bfloat16"):
                     loss = loss_of()
                 loss.backward()
@@ -69,8 +69,8 @@ def main() -> None:
         return rows.compute_loss(our_model, rows.batch(0)).loss
 
     steps = {
-        "archetype": step(our_model, our_loss, fused=True),
-        "not fused": step(our_model, our_loss),
+        "archetype": step(our_model, our_loss),
+        "not fused": step(our_model, our_loss, plain=True),
         "transformers": step(their_model, lambda: their_model(input_ids=tokens, labels=tokens).loss),
     }
     command = f"--shape {chosen.shape} --dtype {chosen.dtype} --batch {chosen.batch} --length {chosen.length}"

@@ -13,7 +13,6 @@ from archetype.generate.settings import Beam
 from archetype.generate.slots import Slots
 from archetype.generate.step import is_native
 from archetype.models import EncoderDecoder, GenerativeModel
-from archetype.native.fused import fused_operations
 from archetype.native.products import max_rows
 from archetype.nn.cache import State
 from archetype.tokenizers import Tokenizer
@@ -160,8 +159,7 @@ class Search:
         texts = [self._tensor(self.sources[source]) for source in self._read_ahead]
         padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
         num_tokens = self._tensor([len(text) for text in texts])
-        with fused_operations():
-            state = self.model.new_state(padded, num_tokens, capacity=1, num_beams=self.settings.num_beams)
+        state = self.model.new_state(padded, num_tokens, capacity=1, num_beams=self.settings.num_beams)
         self._next = state.narrow(0)  # no target has a token yet
 
     def _tensor(self, numbers: list[int]) -> Tensor:

@@ -22,7 +22,6 @@ from archetype.generate.speculate import speculator
 from archetype.generate.stats import Occupancy, Stats, occupancy
 from archetype.generate.step import PREFILL_CHUNK
 from archetype.models import CausalModel, EncoderDecoder, GenerativeModel
-from archetype.native.fused import fused_operations
 from archetype.tokenizers import Tokenizer
 
 MAX_LOGPROBS = 100  # alternatives of each token
@@ -285,8 +284,7 @@ class Engine:
             self._scheduler.decode(events)
             for piece, state in self._scheduler.pieces(self.prefill_tokens):
                 tokens = torch.tensor([piece], device=self.model.device)
-                with fused_operations():
-                    output = self.model(tokens, state, last_only=True)
+                output = self.model(tokens, state, last_only=True)
                 self._scheduler.after_piece(output.logits[:, 0], output.state, events)
         except BaseException as error:
             events += self._fail_all(error, {event.request for event in events if event.finish_reason})

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from archetype.models import CausalModel, GenerativeModel
 from archetype.models.output import Output
-from archetype.native.compiler import Library, library
-from archetype.native.fused import fused_operations
+from archetype.native.library import Library, library
 from archetype.native.products import max_rows
 from archetype.native.recorder import NotRecordable, Recorder, Replay
 from archetype.native.translations import FLOATS
@@ -109,8 +108,7 @@ def verify(model: CausalModel, tokens: list[list[int]], state: State) -> Float[T
     longest = max(map(len, tokens))
     padded = torch.tensor([row + [0] * (longest - len(row)) for row in tokens], device=state.lengths.device)
     view = state.narrow(int(state.lengths.max()) + longest)
-    with fused_operations():
-        logits: Tensor = model(padded, view, None if bool((lengths == longest).all()) else lengths).logits
+    logits: Tensor = model(padded, view, None if bool((lengths == longest).all()) else lengths).logits
     state.lengths += lengths
     return logits
 
@@ -135,8 +133,7 @@ def prefill(model: GenerativeModel, texts: list[list[int]], state: State) -> tup
         num_tokens = num_tokens.to(chunk.device)
         # a row that has ended is padding from its end on, so even then nothing is written past this chunk
         view = state.narrow(filled + start + chunk.shape[1])
-        with fused_operations():
-            output = model(chunk, view, None if whole else num_tokens, last_only=True)
+        output = model(chunk, view, None if whole else num_tokens, last_only=True)
         state, last = output.state, output.logits[:, 0]
         logits = last if logits is None else torch.where((num_tokens > 0)[:, None], last, logits)
     assert logits is not None

@@ -1,24 +1,22 @@
 """Gates, rotations, norms and dropout in one pass over memory each, in float32 and bfloat16, rounded once; products.
 
-A training step and the reading of a prompt ask for them by `fused_operations`; a recorded decoding step has gates,
-rotations and a cache's places of them. A module that offers its tensors gets None where nobody asked, where they are of
-another type or not on a CPU, or where there is no compiler, and goes on with its plain body.
+Modules offer their tensors wherever they compute: in a training run, in a user's own loop, while a prompt is read. A
+recorded decoding step has gates, rotations and a cache's places of them. A module gets None, and goes on with its plain
+body, where the tensors are of another type or not on a CPU, where there are no kernels, and where something watches
+torch's operations (`operation.is_eager`). Gradients can be differentiated again: then they are those of the formula.
 """
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from archetype.io.cpu_info import cpu_info
 from archetype.native import attention as native
-from archetype.native.compiler import library
-from archetype.native.operation import recording
+from archetype.native.library import library
+from archetype.native.operation import is_eager, recording
 from archetype.native.products import TILE_DEPTH, LosslessRows, tile_product
 from archetype.native.recorder import Immediate, Recorder
 from archetype.native.rows import emit_rows, row_stride
@@ -27,23 +25,12 @@ from archetype.native.translations import FLOATS, SERIAL, TYPES
 GATES = ("silu", "gelu_tanh")
 MANY = 128  # vectors; fewer are left to torch
 ROWS_SUMMED = 128  # whose gradients of a weight have one sum
-_threads = threading.local()
-
-
-@contextmanager
-def fused_operations() -> Iterator[None]:
-    """Within the block this thread uses these operations; a backward pass must end within it too."""
-    kernels, before = library(), getattr(_threads, "kernels", None)
-    _threads.kernels = None if kernels is None else Immediate(kernels)
-    try:
-        yield
-    finally:
-        _threads.kernels = before
 
 
 def _kernels(*tensors: Tensor) -> Immediate | None:
-    kernels: Immediate | None = getattr(_threads, "kernels", None)
-    return kernels if kernels is not None and _suit(tensors) else None
+    if not is_eager() or not _suit(tensors) or (kernels := library()) is None:
+        return None
+    return Immediate(kernels)
 
 
 def _kernels_or_recorder(*tensors: Tensor) -> Immediate | Recorder | None:
@@ -53,10 +40,8 @@ def _kernels_or_recorder(*tensors: Tensor) -> Immediate | Recorder | None:
 
 def _suit(tensors: tuple[Tensor, ...]) -> bool:
     dtype = tensors[0].dtype
-    return (
-        not torch.compiler.is_compiling()
-        and dtype in FLOATS
-        and all(type(x) in (Tensor, nn.Parameter) and x.dtype == dtype and x.device.type == "cpu" for x in tensors)
+    return dtype in FLOATS and all(
+        type(x) in (Tensor, nn.Parameter) and x.dtype == dtype and x.device.type == "cpu" for x in tensors
     )
 
 
@@ -114,7 +99,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor 
     cos, sin = cos.contiguous(), sin.contiguous()
     if not torch.is_grad_enabled():
         return _rotated(kernels, x, cos, sin, is_interleaved, 1)
-    y: Tensor = _Rotation.apply(kernels, x, cos, sin, is_interleaved)  # type: ignore[no-untyped-call]
+    if cos.requires_grad or sin.requires_grad:  # angles that are learned
+        return None
+    y: Tensor = _Rotation.apply(kernels, x, cos, sin, is_interleaved, 1)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -196,14 +183,14 @@ class _Linear(torch.autograd.Function):
         return _by_onednn(x, weight, bias)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         (x, weight), (of_x, of_weight, of_bias) = ctx.saved_tensors, ctx.needs_input_grad
-        dx = _by_onednn(dy, weight.T) if of_x else None
+        product = nn.functional.linear if torch.is_grad_enabled() else _by_onednn
+        dx = product(dy, weight.T) if of_x else None
         x, dy = x.flatten(0, -2), dy.flatten(0, -2)
         dweight = None
-        if of_weight:  # it copies its first matrix where that stands transposed: the smaller one
-            dweight = _by_onednn(x.T, dy.T).T if x.shape[1] <= dy.shape[1] else _by_onednn(dy.T, x.T)
+        if of_weight:  # oneDNN copies its first matrix where that is transposed: the smaller one
+            dweight = product(x.T, dy.T).T if x.shape[1] <= dy.shape[1] else product(dy.T, x.T)
         return dx, dweight, dy.sum(0) if of_bias else None
 
 
@@ -216,9 +203,12 @@ class _Attention(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, Tensor, Tensor, None, None]:
         q, k, v, y, log_sums = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            formula = partial(_softmax_attention, scale=ctx.scale, causal=ctx.causal)
+            dq, dk, dv = _gradients(formula, (q, k, v), dy)
+            return None, dq, dk, dv, None, None
         dy = dy if dy.stride(3) == 1 else dy.contiguous()
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
         strides = [stride for x in (q, k, v, y, dy, dq, dk, dv) for stride in x.stride()[:3]]
@@ -226,6 +216,23 @@ class _Attention(torch.autograd.Function):
         tensors = [dq, dk, dv, q, k, v, y, dy, log_sums.contiguous()]
         ctx.kernels.emit("attention_backward", [dq, dk, dv], tensors, integers, [ctx.scale])
         return None, dq, dk, dv, None, None
+
+
+def _gradients(formula: Callable[..., Tensor], inputs: tuple[Tensor, ...], dy: Tensor) -> list[Tensor]:
+    """The gradients of a formula, as functions of its inputs and of dy that can be differentiated again."""
+    of_these = [x for x in inputs if x.requires_grad]
+    gradients = iter(torch.autograd.grad(formula(*inputs), of_these, dy, create_graph=True))
+    return [next(gradients) if x.requires_grad else torch.zeros_like(x) for x in inputs]
+
+
+def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+    """softmax(scale q k^T) v (Vaswani et al. 2017, equation 1); queries are the last T of S places."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    scores = scale * q.float() @ k.float().transpose(-2, -1)
+    if causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1 + k.shape[2] - q.shape[2])
+        scores = scores.masked_fill(later, -torch.inf)
+    return (scores.softmax(-1) @ v.float()).to(q.dtype)
 
 
 def _attend(kernels: Immediate, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
@@ -252,13 +259,16 @@ class _RMSNorm(torch.autograd.Function):
         ctx: Any, kernels: Immediate, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, distance: int
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.kernels, ctx.eps, ctx.distance = kernels, eps, distance
+        ctx.kernels, ctx.eps, ctx.distance, ctx.dtype = kernels, eps, distance, dtype
         return _normalized(kernels, x, weight, eps, dtype, distance)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            norm = partial(nn.functional.rms_norm, normalized_shape=weight.shape, eps=ctx.eps)
+            of_both = _gradients(lambda x, weight: norm(x, weight=weight).to(ctx.dtype), (x, weight), dy)
+            return None, *of_both, None, None, None
         dx, D = torch.empty_like(x), x.shape[-1]
         dy = dy if dy.stride() == dx.stride() else torch.empty_like(x, dtype=dy.dtype).copy_(dy)
         num_rows = x.numel() // D
@@ -272,35 +282,32 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernels: Immediate, x: Tensor, p: float, key: int) -> Tensor:
         ctx.kernels, ctx.p, ctx.key = kernels, p, key
-        return _dropped(kernels, x, p, key)
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        threshold = min(round(p * 2**32), 2**32 - 1)
+        kernels.emit("dropout", [y], [y, x], [x.numel(), key, threshold, TYPES[x.dtype]], [1 / (1 - p)])
+        return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, None, None]:
-        return None, _dropped(ctx.kernels, dy, ctx.p, ctx.key), None, None
-
-
-def _dropped(kernels: Immediate, x: Tensor, p: float, key: int) -> Tensor:
-    x = x.contiguous()
-    y = torch.empty_like(x)
-    threshold = min(round(p * 2**32), 2**32 - 1)
-    kernels.emit("dropout", [y], [y, x], [x.numel(), key, threshold, TYPES[x.dtype]], [1 / (1 - p)])
-    return y
+        return None, _Dropout.apply(ctx.kernels, dy, ctx.p, ctx.key), None, None  # type: ignore[no-untyped-call]
 
 
 class _Rotation(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kernels: Immediate, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor:
+    def forward(
+        ctx: Any, kernels: Immediate, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool, sign: float
+    ) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        ctx.kernels, ctx.is_interleaved = kernels, is_interleaved
-        return _rotated(kernels, x, cos, sin, is_interleaved, 1)
+        ctx.kernels, ctx.is_interleaved, ctx.sign = kernels, is_interleaved, sign
+        return _rotated(kernels, x, cos, sin, is_interleaved, sign)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, None, None, None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, None, None, None, None]:
         dy = dy if dy.stride(-1) == 1 else dy.contiguous()
         cos, sin = ctx.saved_tensors
-        return None, _rotated(ctx.kernels, dy, cos, sin, ctx.is_interleaved, -1), None, None, None
+        dx = _Rotation.apply(ctx.kernels, dy, cos, sin, ctx.is_interleaved, -ctx.sign)  # type: ignore[no-untyped-call]
+        return None, dx, None, None, None, None
 
 
 def _rotated(

@@ -1,10 +1,13 @@
-"""Whether this thread is recording a step, and how a function that has a native form says so."""
+"""Which form of a function computes: its plain body, a native one at once, or a native one that is being recorded."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import torch
+from torch.autograd import forward_ad
 
 if TYPE_CHECKING:
     from archetype.native.recorder import Recorder
@@ -12,6 +15,32 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 _threads = threading.local()
+_are_plain = ContextVar("_are_plain", default=False)
+
+
+@contextmanager
+def plain_operations() -> Iterator[None]:
+    """Within the block modules compute by torch's operations alone, as they do on other devices than the CPU.
+
+    For comparisons: the native kernels round elsewhere. ARCHETYPE_NATIVE=off switches them off for a whole process.
+    """
+    token = _are_plain.set(True)
+    try:
+        yield
+    finally:
+        _are_plain.reset(token)
+
+
+def is_eager() -> bool:
+    """Whether a module's lines are simply computed: nothing compiles, traces, transforms or counts them."""
+    return not (
+        torch.compiler.is_compiling()
+        or _are_plain.get()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+    )
 
 
 def recording() -> "Recorder | None":

@@ -72,12 +72,16 @@ static void rows(const Entry& e, const Worker& worker) {
     });
 }
 
-// The gradients of RMSNorm. Each piece of rows has a sum of its own for the weight, so that threads change no number.
+// The gradients of RMSNorm. Each piece of rows has a sum of its own for the weight, so that threads change no number; it adds
+// up sums of a few rows, so that small numbers are not lost in large ones.
 // p: dx, sums of dweight (pieces D, float32), x weight dy; n: rows D, stride of x, rows of a piece, types of dx x weight dy; f: eps.
 static void rms_norm_backward(const Entry& e, const Worker& worker) {
     const long R = e.n[0], D = e.n[1], piece = e.n[3];
     share(worker, (R + piece - 1) / piece, 1, [&](long first, long last) {
         float *x_buffer = scratch<float>(0, D), *dx = scratch<float>(1, D), *weights = scratch<float>(2, D), *dy_buffer = scratch<float>(3, D);
+        float* few = scratch<float>(4, D);
+        constexpr long FEW = 16;
+        std::fill(few, few + D, 0.0f);
         const float* weight = as_floats(e.p[3], e.n[6], 0, 1, D, weights);
         for (long r = first * piece; r < std::min(R, last * piece); r++) {
             const float *x = as_floats(e.p[2], e.n[5], r * e.n[2], 1, D, x_buffer), *dy = as_floats(e.p[4], e.n[7], r * D, 1, D, dy_buffer);
@@ -91,7 +95,9 @@ static void rms_norm_backward(const Entry& e, const Worker& worker) {
             const float scale = 1 / std::sqrt((float)(square / D) + (float)e.f[0]);
             const float along = (float)(product / D) * scale * scale * scale;
             for (i = 0; i < D; i++) dx[i] = scale * weight[i] * dy[i] - along * x[i];
-            for (i = 0; i < D; i++) dweight[i] += scale * x[i] * dy[i];
+            for (i = 0; i < D; i++) few[i] += scale * x[i] * dy[i];
+            if (r % FEW == FEW - 1 || (r + 1) % piece == 0 || r + 1 == R)
+                for (i = 0; i < D; i++) dweight[i] += few[i], few[i] = 0;
             put_all(e.p[0], e.n[4], r * D, 1, D, dx);
         }
     });

@@ -87,7 +87,7 @@ def row_stride(x: Tensor) -> int | None:
     layout = collapsed(x.shape[:-1], [x.stride()[:-1]])
     if layout is None or sum(size > 1 for size in layout[0]) > 1:
         return None
-    return max(layout[1][0][-1], 1) if math.prod(x.shape[:-1]) > 1 else x.shape[-1]
+    return layout[1][0][-1] if math.prod(x.shape[:-1]) > 1 else x.shape[-1]  # 0 where one row is all of them
 
 
 @translates(aten.embedding.default)

@@ -9,7 +9,6 @@ import torch
 
 from archetype.errors import CheckpointError, DataError, one_line
 from archetype.io import atomic
-from archetype.native.fused import fused_operations
 from archetype.runs import checkpoints
 from archetype.runs.directory import write_weights
 from archetype.training import metrics
@@ -147,7 +146,7 @@ def take_step(state: TrainState) -> Step:
     loss, num_targets = 0.0, 0.0
     for number, (part, share) in enumerate(parts, 1):
         part = tuple(tensor.to(model.device, non_blocking=True) for tensor in part)
-        with processes.accumulating(number == len(parts)), fused_operations():
+        with processes.accumulating(number == len(parts)):
             with torch.autocast(model.device.type, torch.bfloat16, enabled=recipe.dtype == "bfloat16"):
                 output = processes.compute_loss(state.objective, model, part)
             (output.loss * share).backward()

@@ -2,7 +2,9 @@
 
 import weakref
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,6 +22,17 @@ class LiveBytes(TorchDispatchMode):
         super().__init__()
         self.live = self.peak = 0
         self.known = {tensor.untyped_storage()._cdata for tensor in before}
+        self._patches = ExitStack()
+
+    def __enter__(self) -> "LiveBytes":
+        """Count what native kernels allocate, which would leave their work to torch where something watches it."""
+        self._patches.enter_context(patch("archetype.native.fused.is_eager", lambda: True))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._patches.close()
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = operation(*args, **(kwargs or {}))

@@ -8,7 +8,6 @@ from archetype import families, spec
 from archetype.cost.memory import MemoryCost, SavedActivations
 from archetype.cost.work import ComputeType
 from archetype.models import build
-from archetype.native.fused import fused_operations
 from archetype.training.objectives.base import cross_entropy_loss
 from tests.helpers.kernels import kernels
 from tests.helpers.live_bytes import LiveBytes
@@ -37,7 +36,6 @@ def saved_by_autograd(model: spec.Decoder, compute_dtype: ComputeType) -> int:
     with (
         torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=compute_dtype == "bfloat16"),
-        fused_operations(),
     ):
         logits = built(tokens[:, :-1]).logits
         cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
@@ -131,7 +129,7 @@ def measured_peak(model: spec.Decoder, batch: int, length: int, compute_dtype: C
     tokens = torch.zeros(batch, length + 1, dtype=torch.long)
 
     def step() -> None:
-        with fused_operations(), torch.autocast("cpu", torch.bfloat16, enabled=compute_dtype == "bfloat16"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=compute_dtype == "bfloat16"):
             loss = cross_entropy_loss(built(tokens[:, :-1]).logits, tokens[:, 1:]).loss
             loss.backward()
         torch.nn.utils.clip_grad_norm_(built.parameters(), 1.0)

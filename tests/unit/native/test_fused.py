@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.flop_counter import FlopCounterMode
 
 from archetype.families import preset
 from archetype.generate.step import prefill
 from archetype.models import build
 from archetype.native import fused
-from archetype.native.fused import fused_operations
+from archetype.native.operation import plain_operations
+from archetype.native.recorder import Immediate
 from archetype.nn.attention import attend
 from archetype.nn.dropout import dropout
 from archetype.nn.feedforward import GatedProduct
@@ -33,7 +36,7 @@ def floats(*shape: int) -> Tensor:
 
 
 def outputs_and_gradients(function: Function, inputs: list[Tensor], dy: Tensor) -> list[Tensor]:
-    leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]  # whose rows lie as they did
     y = function(*leaves)
     assert y is not None
     y.backward(dy.to(y.dtype))
@@ -71,6 +74,7 @@ def cases(dtype: torch.dtype) -> dict[str, tuple[Function, Function, list[Tensor
         ("norm", 3 * rows[..., :8].contiguous()),
         ("norm of a part", rows[..., 3:11]),
         ("norm of heads", heads),
+        ("norm of one row for all", rows[:1, :1, :8].expand(5, 3, 8)),
     ):
         table[name] = (
             lambda x, weight: fused.rms_norm(x, weight, 1e-3, x.dtype),
@@ -99,8 +103,7 @@ def test_fused_operations_equal_the_plain_ones(instructions: str, monkeypatch: p
             for threads in (1, 3):
                 torch.set_num_threads(threads)
                 try:
-                    with fused_operations():
-                        results.append(outputs_and_gradients(operation, inputs, dy))
+                    results.append(outputs_and_gradients(operation, inputs, dy))
                 finally:
                     torch.set_num_threads(before)
             assert all(torch.equal(one, three) for one, three in zip(*results, strict=True)), name
@@ -111,8 +114,7 @@ def test_fused_operations_equal_the_plain_ones(instructions: str, monkeypatch: p
 def test_a_norm_is_in_the_type_that_reads_it() -> None:
     kernels("native")
     x, weight = floats(4, 6), floats(6).requires_grad_()
-    with fused_operations():
-        y = fused.rms_norm(x, weight, 1e-6, torch.bfloat16)
+    y = fused.rms_norm(x, weight, 1e-6, torch.bfloat16)
     assert y is not None
     expected = nn.functional.rms_norm(x, (6,), weight, 1e-6).to(torch.bfloat16)
     assert y.dtype == torch.bfloat16 and distance(y.float(), expected.float()) < 2**-8
@@ -141,10 +143,9 @@ def test_dropout_follows_philox_with_a_key_of_the_generator(instructions: str, m
             torch.manual_seed(size)
             key = int(torch.randint(2**63 - 1, ()))
             torch.manual_seed(size)
-            with fused_operations():
-                y = dropout(x, p)
-                again = dropout(x, p)
-                y.sum().backward()
+            y = dropout(x, p)
+            again = dropout(x, p)
+            y.sum().backward()
             words = [philox(counter, key) for counter in range(16 * -(-size // 64))]
             number = [words[i // 64 * 16 + i % 16][i // 16 % 4] for i in range(size)]
             stays = torch.tensor([each >= round(p * 2**32) for each in number])
@@ -152,12 +153,11 @@ def test_dropout_follows_philox_with_a_key_of_the_generator(instructions: str, m
             torch.testing.assert_close(y, torch.where(stays, x.detach().float() / (1 - p), 0.0).to(dtype))
             torch.testing.assert_close(x.grad, torch.where(stays, 1 / (1 - p), 0.0).to(dtype))
             assert size < 64 or not torch.equal(y, again)
-    with fused_operations():
-        assert torch.equal(dropout(x, 0.0), x) and torch.equal(dropout(x, 0.3, training=False), x)
-        assert torch.equal(dropout(x, 1.0), torch.zeros_like(x))
+    assert torch.equal(dropout(x, 0.0), x) and torch.equal(dropout(x, 0.3, training=False), x)
+    assert torch.equal(dropout(x, 1.0), torch.zeros_like(x))
 
 
-@pytest.mark.parametrize("instructions", ["native", "avx512 and bfloat16"])
+@pytest.mark.parametrize("instructions", ["native", "x86-64-v4-bf16"])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "length", "features"), [(2, 2, 32, 32), (4, 2, 50, 64), (3, 3, 300, 128), (4, 1, 77, 32)]
@@ -183,21 +183,20 @@ def test_gradients_of_attention_in_bfloat16_are_those_of_the_formula(
 
     expected = gradients([x.double() for x in inputs], dy.double())
     plain = gradients(inputs, dy)
-    with fused_operations():
-        tiled = gradients(inputs, dy)
-        alone = gradients([x[1:2] for x in inputs], dy[1:2])
-        torch.set_num_threads(3)
-        try:
-            shared = gradients(inputs, dy)
-        finally:
-            torch.set_num_threads(before)
+    tiled = gradients(inputs, dy)
+    alone = gradients([x[1:2] for x in inputs], dy[1:2])
+    torch.set_num_threads(3)
+    try:
+        shared = gradients(inputs, dy)
+    finally:
+        torch.set_num_threads(before)
     for exact, theirs, ours, one, other in zip(expected, plain, tiled, alone, shared, strict=True):
         errors = [float((result.double() - exact).norm() / exact.norm()) for result in (ours, theirs)]
         assert errors[0] < 1.1 * errors[1] and errors[0] < 1.5 * 2**-8
         assert torch.equal(ours[1:2], one) and torch.equal(ours, other)
 
 
-@pytest.mark.parametrize("instructions", ["native", "avx512 and bfloat16"])
+@pytest.mark.parametrize("instructions", ["native", "x86-64-v4-bf16"])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "queries", "keys", "features"),
@@ -230,13 +229,12 @@ def test_attention_in_bfloat16_is_that_of_the_formula(
     options: dict[str, Any] = {"attn_mask": mask, "scale": scale, "enable_gqa": True}
     expected = scaled_dot_product_attention(q.double(), k.double(), v.double(), **options)
     plain = scaled_dot_product_attention(q, k, v, **options)
-    with fused_operations():
-        y, alone = attended(q, k, v), attended(q[1:2], k[1:2], v[1:2])
-        torch.set_num_threads(5)
-        try:
-            shared = attended(q, k, v)
-        finally:
-            torch.set_num_threads(before)
+    y, alone = attended(q, k, v), attended(q[1:2], k[1:2], v[1:2])
+    torch.set_num_threads(5)
+    try:
+        shared = attended(q, k, v)
+    finally:
+        torch.set_num_threads(before)
     errors = [float((each.double() - expected).norm() / expected.norm()) for each in (y, plain)]
     assert errors[0] < 1.1 * errors[1] and errors[0] < 1.5 * 2**-8
     assert torch.equal(y[1:2], alone) and torch.equal(y, shared)
@@ -250,7 +248,7 @@ def test_queries_of_a_chunk_are_those_of_the_whole_text(monkeypatch: pytest.Monk
     monkeypatch.setattr(fused, "library", lambda: library)
     own = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, heads, 300, 64, generator=own).bfloat16() for heads in (4, 2, 2))
-    with fused_operations(), torch.inference_mode():
+    with torch.inference_mode():
         whole = fused.attention(q, k, v, 0.125, causal=True)
         assert whole is not None
         for start, end in ((0, 37), (37, 165), (165, 167), (250, 300), (298, 300)):
@@ -272,16 +270,15 @@ def test_products_of_many_vectors_by_onednn(
     def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
         return fused.linear(x, weight, bias)
 
-    with fused_operations():
-        ours = outputs_and_gradients(product, inputs, dy)
-        with torch.inference_mode():
-            assert torch.equal(product(*inputs), ours[0])  # type: ignore[arg-type]
-        assert product(x.flatten(0, -2)[: fused.MANY - 1], weight) is None
-        with torch.autocast("cpu", torch.bfloat16):
-            assert product(x, weight) is None
-        assert product(x.bfloat16(), weight.bfloat16()) is None
-        monkeypatch.setattr(fused, "_prefers_onednn", lambda: False)
+    ours = outputs_and_gradients(product, inputs, dy)
+    with torch.inference_mode():
+        assert torch.equal(product(*inputs), ours[0])  # type: ignore[arg-type]
+    assert product(x.flatten(0, -2)[: fused.MANY - 1], weight) is None
+    with torch.autocast("cpu", torch.bfloat16):
         assert product(x, weight) is None
+    assert product(x.bfloat16(), weight.bfloat16()) is None
+    monkeypatch.setattr(fused, "_prefers_onednn", lambda: False)
+    assert product(x, weight) is None
     assert product(x, weight) is None
     exact = outputs_and_gradients(nn.functional.linear, [tensor.double() for tensor in inputs], dy.double())
     for theirs, result in zip(exact, ours, strict=True):
@@ -308,7 +305,7 @@ def test_products_of_many_vectors_by_tiles(
         assert y is not None
         return y
 
-    with fused_operations(), torch.inference_mode():
+    with torch.inference_mode():
         y = product(x)
         assert all(torch.equal(product(x[row : row + 1])[0], y[row]) for row in range(rows))
         assert torch.equal(product(x[3:]), y[3:]) and torch.equal(product(x.contiguous()), y)
@@ -347,7 +344,7 @@ def test_a_training_step_is_the_same_with_fused_operations() -> None:
         model = randomize(build(preset(name)))
         tokens = torch.randint(0, 256, (2, 17), generator=GENERATOR)
         gradients: list[dict[str, Tensor]] = []
-        for context in (nullcontext(), fused_operations()):
+        for context in (plain_operations(), nullcontext()):
             with context:
                 source = {"source": tokens} if name == "t5-tiny" else {}
                 logits = model(tokens[:, :-1], **source).logits
@@ -378,11 +375,90 @@ def test_a_prompt_is_read_alike_with_fused_operations(monkeypatch: pytest.Monkey
             assert typical < tolerance, (name, dtype)
 
 
-def test_outside_a_step_every_part_has_its_plain_body() -> None:
+def test_kernels_serve_only_the_tensors_that_they_know() -> None:
+    kernels("native")
     x = floats(2, 8)
-    assert fused.gated("silu", x, x) is None
-    with fused_operations():
-        assert fused.gated("silu", x, x) is not None
-        assert fused.gated("silu", x.half(), x.half()) is None and fused.gated("silu", x, x.bfloat16()) is None
-        assert fused.gated_backward("silu", x, x, x) is None  # gradients of which gradients may be asked
-    assert fused.gated("silu", x, x) is None
+    assert fused.gated("silu", x, x) is not None
+    assert fused.gated("silu", x.half(), x.half()) is None and fused.gated("silu", x, x.bfloat16()) is None
+    assert fused.gated_backward("silu", x, x, x) is None  # gradients of which gradients may be asked
+    with plain_operations():
+        assert fused.gated("silu", x, x) is None
+    assert fused.gated("silu", x, x) is not None
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated")
+def test_who_watches_the_operations_of_torch_sees_those_of_torch() -> None:
+    """Counters of operations, transformations of functions, forward-mode gradients and traces see the plain body."""
+    kernels("native")
+    x, weight = floats(3, 8), floats(8)
+
+    def norm(x: Tensor) -> Tensor:
+        y = fused.rms_norm(x, weight, 1e-6, torch.float32)
+        seen.append(y is None)
+        return nn.functional.rms_norm(x, (8,), weight, 1e-6) if y is None else y
+
+    seen: list[bool] = []
+    with FlopCounterMode(display=False):
+        norm(x)
+    torch.func.vmap(norm)(x)
+    torch.func.grad(lambda x: norm(x).sum())(x)
+    torch.func.jvp(norm, (x,), (x,))
+    torch.jit.trace(norm, x, check_trace=False)
+    assert all(seen) and len(seen) == 5
+    norm(x)
+    assert not seen[-1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_can_be_differentiated_again(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each fused operation: the gradient of a function of its gradients is that of the formula in float64."""
+    kernels("native")
+    monkeypatch.setattr(fused, "_prefers_onednn", lambda: True)
+    table = cases(dtype)
+    if dtype == torch.float32:
+        vectors, weight = floats(2, 80, 24), floats(40, 24)
+        product: Function = lambda x, w: fused.linear(x, w, None)  # noqa: E731
+        table["product"] = (product, nn.functional.linear, [vectors, weight], floats(2, 80, 40))
+    elif fused.library().differentiates_attention:  # type: ignore[union-attr]
+        q, k, v = (floats(1, heads, 40, 32).to(dtype) for heads in (4, 2, 2))
+        attention: Function = lambda q, k, v: fused.attention(q, k, v, 0.2, True)  # noqa: E731
+        exact: Function = lambda q, k, v: scaled_dot_product_attention(  # noqa: E731
+            q, k, v, is_causal=True, scale=0.2, enable_gqa=True
+        )
+        table["attention"] = (attention, exact, [q, k, v], floats(1, 4, 40, 32).to(dtype))
+    for name, (operation, plain, inputs, dy) in table.items():
+        results = []
+        for function, width in ((operation, dtype), (plain, torch.float64)):
+            *leaves, upstream = (tensor.to(width).detach().requires_grad_() for tensor in (*inputs, dy))
+            with sdpa_kernel(SDPBackend.MATH):  # torch's others have no second derivative
+                y = function(*leaves)
+            assert y is not None
+            first = torch.autograd.grad(y, leaves, upstream, create_graph=True)
+            total = sum((g * g).sum() for g in first)
+            again = torch.autograd.grad(total, (*leaves, upstream), allow_unused=True)
+            results.append([*first, *(g for g in again if g is not None)])
+        assert len(results[0]) == len(results[1]), name
+        for ours, exactly in zip(*results, strict=True):
+            error = distance(ours.double(), exactly)
+            assert error < (1e-5 if dtype == torch.float32 else 0.04), (name, error)
+
+
+def test_a_loop_of_a_users_own_computes_as_a_training_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has to be asked for: `loss.backward()` alone goes through the kernels."""
+    kernels("native")
+    emitted: list[str] = []
+    emit = Immediate.emit
+
+    def noted(self: Immediate, name: str, *rest: Any, **more: Any) -> None:
+        emitted.append(name)
+        emit(self, name, *rest, **more)
+
+    monkeypatch.setattr(Immediate, "emit", noted)
+    model = build(preset("llama-tiny"))
+    tokens = torch.randint(0, 256, (2, 17), generator=GENERATOR)
+    cross_entropy_loss(model(tokens[:, :-1]).logits, tokens[:, 1:]).loss.backward()
+    assert {"gated", "gated_backward", "rotate", "rows", "rms_norm_backward"} <= set(emitted)
+    emitted.clear()
+    with plain_operations():
+        cross_entropy_loss(model(tokens[:, :-1]).logits, tokens[:, 1:]).loss.backward()
+    assert not emitted

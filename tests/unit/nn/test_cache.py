@@ -10,8 +10,8 @@ from torch import Tensor
 
 from archetype.native import attention
 from archetype.native.attention import append
-from archetype.native.compiler import library
-from archetype.native.fused import fused_operations
+from archetype.native.library import library
+from archetype.native.operation import plain_operations
 from archetype.nn.cache import EMPTY_SLOT, CrossKVCache, DecoderBlockState, KVCache, LayerState, RingKVCache, State
 from archetype.nn.context import ForwardContext
 from tests.helpers.examples import examples
@@ -197,10 +197,10 @@ def test_a_prompt_is_written_natively_into_the_same_places(dtype: torch.dtype, m
     plain, native = (KVCache.empty(3, HEADS, 12, (P, P), dtype, CPU) for _ in range(2))
     monkeypatch.setattr(attention, "append", lambda *inputs: (used.append(1), append(*inputs))[1])
     with torch.inference_mode():
-        plain.append(new, -new, context)
+        with plain_operations():
+            plain.append(new, -new, context)
         assert not used
-        with fused_operations():
-            native.narrow(9).append(new, -new, context)
+        native.narrow(9).append(new, -new, context)
     assert len(used) == (0 if library() is None else 2)
     assert torch.equal(plain.keys, native.keys) and torch.equal(plain.values, native.values)
 
