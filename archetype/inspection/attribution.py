@@ -19,8 +19,8 @@ from archetype.models import Decoder, Encoder, EncoderDecoder
 from archetype.models.heads import LanguageModelHead
 from archetype.nn.attention import MultiHeadProjection
 from archetype.nn.latent_attention import LatentAttention
-from archetype.nn.linear import Weight
 from archetype.nn.norm import BatchNorm, LayerNorm, NoNorm, RMSNorm
+from archetype.nn.packed import Weight
 from archetype.table import Table
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from archetype import spec
 from archetype.nn.activation import activation
 from archetype.nn.context import Vectors
 from archetype.nn.dropout import dropout
-from archetype.nn.linear import Linear, Weight, project
+from archetype.nn.linear import Linear, project
+from archetype.nn.packed import Weight
 from archetype.nn.registry import build_norm
 
 

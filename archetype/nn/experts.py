@@ -14,8 +14,8 @@ from archetype.native.recorder import Recorder
 from archetype.nn.activation import activation
 from archetype.nn.context import ForwardContext
 from archetype.nn.feedforward import gated_product
-from archetype.nn.linear import Linear, Weight, project
-from archetype.nn.packed import PackedMatrix
+from archetype.nn.linear import Linear, project
+from archetype.nn.packed import PackedMatrix, Weight
 from archetype.nn.probe import probe
 from archetype.nn.registry import build_feedforward, module_for
 

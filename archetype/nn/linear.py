@@ -7,15 +7,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from archetype.native import fused
-from archetype.native.compiler import library
+from archetype.native.library import library
 from archetype.native.operation import recorded
 from archetype.native.products import product
 from archetype.native.recorder import Immediate
 from archetype.nn.device import has_bfloat16
-from archetype.nn.packed import PackedMatrix
+from archetype.nn.packed import PackedMatrix, Weight
 
 FEW = 16  # vectors, for which a matrix is not converted
-Weight = Tensor | PackedMatrix
 
 
 def project(x: Float[Tensor, "... D"], weight: Weight, bias: Tensor | None = None) -> Float[Tensor, "... F"]:
@@ -23,7 +22,7 @@ def project(x: Float[Tensor, "... D"], weight: Weight, bias: Tensor | None = Non
     if isinstance(weight, PackedMatrix):
         if (y := weight.product(x, bias)) is not None:
             return y
-        weight = weight.unpacked(x.dtype)
+        weight = weight.as_floats(x.dtype)
     if x.dtype == torch.bfloat16 and not torch.is_grad_enabled() and not has_bfloat16(x.device.type):
         y = recorded(product, x, weight, bias)
         if y is None and x.numel() <= FEW * x.shape[-1] and (kernels := library()) is not None:

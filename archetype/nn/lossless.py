@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from archetype.errors import SpecError
 from archetype.native import fused
-from archetype.native.compiler import library
+from archetype.native.library import library
 from archetype.native.operation import recorded, recording
 from archetype.native.products import BLOCK_ROWS, LosslessRows, product, unpacked_rows
 from archetype.native.recorder import Immediate
@@ -67,10 +67,10 @@ class LosslessMatrix(PackedMatrix):
 
     def embedding(self, ids: Tensor) -> Tensor:
         """Rows of the matrix by their indices."""
-        return self.unpacked(self.dtype, ids)
+        return self.as_floats(self.dtype)[ids] if self._is_kept() else self.unpacked(self.dtype, ids)
 
-    def matrix(self, index: int) -> "LosslessMatrix":
-        """One matrix of a stack, in the same memory."""
+    def _matrix(self, index: int) -> "LosslessMatrix":
+        """One matrix of a stack, still packed."""
         one, blocks = copy(self), self.size // BLOCK_ROWS
         first, end = index * blocks, (index + 1) * blocks
         own: dict[str, Tensor | None] = {
@@ -86,6 +86,7 @@ class LosslessMatrix(PackedMatrix):
         return fused.linear(x, self.stored, bias) if y is None and indices is None else y
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        self._kept = None
         for name in BUFFERS:
             if (value := state_dict.get(prefix + name)) is not None:
                 setattr(self, name, value)

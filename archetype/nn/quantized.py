@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archetype.native.compiler import library
+from archetype.native.library import library
 from archetype.native.operation import recorded, recording
 from archetype.native.products import quantized_product
 from archetype.native.recorder import Immediate, Recorder
@@ -58,8 +58,8 @@ class QuantizedMatrix(PackedMatrix):
         """Rows of the matrix by their indices."""
         return look_up(self, ids)
 
-    def matrix(self, index: int) -> "QuantizedMatrix":
-        """One matrix of a stack, in the same memory."""
+    def _matrix(self, index: int) -> "QuantizedMatrix":
+        """One matrix of a stack, still packed."""
         one, blocks = copy(self), self.size // self.lanes
         one._buffers = {
             name: value[index * blocks : (index + 1) * blocks]
@@ -71,7 +71,7 @@ class QuantizedMatrix(PackedMatrix):
 
     def _apply(self, fn: Any, recurse: bool = True) -> "QuantizedMatrix":
         """Follow to another device, or take vectors of another type; quants and scales keep their own types."""
-        self.quants = fn(self.quants)
+        self.quants, self._kept = fn(self.quants), None
         self.scales = self.scales.to(self.quants.device)
         self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
         return self
@@ -81,6 +81,7 @@ class QuantizedMatrix(PackedMatrix):
         destination[f"{prefix}quants"], destination[f"{prefix}scales"] = self.canonical()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        self._kept = None
         for name, unit in (("quants", 4), ("scales", 1)):
             if (value := state_dict.get(prefix + name)) is not None:
                 setattr(self, name, _packed(value, self.lanes, unit))

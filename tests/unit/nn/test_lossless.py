@@ -12,8 +12,8 @@ from archetype.families import preset
 from archetype.io.tensors import save
 from archetype.language_model import LanguageModel
 from archetype.models import CausalModel, build
-from archetype.native import compiler
-from archetype.native.compiler import Library
+from archetype.native import library as native_library
+from archetype.native.library import Library
 from archetype.native.products import product, tile_product
 from archetype.native.recorder import Immediate
 from archetype.nn import lossless
@@ -147,14 +147,14 @@ def test_models_are_saved_loaded_and_exported_to_the_bit(tmp_path: Path) -> None
 
 def test_without_kernels_the_plain_body_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = weights(96, 256)
-    monkeypatch.setenv(compiler.VARIABLE, "off")
-    compiler.library.cache_clear()
+    monkeypatch.setenv(native_library.VARIABLE, "off")
+    native_library.library.cache_clear()
     try:
         matrix, x = packed(weight), torch.randn(3, 256).bfloat16()
         assert torch.equal(project(x, matrix), project(x, weight))
         assert torch.equal(matrix.embedding(torch.tensor([[3]])), weight[torch.tensor([[3]])])
     finally:
-        compiler.library.cache_clear()
+        native_library.library.cache_clear()
 
 
 def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:

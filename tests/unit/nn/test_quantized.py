@@ -1,6 +1,8 @@
 """Matrices of 8 and 4 bits: small errors, exact products of what is stored, the same bits in every file and machine."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,16 +13,19 @@ from archetype.errors import ArchetypeError, CheckpointError, SpecError
 from archetype.families import preset
 from archetype.io.tensors import save
 from archetype.language_model import LanguageModel
-from archetype.models import CausalModel, build
-from archetype.native import compiler
-from archetype.native.compiler import Library
+from archetype.models import CausalModel, Decoder, build
+from archetype.native import library as native_library
+from archetype.native.library import Library
 from archetype.native.recorder import Immediate
 from archetype.native.rows import quantized_embedding
 from archetype.nn import quantized
 from archetype.nn.linear import project
-from archetype.nn.packed import is_packed
+from archetype.nn.lossless import LosslessMatrix
+from archetype.nn.packed import PackedMatrix, _warn_of_unpacking, is_packed
+from archetype.nn.packing import TYPES, pack_model
 from archetype.nn.quantized import QuantizedMatrix, dequantize, quantize, quantize_model
 from archetype.runs.directory import Run, read_run_model
+from archetype.spec import assign
 from tests.helpers.cases import case
 from tests.helpers.kernels import INSTRUCTIONS, kernels
 from tests.helpers.weights import distance, randomize
@@ -104,8 +109,8 @@ def test_stacks_are_multiplied_by_number_and_cut_in_place() -> None:
 def test_without_kernels_the_plain_body_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.randn(40, 64)
     packed = QuantizedMatrix(*quantize(weight, 4), 40)
-    monkeypatch.setenv(compiler.VARIABLE, "off")
-    compiler.library.cache_clear()
+    monkeypatch.setenv(native_library.VARIABLE, "off")
+    native_library.library.cache_clear()
     try:
         plain = QuantizedMatrix(*quantize(weight, 4), 40)
         assert plain.lanes == 1
@@ -115,7 +120,47 @@ def test_without_kernels_the_plain_body_multiplies(monkeypatch: pytest.MonkeyPat
         assert all(torch.equal(a, b) for a, b in zip(packed.canonical(), plain.canonical(), strict=True))
         assert torch.equal(packed.embedding(torch.tensor([[3]])), plain.embedding(torch.tensor([[3]])))
     finally:
-        compiler.library.cache_clear()
+        native_library.library.cache_clear()
+
+
+@pytest.mark.parametrize("weights", TYPES)
+def test_without_kernels_matrices_are_unpacked_once_and_a_line_says_so(
+    weights: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So that a step takes no longer than with plain weights; experts and tables too. What is saved stays packed."""
+    monkeypatch.setenv(native_library.VARIABLE, "off")
+    native_library.library.cache_clear()
+    _warn_of_unpacking.cache_clear()
+    try:
+        dtype = torch.bfloat16 if weights == "lossless" else torch.float32
+        spec = assign(preset("mixtral-tiny"), ["d_model=256", "layers[*].feedforward.expert.d_ff=256"])
+        model = build(spec, dtype=dtype).eval()
+        assert isinstance(model, Decoder)
+        pack_model(model, weights)
+        stored = model.state_dict()
+        unpacked: list[PackedMatrix] = []
+        for kind in (QuantizedMatrix, LosslessMatrix):
+            monkeypatch.setattr(kind, "unpacked", noting(kind.unpacked, unpacked))
+        tokens = torch.arange(40)[None] % 256
+        with torch.inference_mode():
+            first, second = model(tokens).logits, model(tokens).logits
+        assert unpacked and len(unpacked) == len({id(matrix) for matrix in unpacked})
+        assert torch.equal(first, second)
+        name = str(dtype).removeprefix("torch.")
+        expected = f"packed weights are unpacked to {name}, as there are no native kernels that multiply them"
+        assert [record.message for record in caplog.records] == [expected]
+        assert all(torch.equal(tensor, stored[name]) for name, tensor in model.state_dict().items())
+    finally:
+        monkeypatch.undo()
+        native_library.library.cache_clear()
+
+
+def noting(unpack: Callable[..., Tensor], unpacked: list[PackedMatrix]) -> Callable[..., Tensor]:
+    def noted(self: PackedMatrix, *rest: Any) -> Tensor:
+        unpacked.append(self)
+        return unpack(self, *rest)
+
+    return noted
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
