@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from archetype.errors import CheckpointError
 from archetype.families.rules import Rule, check_all_used
 from archetype.io.tensors import Tensors
+from archetype.native.library import library
 
 Shape = tuple[int, ...]
 
@@ -56,6 +57,8 @@ def load_tensors(
                 state[name] = torch.empty(shapes[name], dtype=dtype, device=device)
             state[name][rule.expert] = tensor
     model.load_state_dict(state, strict=True, assign=True)
+    if device is None or device.type == "cpu":
+        library()  # opened, or even compiled, before anybody times a step
 
 
 def shapes_of(model: nn.Module) -> dict[str, Shape]:

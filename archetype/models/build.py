@@ -16,6 +16,7 @@ from archetype.models.encoder_decoder import EncoderDecoder
 from archetype.models.megabyte import MegaByte
 from archetype.models.ngram import NGram
 from archetype.models.vision import VisionEncoder
+from archetype.native.library import library
 from archetype.nn.initialization import initialize
 
 Model = Decoder | NGram | MegaByte | Encoder | EncoderDecoder | VisionEncoder
@@ -46,6 +47,7 @@ def build(
         return model_on_meta
     if device.type == "cpu":
         check_fits_memory(model_on_meta, model.name or "the specification")
+        library()  # opened, or even compiled, before anybody times a step
     built = model_on_meta.to_empty(device=device)
     initialize(built, model.initialization, model.num_layers, seed)
     return built

@@ -18,8 +18,8 @@ from archetype.training.objectives.next_token import NextTokenObjective
 from archetype.training.recipe import Recipe
 from archetype.training.state import TrainState
 
-NUM_STEPS = 6  # the first of them warms up
-LONG_STEP = 5.0  # seconds; one that takes longer is not repeated
+NUM_STEPS = 5
+LONG = 5.0  # seconds, after which no step is repeated
 
 
 def seconds_per_step(recipe: Recipe, spec: Decoder) -> float:
@@ -41,11 +41,10 @@ def seconds_of_steps(recipe: Recipe, spec: ModelSpec, objective: Objective, devi
     if recipe.adapter is not None:
         install(model, recipe.adapter)
     state = TrainState.build(Run(Path()), recipe, None, objective, model)
-    times = []
-    for _ in range(NUM_STEPS):
+    take_step(state)  # takes memory and loads libraries, whatever that takes
+    times: list[float] = []
+    while len(times) < NUM_STEPS and sum(times) < LONG:
         started = time.perf_counter()
         take_step(state)
         times.append(time.perf_counter() - started)
-        if times[-1] > LONG_STEP:
-            return times[-1]
-    return statistics.median(times[1:])
+    return statistics.median(times)

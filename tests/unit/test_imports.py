@@ -77,7 +77,7 @@ def layers_imported(module: str) -> set[str]:
 def test_the_walk_sees_every_way_to_import() -> None:
     names = set(imported("archetype.nn.attention"))
     assert {"archetype.spec", "archetype.nn.scores.ScoreFunction", "torch", "jaxtyping.Float"} < names
-    assert {"spec", "errors", "models", "nn"} == layers_imported("archetype.models.build")
+    assert {"spec", "errors", "models", "native", "nn"} == layers_imported("archetype.models.build")
     assert "archetype.api.load" in set(imported("archetype"))
     assert uses("archetype.nn.norm", "torch")
     assert not uses("archetype.spec.norm", "torch")
