@@ -72,6 +72,7 @@ def serve(
     alone unless --host says otherwise. Ctrl-C or SIGTERM stops it: what runs is finished, what is new is refused.
     """
     show_warnings()
+    from archetype.distribution import install_command
     from archetype.errors import DataError
 
     try:
@@ -79,7 +80,7 @@ def serve(
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise DataError(str(error.name), "is not installed", "pip install 'archetype[serve]'") from None
+        raise DataError(str(error.name), "is not installed", install_command("serve")) from None
     from archetype.api import load
     from archetype.serve.app import App, Limits
     from archetype.serve.models import ModelOptions, Models

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from archetype.distribution import install_command
 from archetype.errors import DataError, one_line
 from archetype.io import hub
 from archetype.io.files import check_regular
@@ -281,7 +282,7 @@ def _library(name: str, source: str) -> Any:
         return import_module(name)
     except ImportError:
         cause = f"is read by the library {name.partition('.')[0]}, which is not installed"
-        raise DataError(source, cause, "pip install 'archetype[datasets]'") from None
+        raise DataError(source, cause, install_command("datasets")) from None
 
 
 def _parquet(source: str) -> Any:

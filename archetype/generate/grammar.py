@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from archetype.distribution import install_command
 from archetype.errors import DataError, SpecError
 from archetype.generate.settings import Sampling
 from archetype.tokenizers import Tokenizer
@@ -58,7 +59,7 @@ class GrammarCompiler:
         try:
             import llguidance
         except ImportError:
-            raise DataError("llguidance", "is not installed", "pip install 'archetype[grammar]'") from None
+            raise DataError("llguidance", "is not installed", install_command("grammar")) from None
         if tokenizer.kind == "words":
             cause = "joins words by spaces that no token holds, so that no grammar can be followed"
             raise DataError("tokenizer", cause, "use a model of bytes, characters or pieces of words")

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from archetype.distribution import install_command
 from archetype.errors import DataError, one_line
 from archetype.generate.engine import Engine, Loaded
 from archetype.generate.score import score_continuations
@@ -57,7 +58,7 @@ def evaluate_tasks(
         import lm_eval
         from lm_eval.tasks import TaskManager
     except ImportError:
-        raise DataError("lm-eval", "is not installed", "pip install 'archetype[lm-eval]'") from None
+        raise DataError("lm-eval", "is not installed", install_command("lm-eval")) from None
 
     class Tasks(TaskManager):  # type: ignore[misc]
         """Tasks whose faults are said in one line."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from archetype.data.pairs import end_of_text
+from archetype.distribution import install_command
 from archetype.errors import DataError
 from archetype.generate.beam import translate
 from archetype.generate.encoder import TOKENS_AT_ONCE
@@ -80,7 +81,7 @@ def translation_score(
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
     except ImportError:
-        raise DataError("sacrebleu", "is not installed", "pip install 'archetype[sacrebleu]'") from None
+        raise DataError("sacrebleu", "is not installed", install_command("sacrebleu")) from None
     if not sources:
         raise DataError("data", "holds no pair", "give at least one source with its target")
     loss, accuracy, num_tokens = target_loss(model, tokenizer, sources, targets, start)

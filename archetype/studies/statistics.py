@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from archetype.distribution import install_command
 from archetype.errors import SpecError
 
 MAX_EXACT = 16  # pairs up to which every pattern of signs is counted; above, so many are drawn:
@@ -46,7 +47,7 @@ def scipy_package(name: str) -> Any:
     try:
         return import_module(f"scipy.{name}")
     except ImportError:
-        raise SpecError("compare", "scipy is not installed", "pip install 'archetype[studies]'") from None
+        raise SpecError("compare", "scipy is not installed", install_command("studies")) from None
 
 
 def paired_interval(differences: Sequence[float], level: float = 0.95) -> Interval:

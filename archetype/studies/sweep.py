@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from archetype.distribution import install_command
 from archetype.errors import DataError, SpecError, one_line
 from archetype.studies.execute import Stopped, execute
 from archetype.studies.store import RunRequest, Store, set_state, state_of
@@ -224,5 +225,5 @@ def _package(name: str, extra: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        remedy = f"pip install 'archetype[{extra}]', or leave --engine out"
+        remedy = f"{install_command(extra)}, or leave --engine out"
         raise SpecError("--engine", f"{name} is not installed", remedy) from None

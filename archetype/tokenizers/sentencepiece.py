@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from archetype.distribution import install_command
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes
 from archetype.io.files import DAMAGED, read_bytes
@@ -117,8 +118,8 @@ def processor_of(data: bytes, place: str) -> "SentencePieceProcessor":
     try:
         from sentencepiece import SentencePieceProcessor
     except ImportError:
-        remedy = "pip install archetype[sentencepiece]"
-        raise DataError(place, "needs the package sentencepiece, which is not installed", remedy) from None
+        cause = "needs the package sentencepiece, which is not installed"
+        raise DataError(place, cause, install_command("sentencepiece")) from None
     with library_errors(place, "is not a SentencePiece model", DAMAGED):
         processor = SentencePieceProcessor()
         processor.LoadFromSerializedProto(data)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from archetype.distribution import install_command
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes, write_json
 from archetype.io.files import DAMAGED, read_bytes, read_json
@@ -183,8 +184,8 @@ def _encoding(ranks: dict[bytes, int], format: Format) -> "Encoding":
     try:
         from tiktoken import Encoding
     except ImportError:
-        remedy = "pip install archetype[tiktoken]"
-        raise DataError(FILE, "needs the package tiktoken, which is not installed", remedy) from None
+        cause = "needs the package tiktoken, which is not installed"
+        raise DataError(FILE, cause, install_command("tiktoken")) from None
     with library_errors(COMPANION, "its pattern cannot be used", "check the regular expression"):
         return Encoding("ranks", pat_str=format.pattern, mergeable_ranks=ranks, special_tokens=format.special_tokens)
 

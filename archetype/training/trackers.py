@@ -9,6 +9,7 @@ from importlib import import_module
 from io import BytesIO
 from typing import Any, Literal, Self
 
+from archetype.distribution import install_command
 from archetype.errors import SpecError, one_line
 from archetype.io import atomic
 from archetype.io.files import read_json
@@ -63,7 +64,7 @@ class Tracker(Part):
         try:
             return import_module(self.kind)
         except ImportError:
-            remedy = f"pip install 'archetype[{self.kind}]', or leave it out of the recipe's trackers"
+            remedy = f"{install_command(self.kind)}, or leave it out of the recipe's trackers"
             raise SpecError("trackers", f"{self.kind} is not installed", remedy) from None
 
 

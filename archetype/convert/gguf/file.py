@@ -12,6 +12,7 @@ from archetype.convert.gguf.architectures import Value, gguf_of
 from archetype.convert.gguf.quantize import BLOCKS
 from archetype.convert.gguf.tensors import TYPES, gguf_tensors, own_type
 from archetype.convert.gguf.vocabulary import vocabulary
+from archetype.distribution import install_command
 from archetype.errors import CheckpointError, DataError
 from archetype.families import Family
 from archetype.models import Model
@@ -87,7 +88,7 @@ def _library() -> Any:
     try:
         import gguf
     except ImportError:
-        raise DataError("gguf", "is not installed", "pip install 'archetype[gguf]'") from None
+        raise DataError("gguf", "is not installed", install_command("gguf")) from None
     return gguf
 
 

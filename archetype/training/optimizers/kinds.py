@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
+from archetype.distribution import install_command
 from archetype.errors import SpecError
 from archetype.spec.base import Flag, NotNegative, Positive, Probability, Size
 from archetype.spec.part import part
@@ -42,7 +43,7 @@ class AdamW(Optimizer):
         try:
             from torchao.optim import AdamW8bit
         except ImportError:
-            cause, remedy = "a state of 8 bits needs torchao", "pip install 'archetype[torchao]', or use 32"
+            cause, remedy = "a state of 8 bits needs torchao", f"{install_command('torchao')}, or use 32"
             raise SpecError("optimizer.state_bits", cause, remedy) from None
         optimizer: torch.optim.Optimizer = AdamW8bit(groups, lr=self.learning_rate, **options)
         return optimizer

@@ -139,5 +139,5 @@ def test_what_cannot_be_evaluated_is_said(tmp_path: Path, monkeypatch: pytest.Mo
             printed(tmp_path, *arguments)
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
     (tmp_path / "pairs.csv").write_text("source,target\na,b\n")
-    with pytest.raises(ArchetypeError, match=r"sacrebleu: is not installed; pip install 'archetype\[sacrebleu\]'"):
+    with pytest.raises(ArchetypeError, match=r"sacrebleu: is not installed; pip install 'archetype-lm\[sacrebleu\]'"):
         translator().evaluate(tmp_path / "pairs.csv")

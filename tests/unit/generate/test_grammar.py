@@ -16,7 +16,7 @@ from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.token_bytes import TokenBytes
 from tests.helpers.weights import randomize
 
-pytest.importorskip("llguidance", reason="needs llguidance (pip install 'archetype[grammar]')")
+pytest.importorskip("llguidance", reason="needs llguidance (pip install 'archetype-lm[grammar]')")
 
 TEXT = 'a text with {"keys": [1, 2.5, true, null], "näme": "wörds and 漢字"} of all kinds\n' * 3
 SCHEMA = {

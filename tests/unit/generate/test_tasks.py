@@ -90,7 +90,7 @@ def test_continuations_are_scored_as_one_by_one() -> None:
 
 def test_without_lm_eval_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    with pytest.raises(DataError, match=r"lm-eval: is not installed; pip install 'archetype\[lm-eval\]'"):
+    with pytest.raises(DataError, match=r"lm-eval: is not installed; pip install 'archetype-lm\[lm-eval\]'"):
         archetype.evaluate(tiny(), tasks=["hellaswag"])
 
 

@@ -212,5 +212,5 @@ def test_equal_arms_are_told_apart_no_more_often_than_the_rules_allow() -> None:
 
 def test_scipy_is_asked_for_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.special", None)
-    with pytest.raises(SpecError, match=r"compare: scipy is not installed; pip install 'archetype\[studies\]'"):
+    with pytest.raises(SpecError, match=r"compare: scipy is not installed; pip install 'archetype-lm\[studies\]'"):
         statistics.paired_interval([1.0, 2.0])

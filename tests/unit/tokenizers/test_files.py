@@ -207,7 +207,7 @@ def test_a_missing_package_is_named(tmp_path: Path, package: str, name: str, mon
     (tmp_path / name).write_bytes(RANKS if package == "tiktoken" else b"\x0a\x01")
     config(tmp_path, "tiktoken.json", pattern="a")
     monkeypatch.setitem(sys.modules, package, None)
-    assert f"pip install archetype[{package}]" in refusal(tmp_path)
+    assert f"pip install 'archetype-lm[{package}]'" in refusal(tmp_path)
 
 
 def test_flipped_bytes_are_refused_or_read_but_never_more(tmp_path: Path, shared: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_tracker_gets_settings_measurements_samples_and_the_end(
     kind: str, tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, kind, None)
-    with pytest.raises(SpecError, match=rf"^trackers: {kind} is not installed; pip install 'archetype\[{kind}\]'"):
+    with pytest.raises(SpecError, match=rf"^trackers: {kind} is not installed; pip install 'archetype-lm\[{kind}\]'"):
         start(tmp_path / "run", recipe.replace(trackers=({"kind": kind},)), CPU)
     assert not (tmp_path / "run").exists()
     package = Package()

@@ -1,0 +1,70 @@
+"""One place says the name of the distribution; every install command that users read installs a package of ours."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import archetype
+from archetype.distribution import DISTRIBUTION, install_command
+from archetype.spec.base import Spec
+from archetype.training.trackers import Tracker
+from tests.unit.test_imports import MODULES, dotted, nodes
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+FOLDERS = (".ci", ".github", "archetype", "benchmarks", "docs", "examples", "recipes", "tests", "web")
+TEXT = {"", ".cff", ".ipynb", ".md", ".py", ".svelte", ".toml", ".ts", ".txt", ".yaml", ".yml"}
+# The name alone, as pip would take it: `pip install archetype`, `archetype[gguf]`; not a list in a Python annotation.
+FOREIGN = re.compile(r"pip install (?:-\S+ )*['\"]?archetype(?![-\w./])|(?<![-\w./])archetype\[(?:[a-z{])")
+NOT_YET = {"README.md"}  # is rewritten as a whole
+
+
+def texts() -> Iterator[Path]:
+    """Every text file of the repository that somebody wrote."""
+    files = [*ROOT.glob("*"), *(file for folder in FOLDERS for file in (ROOT / folder).rglob("*"))]
+    for file in files:
+        generated = {"node_modules", "page", "__pycache__"} & set(file.relative_to(ROOT).parent.parts[1:])
+        if file.suffix in TEXT and file.is_file() and not generated and file != Path(__file__):
+            yield file
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["pip install archetype", "pip install 'archetype'", "pip install -U archetype\n", "`archetype[grammar]`",
+     "pip install 'archetype[gguf]'", "archetype[{extra}]", "pip install archetype>=1"],
+)  # fmt: skip
+def test_another_projects_name_is_seen(text: str) -> None:
+    assert FOREIGN.search(text)
+    assert not FOREIGN.search(text.replace("archetype", DISTRIBUTION))
+
+
+def test_no_file_sends_users_to_another_projects_package() -> None:
+    files = {file: file.read_text(encoding="utf-8") for file in texts()}
+    assert len(files) > 500
+    assert {str(file.relative_to(ROOT)) for file, text in files.items() if FOREIGN.search(text)} - NOT_YET == set()
+
+
+def test_the_project_has_the_name_and_version_of_the_package() -> None:
+    assert (PROJECT["name"], PROJECT["version"]) == (DISTRIBUTION, archetype.__version__)
+    assert list(PROJECT["scripts"]) == ["archetype"]
+    assert f"{DISTRIBUTION}[" in EXTRAS["test"][0]
+
+
+def test_every_extra_that_a_message_names_exists() -> None:
+    calls = [node for module in MODULES for node in nodes(module) if isinstance(node, ast.Call)]
+    asked = [call.args[0] for call in calls if dotted(call.func) == "install_command"]
+    named = {str(argument.value) for argument in asked if isinstance(argument, ast.Constant)}
+    assert len(named) >= 10
+    trackers = {kind.model_fields["kind"].default for kind in subclasses(Tracker)}
+    assert named | trackers | {"ray", "slurm"} <= EXTRAS.keys()
+    assert install_command("gguf") == "pip install 'archetype-lm[gguf]'"
+
+
+def subclasses(kind: type[Spec]) -> list[type[Spec]]:
+    """The kinds of trackers that are our own."""
+    return [each for each in kind.__subclasses__() if each.__module__.startswith("archetype.")]
