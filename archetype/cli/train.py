@@ -95,7 +95,7 @@ def train(
     dtype: Annotated[str | None, typer.Option(help="auto, float32 or bfloat16.  [default: auto]")] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order and dropout.  [default: 0]")] = None,
     track: Annotated[
-        list[str] | None, typer.Option(help="Also report to wandb, trackio or mlflow; may be repeated.")
+        list[str] | None, typer.Option(help="Also report to tensorboard, wandb, trackio or mlflow; may be repeated.")
     ] = None,
     assignments: Annotated[
         list[str] | None,

@@ -61,7 +61,7 @@ class Recipe(Spec):
         evaluate_batches: batches of an evaluation.
         checkpoint_every: steps between checkpoints.
         keep_checkpoints: how many of the newest stay; the weights of the lowest held-out loss stay beside them.
-        trackers: services that get the measurements, beside TensorBoard's files: wandb, trackio, mlflow.
+        trackers: that get the measurements beside metrics.jsonl: tensorboard, wandb, trackio, mlflow.
         patience: evaluations without a lower held-out loss before training ends (absent: it goes on).
     """
 

@@ -1,4 +1,4 @@
-"""Where measurements go beside a run's metrics.jsonl: TensorBoard's event files, and trackers that a recipe names."""
+"""Trackers that a recipe names: TensorBoard's event files, wandb, trackio and MLflow. All runs keep metrics.jsonl."""
 
 import logging
 import socket
@@ -44,12 +44,13 @@ class Tracker(Part):
     kind: str
 
     @abstractmethod
-    def open(self, run: Run, settings: dict[str, Any]) -> Writer:
+    def open(self, run: Run, settings: dict[str, Any], step: int) -> Writer:
         """A writer for a run, which goes on where an earlier process stopped.
 
         Args:
             run: gives it its name.
             settings: of the recipe, by path.
+            step: at which the run begins or goes on.
 
         Raises:
             SpecError: the package is not installed.
@@ -69,6 +70,18 @@ class Tracker(Part):
 
 
 @part
+class TensorBoard(Tracker):
+    """Event files in the folder `tensorboard` of a run, which `tensorboard --logdir` shows."""
+
+    kind: Literal["tensorboard"] = "tensorboard"
+
+    def open(self, run: Run, settings: dict[str, Any], step: int) -> Writer:
+        """A new event file; values of later steps in older files are hidden."""
+        self.package()
+        return _EventFile(run, step)
+
+
+@part
 class WandB(Tracker):
     """Weights & Biases.
 
@@ -79,7 +92,7 @@ class WandB(Tracker):
     kind: Literal["wandb"] = "wandb"
     project: str = "archetype"
 
-    def open(self, run: Run, settings: dict[str, Any]) -> Writer:
+    def open(self, run: Run, settings: dict[str, Any], step: int) -> Writer:
         """A run of wandb, with the id that it had before."""
         ids = _ids(run)
         options = {"id": ids[self.kind]} if self.kind in ids else {}
@@ -102,7 +115,7 @@ class Trackio(Tracker):
     kind: Literal["trackio"] = "trackio"
     project: str = "archetype"
 
-    def open(self, run: Run, settings: dict[str, Any]) -> Writer:
+    def open(self, run: Run, settings: dict[str, Any], step: int) -> Writer:
         """A run of trackio, known by the name of the run directory."""
         package = self.package()
         package.init(project=self.project, name=run.folder.name, config=settings, resume="allow")
@@ -120,7 +133,7 @@ class MLflow(Tracker):
     kind: Literal["mlflow"] = "mlflow"
     experiment: str = "archetype"
 
-    def open(self, run: Run, settings: dict[str, Any]) -> Writer:
+    def open(self, run: Run, settings: dict[str, Any], step: int) -> Writer:
         """A run of MLflow, with the id that it had before."""
         package, ids = self.package(), _ids(run)
         package.set_experiment(self.experiment)
@@ -167,8 +180,8 @@ class _MLflowRun(Writer):
         self.package.end_run("KILLED" if interrupted else "FINISHED")
 
 
-class TensorBoard(Writer):
-    """Event files in the folder `tensorboard` of a run; what a resumed run measures again is forgotten there."""
+class _EventFile(Writer):
+    """An event file of TensorBoard; what a resumed run measures again replaces what was measured before."""
 
     name = "tensorboard"
 
@@ -230,8 +243,7 @@ class Trackers:
     def __enter__(self) -> Self:
         if not self.is_main:
             return self
-        self.writers = [kind.open(self.run, self.settings) for kind in self.kinds]
-        self.writers.append(TensorBoard(self.run, self.step))
+        self.writers = [kind.open(self.run, self.settings, self.step) for kind in self.kinds]
         return self
 
     def __exit__(self, error: type[BaseException] | None, *details: object) -> None:

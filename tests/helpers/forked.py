@@ -30,7 +30,7 @@ LOADED = (
     "archetype.cli.generate", "archetype.cli.main", "archetype.cli.progress", "archetype.cli.train",
     "archetype.convert.parity", "archetype.loading", "archetype.training.loop", "archetype.training.setup",
     "matplotlib.backends.backend_agg", "matplotlib.figure", "numpy.ctypeslib", "torch", "torch._dynamo", "torch._refs",
-    "torch.utils.tensorboard", "uniplot", "yaml.cyaml",
+    "uniplot", "yaml.cyaml",
 )  # fmt: skip
 PROGRAM = """#!{python} -IS
 import os, signal, sys

@@ -89,7 +89,7 @@ def test_show_set_and_diff_speak_the_file_format(archetype: Command, tmp_path: P
 def test_a_run_directory_is_a_model(archetype: Command, run_directory: Path, tmp_path: Path) -> None:
     assert {path.name for path in run_directory.iterdir()} == {
         "spec.yaml", "recipe.yaml", "tokenizer", "model.safetensors", "metrics.jsonl", "loss.png", "checkpoints",
-        "provenance.json", "best", "tensorboard", "report.html",
+        "provenance.json", "best", "report.html",
     }  # fmt: skip
     assert archetype("show", run_directory).stdout == archetype("show", run_directory / "spec.yaml").stdout
     assert json.loads(archetype("cost", run_directory, "--json").stdout)["parameters"]["total"] == 123_712

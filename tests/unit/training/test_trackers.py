@@ -45,7 +45,7 @@ def from_tensorboard(folder: Path) -> Logged:
 
 def test_tensorboard_reads_what_was_measured_once_after_a_resume_too(tmp_path: Path, recipe: Recipe) -> None:
     folder = tmp_path / "run"
-    state = start(folder, recipe.replace(steps=10), CPU)
+    state = start(folder, recipe.replace(steps=10, trackers=("tensorboard",)), CPU)
     run(state, stop_after(7))
     assert [file.stat().st_size > 0 for file in (folder / "tensorboard").iterdir()] == [True]
     checkpoint = folder / "checkpoints" / "step-00000007"
@@ -77,6 +77,34 @@ class Package:
             return self if name == "init" else SimpleNamespace(info=SimpleNamespace(run_id="id-1"))
 
         return call
+
+
+def test_a_run_needs_no_tensorboard_unless_its_recipe_names_it(
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorboard"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    folder = tmp_path / "run"
+    with pytest.raises(SpecError) as refused:
+        start(folder, recipe.replace(trackers=("tensorboard",)), CPU)
+    remedy = "pip install 'archetype-lm[tensorboard]', or leave it out of the recipe's trackers"
+    assert str(refused.value) == f"trackers: tensorboard is not installed; {remedy}"
+    assert not folder.exists()
+    run(start(folder, recipe.replace(steps=2), CPU), lambda event: None)
+    assert not (folder / "tensorboard").exists()
+    assert len([line for line in metrics.read(Run(folder).metrics_file) if "loss" in line]) == 2
+
+
+def test_a_run_that_goes_on_without_its_tensorboard_is_refused_before_a_step(
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(start(tmp_path / "run", recipe.replace(trackers=("tensorboard",)), CPU), stop_after(3))
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    events: list[Event] = []
+    with pytest.raises(SpecError, match="tensorboard is not installed"):
+        run(resume(tmp_path / "run", CPU), events.append)
+    assert events == []
 
 
 @pytest.mark.parametrize("kind", ["wandb", "trackio", "mlflow"])
