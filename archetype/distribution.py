@@ -1,6 +1,7 @@
-"""The name under which Archetype is installed, and the command that installs an extra."""
+"""The name under which Archetype is installed, the address of its documentation, and how to install an extra."""
 
 DISTRIBUTION = "archetype-lm"  # the name `archetype` on PyPI belongs to another project
+SITE = "https://archetype-lm.github.io/archetype/"  # of the documentation, with the schemas of files
 
 
 def install_command(extra: str) -> str:

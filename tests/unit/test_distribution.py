@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import archetype
-from archetype.distribution import DISTRIBUTION, install_command
+from archetype.distribution import DISTRIBUTION, SITE, install_command
+from archetype.io.yaml import yaml_value
 from archetype.spec.base import Spec
 from archetype.training.trackers import Tracker
 from tests.unit.test_imports import MODULES, dotted, nodes
@@ -68,3 +70,22 @@ def test_every_extra_that_a_message_names_exists() -> None:
 def subclasses(kind: type[Spec]) -> list[type[Spec]]:
     """The kinds of trackers that are our own."""
     return [each for each in kind.__subclasses__() if each.__module__.startswith("archetype.")]
+
+
+def test_the_sdist_holds_everything_that_is_tracked() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["sdist"]
+    included = {path.removeprefix("/") for path in settings["include"]}
+    assert {path for path in included if not (ROOT / path).exists()} == set()
+    if (ROOT / ".git").exists():
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        tracked = {path.partition("/")[0] for path in listed.splitlines()}
+        assert tracked - included == {".gitignore", "LICENSE", "README.md", "pyproject.toml"}  # hatchling adds these
+
+
+def test_one_address_is_said_everywhere() -> None:
+    citation = yaml_value((ROOT / "CITATION.cff").read_text(), "CITATION.cff")
+    site = yaml_value((ROOT / "mkdocs.yml").read_text(), "mkdocs.yml")
+    urls = PROJECT["urls"]
+    assert urls["Repository"] == citation["repository-code"]
+    assert urls["Documentation"] == citation["url"] == site["site_url"] == SITE
+    assert all(urls[name].startswith(urls["Repository"]) for name in ("Changelog", "Issues"))
