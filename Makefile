@@ -61,8 +61,8 @@ INSTALL = $(BIN)/pip install --quiet --quiet --no-compile --constraint constrain
 	$(INSTALL) '.[test]'
 	touch .venv/installed $@
 
-docs: .venv/installed-for-docs  # the site, in site/; a broken link is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+docs: .venv/installed-for-docs  # the site, in site/; a broken link or anchor, or a page outside the navigation, is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet it counts no warnings, and never fails
 
 .venv/installed-for-docs: .venv/installed
 	$(INSTALL) '.[docs]'

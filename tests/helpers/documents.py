@@ -23,6 +23,25 @@ def files_of(document: Path) -> dict[str, str]:
     return files
 
 
+def anchors(document: Path) -> set[str]:
+    """The anchors of a document's headings, as Python-Markdown's `toc` and GitHub make them."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = (re.sub(r"[`*]|\]\([^)]*\)", "", heading) for heading in re.findall(r"^#+ +(.*)$", text, re.MULTILINE))
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+def broken_links(document: Path, root: Path) -> list[str]:
+    """The links of a document to a missing file, a file outside `root`, or an anchor that no heading has."""
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if not link.startswith("https://"):
+            path, _, anchor = link.partition("#")
+            file = (document.parent / path).resolve() if path else document
+            if not file.is_relative_to(root) or not file.exists() or (anchor and anchor not in anchors(file)):
+                broken.append(link)
+    return broken
+
+
 def write_python(folder: Path) -> None:
     """The Python of every document: its blocks as one file, and the files that it has its reader write."""
     folder.mkdir(parents=True, exist_ok=True)
