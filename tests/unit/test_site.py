@@ -1,10 +1,11 @@
-"""What the documentation promises is there: links, anchors and pages."""
+"""What the documentation promises is there: links, anchors, pages, and the first picture."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 from archetype.io.yaml import yaml_value
+from benchmarks import picture
 from tests.helpers.documents import ROOT, anchors, broken_links
 
 DOCS = ROOT / "docs"
@@ -44,3 +45,9 @@ def test_a_warning_fails_the_build() -> None:
     (build,) = re.findall(r"^\t.*mkdocs build(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert "--strict" in build and not {"--quiet", "-q"} & set(build.partition("#")[0].split())
     assert set(SETTINGS["validation"]["links"].values()) | set(SETTINGS["validation"]["nav"].values()) == {"warn"}
+
+
+def test_the_picture_is_what_its_script_draws(tmp_path: Path) -> None:
+    picture.write(tmp_path / "picture.svg")
+    remedy = "draw it again: python -m benchmarks.picture docs/picture.svg"
+    assert (tmp_path / "picture.svg").read_bytes() == (DOCS / "picture.svg").read_bytes(), remedy
