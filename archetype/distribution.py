@@ -14,3 +14,12 @@ def install_command(extra: str) -> str:
         extra: a name under `[project.optional-dependencies]` in pyproject.toml.
     """
     return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def schema_url(kind: str) -> str:
+    """Return the address of a JSON Schema that is published with the documentation.
+
+    Args:
+        kind: of the files that the schema describes: specification, recipe or experiment.
+    """
+    return f"{SITE}schemas/{kind}.json"

@@ -193,10 +193,9 @@ def search(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of experiment files, for editors."""
-    from archetype.spec.serialize import SCHEMA_DIALECT
-    from archetype.studies.experiment import Experiment
+    from archetype.studies.experiment import json_schema
 
-    print_json(SCHEMA_DIALECT | Experiment.model_json_schema() | {"title": "Archetype experiment"})
+    print_json(json_schema())
 
 
 def _mode(quick: bool, full: bool, extended: bool, gpu: bool) -> str:

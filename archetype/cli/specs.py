@@ -34,7 +34,7 @@ def show(
 ) -> None:
     """Print a specification as the file that would describe it."""
     from archetype.convert.source import open_spec
-    from archetype.io.yaml import mapping_to_yaml
+    from archetype.io.yaml import mapping_to_yaml, with_schema_line
 
     if explain:
         _explain(Path(source), as_json)
@@ -43,7 +43,7 @@ def show(
     if as_json:
         print_json(data)
     else:
-        print(mapping_to_yaml(data), end="")
+        print(with_schema_line(mapping_to_yaml(data), "specification"), end="")
 
 
 def _explain(folder: Path, as_json: bool) -> None:
@@ -115,6 +115,7 @@ def set_(
     """Print a changed copy of a specification, checked again."""
     from archetype.convert.source import open_spec
     from archetype.errors import SpecError
+    from archetype.io.yaml import with_schema_line
     from archetype.spec import assign, to_json, to_yaml
 
     if not assignments and match is None:
@@ -127,7 +128,8 @@ def set_(
         spec = result.spec
         text = f"{result.path}: {result.before} -> {result.after}; {match[1]} {result.amount:,}, {match[0]} has"
         print(f"{text} {result.target:,}", file=sys.stderr)
-    text = to_json(spec) if as_json or (to and to.suffix == ".json") else to_yaml(spec)
+    is_json = as_json or (to is not None and to.suffix == ".json")
+    text = to_json(spec) if is_json else with_schema_line(to_yaml(spec), "specification")
     if to is None:
         print(text, end="")
     else:
@@ -140,12 +142,8 @@ def schema(
     recipe: Annotated[bool, typer.Option("--recipe", help="Of training recipes instead.")] = False,
 ) -> None:
     """Print the JSON Schema of specification files, for editors."""
-    from archetype.spec import json_schema
-
     if recipe:
-        from archetype.spec.serialize import SCHEMA_DIALECT
-        from archetype.training.recipe import Recipe
-
-        print_json(SCHEMA_DIALECT | {"title": "Archetype recipe"} | Recipe.model_json_schema())
-        return
+        from archetype.training.recipe import json_schema
+    else:
+        from archetype.spec import json_schema
     print_json(json_schema())

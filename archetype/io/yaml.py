@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from archetype.distribution import schema_url
 from archetype.errors import SpecError
 from archetype.io.files import MAX_CONFIG_BYTES, json_value, read_bytes
 
@@ -157,6 +158,16 @@ def _error(event: Any, problem: str) -> Exception:
 
     error: Exception = MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
     return error
+
+
+def with_schema_line(text: str, kind: str) -> str:
+    """Put the comment before a YAML text by which editors find its JSON Schema.
+
+    Args:
+        text: of the file, as YAML.
+        kind: of file: specification, recipe or experiment.
+    """
+    return f"# yaml-language-server: $schema={schema_url(kind)}\n{text}"
 
 
 def mapping_to_yaml(data: dict[str, Any]) -> str:

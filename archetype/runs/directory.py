@@ -16,7 +16,7 @@ from archetype.families.rules import Rule
 from archetype.io import atomic
 from archetype.io.tensors import Tensors, save
 from archetype.io.weight_files import SINGLE
-from archetype.io.yaml import mapping_to_yaml, read_mapping
+from archetype.io.yaml import mapping_to_yaml, read_mapping, with_schema_line
 from archetype.models import Model, build_on_meta
 from archetype.nn import adapter as adapters
 from archetype.runs.checkpoints import latest
@@ -93,7 +93,7 @@ def read_run_spec(run: Run) -> ModelSpec:
 def write_run_spec(run: Run, spec: ModelSpec, *settings: Spec) -> None:
     """Write the specification of a run, and which extensions it and the further `settings` need."""
     write_extensions(run.folder, [spec, *settings])
-    atomic.write_bytes(run.spec_file, to_yaml(spec).encode())
+    atomic.write_bytes(run.spec_file, with_schema_line(to_yaml(spec), "specification").encode())
 
 
 def read_run_model(

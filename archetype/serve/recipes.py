@@ -8,7 +8,7 @@ from pydantic import Field
 
 from archetype.cost.report import cost_report
 from archetype.errors import SpecError
-from archetype.io.yaml import mapping_to_yaml
+from archetype.io.yaml import mapping_to_yaml, with_schema_line
 from archetype.runs.extensions import extensions_of
 from archetype.serve.exchange import Exchange
 from archetype.serve.models import Models
@@ -76,11 +76,12 @@ def recipe_of(models: Models, body: RecipeRequest) -> dict[str, Any]:
     rows, length = recipe.batch_size, recipe.sequence_length or spec.context_length
     report = cost_report(spec, rows, recipe.sequence_length)
     fields = recipe.dump()
+    text = mapping_to_yaml({key: fields[key] for key in sorted(fields, key=lambda key: key == "spec")})
     name = re.sub(r"[^\w.-]+", "-", spec.name or spec.kind).strip("-.") or spec.kind
     extensions = "".join(f" --extension {one.name}" for one in extensions_of([spec]))
     return {
         "ok": True, "problems": [], "name": name, "data": kind, "kinds": list(by_kind),
-        "recipe": mapping_to_yaml({key: fields[key] for key in sorted(fields, key=lambda key: key == "spec")}),
+        "recipe": with_schema_line(text, "recipe"),
         "command": f"archetype train --recipe {name}.recipe.yaml --to runs/{name}{extensions}",
         "files": [file for one in FILES[kind].values() for file in ([one] if isinstance(one, str) else one)],
         "steps": recipe.steps, "batch": rows, "length": None if kind == "images" else length,

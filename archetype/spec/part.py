@@ -72,10 +72,11 @@ class ByKind:
     Args:
         role: the open set.
         only: the attribute that is true of the classes which may stand here (absent: all may).
+        default: the kind of a mapping without one (absent: it must say one).
     """
 
-    def __init__(self, role: type[Part], only: str | None = None) -> None:
-        self.role, self.only = role, only
+    def __init__(self, role: type[Part], only: str | None = None, default: str | None = None) -> None:
+        self.role, self.only, self.default = role, only, default
 
     def kinds(self) -> dict[str, type[Part]]:
         """The classes that may stand here, by name."""
@@ -89,6 +90,8 @@ class ByKind:
         value = as_mapping(value)
         if not isinstance(value, Mapping):
             invalid("", f"{cut(value)} is not a mapping", "write it as {key: value, ...}, or as the name of its kind")
+        if "kind" not in value and self.default is not None:
+            value = {"kind": self.default, **value}
         if "kind" not in value:
             invalid("", "its kind is missing", "start it with kind: NAME")
         cls = kinds.get(str(value["kind"]))
@@ -107,12 +110,14 @@ class ByKind:
         from archetype.spec.describe import add_descriptions
 
         references = []
-        for cls in self.kinds().values():
+        for kind, cls in self.kinds().items():
             cls.model_rebuild()
             # a reference of its own, so that every class stands once among the schema's definitions
             reference = {"ref": f"{cls.__module__}.{cls.__qualname__}:{id(cls)}"}
             references.append(handler(cast(CoreSchema, {**cls.__pydantic_core_schema__, **reference})))
             add_descriptions(handler.resolve_ref_schema(references[-1]), cls)
+            if self.default not in (None, kind):  # a mapping without a kind is the default alone
+                references[-1] = references[-1] | {"required": ["kind"]}
         words = [kind for kind, cls in self.kinds().items() if _has_defaults(cls)]
         return {"oneOf": references + ([{"enum": words}] if words else [])}
 

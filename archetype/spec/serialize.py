@@ -6,16 +6,14 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 
+from archetype.distribution import schema_url
 from archetype.errors import SpecError
 from archetype.io.yaml import mapping_to_yaml, read_mapping
 from archetype.spec.base import Spec, cut
 from archetype.spec.model import MODELS, ModelSpec
 from archetype.spec.synonyms import nearest_kind
 
-__all__ = ["json_schema", "parse", "read", "to_json", "to_yaml"]
-
-
-SCHEMA_DIALECT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+__all__ = ["document_schema", "json_schema", "parse", "read", "to_json", "to_yaml"]
 
 
 def read(file: Path) -> ModelSpec:
@@ -48,5 +46,15 @@ def to_json(spec: Spec) -> str:
 
 def json_schema() -> dict[str, Any]:
     """A JSON Schema of specification files, for editors."""
-    schema = TypeAdapter(ModelSpec).json_schema(mode="validation")
-    return SCHEMA_DIALECT | {"title": "Archetype specification"} | schema
+    return document_schema("specification", TypeAdapter(ModelSpec).json_schema(mode="validation"))
+
+
+def document_schema(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON Schema of a kind of file as a document of its own, with its dialect, address and title.
+
+    Args:
+        kind: of file: specification, recipe or experiment.
+        schema: of the values in it.
+    """
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": dialect, "$id": schema_url(kind)} | schema | {"title": f"Archetype {kind}"}

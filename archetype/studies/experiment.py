@@ -11,6 +11,7 @@ from archetype.errors import SpecError, nearest
 from archetype.io.yaml import read_mapping
 from archetype.spec.base import Flag, Length, Size, Spec, cut, fingerprint, invalid
 from archetype.spec.part import ByKind
+from archetype.spec.serialize import document_schema
 from archetype.studies.decisions import Decision
 
 MODES = ("quick", "full", "extended", "gpu")
@@ -356,6 +357,11 @@ class Experiment(Spec):
     def hash(self) -> str:
         """A hash of all that was fixed beforehand, with the models and recipes that the file names."""
         return fingerprint(self)
+
+
+def json_schema() -> dict[str, Any]:
+    """A JSON Schema of experiment files, for editors."""
+    return document_schema("experiment", Experiment.model_json_schema())
 
 
 def read_experiment(file: Path) -> Experiment:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from archetype.errors import CheckpointError, SpecError, shorten
 from archetype.io import atomic
 from archetype.io.files import MAX_FILE_BYTES, check_regular, read_bytes
-from archetype.io.yaml import mapping_to_yaml
+from archetype.io.yaml import mapping_to_yaml, with_schema_line
 from archetype.runs.directory import Run
 from archetype.runs.environment import environment
 from archetype.spec import ModelSpec, fingerprint
@@ -32,7 +32,7 @@ class Provenance(BaseModel, frozen=True):
 def write_recipe(run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective) -> None:
     """Write every value of a run's recipe, and what the run begins with."""
     values = recipe.dump(full=True)
-    atomic.write_bytes(run.recipe_file, mapping_to_yaml(values).encode())
+    atomic.write_bytes(run.recipe_file, with_schema_line(mapping_to_yaml(values), "recipe").encode())
     provenance = Provenance(
         spec=fingerprint(spec), data=objective.fingerprint, recipe=values, environment=environment()
     )

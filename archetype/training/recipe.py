@@ -3,24 +3,20 @@
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from archetype.errors import SpecError
 from archetype.io.yaml import read_mapping
 from archetype.spec.adapter import Adapter
 from archetype.spec.base import Flag, Length, Positive, Probability, Size, Spec
 from archetype.spec.part import ByKind
+from archetype.spec.serialize import document_schema
 from archetype.training.datasets import Data, TextData
 from archetype.training.objectives import ObjectiveConfig
 from archetype.training.optimizers import AdamW, Optimizer
 from archetype.training.parallel.layout import Parallel
 from archetype.training.schedules import Cosine, Schedule
 from archetype.training.trackers import Tracker
-
-
-def _default_kind(kind: str) -> BeforeValidator:
-    """A mapping without a `kind` is read as this one."""
-    return BeforeValidator(lambda value: {"kind": kind} | value if isinstance(value, dict) else value)
 
 
 class Recipe(Spec):
@@ -68,17 +64,17 @@ class Recipe(Spec):
     renamed: ClassVar[dict[str, str]] = {"length": "sequence_length", "clip": "max_grad_norm"}
     version: Literal[1] = 1
     spec: str | dict[str, Any] = "llama-tiny"
-    data: Annotated[Data, ByKind(Data), _default_kind("corpus")] = TextData()
+    data: Annotated[Data, ByKind(Data, default="corpus")] = TextData()
     objective: Annotated[ObjectiveConfig, ByKind(ObjectiveConfig)] | None = None
     trainable: tuple[str, ...] | None = None
-    adapter: Annotated[Adapter, ByKind(Adapter), _default_kind("lora")] | None = None
+    adapter: Annotated[Adapter, ByKind(Adapter, default="lora")] | None = None
     add_tokens: tuple[str, ...] = ()
     batch_size: Size = 16
     micro_batch_size: Size | None = None
     sequence_length: Length | None = None
     steps: Length = 1000
-    optimizer: Annotated[Optimizer, ByKind(Optimizer), _default_kind("adamw")] = AdamW()
-    schedule: Annotated[Schedule, ByKind(Schedule), _default_kind("cosine")] = Cosine()
+    optimizer: Annotated[Optimizer, ByKind(Optimizer, default="adamw")] = AdamW()
+    schedule: Annotated[Schedule, ByKind(Schedule, default="cosine")] = Cosine()
     max_grad_norm: Positive = 1.0
     ema_decay: Probability | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -93,6 +89,11 @@ class Recipe(Spec):
     keep_checkpoints: Size = 2
     patience: Size | None = None
     trackers: tuple[Annotated[Tracker, ByKind(Tracker)], ...] = ()
+
+
+def json_schema() -> dict[str, Any]:
+    """A JSON Schema of recipe files, for editors."""
+    return document_schema("recipe", Recipe.model_json_schema())
 
 
 def read_recipe(file: Path) -> Recipe:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from archetype.distribution import schema_url
 from tests.integration.conftest import Command
 
 
@@ -80,7 +81,9 @@ def test_show_set_and_diff_speak_the_file_format(archetype: Command, tmp_path: P
         "num_layers: 2 -> 4",
         "layers[*].mixer.num_kv_heads: 2 -> 1",
     ]
-    assert lines(archetype("show", tmp_path / "a.yaml")) == (tmp_path / "a.yaml").read_text().splitlines()
+    written = (tmp_path / "a.yaml").read_text().splitlines()
+    assert written[0] == f"# yaml-language-server: $schema={schema_url('specification')}"
+    assert lines(archetype("show", tmp_path / "a.yaml")) == written
     assert "eps: 1e-05" in archetype("show", "llama-tiny", "--full").stdout
     (tmp_path / "a.json").write_text(archetype("show", tmp_path / "a.yaml", "--json").stdout)
     assert lines(archetype("diff", tmp_path / "a.yaml", tmp_path / "a.json")) == ["no difference"]

@@ -1,16 +1,28 @@
-"""What the documentation promises is there: links, anchors, pages, and the first picture."""
+"""What the documentation promises is there: links, anchors, pages, the schemas of our files, and its first picture."""
 
+import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from archetype.io.yaml import yaml_value
+import jsonschema
+import pytest
+
+import archetype
+import mkdocs_hooks
+from archetype.distribution import SITE, schema_url
+from archetype.io.yaml import read_mapping, with_schema_line, yaml_value
+from archetype.runs.directory import Run, write_run_spec
+from archetype.training.provenance import write_recipe
+from archetype.training.recipe import Recipe
 from benchmarks import picture
 from tests.helpers.documents import ROOT, anchors, broken_links
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 SETTINGS = yaml_value((ROOT / "mkdocs.yml").read_text(), "mkdocs.yml")
+LINE = re.compile(r"# yaml-language-server: \$schema=(\S+)\n")
 
 
 def test_every_link_leads_to_a_file_and_a_heading() -> None:
@@ -51,3 +63,41 @@ def test_the_picture_is_what_its_script_draws(tmp_path: Path) -> None:
     picture.write(tmp_path / "picture.svg")
     remedy = "draw it again: python -m benchmarks.picture docs/picture.svg"
     assert (tmp_path / "picture.svg").read_bytes() == (DOCS / "picture.svg").read_bytes(), remedy
+
+
+@pytest.mark.parametrize("kind", mkdocs_hooks.SCHEMAS)
+def test_a_schema_is_published_under_the_address_that_it_has(kind: str) -> None:
+    assert SETTINGS["hooks"] == ["mkdocs_hooks.py"]
+    schema = mkdocs_hooks.SCHEMAS[kind]()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$id"] == schema_url(kind) == f"{SITE}schemas/{kind}.json"
+    assert schema["title"] == f"Archetype {kind}"
+    guide = (DOCS / "guide" / "specification_and_cost.md").read_text()
+    assert with_schema_line("", kind) in guide
+
+
+def test_a_run_directory_has_files_that_editors_check(tmp_path: Path) -> None:
+    run, spec = Run(tmp_path), archetype.load_spec("llama-tiny")
+    write_run_spec(run, spec)
+    recipe = Recipe.parse({"spec": "llama-tiny", "steps": 3, "trackers": ["tensorboard"]})
+    write_recipe(run, recipe, spec, SimpleNamespace(fingerprint="none"))  # type: ignore[arg-type]
+    for file, kind in ((run.spec_file, "specification"), (run.recipe_file, "recipe")):
+        match = LINE.match(file.read_text())
+        assert match is not None and match[1] == schema_url(kind)
+        jsonschema.Draft202012Validator(mkdocs_hooks.SCHEMAS[kind]()).validate(read_mapping(file))
+
+
+def test_recipes_of_the_repository_name_their_schema_and_obey_it() -> None:
+    schema = jsonschema.Draft202012Validator(mkdocs_hooks.SCHEMAS["recipe"]())
+    recipes = sorted((ROOT / "recipes").glob("*.yaml"))
+    assert len(recipes) >= 5
+    for file in recipes:
+        match = LINE.match(file.read_text())
+        assert match is not None and match[1] == schema_url("recipe"), file
+        schema.validate(json.loads(json.dumps(read_mapping(file))))
+
+
+def test_presets_obey_the_published_schema() -> None:
+    schema = jsonschema.Draft202012Validator(mkdocs_hooks.SCHEMAS["specification"]())
+    for name in archetype.presets():
+        schema.validate(archetype.load_spec(name).dump())

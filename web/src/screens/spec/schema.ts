@@ -1,5 +1,6 @@
 /** A JSON Schema as far as specifications need it. */
 export interface Schema {
+  $id?: string;
   $ref?: string;
   $defs?: Record<string, Schema>;
   type?: string;
