@@ -23,7 +23,7 @@ FOLDERS = (".ci", ".github", "archetype", "benchmarks", "docs", "examples", "rec
 TEXT = {"", ".cff", ".ipynb", ".md", ".py", ".svelte", ".toml", ".ts", ".txt", ".yaml", ".yml"}
 # The name alone, as pip would take it: `pip install archetype`, `archetype[gguf]`; not a list in a Python annotation.
 FOREIGN = re.compile(r"pip install (?:-\S+ )*['\"]?archetype(?![-\w./])|(?<![-\w./])archetype\[(?:[a-z{])")
-NOT_YET = {"README.md"}  # is rewritten as a whole
+NOT_YET = {"README.md", "PKG-INFO"}  # the README is rewritten as a whole; an sdist says it in PKG-INFO again
 
 
 def texts() -> Iterator[Path]:
