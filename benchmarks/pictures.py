@@ -1,14 +1,18 @@
-"""Takes the pictures of the page in docs/guide: `python -m benchmarks.pictures FOLDER [MODEL]`.
+"""Take the screenshots of the web UI in docs/guide: `python -m benchmarks.pictures FOLDER [--model MODEL] [NAME ...]`.
 
-Needs a built page and chromium. FOLDER gets what the pictures show: three small models, trained once on the texts of
-this Python; the report is one of docs/studies. MODEL writes and is looked into in place of the first model.
+Needs a built web UI (`make page`) and chromium. FOLDER receives what the screenshots show: three small models, trained
+once on docstrings of this Python; the report is one of docs/studies. MODEL replaces the first of the models. NAME
+selects screenshots, such as `hybrid`, the one in README.md, which needs no trained model.
 """
 
+import argparse
+import base64
 import io
 import json
 import pydoc
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -17,16 +21,19 @@ from PIL import Image
 
 from archetype import load_spec
 from archetype.io.yaml import mapping_to_yaml
+from archetype.spec import assign, to_yaml
 from tests.page.browser import chromium
 
 DOCS = Path(__file__).parents[1] / "docs" / "guide"
 STUDIES = DOCS.parent / "studies"
 PORT = 8765
-WIDE, PHONE = (1280, 960), (360, 740)
+WIDE, PHONE, README = (1280, 960), (360, 740), (1400, 900)
+SCALE = 2  # pixels per point of the screenshot in README.md
 STEPS = 600
 TEXT = "Return a list of the keys. Return a list of"
 SAMPLING = json.dumps({"max_tokens": 60, "temperature": 0.7, "seed": 3})
 COOL = json.dumps({"max_tokens": 60, "temperature": 0})
+HYBRID = ("layers[1::2].mixer=mamba", "name=hybrid-8b")  # the quickstart of README.md
 WRITTEN = "() => document.body.innerText.includes('ended')"
 VIEWS = {  # by the file: the screen with its state, what shows that it is ready, and keys to be pressed first
     "spec": ("spec", {"spec": "preset:llama-3-8b"}, "[data-number=parameters]", ()),
@@ -49,23 +56,25 @@ VIEWS = {  # by the file: the screen with its state, what shows that it is ready
 DARK = ("attention",)
 
 
-def main(folder: Path, model: str) -> None:
-    """Make what is missing in a folder, serve it, and take every picture."""
+def main(folder: Path, model: str, names: list[str]) -> None:
+    """Make what is missing in a folder, serve it, and take screenshots, all of them if no names are given."""
     folder.mkdir(parents=True, exist_ok=True)
     text = folder / "text.txt"
     if not text.exists():
         modules = (str, list, dict, json, subprocess, io, pydoc, Path)
         text.write_text("\n".join(pydoc.plain(pydoc.render_doc(one)) for one in modules))
-    for name in ("llama", "mixture", "mamba"):
-        if not (folder / "runs" / name).exists():
-            train(folder, name)
-    models = [f"model={model or 'runs/llama'}", *(f"{name}=runs/{name}" for name in RUNS[1:])]
+    models = []
+    if names != ["hybrid"]:
+        for name in RUNS:
+            if not (folder / "runs" / name).exists():
+                train(folder, name)
+        models = [f"model={model or 'runs/llama'}", *(f"{name}=runs/{name}" for name in RUNS[1:])]
     command = [sys.executable, "-m", "archetype", "serve", *models, "--port", str(PORT), "--reports", str(STUDIES)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as server:
         try:
             while "http" not in (line := server.stderr.readline() if server.stderr else ""):
                 assert line, "the server did not start"
-            take()
+            take(names)
         finally:
             server.terminate()
 
@@ -92,15 +101,18 @@ def archetype(*arguments: str | Path) -> None:
     subprocess.run([sys.executable, "-m", "archetype", *map(str, arguments)], check=True)
 
 
-def take() -> None:
-    """Photograph each screen on a wide display and on a phone; phones stand four in a row."""
+def take(names: list[str]) -> None:
+    """Photograph each screen on a wide display and on a phone; phones are pasted four in a row."""
     with chromium() as browser:
-        phones = []
+        if not names or "hybrid" in names:
+            save(photograph(browser, "hybrid", README, scale=SCALE), "hybrid")
         for name in VIEWS:
-            save(photograph(browser, name, WIDE), name)
-            phones.append(photograph(browser, name, PHONE))
+            if not names or name in names:
+                save(photograph(browser, name, WIDE), name)
         for name in DARK:
-            save(photograph(browser, name, WIDE, "dark"), f"{name}-dark")
+            if not names or f"{name}-dark" in names:
+                save(photograph(browser, name, WIDE, "dark"), f"{name}-dark")
+        phones = [] if names else [photograph(browser, name, PHONE) for name in VIEWS]
         for number, first in enumerate(range(0, len(phones), 4), 1):
             row = phones[first : first + 4]
             strip = Image.new("RGB", (len(row) * (PHONE[0] + 12) - 12, PHONE[1]), "white")
@@ -109,11 +121,23 @@ def take() -> None:
             save(strip, f"phone-{number}")
 
 
-def photograph(browser: Any, name: str, size: tuple[int, int], colours: str = "light") -> Image.Image:
-    """One screen, once it shows what it is to show."""
-    screen, values, ready, keys = VIEWS[name]
-    tab = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=colours)
-    tab.goto(f"http://127.0.0.1:{PORT}/#/{screen}?{urlencode({'model': 'model'} | values)}")
+def hybrid() -> tuple[str, dict[str, Any], str, tuple[str, ...]]:
+    """The view of README.md: Llama 3 8B with a Mamba mixer in every second layer, compared with Llama 3 8B."""
+    text = to_yaml(assign(load_spec("llama-3-8b"), HYBRID))
+    deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    packed = base64.urlsafe_b64encode(deflate.compress(text.encode()) + deflate.flush()).decode().rstrip("=")
+    return "spec", {"spec": f"yaml:{packed}", "start": "preset:llama-3-8b", "length": 32_768}, ".delta", ()
+
+
+def photograph(
+    browser: Any, name: str, size: tuple[int, int], colours: str = "light", *, scale: float = 1, port: int = PORT
+) -> Image.Image:
+    """Return one screen, once it shows what it is to show."""
+    screen, values, ready, keys = hybrid() if name == "hybrid" else VIEWS[name]
+    model = {} if name == "hybrid" else {"model": "model"}
+    viewport = {"width": size[0], "height": size[1]}
+    tab = browser.new_page(viewport=viewport, color_scheme=colours, device_scale_factor=scale)
+    tab.goto(f"http://127.0.0.1:{port}/#/{screen}?{urlencode(model | values)}")
     tab.wait_for_selector("main h1")
     for key in keys:
         tab.wait_for_selector("textarea")
@@ -129,11 +153,16 @@ def photograph(browser: Any, name: str, size: tuple[int, int], colours: str = "l
 
 
 def save(picture: Image.Image, name: str) -> None:
-    """Write a picture with the colours that it has most of."""
-    small = picture.quantize(192, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    """Write a screenshot with 256 colours."""
+    small = picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE)
     small.save(DOCS / f"page-{name}.png", optimize=True)
     print(f"page-{name}.png", (DOCS / f"page-{name}.png").stat().st_size, flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve(), sys.argv[2] if len(sys.argv) > 2 else "")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--model", default="")
+    arguments = parser.parse_args()
+    main(arguments.folder.resolve(), arguments.model, arguments.names)
