@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
+REPOSITORY = "https://github.com/archetype-lm/archetype"
+RAW = REPOSITORY.replace("github.com", "raw.githubusercontent.com")
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 
@@ -12,6 +14,14 @@ BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re
 def blocks(document: Path) -> list[tuple[str, str, str]]:
     """Language, title and text of each block of a document, in order."""
     return BLOCK.findall(document.read_text())
+
+
+def own_file(link: str) -> Path | None:
+    """Return the file of this tree that an absolute link into our repository names; None for any other link."""
+    for base in (f"{REPOSITORY}/blob/main/", f"{REPOSITORY}/tree/main/", f"{RAW}/main/"):
+        if link.startswith(base):
+            return ROOT / link.removeprefix(base).partition("#")[0]
+    return None
 
 
 def files_of(document: Path) -> dict[str, str]:

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from archetype.io.yaml import with_schema_line, yaml_value
 from archetype.spec import parse, to_yaml
 from tests.helpers import forked
-from tests.helpers.documents import GUIDES, ROOT, blocks, files_of
+from tests.helpers.documents import GUIDES, RAW, REPOSITORY, ROOT, blocks, files_of, own_file
 from tests.unit.test_names import RENAMED
 
 RUNNABLE = {"sh", "python", "console"}
@@ -19,7 +20,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def run_block(language: str, text: str, folder: Path, environment: dict[str, str]) -> None:
-    """Run a block; what is shown of a mistake (`console`) is what is printed."""
+    """Run a block; the output that a `console` block shows after each `$ command` is what the command prints."""
     match language:
         case "sh":
             shell = ["bash", "-e", "-o", "pipefail", "-c", text]
@@ -27,10 +28,12 @@ def run_block(language: str, text: str, folder: Path, environment: dict[str, str
         case "python":
             done = forked.run(["python", "-c", text], environment, cwd=folder)
         case _:
-            command, _, output = text.partition("\n")
-            done = forked.run(shlex.split(command.removeprefix("$ ")), environment, cwd=folder)
-            assert (done.stdout + done.stderr).decode() == output
-            assert done.returncode == 2
+            commands = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE)
+            assert commands
+            for command, output in commands:
+                done = forked.run(shlex.split(command), environment, cwd=folder)
+                assert (done.stdout + done.stderr).decode() == output
+                assert done.returncode == (2 if output.startswith("archetype: ") else 0)
             return
     assert done.returncode == 0, (text, done.stdout.decode(), done.stderr.decode())
 
@@ -85,6 +88,20 @@ def test_named_files_exist() -> None:
         number += len(paths)
     assert missing == []
     assert number > 20
+
+
+def test_links_of_the_readme_hold_on_a_package_index() -> None:
+    """They are absolute; those into our own repository name files of this tree, the picture among them."""
+    text = (ROOT / "README.md").read_text()
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert [link for link in links if not link.startswith("https://")] == []
+    own = [link for link in links if link.startswith((REPOSITORY, RAW))]
+    assert len(own) >= 10
+    assert [link for link in own if (file := own_file(link)) is None or not file.exists()] == []
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)
+    assert pictures and all(link.startswith(RAW) for link in pictures)  # pages under blob/ are no pictures
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project.get("urls", {}).get("Repository", REPOSITORY) == REPOSITORY
 
 
 def test_documents_use_the_names_as_they_are() -> None:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from math import exp
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from archetype import cost_report, draw, families, spec
 from archetype.serve.models import ModelOptions, Models
@@ -14,6 +16,8 @@ from archetype.serve.page import FOLDER
 from archetype.serve.positions import PositionRequest, positions
 from archetype.serve.recipes import RecipeRequest, recipe_of
 from archetype.spec import to_yaml
+from benchmarks import pictures
+from tests.helpers.documents import ROOT
 from tests.helpers.serving import Served
 from tests.page.browser import Page
 from tests.page.conftest import NAMES
@@ -410,3 +414,18 @@ def test_what_a_model_writes_is_never_markup(page: Page) -> None:
     page.open(f"architecture?spec=yaml:{packed}")
     tab.wait_for_selector(f"h2:text-is({json.dumps(TEMPLATES[1])})")
     assert tab.evaluate("window.ran") is None
+
+
+def test_the_screenshot_in_the_readme_is_what_its_script_draws(server: Served, browser: Any) -> None:
+    """Compared small and in grey, so that fonts matter little; a screenshot of another specification differs more."""
+    readme = (ROOT / "README.md").read_text()
+    assert "page-hybrid.png" in readme and all(one in readme for one in pictures.HYBRID)
+    drawn = outline(pictures.photograph(browser, "hybrid", pictures.README, scale=pictures.SCALE, port=server.port))
+    saved, other = (outline(Image.open(pictures.DOCS / f"page-{name}.png")) for name in ("hybrid", "spec"))
+    assert abs(drawn - saved).mean() < 2 < 4 < abs(drawn - other).mean()
+
+
+def outline(picture: Image.Image) -> Any:
+    """A screenshot without the header, as 140 x 85 pixels of grey."""
+    wide = picture.convert("L").resize((1400, 900), Image.Resampling.BOX).crop((0, 46, 1400, 900))
+    return np.asarray(wide.resize((140, 85), Image.Resampling.BOX), dtype=float)
