@@ -69,9 +69,9 @@ def _read_layers(config: Config, values: Values) -> Values:
 
 
 def _write_layers(model: spec.Decoder) -> dict[str, Any]:
+    mixers = [expect_kind(spec.Attention, block.mixer, "layers[*].mixer") for block in model.layers]
     windows, sections = write_patterns(model), {}
-    for block, kind in zip(model.layers, windows["layer_types"], strict=True):
-        mixer = expect_kind(spec.Attention, block.mixer, "layers[*].mixer")
+    for mixer, kind in zip(mixers, windows["layer_types"], strict=True):
         position = expect_kind(spec.Rotary, mixer.position, "layers[*].mixer.position")
         sections[kind] = write_rotary(position, mixer.sizes(model.d_model).head_dim)
     return windows | {"sliding_window": windows["sliding_window"] or 4096, "rope_parameters": sections}

@@ -182,6 +182,28 @@ def test_what_no_format_has_is_refused_in_one_line_that_names_the_nearest() -> N
             assert len(str(caught.value)) <= 300
 
 
+def test_a_hybrid_of_any_family_is_refused_in_words() -> None:
+    """Half of the layers of each decoder have another mixer; no format fails in another way than by its refusal."""
+    number = 0
+    for name in PRESETS:
+        preset = families.preset(name)
+        if not name.endswith("-tiny") or not isinstance(preset, spec.Decoder):
+            continue
+        for mixer in ("mamba", "lstm", "{kind: attention, num_heads: 1}"):
+            try:
+                hybrid = spec.assign(preset, [f"layers[1::2].mixer={mixer}"])
+            except SpecError:
+                continue
+            with case(name, mixer):
+                if mixer == "lstm":
+                    with pytest.raises(CheckpointError, match="no family can express it"):
+                        families.family_for(hybrid)
+                for family in families.published().values():
+                    assert all(isinstance(error, CheckpointError) for error in family.format.lacking(hybrid))
+            number += 1
+    assert number >= 30
+
+
 def test_a_refusal_names_the_kind_that_could_be_written() -> None:
     with pytest.raises(CheckpointError) as caught:
         FAMILIES["llama"].format.config_for(families.preset("mixtral-tiny"))
