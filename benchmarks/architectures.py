@@ -49,7 +49,8 @@ def share(name: str, dtype: str, rounds: int) -> None:
     print(
         f"{name:<18}{sum(tensor.numel() for tensor in model.parameters()) / 1e6:6.0f} M  "
         f"{result['decode_tokens_per_s']:7.1f} tokens/s  {result['read_gb_per_s']:5.1f} of "
-        f"{result['peak_bandwidth_gb_per_s']:5.1f} GB/s: {result['fraction_of_limit']:.0%}"
+        f"{result['peak_bandwidth_gb_per_s']:5.1f} GB/s ({result['peak_bandwidth_path']}): "
+        f"{result['fraction_of_limit']:.0%}"
     )
 
 

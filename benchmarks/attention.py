@@ -20,7 +20,8 @@ from archetype.nn.attention import Attention
 from archetype.nn.context import ForwardContext
 from archetype.nn.initialization import initialize
 from archetype.patterns import MaskContext, pattern_rule
-from benchmarks.machine import heading, matmul_flops
+from archetype.runs.machine import product_peak
+from benchmarks.machine import heading
 
 D_MODEL, HEADS, WINDOW, SUMMARY = 256, 4, 256, 8
 PATTERNS: dict[str, tuple[Callable[[int], spec.Pattern], float | None]] = {  # by length, and the most that 4x may cost
@@ -42,17 +43,18 @@ def main() -> None:
     lengths = (chosen.length, 4 * chosen.length)
     print(heading(f"python -m benchmarks.attention --length {chosen.length} --threads {chosen.threads}"))
     seconds = taking_turns({(name, length): step(name, length) for name in PATTERNS for length in lengths})
-    limit = matmul_flops(torch.float32)
+    fastest = max(flops(*case)[0] / taken for case, taken in seconds.items())
+    limit = product_peak(torch.device("cpu"), torch.float32).raised(fastest)
     print(f"{'':<10}" + "".join(f"{length:>8} tokens{'share':>8}{'in tiles':>10}" for length in lengths) + "   ratio")
     for name, (_, most) in PATTERNS.items():
         line = f"{name:<10}"
         for length in lengths:
             taken = seconds[name, length]
             allowed, computed = flops(name, length)
-            line += f"{1e3 * taken:>12.0f} ms{allowed / taken / limit:>8.0%}{computed / allowed:>8.2f} x"
+            line += f"{1e3 * taken:>12.0f} ms{allowed / taken / limit.rate:>8.0%}{computed / allowed:>8.2f} x"
         ratio = seconds[name, lengths[1]] / seconds[name, lengths[0]]
         print(f"{line}{ratio:>8.2f}" + (f"  (target: at most {most})" if most else ""))
-    print(f"limit: {limit / 1e9:.0f} GFLOP/s of a square matrix product in float32")
+    print(f"limit: {limit.rate / 1e9:.0f} GFLOP/s of a square matrix product in float32 ({limit.path})")
 
 
 def step(name: str, length: int) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""What this machine can do at most, and what it is: the denominators of every share that a benchmark prints."""
+"""Median times, and the heading of a benchmark's table: date, machine and versions."""
 
 import datetime
 import statistics
@@ -21,18 +21,6 @@ def median_seconds(work: Callable[[], object], runs: int = 7, warmup: int = 2) -
         work()
         times.append(time.perf_counter() - started)
     return statistics.median(times)
-
-
-def matmul_flops(dtype: torch.dtype, size: int = 1536) -> float:
-    """FLOP/s of a square matrix product."""
-    a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
-    return 2 * size**3 / median_seconds(lambda: a @ b)
-
-
-def read_bandwidth(size: int = 2**27) -> float:
-    """Bytes a second of summing a large float32 vector."""
-    numbers = torch.ones(size)
-    return numbers.nbytes / median_seconds(lambda: numbers.sum())
 
 
 def heading(command: str, *packages: str) -> str:

@@ -19,7 +19,8 @@ from archetype.models import Decoder, build
 from archetype.native.library import Entry
 from archetype.native.recorder import OPERATIONS, Replay, TorchCall
 from archetype.nn.packing import TYPES, pack_model
-from benchmarks.machine import heading, read_bandwidth
+from archetype.runs.machine import read_peak
+from benchmarks.machine import heading
 from benchmarks.shapes import shape
 
 PARTS: dict[str, Callable[[str], bool]] = {
@@ -53,7 +54,8 @@ def main() -> None:
     assert step.replay is not None, "there are no native kernels"
     num_bytes = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     print(heading(f"python -m benchmarks.step --weights {chosen.weights} --rows {chosen.rows}"))
-    print(f"reads {read_bandwidth() / 1e9:.1f} GB/s; {num_bytes / 1e6:.0f} MB of weights")
+    peak, _ = read_peak(torch.device("cpu"))
+    print(f"reads {peak.rate / 1e9:.1f} GB/s ({peak.path}); {num_bytes / 1e6:.0f} MB of weights")
     for name, is_part in PARTS.items():
         entries, times = selected(step.replay, is_part), []
         for _ in range(chosen.rounds):

@@ -13,9 +13,10 @@ import torch
 
 from archetype.cost import cost_report
 from archetype.native.operation import plain_operations
+from archetype.runs.machine import product_peak
 from archetype.training.objectives.base import Batch, Objective
 from archetype.training.optimizers import AdamW
-from benchmarks.machine import heading, matmul_flops
+from benchmarks.machine import heading
 from benchmarks.peer import both
 
 
@@ -77,13 +78,13 @@ def main() -> None:
     print(heading(f"python -m benchmarks.training_step {command}", "transformers"))
     seconds = paired(steps)
     flops = cost_report(ours.spec, chosen.batch, chosen.length).flops["train"]
-    limit = matmul_flops(getattr(torch, chosen.dtype))
+    limit = product_peak(torch.device("cpu"), getattr(torch, chosen.dtype)).raised(flops / min(seconds.values()))
     print(f"{'':<14}{'step':>10}{'tokens/s':>12}{'GFLOP/s':>12}{'of the limit':>14}")
     for name, taken in seconds.items():
         rate, speed = chosen.batch * chosen.length / taken, flops / taken
-        print(f"{name:<14}{1e3 * taken:>7.0f} ms{rate:>12,.0f}{speed / 1e9:>12.0f}{speed / limit:>14.0%}")
+        print(f"{name:<14}{1e3 * taken:>7.0f} ms{rate:>12,.0f}{speed / 1e9:>12.0f}{speed / limit.rate:>14.0%}")
     print(f"{'ratio':<14}{seconds['transformers'] / seconds['archetype']:>8.2f} x")
-    print(f"limit: {limit / 1e9:.0f} GFLOP/s of a square matrix product in {chosen.dtype}")
+    print(f"limit: {limit.rate / 1e9:.0f} GFLOP/s of a square matrix product in {chosen.dtype} ({limit.path})")
 
 
 def paired(steps: dict[str, Callable[[], None]], rounds: int = 8) -> dict[str, float]:

@@ -19,6 +19,7 @@ from archetype.language_model import LanguageModel
 from archetype.loading import build_untrained, load, names_weights
 from archetype.nn.packing import check_type
 from archetype.runs import machine
+from archetype.runs.machine import Peak
 
 TimedPhase = Phase | Literal["train"]
 NUM_TOKENS = 32  # of the first row's text that are printed
@@ -27,16 +28,26 @@ NUM_TOKENS = 32  # of the first row's text that are printed
 class Peaks(NamedTuple):
     """The peaks of the machine: bytes read and FLOPs, each a second; and the pages that were read."""
 
-    bandwidth: float
-    flops: float
+    bandwidth: Peak
+    flops: Peak
     page_bytes: int
 
     @classmethod
-    def measured(cls, device: torch.device, dtype: str) -> "Peaks":
+    def measured(cls, device: torch.device, dtype: str, weights: str | None = None) -> "Peaks":
         """Measure them; products in the type or in float32, whichever is faster, for numbers can be converted."""
-        bandwidth, page_bytes = machine.read_bandwidth(device)
-        flops = max(machine.matmul_flops(device, getattr(torch, name)) for name in {dtype, "float32"})
+        bandwidth, page_bytes = machine.read_peak(device)
+        flops = max(machine.product_peak(device, getattr(torch, name), weights) for name in {dtype, "float32"})
         return cls(bandwidth, flops, page_bytes)
+
+    def raised(self, bandwidth: float, flops: float) -> "Peaks":
+        """The peaks after a job has reached these rates."""
+        return self._replace(bandwidth=self.bandwidth.raised(bandwidth), flops=self.flops.raised(flops))
+
+    @property
+    def device(self) -> Device:
+        """These peaks as a device that times are predicted for."""
+        flops = {"bfloat16": self.flops.rate, "float32": self.flops.rate}
+        return Device("here", self.bandwidth.rate, flops, None, "measured")
 
 
 def open_model(source: str, job: str, dtype: str | None, weights: str | None, device: str) -> LanguageModel:
@@ -82,13 +93,13 @@ def measure(
         The numbers, as `archetype bench --json` prints them.
     """
     device = lm.model.device
-    before = Peaks.measured(device, dtype)
+    before = Peaks.measured(device, dtype, weights)
     equal = workload.equal(lm.spec) if workload.job == "batch" else None
     sides = {"archetype": runner(lm.model, workload, dtype)}
     if equal is not None:
         sides["equal lengths"] = runner(lm.model, equal, dtype)
     timings = take_turns(sides | {peer.name: peer.run for peer in peers}, repeat)
-    after = Peaks.measured(device, dtype)
+    after = Peaks.measured(device, dtype, weights)
     peaks = Peaks(max(before.bandwidth, after.bandwidth), max(before.flops, after.flops), after.page_bytes)
     ours = rates(workload, timings["archetype"])
     if equal is not None:
@@ -146,7 +157,8 @@ def against_limit(
 ) -> dict[str, Any]:
     """The least that a job has to read and to multiply, how fast it did so, and its share of the machine's peaks.
 
-    Requests of mixed lengths are counted as equal ones of their average lengths.
+    Requests of mixed lengths are counted as equal ones of their average lengths. A job that is faster than a peak is
+    the new peak, so that no share is above 1; the path of the peak says so.
 
     Args:
         spec: of the model.
@@ -156,7 +168,6 @@ def against_limit(
         peaks: of the machine.
         seconds: that a repetition took.
     """
-    device = Device("here", peaks.bandwidth, {"bfloat16": peaks.flops, "float32": peaks.flops}, None, "measured")
     sizes = workload.mean
     phases: dict[Job, list[tuple[TimedPhase, int]]] = {
         "decode": [("decode", sizes.new - 1)],
@@ -167,16 +178,24 @@ def against_limit(
     }
     if workload.job == "embed" and isinstance(spec, specs.Encoder):
         spec = spec.replace(head=specs.NoHead())
-    work = [(least_time(spec, phase, sizes, dtype, weights, device), times) for phase, times in phases[workload.job]]
-    traffic = sum(time.traffic * times for time, times in work)
-    flops = sum(time.flops * times for time, times in work)
-    least = sum(time.seconds * times for time, times in work)
+    counted = [
+        (least_time(spec, phase, sizes, dtype, weights, peaks.device), times) for phase, times in phases[workload.job]
+    ]
+    read_rate = sum(time.traffic * times for time, times in counted) / seconds
+    flops_rate = sum(time.flops * times for time, times in counted) / seconds
+    raised = peaks.raised(read_rate, flops_rate)
+    work = [(_at_peaks(time, raised.device), times) for time, times in counted]
+    share = sum(time.seconds * times for time, times in work) / seconds
+    if share > 1 + 1e-9:  # of several phases: one reads faster than the peak, or another multiplies faster
+        raised = peaks.raised(share * raised.bandwidth.rate, share * raised.flops.rate)
     return {
-        "read_gb_per_s": traffic / seconds / 1e9,
-        "flops_per_s": flops / seconds,
-        "peak_bandwidth_gb_per_s": peaks.bandwidth / 1e9,
-        "peak_flops_per_s": peaks.flops,
-        "fraction_of_limit": least / seconds,
+        "read_gb_per_s": read_rate / 1e9,
+        "flops_per_s": flops_rate,
+        "peak_bandwidth_gb_per_s": raised.bandwidth.rate / 1e9,
+        "peak_bandwidth_path": raised.bandwidth.path,
+        "peak_flops_per_s": raised.flops.rate,
+        "peak_flops_path": raised.flops.path,
+        "fraction_of_limit": min(share, 1.0),
         "bound": max(work, key=lambda one: one[0].seconds * one[1])[0].bound,
         "page_bytes": peaks.page_bytes,
     }
@@ -210,6 +229,10 @@ def least_time(
         stored = report if weights is None else cost_report(spec, rows, length, weights)
         tokens = rows if phase == "decode" else rows * length
         traffic = weights_read(stored, tokens, phase) + state * (phase != "forward")
-    compute, memory = flops / device.peak(dtype), traffic / device.bandwidth
-    bound = "compute" if compute > memory else "memory"
-    return time._replace(flops=flops, traffic=traffic, seconds=max(compute, memory), bound=bound)
+    return _at_peaks(time._replace(flops=flops, traffic=traffic), device)
+
+
+def _at_peaks(time: PhaseTime, device: Device) -> PhaseTime:
+    """The least time of a phase's FLOPs and traffic on a device."""
+    compute, memory = time.flops / device.peak("float32"), time.traffic / device.bandwidth
+    return time._replace(seconds=max(compute, memory), bound="compute" if compute > memory else "memory")

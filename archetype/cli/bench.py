@@ -107,8 +107,9 @@ def _print(result: dict[str, Any]) -> None:
     if "of_equal_lengths" in result:
         table.add_row("of equal lengths", f"{result['of_equal_lengths']:.2f}")
     bandwidth, flops = result["peak_bandwidth_gb_per_s"], result["peak_flops_per_s"] / 1e9
-    table.add_row("read", f"{result['read_gb_per_s']:,.2f} of {bandwidth:,.1f} GB/s")
-    table.add_row("computed", f"{result['flops_per_s'] / 1e9:,.1f} of {flops:,.1f} GFLOP/s")
+    reading, computing = result["peak_bandwidth_path"], result["peak_flops_path"]
+    table.add_row("read", f"{result['read_gb_per_s']:,.2f} of {bandwidth:,.1f} GB/s ({reading})")
+    table.add_row("computed", f"{result['flops_per_s'] / 1e9:,.1f} of {flops:,.1f} GFLOP/s ({computing})")
     table.add_row("of the limit", f"{result['fraction_of_limit']:.0%} ({result['bound']})")
     if result["tokens"] and peers:
         table.add_row("same tokens", "", *("yes" if peer["same_tokens"] else "no" for peer in peers))

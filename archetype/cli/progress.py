@@ -27,11 +27,11 @@ from archetype.errors import one_line
 from archetype.evaluation.report import write_report
 from archetype.evaluation.samples import sample
 from archetype.io.allocation import keep_freed_memory
-from archetype.runs.machine import matmul_flops
+from archetype.runs.machine import Peak, product_peak
 from archetype.table import size
 from archetype.training.loop import run
 from archetype.training.memory import flops_of_step, peak_memory
-from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, Peak, Sampled, Step, append, read
+from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, PeakMeasured, Sampled, Step, append, read
 from archetype.training.plot import Curve, curves, draw_in_terminal
 from archetype.training.state import TrainState
 
@@ -129,7 +129,8 @@ class ProgressLine:
         self.waited = 0.0  # the share of time that steps wait for data, smoothed
         self.rate = self.loss = 0.0  # predictions a second, and the training loss, both smoothed
         self.validation, self.utilization = "", ""
-        self.flops, self.peak = flops_of_step(state.recipe, state.model.spec, state.objective), 0.0
+        self.flops = flops_of_step(state.recipe, state.model.spec, state.objective)
+        self.peak: Peak | None = None  # FLOPs a second of all processes together, once it is measured
         self.bar = Progress(
             TextColumn("step {task.completed:>5.0f}/{task.total:.0f}"), BarColumn(bar_width=10), _Measures(),
             TextColumn("left"), TimeRemainingColumn(compact=True),
@@ -170,12 +171,13 @@ class ProgressLine:
         if not event.skipped:
             self.loss = event.loss if not self.loss else 0.95 * self.loss + 0.05 * event.loss
         memory, device = peak_memory(self.state.model.device), self.state.model.device
-        if self.flops and not self.peak and time.monotonic() - self.started > SECONDS_BEFORE_PEAK:
-            num_processes = self.state.recipe.parallel.num_processes
-            self.peak = num_processes * matmul_flops(device, getattr(torch, self.state.recipe.dtype))
-            append(self.state.run.metrics_file, Peak(event.step, self.peak))
-        if self.flops and self.peak:
-            self.utilization = f"  MFU {self.flops * self.rate / event.num_targets / self.peak:.0%}"
+        if self.flops and self.peak is None and time.monotonic() - self.started > SECONDS_BEFORE_PEAK:
+            of_one = product_peak(device, getattr(torch, self.state.recipe.dtype))
+            self.peak = of_one._replace(rate=self.state.recipe.parallel.num_processes * of_one.rate)
+            append(self.state.run.metrics_file, PeakMeasured(event.step, self.peak))
+        if self.flops and self.peak is not None:
+            rate = self.flops * self.rate / event.num_targets
+            self.utilization = f"  MFU {rate / self.peak.raised(rate).rate:.0%}"
         measures = (
             f"loss {event.loss:.3f} (smoothed {self.loss:.3f}){self.validation}  lr {event.learning_rate:.1e}  "
             f"{self.rate:,.0f} {self.unit}s/s{self.utilization}{f'  {size(memory)}' if memory else ''}{data}"

@@ -11,6 +11,7 @@ from archetype.errors import DataError, one_line
 from archetype.io import atomic
 from archetype.io.yaml import mapping_to_yaml
 from archetype.runs.directory import Run, read_run_spec
+from archetype.runs.machine import Peak
 from archetype.spec import EncoderDecoder, to_yaml
 from archetype.table import Table, quantity, size
 from archetype.training import metrics
@@ -99,10 +100,12 @@ def _summary(recipe: Recipe, cost: CostReport, steps: list[dict[str, Any]], line
         figures["best held-out loss"] = f"{min(line['validation_loss'] for line in evaluated):.4f}"
         if (bits := evaluated[-1].get("validation_bits_per_byte")) is not None:
             figures["bits per byte, last"] = f"{bits:.4f}"
-    peak = next((line["peak_flops"] for line in reversed(lines) if "peak_flops" in line), 0.0)
-    if peak and seconds and not isinstance(cost.spec, EncoderDecoder):
-        utilization = cost.flops["train"] * len(steps) / seconds / peak
-        figures["MFU"] = f"{utilization:.1%} of {peak / 1e9:,.0f} GFLOP/s, measured"
+    measured = next((line for line in reversed(lines) if "peak_flops" in line), None)
+    if measured and seconds and not isinstance(cost.spec, EncoderDecoder):
+        rate = cost.flops["train"] * len(steps) / seconds
+        peak = Peak(measured["peak_flops"], measured.get("peak_path", "torch.mm")).raised(rate)  # once only torch.mm
+        path = html.escape(peak.path)
+        figures["MFU"] = f"{rate / peak.rate:.1%} of {peak.rate / 1e9:,.0f} GFLOP/s, measured by {path}"
     return f"<dl>{''.join(f'<div><dt>{key}</dt><dd>{value}</dd></div>' for key, value in figures.items())}</dl>"
 
 

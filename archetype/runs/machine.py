@@ -1,65 +1,118 @@
-"""The peaks of this machine, measured: memory traffic and matrix products."""
+"""The peaks of this machine, measured: memory traffic and matrix products, by the fastest path that it has."""
 
 import mmap
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from archetype.cost.hardware import Device
+from archetype.native.library import library
+from archetype.native.products import max_rows, product, tile_product
+from archetype.native.recorder import Immediate
+from archetype.nn.device import resolve_device
+from archetype.nn.quantized import GROUP, QuantizedMatrix
 from archetype.runs.environment import processor
 
-NUM_TRIES = 5  # the best of them counts: a limit is measured
-COPY_BYTES = 2**27  # more than a cache holds
-READ_BYTES = 2**28
+NUM_TRIES = 3  # of each path; the best counts
+READ_BYTES = 2**28  # more than a cache holds
 SIDE = 1536  # of the matrices that are multiplied
+GPU_FACTOR = 5  # by which a GPU's matrices are larger in each direction, so that starting a product costs nothing
+BITS = {"int8": 8, "int4": 4}
+Way = tuple[int, Callable[[], object]]  # bytes or FLOPs of one call, and the call
+
+
+class Peak(NamedTuple):
+    """The most that a machine does in a second.
+
+    Attributes:
+        rate: bytes or FLOPs a second.
+        path: the library by which it was reached.
+    """
+
+    rate: float
+    path: str
+
+    def raised(self, rate: float) -> "Peak":
+        """The peak after a job has reached this rate: a job that is faster than the peak is the new peak."""
+        return self if rate <= self.rate else Peak(rate, f"the job itself, faster than {self.path}")
 
 
 def measured_device() -> Device:
     """The peaks of this machine's processor, or of its first GPU."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = resolve_device("auto")
     memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
-    flops = {dtype: matmul_flops(device, getattr(torch, dtype)) for dtype in ("bfloat16", "float32")}
-    name = f"measured: {processor(device)}, {torch.get_num_threads()} threads"
-    return Device("here", copy_bandwidth(device), flops, memory, name)
+    peaks = {dtype: product_peak(device, getattr(torch, dtype)) for dtype in ("bfloat16", "float32")}
+    reading, _ = read_peak(device)
+    paths = ", ".join(f"{dtype} by {peak.path}" for dtype, peak in peaks.items())
+    source = f"measured: {processor(device)}, {torch.get_num_threads()} threads; memory by {reading.path}, {paths}"
+    return Device("here", reading.rate, {dtype: peak.rate for dtype, peak in peaks.items()}, memory, source)
 
 
-def matmul_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOPs per second of a large matrix product."""
-    a, b = (torch.randn(SIDE, SIDE, device=device).to(dtype) for _ in range(2))
-    return 2 * SIDE**3 / _seconds(lambda: a @ b, device)
+def product_peak(device: torch.device, dtype: torch.dtype, weights: str | None = None) -> Peak:
+    """FLOPs per second of large matrix products.
+
+    Args:
+        device: that multiplies.
+        dtype: of the vectors, float32 or bfloat16.
+        weights: type of the matrix, where it is int8 or int4 (default: that of the vectors).
+    """
+    side = SIDE if device.type == "cpu" else GPU_FACTOR * SIDE
+    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    others = _processor_products(a, b, weights) if device.type == "cpu" else {}
+    return _fastest({"torch.mm": (2 * side**3, lambda: a @ b), **others}, device)
 
 
-def copy_bandwidth(device: torch.device) -> float:
-    """Bytes per second that a copy reads and writes."""
-    source = torch.ones(COPY_BYTES, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    return 2 * COPY_BYTES / _seconds(lambda: target.copy_(source), device)
+def _processor_products(a: Tensor, b: Tensor, weights: str | None) -> dict[str, Way]:
+    """The paths of products that a processor has besides torch's own."""
+    side, ways = len(a), dict[str, Way]()
+    has_bfloat16 = a.dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if torch.backends.mkldnn.is_available() and has_bfloat16:
+        ways["oneDNN"] = (2 * side**3, lambda: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], ""))
+    if (compiled := library()) is None:
+        return ways
+    kernels, few = Immediate(compiled), a[: max_rows(a.dtype)]
+    ways["native kernels"] = (2 * side**2 * len(few), lambda: product(kernels, few, b))
+    if a.dtype == torch.bfloat16 and tile_product(kernels, a, b, None) is not None:
+        ways["native tiles"] = (2 * side**3, lambda: tile_product(kernels, a, b, None))
+    if weights in BITS:
+        quants = torch.full((side, side * BITS[weights] // 8), 0x77, dtype=torch.uint8)
+        matrix = QuantizedMatrix(quants, torch.ones(side, side // GROUP, dtype=torch.float16), side, a.dtype)
+        ways[f"native {weights} kernels"] = (2 * side**2 * len(few), lambda: matrix.product(few))
+    return ways
 
 
-def read_bandwidth(device: torch.device, tries: int = NUM_TRIES) -> tuple[float, int]:
-    """Bytes per second that all threads read of a large buffer, and the size of its pages in bytes.
+def read_peak(device: torch.device, tries: int = NUM_TRIES) -> tuple[Peak, int]:
+    """Bytes per second that are read of a large buffer, and the size of its pages in bytes.
 
-    The buffer is in huge pages where the system has them. It is read as a matrix times a vector and as a sum,
-    whichever is faster.
+    The buffer is in huge pages where the system has them. It is copied, summed, and multiplied by a vector.
 
     Args:
         device: whose memory is read.
-        tries: of each way to read, after one that warms up.
+        tries: of each path, after one that warms up.
     """
-    if device.type != "cpu":
-        return copy_bandwidth(device), 0
-    numbers = torch.empty(READ_BYTES // 4)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory = mmap.mmap(-1, READ_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    size = READ_BYTES if device.type == "cpu" else GPU_FACTOR * READ_BYTES
+    numbers = torch.empty(size // 4, device=device)
+    if device.type == "cpu" and hasattr(mmap, "MADV_HUGEPAGE"):
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(mmap.MADV_HUGEPAGE)
         numbers = torch.frombuffer(memory, dtype=torch.float32)
     matrix = numbers.fill_(1.0).view(-1, min(4096, len(numbers)))
-    vector = torch.ones(matrix.shape[1])
-    seconds = min(_seconds(work, device, tries) for work in (lambda: matrix @ vector, matrix.sum))
-    return READ_BYTES / seconds, _page_bytes(matrix.data_ptr(), READ_BYTES)
+    vector = torch.ones(1, matrix.shape[1], device=device)
+    source, target = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+    ways: dict[str, Way] = {
+        "torch.copy_": (size, lambda: target.copy_(source)),  # half is read, half is written
+        "torch.sum": (size, matrix.sum),
+        "torch.mv": (size, lambda: matrix @ vector[0]),
+    }
+    if device.type == "cpu" and (compiled := library()) is not None:
+        kernels = Immediate(compiled)
+        ways["native kernels"] = (size, lambda: product(kernels, vector, matrix))
+    return _fastest(ways, device, tries), _page_bytes(matrix.data_ptr(), size) if device.type == "cpu" else 0
 
 
 def _page_bytes(address: int, size: int) -> int:
@@ -74,13 +127,19 @@ def _page_bytes(address: int, size: int) -> int:
     return int(sizes.read_text()) if 2 * huge > size and sizes.exists() else mmap.PAGESIZE
 
 
-def _seconds(work: Callable[[], object], device: torch.device, tries: int = NUM_TRIES) -> float:
-    """The shortest of some tries, after one that warms up."""
+@torch.inference_mode()
+def _fastest(ways: Mapping[str, Way], device: torch.device, tries: int = NUM_TRIES) -> Peak:
+    """The best of some tries of each path, after one that warms up."""
+    return max(Peak(work / _seconds(call, device, tries), name) for name, (work, call) in ways.items())
+
+
+def _seconds(call: Callable[[], object], device: torch.device, tries: int) -> float:
+    """The shortest of some calls, after one that warms up."""
     times = []
     for _ in range(tries + 1):
         started = time.perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        call()
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
         times.append(time.perf_counter() - started)
     return min(times[1:])

@@ -78,12 +78,13 @@ class EngineBar:
             device = model.lm.model.device
             if str(device) in self._bandwidth or model.worker.engine is None:
                 continue
-            from archetype.runs.machine import read_bandwidth
+            from archetype.runs.machine import read_peak
 
             measured = self._bandwidth[str(device)] = 0.0
             try:
                 async with self.models.use(model.name) as served:
-                    measured, _ = await served.worker.run(partial(read_bandwidth, device, BANDWIDTH_TRIES))
+                    peak, _ = await served.worker.run(partial(read_peak, device, BANDWIDTH_TRIES))
+                    measured = peak.rate
             finally:
                 self._bandwidth[str(device)] = measured
                 if not measured:  # the reader has gone
@@ -103,12 +104,13 @@ class EngineBar:
         weights = self._step_bytes.get(model.fingerprint)
         if weights is None:
             weights = self._step_bytes[model.fingerprint] = bytes_of_step(model.lm.spec, model.nbytes)
-        traffic = taken * (weights + stats.state_bytes * stats.cache_use)
+        traffic = taken * (weights + stats.state_bytes * stats.cache_use) / seconds
+        bandwidth = self._bandwidth.get(str(model.lm.model.device), 0.0)
         return row | {
             "waiting": stats.waiting, "running": stats.running, "slots": engine.slots,
             "tokens_per_second": round((stats.generated_tokens - tokens) / seconds, 1),
-            "bytes_per_second": round(traffic / seconds),
-            "bandwidth": round(self._bandwidth.get(str(model.lm.model.device), 0.0)),
+            "bytes_per_second": round(traffic),
+            "bandwidth": round(max(bandwidth, traffic) if bandwidth else 0.0),  # no share of it is above 1
             "generated_tokens": stats.generated_tokens,
             "state_bytes": stats.state_bytes, "prefix_bytes": stats.prefix_bytes, "cache_use": stats.cache_use,
         }  # fmt: skip

@@ -8,9 +8,11 @@ from typing import Any
 from archetype.errors import DataError
 from archetype.io import atomic
 from archetype.io.files import MAX_TEXT_BYTES, check_regular, read_bytes
+from archetype.runs.machine import Peak
 from archetype.training.evaluate import Evaluation
 
 MAX_LINE_BYTES = 2**13  # numbers take some 300, a sample of 500 characters up to 6,000
+TEXTS = ("sample", "peak_path")
 NULLABLE = ("validation_bits_per_byte", "validation_accuracy")  # which pairs or images, and values, do not have
 
 
@@ -49,11 +51,11 @@ class Sampled:
 
 
 @dataclass(frozen=True)
-class Peak:
+class PeakMeasured:
     """The most FLOPs a second that matrix products of a run's type reach, of all its processes together."""
 
     step: int
-    flops: float
+    peak: Peak
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Interrupted:
 Event = Step | Evaluated | Sampled | Saved | Notice | Interrupted
 
 
-def append(file: Path, event: Event | Peak) -> None:
+def append(file: Path, event: Event | PeakMeasured) -> None:
     """Add an event to the metrics file, where it measured something."""
     match event:
         case Step():
@@ -93,8 +95,8 @@ def append(file: Path, event: Event | Peak) -> None:
             atomic.append_line(file, json.dumps({"step": step} | values))
         case Sampled(step=step, text=text):
             atomic.append_line(file, json.dumps({"step": step, "sample": text}))
-        case Peak(step=step, flops=flops):
-            atomic.append_line(file, json.dumps({"step": step, "peak_flops": flops}))
+        case PeakMeasured(step=step, peak=peak):
+            atomic.append_line(file, json.dumps({"step": step, "peak_flops": peak.rate, "peak_path": peak.path}))
         case Saved() | Notice() | Interrupted():
             pass
 
@@ -138,7 +140,7 @@ def _parse(text: bytes, place: str) -> dict[str, Any]:
 def _is_measured(item: tuple[str, Any]) -> bool:
     """Whether a run writes such a value: a number that a float can hold, null where some runs have none, or text."""
     name, value = item
-    if name == "sample":
+    if name in TEXTS:
         return isinstance(value, str)
     if value is None:
         return name in NULLABLE

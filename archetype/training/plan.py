@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from archetype.cost import cost_report
-from archetype.runs.machine import matmul_flops
+from archetype.runs.machine import product_peak
 from archetype.table import Table, quantity, size
 from archetype.training.block_execution import number_recomputed
 from archetype.training.memory import free_memory
@@ -96,7 +96,7 @@ def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
         seconds = seconds_of_steps(recipe, spec, objective, device)
     else:
         dtype = torch.bfloat16 if recipe.dtype == "bfloat16" else torch.float32
-        seconds = flops / (SHARE_OF_PEAK * matmul_flops(device, dtype))
+        seconds = flops / (SHARE_OF_PEAK * product_peak(device, dtype).rate)
     return Plan(
         cost.num_parameters, cost.num_trained, recipe.steps, recipe.steps * batch * length, recipe.steps * flops,
         rows, length, memory, free, recipe.steps * seconds, is_measured,

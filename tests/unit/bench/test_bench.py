@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -23,7 +24,9 @@ from archetype.errors import ArchetypeError, DataError
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
 from archetype.models import build
+from archetype.native.compiler import library
 from archetype.runs import environment, machine
+from archetype.runs.machine import Peak
 from tests.helpers.cases import case
 from tests.helpers.specs import ALL
 from tests.helpers.weights import randomize
@@ -31,10 +34,10 @@ from tests.helpers.weights import randomize
 FIELDS = {
     "job", "model", "dtype", "weights", "batch", "prompt", "new", "repeat", "prefill_ms", "decode_tokens_per_s",
     "tokens_per_s", "tokens_per_s_range", "seconds", "tokens", "read_gb_per_s", "flops_per_s",
-    "peak_bandwidth_gb_per_s", "peak_flops_per_s", "fraction_of_limit", "bound", "page_bytes", "machine", "versions",
-    "date",
+    "peak_bandwidth_gb_per_s", "peak_bandwidth_path", "peak_flops_per_s", "peak_flops_path", "fraction_of_limit",
+    "bound", "page_bytes", "machine", "versions", "date",
 }  # fmt: skip
-PEAKS = Peaks(bandwidth=1e9, flops=1e11, page_bytes=4096)
+PEAKS = Peaks(bandwidth=Peak(1e9, "torch.sum"), flops=Peak(1e11, "torch.mm"), page_bytes=4096)
 
 
 @pytest.fixture(autouse=True)
@@ -125,8 +128,48 @@ def test_what_a_step_reads_is_its_weights_and_its_state() -> None:
         traffic = 5 * (weights_read(cost_report(llama, 2, 12, least), 2) + report.state["bytes"])
         assert measured["read_gb_per_s"] == pytest.approx(traffic / seconds / 1e9)
         assert measured["flops_per_s"] == pytest.approx(5 * report.flops["decode"] / seconds)
-        assert measured["fraction_of_limit"] == pytest.approx(traffic / PEAKS.bandwidth / seconds)
+        assert measured["fraction_of_limit"] == pytest.approx(traffic / PEAKS.bandwidth.rate / seconds)
         assert measured["bound"] == "memory"
+
+
+def test_no_share_of_the_limit_is_above_one() -> None:
+    """A job that is faster than what was measured is the new peak, and the record says so."""
+    llama = archetype.load_spec("llama-tiny")
+    above = "the job itself, faster than "
+    for job in jobs_of(llama):
+        workload = Workload.of(job, llama, 4, 16, None)
+        for seconds in 10.0 ** np.arange(-9, 3):
+            for flops in (1e6, 1e9, 1e11):
+                peaks = PEAKS._replace(flops=Peak(flops, "torch.mm"))
+                measured = against_limit(llama, workload, "float32", None, peaks, seconds)
+                reading, computing = measured["peak_bandwidth_path"], measured["peak_flops_path"]
+                assert measured["fraction_of_limit"] <= 1
+                assert measured["read_gb_per_s"] <= measured["peak_bandwidth_gb_per_s"]
+                assert measured["flops_per_s"] <= measured["peak_flops_per_s"]
+                assert (reading == "torch.sum") == (measured["peak_bandwidth_gb_per_s"] == 1.0)
+                assert (computing == "torch.mm") == (measured["peak_flops_per_s"] == flops)
+                if seconds == 1e-9:  # faster than any machine
+                    assert measured["fraction_of_limit"] == pytest.approx(1)
+                    assert (reading, computing) == (f"{above}torch.sum", f"{above}torch.mm")
+
+
+def test_the_peak_is_the_best_of_all_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each path is timed by the work that it does, and every path that this machine has is among them."""
+    tried: list[str] = []
+
+    def seconds(call: Callable[[], object], device: torch.device, tries: int) -> float:
+        assert call() is not None
+        tried.append("")
+        return 1.0 if len(tried) == 2 else 2.0
+
+    monkeypatch.setattr(machine, "_seconds", seconds)
+    cpu = torch.device("cpu")
+    reading, _ = machine.read_peak(cpu)
+    has_kernels = library() is not None
+    assert reading == Peak(2**20, "torch.sum") and len(tried) == 3 + has_kernels
+    tried.clear()
+    assert machine.product_peak(cpu, torch.float32, "int8").rate >= 2 * 64**3 / 2
+    assert len(tried) == 1 + torch.backends.mkldnn.is_available() + 2 * has_kernels
 
 
 def test_an_encoder_rests_while_its_decoder_writes() -> None:
@@ -230,8 +273,8 @@ def test_what_cannot_be_timed_is_refused_in_one_line() -> None:
 
 
 def test_pages_and_reading_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    bandwidth, pages = machine.read_bandwidth(torch.device("cpu"))
-    assert bandwidth > 0 and pages in (2**12, 2**14, 2**16, 2**21, 2**25)
+    bandwidth, pages = machine.read_peak(torch.device("cpu"))
+    assert bandwidth.rate > 0 and bandwidth.path and pages in (2**12, 2**14, 2**16, 2**21, 2**25)
     cpu_info = {"flags": "fpu avx2 avx512f avx512_bf16 nonsense", "model name": "A processor"}
     monkeypatch.setattr(environment, "cpu_info", lambda *names: next((cpu_info[n] for n in names if n in cpu_info), ""))
     about = environment.description(torch.device("cpu"))

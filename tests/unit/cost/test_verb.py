@@ -93,7 +93,7 @@ def test_this_machine_is_measured_when_it_is_asked_for(monkeypatch: pytest.Monke
     from archetype.runs import machine
 
     monkeypatch.setattr(machine, "SIDE", 64)
-    monkeypatch.setattr(machine, "COPY_BYTES", 2**16)
+    monkeypatch.setattr(machine, "READ_BYTES", 2**16)
     report = read("gpt2-tiny", "--device", "here")
     assert report["device"]["bandwidth"] > 0 and set(report["device"]["flops"]) == {"bfloat16", "float32"}
     assert all(time["seconds"] > 0 for time in report["time"])

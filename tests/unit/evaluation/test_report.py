@@ -17,8 +17,9 @@ from archetype.errors import DataError
 from archetype.evaluation.report import write_report
 from archetype.evaluation.samples import sample
 from archetype.runs.directory import Run
+from archetype.runs.machine import Peak
 from archetype.training import metrics
-from archetype.training.metrics import Evaluated, Peak, Sampled, Step
+from archetype.training.metrics import Evaluated, PeakMeasured, Sampled, Step
 from archetype.training.setup import start
 from tests.helpers.recipes import recipes
 
@@ -83,14 +84,17 @@ def test_curves_stand_where_their_values_are(run: Run) -> None:
 
 def test_the_verb_makes_it_anew_and_mfu_is_what_the_measured_peak_gives(run: Run) -> None:
     assert "MFU" not in run.report_file.read_text()
-    metrics.append(run.metrics_file, Peak(6, 1e9))
+    metrics.append(run.metrics_file, PeakMeasured(6, Peak(1e12, "oneDNN")))
     result = CliRunner().invoke(app, ["report", str(run.folder)], catch_exceptions=False)
     assert result.stdout.strip() == str(run.report_file)
-    share = re.search(r"<dt>MFU</dt><dd>([\d.]+)% of 1 GFLOP/s, measured", run.report_file.read_text())
+    share = re.search(r"<dt>MFU</dt><dd>([\d.]+)% of 1,000 GFLOP/s, measured by oneDNN", run.report_file.read_text())
     steps = [line for line in metrics.read(run.metrics_file) if "loss" in line]
     seconds = sum(line["num_targets"] / line["per_second"] for line in steps)
     flops = archetype.cost_report("llama-tiny", 4, 16, "float32").flops["train"]
-    assert share and float(share[1]) == pytest.approx(100 * flops * 6 / seconds / 1e9, abs=0.06)
+    assert share and float(share[1]) == pytest.approx(100 * flops * 6 / seconds / 1e12, abs=0.06)
+    metrics.append(run.metrics_file, PeakMeasured(6, Peak(1.0, "torch.mm")))  # which the run itself beats
+    assert "100.0% of" in (page := write_report(run).read_text())
+    assert "measured by the job itself, faster than torch.mm" in page
 
 
 def test_steps_that_lack_a_measurement_are_left_out_of_its_picture(run: Run) -> None:
