@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from rich.console import Console
 
 FRAMES = {"─": "-", "│": "|"} | dict.fromkeys("┌┐└┘├┤┬┴┼", "+")
@@ -35,6 +36,18 @@ def show_warnings() -> None:
         handler = logging.StreamHandler(sys.stderr)
         handler.setLevel(logging.WARNING)
         logger.addHandler(handler)
+
+
+def print_device(device: "torch.device") -> None:
+    """Name the device that a verb computes on: the first line that the verb prints for people."""
+    print(f"device: {device_name(device)}", file=sys.stderr, flush=True)
+
+
+def device_name(device: "torch.device") -> str:
+    """A device with the name of its processor."""
+    from archetype.runs.environment import processor
+
+    return f"{device} ({processor(device)})"
 
 
 def console(*, stderr: bool = False) -> "Console":

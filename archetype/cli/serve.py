@@ -2,25 +2,28 @@
 
 import os
 import sys
+import webbrowser
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from archetype.cli.options import Device, Dtype, Weights
-from archetype.cli.output import show_warnings
+from archetype.cli.output import device_name, show_warnings
 
 if TYPE_CHECKING:
     from archetype.serve.models import Source
 
 SECTIONS = {
-    "Network": ("host", "port", "api_key", "allow_host"),
+    "Network": ("host", "port", "api_key", "allow_host", "in_browser"),
     "Models": ("alias", "memory", "dtype", "weights", "device", "chat_template", "generation_config"),
     "Page": ("runs", "reports"),
     "Limits": ("slots", "max_queue", "prefix_cache", "max_body", "timeout", "grace"),
 }
 KEY = "ARCHETYPE_API_KEY"
 REPORTS = [Path("docs/studies"), Path("studies")]
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # hosts that listen everywhere, and where a browser finds them
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MODELS = typer.Argument(
     metavar="MODEL...", help="Folders of models, or owner/name of huggingface.co; NAME=FOLDER gives one a name."
@@ -39,6 +42,7 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A name by which clients reach this machine; may be repeated.")
     ] = None,
+    in_browser: Annotated[bool, typer.Option("--open", help="Open the web UI in this machine's browser.")] = False,
     alias: Annotated[
         list[str] | None, typer.Option(metavar="ALIAS=NAME", help="Another name of a model; may be repeated.")
     ] = None,
@@ -64,7 +68,7 @@ def serve(
     grace: Annotated[float, typer.Option(min=0, help="Seconds in which requests may finish at the end.")] = 30.0,
     dtype: Dtype = None,
     weights: Weights = None,
-    device: Device = "cpu",
+    device: Device = "auto",
 ) -> None:
     """Serve models over OpenAI's HTTP API.
 
@@ -73,7 +77,7 @@ def serve(
     """
     show_warnings()
     from archetype.distribution import install_command
-    from archetype.errors import DataError
+    from archetype.errors import DataError, SpecError
 
     try:
         import prometheus_client  # noqa: F401
@@ -82,11 +86,14 @@ def serve(
     except ImportError as error:
         raise DataError(str(error.name), "is not installed", install_command("serve")) from None
     from archetype.api import load
+    from archetype.serve import page
     from archetype.serve.app import App, Limits
     from archetype.serve.models import ModelOptions, Models
     from archetype.serve.server import listen
     from archetype.serve.server import serve as run
 
+    if in_browser and not page.is_built():
+        raise SpecError("--open", "the web UI is not built", page.HOW_TO_BUILD)
     options = ModelOptions(
         open=lambda place: load(place, dtype, device, weights=weights),
         slots=slots, max_queue=max_queue, prefix_bytes=prefix_cache << 20,
@@ -100,11 +107,38 @@ def serve(
     )
     listening = listen(host, port)
     names = ", ".join(source.name for source in served.sources) or "no model"
-    shown = f"[{host}]" if ":" in host else host
-    line = f"archetype: {names} at http://{shown}:{listening.getsockname()[1]}/v1"
+    web_ui, api = addresses(host, listening.getsockname()[1])
+    shown = f"web UI at {web_ui}" if page.is_built() else f"the web UI is not built: {page.HOW_TO_BUILD}"
     if not keys and host not in LOOPBACK:
         print("archetype: without --api-key whoever reaches this machine can use its models", file=sys.stderr)
-    run(app, listening, grace, lambda: print(line, file=sys.stderr, flush=True))
+
+    def tell() -> None:
+        place = ""
+        if served.sources:  # else nothing has loaded torch yet, and nothing has to
+            from archetype.nn.device import resolve_device
+
+            place = f" on {device_name(resolve_device(device))}"
+        print(f"archetype: {names}{place}; {shown}\narchetype: API at {api}", file=sys.stderr, flush=True)
+        if in_browser:  # in a thread: a browser in a terminal runs until it is closed
+            Thread(target=open_browser, args=[web_ui], daemon=True).start()
+
+    run(app, listening, grace, tell)
+
+
+def addresses(host: str, port: int) -> tuple[str, str]:
+    """The addresses of the web UI, for a browser on this machine, and of the API, as --host says it."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{ANY_ADDRESS.get(host, shown)}:{port}/", f"http://{shown}:{port}/v1"
+
+
+def open_browser(address: str) -> None:
+    """Open an address in this machine's browser, or print that there is none."""
+    try:
+        is_open = webbrowser.open(address)
+    except webbrowser.Error:
+        is_open = False
+    if not is_open:
+        print(f"archetype: --open: found no browser; open {address} in one", file=sys.stderr, flush=True)
 
 
 def sources_of(models: list[str], aliases: list[str]) -> list["Source"]:

@@ -8,6 +8,7 @@ from archetype.serve.errors import ApiError
 from archetype.serve.exchange import Exchange
 
 FOLDER = Path(__file__).parent / "page"  # written by `make page`, never committed
+HOW_TO_BUILD = "run `make page` in a checkout, or install a wheel, which has it"
 MISSING = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Archetype</title>
 <h1>Archetype</h1>
 <p>The API is running: see <a href="/v1/models">/v1/models</a> and <a href="/metrics">/metrics</a>.</p>
@@ -20,10 +21,15 @@ POLICY = (
 IMMUTABLE = "public, max-age=31536000, immutable"
 
 
+def is_built() -> bool:
+    """Whether the page's files are there."""
+    return (FOLDER / "index.html").is_file()
+
+
 async def index(exchange: Exchange) -> None:
     """Answer with the page, or with how to build it."""
     file, nonce = FOLDER / "index.html", secrets.token_urlsafe(16)
-    text = file.read_text(encoding="utf-8").replace("{{nonce}}", nonce) if file.is_file() else MISSING
+    text = file.read_text(encoding="utf-8").replace("{{nonce}}", nonce) if is_built() else MISSING
     headers = {
         "content-type": "text/html; charset=utf-8", "content-security-policy": POLICY.format(nonce=nonce),
         "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-cache",
