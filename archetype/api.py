@@ -130,7 +130,7 @@ def build(
     Args:
         source: anything that `load_spec` takes.
         seed: of the initial weights.
-        device: cpu, cuda, cuda:N, mps, or meta (shapes without storage).
+        device: auto (a GPU where there is one), cpu, cuda, cuda:N, mps, or meta (shapes without storage).
         dtype: type of the weights, such as "bfloat16" or torch.bfloat16.
 
     Raises:
@@ -148,7 +148,7 @@ def build(
 def load(
     folder: str | Path,
     dtype: str | torch.dtype | None = None,
-    device: str | torch.device = "cpu",
+    device: str | torch.device = "auto",
     allow_pickle: bool = False,
     overrides: Sequence[str] = (),
     weights: str | None = None,
@@ -159,7 +159,7 @@ def load(
         folder: a run directory (spec.yaml), a Hugging Face folder (config.json), or the name of a model on
             huggingface.co, owner/name.
         dtype: type of the weights, such as "bfloat16" (default: as stored).
-        device: cpu, cuda, cuda:N or mps.
+        device: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.
         allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.
         overrides: assignments path=value, as `archetype set` takes them, to the specification that a Hugging Face
             folder describes; they settle what was assumed of a family that is not registered.
@@ -278,7 +278,7 @@ def train(
         vocab_size: of a tokenizer that is trained.
         overrides: assignments path=value to any field of the recipe; spec.PATH edits the specification.
         seed: of weights, order and dropout.
-        device: auto, cpu, cuda:N or mps.
+        device: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.
         force: train even if a step is expected to take more memory than is free.
         on_event: is called with every step, evaluation, checkpoint and notice.
 
@@ -305,12 +305,13 @@ def train(
     pretrained = None if start_from is None else open_pretrained(Path(start_from), fields)
     budget = Budget(minutes=minutes)
     chosen, _ = assemble(None if recipe is None else Path(recipe), fields, overrides, budget)
-    state = setup.start(Path(to), chosen, resolve_device(device), None, force, budget, pretrained)
+    device = resolve_device(device)
+    state = setup.start(Path(to), chosen, device, None, force, budget, pretrained)
     interrupted = run(state, on_event, sample)
     write_report(state.run)
     if interrupted is not None:
         raise KeyboardInterrupt
-    return load(Path(to))
+    return load(Path(to), device=device)
 
 
 def export(

@@ -79,7 +79,8 @@ def load(
     """
     if weights is not None:
         check_type(weights)  # refused before anything is read
-    folder, device = hub.local(Path(folder), allow_pickle), resolve_device(device)
+    device = resolve_device(device)  # refused before anything is downloaded
+    folder = hub.local(Path(folder), allow_pickle)
     if Run(folder).exists:
         if overrides:
             cause = "the specification of a run cannot be changed"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from archetype.cli.options import Device, Exported, Json
-from archetype.cli.output import console, print_json, show_warnings
+from archetype.cli.output import console, print_device, print_json, show_warnings
 
 DTYPE = typer.Option(help="Type to compute in.  [default: as stored; float32 of a preset]")
 BATCH = typer.Option(min=1, help="Rows at once.  [default: 1; 16 of batch, 8 of train, 64 of embed]")
@@ -33,7 +33,7 @@ def bench(
     peer_python: Annotated[
         str | None, typer.Option(metavar="PATH", help="The Python that has them.  [default: this one]")
     ] = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Time a model on this machine: tokens a second, and the share of the machine's limit.
@@ -48,11 +48,14 @@ def bench(
     from archetype.bench.peers import opened
     from archetype.errors import SpecError
     from archetype.io.allocation import keep_freed_memory
+    from archetype.nn.device import resolve_device
     from archetype.runs import environment
 
     show_warnings()
-    if (peer or peer_python is not None) and not (peer and device == "cpu"):
-        raise SpecError("--peer", "peers are timed on the processor", "leave out --device, and give --peer itself")
+    if peer_python is not None and not peer:
+        raise SpecError("--peer-python", "is the Python of peers, which nothing asks for", "add --peer")
+    if peer and resolve_device(device).type != "cpu":
+        raise SpecError("--peer", "peers are timed on the processor", "add --device cpu")
     if threads is not None:
         torch.set_num_threads(threads)
     if job == "train":
@@ -78,6 +81,7 @@ def bench(
     if as_json:
         print_json(result)
     else:
+        print_device(lm.model.device)
         _print(result)
     for name, message in left_out.items():
         print(f"without {name}: {message}", file=sys.stderr)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from archetype.cli.options import Device, Dtype, Json, Model
-from archetype.cli.output import print_json
+from archetype.cli.output import print_device, print_json
 
 INPUTS = typer.Argument(metavar="TEXT... | IMAGES", help="Texts, or a .npz file with `images`, (N, [C,] H, W).")
 
@@ -16,16 +16,18 @@ def fill(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="With [MASK] for each token to predict.")],
     top: Annotated[int, typer.Option(min=1, help="Predictions for each mask.")] = 5,
     dtype: Dtype = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Predict the masked tokens of a text."""
     from archetype.api import load
 
-    masks = load(model, dtype, device).fill(text, top)
+    lm = load(model, dtype, device)
+    masks = lm.fill(text, top)
     if as_json:
         print_json({"text": text, "masks": [[vars(prediction) for prediction in mask] for mask in masks]})
         return
+    print_device(lm.model.device)
     for number, mask in enumerate(masks, start=1):
         predictions = (f"{prediction.token} {prediction.probability:.1%}" for prediction in mask)
         print(f"{number}: {'  '.join(predictions)}")
@@ -40,19 +42,21 @@ def embed(
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Do not scale vectors to length 1.")] = False,
     dtype: Dtype = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Embed texts as vectors; without --json, print how similar each two are."""
     from archetype.api import load
 
-    vectors = load(model, dtype, device).embed(texts, pooling, normalized=not raw)
+    lm = load(model, dtype, device)
+    vectors = lm.embed(texts, pooling, normalized=not raw)
     if as_json:
         rows = zip(texts, vectors.tolist(), strict=True)
         print_json({"vectors": [{"text": text, "vector": vector} for text, vector in rows]})
         return
     from archetype.table import Table
 
+    print_device(lm.model.device)
     numbered = [f"{number} {text}" for number, text in enumerate(texts, start=1)]
     similarities = (vectors @ vectors.T).tolist()
     table = [[text, *(f"{value:.3f}" for value in row)] for text, row in zip(numbered, similarities, strict=True)]
@@ -63,7 +67,7 @@ def classify(
     model: Model,
     inputs: Annotated[list[str], INPUTS],
     dtype: Dtype = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Name the class of each text or image, with its probability."""
@@ -85,5 +89,6 @@ def classify(
         rows = [{"class": name, "probabilities": row} for name, row in zip(names, probabilities.tolist(), strict=True)]
         print_json({"images" if is_images else "texts": rows})
         return
+    print_device(lm.model.device)
     for name, probability in zip(names, best.values.tolist(), strict=True):
         print(f"{probability:g}" if is_value else f"{name} {probability:.1%}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from archetype.cli.options import Device, Dtype, Json, Model, Weights
-from archetype.cli.output import print_json, show_warnings
+from archetype.cli.output import print_device, print_json, show_warnings
 
 DATA_HELP = (
     "Texts with labels (JSON lines or CSV), images (.npz, or a folder with one for each class), or pairs "
@@ -47,7 +47,7 @@ def evaluate(
     limit: Annotated[int | None, typer.Option(min=1, help="Questions of each task.  [default: all]")] = None,
     dtype: Dtype = None,
     weights: Weights = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Print how good a model is: loss, perplexity, accuracy, classes one by one, BLEU and chrF, or known tasks."""
@@ -73,22 +73,28 @@ def evaluate(
     Beam.parse(beam)  # a wrong setting is refused before a large model is read
     texts = {str(file): read_text(file) for file in text or ()}
     lm = load(model, dtype, device, weights=weights)
+
+    def show(record: dict[str, Any], report: object) -> None:
+        if as_json:
+            print_json(record)
+        else:
+            print_device(lm.model.device)
+            print(report)
+
     if tasks is not None:
         with contextlib.redirect_stdout(sys.stderr):  # what lm-eval prints
             scores = lm.evaluate_tasks(tasks.split(","), num_fewshot, limit)
-        print_json(scores.record()) if as_json else print(scores)
+        show(scores.record(), scores)
     elif text is None:
         pair = None if source is None or target is None else (source, target)
         report = lm.evaluate(pair or data or "", **beam)
-        print_json(report.record()) if as_json else print(report)
+        show(report.record(), report)
     else:
         records = {name: lm.score(contents, stride, length).record() for name, contents in texts.items()}
-        if as_json:
-            print_json({"texts": [{"file": name} | record for name, record in records.items()]})
-            return
         rows = [
             [name, f"{record['num_tokens']:,}", f"{record['loss']:.4f}", f"{record['perplexity']:.3f}",
              f"{record['bits_per_byte']:.4f}", f"{record['accuracy']:.1%}"]
             for name, record in records.items()
         ]  # fmt: skip
-        print(Table(("text", "tokens", "loss per token", "perplexity", "bits per byte", "accuracy"), rows))
+        table = Table(("text", "tokens", "loss per token", "perplexity", "bits per byte", "accuracy"), rows)
+        show({"texts": [{"file": name} | record for name, record in records.items()]}, table)

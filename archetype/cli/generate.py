@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from archetype.cli.options import Device, Dtype, Json, Model, Weights
-from archetype.cli.output import print_json, show_warnings
+from archetype.cli.output import print_device, print_json, show_warnings
 
 if TYPE_CHECKING:
     from archetype.cli.prompt_file import Prompt
@@ -52,7 +52,7 @@ def generate(
     slots: Annotated[int, typer.Option(min=1, help="With --input: prompts that are decoded together.")] = 32,
     dtype: Dtype = None,
     weights: Weights = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Continue a text as it is generated; several prompts run as one batch.
@@ -99,11 +99,12 @@ def generate(
         print_json({"prompts": texts, "texts": continuations, "settings": lm.settings(**settings).dump(full=True)})
     elif len(texts) == 1:
         engine = lm.engine(**guesses)
-        _print_stream(engine, texts[0], settings, shown="" if lm.spec.kind == "encoder_decoder" else texts[0])
+        _print_stream(lm, engine, texts[0], settings, shown="" if lm.spec.kind == "encoder_decoder" else texts[0])
         _print_speed(engine)
     else:
         engine = lm.engine(len(texts), **guesses)
         requests = [engine.submit(text, id=number, **settings) for number, text in enumerate(texts, start=1)]
+        print_device(lm.model.device)
         for prompt, request in zip(texts, requests, strict=True):
             shown = "" if lm.spec.kind == "encoder_decoder" else prompt
             print(f"{shown}{request.result()}\n")
@@ -129,7 +130,7 @@ def translate(
     ] = None,
     dtype: Dtype = None,
     weights: Weights = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Translate source texts, one line each."""
@@ -149,14 +150,21 @@ def translate(
         batch = lm.translate(sources[start : start + LINES_AT_ONCE], **settings)
         targets += batch
         if not as_json:
+            if not start:
+                print_device(lm.model.device)
             print(*(" ".join(target.splitlines()) for target in batch), sep="\n", flush=True)
     if as_json:
         print_json({"targets": [{"source": s, "target": t} for s, t in zip(sources, targets, strict=True)]})
 
 
-def _print_stream(engine: "Engine", prompt: str | list[int], settings: dict[str, Any], shown: str = "") -> None:
+def _print_stream(
+    lm: "LanguageModel", engine: "Engine", prompt: str | list[int], settings: dict[str, Any], shown: str = ""
+) -> None:
     """Print what is shown of the prompt, and its continuation as it comes."""
+    first = not engine.stats().finished
     request = engine.submit(prompt, **settings)  # refuses a wrong prompt before anything is printed
+    if first:
+        print_device(lm.model.device)
     print(shown, end="", flush=True)
     for piece in request.pieces():
         print(piece, end="", flush=True)
@@ -237,7 +245,7 @@ def _print_answers(
         return
     engine = lm.engine()
     for messages in conversations:
-        _print_stream(engine, lm.encode_chat(messages), settings | {"continues": False})
+        _print_stream(lm, engine, lm.encode_chat(messages), settings | {"continues": False})
     _print_speed(engine)
 
 

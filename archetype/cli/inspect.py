@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from archetype.cli.options import Device, Dtype, Json, Model
-from archetype.cli.output import print_json
+from archetype.cli.output import print_device, print_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,7 @@ def inspect(
     ] = None,
     output: Annotated[Path | None, typer.Option("--to", "-o", "--output", help=OUTPUT_HELP)] = None,
     dtype: Dtype = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Show what happens inside a model while it reads a text.
@@ -74,7 +74,9 @@ def inspect(
         shown.save(output)
     if as_json:
         print_json(shown.record())
-    elif output is None:
+        return
+    print_device(lm.model.device)
+    if output is None:
         print(shown.table())
 
 

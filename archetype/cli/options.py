@@ -13,6 +13,15 @@ def complete_presets(incomplete: str) -> list[str]:
     return [name for name in presets() if name.startswith(incomplete)]
 
 
+def _check_device(context: typer.Context, name: str) -> str:
+    """Refuse a device that this machine does not have, before a verb begins; auto and cpu need no look, nor torch."""
+    if name not in ("auto", "cpu") and not context.resilient_parsing:  # which is when the shell completes
+        from archetype.nn.device import resolve_device
+
+        resolve_device(name)
+    return name
+
+
 SPEC_HELP = "A preset, a YAML or JSON file, a run directory, a model folder or owner/name."
 Spec = Annotated[str, typer.Argument(metavar="SPEC", help=SPEC_HELP, autocompletion=complete_presets)]
 Specs = Annotated[list[str], typer.Argument(metavar="SPEC...", help=SPEC_HELP, autocompletion=complete_presets)]
@@ -36,7 +45,9 @@ Weights = Annotated[
         help="int8, int4: matrices of 8 or 4 bits, in groups of 32; lossless: bfloat16 in 12.  [default: as stored]"
     ),
 ]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N or mps.")]
+Device = Annotated[
+    str, typer.Option(help="auto (a GPU where there is one), cpu, cuda, cuda:N or mps.", callback=_check_device)
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="What the folder's files leave out or say otherwise."),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from archetype.cli.output import print_json
+from archetype.cli.output import print_device, print_json
 from archetype.convert.source import open_spec
 from archetype.cost.hardware import device
 from archetype.cost.parallel import Cluster, Planner, Step, best_steps, plan_table
@@ -62,6 +62,7 @@ def print_plan_here(resolved: ResolvedRecipe, device: torch.device, as_json: boo
     if as_json:
         print_json(planned.to_json())
     else:
+        print_device(device)
         print(planned.table())
 
 
@@ -77,6 +78,7 @@ def print_rates(resolved: ResolvedRecipe, device: torch.device, file: Path | Non
     if as_json:
         print_json(sweep.to_json())
         return
+    print_device(device)
     title = f"loss (nats per {unit}) by the logarithm of the learning rate, base 10"
     logarithms = [math.log10(rate) for rate in sweep.rates]
     print(draw_in_terminal({"mean": (logarithms, sweep.means)}, title, 90))

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from archetype.cli.output import console
+from archetype.cli.output import console, device_name
 from archetype.cost import total_parameters
 from archetype.data.tokenization import reporting
 from archetype.errors import one_line
@@ -51,10 +51,11 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
     if not state.processes.is_main:
         return run(state, lambda event: None)
     err = console(stderr=True)
-    recipe, spec = state.recipe, state.model.spec
+    recipe, spec, device = state.recipe, state.model.spec, state.model.device
     err.print(
         f"{spec.name or spec.kind}: {total_parameters(spec):,} parameters; {state.objective.description}; "
-        f"{recipe.steps} steps of {recipe.batch_size} rows, in {recipe.dtype}, from step {state.step}",
+        f"{recipe.steps} steps of {recipe.batch_size} rows, in {recipe.dtype} on {device_name(device)}, "
+        f"from step {state.step}",
         markup=False,
     )
     shows_samples = samples and state.processes.holds_all

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from archetype.cli.output import print_device
 from archetype.cli.record_file import Line, append_records, read_records_with_ids
 from archetype.errors import ArchetypeError, DataError, one_line
 from archetype.generate import Engine, Request, Sampling
@@ -99,6 +100,7 @@ def generate_file(
     def compute(left: list[Prompt]) -> Iterator[dict[str, Any]]:
         for prompt in left:
             prompt.ids(lm, engine, settings)
+        print_device(lm.model.device)
         yield from map(_record, _finished_requests(lm, engine, left, settings))
 
     def speed() -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from archetype.cli.output import print_device
 from archetype.cli.record_file import Line, append_records, finished_records, read_records_with_ids
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes
@@ -75,6 +76,7 @@ def translate_file(
         nonlocal num_done
         lengths = {source.id: _length(lm, source) for source in left}
         left.sort(key=lambda source: -lengths[source.id])
+        print_device(lm.model.device)
         for first in range(0, len(left), LINES_AT_ONCE):
             batch = left[first : first + LINES_AT_ONCE]
             targets = lm.translate([source.text for source in batch], **settings)

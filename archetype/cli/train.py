@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from archetype.cli.options import Json, OptionalOutput, complete_presets
+from archetype.cli.options import Device, Json, OptionalOutput, complete_presets
 from archetype.cli.output import print_json
 
 CHOSEN = "[default: chosen to fit the text]"
@@ -107,7 +107,7 @@ def train(
     force: Annotated[
         bool, typer.Option("--force", help="Train even if a step is expected to take more memory than is free.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda:N or mps.")] = "auto",
+    device: Device = "auto",
     plan: Annotated[
         str | None,
         typer.Option(

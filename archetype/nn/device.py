@@ -14,7 +14,7 @@ def resolve_device(name: str | torch.device, allow_meta: bool = False) -> torch.
     """The device of a name, if this machine has it.
 
     Args:
-        name: cpu, cuda, cuda:N or mps; auto is cuda where there is one, else cpu.
+        name: cpu, cuda, cuda:N or mps; auto is cuda where there is a GPU for it, else cpu.
         allow_meta: also take meta, whose tensors have shapes and no storage.
 
     Raises:

@@ -96,7 +96,7 @@ class LosslessMatrix(PackedMatrix):
         self.dtype, device = (after := fn(torch.empty(0, dtype=self.dtype))).dtype, after.device
         if device.type != "cpu":
             cause = f"of type lossless are for the processor, not for {device.type}"
-            raise SpecError("weights", cause, "load the model without them")
+            raise SpecError("weights", cause, "use device cpu, or load the model without them")
         return self
 
 
@@ -110,7 +110,7 @@ def compress_model(model: nn.Module) -> None:
         if parameter.dtype != torch.bfloat16 or parameter.device.type != "cpu":
             dtype = str(parameter.dtype).removeprefix("torch.")
             cause = f"of type lossless are made of bfloat16 on cpu; these are {dtype} on {parameter.device.type}"
-            raise SpecError("weights", cause, "load the model with dtype bfloat16, or leave them out")
+            raise SpecError("weights", cause, "load the model with dtype bfloat16 on device cpu, or leave them out")
         stored = compress(parameter.detach())
         if stored is not None:
             replace(model, name, LosslessMatrix(stored, parameter.dtype))

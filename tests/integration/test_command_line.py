@@ -123,7 +123,7 @@ def test_generate_streams_one_prompt_and_batches_several(archetype: Command, run
     alone = [archetype("generate", run_directory, prompt, *flags) for prompt in ("The ", "If a")]
     together = archetype("generate", run_directory, "The ", "If a", *flags)
     for done, tokens in ((alone[0], 12), (together, 24)):
-        assert re.fullmatch(rf"\({tokens} tokens, [\d,.]+ tokens/s\)\n", done.stderr)
+        assert re.fullmatch(rf"device: cpu \(.+\)\n\({tokens} tokens, [\d,.]+ tokens/s\)\n", done.stderr)
     assert archetype("generate", run_directory, "The ", *flags, "--json").stderr == ""
     one, both = [done.stdout for done in alone], together.stdout
     assert both.split("\n\n") == [text.removesuffix("\n") for text in one] + [""] or both == "\n".join(one) + "\n"
