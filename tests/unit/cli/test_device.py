@@ -65,18 +65,18 @@ def model(kind: str) -> LanguageModel:
     return lm
 
 
-VERBS = {  # what each is called with, and the model that it loads
-    "train": ("--text FILE --tokenizer bytes --spec llama-tiny --steps 1 --to RUN".split(), "decoder"),
-    "generate": (["MODEL", "the", "--max-new-tokens", "2"], "decoder"),
-    "evaluate": (["MODEL", "--text", "FILE"], "decoder"),
-    "translate": (["MODEL", "the cat", "--num-beams", "1", "--max-extra-tokens", "1"], "translator"),
-    "fill": (["MODEL", "a[MASK]"], "encoder"),
-    "embed": (["MODEL", "a"], "encoder"),
-    "classify": (["MODEL", "a"], "classifier"),
-    "inspect": (["MODEL", "abc"], "decoder"),
-    "serve": (["FOLDER", "--port", "0"], "decoder"),
-    "bench": (["prefill", "llama-tiny", "--prompt", "4", "--repeat", "1"], "decoder"),
-}  # fmt: skip
+VERBS = {  # the arguments that each is called with, and the model that it loads
+    "train": ("--text FILE --tokenizer bytes --spec llama-tiny --steps 1 --to RUN", "decoder"),
+    "generate": ("MODEL the --max-new-tokens 2", "decoder"),
+    "evaluate": ("MODEL --text FILE", "decoder"),
+    "translate": ("MODEL cat --num-beams 1 --max-extra-tokens 1", "translator"),
+    "fill": ("MODEL a[MASK]", "encoder"),
+    "embed": ("MODEL a", "encoder"),
+    "classify": ("MODEL a", "classifier"),
+    "inspect": ("MODEL abc", "decoder"),
+    "serve": ("FOLDER --port 0", "decoder"),
+    "bench": ("prefill llama-tiny --prompt 4 --repeat 1", "decoder"),
+}
 
 
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -138,7 +138,7 @@ def test_the_first_line_names_the_device(
     places = {"MODEL": kind, "FILE": str(tmp_path / "text.txt"), "FOLDER": str(tmp_path)}
     for options in ([], ["--device", "cpu"], *([["--json"]] if verb not in ("serve", "train") else [])):
         places["RUN"] = str(tmp_path / "_".join(["run", *options]))
-        words = [places.get(word, word) for word in arguments]
+        words = [places.get(word, word) for word in arguments.split()]
         status, out, error = call(monkeypatch, capsys, verb, *words, *options)
         assert status == 0
         if options == ["--json"]:
