@@ -70,14 +70,14 @@ def product_peak(device: torch.device, dtype: torch.dtype, weights: str | None =
 def _processor_products(a: Tensor, b: Tensor, weights: str | None) -> dict[str, Way]:
     """The paths of products that a processor has besides torch's own."""
     side, ways = len(a), dict[str, Way]()
-    has_bfloat16 = a.dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if torch.backends.mkldnn.is_available() and has_bfloat16:
+    onednn, is_half = torch.backends.mkldnn.is_available(), a.dtype == torch.bfloat16
+    if onednn and (not is_half or torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         ways["oneDNN"] = (2 * side**3, lambda: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], ""))
     if (compiled := library()) is None:
         return ways
     kernels, few = Immediate(compiled), a[: max_rows(a.dtype)]
     ways["native kernels"] = (2 * side**2 * len(few), lambda: product(kernels, few, b))
-    if a.dtype == torch.bfloat16 and tile_product(kernels, a, b, None) is not None:
+    if is_half and tile_product(kernels, a, b, None) is not None:
         ways["native tiles"] = (2 * side**3, lambda: tile_product(kernels, a, b, None))
     if weights in BITS:
         quants = torch.full((side, side * BITS[weights] // 8), 0x77, dtype=torch.uint8)
