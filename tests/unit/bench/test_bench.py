@@ -24,7 +24,7 @@ from archetype.errors import ArchetypeError, DataError
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
 from archetype.models import build
-from archetype.native.compiler import library
+from archetype.native.library import library
 from archetype.runs import environment, machine
 from archetype.runs.machine import Peak
 from tests.helpers.cases import case
