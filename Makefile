@@ -44,7 +44,7 @@ INSTALL = $(BIN)/pip install --quiet --quiet --no-compile --constraint constrain
 .venv/installed: pyproject.toml constraints.txt
 	@echo "installing Archetype and what it needs into .venv, and compiling its kernels: one to three minutes"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(INSTALL) .
+	@$(INSTALL) '.[serve]'
 	@touch $@
 
 # Installing compiles the kernels; this does so again where their sources have changed since. No compiler is no error.

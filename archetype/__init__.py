@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from archetype.extension import register
     from archetype.generate.engine import Engine
     from archetype.language_model import LanguageModel
+    from archetype.native.operation import plain_operations
 
 __version__ = "0.1.0"
 __all__ = [
     "ArchetypeError", "Engine", "LanguageModel", "__version__", "build", "cost_report", "diff", "draw", "evaluate",
-    "export", "load", "load_spec", "presets", "register", "tokenizer", "train",
+    "export", "load", "load_spec", "plain_operations", "presets", "register", "tokenizer", "train",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker would take any name for an attribute otherwise
@@ -44,7 +45,8 @@ if not TYPE_CHECKING:  # a type checker would take any name for an attribute oth
             raise AttributeError(f"module 'archetype' has no attribute {name!r}")
         modules = {
             "ArchetypeError": "archetype.errors", "Engine": "archetype.generate.engine",
-            "LanguageModel": "archetype.language_model", "register": "archetype.extension",
+            "LanguageModel": "archetype.language_model", "plain_operations": "archetype.native.operation",
+            "register": "archetype.extension",
         }  # fmt: skip
         return getattr(import_module(modules.get(name, "archetype.api")), name)
 

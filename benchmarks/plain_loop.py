@@ -1,6 +1,6 @@
 """A plain PyTorch loop (forward, backward, clipping, AdamW) over models of seven kinds, in transformers and Archetype.
 
-    python -m benchmarks.plain_loop --batch 4 --length 512
+    python -m benchmarks.plain_loop --batch 4 --length 512 --dtype float32
 
 Each model is made by transformers with random weights and about 15 M parameters, saved, and loaded by Archetype. The
 three take turns with the same loop: transformers, ours with torch's operations alone (`plain_operations`), and ours as
@@ -28,7 +28,8 @@ COMMON = {"vocab_size": 4096, "hidden_size": 384, "num_hidden_layers": 6, "max_p
 HEADS = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 64}
 KINDS: dict[str, dict[str, object]] = {
     "llama": {"intermediate_size": 1024, **HEADS},
-    "gpt2": {"n_embd": 384, "n_layer": 6, "n_head": 6, "n_positions": 1024},
+    "gpt2": {"n_embd": 384, "n_layer": 6, "n_head": 6, "n_positions": 1024, "attn_pdrop": 0.0,
+             "resid_pdrop": 0.0, "embd_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0},
     "gemma3_text": {"intermediate_size": 1024, "sliding_window": 128, "query_pre_attn_scalar": 64, **HEADS},
     "mixtral": {"intermediate_size": 384, "num_local_experts": 8, "num_experts_per_tok": 2, **HEADS},
     "deepseek_v2": {
@@ -51,17 +52,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="bfloat16 is by autocast")
     parser.add_argument("--only", help="one kind")
     parser.add_argument("--rounds", type=int, default=6)
     chosen = parser.parse_args()
-    print(heading(f"python -m benchmarks.plain_loop --batch {chosen.batch} --length {chosen.length}", "transformers"))
+    command = f"--batch {chosen.batch} --length {chosen.length} --dtype {chosen.dtype}"
+    print(heading(f"python -m benchmarks.plain_loop {command}", "transformers"))
     print(f"{'':<14}{'transformers':>14}{'plain':>10}{'ours':>10}  tokens/s{'plain':>9}{'ours':>7} x{'difference':>13}")
     for name in KINDS:
         if chosen.only in (None, name):
-            measure(name, chosen.batch, chosen.length, chosen.rounds)
+            measure(name, chosen.batch, chosen.length, chosen.rounds, chosen.dtype)
 
 
-def measure(name: str, batch: int, length: int, rounds: int) -> None:
+def measure(name: str, batch: int, length: int, rounds: int, dtype: str) -> None:
     """Print the row of one kind of model."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(name, **(COMMON | KINDS[name]))
@@ -81,8 +84,9 @@ def measure(name: str, batch: int, length: int, rounds: int) -> None:
 
         def take() -> None:
             with plain_operations() if is_plain else nullcontext():
-                loss = cross_entropy(logits_of(model).flatten(0, 1), targets)
-                loss.backward()
+                with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+                    logits = logits_of(model)
+                cross_entropy(logits.flatten(0, 1).float(), targets).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -90,8 +94,8 @@ def measure(name: str, batch: int, length: int, rounds: int) -> None:
         return take
 
     with torch.inference_mode():
-        expected, logits = logits_of(theirs), logits_of(ours)
-    difference = float((logits - expected).abs().max() / expected.abs().max())
+        expected = logits_of(theirs)
+        difference = float((logits_of(ours) - expected).abs().max() / expected.abs().max())
     steps = {"theirs": step(theirs), "plain": step(ours, is_plain=True), "ours": step(ours)}
     rates = {which: batch * length / seconds for which, seconds in paired(steps, rounds).items()}
     ratios = rates["plain"] / rates["theirs"], rates["ours"] / rates["theirs"]

@@ -2,6 +2,9 @@
 
 import math
 import re
+import shutil
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,12 +63,29 @@ def demo(
         print(re.sub(r"\s+", " ", piece), end="", flush=True)  # in one line
     print()
     out.print("\n[bold]Try next[/]")
-    for command, meaning in (
-        (f'archetype generate {folder} "The first argument"', "your own prompt"),
-        (f"archetype set {folder} num_layers=6 --to deeper.yaml", "another architecture, for `train --spec`"),
-        (f"archetype export {folder} --to {folder}-hf", "a folder that transformers loads"),
+    for arguments, meaning in (
+        (f'generate {folder} "The first argument"', "your own prompt"),
+        (f"set {folder} num_layers=6 --to deeper.yaml", "another architecture, for `train --spec`"),
+        (f"export {folder} --to {folder}-hf", "a folder that transformers loads"),
+        (f"serve {folder} --open", _web_ui()),
     ):
-        out.print(f"  {command:<62} {meaning}", soft_wrap=True, markup=False)
+        out.print(f"  {_program()} {arguments:<52} {meaning}", soft_wrap=True, markup=False)
+
+
+def _program() -> str:
+    """How this program is called: by its path where a shell would not find its name, as after `make demo`."""
+    return "archetype" if shutil.which("archetype") else sys.argv[0]
+
+
+def _web_ui() -> str:
+    """Where the web UI will be, or what has to be done for it first."""
+    if find_spec("starlette") is None:
+        from archetype.distribution import install_command
+
+        return f"the web UI; first {install_command('serve')}"
+    from archetype.serve.page import HOW_TO_BUILD, is_built
+
+    return "the web UI, at http://127.0.0.1:8000/" if is_built() else f"the web UI; first {HOW_TO_BUILD}"
 
 
 def _print_cost(out: "Console", report: "CostReport") -> None:

@@ -58,7 +58,7 @@ struct RowsAhead {
         : row(w), ld(ld), K(K), times(std::max<long>(1, BOTH / 4 / passes)), left(BOTH / 4 * K / DEPTH) {}
     void fetch() {
         for (long i = 0; i < times && left > 0; i++, left--) {
-            for (int r = 0; r < 4; r++) __builtin_prefetch(row + r * ld + column, 0, 1);
+            for (int r = 0; r < 4; r++) __builtin_prefetch(row + r * ld + column, 0, 2);  // into the second cache: into the third, 3 to 7 % slower
             if ((column += DEPTH) == K) column = 0, row += 4 * ld;
         }
     }

@@ -8,7 +8,7 @@ from archetype.serve.errors import ApiError
 from archetype.serve.exchange import Exchange
 
 FOLDER = Path(__file__).parent / "page"  # written by `make page`, never committed
-HOW_TO_BUILD = "run `make page` in a checkout, or install a wheel, which has it"
+HOW_TO_BUILD = "run `make page` in a checkout (wheels have it)"
 MISSING = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Archetype</title>
 <h1>Archetype</h1>
 <p>The API is running: see <a href="/v1/models">/v1/models</a> and <a href="/metrics">/metrics</a>.</p>

@@ -12,7 +12,7 @@ from archetype.cli.serve import addresses, open_browser
 from archetype.errors import ArchetypeError
 from archetype.serve import page, server
 
-HOW = "run `make page` in a checkout, or install a wheel, which has it"
+HOW = "run `make page` in a checkout (wheels have it)"
 
 
 @pytest.fixture(autouse=True)
