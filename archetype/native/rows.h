@@ -37,7 +37,7 @@ static void rows(const Entry& e, const Worker& worker) {
                 for (total = sum(sums); i < D; i++) total += y[i] = std::exp(x[i] - largest);
                 if (kind == SOFTMAX) for (i = 0; i < D; i++) y[i] = (float)(y[i] / total);
                 else {
-                    const float log_total = (float)(largest + std::log(total));
+                    const float log_total = largest + std::log((float)total);
                     if (kind == LOG_SUM_EXP) {
                         put(e.p[0], y_type, r, log_total);
                         continue;
