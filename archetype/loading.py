@@ -31,7 +31,7 @@ from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
 from archetype.models import CausalModel, Decoder, EncoderDecoder, Model, build
 from archetype.nn.device import resolve_device
-from archetype.nn.packed import is_packed
+from archetype.nn.packed import is_packed, unpack_without_kernels
 from archetype.nn.packing import check_type
 from archetype.nn.parameter_names import names_matching
 from archetype.runs.directory import Run, read_adapter, read_run_model
@@ -98,6 +98,7 @@ def load(
     if weights is not None:
         lm.pack(weights)
     if not mapped:
+        unpack_without_kernels(lm.model)
         move_to_huge_pages(lm.model)
     log.info("loaded %s: %r", folder, lm)
     return lm

@@ -48,7 +48,9 @@ def bench(
     from archetype.bench.peers import opened
     from archetype.errors import SpecError
     from archetype.io.allocation import keep_freed_memory
+    from archetype.io.huge_pages import move_to_huge_pages
     from archetype.nn.device import resolve_device
+    from archetype.nn.packed import unpack_without_kernels
     from archetype.runs import environment
 
     show_warnings()
@@ -66,8 +68,10 @@ def bench(
         dtype = dtype or str(lm.model.dtype).removeprefix("torch.")
         python = (peer_python or sys.executable) if peer else None
         with opened(lm, workload, dtype, weights, torch.get_num_threads(), python) as (peers, left_out):
-            if weights is not None:
+            if weights is not None:  # as `load` does, but after the peers have their own
                 lm.pack(weights)
+                unpack_without_kernels(lm.model)
+                move_to_huge_pages(lm.model)
             measured = measure(lm, workload, dtype, weights, repeat, peers)
     rows, prompt, new = workload.sizes
     settings = {"job": job, "model": model, "dtype": dtype, "weights": weights or dtype, "batch": rows,

@@ -31,11 +31,12 @@ class PackedMatrix(nn.Module, ABC):
     """
 
     unpacked_dtype: ClassVar[torch.dtype]  # that holds its numbers
+    _kept: Tensor | None  # as float numbers, where no kernel multiplies packed ones
 
     def __init__(self, size: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.size, self.width, self.dtype = size, width, dtype
-        self._kept: Tensor | None = None
+        self.register_buffer("_kept", None, persistent=False)
 
     @abstractmethod
     def unpacked(self, dtype: torch.dtype) -> Tensor:
@@ -95,6 +96,13 @@ def matrices(model: nn.Module, multiple: int) -> Iterator[tuple[str, Tensor]]:
 def is_packed(model: nn.Module) -> bool:
     """Whether any matrix is packed."""
     return any(isinstance(module, PackedMatrix) for module in model.modules())
+
+
+def unpack_without_kernels(model: nn.Module) -> None:
+    """Unpack the matrices of a model now that would be unpacked when it first computes."""
+    for module in model.modules():
+        if isinstance(module, PackedMatrix) and module._is_kept():
+            module.as_floats(module.dtype)
 
 
 def replace(model: nn.Module, name: str, matrix: PackedMatrix) -> None:

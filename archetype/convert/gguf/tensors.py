@@ -85,7 +85,7 @@ def _parameters(model: Model, in_blocks: bool) -> dict[str, Tensor]:
     for name, module in model.named_modules():
         if isinstance(module, PackedMatrix):
             for part in module._buffers:
-                del state[f"{name}.{part}"]
+                state.pop(f"{name}.{part}", None)  # one is not stored
             if in_blocks and isinstance(module, QuantizedMatrix):
                 matrix = own_blocks(module)
             else:
