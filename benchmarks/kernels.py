@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from archetype.generate.step import DecodeStep
+from archetype.io.huge_pages import move_to_huge_pages
 from archetype.models import Decoder, build
 from archetype.native.compiler import NATIVE, compile_library
 from archetype.native.library import VARIABLE, library, runnable
@@ -45,25 +46,32 @@ def main() -> None:
     print(f"\n{'tokens/s':<14}" + "".join(f"{name:>17}" for name in flags))
     for weights in chosen.weights:
         for rows in chosen.rows:
-            steps = {name: step_of(NATIVE if name == "native" else name, weights, rows) for name in flags}
+            models: dict[int, Decoder] = {}
+            steps = {name: step_of(NATIVE if name == "native" else name, weights, rows, models) for name in flags}
             speeds = in_turn(steps, rows, chosen.rounds)
             print(f"{weights:<9}{rows:>3}  " + "".join(f"{speed:>17,.1f}" for speed in speeds.values()), flush=True)
 
 
-def step_of(choice: str, weights: str, rows: int) -> DecodeStep:
-    """A recorded step of a model by one library."""
+def step_of(choice: str, weights: str, rows: int, models: dict[int, Decoder]) -> DecodeStep:
+    """A recorded step of a model by one library; libraries whose vectors are as wide share one model in memory."""
     os.environ[VARIABLE] = choice
     library.cache_clear()
-    dtype = torch.bfloat16 if weights == "bfloat16" else torch.float32
-    model = build(shape("110M"), dtype=dtype).eval()
-    assert isinstance(model, Decoder)
-    if weights in TYPES:
-        pack_model(model, weights)
+    kernels = library()
+    assert kernels is not None, f"no kernels: {choice}"
+    lanes = kernels.lanes if weights in TYPES else 0
+    if lanes not in models:
+        model = build(shape("110M"), dtype=torch.bfloat16 if weights == "bfloat16" else torch.float32).eval()
+        assert isinstance(model, Decoder)
+        if weights in TYPES:
+            pack_model(model, weights)
+        move_to_huge_pages(model)
+        models[lanes] = model
+    model = models[lanes]
     state = model.new_state(rows, 512)
     state.lengths += 160
     step = DecodeStep(model, state)
     step(torch.zeros(rows, 1, dtype=torch.long))
-    assert step.replay is not None, f"no kernels: {choice}"
+    assert step.replay is not None
     return step
 
 

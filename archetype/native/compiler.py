@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -41,29 +40,29 @@ class Variant(NamedTuple):
     needs: frozenset[str]
 
 
-def _variants(names: Iterable[tuple[str, str, str]]) -> tuple[Variant, ...]:
-    """Variants of which each needs what the ones before it need."""
-    needs: frozenset[str] = frozenset()
-    variants = []
-    for name, flags, further in names:
-        needs |= frozenset(further.split())
-        variants.append(Variant(name, tuple(flags.split()), needs))
-    return tuple(variants)
+def _features(base: frozenset[str], further: str) -> frozenset[str]:
+    return base | frozenset(further.split())
 
 
+_V2 = _features(frozenset(), "cx16 lahf_lm popcnt sse4_1 sse4_2 ssse3")
+_V3 = _features(_V2, "abm avx avx2 bmi1 bmi2 f16c fma movbe")
+_V4 = _features(_V3, "avx512bw avx512cd avx512dq avx512f avx512vl")
+_V4_VNNI = _features(_V4, "avx512_vnni")
+_V4_BF16 = _features(_V4_VNNI, "avx512_bf16")
+_BF16_FLAGS = ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16")
 # By machine, from the plainest to the newest: the last one that a processor can run is the one that it gets.
-_V4 = "-march=x86-64-v4 -mavx512vnni -mavx512bf16"
-_X86_64 = _variants(
-    [
-        ("x86-64-v2", "-march=x86-64-v2", "cx16 lahf_lm popcnt sse4_1 sse4_2 ssse3"),
-        ("x86-64-v3", "-march=x86-64-v3", "abm avx avx2 bmi1 bmi2 f16c fma movbe"),
-        ("x86-64-v4", "-march=x86-64-v4", "avx512bw avx512cd avx512dq avx512f avx512vl"),
-        ("x86-64-v4-bf16", _V4, "avx512_vnni avx512_bf16"),
-        ("x86-64-v4-tiles", f"{_V4} -mamx-tile -mamx-bf16", "amx_tile amx_bf16"),
-    ]
+_X86_64 = (
+    Variant("x86-64-v2", ("-march=x86-64-v2",), _V2),
+    Variant("x86-64-v3", ("-march=x86-64-v3",), _V3),
+    Variant("x86-64-v3-vnni", ("-march=x86-64-v3", "-mavxvnni"), _features(_V3, "avx_vnni")),
+    Variant("x86-64-v4", ("-march=x86-64-v4",), _V4),
+    Variant("x86-64-v4-vnni", ("-march=x86-64-v4", "-mavx512vnni"), _V4_VNNI),
+    Variant("x86-64-v4-bf16", _BF16_FLAGS, _V4_BF16),
+    Variant("x86-64-v4-tiles", (*_BF16_FLAGS, "-mamx-tile", "-mamx-bf16"), _features(_V4_BF16, "amx_tile amx_bf16")),
 )
-_ARM64 = _variants(
-    [("arm64", "-march=armv8-a", "asimd"), ("arm64-bf16", "-march=armv8.2-a+bf16", "asimdhp bf16")],
+_ARM64 = (
+    Variant("arm64", ("-march=armv8-a",), _features(frozenset(), "asimd")),
+    Variant("arm64-bf16", ("-march=armv8.2-a+bf16",), _features(frozenset(), "asimd asimdhp bf16")),
 )
 VARIANTS = {"x86_64": _X86_64, "AMD64": _X86_64, "aarch64": _ARM64, "arm64": _ARM64}
 
