@@ -25,10 +25,10 @@ from archetype.generate.settings import (
     special_ids,
 )
 from archetype.io import atomic, hub
-from archetype.io.huge_pages import move_to_huge_pages
 from archetype.io.tensors import SHARD_BYTES, Tensors
 from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
+from archetype.machine.huge_pages import move_to_huge_pages
 from archetype.models import CausalModel, Decoder, EncoderDecoder, Model, build
 from archetype.nn.device import resolve_device
 from archetype.nn.packed import is_packed, unpack_without_kernels

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from archetype.generate.step import DecodeStep
-from archetype.io.huge_pages import move_to_huge_pages
+from archetype.machine.huge_pages import move_to_huge_pages
 from archetype.models import Decoder, build
 from archetype.native.compiler import NATIVE, compile_library
 from archetype.native.library import VARIABLE, library, runnable

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import torch
 
-from archetype.runs.environment import processor
+from archetype.machine.environment import processor
 
 
 def median_seconds(work: Callable[[], object], runs: int = 7, warmup: int = 2) -> float:

@@ -8,9 +8,9 @@ docs/performance.md as it was in 2024.
 
 from typing import NamedTuple
 
-from archetype.cost.hardware import device
 from archetype.cost.parallel import Cluster, Layout, Planner
 from archetype.families import preset
+from archetype.machine.hardware import device
 from archetype.table import Table
 
 H100 = "torchtitan 31a17bf, H100"

@@ -10,13 +10,13 @@ from archetype import spec as specs
 from archetype.bench.jobs import Job, Sizes, Timing, Workload, runner
 from archetype.bench.peers import Peer
 from archetype.cost import cost_report
-from archetype.cost.hardware import Device
 from archetype.cost.roofline import PhaseTime, predict, weights_read
 from archetype.cost.work import Phase
 from archetype.errors import SpecError
 from archetype.io.tensors import dtype_of
 from archetype.language_model import LanguageModel
 from archetype.loading import build_untrained, load, names_weights
+from archetype.machine.hardware import Device
 from archetype.nn.packing import check_type
 from archetype.runs import machine
 from archetype.runs.machine import Peak

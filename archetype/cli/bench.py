@@ -47,11 +47,11 @@ def bench(
     from archetype.bench.measure import measure, open_model
     from archetype.bench.peers import opened
     from archetype.errors import SpecError
-    from archetype.io.allocation import keep_freed_memory
-    from archetype.io.huge_pages import move_to_huge_pages
+    from archetype.machine import environment
+    from archetype.machine.allocation import keep_freed_memory
+    from archetype.machine.huge_pages import move_to_huge_pages
     from archetype.nn.device import resolve_device
     from archetype.nn.packed import unpack_without_kernels
-    from archetype.runs import environment
 
     show_warnings()
     if peer_python is not None and not peer:

@@ -236,7 +236,7 @@ def _study(file: str, mode: str, store: Path | None, data_dir: Path | None, exac
 
 def _run(study: "Study | ReportExtension | Search", workers: int, engine: str) -> None:
     """Make all runs; where a signal came, say that they can be taken up."""
-    from archetype.io.allocation import keep_freed_memory
+    from archetype.machine.allocation import keep_freed_memory
     from archetype.studies.execute import Stopped
     from archetype.studies.sweep import engine as open_engine
 

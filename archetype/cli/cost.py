@@ -10,8 +10,8 @@ from archetype.cli.output import console, print_json
 
 if TYPE_CHECKING:
     from archetype.cost import CostReport
-    from archetype.cost.hardware import Device
     from archetype.cost.work import AttentionPairs
+    from archetype.machine.hardware import Device
     from archetype.table import Table
 
 
@@ -86,7 +86,7 @@ def _device(name: str) -> "Device":
             from archetype.runs.machine import measured_device
 
             return measured_device()
-    from archetype.cost.hardware import device
+    from archetype.machine.hardware import device
 
     return device(name)
 

@@ -116,7 +116,7 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
     """As many steps as this machine takes in the time."""
     import torch
 
-    from archetype.io.allocation import keep_freed_memory
+    from archetype.machine.allocation import keep_freed_memory
     from archetype.nn.device import resolve_dtype
     from archetype.training.datasets import TextData
     from archetype.training.optimizers import Muon

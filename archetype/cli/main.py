@@ -80,7 +80,7 @@ class Verb(TyperCommand):
                 args.insert(args.index(option) + 1, alone)
         rest = super().parse_args(ctx, args)  # the help ends here
         if self.reads_texts:
-            from archetype.io.allocation import keep_freed_memory
+            from archetype.machine.allocation import keep_freed_memory
 
             keep_freed_memory(KEPT)
         return rest

@@ -45,7 +45,7 @@ def print_device(device: "torch.device") -> None:
 
 def device_name(device: "torch.device") -> str:
     """A device with the name of its processor."""
-    from archetype.runs.environment import processor
+    from archetype.machine.environment import processor
 
     return f"{device} ({processor(device)})"
 

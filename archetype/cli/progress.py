@@ -26,7 +26,7 @@ from archetype.data.tokenization import reporting
 from archetype.errors import one_line
 from archetype.evaluation.report import write_report
 from archetype.evaluation.samples import sample
-from archetype.io.allocation import keep_freed_memory
+from archetype.machine.allocation import keep_freed_memory
 from archetype.runs.machine import Peak, product_peak
 from archetype.table import size
 from archetype.training.loop import run

@@ -12,7 +12,7 @@ from archetype.cli.output import console
 from archetype.errors import DataError
 from archetype.io.atomic import append_line, write_bytes
 from archetype.io.files import MAX_TEXT_BYTES, json_object, read_bytes
-from archetype.runs.lock import locked
+from archetype.io.lock import locked
 
 
 @dataclass

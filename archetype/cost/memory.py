@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 from archetype import spec
-from archetype.cost.dtypes import bytes_of, weight_bytes
 from archetype.cost.formula import constant
 from archetype.cost.model import model_cost
 from archetype.cost.rows import Row, module_rows, num_parameters
 from archetype.cost.work import FLOAT32, INT64, ComputeType, Work
+from archetype.dtypes import bytes_of, weight_bytes
 
 
 class SavedActivations(NamedTuple):

@@ -23,11 +23,11 @@ from typing import NamedTuple
 
 from archetype import spec
 from archetype.cost.formula import constant
-from archetype.cost.hardware import Device
 from archetype.cost.memory import compute_dtype
 from archetype.cost.report import cost_report
 from archetype.cost.work import FLOAT32, Work
 from archetype.errors import SpecError
+from archetype.machine.hardware import Device
 from archetype.table import Table, size
 
 NODE = 8  # devices of a machine that are joined by links of their own

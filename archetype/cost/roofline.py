@@ -7,11 +7,11 @@ else is assumed to stay near the processor; a real program comes no closer than 
 
 from typing import NamedTuple
 
-from archetype.cost.dtypes import weight_bytes
-from archetype.cost.hardware import Device
 from archetype.cost.memory import compute_dtype
 from archetype.cost.report import CostReport
 from archetype.cost.work import FLOAT32, Phase
+from archetype.dtypes import weight_bytes
+from archetype.machine.hardware import Device
 from archetype.table import Table
 
 ADAMW_PASSES = 7  # reads weight, gradient and two moments; writes weight and two moments

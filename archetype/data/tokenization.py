@@ -27,7 +27,7 @@ from archetype.data.sources import Part, Sources
 from archetype.errors import ArchetypeError, DataError
 from archetype.io import atomic
 from archetype.io.files import MAX_TEXT_BYTES, read_json
-from archetype.runs.lock import locked
+from archetype.io.lock import locked
 from archetype.tokenizers import Tokenizer, open_tokenizer
 
 VERSION = 1  # of the shards and of how sources are cut into pieces

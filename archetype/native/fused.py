@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archetype.io.cpu_info import cpu_info
+from archetype.machine.cpu_info import cpu_info
 from archetype.native import attention as native
 from archetype.native.library import library
 from archetype.native.operation import is_eager, recording

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from archetype.io.cpu_info import cpu_features, cpu_name
+from archetype.machine.cpu_info import cpu_features, cpu_name
 from archetype.native.compiler import (
     NATIVE,
     Variant,

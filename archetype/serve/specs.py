@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from archetype.convert.source import open_spec
 from archetype.cost.fit import fits
-from archetype.cost.hardware import DEVICES
 from archetype.cost.report import CostReport, cost_report
 from archetype.cost.roofline import predict
 from archetype.diagram import Measure
@@ -24,6 +23,7 @@ from archetype.errors import ArchetypeError, SpecError, SpecErrors
 from archetype.families.index import preset_facts
 from archetype.families.registry import preset
 from archetype.io.yaml import mapping_to_yaml, yaml_value
+from archetype.machine.hardware import DEVICES
 from archetype.serve.body import Body
 from archetype.serve.exchange import Exchange
 from archetype.serve.models import Models

@@ -15,7 +15,7 @@ import torch
 from archetype.errors import SpecError
 from archetype.io import atomic
 from archetype.io.files import read_json
-from archetype.runs.environment import description, now, versions
+from archetype.machine.environment import description, now, versions
 from archetype.studies.decisions import NO_DIFFERENCE, SHOWN
 from archetype.studies.experiment import Experiment, read_experiment
 from archetype.studies.store import Store, code_version

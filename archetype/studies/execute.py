@@ -16,10 +16,10 @@ import torch
 from archetype.errors import ArchetypeError, CheckpointError, DataError, one_line
 from archetype.io import atomic
 from archetype.io.files import read_json
+from archetype.io.lock import locked
+from archetype.machine.environment import environment
 from archetype.runs import checkpoints
 from archetype.runs.directory import Run
-from archetype.runs.environment import environment
-from archetype.runs.lock import locked
 from archetype.studies.corpora import absolute_data
 from archetype.studies.experiment import Metric
 from archetype.studies.measure import Measured, measure

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from archetype.errors import DataError
 from archetype.io.files import read_json
-from archetype.runs.environment import now
+from archetype.machine.environment import now
 from archetype.spec.base import in_words, path
 from archetype.studies.calibration import read_calibration
 from archetype.studies.decisions import NOT_SHOWN

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from archetype.io import atomic
 from archetype.io.files import read_json
-from archetype.runs.environment import now
+from archetype.machine.environment import now
 from archetype.spec.base import fingerprint
 from archetype.studies import decisions
 from archetype.studies.arms import Arm, build_arms, check_grid, quantities

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from archetype.errors import ArchetypeError, SpecError
 from archetype.io.yaml import read_mapping
-from archetype.runs.environment import environment, now
+from archetype.machine.environment import environment, now
 from archetype.spec.base import Size, Spec, fingerprint, invalid
 from archetype.studies.arms import Arm, build_arms, quantities
 from archetype.studies.corpora import prepare

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from archetype.errors import DataError
+from archetype.machine.environment import environment, now
 from archetype.models import build
 from archetype.runs.directory import Run
-from archetype.runs.environment import environment, now
 from archetype.studies import decisions
 from archetype.studies.arms import Arm, quantities
 from archetype.studies.calibration import check_is_calibration, read_calibration, write_calibration

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from archetype.io.allocation import keep_freed_memory
+from archetype.machine.allocation import keep_freed_memory
 from archetype.studies.execute import Stopped
 from archetype.studies.store import Store
 from archetype.studies.sweep import STOPPED, work_through

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from archetype.errors import SpecError
+from archetype.io.lock import locked
 from archetype.runs import checkpoints
-from archetype.runs.lock import locked
 from archetype.spec import ModelSpec
 from archetype.training.objectives.base import Batch, LossOutput, Objective, split_batch
 

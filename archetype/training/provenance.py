@@ -9,8 +9,8 @@ from archetype.errors import CheckpointError, SpecError, shorten
 from archetype.io import atomic
 from archetype.io.files import MAX_FILE_BYTES, check_regular, read_bytes
 from archetype.io.yaml import mapping_to_yaml, with_schema_line
+from archetype.machine.environment import environment
 from archetype.runs.directory import Run
-from archetype.runs.environment import environment
 from archetype.spec import ModelSpec, fingerprint
 from archetype.spec.edit import differences
 from archetype.training.objectives.base import Objective

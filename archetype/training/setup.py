@@ -8,12 +8,12 @@ import torch
 from archetype import spec as specs
 from archetype.errors import CheckpointError, SpecError
 from archetype.io import atomic
+from archetype.io.lock import locked
 from archetype.io.tensors import Tensors, save
 from archetype.models import Model, build, build_on_meta
 from archetype.nn.adapter import install
 from archetype.runs import checkpoints
 from archetype.runs.directory import AdaptedModel, Run, fill_from, read_run_spec, write_adapter, write_run_spec
-from archetype.runs.lock import locked
 from archetype.runs.origin import write_origin
 from archetype.tokenizers import open_tokenizer
 from archetype.tokenizers.chat_template import read_template, write_template

@@ -18,12 +18,24 @@ MODULES = {
 }
 # Each may import what stands before it, and nothing else but itself.
 LAYERS = (
-    "errors", "distribution", "shapes", "table", "io", "spec", "patterns", "native", "nn", "models", "cost", "families",
-    "diagram", "tokenizers", "convert", "runs", "data", "training", "generate", "inspection", "language_model",
-    "measured_cost", "extension", "loading", "bench", "evaluation", "api", "studies", "serve", "cli",
+    "errors", "distribution", "legend", "dtypes", "table", "io", "machine", "spec", "patterns", "native", "nn",
+    "models", "cost", "families", "diagram", "tokenizers", "convert", "runs", "data", "training", "generate",
+    "inspection", "language_model", "measured_cost", "extension", "loading", "bench", "evaluation", "api", "studies",
+    "serve", "cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
-WITHOUT_TORCH = ("errors", "distribution", "shapes", "table", "spec", "patterns", "cost", "families", "diagram")
+WITHOUT_TORCH = (
+    "errors",
+    "distribution",
+    "legend",
+    "dtypes",
+    "table",
+    "spec",
+    "patterns",
+    "cost",
+    "families",
+    "diagram",
+)
 ROOTS = ("archetype", "archetype.__main__")  # the front doors, which import on demand
 
 

@@ -18,7 +18,7 @@ SKIPS = {
     ("unit/native/test_library.py", "needs /proc/self/maps, which says what is loaded"),
     ("unit/native/test_fused.py", "needs AVX512_BF16 without matrix tiles"),
     ("unit/native/test_fused.py", "needs matrix tiles"),
-    ("unit/io/test_allocation.py", "needs glibc, the C library that can be told so"),
+    ("unit/machine/test_allocation.py", "needs glibc, the C library that can be told so"),
     ("conftest.py", "needs ../shared/data (real weights and texts, kept beside the checkout)"),
     ("parity/conftest.py", "needs llama-cpp-python (compiles for ten minutes; pip install llama-cpp-python)"),
     (
@@ -31,7 +31,7 @@ SKIPS = {
     ("integration/test_serve.py", "tenacity"),
     ("unit/training/test_optimizers.py", "torchao"),
     ("parity/test_inspection.py", "transformer_lens"),
-    ("unit/io/test_huge_pages.py", "needs /proc/self/smaps, which says what is in memory"),
+    ("unit/machine/test_huge_pages.py", "needs /proc/self/smaps, which says what is in memory"),
     ("unit/training/test_parallel.py", "needs /proc, which says what the children of a process are"),
     ("unit/studies/test_sweep.py", "ray"),
     ("unit/studies/test_sweep.py", "submitit"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from archetype.runs.environment import environment
+from archetype.machine.environment import environment
 from archetype.studies.registry import Check, all_checks, run
 
 TITLE = """\

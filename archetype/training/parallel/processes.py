@@ -18,9 +18,9 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from archetype.errors import ArchetypeError
+from archetype.io.lock import locked
 from archetype.models import Model
 from archetype.runs import checkpoints
-from archetype.runs.lock import locked
 from archetype.spec import ModelSpec
 from archetype.training.objectives.base import Batch, LossOutput, Objective
 from archetype.training.optimizers import restore_optimizer

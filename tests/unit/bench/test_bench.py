@@ -23,9 +23,10 @@ from archetype.cost.roofline import weights_read
 from archetype.errors import ArchetypeError, DataError
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
+from archetype.machine import environment
 from archetype.models import build
 from archetype.native.library import library
-from archetype.runs import environment, machine
+from archetype.runs import machine
 from archetype.runs.machine import Peak
 from tests.helpers.cases import case
 from tests.helpers.specs import ALL

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from archetype import cost, families, spec
 from archetype.cost.attention import AttentionCost
-from archetype.cost.dtypes import BITS, bytes_of
 from archetype.cost.formula import symbol
 from archetype.cost.latent_attention import LatentAttentionCost
+from archetype.dtypes import BITS, bytes_of
 from archetype.errors import SpecError
 from archetype.models import build, build_on_meta
 from tests.helpers.examples import examples

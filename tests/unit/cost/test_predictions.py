@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from archetype import cost, families
 from archetype.cost.fit import fits, largest, parse_size
-from archetype.cost.hardware import DEVICES, Device, device
 from archetype.cost.memory import MemoryCost
 from archetype.cost.registry import Complexity
 from archetype.cost.roofline import predict
 from archetype.errors import SpecError
+from archetype.machine.hardware import DEVICES, Device, device
 from tests.helpers.specs import ALL
 
 GIB = 2**30

@@ -16,11 +16,11 @@ from archetype.inspection.lens import answering_stack, read_out, residual_names
 from archetype.inspection.names import activation_shapes, layers, stacks
 from archetype.inspection.residual import added_by
 from archetype.inspection.trace import Trace, Tracer
+from archetype.legend import LEGEND
 from archetype.models import Model, build
 from archetype.nn.attention import CrossAttention, MultiHeadProjection
 from archetype.nn.latent_attention import LatentAttention
 from archetype.nn.registry import module_class
-from archetype.shapes import LEGEND
 from tests.helpers.combinations import FEEDFORWARDS, MIXERS, combined
 from tests.helpers.inspected import inspection, tracer
 from tests.helpers.weights import distance, randomize

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from archetype.cost.hardware import device
 from archetype.cost.parallel import Cluster, Layout, Planner, best_steps, plan_table
 from archetype.errors import SpecError
 from archetype.families import preset
 from archetype.io.tensors import Tensors
 from archetype.io.yaml import mapping_to_yaml
+from archetype.machine.hardware import device
 from archetype.runs import checkpoints
 from archetype.runs.directory import Run, weights_of
 from archetype.spec import parse

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import archetype
-from archetype.io.cpu_info import cpu_info
+from archetype.machine.cpu_info import cpu_info
 
 # of /proc/cpuinfo, those that decide which kernels run; arm64 calls its vectors asimd
 FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8",

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from archetype.errors import CheckpointError
-from archetype.runs.lock import FILE, locked
+from archetype.io.lock import FILE, locked
 from tests.helpers import forked
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from archetype.runs.lock import locked
+from archetype.io.lock import locked
 with locked(Path(sys.argv[1])):
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from archetype.io.allocation import keep_freed_memory
+from archetype.machine.allocation import keep_freed_memory
 
 # How many pages the system makes for a block, of which the process has had a larger one before.
 PAGE_FAULTS = """
 import resource, sys, torch
-from archetype.io.allocation import keep_freed_memory
+from archetype.machine.allocation import keep_freed_memory
 def faults(numbers):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.ones(numbers)

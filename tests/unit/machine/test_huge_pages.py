@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from archetype.io.huge_pages import SMALLEST, move_to_huge_pages
+from archetype.machine.huge_pages import SMALLEST, move_to_huge_pages
 
 MAPS = Path("/proc/self/smaps")
 needs_maps = pytest.mark.skipif(not MAPS.exists(), reason="needs /proc/self/smaps, which says what is in memory")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import archetype
-from archetype.shapes import LEGEND
+from archetype.legend import LEGEND
 
 PACKAGE = Path(archetype.__file__).parent
 ANNOTATION = re.compile(r'(?:Float|Int|Bool)\[Tensor, "([^"]*)"\]')

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from archetype.cost.dtypes import bytes_of
+from archetype.dtypes import bytes_of
 from archetype.errors import SpecError
 
 
