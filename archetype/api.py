@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     import torch
 
     from archetype.convert.source import Source
-    from archetype.cost import CostReport
     from archetype.cost.work import AttentionPairs
     from archetype.diagram import Drawing, Measure
+    from archetype.estimate.report import CostReport
     from archetype.generate import ClassReport, Score, TranslationScore, ValueReport
     from archetype.generate.tasks import TaskScores
     from archetype.language_model import LanguageModel
@@ -81,9 +81,9 @@ def cost_report(
     Raises:
         ArchetypeError: the specification is wrong, or the length or the type is not possible.
     """
-    from archetype import cost
+    from archetype.estimate import report
 
-    return cost.cost_report(load_spec(source), batch, length, dtype, attention)
+    return report.cost_report(load_spec(source), batch, length, dtype, attention)
 
 
 def draw(
@@ -109,10 +109,10 @@ def draw(
     Raises:
         ArchetypeError: a specification is wrong, or there is no such measure.
     """
-    from archetype.cost import cost_report
     from archetype.diagram import Drawing
     from archetype.diagram.architecture import draw
     from archetype.diagram.compare import compared
+    from archetype.estimate.report import cost_report
 
     specs = [load_spec(one) for one in (source, other) if one is not None]
     scenes = [draw(cost_report(one, batch, length, dtype), measure) for one in specs]

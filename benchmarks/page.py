@@ -23,7 +23,7 @@ from urllib.request import urlopen
 from playwright.sync_api import sync_playwright
 
 import archetype
-from archetype.cost import total_parameters
+from archetype.estimate.report import total_parameters
 from archetype.io.yaml import mapping_to_yaml
 from archetype.runs.directory import Run, write_run_spec
 from archetype.training.metrics import Step

@@ -8,7 +8,7 @@ docs/performance.md as it was in 2024.
 
 from typing import NamedTuple
 
-from archetype.cost.parallel import Cluster, Layout, Planner
+from archetype.estimate.parallel import Cluster, Layout, Planner
 from archetype.families import preset
 from archetype.machine.hardware import device
 from archetype.table import Table

@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 import archetype
-from archetype.cost import CostReport
+from archetype.estimate.report import CostReport
 
 ATTENTION = {"kind": "attention", "num_heads": 32, "position": {"kind": "rotary"}}
 LATENT = {

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 
 import torch
 
-from archetype.cost import cost_report
+from archetype.estimate.report import cost_report
 from archetype.native.operation import plain_operations
 from archetype.runs.machine import product_peak
 from archetype.training.objectives.base import Batch, Objective

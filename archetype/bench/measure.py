@@ -9,10 +9,10 @@ import torch
 from archetype import spec as specs
 from archetype.bench.jobs import Job, Sizes, Timing, Workload, runner
 from archetype.bench.peers import Peer
-from archetype.cost import cost_report
-from archetype.cost.roofline import PhaseTime, predict, weights_read
 from archetype.cost.work import Phase
 from archetype.errors import SpecError
+from archetype.estimate.report import cost_report
+from archetype.estimate.roofline import PhaseTime, predict, weights_read
 from archetype.io.tensors import dtype_of
 from archetype.language_model import LanguageModel
 from archetype.loading import build_untrained, load, names_weights

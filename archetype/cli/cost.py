@@ -9,8 +9,8 @@ from archetype.cli.options import Json, Specs
 from archetype.cli.output import console, print_json
 
 if TYPE_CHECKING:
-    from archetype.cost import CostReport
     from archetype.cost.work import AttentionPairs
+    from archetype.estimate.report import CostReport
     from archetype.machine.hardware import Device
     from archetype.table import Table
 
@@ -44,10 +44,9 @@ def cost(
     what fits into a memory, with --device how long it takes.
     """
     from archetype.convert.source import open_spec
-    from archetype.cost import cost_report
-    from archetype.cost.fit import parse_size
-    from archetype.cost.report import comparison_table
     from archetype.errors import SpecError
+    from archetype.estimate.fit import parse_size
+    from archetype.estimate.report import comparison_table, cost_report
 
     if len(sources) > 1 and not compare:
         raise SpecError("cost", f"{len(sources)} specifications are given", "set them side by side with --compare")
@@ -92,7 +91,7 @@ def _device(name: str) -> "Device":
 
 
 def _fit(report: "CostReport", text: str | None, memory: int | None) -> Iterator[Prediction]:
-    from archetype.cost.fit import fit_table, fits
+    from archetype.estimate.fit import fit_table, fits
 
     if memory is not None:
         largest = fits(report, memory)
@@ -102,7 +101,7 @@ def _fit(report: "CostReport", text: str | None, memory: int | None) -> Iterator
 
 
 def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction]:
-    from archetype.cost.roofline import predict, time_table
+    from archetype.estimate.roofline import predict, time_table
 
     if device is not None:
         times = predict(report, device)

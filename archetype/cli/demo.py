@@ -16,7 +16,7 @@ from archetype.cli.output import console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from archetype.cost import CostReport
+    from archetype.estimate.report import CostReport
     from archetype.spec import Decoder
     from archetype.training.recipe import Recipe
 

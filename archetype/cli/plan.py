@@ -7,8 +7,8 @@ import torch
 
 from archetype.cli.output import print_device, print_json
 from archetype.convert.source import open_spec
-from archetype.cost.parallel import Cluster, Planner, Step, best_steps, plan_table
 from archetype.errors import SpecError
+from archetype.estimate.parallel import Cluster, Planner, Step, best_steps, plan_table
 from archetype.machine.hardware import device
 from archetype.training.plan import plan
 from archetype.training.plot import draw_in_terminal

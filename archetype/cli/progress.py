@@ -21,9 +21,9 @@ from rich.progress import (
 from rich.text import Text
 
 from archetype.cli.output import console, device_name
-from archetype.cost import total_parameters
 from archetype.data.tokenization import reporting
 from archetype.errors import one_line
+from archetype.estimate.report import total_parameters
 from archetype.evaluation.report import write_report
 from archetype.evaluation.samples import sample
 from archetype.machine.allocation import keep_freed_memory

@@ -48,7 +48,7 @@ def runs(
 
 def _row(run: "Run") -> dict[str, Any]:
     """One run: its size, steps and best held-out loss, and its recipe by path."""
-    from archetype.cost import total_parameters
+    from archetype.estimate.report import total_parameters
     from archetype.runs.directory import read_run_spec
     from archetype.spec.edit import leaves
     from archetype.training import metrics
@@ -95,8 +95,8 @@ def plot(
 
 
 def _curves(run: "Run", axis: "Axis") -> "Curves":
-    from archetype.cost import cost_report
     from archetype.errors import DataError
+    from archetype.estimate.report import cost_report
     from archetype.runs.directory import read_run_spec
     from archetype.training import metrics
     from archetype.training.plot import curves

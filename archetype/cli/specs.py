@@ -122,7 +122,7 @@ def set_(
         raise SpecError("set", "nothing is to be changed", "give PATH=VALUE, or --match B MEASURE")
     spec = assign(open_spec(source), assignments or [])
     if match is not None:
-        from archetype.cost.match import match as solved
+        from archetype.estimate.match import match as solved
 
         result = solved(spec, open_spec(match[0]), match[1], solve)
         spec = result.spec

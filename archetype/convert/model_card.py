@@ -1,7 +1,7 @@
 """The README.md of an exported folder: what the model is, and how to run it."""
 
 from archetype import __version__
-from archetype.cost import total_parameters
+from archetype.estimate.report import total_parameters
 from archetype.families import Family
 from archetype.spec import ModelSpec
 

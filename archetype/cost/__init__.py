@@ -1,7 +1,23 @@
-"""The cost of an architecture: parameters, FLOPs, state and memory of specifications, counted without torch."""
+"""How each part of an architecture counts itself: parameters, FLOPs, state and memory, without torch.
+
+`archetype.estimate` adds the parts up for a whole model; its report can be imported from here too.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from archetype.cost.registry import cost_of, set_fallback
-from archetype.cost.report import CostReport, cost_report, total_parameters
-from archetype.cost.rows import Row
+
+if TYPE_CHECKING:
+    from archetype.estimate.report import CostReport, cost_report, total_parameters
+    from archetype.estimate.rows import Row
 
 __all__ = ["CostReport", "Row", "cost_of", "cost_report", "set_fallback", "total_parameters"]
+REPORT = {"CostReport": "report", "Row": "rows", "cost_report": "report", "total_parameters": "report"}
+
+if not TYPE_CHECKING:  # a type checker would take any name for an attribute otherwise
+
+    def __getattr__(name: str) -> object:
+        if name not in REPORT:
+            raise AttributeError(f"module 'archetype.cost' has no attribute {name!r}")
+        return getattr(import_module(f"archetype.estimate.{REPORT[name]}"), name)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from archetype import spec
 from archetype.cost.formula import Formula, symbol
 from archetype.cost.model import MegaByteCost, VisionEncoderCost
-from archetype.cost.report import CostReport
 from archetype.cost.stack import StackCost
 from archetype.diagram.captions import title
 from archetype.diagram.costs import ReportCosts
@@ -15,6 +14,7 @@ from archetype.diagram.scene import Box, Container, Layout, Measure, Note, Scene
 from archetype.diagram.stack import put_stack
 from archetype.diagram.text import fitted, text_width, wrapped
 from archetype.errors import SpecError, one_line
+from archetype.estimate.report import CostReport
 
 EDGE = 28.0  # around the picture
 TIE = W / 2 + 26  # where wires of shared tables stand, left of the rail

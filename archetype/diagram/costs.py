@@ -7,9 +7,9 @@ from typing import Any
 from archetype.cost.formula import MEANINGS, Formula, symbol_names
 from archetype.cost.model import ModelCost
 from archetype.cost.registry import PartCost
-from archetype.cost.report import CostReport
 from archetype.cost.stack import LayerGroup, StackCost
 from archetype.diagram.scene import Cost
+from archetype.estimate.report import CostReport
 
 
 class ReportCosts:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from archetype.cost.rows import Row
 from archetype.dtypes import weight_bytes
+from archetype.estimate.rows import Row
 
 Measure = Literal["parameters", "active", "flops", "bytes"]
 MEASURES: tuple[Measure, ...] = ("parameters", "active", "flops", "bytes")

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from archetype.cost import CostReport, cost_report
 from archetype.errors import DataError, one_line
+from archetype.estimate.report import CostReport, cost_report
 from archetype.io import atomic
 from archetype.io.yaml import mapping_to_yaml
 from archetype.runs.directory import Run, read_run_spec

@@ -28,7 +28,7 @@ def preset_facts() -> dict[str, PresetFacts]:
 
 def count_presets() -> dict[str, PresetFacts]:
     """The same from the presets themselves."""
-    from archetype.cost import total_parameters
+    from archetype.estimate.report import total_parameters
     from archetype.families.registry import presets
 
     facts = {}

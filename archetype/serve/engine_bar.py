@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from archetype.cost.report import cost_report
-from archetype.cost.roofline import weights_read
-from archetype.cost.state import state_parts
+from archetype.estimate.report import cost_report
+from archetype.estimate.roofline import weights_read
+from archetype.estimate.state import state_parts
 from archetype.serve.errors import event
 from archetype.serve.exchange import PING, Exchange
 from archetype.serve.models import Models

@@ -5,8 +5,8 @@ import math
 from typing import Any
 
 from archetype import spec
-from archetype.cost.memory import MemoryCost
 from archetype.errors import SpecError
+from archetype.estimate.memory import MemoryCost
 from archetype.patterns.position import (
     alibi_slopes,
     frequencies,

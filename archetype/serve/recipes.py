@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from archetype.cost.report import cost_report
 from archetype.errors import SpecError
+from archetype.estimate.report import cost_report
 from archetype.io.yaml import mapping_to_yaml, with_schema_line
 from archetype.runs.extensions import extensions_of
 from archetype.serve.exchange import Exchange

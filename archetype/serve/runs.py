@@ -5,8 +5,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from archetype.cost import cost_report, total_parameters
 from archetype.errors import ArchetypeError, one_line
+from archetype.estimate.report import cost_report, total_parameters
 from archetype.io.files import MAX_CONFIG_BYTES, read_bytes, read_json
 from archetype.io.yaml import read_mapping
 from archetype.runs.extensions import check_extensions

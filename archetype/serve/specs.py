@@ -11,15 +11,15 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from archetype.convert.source import open_spec
-from archetype.cost.fit import fits
-from archetype.cost.report import CostReport, cost_report
-from archetype.cost.roofline import predict
 from archetype.diagram import Measure
 from archetype.diagram.architecture import draw
 from archetype.diagram.compare import compared
 from archetype.diagram.items import picture_items
 from archetype.diagram.scene import Box, Container, Scene
 from archetype.errors import ArchetypeError, SpecError, SpecErrors
+from archetype.estimate.fit import fits
+from archetype.estimate.report import CostReport, cost_report
+from archetype.estimate.roofline import predict
 from archetype.families.index import preset_facts
 from archetype.families.registry import preset
 from archetype.io.yaml import mapping_to_yaml, yaml_value

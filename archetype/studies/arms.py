@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from archetype.convert.source import open_spec
-from archetype.cost import cost_report
-from archetype.cost.match import match
 from archetype.errors import ArchetypeError, SpecError, nearest
+from archetype.estimate.match import match
+from archetype.estimate.report import cost_report
 from archetype.io.yaml import read_mapping
 from archetype.spec import EncoderDecoder, ModelSpec, assign
 from archetype.spec.edit import put

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from archetype.convert.source import open_spec
-from archetype.cost import cost_report
 from archetype.data.sources import HUGGING_FACE, JSON_SUFFIXES, PARQUET_SUFFIX, SUFFIXES, TEXT_SUFFIXES, expand
 from archetype.errors import ArchetypeError
+from archetype.estimate.report import cost_report
 from archetype.io.yaml import read_mapping
 from archetype.spec import CausalSpec, EncoderDecoder, ModelSpec, assign
 from archetype.spec.edit import put

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from archetype.cost import cost_report
-from archetype.cost.fit import largest
 from archetype.errors import SpecError
+from archetype.estimate.fit import largest
+from archetype.estimate.report import cost_report
 from archetype.spec import EncoderDecoder, ModelSpec
 from archetype.table import size
 from archetype.training.objectives.base import Objective

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from archetype.cost import cost_report
+from archetype.estimate.report import cost_report
 from archetype.runs.machine import product_peak
 from archetype.table import Table, quantity, size
 from archetype.training.block_execution import number_recomputed

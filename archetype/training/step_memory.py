@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from archetype.cost.head import LanguageModelHeadCost
-from archetype.cost.memory import MemoryCost
+from archetype.estimate.memory import MemoryCost
 from archetype.models import build_on_meta
 from archetype.nn.adapter import install
 from archetype.spec import ModelSpec

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from archetype.cost import total_parameters
+from archetype.estimate.report import total_parameters
 from archetype.training.loop import train
 from archetype.training.metrics import Evaluated, Event
 from archetype.training.recipe import Recipe, read_recipe

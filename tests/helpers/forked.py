@@ -188,7 +188,7 @@ def prepare() -> None:
     """
     for name in LOADED:
         import_module(name)
-    from archetype.cost import cost_report
+    from archetype.estimate.report import cost_report
     from archetype.families import preset
     from archetype.runs import machine
     from archetype.training import loop

@@ -21,9 +21,9 @@ from torch import Tensor
 
 import archetype
 from archetype import LanguageModel
-from archetype.cost import cost_report
-from archetype.cost.memory import MemoryCost
-from archetype.cost.state import state_parts
+from archetype.estimate.memory import MemoryCost
+from archetype.estimate.report import cost_report
+from archetype.estimate.state import state_parts
 from archetype.generate import Event
 from archetype.inspection import Inspection
 from archetype.models import VisionEncoder, build

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from archetype import cost, families, generate
-from archetype.cost.memory import MemoryCost
 from archetype.data.pairs import end_of_text
+from archetype.estimate.memory import MemoryCost
 from archetype.generate import Beam
 from archetype.language_model import LanguageModel
 from archetype.models import CausalModel, Encoder, EncoderDecoder, Model, VisionEncoder, build

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 
 from archetype import spec
 from archetype.convert.hf_folder import compare, write_model
-from archetype.cost import cost_report
 from archetype.errors import ArchetypeError
+from archetype.estimate.report import cost_report
 from archetype.families.registry import family_for
 from archetype.models import Model, build
 from archetype.runs.directory import Run, read_run_model, write_run_spec, write_weights

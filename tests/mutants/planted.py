@@ -278,8 +278,8 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         ("unit/data/test_batches.py",),
         [("* self.length + offset", "* self.length"), ("key=[self.seed, epoch]", "key=[self.seed, 0]")],
     ),
-    "cost/memory.py": (
-        ("unit/cost/test_memory.py", "unit/cost/test_activations.py"),
+    "estimate/memory.py": (
+        ("unit/estimate/test_memory.py", "unit/cost/test_activations.py"),
         [
             ("\"optimizer\": 2 * copy", "\"optimizer\": copy"),
             ("4 * copy,  # weights", "3 * copy,  # weights"),

@@ -11,7 +11,7 @@ from hypothesis import Phase, given, seed, settings
 from pydantic.fields import FieldInfo
 
 from archetype import cost, spec
-from archetype.cost.memory import MemoryCost
+from archetype.estimate.memory import MemoryCost
 from archetype.models import EncoderDecoder, build
 from archetype.nn.norm import NoNorm
 from archetype.nn.registry import MODULES

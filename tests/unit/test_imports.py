@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import archetype
+import archetype.cost
+import archetype.estimate.report
 
 PACKAGE = Path(archetype.__file__).parent
 MODULES = {
@@ -19,9 +21,9 @@ MODULES = {
 # Each may import what stands before it, and nothing else but itself.
 LAYERS = (
     "errors", "distribution", "legend", "dtypes", "table", "io", "machine", "spec", "patterns", "native", "nn",
-    "models", "cost", "families", "diagram", "tokenizers", "convert", "runs", "data", "training", "generate",
-    "inspection", "language_model", "measured_cost", "extension", "loading", "bench", "evaluation", "api", "studies",
-    "serve", "cli",
+    "models", "cost", "estimate", "families", "diagram", "tokenizers", "convert", "runs", "data", "training",
+    "generate", "inspection", "language_model", "measured_cost", "extension", "loading", "bench", "evaluation", "api",
+    "studies", "serve", "cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
 WITHOUT_TORCH = (
@@ -33,10 +35,12 @@ WITHOUT_TORCH = (
     "spec",
     "patterns",
     "cost",
+    "estimate",
     "families",
     "diagram",
 )
 ROOTS = ("archetype", "archetype.__main__")  # the front doors, which import on demand
+FACADES = ("archetype.cost",)  # where users find names of a higher layer, imported on demand
 
 
 def layer(module: str) -> str:
@@ -103,10 +107,16 @@ def test_imports_point_one_way() -> None:
     offenders = {
         module: sorted(above)
         for module in MODULES
-        if module not in ROOTS
+        if module not in (*ROOTS, *FACADES)
         if (above := layers_imported(module) - set(LAYERS[: LAYERS.index(layer(module)) + 1]))
     }
     assert offenders == {}
+
+
+def test_facades_are_for_users() -> None:
+    names = {f"archetype.cost.{name}" for name in ("CostReport", "Row", "cost_report", "total_parameters")}
+    assert not {module for module in MODULES if names & set(imported(module))}
+    assert archetype.cost.cost_report is archetype.estimate.report.cost_report
 
 
 @pytest.mark.parametrize("name", ["torch", "torch.distributed", "transformers"])

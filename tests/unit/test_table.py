@@ -6,7 +6,7 @@ from html import unescape
 import pytest
 
 from archetype import families, spec
-from archetype.cost import cost_report
+from archetype.estimate.report import cost_report
 from archetype.table import Table, quantity, size
 
 TABLE = Table(["module", "", "FLOPs"], [["a", "b c d e f", "1"], ["longer <b>", "g & h", "10"]], text_columns=2)

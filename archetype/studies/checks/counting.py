@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from archetype import families, spec
-from archetype.cost import cost_report
+from archetype.estimate.report import cost_report
 from archetype.models import build_on_meta
 from archetype.studies.counted import counted_flops
 from archetype.studies.outcome import Control, Curve, Outcome

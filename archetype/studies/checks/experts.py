@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from archetype import spec
-from archetype.cost import cost_report
+from archetype.estimate.report import cost_report
 from archetype.models import build_on_meta
 from archetype.studies.counted import counted_flops
 from archetype.studies.models import EXACT, GATED, WRONG, block, decoder, random_model, random_tokens, relative_error

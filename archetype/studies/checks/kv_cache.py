@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from archetype import spec
-from archetype.cost import cost_report
+from archetype.estimate.report import cost_report
 from archetype.models import build_on_meta
 from archetype.studies.checks.window import decoded
 from archetype.studies.counted import counted_flops

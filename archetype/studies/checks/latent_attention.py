@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from archetype import families, spec
-from archetype.cost import cost_report
+from archetype.estimate.report import cost_report
 from archetype.families.index import preset_facts
 from archetype.nn.context import ForwardContext
 from archetype.studies.checks.window import decoded

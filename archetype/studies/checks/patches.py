@@ -3,7 +3,7 @@
 from typing import Any
 
 from archetype import spec
-from archetype.cost import cost_report
+from archetype.estimate.report import cost_report
 from archetype.studies.fit import power_law
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from archetype import spec
-from archetype.cost import cost_report
+from archetype.estimate.report import cost_report
 from archetype.io.tensors import Tensors
 from archetype.language_model import LanguageModel
 from archetype.models import build

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from archetype import families, spec
-from archetype.cost import cost_report
+from archetype.estimate.report import cost_report
 from archetype.nn.context import ForwardContext
 from archetype.studies.fit import bootstrap, power_law
 from archetype.studies.models import EXACT, WRONG, attending, normal, random_model, random_tokens, relative_error

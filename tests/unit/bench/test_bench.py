@@ -18,9 +18,9 @@ from archetype.bench import measure, peers
 from archetype.bench.jobs import SIZES, Job, Timing, Workload, jobs_of, runner
 from archetype.bench.measure import Peaks, against_limit, rates, take_turns
 from archetype.cli.main import app
-from archetype.cost import cost_report
-from archetype.cost.roofline import weights_read
 from archetype.errors import ArchetypeError, DataError
+from archetype.estimate.report import cost_report
+from archetype.estimate.roofline import weights_read
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
 from archetype.machine import environment

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from archetype import families, spec
 from archetype.cli.main import app
-from archetype.cost import cost_report
+from archetype.estimate.report import cost_report
 from archetype.io.yaml import mapping_to_yaml
 from archetype.runs.directory import Run, write_run_spec
 from archetype.training import metrics, plot

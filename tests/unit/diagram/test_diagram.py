@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, Phase, given, seed
 
 import archetype
 from archetype import spec
-from archetype.cost import cost_report
 from archetype.diagram import MEASURES, Drawing, Scene
 from archetype.diagram.architecture import draw
 from archetype.diagram.compare import compared
@@ -21,6 +20,7 @@ from archetype.diagram.scene import Cost
 from archetype.diagram.stack import fold
 from archetype.diagram.svg import svg
 from archetype.errors import ArchetypeError
+from archetype.estimate.report import cost_report
 from archetype.families import preset
 from archetype.families.index import preset_facts
 from tests.helpers.examples import examples

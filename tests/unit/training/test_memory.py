@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from archetype.cost import cost_report
 from archetype.errors import SpecError
+from archetype.estimate.report import cost_report
 from archetype.training import memory
 from archetype.training.recipe import Recipe
 from archetype.training.setup import resume, start

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from archetype.cost.parallel import Cluster, Layout, Planner, best_steps, plan_table
 from archetype.errors import SpecError
+from archetype.estimate.parallel import Cluster, Layout, Planner, best_steps, plan_table
 from archetype.families import preset
 from archetype.io.tensors import Tensors
 from archetype.io.yaml import mapping_to_yaml

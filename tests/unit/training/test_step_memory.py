@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from archetype import families, spec
-from archetype.cost import cost_report
 from archetype.data.corpus import Corpus
+from archetype.estimate.report import cost_report
 from archetype.models import build
 from archetype.runs.directory import Run
 from archetype.training import chunked_loss, step_memory

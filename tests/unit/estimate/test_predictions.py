@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype import cost, families
-from archetype.cost.fit import fits, largest, parse_size
-from archetype.cost.memory import MemoryCost
 from archetype.cost.registry import Complexity
-from archetype.cost.roofline import predict
 from archetype.errors import SpecError
+from archetype.estimate.fit import fits, largest, parse_size
+from archetype.estimate.memory import MemoryCost
+from archetype.estimate.roofline import predict
 from archetype.machine.hardware import DEVICES, Device, device
 from tests.helpers.specs import ALL
 

@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 from archetype import spec
 from archetype.cost.formula import constant
-from archetype.cost.memory import compute_dtype
-from archetype.cost.report import cost_report
 from archetype.cost.work import FLOAT32, Work
 from archetype.errors import SpecError
+from archetype.estimate.memory import compute_dtype
+from archetype.estimate.report import cost_report
 from archetype.machine.hardware import Device
 from archetype.table import Table, size
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from archetype import spec
 from archetype.cost.formula import MEANINGS, Formula, Symbol, symbol_names, total
-from archetype.cost.memory import MemoryCost
 from archetype.cost.model import model_cost
 from archetype.cost.registry import Complexity
-from archetype.cost.rows import COLUMNS, Column, Row, module_rows, num_parameters
 from archetype.cost.work import PHASES, AttentionPairs
 from archetype.errors import SpecError
+from archetype.estimate.memory import MemoryCost
+from archetype.estimate.rows import COLUMNS, Column, Row, module_rows, num_parameters
 from archetype.table import Table, quantity, size
 
 CONVENTIONS = {

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from archetype import spec
 from archetype.cost.formula import constant
 from archetype.cost.model import model_cost
-from archetype.cost.rows import Row, module_rows, num_parameters
 from archetype.cost.work import FLOAT32, INT64, ComputeType, Work
 from archetype.dtypes import bytes_of, weight_bytes
+from archetype.estimate.rows import Row, module_rows, num_parameters
 
 
 class SavedActivations(NamedTuple):

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from archetype.cost.report import CostReport
 from archetype.errors import SpecError
+from archetype.estimate.report import CostReport
 from archetype.table import Table
 
 UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}

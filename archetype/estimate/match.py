@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from archetype import spec
-from archetype.cost.report import cost_report, total_parameters
 from archetype.errors import SpecError
+from archetype.estimate.report import cost_report, total_parameters
 
 MEASURES = ("parameters", "active", "flops", "state")
 FEW = 256  # values up to here are all tried: numbers of layers and heads have no common step

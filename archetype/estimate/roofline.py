@@ -7,10 +7,10 @@ else is assumed to stay near the processor; a real program comes no closer than 
 
 from typing import NamedTuple
 
-from archetype.cost.memory import compute_dtype
-from archetype.cost.report import CostReport
 from archetype.cost.work import FLOAT32, Phase
 from archetype.dtypes import weight_bytes
+from archetype.estimate.memory import compute_dtype
+from archetype.estimate.report import CostReport
 from archetype.machine.hardware import Device
 from archetype.table import Table
 

@@ -3,8 +3,8 @@
 import pytest
 
 from archetype import families, spec
-from archetype.cost.match import MEASURES, amount, match
 from archetype.errors import SpecError
+from archetype.estimate.match import MEASURES, amount, match
 
 LLAMA, GPT2 = families.preset("llama-tiny"), families.preset("gpt2-tiny")
 
