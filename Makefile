@@ -69,4 +69,4 @@ docs: .venv/installed-for-docs  # the site, in site/; a broken link or anchor, o
 	touch $@
 
 clean:
-	rm -rf .venv .venv-clients build site web/node_modules archetype/serve/page *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-clients build site web/node_modules archetype/apps/serve/page *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

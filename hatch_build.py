@@ -20,7 +20,7 @@ WITHOUT_PAGE, WITHOUT_KERNELS = "ARCHETYPE_WITHOUT_PAGE", "ARCHETYPE_WITHOUT_KER
 
 
 class ArchetypeHook(BuildHookInterface[Any]):
-    """Puts libraries into archetype/native/built/ and a page into archetype/serve/page/ before files are collected."""
+    """Puts libraries into archetype/native/built/, and a page into archetype/apps/serve/page/."""
 
     PLUGIN_NAME = "custom"
 

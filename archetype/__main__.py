@@ -1,5 +1,5 @@
 """`python -m archetype`: the command line."""
 
-from archetype.cli.main import main
+from archetype.apps.cli.main import main
 
 main()

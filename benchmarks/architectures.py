@@ -14,8 +14,8 @@ import time
 import torch
 
 import archetype
-from archetype.bench.jobs import Workload
-from archetype.bench.measure import measure
+from archetype.apps.bench.jobs import Workload
+from archetype.apps.bench.measure import measure
 from archetype.generate.step import DecodeStep
 from archetype.language_model import LanguageModel
 from archetype.models import Decoder, build

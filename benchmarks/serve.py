@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import archetype.cli  # isort: skip  # sets how threads wait, which torch reads when it is loaded
+import archetype.apps.cli  # isort: skip  # sets how threads wait, which torch reads when it is loaded
 import torch
 
 import archetype

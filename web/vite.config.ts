@@ -4,7 +4,7 @@ import { gzipSync } from "node:zlib";
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import { defineConfig, type Plugin } from "vite";
 
-const FOLDER = join(import.meta.dirname, "../archetype/serve/page");
+const FOLDER = join(import.meta.dirname, "../archetype/apps/serve/page");
 
 /** Write the licences of everything that is bundled into one file beside the page. */
 function licences(): Plugin {

@@ -27,7 +27,7 @@ __all__ = ["Process"]  # for tests that hold one
 
 ROOT = Path(__file__).parent.parent.parent
 LOADED = (
-    "archetype.cli.generate", "archetype.cli.main", "archetype.cli.progress", "archetype.cli.train",
+    "archetype.apps.cli.generate", "archetype.apps.cli.main", "archetype.apps.cli.progress", "archetype.apps.cli.train",
     "archetype.convert.parity", "archetype.loading", "archetype.training.loop", "archetype.training.setup",
     "matplotlib.backends.backend_agg", "matplotlib.figure", "numpy.ctypeslib", "torch", "torch._dynamo", "torch._refs",
     "uniplot", "yaml.cyaml",
@@ -163,7 +163,7 @@ def execute(program: str, *arguments: str) -> None:
     """Run what `archetype ...` or `python ...` runs."""
     if program == "archetype":
         sys.argv = ["archetype", *arguments]
-        from archetype.cli.main import main
+        from archetype.apps.cli.main import main
 
         main()
         return

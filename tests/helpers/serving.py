@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from archetype.apps.serve.app import App, Limits
+from archetype.apps.serve.models import ModelOptions, Models, Source
+from archetype.apps.serve.server import Server, listen
 from archetype.language_model import LanguageModel
-from archetype.serve.app import App, Limits
-from archetype.serve.models import ModelOptions, Models, Source
-from archetype.serve.server import Server, listen
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"

@@ -50,7 +50,7 @@ class Watch:
 
 def judge(watch: Watch, folder: Path, arguments: list[str]) -> dict[str, Any]:
     """One command, and what it did."""
-    from archetype.cli.main import main
+    from archetype.apps.cli.main import main
 
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     out, error, status = io.StringIO(), io.StringIO(), 0

@@ -33,7 +33,7 @@ MEGABYTES, SECONDS = 500, 2
 CASES, FEW = 72, 3  # of each class: all of them, and those of every run
 PROGRAM = f"""
 import os, resource, signal, sys
-from archetype.cli.main import main
+from archetype.apps.cli.main import main
 size = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE") + ({MEGABYTES} << 20)
 resource.setrlimit(resource.RLIMIT_AS, (size, size))
 resource.setrlimit(resource.RLIMIT_CPU, ({SECONDS}, {SECONDS}))

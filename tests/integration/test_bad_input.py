@@ -209,9 +209,9 @@ def test_wrong_usage(archetype: Command) -> None:
 
 
 def test_a_full_disk_or_a_closed_stream_is_no_trace() -> None:
-    """A standard output that is closed: tests/unit/cli/test_main.py."""
+    """A standard output that is closed: tests/unit/apps/cli/test_main.py."""
     program = "import sys; sys.stdout.flush(); {}; sys.argv = ['archetype', 'show', 'gpt2']; import os; " \
-        "from archetype.cli.main import main; main()"  # fmt: skip
+        "from archetype.apps.cli.main import main; main()"  # fmt: skip
     full = program.format("import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)")
     answer = forked.run(["python", "-c", full])
     assert answer.returncode == 2 and answer.stderr.decode().count("\n") == 1, answer.stderr

@@ -19,7 +19,7 @@ def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
 VERBS = """
 import io, json, sys
 from contextlib import redirect_stdout
-from archetype.cli.main import main
+from archetype.apps.cli.main import main
 
 for command in json.loads(sys.argv[1]):
     sys.argv[1:] = command.split()

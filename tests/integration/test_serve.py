@@ -20,9 +20,9 @@ from PIL import Image
 
 import archetype
 from archetype import LanguageModel
+from archetype.apps.serve import page
+from archetype.apps.serve.models import Source
 from archetype.models import build
-from archetype.serve import page
-from archetype.serve.models import Source
 from archetype.spec import assign
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate

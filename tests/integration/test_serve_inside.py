@@ -21,6 +21,7 @@ from torch import Tensor
 
 import archetype
 from archetype import LanguageModel
+from archetype.apps.serve.captures import MAX_BYTES, numbers
 from archetype.estimate.memory import MemoryCost
 from archetype.estimate.report import cost_report
 from archetype.estimate.state import state_parts
@@ -29,7 +30,6 @@ from archetype.inspection import Inspection
 from archetype.models import VisionEncoder, build
 from archetype.runs.directory import Run, write_run_spec
 from archetype.runs.listing import MetricsFile, downsampled
-from archetype.serve.captures import MAX_BYTES, numbers
 from archetype.spec import assign
 from archetype.tokenizers import train_tokenizer
 from archetype.training.metrics import Sampled, Step, append
@@ -446,7 +446,7 @@ def test_damaged_lines_of_metrics_are_left_out(tmp_path: Path) -> None:
 
 
 def test_runs_load_no_torch() -> None:
-    program = "import archetype.serve.runs, archetype.serve.engine_bar, sys; assert 'torch' not in sys.modules"
+    program = "from archetype.apps.serve import engine_bar, runs; import sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 import archetype
-from archetype.cli.serve import sources_of
+from archetype.apps.cli.serve import sources_of
+from archetype.apps.serve import generation
+from archetype.apps.serve import server as server_module
+from archetype.apps.serve.app import Limits
+from archetype.apps.serve.models import Source
+from archetype.apps.serve.server import listen
 from archetype.errors import ArchetypeError
-from archetype.serve import generation
-from archetype.serve import server as server_module
-from archetype.serve.app import Limits
-from archetype.serve.models import Source
-from archetype.serve.server import listen
 from tests.helpers import forked
 from tests.helpers.serving import Served, read_reply, serving
 from tests.integration.test_serve import no_network, tiny
@@ -346,7 +346,7 @@ def test_wrong_options_are_one_line(archetype: Any, tmp_path: Path) -> None:
 
 
 def test_two_models_of_one_name_are_refused() -> None:
-    from archetype.serve.models import ModelOptions, Models
+    from archetype.apps.serve.models import ModelOptions, Models
 
     with pytest.raises(ArchetypeError, match="two models have the same name"):
         Models([Source("a", "x"), Source("a", "y")], ModelOptions(open=lambda place: json.loads(place)))

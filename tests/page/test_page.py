@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from archetype import cost_report, draw, families, spec
-from archetype.serve.models import ModelOptions, Models
-from archetype.serve.page import FOLDER
-from archetype.serve.positions import PositionRequest, positions
-from archetype.serve.recipes import RecipeRequest, recipe_of
+from archetype.apps.serve.models import ModelOptions, Models
+from archetype.apps.serve.page import FOLDER
+from archetype.apps.serve.positions import PositionRequest, positions
+from archetype.apps.serve.recipes import RecipeRequest, recipe_of
 from archetype.spec import to_yaml
 from benchmarks import pictures
 from tests.helpers.documents import ROOT

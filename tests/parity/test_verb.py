@@ -11,7 +11,7 @@ import transformers
 import typer
 
 import archetype.errors
-from archetype.cli.convert import parity as verb
+from archetype.apps.cli.convert import parity as verb
 from archetype.convert import parity
 from archetype.convert.hf_folder import read_model
 from archetype.families import Family

@@ -22,8 +22,8 @@ MODULES = {
 LAYERS = (
     "errors", "distribution", "legend", "dtypes", "table", "io", "machine", "spec", "patterns", "native", "nn",
     "models", "cost", "estimate", "families", "diagram", "tokenizers", "convert", "runs", "data", "training",
-    "generate", "inspection", "language_model", "measured_cost", "extension", "loading", "bench", "evaluation", "api",
-    "studies", "serve", "cli",
+    "generate", "inspection", "language_model", "measured_cost", "extension", "loading", "evaluation", "api",
+    "studies", "apps", "apps.bench", "apps.serve", "apps.cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
 WITHOUT_TORCH = (
@@ -44,8 +44,9 @@ FACADES = ("archetype.cost",)  # where users find names of a higher layer, impor
 
 
 def layer(module: str) -> str:
-    """archetype.nn.norm -> nn"""
-    return "".join(module.split(".")[1:2])
+    """archetype.nn.norm -> nn; each of the programs is a layer of its own"""
+    place = module.split(".")[1:]
+    return ".".join(place[:2]) if place[:1] == ["apps"] else "".join(place[:1])
 
 
 @cache
@@ -149,31 +150,33 @@ def test_specifications_and_costs_never_load_torch() -> None:
 
 def test_the_list_of_presets_and_the_help_load_no_specifications() -> None:
     for arguments in (["list"], ["--help"]):
-        loaded = loaded_after(f"import sys; sys.argv[1:] = {arguments}\nfrom archetype.cli.main import main\n" + CALL)
-        assert "archetype.cli.main" in loaded
+        loaded = loaded_after(
+            f"import sys; sys.argv[1:] = {arguments}\nfrom archetype.apps.cli.main import main\n" + CALL
+        )
+        assert "archetype.apps.cli.main" in loaded
         assert not {"archetype.spec", "archetype.cost", "rich", "jsonschema", "numpy"} & loaded
 
 
 def test_a_server_starts_without_specifications_and_its_page_without_torch() -> None:
     loaded = loaded_after(
-        "from archetype.cli import serve\n"
-        "from archetype.serve import server\n"
-        "from archetype.serve.app import App\n"
-        "from archetype.serve.models import ModelOptions, Models\n"
+        "from archetype.apps.cli import serve\n"
+        "from archetype.apps.serve import server\n"
+        "from archetype.apps.serve.app import App\n"
+        "from archetype.apps.serve.models import ModelOptions, Models\n"
         "App(Models([], ModelOptions(open=print)))\n"
     )
-    assert "archetype.serve.app" in loaded
+    assert "archetype.apps.serve.app" in loaded
     assert not {"archetype.spec", "archetype.cost", "pydantic", "torch"} & loaded
     loaded = loaded_after(
-        "from archetype.serve import page_routes\n"
-        "from archetype.serve.app import GET_FROM_PAGE, POST_FROM_PAGE, App\n"
-        "from archetype.serve.models import ModelOptions, Models\n"
-        "from archetype.serve.positions import PositionRequest, positions\n"
-        "from archetype.serve.specs import EvaluateRequest, evaluated\n"
+        "from archetype.apps.serve import page_routes\n"
+        "from archetype.apps.serve.app import GET_FROM_PAGE, POST_FROM_PAGE, App\n"
+        "from archetype.apps.serve.models import ModelOptions, Models\n"
+        "from archetype.apps.serve.positions import PositionRequest, positions\n"
+        "from archetype.apps.serve.specs import EvaluateRequest, evaluated\n"
         "app = App(Models([], ModelOptions(open=print)))\n"
         "assert app._page_handlers.keys() == {*POST_FROM_PAGE, *GET_FROM_PAGE}\n"
         "assert evaluated(app.models, EvaluateRequest(preset='llama-tiny'))['ok']\n"
         "assert positions(app.models, PositionRequest(preset='llama-tiny'))['ok']\n"
     )
-    assert "archetype.serve.app" in loaded
+    assert "archetype.apps.serve.app" in loaded
     assert not {"torch", "numpy", "matplotlib", "archetype.models", "archetype.generate"} & loaded

@@ -45,6 +45,6 @@ def test_a_failure_says_how_to_get_node(build: ModuleType, monkeypatch: pytest.M
 
 def test_the_bundle_is_packed_and_never_committed() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    assert settings["artifacts"] == ["archetype/serve/page"] and "/web" in settings["targets"]["sdist"]["include"]
-    assert "/archetype/serve/page/" in (ROOT / ".gitignore").read_text().splitlines()
+    assert settings["artifacts"] == ["archetype/apps/serve/page"] and "/web" in settings["targets"]["sdist"]["include"]
+    assert "/archetype/apps/serve/page/" in (ROOT / ".gitignore").read_text().splitlines()
     assert (ROOT / "web" / "package-lock.json").is_file()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import archetype
-from archetype.cli.main import main
+from archetype.apps.cli.main import main
 from archetype.language_model import LanguageModel
 from archetype.models import build
 from archetype.nn import attention
@@ -62,7 +62,8 @@ def test_from_generate_to_the_softmax(run: Path, stack: list[str], monkeypatch: 
     frames = [*stack, "nn/attention.py:attend"]
     assert len(frames) == 9, frames
     assert files(frames) == {
-        "cli/main.py", "cli/generate.py", "generate/engine.py", "models/decoder.py", "nn/block.py", "nn/attention.py",
+        "apps/cli/main.py", "apps/cli/generate.py", "generate/engine.py", "models/decoder.py", "nn/block.py",
+        "nn/attention.py",
     }  # fmt: skip
 
 
@@ -78,6 +79,6 @@ def test_from_train_to_backward(tmp_path: Path, stack: list[str], monkeypatch: p
     with pytest.raises(Reached):
         main()
     assert stack == [
-        "cli/main.py:main", "cli/train.py:train", "cli/progress.py:run_with_progress", "training/loop.py:run",
-        "training/loop.py:train", "training/loop.py:take_step",
+        "apps/cli/main.py:main", "apps/cli/train.py:train", "apps/cli/progress.py:run_with_progress",
+        "training/loop.py:run", "training/loop.py:train", "training/loop.py:take_step",
     ]  # fmt: skip

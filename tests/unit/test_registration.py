@@ -17,9 +17,9 @@ KINDS = {
 }  # fmt: skip
 LINES = {  # one each; those of `diagram`, `inspection` and `explain` say how it is shown: it works without them
     "mixer": {
-        "cli/explain.py": 1, "diagram/captions.py": 1, "diagram/inside.py": 2, "spec/__init__.py": 1,
+        "apps/cli/explain.py": 1, "diagram/captions.py": 1, "diagram/inside.py": 2, "spec/__init__.py": 1,
     },
-    "norm": {"cli/explain.py": 1, "diagram/captions.py": 1, "inspection/attribution.py": 2},
+    "norm": {"apps/cli/explain.py": 1, "diagram/captions.py": 1, "inspection/attribution.py": 2},
     "family": {"families/registry.py": 1},
     "objective": {"training/objectives/__init__.py": 1},
     "optimizer": {"training/optimizers/__init__.py": 1},

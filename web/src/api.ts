@@ -1,4 +1,4 @@
-/** What the server answers, typed; see archetype/serve/. */
+/** What the server answers, typed; see archetype/apps/serve/. */
 
 export interface ModelInfo {
   name: string;

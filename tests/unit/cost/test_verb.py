@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from archetype.cli.main import app
+from archetype.apps.cli.main import app
 from archetype.errors import SpecError
 from archetype.table import size
 

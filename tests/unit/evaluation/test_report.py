@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 import archetype
-from archetype.cli.main import app
+from archetype.apps.cli.main import app
 from archetype.errors import DataError
 from archetype.evaluation.report import write_report
 from archetype.evaluation.samples import sample

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import archetype
 from archetype import spec
-from archetype.cli.main import app
+from archetype.apps.cli.main import app
 from archetype.errors import ArchetypeError
 from archetype.families.bert import bert
 from archetype.families.transformer import transformer

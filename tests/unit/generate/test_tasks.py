@@ -107,7 +107,7 @@ def test_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
 def alone_a_file_of_a_task(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from typer.testing import CliRunner
 
-    from archetype.cli.main import app
+    from archetype.apps.cli.main import app
 
     lm = tiny()
     lm.save(tmp_path / "model")

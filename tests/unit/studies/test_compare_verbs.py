@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from archetype.cli.main import app
+from archetype.apps.cli.main import app
 from archetype.errors import ArchetypeError
 from archetype.io.yaml import mapping_to_yaml
 from tests.unit.studies.small import experiment

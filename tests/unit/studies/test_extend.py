@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from archetype.cli.main import app
+from archetype.apps.cli.main import app
 from archetype.errors import ArchetypeError, DataError
 from archetype.studies.decisions import NO_DIFFERENCE, NOT_SHOWN, SHOWN
 from archetype.studies.experiment import Experiment

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from archetype.cli.tokenizer import app
+from archetype.apps.cli.tokenizer import app
 from archetype.errors import DataError
 from archetype.tokenizers import (
     Tokenizer,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from archetype import loading
-from archetype.cli.convert import export as export_verb
+from archetype.apps.cli.convert import export as export_verb
 from archetype.errors import SpecError
 from archetype.runs.directory import Run, read_run_model
 from archetype.spec import DoRA

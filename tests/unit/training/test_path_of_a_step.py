@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import archetype
-from archetype.cli.train import train as command
+from archetype.apps.cli.train import train as command
 from archetype.training import loop
 from archetype.training.recipe import Recipe
 from archetype.training.setup import start

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from archetype import loading
-from archetype.cli.encoder import classify
-from archetype.cli.evaluate import evaluate
+from archetype.apps.cli.encoder import classify
+from archetype.apps.cli.evaluate import evaluate
 from archetype.errors import ArchetypeError
 from archetype.spec import LoRA
 from archetype.training.examples import LabelledText

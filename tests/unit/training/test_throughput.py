@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import archetype
-from archetype.cli.demo import demo_spec
+from archetype.apps.cli.demo import demo_spec
 from archetype.families import preset
 from archetype.models import build_on_meta
 from archetype.native.library import library

@@ -1,7 +1,7 @@
 import { call, numbers } from "../../api";
 import { catalogue, page } from "../../state.svelte";
 
-/** What the server says of an inspected text; see archetype/serve/inspections.py. */
+/** What the server says of an inspected text; see archetype/apps/serve/inspections.py. */
 export interface Token {
   id: number | null;
   text: string;

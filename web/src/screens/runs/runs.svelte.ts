@@ -1,6 +1,6 @@
 import { call } from "../../api";
 
-/** What the server says of training runs; see archetype/serve/runs.py. */
+/** What the server says of training runs; see archetype/apps/serve/runs.py. */
 export interface RunRow {
   name: string;
   updated: number;

@@ -1,0 +1,238 @@
+"""A job timed on a model, and set beside what the machine can do at most: the numbers of `archetype bench`."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from archetype import spec as specs
+from archetype.apps.bench.jobs import Job, Sizes, Timing, Workload, runner
+from archetype.apps.bench.peers import Peer
+from archetype.cost.work import Phase
+from archetype.errors import SpecError
+from archetype.estimate.report import cost_report
+from archetype.estimate.roofline import PhaseTime, predict, weights_read
+from archetype.io.tensors import dtype_of
+from archetype.language_model import LanguageModel
+from archetype.loading import build_untrained, load, names_weights
+from archetype.machine.hardware import Device
+from archetype.nn.packing import check_type
+from archetype.runs import machine
+from archetype.runs.machine import Peak
+
+TimedPhase = Phase | Literal["train"]
+NUM_TOKENS = 32  # of the first row's text that are printed
+
+
+class Peaks(NamedTuple):
+    """The peaks of the machine: bytes read and FLOPs, each a second; and the pages that were read."""
+
+    bandwidth: Peak
+    flops: Peak
+    page_bytes: int
+
+    @classmethod
+    def measured(cls, device: torch.device, dtype: str, weights: str | None = None) -> "Peaks":
+        """Measure them; products in the type or in float32, whichever is faster, for numbers can be converted."""
+        bandwidth, page_bytes = machine.read_peak(device)
+        flops = max(machine.product_peak(device, getattr(torch, name), weights) for name in {dtype, "float32"})
+        return cls(bandwidth, flops, page_bytes)
+
+    def raised(self, bandwidth: float, flops: float) -> "Peaks":
+        """The peaks after a job has reached these rates."""
+        return self._replace(bandwidth=self.bandwidth.raised(bandwidth), flops=self.flops.raised(flops))
+
+    @property
+    def device(self) -> Device:
+        """These peaks as a device that times are predicted for."""
+        flops = {"bfloat16": self.flops.rate, "float32": self.flops.rate}
+        return Device("here", self.bandwidth.rate, flops, None, "measured")
+
+
+def open_model(source: str, job: str, dtype: str | None, weights: str | None, device: str) -> LanguageModel:
+    """A model that is loaded, or a preset or a specification's file with random weights.
+
+    Args:
+        source: a preset, a file, a folder, or a name of huggingface.co.
+        job: training holds float32 weights, whatever it computes in.
+        dtype: type of the weights (absent: as stored; float32 of a preset).
+        weights: int8, int4 or lossless, which the matrices become once peers have their own.
+        device: where the model goes.
+
+    Raises:
+        SpecError: the weights cannot be stored in this type.
+    """
+    if weights is not None:
+        check_type(weights)
+        if job == "train":
+            raise SpecError("--weights", "of few bits cannot be trained", "leave it out")
+    stored = dtype_of("float32" if job == "train" else dtype)
+    return load(source, stored, device) if names_weights(source) else build_untrained(source, dtype=stored).to(device)
+
+
+def measure(
+    lm: LanguageModel,
+    workload: Workload,
+    dtype: str,
+    weights: str | None = None,
+    repeat: int = 5,
+    peers: Sequence[Peer] = (),
+) -> dict[str, Any]:
+    """Time a job, beside its peers, and the machine's peaks before and after it.
+
+    Args:
+        lm: the model.
+        workload: one repetition.
+        dtype: that is computed in.
+        weights: type of the weights, where it differs.
+        repeat: repetitions that are timed, after one that warms up.
+        peers: other libraries that take turns with ours.
+
+    Returns:
+        The numbers, as `archetype bench --json` prints them.
+    """
+    device = lm.model.device
+    before = Peaks.measured(device, dtype, weights)
+    equal = workload.equal(lm.spec) if workload.job == "batch" else None
+    sides = {"archetype": runner(lm.model, workload, dtype)}
+    if equal is not None:
+        sides["equal lengths"] = runner(lm.model, equal, dtype)
+    timings = take_turns(sides | {peer.name: peer.run for peer in peers}, repeat)
+    after = Peaks.measured(device, dtype, weights)
+    peaks = Peaks(max(before.bandwidth, after.bandwidth), max(before.flops, after.flops), after.page_bytes)
+    ours = rates(workload, timings["archetype"])
+    if equal is not None:
+        ours["of_equal_lengths"] = ours["tokens_per_s"] / rates(equal, timings["equal lengths"])["tokens_per_s"]
+    measured = ours | against_limit(lm.spec, workload, dtype, weights, peaks, ours["seconds"])
+    if peers:
+        measured["peers"] = [beside(ours, peer, rates(workload, timings[peer.name])) for peer in peers]
+    return measured
+
+
+def beside(ours: dict[str, Any], peer: Peer, theirs: dict[str, Any]) -> dict[str, Any]:
+    """A peer's numbers, whether it writes our tokens, and how many times as fast as it we are."""
+    speeds = ("decode_tokens_per_s", "tokens_per_s")
+    ratios = {name: ours[name] / theirs[name] for name in speeds if theirs[name]}
+    if theirs["prefill_ms"]:
+        ratios["prefill"] = theirs["prefill_ms"] / ours["prefill_ms"]
+    about = {"name": peer.name, "version": peer.version, "dtype": peer.dtype}
+    return about | theirs | {"same_tokens": theirs["tokens"] == ours["tokens"], "ratios": ratios}
+
+
+def take_turns(sides: Mapping[str, Callable[[], Timing]], repeat: int) -> dict[str, list[Timing]]:
+    """The times of each side, which run one after the other in every round; a first round warms up."""
+    for run in sides.values():
+        run()
+    timings: dict[str, list[Timing]] = {name: [] for name in sides}
+    for _ in range(repeat):
+        for name, run in sides.items():
+            timings[name].append(run())
+    return timings
+
+
+def rates(workload: Workload, timings: list[Timing]) -> dict[str, Any]:
+    """Medians of a job's times, and the tokens that it reads or writes in a second.
+
+    `seconds` is the time of what the job is named after: of decoding without the prompt, of prefill alone.
+    """
+    rows, job = len(workload.prompts), workload.job
+    first = [timing.first for timing in timings if timing.first is not None]
+    steps = [timing.seconds - (timing.first or 0.0) for timing in timings]
+    written = 0 if job == "batch" else sum(workload.new) - rows  # of a batch, some while other prompts were read
+    times = {"decode": steps, "prefill": first}.get(job, [timing.seconds for timing in timings])
+    tokens = {"decode": written, "batch": sum(workload.new)}.get(job, sum(map(len, workload.prompts)))
+    return {
+        "prefill_ms": 1e3 * statistics.median(first) if first else None,
+        "decode_tokens_per_s": written / statistics.median(steps) if written > 0 else None,
+        "tokens_per_s": tokens / statistics.median(times),
+        "tokens_per_s_range": [tokens / max(times), tokens / min(times)],
+        "seconds": statistics.median(times),
+        "tokens": list(timings[0].tokens[:NUM_TOKENS]) or None,
+    }
+
+
+def against_limit(
+    spec: specs.ModelSpec, workload: Workload, dtype: str, weights: str | None, peaks: Peaks, seconds: float
+) -> dict[str, Any]:
+    """The least that a job has to read and to multiply, how fast it did so, and its share of the machine's peaks.
+
+    Requests of mixed lengths are counted as equal ones of their average lengths. A job that is faster than a peak is
+    the new peak, so that no share is above 1; the path of the peak says so.
+
+    Args:
+        spec: of the model.
+        workload: one repetition.
+        dtype: that is computed in.
+        weights: type of the weights, where it differs.
+        peaks: of the machine.
+        seconds: that a repetition took.
+    """
+    sizes = workload.mean
+    phases: dict[Job, list[tuple[TimedPhase, int]]] = {
+        "decode": [("decode", sizes.new - 1)],
+        "prefill": [("prefill", 1)],
+        "batch": [("prefill", 1), ("decode", sizes.new - 1)],
+        "train": [("train", 1)],
+        "embed": [("prefill" if isinstance(spec, specs.Decoder) else "forward", 1)],  # the head of no other token
+    }
+    if workload.job == "embed" and isinstance(spec, specs.Encoder):
+        spec = spec.replace(head=specs.NoHead())
+    counted = [
+        (least_time(spec, phase, sizes, dtype, weights, peaks.device), times) for phase, times in phases[workload.job]
+    ]
+    read_rate = sum(time.traffic * times for time, times in counted) / seconds
+    flops_rate = sum(time.flops * times for time, times in counted) / seconds
+    raised = peaks.raised(read_rate, flops_rate)
+    work = [(_at_peaks(time, raised.device), times) for time, times in counted]
+    share = sum(time.seconds * times for time, times in work) / seconds
+    if share > 1 + 1e-9:  # of several phases: one reads faster than the peak, or another multiplies faster
+        raised = peaks.raised(share * raised.bandwidth.rate, share * raised.flops.rate)
+    return {
+        "read_gb_per_s": read_rate / 1e9,
+        "flops_per_s": flops_rate,
+        "peak_bandwidth_gb_per_s": raised.bandwidth.rate / 1e9,
+        "peak_bandwidth_path": raised.bandwidth.path,
+        "peak_flops_per_s": raised.flops.rate,
+        "peak_flops_path": raised.flops.path,
+        "fraction_of_limit": min(share, 1.0),
+        "bound": max(work, key=lambda one: one[0].seconds * one[1])[0].bound,
+        "page_bytes": peaks.page_bytes,
+    }
+
+
+def least_time(
+    spec: specs.ModelSpec, phase: TimedPhase, sizes: Sizes, dtype: str, weights: str | None, device: Device
+) -> PhaseTime:
+    """The bytes and FLOPs of one pass of a phase, and how long that takes at least; of decoding, half way.
+
+    Args:
+        spec: of the model.
+        phase: decode, prefill, forward or train.
+        sizes: rows, and the tokens that each reads and writes.
+        dtype: that is computed in, and that the state has.
+        weights: type of the weights, where it differs.
+        device: its peaks.
+    """
+    rows, prompt, new = sizes
+    is_pair = isinstance(spec, specs.EncoderDecoder)
+    length = prompt + new // 2 if phase == "decode" and not is_pair else prompt
+    report = cost_report(spec, rows, length, dtype)
+    time = next(time for time in predict(report, device) if time.phase == phase)
+    flops, traffic, state = time.flops, time.traffic, report.state["bytes"]
+    if is_pair and phase == "prefill":  # the source, its keys and values, and the first step of the target
+        flops = sum(row.prefill for row in report.rows if not row.decode) + report.flops["decode"]
+    if is_pair and phase == "decode":
+        numbers = report.memory_cost.cost.stacks[1].state(max(1, new // 2), source=prompt)
+        state = rows * numbers * report.memory_cost.itemsize
+    if phase != "train":
+        stored = report if weights is None else cost_report(spec, rows, length, weights)
+        tokens = rows if phase == "decode" else rows * length
+        traffic = weights_read(stored, tokens, phase) + state * (phase != "forward")
+    return _at_peaks(time._replace(flops=flops, traffic=traffic), device)
+
+
+def _at_peaks(time: PhaseTime, device: Device) -> PhaseTime:
+    """The least time of a phase's FLOPs and traffic on a device."""
+    compute, memory = time.flops / device.peak("float32"), time.traffic / device.bandwidth
+    return time._replace(seconds=max(compute, memory), bound="compute" if compute > memory else "memory")

@@ -1,0 +1,155 @@
+"""Other libraries on the same weights, in processes of their own that take turns with ours."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from archetype import spec as specs
+from archetype.apps.bench import peer_program
+from archetype.apps.bench.jobs import START, Job, Timing, Workload
+from archetype.convert.gguf.file import FILE
+from archetype.errors import ArchetypeError, DataError, one_line
+from archetype.language_model import LanguageModel
+from archetype.loading import GgufType, export
+
+GGUF_TYPES: dict[str, GgufType] = {
+    "float32": "f32", "float16": "f16", "bfloat16": "bf16", "lossless": "bf16", "int8": "q8_0", "int4": "q4_0",
+}  # fmt: skip
+# what our command line sets, and a peer's own does not
+OURS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE")
+KEPT_MEMORY = {"THP_MEM_ALLOC_ENABLE": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
+WRITING: tuple[Job, ...] = ("decode", "prefill", "batch")
+
+
+class Kind(NamedTuple):
+    """A peer that there may be: its library, the jobs that it is asked for, and its environment."""
+
+    library: str
+    jobs: tuple[Job, ...]
+    environment: dict[str, str]
+
+
+KINDS = {
+    "transformers": Kind("transformers", (*WRITING, "train", "embed"), {}),
+    # steps that keep what they free are faster in any library; so it stands beside ours with that as well
+    "transformers, memory kept": Kind("transformers", ("train",), KEPT_MEMORY),
+    "llama.cpp": Kind("llama.cpp", WRITING, {}),
+}
+
+
+class Peer:
+    """A library in a process of its own.
+
+    Args:
+        name: of the peer.
+        python: the interpreter that has its library.
+        threads: that it may use.
+        folder: for its messages.
+
+    Raises:
+        DataError: the library is not installed there, or the process ends.
+    """
+
+    def __init__(self, name: str, python: str, threads: int, folder: Path) -> None:
+        self.name, self.dtype = name, ""
+        self.messages = folder / f"{name}.txt"
+        environment = {key: value for key, value in os.environ.items() if key not in OURS}
+        environment |= {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "GGML_NO_BACKTRACE": "1"}
+        environment |= KINDS[name].environment
+        source = Path(peer_program.__file__).read_text(encoding="utf-8")
+        if (program := shutil.which(python)) is None:
+            raise DataError("--peer-python", f"{python} is not a program", "give the path of a Python")
+        with self.messages.open("wb") as messages:
+            self.process = subprocess.Popen(
+                [Path(program).absolute(), "-c", source, KINDS[name].library], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=messages, env=environment, cwd=folder, text=True, encoding="utf-8",
+            )  # fmt: skip
+        answer = self._answer()
+        self.version = answer.get("version", "")
+        if package := answer.get("missing"):
+            self.close()
+            raise DataError(package, f"is not installed in {python}", "install it, or give --peer-python")
+
+    def load(self, **request: Any) -> None:
+        """Have it load the weights."""
+        self._ask(json.dumps(request))
+
+    def run(self) -> Timing:
+        """One repetition."""
+        answer = self._ask("")
+        return Timing(answer["seconds"], answer.get("first"), tuple(answer.get("tokens", ())))
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.communicate()
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # its end is told by the answer
+            self.process.stdin.write(f"{line}\n")
+            self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        if line := self.process.stdout.readline():
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        self.process.wait()
+        self.close()
+        said = self.messages.read_text(encoding="utf-8", errors="replace").splitlines() or ["without a word"]
+        cause = f"ended with status {self.process.returncode}: {one_line(said[-1], 160)}"
+        raise DataError(KINDS[self.name].library, cause)
+
+
+@contextlib.contextmanager
+def opened(
+    lm: LanguageModel, workload: Workload, dtype: str, weights: str | None, threads: int, python: str | None
+) -> Iterator[tuple[list[Peer], dict[str, str]]]:
+    """The peers of a job with the model's weights, and for each one that cannot take part, why.
+
+    Args:
+        lm: whose weights are exported for them.
+        workload: one repetition.
+        dtype: that transformers computes in.
+        weights: type of the weights, where it differs; llama.cpp has them in the block format of the same width.
+        threads: that each may use.
+        python: the interpreter that has the libraries; None for no peers.
+    """
+    plain = replace(lm, tokenizer=None, template=None)  # a job goes from ids to ids
+    kind = GGUF_TYPES.get(weights or dtype)
+    request = {
+        "job": workload.job, "prompts": workload.prompts, "new": workload.new, "dtype": dtype, "threads": threads,
+        "is_pair": isinstance(lm.spec, specs.EncoderDecoder), "start": START,
+    }  # fmt: skip
+    peers: list[Peer] = []
+    left_out: dict[str, str] = {}
+    with TemporaryDirectory(prefix="archetype-bench-") as temporary, contextlib.ExitStack() as processes:
+        folder = Path(temporary)
+        for name, known in KINDS.items():
+            if python is None or workload.job not in known.jobs:
+                continue
+            try:
+                peer = Peer(name, python, threads, folder)
+                processes.callback(peer.close)
+                for_llama_cpp = known.library == "llama.cpp"
+                place = folder / ("gguf" if for_llama_cpp else "hf")
+                if not place.exists() and for_llama_cpp:
+                    export(plain, place, format="gguf", type=kind)
+                elif not place.exists():
+                    export(plain, place)
+                peer.dtype = (kind or dtype) if for_llama_cpp else dtype
+                peer.load(**request, folder=str(place), file=str(place / FILE))
+                peer.run()  # one that cannot run this job ends here
+                peers.append(peer)
+            except ArchetypeError as error:
+                left_out[name] = str(error)
+        yield peers, left_out

@@ -1,0 +1,130 @@
+"""The verb `bench`: how fast a model runs here, and what share that is of this machine's limit."""
+
+import sys
+from typing import Annotated, Any, Literal
+
+import typer
+
+from archetype.apps.cli.options import Device, Exported, Json
+from archetype.apps.cli.output import console, print_device, print_json, show_warnings
+
+DTYPE = typer.Option(help="Type to compute in.  [default: as stored; float32 of a preset]")
+BATCH = typer.Option(min=1, help="Rows at once.  [default: 1; 16 of batch, 8 of train, 64 of embed]")
+PROMPT = typer.Option(min=1, help="Tokens that a row reads.  [default: 128; 256 of train, 32 of embed]")
+NEW = typer.Option(min=2, help="Tokens that a row writes, one with its prompt.  [default: 64]")
+
+
+def bench(
+    job: Annotated[
+        Literal["decode", "prefill", "batch", "train", "embed"],
+        typer.Argument(metavar="JOB", help="decode, prefill, batch (mixed lengths), train or embed."),
+    ],
+    model: Exported,
+    dtype: Annotated[str | None, DTYPE] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="int8, int4: matrices of 8 or 4 bits; lossless: of 12.  [default: of that type]")
+    ] = None,
+    batch: Annotated[int | None, BATCH] = None,
+    prompt: Annotated[int | None, PROMPT] = None,
+    new: Annotated[int | None, NEW] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the processor.  [default: one for each core]")] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Repetitions; their median counts.")] = 5,
+    peer: Annotated[bool, typer.Option("--peer", help="Let transformers and llama.cpp take turns with us.")] = False,
+    peer_python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="The Python that has them.  [default: this one]")
+    ] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Time a model on this machine: tokens a second, and the share of the machine's limit.
+
+    A preset or a specification's file is built with random weights. The limit is the memory traffic that the job
+    needs, or its FLOPs, at what this machine reads and multiplies in the same run.
+    """
+    import torch
+
+    from archetype.apps.bench.jobs import Workload
+    from archetype.apps.bench.measure import measure, open_model
+    from archetype.apps.bench.peers import opened
+    from archetype.errors import SpecError
+    from archetype.machine import environment
+    from archetype.machine.allocation import keep_freed_memory
+    from archetype.machine.huge_pages import move_to_huge_pages
+    from archetype.nn.device import resolve_device
+    from archetype.nn.packed import unpack_without_kernels
+
+    show_warnings()
+    if peer_python is not None and not peer:
+        raise SpecError("--peer-python", "is the Python of peers, which nothing asks for", "add --peer")
+    if peer and resolve_device(device).type != "cpu":
+        raise SpecError("--peer", "peers are timed on the processor", "add --device cpu")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if job == "train":
+        keep_freed_memory()  # as `archetype train` does
+    with console(stderr=True).status(f"timing {job}"):
+        lm = open_model(model, job, dtype, weights, device)
+        workload = Workload.of(job, lm.spec, batch, prompt, new)
+        dtype = dtype or str(lm.model.dtype).removeprefix("torch.")
+        python = (peer_python or sys.executable) if peer else None
+        with opened(lm, workload, dtype, weights, torch.get_num_threads(), python) as (peers, left_out):
+            if weights is not None:  # as `load` does, but after the peers have their own
+                lm.pack(weights)
+                unpack_without_kernels(lm.model)
+                move_to_huge_pages(lm.model)
+            measured = measure(lm, workload, dtype, weights, repeat, peers)
+    rows, prompt, new = workload.sizes
+    settings = {"job": job, "model": model, "dtype": dtype, "weights": weights or dtype, "batch": rows,
+                "prompt": prompt, "new": new, "repeat": repeat}  # fmt: skip
+    where = {
+        "machine": environment.description(lm.model.device),
+        "versions": environment.versions(),
+        "date": environment.now(),
+    }
+    result = settings | measured | ({"peers_left_out": left_out} if peer else {}) | where
+    if as_json:
+        print_json(result)
+    else:
+        print_device(lm.model.device)
+        _print(result)
+    for name, message in left_out.items():
+        print(f"without {name}: {message}", file=sys.stderr)
+
+
+SPEEDS = {"prefill": ("prefill_ms", "{:,.1f} ms"), "decode": ("decode_tokens_per_s", "{:,.1f} tokens/s")}
+
+
+def _print(result: dict[str, Any]) -> None:
+    """The numbers as a table, a column for each library, and below it what they were measured on."""
+    from rich.table import Table
+
+    peers = result.get("peers", [])
+    title = "{job} {model}, {dtype}, {batch} x {prompt} tokens read".format(**result)
+    title += f", {result['new']} written" * bool(result["new"])
+    table = Table(box=None, show_header=bool(peers))
+    table.add_column("")
+    table.add_column("archetype")
+    for peer in peers:
+        table.add_column(f"{peer['name']} {peer['version']}, {peer['dtype']}")
+    speeds = SPEEDS if result["job"] in SPEEDS else SPEEDS | {result["job"]: ("tokens_per_s", "{:,.1f} tokens/s")}
+    for name, (field, text) in speeds.items():
+        if result[field] is not None:
+            ratios = (peer["ratios"].get("prefill" if name == "prefill" else field) for peer in peers)
+            theirs = (f"{text.format(peer[field])} ({ratio:.2f} x)" for peer, ratio in zip(peers, ratios, strict=True))
+            table.add_row(name, text.format(result[field]), *theirs)
+    if "of_equal_lengths" in result:
+        table.add_row("of equal lengths", f"{result['of_equal_lengths']:.2f}")
+    bandwidth, flops = result["peak_bandwidth_gb_per_s"], result["peak_flops_per_s"] / 1e9
+    reading, computing = result["peak_bandwidth_path"], result["peak_flops_path"]
+    table.add_row("read", f"{result['read_gb_per_s']:,.2f} of {bandwidth:,.1f} GB/s ({reading})")
+    table.add_row("computed", f"{result['flops_per_s'] / 1e9:,.1f} of {flops:,.1f} GFLOP/s ({computing})")
+    table.add_row("of the limit", f"{result['fraction_of_limit']:.0%} ({result['bound']})")
+    if result["tokens"] and peers:
+        table.add_row("same tokens", "", *("yes" if peer["same_tokens"] else "no" for peer in peers))
+    out, about = console(), result["machine"]
+    out.print(title, markup=False, soft_wrap=True)
+    out.print(table)
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    pages = f"read in pages of {result['page_bytes'] // 1024} KiB; " if result["page_bytes"] else ""
+    line = f"{about['processor']} ({' '.join(about['flags'])}), {about['threads']} threads; {pages}{versions}"
+    out.print(f"{line}; {result['date']}", markup=False, soft_wrap=True)

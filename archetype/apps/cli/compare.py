@@ -1,0 +1,277 @@
+"""`archetype compare`: experiments with arms, seeds and verdicts; the 25 claims; architecture search."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from archetype.apps.cli.options import Json
+from archetype.apps.cli.output import print_json
+
+if TYPE_CHECKING:
+    from archetype.studies.experiment import Experiment
+    from archetype.studies.extend import ReportExtension
+    from archetype.studies.search import Search
+    from archetype.studies.store import Store
+    from archetype.studies.study import Study
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, rich_markup_mode=None,
+    help="Compare architectures under control, with seeds, intervals and verdicts.",
+)  # fmt: skip
+File = Annotated[str, typer.Argument(metavar="FILE", help="An experiment file, or the number of a claim.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Seconds or a minute; a direction, no verdict of trained parts.")]
+Full = Annotated[bool, typer.Option("--full", help="What a verdict rests on; the default.")]
+Extended = Annotated[bool, typer.Option("--extended", help="Full, with the other corpora and sizes.")]
+Gpu = Annotated[bool, typer.Option("--gpu", help="Larger, on a GPU.")]
+StoreFolder = Annotated[
+    Path | None, typer.Option("--store", help="The folder of all runs.  [default: ARCHETYPE_STUDIES, or in the cache]")
+]
+DataFolder = Annotated[
+    Path | None, typer.Option("--data-dir", help="The folder of corpora.  [default: ARCHETYPE_DATA, or here]")
+]
+Workers = Annotated[int, typer.Option(help="Processes at once, of one thread each.")]
+EngineName = Annotated[str, typer.Option("--engine", help="here, ray or slurm.")]
+To = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="The folder that gets the reports.")]
+
+
+@app.command()
+def plan(
+    file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
+    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Print runs, tokens, minutes and what is matched; trains nothing but 20 steps of each arm."""
+    from archetype.studies.report import plan_text
+
+    planned = _study(file, _mode(quick, full, extended, gpu), store, data_dir).plan()
+    print_json(planned) if as_json else print(plan_text(planned, workers))
+
+
+@app.command()
+def run(
+    file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
+    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
+    to: To = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Make every run of an experiment that is not there yet, and print its verdicts."""
+    study = _study(file, _mode(quick, full, extended, gpu), store, data_dir)
+    _run(study, workers, engine)
+    _report(study, to, as_json)
+
+
+@app.command()
+def status(
+    file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
+    store: StoreFolder = None, data_dir: DataFolder = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Print which runs of an experiment's present stage are left, and which are being made."""
+    about = _study(file, _mode(quick, full, extended, gpu), store, data_dir).status()
+    if as_json:
+        print_json(about)
+        return
+    states = ", ".join(f"{number} {state}" for state, number in about["states"].items())
+    print(f"{about['left']} runs left in this stage{f': {states}' if states else ''}")
+    for key, line in about["running"].items():
+        where = f"step {line.get('step', 0):,} of {line.get('steps', 0):,} on {line.get('host', '?')}"
+        print(f"  {key}  {where}, {line['seconds_ago']} s ago")
+
+
+@app.command()
+def report(
+    file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
+    store: StoreFolder = None, data_dir: DataFolder = None, to: To = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Print the outcome of an experiment whose runs are there; --to writes Markdown, JSON and HTML."""
+    from archetype.errors import DataError
+
+    study = _study(file, _mode(quick, full, extended, gpu), store, data_dir)
+    if left := study.status()["left"]:
+        raise DataError(file, f"{left} runs are left", f"make them with `archetype compare run {file}`")
+    _report(study, to, as_json)
+
+
+@app.command()
+def extend(
+    report_file: Annotated[Path, typer.Argument(metavar="REPORT.json", help="A report in full mode.")],
+    corpus: Annotated[
+        list[str] | None, typer.Option(help="A corpus that its experiment does not name; may be repeated.")
+    ] = None,
+    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
+    to: To = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Run the other corpora and sizes of a report's experiment, with its tuned arms, and print its verdicts anew."""
+    from archetype.studies.extend import ReportExtension
+
+    study = ReportExtension(report_file, corpus or (), _data_folder(data_dir), _store(store))
+    _run(study, workers, engine)
+    _report(study, to, as_json)
+
+
+@app.command()
+def calibrate(
+    file: Annotated[Path | None, typer.Option(help="Another calibration than the packaged one.")] = None,
+    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
+    to: To = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Show that equal models differ in nothing here, and wider ones do; needed once a machine for trained verdicts."""
+    from archetype.errors import DataError
+    from archetype.studies.calibration import MUST_GIVE, calibration_file, read_calibration
+
+    study = _study(str(file or calibration_file()), "full", store, data_dir)
+    _run(study, workers, engine)
+    _report(study, to, as_json)
+    calibration = read_calibration(study.store)
+    if calibration is None or not calibration["passed"]:
+        wrong = next(
+            (
+                name
+                for name, verdict in MUST_GIVE.items()
+                if calibration and calibration["verdicts"].get(name) != verdict
+            ),
+            "",
+        )
+        cause = f"{wrong} came out as {calibration['verdicts'].get(wrong)!r}" if calibration else "has no outcome"
+        raise DataError("calibration", cause, "trained verdicts are not printed; use more seeds or longer runs")
+
+
+@app.command()
+def claim(
+    number: Annotated[int, typer.Argument(metavar="N", help="1 to 25.")],
+    quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
+    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
+    to: To = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Settle one of the 25 claims, part by part."""
+    run(str(number), quick, full, extended, gpu, store, data_dir, workers, engine, to, as_json)
+
+
+@app.command("all")
+def all_(
+    quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
+    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
+    to: To = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Train nothing; parts without runs say so.")] = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Settle all claims."""
+    from archetype.studies.claims import claim_numbers
+    from archetype.studies.report import overview_text
+
+    outcomes, mode = [], _mode(quick, full, extended, gpu)
+    for number in claim_numbers():
+        study = _study(str(number), mode, store, data_dir, exact)
+        _run(study, workers, engine)
+        outcomes.append(_outcome(study, to))
+    print_json({"claims": outcomes}) if as_json else print(overview_text(outcomes))
+
+
+@app.command()
+def search(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A search file.")],
+    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
+    to: To = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Search a space of changes by successive halving, within limits of the cost model; a Pareto picture."""
+    from archetype.studies.search import Search, read_search
+
+    study = Search(read_search(file), _data_folder(data_dir), _store(store))
+    _run(study, workers, engine)
+    result = study.outcome()
+    if to is not None:
+        from archetype.studies.search_report import write_search
+
+        write_search(result, to)
+    if as_json:
+        print_json(result)
+    else:
+        from archetype.studies.search_report import search_text
+
+        print(search_text(result))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of experiment files, for editors."""
+    from archetype.studies.experiment import json_schema
+
+    print_json(json_schema())
+
+
+def _mode(quick: bool, full: bool, extended: bool, gpu: bool) -> str:
+    from archetype.errors import SpecError
+
+    named = [name for name, is_on in (("quick", quick), ("full", full), ("extended", extended), ("gpu", gpu)) if is_on]
+    if len(named) > 1:
+        raise SpecError(f"--{named[1]}", f"stands beside --{named[0]}", "give one of them")
+    return named[0] if named else "full"
+
+
+def _experiment(file: str) -> "Experiment":
+    from archetype.studies.claims import claim_file
+    from archetype.studies.experiment import read_experiment
+
+    return read_experiment(claim_file(int(file)) if file.isdigit() else Path(file))
+
+
+def _store(folder: Path | None) -> "Store":
+    from archetype.studies.store import Store
+
+    return Store(folder)
+
+
+def _data_folder(folder: Path | None) -> Path:
+    import os
+
+    from archetype.studies.corpora import SETTING
+
+    return (folder or Path(os.environ.get(SETTING) or ".")).expanduser().absolute()
+
+
+def _study(file: str, mode: str, store: Path | None, data_dir: Path | None, exact: bool = False) -> "Study":
+    from archetype.studies.study import Study
+
+    return Study(_experiment(file), mode, _data_folder(data_dir), _store(store), exact)
+
+
+def _run(study: "Study | ReportExtension | Search", workers: int, engine: str) -> None:
+    """Make all runs; where a signal came, say that they can be taken up."""
+    from archetype.machine.allocation import keep_freed_memory
+    from archetype.studies.execute import Stopped
+    from archetype.studies.sweep import engine as open_engine
+
+    keep_freed_memory()
+    try:
+        study.run(open_engine(engine, workers), _say, _progress)
+    except Stopped:
+        _say("stopped; the same command goes on where it stopped")
+        raise typer.Exit(130) from None
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _progress(done: int, total: int) -> None:
+    """One live line on a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r{done} of {total} runs ", end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+
+def _outcome(study: "Study | ReportExtension", to: Path | None) -> dict[str, Any]:
+    from archetype.studies.report import keep_outcome, write_overview, write_reports
+
+    outcome = study.outcome()
+    keep_outcome(outcome, study.store)
+    if to is not None:
+        write_reports(outcome, to)
+        if outcome["claim"] is not None:
+            write_overview(to)
+    return outcome
+
+
+def _report(study: "Study | ReportExtension", to: Path | None, as_json: bool) -> None:
+    from archetype.studies.report import summary_text
+
+    outcome = _outcome(study, to)
+    print_json(outcome) if as_json else print(summary_text(outcome))

@@ -1,0 +1,121 @@
+"""Verbs that carry a model from one kind of folder to another, and that compare the two libraries on one."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from archetype.apps.cli.options import Exported, Json, Model, Output, Overrides, StoredDtype, Weights
+from archetype.apps.cli.output import print_json
+
+if TYPE_CHECKING:
+    from archetype.convert.parity import Parity
+
+
+def import_(
+    model: Model,
+    to: Output,
+    dtype: StoredDtype = None,
+    weights: Weights = None,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Also read pytorch_model.bin, tensors only.")
+    ] = False,
+    overrides: Overrides = None,
+) -> None:
+    """Read a Hugging Face folder or a model of huggingface.co into a run directory."""
+    from archetype.io.tensors import dtype_of
+    from archetype.loading import load
+
+    load(
+        model, dtype_of(dtype), allow_pickle=allow_pickle, overrides=overrides or (), weights=weights, mapped=True
+    ).save(to)
+    print(f"wrote {to}")
+
+
+def export(
+    model: Exported,
+    to: Output,
+    family: Annotated[str | None, typer.Option(help="Such as llama.  [default: as loaded, or what fits]")] = None,
+    format: Annotated[Literal["hf", "gguf"], typer.Option(help="hf for transformers, gguf for llama.cpp.")] = "hf",
+    type: Annotated[
+        Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None,
+        typer.Option(help="Of the matrices in a GGUF file.  [default: as the model's]"),
+    ] = None,
+    weights: Weights = None,
+    dtype: StoredDtype = None,
+    seed: Annotated[int, typer.Option(help="Of the weights of a specification, which has none.")] = 0,
+    adapter_only: Annotated[
+        bool, typer.Option("--adapter-only", help="Write a run's adapter as a folder of peft, without its base.")
+    ] = False,
+) -> None:
+    """Write a model as a folder for transformers or llama.cpp, read back and compared.
+
+    A preset or a specification's file is written with random weights. A run's adapter is merged.
+    """
+    from archetype.io.tensors import dtype_of
+    from archetype.loading import build_untrained, export, export_adapter, load, names_weights
+
+    if adapter_only:
+        written = export_adapter(Path(model), to, family)
+        print(f"wrote {to} as an adapter of {written.name}")
+        return
+    trained = names_weights(model)
+    lm = (
+        load(model, dtype_of(dtype), mapped=True, weights=weights)
+        if trained
+        else build_untrained(model, seed, dtype_of(dtype))
+    )
+    if weights is not None and not trained:
+        lm.pack(weights)
+    written = export(lm, to, family, format=format, type=type)
+    name = written.format.architecture_of(lm.spec) if format == "hf" else f"GGUF of {written.name}"
+    fresh = "" if trained else f"; {model} has no weights: these are random, of seed {seed}"
+    print(f"wrote {to} as {name}, reloaded and compared{fresh}")
+
+
+def parity(
+    model: Model,
+    reference: Annotated[Literal["transformers"], typer.Option(help="What to compare with.")] = "transformers",
+    dtype: Annotated[list[str] | None, typer.Option(help="May be repeated.  [default: float32, bfloat16]")] = None,
+    text: Annotated[str | None, typer.Option(help="The text that both read.  [default: random tokens]")] = None,
+    overrides: Overrides = None,
+    tolerance: Annotated[float | None, typer.Option(help="Of the largest magnitude.  [default: by the type]")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare Archetype with transformers on one folder, module by module.
+
+    Exit status 1 where they differ.
+    """
+    from archetype.convert.parity import compare
+
+    results = [compare(model, name, text, tolerance, overrides or ()) for name in dtype or ("float32", "bfloat16")]
+    if as_json:
+        rows = [
+            asdict(result) | {"agrees": result.agrees, "first": result.first and result.first.module}
+            for result in results
+        ]
+        print_json({"folder": str(model), "reference": reference, "dtypes": rows})
+    else:
+        for result in results:
+            _print_parity(result)
+    if not all(result.agrees for result in results):
+        raise typer.Exit(1)
+
+
+def _print_parity(result: "Parity") -> None:
+    from archetype.table import Table
+
+    rows = []
+    for module in result.modules:
+        mark = "" if module.difference <= result.tolerance else "  <- beyond"
+        rows.append((module.module, module.reference, f"{module.difference:.1e}{mark}"))
+    print(Table((f"module, {result.dtype}", "of transformers", "difference"), rows, text_columns=3))
+    if result.left_out:
+        print(f"not compared: {'; '.join(result.left_out)}")
+    summary = f"logits: largest difference {result.difference:.1e} of the largest magnitude"
+    if result.kl is not None and result.top1 is not None:
+        summary += f", KL {result.kl:.1e} nats, the same likeliest token at {result.top1:.1%}"
+    print(summary)
+    if result.first is not None:
+        print(f"first beyond {result.tolerance:g}: {result.first.module} ({result.first.reference})")

@@ -1,0 +1,109 @@
+"""The verb `cost`; loads no torch, unless this machine is to be measured."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+
+import typer
+
+from archetype.apps.cli.options import Json, Specs
+from archetype.apps.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from archetype.cost.work import AttentionPairs
+    from archetype.estimate.report import CostReport
+    from archetype.machine.hardware import Device
+    from archetype.table import Table
+
+
+def cost(
+    sources: Specs,
+    batch: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 1,
+    length: Annotated[int | None, typer.Option(min=1, help="Tokens of each row.  [default: the context]")] = None,
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="Type of weights and state: float32, bfloat16, float16; lossless, int8 or int4 for weights alone."
+        ),
+    ] = "bfloat16",
+    attention: Annotated[
+        str, typer.Option(help="Count every pair of positions that is `computed`, or those that are `allowed`.")
+    ] = "computed",
+    compare: Annotated[bool, typer.Option("--compare", help="Set several specifications side by side.")] = False,
+    fit: Annotated[str | None, typer.Option(help="What fits into a memory, such as 24GiB.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Predict times on a device, such as H100-SXM, or `here`: measured first.")
+    ] = None,
+    devices: Annotated[
+        int, typer.Option(min=1, help="How many devices share the work evenly; communication is not counted.")
+    ] = 1,
+    as_json: Json = False,
+) -> None:
+    """Print what a specification costs, by module and with formulas.
+
+    Parameters, FLOPs, state (KV cache), and memory of training with and without activation checkpointing; with --fit
+    what fits into a memory, with --device how long it takes.
+    """
+    from archetype.convert.source import open_spec
+    from archetype.errors import SpecError
+    from archetype.estimate.fit import parse_size
+    from archetype.estimate.report import comparison_table, cost_report
+
+    if len(sources) > 1 and not compare:
+        raise SpecError("cost", f"{len(sources)} specifications are given", "set them side by side with --compare")
+    if devices > 1 and device is None:
+        raise SpecError("--devices", "says how many of a device there are, and there is none", "add --device NAME")
+    memory = None if fit is None else parse_size(fit)
+    pairs = cast("AttentionPairs", attention)  # others are refused by `cost_report`
+    reports = [cost_report(open_spec(source), batch, length, dtype, pairs) for source in sources]
+    hardware = None if device is None else _device(device).times(devices)
+    predictions = [[*_fit(report, fit, memory), *_times(report, hardware)] for report in reports]
+    if as_json:
+        data = [report.to_json() for report in reports]
+        for one, predicted in zip(data, predictions, strict=True):
+            for prediction in predicted:
+                one |= prediction.data
+        print_json({"specifications": data} if compare else data[0])
+        return
+    print(comparison_table(sources, reports) if compare else reports[0])
+    for source, predicted in zip(sources, predictions, strict=True):
+        for prediction in predicted:
+            print(f"\n{source}: {prediction.title}" if compare else f"\n{prediction.title}")
+            print(prediction.table)
+
+
+class Prediction(NamedTuple):
+    """A table of what a report predicts, and the same numbers as plain data."""
+
+    title: str
+    table: "Table"
+    data: dict[str, Any]
+
+
+def _device(name: str) -> "Device":
+    if name == "here":
+        with console(stderr=True).status("measuring this machine"):
+            from archetype.runs.machine import measured_device
+
+            return measured_device()
+    from archetype.machine.hardware import device
+
+    return device(name)
+
+
+def _fit(report: "CostReport", text: str | None, memory: int | None) -> Iterator[Prediction]:
+    from archetype.estimate.fit import fit_table, fits
+
+    if memory is not None:
+        largest = fits(report, memory)
+        data = {one.use: {"batch": one.batch, "length": one.length} for one in largest}
+        title = f"what fits into {text}"
+        yield Prediction(title, fit_table(report, largest), {"fit": {"memory": text, **data}})
+
+
+def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction]:
+    from archetype.estimate.roofline import predict, time_table
+
+    if device is not None:
+        times = predict(report, device)
+        data = {"device": device._asdict(), "time": [time._asdict() for time in times]}
+        yield Prediction(f"at least, on {device.name} ({device.source})", time_table(times), data)

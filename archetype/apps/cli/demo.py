@@ -1,0 +1,141 @@
+"""The verb `demo`: text, tokenizer, specification, cost, training, loss curve and generated text, once."""
+
+import math
+import re
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from archetype.apps.cli.options import OptionalOutput
+from archetype.apps.cli.output import console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from archetype.estimate.report import CostReport
+    from archetype.spec import Decoder
+    from archetype.training.recipe import Recipe
+
+VOCABULARY = 2048
+BATCH_SIZE, LENGTH = 8, 128
+PROMPT = "Return the "
+LARGEST = 5  # modules whose parameters are shown
+
+
+def demo(
+    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file.  [default: Python's own documentation]")] = None,
+    to: OptionalOutput = None,
+    minutes: Annotated[float, typer.Option(min=0.05, help="About how long to train.")] = 1.5,
+) -> None:
+    """Train a small model on text from this machine, show its cost and loss, and generate."""
+    out = console(stderr=True)
+    with out.status("loading PyTorch"):
+        import torch
+
+        from archetype.api import cost_report, load
+        from archetype.apps.cli.progress import raise_if_interrupted, run_with_progress
+        from archetype.data.library_text import library_text
+        from archetype.io.atomic import check_absent
+        from archetype.io.text import read_text
+        from archetype.training.setup import start
+
+    folder = to or _free_folder(Path("runs/demo"))
+    check_absent(folder)
+    source = f"the text of {text}" if text else "the docstrings and comments of Python's standard library"
+    with out.status(f"reading {source}"):
+        contents = read_text(text) if text else library_text()
+    out.print(f"[bold]Text[/]       {source}: {len(contents) / 1e6:.1f} million characters")
+    spec = demo_spec()
+    with out.status("measuring this machine"):
+        recipe = demo_recipe(spec, minutes)
+    with out.status(f"training a tokenizer of {VOCABULARY} tokens"):
+        state = start(folder, recipe, torch.device("cpu"), contents)
+    out.print(f"[bold]Tokenizer[/]  byte-level BPE, {VOCABULARY} tokens")
+    _print_cost(out, cost_report(spec, BATCH_SIZE, LENGTH, "float32"))
+    out.print(f"[bold]Training[/]   about {minutes:g} minutes; Ctrl-C stops after a step, and the run can be resumed")
+    raise_if_interrupted(state, run_with_progress(state, curve_height=1, samples=False))
+    print(PROMPT, end="")
+    for piece in load(folder).stream(PROMPT, max_new_tokens=120, temperature=0.7, seed=1):
+        print(re.sub(r"\s+", " ", piece), end="", flush=True)  # in one line
+    print()
+    out.print("\n[bold]Try next[/]")
+    for arguments, meaning in (
+        (f'generate {folder} "The first argument"', "your own prompt"),
+        (f"set {folder} num_layers=6 --to deeper.yaml", "another architecture, for `train --spec`"),
+        (f"export {folder} --to {folder}-hf", "a folder that transformers loads"),
+        (f"serve {folder} --open", _web_ui()),
+    ):
+        out.print(f"  {_program()} {arguments:<52} {meaning}", soft_wrap=True, markup=False)
+
+
+def _program() -> str:
+    """How this program is called: by its path where a shell would not find its name, as after `make demo`."""
+    return "archetype" if shutil.which("archetype") else sys.argv[0]
+
+
+def _web_ui() -> str:
+    """Where the web UI will be, or what has to be done for it first."""
+    if find_spec("starlette") is None:
+        from archetype.distribution import install_command
+
+        return f"the web UI; first {install_command('serve')}"
+    from archetype.apps.serve.page import HOW_TO_BUILD, is_built
+
+    return "the web UI, at http://127.0.0.1:8000/" if is_built() else f"the web UI; first {HOW_TO_BUILD}"
+
+
+def _print_cost(out: "Console", report: "CostReport") -> None:
+    """Print the sums and the largest modules."""
+    from archetype.table import Table, quantity, size
+
+    flops, memory, total = report.flops["train"], report.memory["training_peak"], report.parameters["total"]
+    out.print(
+        f"[bold]Model[/]      {total:,} parameters; a training step of {BATCH_SIZE} x {LENGTH} tokens takes "
+        f"{quantity(flops)}FLOPs and {size(memory)}; `archetype cost` has all of it"
+    )
+    largest = sorted(report.rows, key=lambda row: -row.parameters)[:LARGEST]
+    rows = [(row.module, f"{row.parameters:,}", f"{row.parameters / total:.1%}") for row in largest]
+    print(Table(("module", "parameters", "share"), rows))
+
+
+def demo_spec() -> "Decoder":
+    """A Llama-like decoder that two cores train in a minute or two."""
+    from archetype.families.llama import llama
+
+    return llama(
+        name="demo-llama", num_layers=3, d_model=128, num_heads=4, num_kv_heads=2, d_ff=344, vocab_size=VOCABULARY,
+        context_length=LENGTH, tied=True, std=0.05,
+    )  # fmt: skip
+
+
+def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
+    """As many steps as this machine takes in the time."""
+    import torch
+
+    from archetype.machine.allocation import keep_freed_memory
+    from archetype.nn.device import resolve_dtype
+    from archetype.training.datasets import TextData
+    from archetype.training.optimizers import Muon
+    from archetype.training.recipe import Recipe
+    from archetype.training.schedules import Cosine
+    from archetype.training.throughput import seconds_per_step
+
+    keep_freed_memory()  # as while training, so that what is measured is what will be
+    recipe = Recipe(
+        spec=spec.dump(), data=TextData(tokenizer="byte_bpe", vocab_size=VOCABULARY), batch_size=BATCH_SIZE,
+        optimizer=Muon(learning_rate=0.01), dtype=resolve_dtype("auto", torch.device("cpu")),
+    )  # fmt: skip
+    steps = max(20, int(minutes * 60 / seconds_per_step(recipe, spec)))
+    schedule = Cosine(warmup_steps=min(50, steps // 5))
+    return recipe.replace(
+        steps=steps, schedule=schedule, evaluate_every=math.ceil(steps / 3), checkpoint_every=math.ceil(steps / 4)
+    )
+
+
+def _free_folder(first: Path) -> Path:
+    candidates = (first if n == 1 else first.with_name(f"{first.name}-{n}") for n in range(1, 10_000))
+    return next(folder for folder in candidates if not folder.exists())

@@ -1,0 +1,41 @@
+"""The verb `draw`: an architecture, or two beside each other, as a picture; loads no torch."""
+
+from typing import Annotated
+
+import typer
+
+from archetype.apps.cli.options import Json, OptionalOutput, Spec, complete_presets
+from archetype.apps.cli.output import print_json
+
+
+def draw(
+    source: Spec,
+    other: Annotated[
+        str | None,
+        typer.Argument(metavar="[OTHER]", help="Drawn beside it, with what differs.", autocompletion=complete_presets),
+    ] = None,
+    measure: Annotated[
+        str, typer.Option(help="What the bars show: parameters, active, flops or bytes.")
+    ] = "parameters",
+    batch: Annotated[int, typer.Option(min=1, help="Rows at once, for FLOPs.")] = 1,
+    length: Annotated[int | None, typer.Option(min=1, help="Tokens of each row.  [default: the context]")] = None,
+    dtype: Annotated[str, typer.Option(help="Type of the weights, for bytes.")] = "bfloat16",
+    to: OptionalOutput = None,
+    as_json: Json = False,
+) -> None:
+    """Draw an architecture as SVG or PNG, with shapes and costs; of two what differs.
+
+    Repeated blocks are folded, and the residual stream is the thick line. Writes NAME.svg, or the file that -o names:
+    .svg, .png, or .json with every box and wire. Of two specifications
+    what was added, removed or changed is coloured, and each changed field is listed.
+    """
+    from pathlib import Path
+
+    from archetype import api
+
+    drawing = api.draw(source, other, measure, batch, length, dtype)  # type: ignore[arg-type]  # refused if unknown
+    if as_json:
+        print_json(drawing.scene.to_json())
+        return
+    names = [Path(one).stem if Path(one).suffix else Path(one).name for one in (source, other) if one]
+    print(drawing.save(to or Path(f"{'-'.join(names)}.svg")))

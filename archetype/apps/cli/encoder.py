@@ -1,0 +1,94 @@
+"""The verbs of encoders: predict masked tokens, embed texts, and classify texts or images."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from archetype.apps.cli.options import Device, Dtype, Json, Model
+from archetype.apps.cli.output import print_device, print_json
+
+INPUTS = typer.Argument(metavar="TEXT... | IMAGES", help="Texts, or a .npz file with `images`, (N, [C,] H, W).")
+
+
+def fill(
+    model: Model,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="With [MASK] for each token to predict.")],
+    top: Annotated[int, typer.Option(min=1, help="Predictions for each mask.")] = 5,
+    dtype: Dtype = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Predict the masked tokens of a text."""
+    from archetype.api import load
+
+    lm = load(model, dtype, device)
+    masks = lm.fill(text, top)
+    if as_json:
+        print_json({"text": text, "masks": [[vars(prediction) for prediction in mask] for mask in masks]})
+        return
+    print_device(lm.model.device)
+    for number, mask in enumerate(masks, start=1):
+        predictions = (f"{prediction.token} {prediction.probability:.1%}" for prediction in mask)
+        print(f"{number}: {'  '.join(predictions)}")
+
+
+def embed(
+    model: Model,
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="One or several.")],
+    pooling: Annotated[
+        Literal["mean", "first", "last"] | None,
+        typer.Option(help="Of all tokens, the first, or the last.  [default: mean; last for a decoder]"),
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Do not scale vectors to length 1.")] = False,
+    dtype: Dtype = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Embed texts as vectors; without --json, print how similar each two are."""
+    from archetype.api import load
+
+    lm = load(model, dtype, device)
+    vectors = lm.embed(texts, pooling, normalized=not raw)
+    if as_json:
+        rows = zip(texts, vectors.tolist(), strict=True)
+        print_json({"vectors": [{"text": text, "vector": vector} for text, vector in rows]})
+        return
+    from archetype.table import Table
+
+    print_device(lm.model.device)
+    numbered = [f"{number} {text}" for number, text in enumerate(texts, start=1)]
+    similarities = (vectors @ vectors.T).tolist()
+    table = [[text, *(f"{value:.3f}" for value in row)] for text, row in zip(numbered, similarities, strict=True)]
+    print(Table(("", *(str(number) for number in range(1, len(texts) + 1))), table))
+
+
+def classify(
+    model: Model,
+    inputs: Annotated[list[str], INPUTS],
+    dtype: Dtype = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Name the class of each text or image, with its probability."""
+    import torch
+
+    from archetype.api import load
+    from archetype.data.images import read_pictures
+
+    is_images = inputs[0].endswith(".npz") and len(inputs) == 1
+    batch = torch.from_numpy(read_pictures(Path(inputs[0]))) if is_images else inputs
+    lm = load(model, dtype, device)
+    probabilities = lm.classify(batch)
+    best, is_value = probabilities.max(-1), probabilities.shape[1] == 1
+    names = [lm.labels[label] if lm.labels else label for label in best.indices.tolist()]
+    if as_json:
+        if is_value:
+            print_json({"images" if is_images else "texts": [{"value": value} for value in best.values.tolist()]})
+            return
+        rows = [{"class": name, "probabilities": row} for name, row in zip(names, probabilities.tolist(), strict=True)]
+        print_json({"images" if is_images else "texts": rows})
+        return
+    print_device(lm.model.device)
+    for name, probability in zip(names, best.values.tolist(), strict=True):
+        print(f"{probability:g}" if is_value else f"{name} {probability:.1%}")

@@ -1,0 +1,100 @@
+"""The verb `evaluate`: how good a model is on texts, on labelled examples, on pairs of texts, or on known tasks."""
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from archetype.apps.cli.options import Device, Dtype, Json, Model, Weights
+from archetype.apps.cli.output import print_device, print_json, show_warnings
+
+DATA_HELP = (
+    "Texts with labels (JSON lines or CSV), images (.npz, or a folder with one for each class), or pairs "
+    "(JSON lines of source and target)."
+)
+KINDS = {  # of data that an option is for
+    "stride": ("text",), "length": ("text",), "num_beams": ("source", "data"), "length_penalty": ("source", "data"),
+    "num_fewshot": ("tasks",), "limit": ("tasks",),
+}  # fmt: skip
+SECTIONS = {  # of the options, in the help
+    "Data": ("text", "data", "source", "target", "tasks"),
+    "Texts": ("stride", "length"),
+    "Translations": ("num_beams", "length_penalty"),
+    "Tasks": ("num_fewshot", "limit"),
+}
+
+
+def evaluate(
+    model: Model,
+    text: Annotated[list[Path] | None, typer.Option(help="A UTF-8 text file; may be repeated.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", "--labelled", "--images", help=DATA_HELP)] = None,
+    source: Annotated[Path | None, typer.Option(help="A file of source lines; with --target.")] = None,
+    target: Annotated[Path | None, typer.Option(help="A file with what each source line should become.")] = None,
+    tasks: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Tasks of lm-eval, YAML files of tasks, or folders of them.")
+    ] = None,
+    stride: Annotated[
+        int | None, typer.Option(help="Tokens by which a window moves on.  [default: half a window]")
+    ] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a window.  [default: the model's context]")] = None,
+    num_beams: Annotated[int | None, typer.Option(help="Beams of each source; 1 is greedy.  [default: 5]")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="0 favours short targets.  [default: 1.0]")] = None,
+    num_fewshot: Annotated[
+        int | None, typer.Option(min=0, help="Examples before each question.  [default: the task's]")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Questions of each task.  [default: all]")] = None,
+    dtype: Dtype = None,
+    weights: Weights = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Print how good a model is: loss, perplexity, accuracy, classes one by one, BLEU and chrF, or known tasks."""
+    show_warnings()
+    from archetype.api import load
+    from archetype.errors import SpecError
+    from archetype.generate import Beam
+    from archetype.io.text import read_text
+    from archetype.table import Table
+
+    if (source is None) != (target is None):
+        raise SpecError("--source" if source is None else "--target", "belongs with the other", "give both")
+    kinds = {"text": text, "data": data, "source": source, "tasks": tasks}
+    chosen = [name for name, value in kinds.items() if value is not None]
+    if len(chosen) != 1:
+        raise SpecError("evaluate", "takes one kind of data", "give --text, --data, --source with --target, or --tasks")
+    beam: dict[str, Any] = {"num_beams": num_beams, "length_penalty": length_penalty}
+    beam = {name: value for name, value in beam.items() if value is not None}
+    others = {"stride": stride, "length": length, "num_fewshot": num_fewshot, "limit": limit}
+    for name in (*beam, *(name for name, value in others.items() if value is not None)):
+        if chosen[0] not in KINDS[name]:
+            raise SpecError(f"--{name.replace('_', '-')}", f"is not for --{chosen[0]}", "leave it out")
+    Beam.parse(beam)  # a wrong setting is refused before a large model is read
+    texts = {str(file): read_text(file) for file in text or ()}
+    lm = load(model, dtype, device, weights=weights)
+
+    def show(record: dict[str, Any], report: object) -> None:
+        if as_json:
+            print_json(record)
+        else:
+            print_device(lm.model.device)
+            print(report)
+
+    if tasks is not None:
+        with contextlib.redirect_stdout(sys.stderr):  # what lm-eval prints
+            scores = lm.evaluate_tasks(tasks.split(","), num_fewshot, limit)
+        show(scores.record(), scores)
+    elif text is None:
+        pair = None if source is None or target is None else (source, target)
+        report = lm.evaluate(pair or data or "", **beam)
+        show(report.record(), report)
+    else:
+        records = {name: lm.score(contents, stride, length).record() for name, contents in texts.items()}
+        rows = [
+            [name, f"{record['num_tokens']:,}", f"{record['loss']:.4f}", f"{record['perplexity']:.3f}",
+             f"{record['bits_per_byte']:.4f}", f"{record['accuracy']:.1%}"]
+            for name, record in records.items()
+        ]  # fmt: skip
+        table = Table(("text", "tokens", "loss per token", "perplexity", "bits per byte", "accuracy"), rows)
+        show({"texts": [{"file": name} | record for name, record in records.items()]}, table)

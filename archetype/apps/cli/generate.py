@@ -1,0 +1,261 @@
+"""The verbs that write text: `generate` with a decoder, `translate` with an encoder-decoder."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from archetype.apps.cli.options import Device, Dtype, Json, Model, Weights
+from archetype.apps.cli.output import print_device, print_json, show_warnings
+
+if TYPE_CHECKING:
+    from archetype.apps.cli.prompt_file import Prompt
+    from archetype.generate import Engine
+    from archetype.language_model import LanguageModel
+    from archetype.tokenizers.chat_template import Message
+
+LINES_AT_ONCE = 512  # of standard input, read before the first is translated
+
+
+def generate(
+    model: Model,
+    prompts: Annotated[
+        list[str] | None, typer.Argument(metavar="PROMPT...", help="One or several; - reads standard input.")
+    ] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens at most.  [default: 256]")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.  [default: the model's]")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Keep the fewest tokens that reach this probability.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Keep tokens this likely, relative to the likeliest.")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 discourages tokens seen.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the random choices.  [default: 0]")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the token that ends a text.")] = False,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="Write JSON of the schema in this file; as --regex and --lark, by llguidance.")
+    ] = None,
+    regex: Annotated[str | None, typer.Option(help="Write what matches a regular expression as a whole.")] = None,
+    lark: Annotated[Path | None, typer.Option(help="Write what the Lark grammar in this file allows.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Take each prompt as a message, and print the answer.")] = False,
+    system: Annotated[str | None, typer.Option(help="The system message; with --chat.")] = None,
+    draft: Annotated[
+        Path | None, typer.Option(help="A smaller model with the same tokens, whose guesses save time.")
+    ] = None,
+    lookup: Annotated[bool, typer.Option("--lookup", help="Guess from the text itself, to save time.")] = False,
+    input: Annotated[
+        Path | None, typer.Option(help='A file of JSON lines: "prompt" or "messages", "id", and any of these settings.')
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="With --input: the file to append a line to for each text; what it has is kept.")
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="With --input: prompts that are decoded together.")] = 32,
+    dtype: Dtype = None,
+    weights: Weights = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Continue a text as it is generated; several prompts run as one batch.
+
+    With an encoder-decoder a prompt is a source, whose target is written.
+    """
+    show_warnings()
+    from archetype.io.text import read_text
+
+    settings = _without_none(
+        json_schema=json_schema and read_text(json_schema), regex=regex, lark=lark and read_text(lark),
+        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        repetition_penalty=repetition_penalty, seed=seed, stop=tuple(stop) if stop else None,
+        ignore_eos=ignore_eos or None,
+    )  # fmt: skip
+    from archetype.api import load
+    from archetype.errors import SpecError
+    from archetype.generate import Engine, Sampling
+
+    Sampling.parse(settings)  # a wrong setting is refused before a large model is read
+    if system is not None and not chat:
+        raise SpecError("--system", "belongs to a conversation", "add --chat")
+    if input is not None or output is not None:
+        input, output = _both(input, output)
+        if prompts or chat:
+            raise SpecError("--input", "already has the prompts", "leave out PROMPT and --chat")
+        from archetype.apps.cli.prompt_file import read_prompts
+
+        lines = read_prompts(input)  # wrong lines are refused before a large model is read
+        lm = load(model, dtype, device, weights=weights)
+        engine = Engine(lm, slots, draft=None if draft is None else load(draft, dtype, device), lookup=lookup)
+        _generate_file(lm, engine, lines, output, settings, as_json)
+        return
+    texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
+    lm = load(model, dtype, device, weights=weights)
+    if chat:
+        if draft is not None or lookup:
+            raise SpecError("--lookup" if lookup else "--draft", "is for texts to be continued", "leave out --chat")
+        _print_answers(lm, [_conversation(system, text) for text in texts], settings, as_json)
+        return
+    guesses: dict[str, Any] = {"draft": None if draft is None else load(draft, dtype, device), "lookup": lookup}
+    if as_json:
+        continuations = lm.generate(texts, **guesses, **settings)
+        print_json({"prompts": texts, "texts": continuations, "settings": lm.settings(**settings).dump(full=True)})
+    elif len(texts) == 1:
+        engine = lm.engine(**guesses)
+        _print_stream(lm, engine, texts[0], settings, shown="" if lm.spec.kind == "encoder_decoder" else texts[0])
+        _print_speed(engine)
+    else:
+        engine = lm.engine(len(texts), **guesses)
+        requests = [engine.submit(text, id=number, **settings) for number, text in enumerate(texts, start=1)]
+        print_device(lm.model.device)
+        for prompt, request in zip(texts, requests, strict=True):
+            shown = "" if lm.spec.kind == "encoder_decoder" else prompt
+            print(f"{shown}{request.result()}\n")
+        _print_speed(engine)
+
+
+def translate(
+    model: Model,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT...", help="One or several; without one, standard input's lines.")
+    ] = None,
+    num_beams: Annotated[int | None, typer.Option(help="Beams of each text; 1 is greedy.  [default: 5]")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="0 favours short targets.  [default: 1.0]")] = None,
+    max_extra_tokens: Annotated[
+        int | None, typer.Option(help="How many tokens longer than its source a target may be.  [default: 50]")
+    ] = None,
+    input: Annotated[
+        Path | None, typer.Option(help='A file with a source on each line, or .jsonl of "source" and, if wanted, "id".')
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="With --input: the file for the targets, as lines or .jsonl; what it has is kept."),
+    ] = None,
+    dtype: Dtype = None,
+    weights: Weights = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Translate source texts, one line each."""
+    show_warnings()
+    from archetype.api import load
+    from archetype.generate.settings import Beam
+
+    settings = _without_none(num_beams=num_beams, length_penalty=length_penalty, max_extra_tokens=max_extra_tokens)
+    Beam.parse(settings)  # a wrong setting is refused before a model is read
+    if input is not None or output is not None:
+        _translate_file(model, input, output, texts, settings, (dtype, weights, device), as_json)
+        return
+    lm = load(model, dtype, device, weights=weights)
+    sources = texts or _lines()
+    targets: list[str] = []
+    for start in range(0, len(sources), LINES_AT_ONCE):
+        batch = lm.translate(sources[start : start + LINES_AT_ONCE], **settings)
+        targets += batch
+        if not as_json:
+            if not start:
+                print_device(lm.model.device)
+            print(*(" ".join(target.splitlines()) for target in batch), sep="\n", flush=True)
+    if as_json:
+        print_json({"targets": [{"source": s, "target": t} for s, t in zip(sources, targets, strict=True)]})
+
+
+def _print_stream(
+    lm: "LanguageModel", engine: "Engine", prompt: str | list[int], settings: dict[str, Any], shown: str = ""
+) -> None:
+    """Print what is shown of the prompt, and its continuation as it comes."""
+    first = not engine.stats().finished
+    request = engine.submit(prompt, **settings)  # refuses a wrong prompt before anything is printed
+    if first:
+        print_device(lm.model.device)
+    print(shown, end="", flush=True)
+    for piece in request.pieces():
+        print(piece, end="", flush=True)
+    print(flush=True)
+
+
+def _print_speed(engine: "Engine") -> None:
+    """Print the tokens of all texts, and how many there were in a second; prompts are read in that time too."""
+    stats = engine.stats()
+    print(f"({stats.generated_tokens:,} tokens, {stats.tokens_per_second:,.1f} tokens/s)", file=sys.stderr)
+
+
+def _generate_file(
+    lm: "LanguageModel", engine: "Engine", prompts: list["Prompt"], output: Path, settings: dict[str, Any],
+    as_json: bool,
+) -> None:  # fmt: skip
+    from archetype.apps.cli.prompt_file import generate_file
+
+    summary = generate_file(lm, engine, prompts, output, settings)
+    if as_json:
+        print_json({"output": str(output)} | summary)
+    failed = f", {summary['failed']} failed" if summary["failed"] else ""
+    print(
+        f"{output}: {summary['finished']:,} texts now, {summary['before']:,} before{failed}; "
+        f"{summary['tokens']:,} tokens, {summary['tokens_per_second']:,.0f} a second",
+        file=sys.stderr,
+    )
+
+
+def _translate_file(
+    model: Path, input: Path | None, output: Path | None, texts: list[str] | None, settings: dict[str, Any],
+    options: tuple[str | None, str | None, str], as_json: bool,
+) -> None:  # fmt: skip
+    from archetype.api import load
+    from archetype.apps.cli.source_file import read_sources, translate_file
+    from archetype.errors import SpecError
+
+    input, output = _both(input, output)
+    if texts:
+        raise SpecError("--input", "already has the sources", "leave out TEXT")
+    sources = read_sources(input)  # wrong lines are refused before a large model is read
+    dtype, weights, device = options
+    summary = translate_file(load(model, dtype, device, weights=weights), sources, output, settings)
+    if as_json:
+        print_json({"output": str(output)} | summary)
+    print(
+        f"{output}: {summary['finished']:,} targets now, {summary['before']:,} before; "
+        f"{summary['targets_per_second']:,.1f} a second",
+        file=sys.stderr,
+    )
+
+
+def _both(input: Path | None, output: Path | None) -> tuple[Path, Path]:
+    from archetype.errors import SpecError
+
+    if input is None or output is None:
+        place = "--output" if input is None else "--input"
+        raise SpecError(place, "belongs with the other", "give --input and --output")
+    return input, output
+
+
+def _without_none(**settings: Any) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _conversation(system: str | None, text: str) -> list["Message"]:
+    """One message of the user, after the system message if there is one."""
+    before = [] if system is None else [{"role": "system", "content": system}]
+    return [*before, {"role": "user", "content": text}]
+
+
+def _print_answers(
+    lm: "LanguageModel", conversations: list[list["Message"]], settings: dict[str, Any], as_json: bool
+) -> None:
+    if as_json:
+        answers = [{"messages": messages, "text": lm.chat(messages, **settings)} for messages in conversations]
+        print_json({"chats": answers, "settings": lm.settings(**settings).dump(full=True)})
+        return
+    engine = lm.engine()
+    for messages in conversations:
+        _print_stream(lm, engine, lm.encode_chat(messages), settings | {"continues": False})
+    _print_speed(engine)
+
+
+def _standard_input() -> str:
+    from archetype.io.text import decode_text
+
+    return decode_text(sys.stdin.buffer.read(), "standard input")
+
+
+def _lines() -> list[str]:
+    """The lines of standard input, split as a training file's are."""
+    text = _standard_input().replace("\r\n", "\n")
+    return text.removesuffix("\n").split("\n") if text else []

@@ -1,0 +1,268 @@
+"""`archetype VERB ...`: the table of verbs, and what happens when one fails."""
+
+import atexit
+import codecs
+import contextlib
+import errno
+import gc
+import io
+import os
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from archetype.apps.cli.output import replace_drawing
+from archetype.errors import MAX_MESSAGE, ArchetypeError, SpecError, UnknownFamily, one_line
+
+HELP = "The architecture workbench for language models: one specification, from its cost to its text."
+# verb: its module, its function, and the first line of its help; only the verb that runs is imported
+VERBS = {
+    "demo": ("demo", "demo", "Train a small model on text from this machine, show its cost and loss, and generate."),
+    "list": ("specs", "list_", "List the presets with their family, size and source."),
+    "show": ("specs", "show", "Print a specification as the file that would describe it."),
+    "diff": ("specs", "diff", "Print every field in which two specifications differ."),
+    "set": ("specs", "set_", "Print a changed copy of a specification, checked again."),
+    "explain": ("explain", "explain", "Print what a kind is, its fields, and what one consists of and costs."),
+    "schema": ("specs", "schema", "Print the JSON Schema of specification files, for editors."),
+    "cost": ("cost", "cost", "Print what a specification costs, by module and with formulas."),
+    "draw": ("draw", "draw", "Draw an architecture as SVG or PNG, with shapes and costs; of two what differs."),
+    "tokenizer": ("tokenizer", "app", "Train, show and encode with a tokenizer."),
+    "train": ("train", "train", "Train a model on text, pairs of texts or images; writes a run directory."),
+    "runs": ("runs", "runs", "List runs with their size, what their recipes change, and their best held-out loss."),
+    "plot": ("runs", "plot", "Draw the loss curves of several runs over each other."),
+    "report": ("runs", "report", "Write report.html of a run: curves, cost, recipe, samples and environment."),
+    "generate": ("generate", "generate", "Continue a text as it is generated; several prompts run as one batch."),
+    "evaluate": (
+        "evaluate",
+        "evaluate",
+        "Print how good a model is: loss, perplexity, accuracy, classes one by one, BLEU and chrF, or known tasks.",
+    ),
+    "translate": ("generate", "translate", "Translate source texts, one line each."),
+    "fill": ("encoder", "fill", "Predict the masked tokens of a text."),
+    "embed": ("encoder", "embed", "Embed texts as vectors; without --json, print how similar each two are."),
+    "classify": ("encoder", "classify", "Name the class of each text or image, with its probability."),
+    "inspect": ("inspect", "inspect", "Show what happens inside a model while it reads a text."),
+    "serve": ("serve", "serve", "Serve models over OpenAI's HTTP API."),
+    "compare": ("compare", "app", "Compare architectures under control, with seeds, intervals and verdicts."),
+    "bench": ("bench", "bench", "Time a model on this machine: tokens a second, and the share of the machine's limit."),
+    "import": ("convert", "import_", "Read a Hugging Face folder or a model of huggingface.co into a run directory."),
+    "export": ("convert", "export", "Write a model as a folder for transformers or llama.cpp, read back and compared."),
+    "parity": ("convert", "parity", "Compare Archetype with transformers on one folder, module by module."),
+}
+READERS = ("generate", "evaluate", "encoder", "inspect", "serve", "bench")  # modules of verbs that read texts
+KEPT = 2**30  # bytes of freed memory that stay with them: each layer takes what the one before gave back
+RENAMED = {
+    "load": "import", "--pickled": "--allow-pickle", "--reading": "--explain", "--beams": "--num-beams",
+    "--longer": "--max-extra-tokens", "--warmup": "--warmup-steps", "--length": "--sequence-length",
+}  # fmt: skip
+PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+
+
+class Verb(TyperCommand):
+    """A verb whose options stand in its help by section, as `SECTIONS` of its module says; the others stand last."""
+
+    sections: Mapping[str, tuple[str, ...]] = {}
+    optional_values: Mapping[str, tuple[str, str]] = {}  # of options: what one alone means, the form of a value
+    reads_texts = False
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments, and be ready to run; an option that may stand alone gets what it means then."""
+        for option, (alone, form) in self.optional_values.items():
+            if option in args and not re.fullmatch(form, (*args, "")[args.index(option) + 1]):
+                args = [*args]
+                args.insert(args.index(option) + 1, alone)
+        rest = super().parse_args(ctx, args)  # the help ends here
+        if self.reads_texts:
+            from archetype.machine.allocation import keep_freed_memory
+
+            keep_freed_memory(KEPT)
+        return rest
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, sections, and options that belong to none."""
+        section_of = {name: section for section, names in self.sections.items() for name in names}
+        records: dict[str, list[Any]] = {name: [] for name in ("Arguments", *self.sections, "Options")}
+        for parameter in self.get_params(ctx):
+            is_option = parameter.param_type_name == "option"
+            if record := parameter.get_help_record(ctx):
+                records[section_of.get(parameter.name or "", "Options") if is_option else "Arguments"].append(record)
+        for section, rows in records.items():
+            if rows:
+                with formatter.section(section):
+                    formatter.write_dl(rows)
+
+
+class Verbs(TyperGroup):
+    """A group of commands that imports a verb's module when the verb runs."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = dict.fromkeys(VERBS)  # type: ignore[assignment]  # names only, for suggestions
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a verb; None where there is none of this name."""
+        if name := RENAMED.get(cmd_name):
+            raise SpecError(cmd_name, f"this verb is now `{name}`", f"see `archetype {name} -h`")
+        if cmd_name not in VERBS:
+            return None
+        module, name, _ = VERBS[cmd_name]
+        if module not in ("specs", "cost", "draw"):  # those that end soon
+            gc.enable()
+        source = import_module(f"archetype.apps.cli.{module}")
+        single = verb = getattr(source, name)
+        if not isinstance(verb, typer.Typer):
+            single = typer.Typer(add_completion=False, **PLAIN)
+            single.command(cmd_name, cls=Verb)(verb)
+        command = typer.main.get_command(single)
+        if isinstance(command, Verb):
+            command.sections = getattr(source, "SECTIONS", {})
+            command.optional_values = getattr(source, "OPTIONAL_VALUES", {})
+            command.reads_texts = module in READERS
+        command.params += _common_options()
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The verbs with their one-line helps, without importing any."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in VERBS.items()])
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        from archetype import __version__
+
+        python = ".".join(map(str, sys.version_info[:3]))
+        print(f"archetype {__version__}, torch {version('torch')}, Python {python}")
+        raise typer.Exit
+
+
+def _show_log(value: bool) -> None:
+    if value:
+        import logging
+
+        logging.basicConfig(stream=sys.stderr, format="%(name)s: %(message)s", force=True)
+        logging.getLogger("archetype").setLevel(logging.INFO)
+
+
+def _load_extensions(files: list[Path] | None) -> None:
+    for file in files or []:
+        from archetype.extension import load_extension
+
+        load_extension(file)
+
+
+EXTENSION = typer.Option("--extension", callback=_load_extensions, is_eager=True, expose_value=False, metavar="FILE.py",
+                         help="Run a Python file of yours that registers parts; may be repeated.")  # fmt: skip
+VERBOSE = typer.Option("--verbose", callback=_show_log, expose_value=False, help="Print what is done on stderr.")
+VERSION = typer.Option("--version", callback=_show_version, is_eager=True, expose_value=False,
+                       help="Print the versions of archetype, torch and Python.")  # fmt: skip
+app = typer.Typer(
+    name="archetype",
+    cls=Verbs,
+    no_args_is_help=True,
+    subcommand_metavar="VERB [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    **PLAIN,
+)
+
+
+@app.callback(help=HELP)
+def options(version: Annotated[bool, VERSION] = False, verbose: Annotated[bool, VERBOSE] = False) -> None:
+    """Options before a verb."""
+
+
+def _common_options() -> list[Any]:
+    """Options that stand after every verb."""
+
+    def common(
+        extension: Annotated[list[Path] | None, EXTENSION] = None, verbose: Annotated[bool, VERBOSE] = False
+    ) -> None:
+        pass
+
+    single = typer.Typer(add_completion=False)
+    single.command()(common)
+    return typer.main.get_command(single).params
+
+
+def main() -> None:
+    """Exit 0 when done, 2 with one line for the user's mistake, 130 when interrupted; a trace is our fault."""
+    gc.disable()  # what a verb imports stays: looking for garbage among it takes a seventh of the start
+    atexit.register(gc.freeze)  # and a third of a second at the end
+    warnings.simplefilter("default", UnknownFamily)
+    warnings.showwarning = _print_warning
+    _open_streams()
+    try:
+        result = app(standalone_mode=False)
+        sys.stdout.flush()  # a reader that has seen enough, or a full disk, shows here at the latest
+    except ArchetypeError as error:
+        _fail(str(error), 2)
+    except typer.TyperException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+            print(error.format_message())
+            sys.exit(0)
+        _fail(f"{one_line(_usage(error), MAX_MESSAGE - 24)} See `archetype --help`.", 2)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", 130)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG and error.filename:
+            _fail(one_line(f"{error.filename}: this name is too long", MAX_MESSAGE), 2)
+        if error.filename or error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to write is dropped
+        if error.errno == errno.EPIPE:  # the reader of our output has seen enough
+            sys.exit(0)
+        _fail(f"standard output: cannot be written: {error.strerror}", 2)
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+def _usage(error: typer.TyperException) -> str:
+    """The mistake in the arguments, as one or two sentences."""
+    message, option, invalid = error.format_message(), getattr(error, "option_name", None), error.__cause__
+    if option in RENAMED:
+        return f"{option} is now {RENAMED[option]}."
+    if type(invalid).__name__ != "ValidationError":  # by which typer converts values
+        return message
+    from archetype.spec.base import in_words
+
+    detail: Any = invalid.errors(include_url=False)[0]  # type: ignore[union-attr]
+    if detail["type"] == "value_error":  # no member of a choice: typer's own words
+        return message.replace("Value error, ", "")
+    return f"{message.partition(': ')[0]}: {'; '.join(in_words(detail))}."
+
+
+def _open_streams() -> None:
+    """Let no character and no closed stream end a verb: what a stream cannot encode is drawn plainly or escaped."""
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the program ends
+    if sys.stdout is None:
+        _fail("standard output: is closed; redirect it to a file or to /dev/null", 2)
+    codecs.register_error("drawn_plainly", replace_drawing)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="drawn_plainly")
+
+
+def _print_warning(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
+    """Print our own warnings in one line, as errors are; those of libraries with their place."""
+    ours = issubclass(category, UnknownFamily)
+    text = str(message) if ours else f"{category.__name__}: {message} ({place[0]}:{place[1]})"
+    print(f"archetype: {text}", file=sys.stderr)
+
+
+def _fail(message: str, status: int) -> None:
+    with contextlib.suppress(OSError):  # standard error may be full or closed
+        print(f"archetype: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

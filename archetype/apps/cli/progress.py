@@ -1,0 +1,199 @@
+"""A training run as a person watches it: one live line on a terminal, a line now and then elsewhere."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.text import Text
+
+from archetype.apps.cli.output import console, device_name
+from archetype.data.tokenization import reporting
+from archetype.errors import one_line
+from archetype.estimate.report import total_parameters
+from archetype.evaluation.report import write_report
+from archetype.evaluation.samples import sample
+from archetype.machine.allocation import keep_freed_memory
+from archetype.runs.machine import Peak, product_peak
+from archetype.table import size
+from archetype.training.loop import run
+from archetype.training.memory import flops_of_step, peak_memory
+from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, PeakMeasured, Sampled, Step, append, read
+from archetype.training.plot import Curve, curves, draw_in_terminal
+from archetype.training.state import TrainState
+
+SECONDS_BETWEEN_LINES = 30.0
+SECONDS_BEFORE_PEAK = 10.0  # of training, before half a second is spent on measuring what the machine can do
+
+
+def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool = True) -> Interrupted | None:
+    """Train to the end with a live line, and draw the loss curve.
+
+    Args:
+        state: from `start` or `resume`.
+        curve_height: lines of the curve; 1 is a line of bars.
+        samples: whether to show at each evaluation what the model writes.
+    """
+    keep_freed_memory()
+    if not state.processes.is_main:
+        return run(state, lambda event: None)
+    err = console(stderr=True)
+    recipe, spec, device = state.recipe, state.model.spec, state.model.device
+    err.print(
+        f"{spec.name or spec.kind}: {total_parameters(spec):,} parameters; {state.objective.description}; "
+        f"{recipe.steps} steps of {recipe.batch_size} rows, in {recipe.dtype} on {device_name(device)}, "
+        f"from step {state.step}",
+        markup=False,
+    )
+    shows_samples = samples and state.processes.holds_all
+    with ProgressLine(err, state) as progress:
+        interrupted = run(state, progress.show, sample if shows_samples else lambda state: "")
+    write_report(state.run)
+    if measured := read(state.run.metrics_file):
+        training, held_out, _ = curves(measured)
+        title = f"loss (nats per {state.objective.unit}) by step"
+        labelled = {"training": training, "held out": held_out}
+        bars = loss_bars(training, encoding=err.encoding)
+        drawn = draw_in_terminal(labelled, title, err.width, curve_height) if curve_height > 1 else bars
+        err.print(drawn, markup=False)
+    err.print(f"run directory: {state.run.folder}", markup=False, soft_wrap=True)
+    return interrupted
+
+
+def loss_bars(curve: Curve, width: int = 60, encoding: str = "utf-8") -> str:
+    """The training loss by step as one line of bars."""
+    _, losses = curve
+    if not losses:
+        return ""
+    losses = [losses[index * len(losses) // width] for index in range(width)] if len(losses) > width else losses
+    low, high = min(losses), max(losses)
+    levels = "▁▂▃▄▅▆▇█" if encoding.startswith("utf") else "_.-=oO0#"
+    bars = "".join(levels[int(7 * (loss - low) / ((high - low) or 1.0))] for loss in losses)
+    return f"loss {losses[0]:.2f} {bars} {losses[-1]:.2f} nats"
+
+
+def raise_if_interrupted(state: TrainState, interrupted: Interrupted | None) -> None:
+    """End with the signal's status, and say how to go on."""
+    if interrupted is not None:
+        message = f"stopped after step {interrupted.step}; go on with: archetype train --resume {state.run.folder}"
+        console(stderr=True).print(message, soft_wrap=True, markup=False)
+        raise typer.Exit(128 + interrupted.signal)
+
+
+@contextmanager
+def tokenization_bar() -> Iterator[None]:
+    """Show, within the block, how much of the documents is tokenised, where they are not in the cache."""
+    err = console(stderr=True)
+    columns = TextColumn("tokenising"), BarColumn(bar_width=10), DownloadColumn(), TransferSpeedColumn()
+    bar = Progress(*columns, TimeRemainingColumn(compact=True), console=err, disable=not err.is_terminal)
+    tasks: list[TaskID] = []
+
+    def show(done: int, total: int) -> None:
+        if not tasks:
+            bar.start()
+            tasks.append(bar.add_task("", total=total or None))
+            if not err.is_terminal:
+                err.print(f"tokenising {total / 2**20:,.1f} MiB of documents")
+        bar.update(tasks[0], completed=done)
+
+    try:
+        with reporting(show):
+            yield
+    finally:
+        bar.stop()
+
+
+class ProgressLine:
+    """Shows the events of a run as they come.
+
+    MFU is the share of the FLOPs that matrix products of the run's type reach on this machine, measured once after some
+    seconds; memory is the most that the process has held.
+    """
+
+    def __init__(self, console: Console, state: TrainState) -> None:
+        self.console, self.state = console, state
+        self.first, self.steps, self.unit = state.step, state.recipe.steps, state.objective.unit
+        self.started = self.last_line = time.monotonic()
+        self.waited = 0.0  # the share of time that steps wait for data, smoothed
+        self.rate = self.loss = 0.0  # predictions a second, and the training loss, both smoothed
+        self.validation, self.utilization = "", ""
+        self.flops = flops_of_step(state.recipe, state.model.spec, state.objective)
+        self.peak: Peak | None = None  # FLOPs a second of all processes together, once it is measured
+        self.bar = Progress(
+            TextColumn("step {task.completed:>5.0f}/{task.total:.0f}"), BarColumn(bar_width=10), _Measures(),
+            TextColumn("left"), TimeRemainingColumn(compact=True),
+            console=console, disable=not console.is_terminal, speed_estimate_period=60,
+        )  # fmt: skip
+        self.task = self.bar.add_task("", total=self.steps, completed=self.first, measures="")
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def show(self, event: Event) -> None:
+        """Show one event."""
+        if isinstance(event, Step):
+            self._step(event)
+        elif isinstance(event, Evaluated):
+            step, evaluation = event.step, event.evaluation
+            self.validation = f"  held out {evaluation.loss:.3f}"
+            if evaluation.accuracy is None:
+                measured = f"mean squared error {evaluation.loss:.4f}"
+            else:
+                measured = f"loss {evaluation.loss:.4f} nats/{self.unit}, {evaluation.accuracy:.1%} right"
+            bits = f", {evaluation.bits_per_byte:.4f} bits/byte" if evaluation.bits_per_byte is not None else ""
+            place = "all held out" if event.on_all else "held out"
+            self.console.print(f"step {step:>5}  {place}: {measured}{bits}")
+        elif isinstance(event, Sampled):
+            self.console.print(f"step {event.step:>5}  writes: {event.text}", markup=False, soft_wrap=True)
+        elif isinstance(event, Notice):
+            self.console.print(one_line(event.text), markup=False, soft_wrap=True)
+
+    def _step(self, event: Step) -> None:
+        self.rate = event.per_second if not self.rate else 0.9 * self.rate + 0.1 * event.per_second
+        self.waited = 0.9 * self.waited + 0.1 * event.data_seconds * event.per_second / max(1, event.num_targets)
+        data = f"  {self.waited:.0%} of the time waits for data" if self.waited >= 0.01 else ""
+        if not event.skipped:
+            self.loss = event.loss if not self.loss else 0.95 * self.loss + 0.05 * event.loss
+        memory, device = peak_memory(self.state.model.device), self.state.model.device
+        if self.flops and self.peak is None and time.monotonic() - self.started > SECONDS_BEFORE_PEAK:
+            of_one = product_peak(device, getattr(torch, self.state.recipe.dtype))
+            self.peak = of_one._replace(rate=self.state.recipe.parallel.num_processes * of_one.rate)
+            append(self.state.run.metrics_file, PeakMeasured(event.step, self.peak))
+        if self.flops and self.peak is not None:
+            rate = self.flops * self.rate / event.num_targets
+            self.utilization = f"  MFU {rate / self.peak.raised(rate).rate:.0%}"
+        measures = (
+            f"loss {event.loss:.3f} (smoothed {self.loss:.3f}){self.validation}  lr {event.learning_rate:.1e}  "
+            f"{self.rate:,.0f} {self.unit}s/s{self.utilization}{f'  {size(memory)}' if memory else ''}{data}"
+        )
+        self.bar.update(self.task, completed=event.step, measures=measures)
+        if event.skipped:
+            self.console.print(f"step {event.step:>5}  skipped: the loss or its gradient was not finite")
+        elif not self.console.is_terminal and time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
+            self.last_line = time.monotonic()
+            left = (self.last_line - self.started) / (event.step - self.first) * (self.steps - event.step)
+            self.console.print(f"step {event.step:>5}/{self.steps}  {measures}  {left:.0f} s left")
+
+
+class _Measures(ProgressColumn):
+    """Loss, learning rate and speed, cut where the terminal is narrow."""
+
+    def render(self, task: Any) -> Text:
+        return Text(str(task.fields["measures"]), overflow="ellipsis", no_wrap=True)

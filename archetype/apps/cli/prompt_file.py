@@ -1,0 +1,143 @@
+"""`archetype generate --input prompts.jsonl --output texts.jsonl`: a prompt a line, and a line for each text."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from archetype.apps.cli.output import print_device
+from archetype.apps.cli.record_file import Line, append_records, read_records_with_ids
+from archetype.errors import ArchetypeError, DataError, one_line
+from archetype.generate import Engine, Request, Sampling
+from archetype.language_model import LanguageModel
+
+OWN_KEYS = {"id", "prompt", "messages"}
+
+
+@dataclass
+class Prompt(Line):
+    """A text to be continued, or a conversation to be answered.
+
+    Attributes:
+        text: to be continued; None where there are `messages` to be answered.
+        messages: a conversation.
+        settings: fields of `Sampling`.
+    """
+
+    text: str | None
+    messages: list[dict[str, str]] | None
+    settings: dict[str, Any]
+
+    def ids(self, lm: LanguageModel, engine: Engine, settings: dict[str, Any]) -> list[int]:
+        """Its tokens, once they and the settings are checked.
+
+        Raises:
+            ArchetypeError: it is too long, the model's template refuses it, or a grammar is wrong.
+        """
+        try:
+            engine.grammar(lm.settings(**settings | self.settings))
+            return engine.prompts.encode(
+                (self.text or "") if self.messages is None else lm.encode_chat([*self.messages])
+            )
+        except ArchetypeError as error:
+            raise error.at(self.place) from None
+
+
+def read_prompts(file: Path) -> list[Prompt]:
+    """All prompts of a file; empty lines are passed over.
+
+    Raises:
+        DataError: names the first line that is wrong.
+    """
+    return read_records_with_ids(file, _prompt, '{"prompt": "Once"}')
+
+
+def _prompt(data: dict[str, Any], id: int | str, place: str) -> Prompt:
+    text, messages = data.get("prompt"), data.get("messages")
+    if (text is None) == (messages is None):
+        cause = "has neither a prompt nor messages" if text is None else "has both a prompt and messages"
+        raise DataError(place, cause, "give one of them")
+    if text is not None and not isinstance(text, str):
+        raise DataError(f"{place}: prompt", f"{text!r:.80} is not a text", "write it as a JSON string")
+    if messages is not None and not _is_conversation(messages):
+        cause = "are not objects with a role and a content, both texts"
+        raise DataError(f"{place}: messages", cause, 'write [{"role": "user", "content": "..."}]')
+    settings = {name: value for name, value in data.items() if name not in OWN_KEYS}
+    try:
+        Sampling.parse(settings)
+    except ArchetypeError as error:
+        raise error.at(place) from None
+    return Prompt(place, id, text, messages, settings)
+
+
+def _is_conversation(messages: Any) -> bool:
+    return isinstance(messages, list) and bool(messages) and all(
+        isinstance(message, dict) and {"role", "content"} <= message.keys()
+        and all(isinstance(value, str) for value in message.values())
+        for message in messages
+    )  # fmt: skip
+
+
+def generate_file(
+    lm: LanguageModel, engine: Engine, prompts: list[Prompt], output: Path, settings: dict[str, Any]
+) -> dict[str, int | float]:
+    """Continue the prompts that the output does not have yet; append a line for each as it finishes.
+
+    Args:
+        lm: the model.
+        engine: of it.
+        prompts: of the input.
+        output: the file; what it has stays.
+        settings: fields of `Sampling` that a prompt may replace.
+
+    Returns:
+        How many were done before, now, and failed; tokens, and tokens a second.
+
+    Raises:
+        ArchetypeError: a prompt is too long, or a file cannot be used; nothing was generated then.
+    """
+
+    def compute(left: list[Prompt]) -> Iterator[dict[str, Any]]:
+        for prompt in left:
+            prompt.ids(lm, engine, settings)
+        print_device(lm.model.device)
+        yield from map(_record, _finished_requests(lm, engine, left, settings))
+
+    def speed() -> str:
+        return f"{engine.stats().tokens_per_second:,.0f} tokens/s"
+
+    before, _, failed = append_records(prompts, output, "finish_reason", compute, speed)
+    stats = engine.stats()
+    return {
+        "before": before, "finished": stats.finished, "failed": failed, "tokens": stats.generated_tokens,
+        "tokens_per_second": round(stats.tokens_per_second, 1),
+    }  # fmt: skip
+
+
+def _finished_requests(
+    lm: LanguageModel, engine: Engine, prompts: list[Prompt], settings: dict[str, Any]
+) -> Iterator[Request]:
+    """Each request as it ends; of those to come, few are encoded in advance."""
+    upcoming, unfinished = iter(prompts), 0
+    while True:
+        while unfinished < 2 * engine.slots and (prompt := next(upcoming, None)) is not None:
+            ids, continues = prompt.ids(lm, engine, settings), prompt.messages is None
+            engine.submit(ids, id=prompt.id, continues=continues, **settings | prompt.settings)
+            unfinished += 1
+        if not unfinished:
+            return
+        for event in engine.step():
+            if event.finish_reason is not None:
+                if isinstance(event.request.error, Exception) and not isinstance(event.request.error, ArchetypeError):
+                    raise event.request.error  # a fault of ours
+                unfinished -= 1
+                yield event.request
+
+
+def _record(request: Request) -> dict[str, Any]:
+    """The line of the output for a request."""
+    record = {
+        "id": request.id, "text": request.text, "finish_reason": request.finish_reason,
+        "prompt_tokens": len(request.prompt), "completion_tokens": len(request.tokens),
+    }  # fmt: skip
+    return record if request.error is None else record | {"error": one_line(str(request.error))}

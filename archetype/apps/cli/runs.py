@@ -1,0 +1,127 @@
+"""Verbs on runs: a list of them, and their curves in one picture."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from archetype.apps.cli.options import Json, OptionalOutput
+from archetype.apps.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from archetype.runs.directory import Run
+    from archetype.training.plot import Axis, Curves
+
+UNITS = {"steps": "step", "tokens": "tokens", "flops": "FLOPs", "seconds": "seconds"}
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where the runs are.")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List runs with their size, what their recipes change, and their best held-out loss."""
+    from archetype.errors import DataError
+    from archetype.runs.directory import Run
+    from archetype.runs.listing import differences_of_runs
+
+    folders = sorted({file.parent for depth in ("", "*/", "*/*/") for file in folder.glob(f"{depth}recipe.yaml")})
+    rows = [_row(Run(path)) for path in folders if path.name != "best" and Run(path).exists]
+    if not rows:
+        raise DataError(str(folder), "holds no run directories", "name the folder that has them")
+    recipes = [row.pop("recipe") for row in rows]
+    for row, changes in zip(rows, differences_of_runs(recipes), strict=True):
+        row["changes"] = changes
+    if as_json:
+        print_json({"runs": rows})
+        return
+    from archetype.table import Table
+
+    cells = []
+    for row in rows:
+        values = ((path.rpartition(".")[2], value) for path, value in row["changes"].items() if value is not None)
+        differs = ", ".join(f"{field} {value}" for field, value in values)
+        loss = "" if row["best_validation_loss"] is None else f"{row['best_validation_loss']:.4f}"
+        steps = f"{row['step']:,}/{row['steps']:,}"
+        cells.append([row["run"], differs[:300], f"{row['parameters']:,}", steps, loss])
+    print(Table(("run", "differs in", "parameters", "steps", "best held-out loss"), cells, text_columns=2))
+
+
+def _row(run: "Run") -> dict[str, Any]:
+    """One run: its size, steps and best held-out loss, and its recipe by path."""
+    from archetype.estimate.report import total_parameters
+    from archetype.runs.directory import read_run_spec
+    from archetype.spec.edit import leaves
+    from archetype.training import metrics
+    from archetype.training.recipe import read_recipe
+
+    recipe, lines = read_recipe(run.recipe_file), metrics.read(run.metrics_file)
+    spec = read_run_spec(run)
+    losses = [line["validation_loss"] for line in lines if "validation_loss" in line]
+    return {
+        "run": str(run.folder),
+        "parameters": total_parameters(spec),
+        "step": lines[-1]["step"] if lines else 0,
+        "steps": recipe.steps,
+        "best_validation_loss": min(losses, default=None),
+        "recipe": dict(leaves({"spec": {}} | recipe.dump(full=True) | {"spec": spec.dump(full=True)})),
+    }
+
+
+def plot(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
+    x: Annotated[Literal["steps", "tokens", "flops", "seconds"], typer.Option(help="The abscissa.")] = "steps",
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="The held-out (validation) loss, not the training loss.")
+    ] = False,
+    to: OptionalOutput = None,
+) -> None:
+    """Draw the loss curves of several runs over each other."""
+    from archetype.errors import SpecError
+    from archetype.runs.directory import Run
+    from archetype.training.plot import draw_curves, draw_in_terminal
+
+    labelled = {}
+    for folder in folders:
+        curves = _curves(Run(folder), x)
+        labelled[str(folder)] = curves.held_out if held_out else curves.training
+    if not any(xs for xs, _ in labelled.values()):
+        raise SpecError(", ".join(map(str, folders)), "nothing was measured yet", "train further")
+    title = f"{'held-out' if held_out else 'training'} loss (nats)"
+    if to is not None:
+        draw_curves(labelled, to, title, UNITS[x])
+        return
+    out = console()
+    out.print(draw_in_terminal(labelled, f"{title} by {UNITS[x]}", out.width), markup=False)
+
+
+def _curves(run: "Run", axis: "Axis") -> "Curves":
+    from archetype.errors import DataError
+    from archetype.estimate.report import cost_report
+    from archetype.runs.directory import read_run_spec
+    from archetype.training import metrics
+    from archetype.training.plot import curves
+    from archetype.training.recipe import read_recipe
+
+    if not run.exists:
+        raise DataError(str(run.folder), "is not a run directory", "give folders that `archetype train` wrote")
+    lines, flops = metrics.read(run.metrics_file), 0.0
+    if axis != "steps" and any("loss" in line and "num_targets" not in line for line in lines):
+        raise DataError(str(run.metrics_file), "is of an earlier version, which counted no tokens", "use --x steps")
+    if axis == "flops":
+        length = read_recipe(run.recipe_file).sequence_length
+        flops = cost_report(read_run_spec(run), 1, length).flops["train"] / (length or 1)
+    return curves(lines, axis, flops)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")], as_json: Json = False
+) -> None:
+    """Write report.html of a run: curves, cost, recipe, samples and environment."""
+    from archetype.evaluation.report import write_report
+    from archetype.runs.directory import Run
+
+    file = write_report(Run(folder))
+    if as_json:
+        print_json({"report": str(file)})
+    else:
+        print(file)

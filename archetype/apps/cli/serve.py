@@ -1,0 +1,171 @@
+"""`archetype serve`: models behind OpenAI's HTTP API."""
+
+import os
+import sys
+import webbrowser
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from archetype.apps.cli.options import Device, Dtype, Weights
+from archetype.apps.cli.output import device_name, show_warnings
+
+if TYPE_CHECKING:
+    from archetype.apps.serve.models import Source
+
+SECTIONS = {
+    "Network": ("host", "port", "api_key", "allow_host", "in_browser"),
+    "Models": ("alias", "memory", "dtype", "weights", "device", "chat_template", "generation_config"),
+    "Page": ("runs", "reports"),
+    "Limits": ("slots", "max_queue", "prefix_cache", "max_body", "timeout", "grace"),
+}
+KEY = "ARCHETYPE_API_KEY"
+REPORTS = [Path("docs/studies"), Path("studies")]
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # hosts that listen everywhere, and where a browser finds them
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MODELS = typer.Argument(
+    metavar="MODEL...", help="Folders of models, or owner/name of huggingface.co; NAME=FOLDER gives one a name."
+)
+
+
+def serve(
+    models: Annotated[list[str] | None, MODELS] = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; 0.0.0.0 is all of this machine's.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8000,
+    api_key: Annotated[
+        list[str] | None, typer.Option(help=f"A key that requests must bring; may be repeated.  [default: ${KEY}]")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name by which clients reach this machine; may be repeated.")
+    ] = None,
+    in_browser: Annotated[bool, typer.Option("--open", help="Open the web UI in this machine's browser.")] = False,
+    alias: Annotated[
+        list[str] | None, typer.Option(metavar="ALIAS=NAME", help="Another name of a model; may be repeated.")
+    ] = None,
+    memory: Annotated[
+        float | None, typer.Option(min=0, help="GiB for the weights of all models.  [default: 9/10 of what is free]")
+    ] = None,
+    chat_template: Annotated[
+        Path | None, typer.Option(help="A Jinja file to use in place of the models' own templates.")
+    ] = None,
+    generation_config: Annotated[
+        Literal["model", "none"], typer.Option(help="Where settings come from that a request leaves out.")
+    ] = "model",
+    runs: Annotated[Path, typer.Option(help="The folder of training runs that the page shows.")] = Path("runs"),
+    reports: Annotated[
+        list[Path] | None,
+        typer.Option(help="A folder of reports of studies; may be repeated.  [default: docs/studies and studies]"),
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="Requests of a model that are decoded together.")] = 16,
+    max_queue: Annotated[int, typer.Option(min=0, help="Further ones that may wait.")] = 256,
+    prefix_cache: Annotated[int, typer.Option(min=0, help="MiB for the states of beginnings that texts share.")] = 256,
+    max_body: Annotated[int, typer.Option(min=1, help="KiB of a request's body.")] = 1024,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a request is answered.")] = 600.0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds in which requests may finish at the end.")] = 30.0,
+    dtype: Dtype = None,
+    weights: Weights = None,
+    device: Device = "auto",
+) -> None:
+    """Serve models over OpenAI's HTTP API.
+
+    Completions, chat completions, embeddings, classes, tokenize and detokenize, health and metrics, on this machine
+    alone unless --host says otherwise. Ctrl-C or SIGTERM stops it: what runs is finished, what is new is refused.
+    """
+    show_warnings()
+    from archetype.distribution import install_command
+    from archetype.errors import DataError, SpecError
+
+    try:
+        import prometheus_client  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise DataError(str(error.name), "is not installed", install_command("serve")) from None
+    from archetype.api import load
+    from archetype.apps.serve import page
+    from archetype.apps.serve.app import App, Limits
+    from archetype.apps.serve.models import ModelOptions, Models
+    from archetype.apps.serve.server import listen
+    from archetype.apps.serve.server import serve as run
+
+    if in_browser and not page.is_built():
+        raise SpecError("--open", "the web UI is not built", page.HOW_TO_BUILD)
+    options = ModelOptions(
+        open=lambda place: load(place, dtype, device, weights=weights),
+        slots=slots, max_queue=max_queue, prefix_bytes=prefix_cache << 20,
+        memory_bytes=None if memory is None else int(memory * 2**30),
+        own_sampling=generation_config == "model", chat_template=chat_template,
+    )  # fmt: skip
+    served = Models(sources_of(models or [], alias or []), options)
+    keys = api_key or [key for key in [os.environ.get(KEY)] if key]
+    app = App(
+        served, keys, [host, *(allow_host or [])], Limits(max_body << 10, seconds=timeout), runs, reports or REPORTS
+    )
+    listening = listen(host, port)
+    names = ", ".join(source.name for source in served.sources) or "no model"
+    web_ui, api = addresses(host, listening.getsockname()[1])
+    shown = f"web UI at {web_ui}" if page.is_built() else f"the web UI is not built: {page.HOW_TO_BUILD}"
+    if not keys and host not in LOOPBACK:
+        print("archetype: without --api-key whoever reaches this machine can use its models", file=sys.stderr)
+
+    def tell() -> None:
+        place = ""
+        if served.sources:  # else nothing has loaded torch yet, and nothing has to
+            from archetype.nn.device import resolve_device
+
+            place = f" on {device_name(resolve_device(device))}"
+        print(f"archetype: {names}{place}; {shown}\narchetype: API at {api}", file=sys.stderr, flush=True)
+        if in_browser:  # in a thread: a browser in a terminal runs until it is closed
+            Thread(target=open_browser, args=[web_ui], daemon=True).start()
+
+    run(app, listening, grace, tell)
+
+
+def addresses(host: str, port: int) -> tuple[str, str]:
+    """The addresses of the web UI, for a browser on this machine, and of the API, as --host says it."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{ANY_ADDRESS.get(host, shown)}:{port}/", f"http://{shown}:{port}/v1"
+
+
+def open_browser(address: str) -> None:
+    """Open an address in this machine's browser, or print that there is none."""
+    try:
+        is_open = webbrowser.open(address)
+    except webbrowser.Error:
+        is_open = False
+    if not is_open:
+        print(f"archetype: --open: found no browser; open {address} in one", file=sys.stderr, flush=True)
+
+
+def sources_of(models: list[str], aliases: list[str]) -> list["Source"]:
+    """The models of the command line by name, each with its aliases.
+
+    Raises:
+        SpecError: an alias is not of a model, or a folder is none.
+    """
+    from archetype.apps.serve.models import Source
+    from archetype.errors import SpecError
+    from archetype.io import hub
+
+    others: dict[str, list[str]] = {}
+    for text in aliases:
+        name, equals, of = text.partition("=")
+        if not (name and equals and of):
+            raise SpecError("--alias", f"{text!r:.80} is not ALIAS=NAME", "write --alias gpt-4=llama")
+        others.setdefault(of, []).append(name)
+    sources = []
+    for text in models:
+        name, equals, place = text.partition("=") if "=" in text else ("", "", text)
+        if not Path(place).is_dir() and not hub.is_name(place):
+            from archetype.convert.source import without_weights
+
+            raise without_weights(place)
+        name = name or Path(place).resolve().name if Path(place).is_dir() else name or place
+        sources.append(Source(name, place, tuple({place, *others.pop(name, [])} - {name})))
+    if others:
+        raise SpecError("--alias", f"there is no model {next(iter(others))!r:.80}", "use a name from MODEL")
+    return sources

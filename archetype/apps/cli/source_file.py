@@ -1,0 +1,110 @@
+"""`archetype translate --input FILE --output FILE`: a source a line, and a target for each."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from archetype.apps.cli.output import print_device
+from archetype.apps.cli.record_file import Line, append_records, finished_records, read_records_with_ids
+from archetype.errors import DataError
+from archetype.io.atomic import write_bytes
+from archetype.io.text import read_text
+from archetype.language_model import LanguageModel
+
+JSON_LINES = (".jsonl", ".ndjson")  # names of files that hold a JSON object a line; others hold texts
+LINES_AT_ONCE = 256  # translated together; what a kill can cost
+
+
+@dataclass
+class Source(Line):
+    """A text to be translated."""
+
+    text: str
+
+
+def read_sources(file: Path) -> list[Source]:
+    """The sources of JSON lines, or of a file with a text on each line.
+
+    Raises:
+        DataError: names the first line that is wrong.
+    """
+    if file.suffix in JSON_LINES:
+        return read_records_with_ids(file, _source, '{"source": "Hello."}')
+    text = read_text(file).replace("\r\n", "\n").removesuffix("\n")
+    return [Source(f"{file}: line {n}", n, line) for n, line in enumerate(text.split("\n"), start=1)] if text else []
+
+
+def _source(data: dict[str, Any], id: int | str, place: str) -> Source:
+    if unknown := sorted(data.keys() - {"id", "source", "target"}):
+        raise DataError(f"{place}: {unknown[0]:.40}", "is not a known key", "give a source, and an id if you like")
+    if not isinstance(text := data.get("source"), str):
+        raise DataError(f"{place}: source", f"{text!r:.80} is not a text", "write it as a JSON string")
+    return Source(place, id, text)
+
+
+def translate_file(
+    lm: LanguageModel, sources: list[Source], output: Path, settings: dict[str, Any]
+) -> dict[str, int | float]:
+    """Translate the sources that the output does not have yet, those of like lengths together.
+
+    JSON lines get a record for each as it is ready. A file of texts has the target of each source in its line; until
+    all are there, they stand as JSON lines beside it.
+
+    Args:
+        lm: an encoder-decoder.
+        sources: of the input.
+        output: the file; what it has stays.
+        settings: fields of `Beam`.
+
+    Returns:
+        How many were done before and now, and targets a second.
+
+    Raises:
+        ArchetypeError: a source is too long, or a file cannot be used; nothing was translated then.
+    """
+    lm.translate([])  # refuses another kind of model, or one without a tokenizer
+    records = output if output.suffix in JSON_LINES else output.with_name(f"{output.name}.partial.jsonl")
+    if records != output and output.exists() and not records.exists():
+        if read_text(output).count("\n") != len(sources):
+            raise DataError(str(output), "holds no translation of this input", "choose another --output")
+        return {"before": len(sources), "finished": 0, "targets_per_second": 0.0}
+    started, num_done = time.perf_counter(), 0
+
+    def compute(left: list[Source]) -> Iterator[dict[str, Any]]:
+        nonlocal num_done
+        lengths = {source.id: _length(lm, source) for source in left}
+        left.sort(key=lambda source: -lengths[source.id])
+        print_device(lm.model.device)
+        for first in range(0, len(left), LINES_AT_ONCE):
+            batch = left[first : first + LINES_AT_ONCE]
+            targets = lm.translate([source.text for source in batch], **settings)
+            num_done += len(batch)
+            for source, target in zip(batch, targets, strict=True):
+                yield {"id": source.id, "source": source.text, "target": target}
+
+    def speed() -> float:
+        return num_done / (time.perf_counter() - started)
+
+    before, finished, _ = append_records(sources, records, "target", compute, lambda: f"{speed():,.1f} lines/s")
+    if records != output:
+        targets = finished_records(records, sources, "target")
+        lines = [" ".join(targets[source.id]["target"].splitlines()) for source in sources]
+        write_bytes(output, "".join(f"{line}\n" for line in lines).encode())
+        records.unlink(missing_ok=True)
+    return {"before": before, "finished": finished, "targets_per_second": round(speed(), 1)}
+
+
+def _length(lm: LanguageModel, source: Source) -> int:
+    """Tokens of a source.
+
+    Raises:
+        DataError: it is longer than the model's context.
+    """
+    assert lm.tokenizer is not None
+    length = len(lm.tokenizer.encode(source.text)) + 1
+    if length > lm.spec.context_length:
+        cause = f"has {length} tokens and the model's context holds {lm.spec.context_length}"
+        raise DataError(source.place, cause, "cut it into sentences")
+    return length

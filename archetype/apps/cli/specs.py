@@ -1,0 +1,149 @@
+"""Verbs on specifications alone; none of them loads torch."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from archetype.apps.cli.options import Json, OptionalOutput, Spec, complete_presets
+from archetype.apps.cli.output import print_json
+
+
+def list_(as_json: Json = False) -> None:
+    """List the presets with their family, size and source."""
+    from archetype.families.index import preset_facts
+
+    rows: list[dict[str, Any]] = [{"name": name} | facts._asdict() for name, facts in preset_facts().items()]
+    if as_json:
+        print_json({"presets": rows})
+        return
+    from archetype.table import Table
+
+    cells = [[row["name"], row["family"], row["kind"], row["source"], f"{row['parameters']:,}"] for row in rows]
+    print(Table(("preset", "family", "kind", "source", "parameters"), cells, text_columns=4))
+
+
+def show(
+    source: Spec,
+    full: Annotated[bool, typer.Option("--full", help="Write out every default.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print how a model folder was read: what is known, assumed, ignored.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Print a specification as the file that would describe it."""
+    from archetype.convert.source import open_spec
+    from archetype.io.yaml import mapping_to_yaml, with_schema_line
+
+    if explain:
+        _explain(Path(source), as_json)
+        return
+    data = open_spec(source).dump(full=full)
+    if as_json:
+        print_json(data)
+    else:
+        print(with_schema_line(mapping_to_yaml(data), "specification"), end="")
+
+
+def _explain(folder: Path, as_json: bool) -> None:
+    """Print what was recognized, assumed, not understood and left out of a family that is not registered."""
+    from dataclasses import asdict
+
+    from archetype.convert.source import read_hf_spec
+    from archetype.errors import SpecError
+    from archetype.io import hub
+
+    folder = hub.local(folder)
+    if not (folder / "config.json").is_file():
+        raise SpecError(str(folder), "is not a model folder with a config.json", "leave --explain out")
+    family, _ = read_hf_spec(folder, warn=False)
+    if as_json:
+        print_json({"family": family.name, "reading": family.reading and asdict(family.reading)})
+    elif family.reading is None:
+        print(f"{family.name} is a registered family: every key is used, or ignored on purpose")
+    else:
+        print(family.reading.table(family.name))
+
+
+def diff(
+    first: Annotated[str, typer.Argument(metavar="A", help="A specification.", autocompletion=complete_presets)],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another.", autocompletion=complete_presets)],
+    as_json: Json = False,
+) -> None:
+    """Print every field in which two specifications differ."""
+    from archetype.convert.source import open_spec
+    from archetype.spec import differences
+
+    changes = differences(open_spec(first), open_spec(second)) + _recipe_differences(Path(first), Path(second))
+    if as_json:
+        print_json({"differences": [{"path": path, "a": a, "b": b} for path, a, b in changes]})
+        return
+    for path, a, b in changes:
+        print(f"{path}: {a} -> {b}")
+    if not changes:
+        print("no difference")
+
+
+def _recipe_differences(first: Path, second: Path) -> list[tuple[str, Any, Any]]:
+    """Where the recipes of two runs differ, but for the model, which is compared by itself."""
+    if not all((folder / "recipe.yaml").is_file() for folder in (first, second)):
+        return []
+    from archetype.spec import differences
+    from archetype.training.recipe import read_recipe
+
+    a, b = (read_recipe(folder / "recipe.yaml").replace(spec="") for folder in (first, second))
+    return [(f"recipe.{path}", *values) for path, *values in differences(a, b)]
+
+
+def set_(
+    source: Spec,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATH=VALUE]...", help="Such as num_layers=6 or layers[::4].mixer.pattern=full."),
+    ] = None,
+    match: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="B MEASURE", help="Solve one size for B's parameters, active, flops or state."),
+    ] = None,
+    solve: Annotated[
+        str | None, typer.Option(metavar="PATH", help="The size that --match changes.  [default: one that fits]")
+    ] = None,
+    to: OptionalOutput = None,
+    as_json: Json = False,
+) -> None:
+    """Print a changed copy of a specification, checked again."""
+    from archetype.convert.source import open_spec
+    from archetype.errors import SpecError
+    from archetype.io.yaml import with_schema_line
+    from archetype.spec import assign, to_json, to_yaml
+
+    if not assignments and match is None:
+        raise SpecError("set", "nothing is to be changed", "give PATH=VALUE, or --match B MEASURE")
+    spec = assign(open_spec(source), assignments or [])
+    if match is not None:
+        from archetype.estimate.match import match as solved
+
+        result = solved(spec, open_spec(match[0]), match[1], solve)
+        spec = result.spec
+        text = f"{result.path}: {result.before} -> {result.after}; {match[1]} {result.amount:,}, {match[0]} has"
+        print(f"{text} {result.target:,}", file=sys.stderr)
+    is_json = as_json or (to is not None and to.suffix == ".json")
+    text = to_json(spec) if is_json else with_schema_line(to_yaml(spec), "specification")
+    if to is None:
+        print(text, end="")
+    else:
+        from archetype.io import atomic
+
+        atomic.write_bytes(to, text.encode())
+
+
+def schema(
+    recipe: Annotated[bool, typer.Option("--recipe", help="Of training recipes instead.")] = False,
+) -> None:
+    """Print the JSON Schema of specification files, for editors."""
+    if recipe:
+        from archetype.training.recipe import json_schema
+    else:
+        from archetype.spec import json_schema
+    print_json(json_schema())

@@ -1,0 +1,334 @@
+"""The server as an ASGI application: what every request passes before its handler, and what becomes of errors."""
+
+import asyncio
+import hmac
+import logging
+import secrets
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from ipaddress import ip_address
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+from starlette.routing import Route, Router
+from starlette.types import Message, Receive, Scope, Send
+
+from archetype.apps.serve import page
+from archetype.apps.serve.errors import ApiError, api_error, event
+from archetype.apps.serve.exchange import Exchange
+from archetype.apps.serve.metrics import CONTENT_TYPE, Metrics
+from archetype.apps.serve.models import Models, summary
+from archetype.errors import ArchetypeError, nearest
+
+log = logging.getLogger(__name__)
+Handler = Callable[[Exchange], Awaitable[None]]
+KEYLESS = ("/", "/health")  # and the files of the page
+HEADER_BYTES = 2**15
+CLOSE = {"connection": "close"}  # for a body that nobody reads to its end
+LOOPBACK = ("localhost", "ip6-localhost")
+POST_FROM_PAGE = ("/api/spec/evaluate", "/api/spec/position", "/api/spec/recipe")
+GET_FROM_PAGE = (
+    "/api/events", "/api/state", "/api/reports", "/api/reports/{name}", "/api/pictures/{name}", "/api/runs",
+    "/api/runs/{name:path}/metrics", "/api/runs/{name:path}", "/api/models", "/api/presets", "/api/spec/schema",
+)  # fmt: skip
+POST_TO_MODELS = (
+    "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/render", "/v1/embeddings", "/v1/classify",
+    "/tokenize", "/detokenize", "/api/fill", "/api/inspect",
+)  # fmt: skip
+GET_FROM_MODELS = (
+    "/tokenizer_info",
+    *(f"/api/inspect/{{id}}/{view}" for view in ("exact", "attention", "heads", "lens", "experts", "recurrent")),
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a request.
+
+    Attributes:
+        body_bytes: of its body.
+        body_seconds: until the body has arrived.
+        seconds: until it is answered.
+    """
+
+    body_bytes: int = 2**20
+    body_seconds: float = 30.0
+    seconds: float = 600.0
+
+
+class App:
+    """All routes, and what stands before them.
+
+    Args:
+        models: that are served.
+        keys: one of which a request must bring; none where it need not.
+        hosts: names by which the server may be reached, beside loopback and addresses.
+        limits: of a request.
+        runs: the folder of training runs that the page shows.
+        reports: the folders of reports of studies that it shows.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        keys: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+        limits: Limits | None = None,
+        runs: Path = Path("runs"),
+        reports: Sequence[Path] = (),
+    ) -> None:
+        self.models, self.limits = models, limits or Limits()
+        self.metrics = Metrics(lambda: models.loaded)
+        self.stopping = False
+        self._keys = [key.encode() for key in keys]
+        self._hosts = {*LOOPBACK, *(host.lower() for host in hosts)}
+        self._running: set[asyncio.Timeout] = set()
+        self._started = int(time.time())
+        self._runs, self._reports = runs, reports
+        answered = self._answered_by_models((*POST_TO_MODELS, *GET_FROM_MODELS))
+        answered |= {path: partial(self._for_page, path) for path in (*POST_FROM_PAGE, *GET_FROM_PAGE)}
+        posts = {path: answered[path] for path in (*POST_TO_MODELS, *POST_FROM_PAGE)}
+        gets = {path: answered[path] for path in (*GET_FROM_MODELS, *GET_FROM_PAGE)} | {
+            "/v1/models": self._list,
+            "/v1/models/{id:path}": self._describe,
+            "/health": self._health,
+            "/metrics": self._metrics,
+            "/": page.index,
+            "/assets/{path:path}": page.asset,
+        }
+        self.paths = [*posts, *gets]
+        routes = [
+            Route(path, _Endpoint(handler), methods=[method])
+            for method, handlers in (("POST", posts), ("GET", gets))
+            for path, handler in handlers.items()
+        ]
+        self._router = Router(routes, redirect_slashes=False, default=self._not_found)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        answer = _Answer(send)
+        scope["app"] = self
+        try:
+            self._check(scope)
+            body = await self._body(scope, receive)
+            await self._run(scope, body, receive, answer)
+        except _Disconnected:
+            pass
+        except Exception as error:
+            await answer.fail(_refusal(error))
+        finally:
+            path = scope["path"] if scope["path"] in self.paths else "other"
+            self.metrics.count(path, answer.status)
+
+    def _answered_by_models(self, paths: Iterable[str]) -> dict[str, Handler]:
+        """The handlers of some paths; where no model is served nothing of torch is loaded for them."""
+        if not self.models.sources:
+            return dict.fromkeys(paths, self._no_model)
+        from archetype.apps.serve.model_routes import model_routes
+
+        handlers = model_routes(self.models, self.metrics)
+        return {path: handlers[path] for path in paths}
+
+    async def _for_page(self, path: str, exchange: Exchange) -> None:
+        """Let the handler answer that only the page's screens need; the first waits until all are imported."""
+        await self._page_handlers[path](exchange)
+
+    @cached_property
+    def _page_handlers(self) -> dict[str, Handler]:
+        from archetype.apps.serve.page_routes import page_routes
+
+        return page_routes(self.models, self._runs, self._reports, lambda: self.stopping)
+
+    async def _no_model(self, exchange: Exchange) -> None:
+        self.models.source(None)
+
+    def refuse_all(self) -> None:
+        """End what is unfinished: each gets an error that says so."""
+        for timeout in list(self._running):
+            timeout.reschedule(asyncio.get_running_loop().time())
+
+    def _check(self, scope: Scope) -> None:
+        """See that a request may be answered, by its head alone.
+
+        Raises:
+            ApiError: it may not.
+        """
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADER_BYTES:
+            raise ApiError("headers_too_large", f"the headers have more than {HEADER_BYTES:,} bytes; send fewer")
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        if not self._is_known(host):
+            message = f"the host {host!r:.100} is not served here; start the server with --allow-host for its name"
+            raise ApiError("host_not_allowed", message)
+        if self._keys and scope["path"] not in KEYLESS and not scope["path"].startswith("/assets/"):
+            sent = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip() or headers.get(b"api-key", b"")
+            if sum(hmac.compare_digest(sent, key) for key in self._keys) == 0:  # all are compared, in equal time
+                # litellm tells a wrong key by these first words
+                message = "Incorrect API key provided, or none; send it as `Authorization: Bearer KEY`"
+                raise ApiError("invalid_api_key", message)
+        if self.stopping and scope["path"] not in KEYLESS:
+            raise ApiError("shutting_down", "the server is shutting down; send the request to another, or later")
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if scope["method"] == "POST" and scope["path"] in self.paths and kind != b"application/json":
+            raise ApiError("media_type", "the content type is not application/json; send JSON")
+
+    def _is_known(self, host: str) -> bool:
+        """Whether a Host header names this machine: a foreign page can have its own name lead here, but no address."""
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
+        name = name.strip("[]").rstrip(".").lower()
+        try:
+            ip_address(name)
+        except ValueError:
+            return name in self._hosts
+        return True
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """The body of a request, once it has arrived.
+
+        Raises:
+            ApiError: it is too large, or takes too long.
+        """
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _Disconnected
+                    body += message.get("body", b"")
+                    if len(body) > self.limits.body_bytes:
+                        cause = f"the body has more than {self.limits.body_bytes:,} bytes; send less at once"
+                        raise ApiError("request_too_large", cause, headers=CLOSE)
+                    if not message.get("more_body"):
+                        return bytes(body)
+        except TimeoutError:
+            cause = f"the body did not arrive in {self.limits.body_seconds:g} s; send it again"
+            raise ApiError("request_timeout", cause, headers=CLOSE) from None
+
+    async def _run(self, scope: Scope, body: bytes, receive: Receive, answer: "_Answer") -> None:
+        """Let a handler answer, until the client has gone, the time is over, or the server has to stop.
+
+        Raises:
+            ApiError: the time is over, or the server stops.
+        """
+        loop = asyncio.get_running_loop()
+        scope["archetype.body"] = body
+        disconnected = False
+
+        async def listen(timeout: asyncio.Timeout) -> None:
+            nonlocal disconnected
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            disconnected = True
+            timeout.reschedule(loop.time())
+
+        started = loop.time()
+        try:
+            async with asyncio.timeout(self.limits.seconds) as timeout:
+                self._running.add(timeout)
+                listener = asyncio.create_task(listen(timeout))
+                try:
+                    await self._router(scope, receive, answer.send)
+                finally:
+                    self._running.discard(timeout)
+                    listener.cancel()
+        except TimeoutError:
+            if disconnected:
+                raise _Disconnected from None
+            if loop.time() - started < self.limits.seconds:
+                raise ApiError("shutting_down", "the server is shutting down; send the request again later") from None
+            message = f"the answer took more than {self.limits.seconds:g} s; ask for fewer tokens"
+            raise ApiError("request_timeout", message) from None
+
+    async def _not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
+        known = [path.partition("/{")[0] for path in self.paths]
+        raise ApiError("unknown_url", f"there is no such path; {nearest(scope['path'], known)}")
+
+    async def _list(self, exchange: Exchange) -> None:
+        loaded = {model.name: model for model in self.models.loaded}
+        data = [summary(source, loaded.get(source.name), self._started) for source in self.models.sources]
+        await exchange.answer({"object": "list", "data": data})
+
+    async def _describe(self, exchange: Exchange) -> None:
+        source = self.models.source(exchange.parameters["id"])
+        loaded = {model.name: model for model in self.models.loaded}
+        await exchange.answer(summary(source, loaded.get(source.name), self._started))
+
+    async def _health(self, exchange: Exchange) -> None:
+        status = "shutting_down" if self.stopping else "ok"
+        await exchange.answer({"status": status}, 503 if self.stopping else 200)
+
+    async def _metrics(self, exchange: Exchange) -> None:
+        await exchange.answer(self.metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+
+class _Disconnected(Exception):
+    """The client has gone."""
+
+
+class _Endpoint:
+    """A handler as Starlette routes to it."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._handler(Exchange(scope, scope["archetype.body"], send))
+
+
+def request_id() -> str:
+    """A new value for the header that every answer bears."""
+    return f"req_{secrets.token_hex(12)}"
+
+
+class _Answer:
+    """The status and headers that were sent to a client.
+
+    Attributes:
+        status: of HTTP; 499 as long as nothing was sent.
+        id: of the request, which every answer bears.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status, self._is_stream, self._is_complete = 499, False, False
+        self.id = request_id()
+
+    async def send(self, message: Message) -> None:
+        """Send a message of ASGI; the first gets the request's id."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self._is_stream = any(value == b"text/event-stream" for _, value in message["headers"])
+            message["headers"].append((b"x-request-id", self.id.encode()))
+        else:
+            self._is_complete = not message.get("more_body")
+        await self._send(message)
+
+    async def fail(self, error: ApiError) -> None:
+        """Send an error: as an answer, or as the last event of a stream."""
+        if self.status != 499:
+            if self._is_stream and not self._is_complete:
+                await self.send({"type": "http.response.body", "body": event(error.body)})
+            return
+        body, headers = error.body, {"content-type": "application/json"} | error.headers
+        pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+        pairs.append((b"content-length", str(len(body)).encode()))
+        await self.send({"type": "http.response.start", "status": error.status, "headers": pairs})
+        await self.send({"type": "http.response.body", "body": body})
+
+
+def _refusal(error: Exception) -> ApiError:
+    """An error that a handler raised, as a client sees it; a fault of ours goes to the log, without any contents."""
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        message = f"this method is not allowed here; use {allowed}"
+        return ApiError("method_not_allowed", message, headers={"allow": allowed})
+    if not isinstance(error, ApiError | ArchetypeError):
+        places = (f"{one.filename}:{one.lineno} {one.name}" for one in traceback.extract_tb(error.__traceback__))
+        log.error("%s at\n  %s", type(error).__name__, "\n  ".join(places))
+    return api_error(error)

@@ -1,0 +1,271 @@
+"""The traced passes that clients look at, and the views that are computed of them.
+
+A capture holds queries and keys, not maps: the residual stream, and what the views of experts and recurrent layers
+read. Every view is computed between two steps of the engine, a layer at a time, so that no stream waits for longer.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.models import Models
+from archetype.apps.serve.served_model import ServedModel
+from archetype.apps.serve.worker import Worker
+from archetype.errors import ArchetypeError
+from archetype.inspection import Inspection
+from archetype.inspection.attention import AttentionView, attention_paths
+from archetype.inspection.lens import LensView, answering_stack, lens_layers, lens_of_layers, read_out, residual_names
+from archetype.inspection.names import stacks
+from archetype.inspection.recurrent import RecurrentView, has_recurrent_view, recurrent_parts, view_of_series
+from archetype.inspection.residual import ResidualView
+from archetype.inspection.trace import Trace
+from archetype.nn.experts import MixtureOfExperts
+
+T = TypeVar("T")
+MAX_BYTES = 2**28  # of all captures
+SECONDS = 1800.0  # for which a capture stays that nobody looks at
+TOP = 10  # answers of the lens
+OF_EXPERTS = ("chosen", "weights", "router_logits")
+
+
+class Capture:
+    """One traced pass and the views of it that were computed.
+
+    Args:
+        model: that computed it.
+        inspection: of the pass.
+    """
+
+    def __init__(self, model: ServedModel, inspection: Inspection) -> None:
+        self.id = f"insp-{secrets.token_hex(12)}"
+        self.model, self.inspection = model, inspection
+        self.summary: dict[str, Any] = {}
+        self.maps = torch.zeros(0, 0, 0, dtype=torch.uint8)  # of all heads, pooled
+        self.used = time.time()
+        self.nbytes = 0
+        self._last = _last_residual(inspection.trace)
+        self._turn = asyncio.Lock()  # one at a time has the logits
+        self._lens: LensView | None = None
+        self._difference: float | None = None
+        self._recurrent: RecurrentView | None = None
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the pass."""
+        return self.inspection.trace
+
+    async def summarize(self) -> None:
+        """Compute what the answer to a new inspection says, and let go of what no view needs."""
+        run, trace, inspection = self.model.worker.run, self.trace, self.inspection
+        paths = attention_paths(trace)
+        norms = {name or "main": await run(partial(inspection.residual, name)) for name in _residual_stacks(trace)}
+        views = [await run(partial(inspection.attention, path)) for path in paths]
+        heads = [view for view in views if isinstance(view, AttentionView)]
+        self.maps = _pooled([view.maps[0] for view in heads])
+        possible = {
+            "attention": bool(paths), "lens": self._last is not None, "residual": bool(norms),
+            "experts": any(isinstance(module, MixtureOfExperts) for module in trace.model.modules()),
+            "recurrent": await run(lambda: has_recurrent_view(trace)),
+        }  # fmt: skip
+        inputs, stack = trace.inputs, next(iter(norms), "")
+        self.summary = {
+            "id": self.id, "model": self.model.name, "kind": trace.model.spec.kind,
+            "tokens": _tokens(self.model, inputs.tokens, inputs.ids),
+            "source_tokens": _tokens(self.model, inputs.source_tokens, inputs.arguments.get("source")),
+            "views": [name for name, there in possible.items() if there],
+            "norms": _norms(norms.pop(stack)) if norms else None,
+            "source_norms": next(map(_norms, norms.values()), None),
+            "attention": [
+                {"layer": path, "heads": len(view.maps[0]), "queries": queries, "keys": keys,
+                 "shape": list(view.maps[0].shape[1:])}
+                for path, view in zip(paths, heads, strict=True) for queries, keys in [_sides(path)]
+            ],
+            "heads": [
+                {"layer": path, "head": head} | {name: numbers(values[head]) for name, values in of_layer.items()}
+                for path, view in zip(paths, heads, strict=True) for of_layer in view.statistics
+                for head in range(len(view.maps[0]))
+            ],
+        }  # fmt: skip
+        if self._last is not None and trace.logits is not None and trace.logits.dim() == 3:
+            trace.logits = None  # which may be larger than all else, and follow from the last residual stream
+        trace.activations = {name: trace[name] for name in _needed(trace)}
+        tensors = [*trace.activations.values(), self.maps]
+        self.nbytes = sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values())
+
+    async def lens(self) -> LensView:
+        """The logit lens of all layers.
+
+        Raises:
+            ApiError: the model has no layers before a head.
+        """
+        if self._last is None:
+            raise ApiError("invalid_value", "lens: this model has no layers before a head; look at another view")
+        async with self._logits():
+            if self._lens is None:
+                layers = await in_turns(self.model.worker, lens_layers(self.trace, TOP))
+                self._lens = lens_of_layers(self.trace, self.inspection.name, layers)
+        return self._lens
+
+    async def max_logit_difference(self) -> float:
+        """Between this pass and a plain one: 0.0."""
+        async with self._logits():
+            if self._difference is None:
+                self._difference = await self.model.worker.run(lambda: self.inspection.max_logit_difference)
+        return self._difference
+
+    @asynccontextmanager
+    async def _logits(self) -> AsyncIterator[None]:
+        """The pass has its logits, for one at a time; where `summarize` let them go they are computed again."""
+        trace, last = self.trace, self._last
+        async with self._turn:
+            recorded = trace.logits
+            if recorded is None and last is not None:
+                trace.logits = await self.model.worker.run(lambda: read_out(trace, trace[last]))
+            try:
+                yield
+            finally:
+                trace.logits = recorded
+
+    async def recurrent(self) -> RecurrentView:
+        """States and gates."""
+        if self._recurrent is None:
+            parts = await in_turns(self.model.worker, recurrent_parts(self.trace))
+            self._recurrent = view_of_series(self.trace, [series for part in parts for series in part])
+        return self._recurrent
+
+
+class Captures:
+    """The inspections that clients look at; those that were not looked at for longest leave first.
+
+    Args:
+        models: that are served; with a model its captures go.
+        max_bytes: of all together; a single one that is larger stays alone.
+    """
+
+    def __init__(self, models: Models, max_bytes: int = MAX_BYTES) -> None:
+        self.models, self.max_bytes = models, max_bytes
+        self.turn = asyncio.Lock()  # one text is read at a time
+        self._captures: dict[str, Capture] = {}
+        models.on_unload = self._forget
+
+    @property
+    def all(self) -> list[Capture]:
+        """All captures, the one that was used last at the end."""
+        return list(self._captures.values())
+
+    def put(self, capture: Capture) -> None:
+        """Keep a capture; others leave where there is no room."""
+        self._captures[capture.id] = capture
+        deadline = time.time() - SECONDS
+        while len(self._captures) > 1:
+            oldest = next(iter(self._captures.values()))
+            if oldest.used > deadline and sum(one.nbytes for one in self._captures.values()) <= self.max_bytes:
+                return
+            del self._captures[oldest.id]
+
+    def get(self, id: str) -> Capture:
+        """A capture, which is then the most recently used.
+
+        Raises:
+            ApiError: it has left.
+        """
+        if (capture := self._captures.pop(id, None)) is None or capture.used < time.time() - SECONDS:
+            raise ApiError("inspection_not_found", f"there is no inspection {id!r:.60} now; inspect the text again")
+        capture.used = time.time()
+        self._captures[id] = capture
+        return capture
+
+    def _forget(self, model: ServedModel) -> None:
+        self._captures = {id: one for id, one in self._captures.items() if one.model is not model}
+
+
+async def in_turns(worker: Worker, work: Iterator[T]) -> list[T]:
+    """All that an iterator gives, each item computed between two steps of the engine."""
+    end: Any = object()
+    items = []
+    while (item := await worker.run(lambda: next(work, end))) is not end:
+        items.append(item)
+    return items
+
+
+def numbers(tensor: Tensor) -> Any:
+    """Numbers as lists, exactly; null for what is not finite."""
+    values = tensor.detach().cpu()
+    return _finite(values.tolist()) if values.is_floating_point() else values.tolist()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return value if value == value and abs(value) != float("inf") else None
+
+
+def _last_residual(trace: Trace) -> str | None:
+    """The name of what the head reads; None where the model has no layers, or no head."""
+    try:
+        return [*residual_names(trace, answering_stack(trace)).values()][-1]
+    except ArchetypeError:
+        return None
+
+
+def _residual_stacks(trace: Trace) -> list[str | None]:
+    """The main stack, and the one that reads a source."""
+    paths = stacks(trace.model)
+    return [None, *(["encoder"] if "decoder" in paths else [])] if paths else []
+
+
+def _needed(trace: Trace) -> Iterator[str]:
+    """The activations that a view still to be computed reads."""
+    attending = set(attention_paths(trace))
+    for name in trace:
+        path, _, last = name.rpartition(".")
+        if path in attending:
+            needed = last not in ("in", "out", "heads")
+        elif path.endswith(".mixer"):
+            needed = True
+        else:
+            needed = last in OF_EXPERTS or (last in ("in", "out") and path.rpartition(".")[2].isdecimal()) or not path
+        if needed:
+            yield name
+
+
+def _pooled(maps: list[Tensor]) -> Tensor:
+    """The maps of all heads of all layers as bytes, filled up with zeros to the size of the largest."""
+    sides = [max((one.shape[axis] for one in maps), default=0) for axis in (1, 2)]
+    rows = torch.zeros(sum(map(len, maps)), *sides, dtype=torch.uint8)
+    start = 0
+    for one in maps:
+        bytes_ = (one.clamp(0, 1) * 255).round().to(torch.uint8).cpu()
+        rows[start : start + len(one), : one.shape[1], : one.shape[2]] = bytes_
+        start += len(one)
+    return rows
+
+
+def _norms(view: ResidualView) -> dict[str, Any]:
+    added = {name: numbers(values) for name, values in view.added.items()}
+    shares = {name: numbers(values) for name, values in view.shares.items()}
+    return {"layers": view.layers, "residual": numbers(view.norms)} | added | {"shares": shares}
+
+
+def _sides(path: str) -> tuple[str, str]:
+    """The tokens of the queries, and those of the keys."""
+    queries = "source_tokens" if path.startswith("encoder.") else "tokens"
+    return queries, "source_tokens" if path.endswith(".cross") else queries
+
+
+def _tokens(model: ServedModel, names: tuple[str, ...], ids: Tensor | None) -> list[dict[str, Any]]:
+    """Tokens by id and text; patches of an image by their place."""
+    row = [None] * len(names) if ids is None or len(ids[0]) != len(names) else ids[0].tolist()
+    tokens = []
+    for name, id in zip(names, row, strict=True):
+        data = name.encode() if id is None else model.bytes_of(id)
+        tokens.append({"id": id, "text": data.decode("utf-8", "replace"), "name": name, "bytes": list(data)})
+    return tokens

@@ -1,0 +1,156 @@
+"""POST /v1/chat/completions: answers to conversations, by the model's own template."""
+
+from collections.abc import Callable
+from typing import Any
+
+from archetype.apps.serve.answers import Envelope, chat_logprobs
+from archetype.apps.serve.completions import index_of
+from archetype.apps.serve.errors import ApiError, encode_json, event
+from archetype.apps.serve.exchange import PING, Exchange
+from archetype.apps.serve.generation import Choices, begin, check_tokens
+from archetype.apps.serve.metrics import Metrics
+from archetype.apps.serve.models import Models
+from archetype.apps.serve.requests import ChatRequest, Message, plain_messages
+from archetype.apps.serve.served_model import ServedModel
+from archetype.errors import ArchetypeError
+from archetype.generate import Event
+
+
+async def chat_completions(models: Models, metrics: Metrics, exchange: Exchange) -> None:
+    """Answer a conversation."""
+    body = exchange.read(ChatRequest)
+    count = body.num_logprobs()
+    async with models.use(body.model) as model:
+        model.check("chat completions")
+        encode = conversation(model, body.messages, body.add_generation_prompt, body.continue_final_message)
+        choices = await begin(model, body, lambda: [encode()[1]], 1, None, count, metrics, "messages")
+        try:
+            if body.stream:
+                envelope = Envelope(model, "chatcmpl", "chat.completion.chunk")
+                await _stream(model, body, choices, envelope, count, exchange)
+            else:
+                envelope = Envelope(model, "chatcmpl", "chat.completion")
+                await exchange.answer(await _answer(model, body, choices, envelope, count))
+        finally:
+            choices.cancel()
+
+
+async def render(models: Models, exchange: Exchange) -> None:
+    """Answer with the prompt that a conversation becomes, and its ids."""
+    body = exchange.read(ChatRequest)
+    async with models.use(body.model) as model:
+        model.check("chat completions")
+        text, ids = await model.worker.text(
+            conversation(model, body.messages, body.add_generation_prompt, body.continue_final_message)
+        )
+    await exchange.answer({"model": model.name, "prompt": text, "token_ids": ids, "count": len(ids)})
+
+
+def conversation(
+    model: ServedModel, messages: list[Message], add_generation_prompt: bool | None, continue_final: bool | None
+) -> Callable[[], tuple[str, list[int]]]:
+    """A function that renders messages by the model's template and encodes them, to be called in a thread for texts.
+
+    Args:
+        model: whose template it is.
+        messages: of the conversation.
+        add_generation_prompt: whether the text ends with what stands before an answer (default: yes).
+        continue_final: whether it ends within the last message instead, which is to be continued.
+
+    Raises:
+        ApiError: there is no template; what is returned raises it where the template refuses these messages.
+    """
+    if continue_final and add_generation_prompt:
+        message = "continue_final_message: and add_generation_prompt cannot both be true; give one of them"
+        raise ApiError("invalid_value", message, "continue_final_message")
+    template, tokenizer, plain = model.lm.template, model.tokenizer, plain_messages(messages)
+    if template is None:
+        message = (
+            f"{model.name} has no chat template: it continues texts; use /v1/completions, or start the server with "
+            "--chat-template FILE"
+        )
+        raise ApiError("no_chat_template", message, "messages")
+
+    def encode() -> tuple[str, list[int]]:
+        try:
+            text = template.render(
+                list(plain), add_generation_prompt=not continue_final and add_generation_prompt is not False
+            )
+        except ArchetypeError as error:
+            raise ApiError("invalid_value", str(error), "messages") from None
+        if continue_final and (content := plain[-1]["content"].strip()) in text:
+            text = text[: text.rindex(content) + len(content)]
+        return text, check_tokens(model, tokenizer.encode_with_special_tokens(text), "messages")
+
+    return encode
+
+
+async def _answer(
+    model: ServedModel, body: ChatRequest, choices: Choices, envelope: Envelope, count: int | None
+) -> dict[str, Any]:
+    """The answer to a request that is not streamed."""
+    texts, reasons = [""] * choices.n, ["length"] * choices.n
+    contents: list[list[dict[str, Any]]] = [[] for _ in texts]
+
+    def add(events: list[Event]) -> None:
+        for one in events:
+            index = index_of(one)
+            texts[index] += one.text
+            reasons[index] = one.finish_reason or "length"
+            if count is not None and one.logprobs is not None and not _only_ends(model, body, one):
+                contents[index].append(chat_logprobs(model, one, count))
+
+    await choices.read(add)
+    items = []
+    for index, text in enumerate(texts):
+        logprobs = None if count is None else {"content": contents[index], "refusal": None}
+        item = {
+            "index": index,
+            "message": {"role": "assistant", "content": text, "refusal": None},
+            "logprobs": logprobs,
+            "finish_reason": reasons[index],
+        }
+        if body.return_token_ids:
+            item["token_ids"] = choices.requests[index].tokens if choices.requests else []
+        items.append(item)
+    more = {"prompt_token_ids": choices.prompts[0]} if body.return_token_ids else {}
+    return envelope.holding(items, usage=choices.usage, **more)
+
+
+async def _stream(
+    model: ServedModel, body: ChatRequest, choices: Choices, envelope: Envelope, count: int | None, exchange: Exchange
+) -> None:
+    """Answer with a stream: the role first, the chunks of one step in one piece, an empty delta last."""
+    make = envelope.chunks(body.include_usage)
+
+    def chunk(index: int, delta: str, logprobs: Any = None, reason: str | None = None, rest: str = "") -> bytes:
+        said = "null" if logprobs is None else encode_json(logprobs)
+        end = "null" if reason is None else f'"{reason}"'
+        return make(f'{{"index":{index},"delta":{delta},"logprobs":{said},"finish_reason":{end}{rest}}}')
+
+    def send(events: list[Event]) -> None:
+        pieces = []
+        for one in events:
+            index, logprobs = index_of(one), None
+            if count is not None and one.logprobs is not None and not _only_ends(model, body, one):
+                logprobs = {"content": [chat_logprobs(model, one, count)], "refusal": None}
+            ids = f',"token_ids":[{one.token}]' if body.return_token_ids and one.token is not None else ""
+            if one.text or logprobs or ids:
+                pieces.append(chunk(index, f'{{"content":{encode_json(one.text)}}}', logprobs, rest=ids))
+            if one.finish_reason is not None:
+                pieces.append(chunk(index, "{}", reason=one.finish_reason))
+        if pieces:
+            write(b"".join(pieces))
+
+    async with exchange.open_stream() as write:
+        write(b"".join(chunk(index, '{"role":"assistant","content":""}') for index in range(choices.n)))
+        if not choices.requests:
+            write(b"".join(chunk(index, "{}", reason="length") for index in range(choices.n)))
+        await choices.read(send, ping=lambda: write(PING))
+        if body.include_usage:
+            write(event(envelope.holding([], usage=choices.usage)))
+
+
+def _only_ends(model: ServedModel, body: ChatRequest, one: Event) -> bool:
+    """Whether a token ends the text and stands for none of it; chat completions do not list it."""
+    return one.finish_reason == "stop" and one.token in (*model.tokenizer.eos, *(body.stop_token_ids or ()))

@@ -1,0 +1,238 @@
+"""POST /v1/completions: continuations of texts, their log-probabilities, and translations."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from archetype.apps.serve.answers import CompletionLogprobs, Envelope
+from archetype.apps.serve.errors import ApiError, api_error, encode_json, event, unsupported
+from archetype.apps.serve.exchange import PING, Exchange
+from archetype.apps.serve.generation import Choices, begin, check_tokens, usage
+from archetype.apps.serve.metrics import Metrics
+from archetype.apps.serve.models import Models
+from archetype.apps.serve.requests import CompletionRequest, Ids
+from archetype.apps.serve.served_model import ServedModel
+from archetype.generate import Event, Logprobs
+
+DEFAULT_TOKENS = 16
+
+
+@dataclass
+class Echo:
+    """A prompt as it stands before each of its continuations; empty where it was not asked for.
+
+    Attributes:
+        text: of the prompt.
+        logprobs: of its tokens, in the columns of `CompletionLogprobs`.
+    """
+
+    text: str
+    logprobs: dict[str, list[Any]]
+
+
+async def completions(models: Models, metrics: Metrics, exchange: Exchange) -> None:
+    """Answer a request for completions."""
+    body = exchange.read(CompletionRequest)
+    async with models.use(body.model) as model:
+        model.check("completions")
+        if body.use_beam_search:
+            await _translate(model, body, exchange)
+            return
+        if model.translates and body.echo:
+            raise unsupported("echo", "the prompt of a translator is a source, which its text does not go on from")
+        texts = body.prompts()
+        envelope = Envelope(model, "cmpl", "text_completion")
+        choices = await begin(
+            model, body, lambda: [encode(model, text, body.add_special_tokens is not False) for text in texts],
+            len(texts), None if model.translates else DEFAULT_TOKENS, body.logprobs, metrics, "prompt",
+            at_once=all(isinstance(text, list) for text in texts),
+        )  # fmt: skip
+        try:
+            echoes = await _echoes(model, body, texts, choices.prompts)
+            if body.stream:
+                await _stream(model, body, choices, echoes, envelope, exchange)
+            else:
+                await exchange.answer(await _answer(model, body, choices, echoes, envelope))
+        finally:
+            choices.cancel()
+
+
+def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True) -> list[int]:
+    """A prompt, or the whole text that an encoder reads, as token ids.
+
+    Args:
+        model: that reads it.
+        text: a text; or ids, to which nothing is added.
+        add_special_tokens: the one that starts a text, where prompts have one; around a whole text all of its own.
+
+    Raises:
+        ApiError: there are none, or one is no token.
+    """
+    if isinstance(text, list):
+        return check_tokens(model, text, "prompt")
+    tokenizer, engine = model.tokenizer, model.worker.engine
+    try:
+        if model.translates and engine is not None:
+            return engine.prompts.encode(text)
+        ids = tokenizer.encode(text)
+    except Exception as error:
+        raise api_error(error, "prompt") from None
+    if add_special_tokens and not model.generates:
+        ids = tokenizer.add_special_tokens(ids)
+    elif add_special_tokens and tokenizer.bos is not None and (tokenizer.adds_bos or not ids):
+        ids = [tokenizer.bos, *ids]
+    return check_tokens(model, ids, "prompt")
+
+
+async def _echoes(
+    model: ServedModel, body: CompletionRequest, texts: list[str | Ids], prompts: list[list[int]]
+) -> list[Echo]:
+    """The prompts, and how likely their tokens are, by one pass over each between the engine's steps."""
+    engine, count = model.worker.engine, body.logprobs
+    assert engine is not None
+
+    async def echo(text: str | Ids, ids: list[int]) -> Echo:
+        rows = None if count is None else (await model.worker.run(lambda: engine.score([ids], count)))[0]
+        return await model.worker.text(lambda: _echo(model, text, ids, rows, count))
+
+    if not body.echo:
+        return [Echo("", CompletionLogprobs(model, 0).take()) for _ in prompts]
+    return [await echo(text, ids) for text, ids in zip(texts, prompts, strict=True)]
+
+
+def _echo(
+    model: ServedModel, text: str | Ids, ids: list[int], rows: list[Logprobs | None] | None, count: int | None
+) -> Echo:
+    if model.lm.tokenizer is None:
+        pieces = [""] * len(ids)
+    else:
+        stream = model.lm.tokenizer.stream()
+        pieces = [stream.push(id) for id in ids]
+        pieces[-1] += stream.finish()
+    logprobs = CompletionLogprobs(model, count or 0)
+    for id, piece, row in zip(ids, pieces, rows or (), strict=rows is not None):
+        logprobs.add(id, piece, row)
+    return Echo(text if isinstance(text, str) else "".join(pieces), logprobs.take())
+
+
+async def _answer(
+    model: ServedModel, body: CompletionRequest, choices: Choices, echoes: list[Echo], envelope: Envelope
+) -> dict[str, Any]:
+    """The answer to a request that is not streamed."""
+    count = len(choices.prompts) * choices.n
+    texts, reasons = [""] * count, ["length"] * count
+    before = [echoes[index // choices.n] for index in range(count)]
+    lists = [CompletionLogprobs(model, body.logprobs or 0, len(echo.text)) for echo in before]
+
+    def add(events: list[Event]) -> None:
+        for one in events:
+            index = index_of(one)
+            texts[index] += one.text
+            reasons[index] = one.finish_reason or "length"
+            if body.logprobs is not None and one.token is not None:
+                lists[index].add(one.token, one.text, one.logprobs)
+
+    await choices.read(add)
+    items = []
+    for index, echo in enumerate(before):
+        item = {"index": index, "text": echo.text + texts[index], "logprobs": None, "finish_reason": reasons[index]}
+        if body.logprobs is not None:
+            item["logprobs"] = {name: echo.logprobs[name] + column for name, column in lists[index].take().items()}
+        if body.return_token_ids:
+            tokens = choices.requests[index].tokens if choices.requests else []
+            item |= {"token_ids": tokens, "prompt_token_ids": choices.prompts[index // choices.n]}
+        items.append(item)
+    return envelope.holding(items, usage=choices.usage)
+
+
+async def _stream(
+    model: ServedModel,
+    body: CompletionRequest,
+    choices: Choices,
+    echoes: list[Echo],
+    envelope: Envelope,
+    exchange: Exchange,
+) -> None:
+    """Answer with a stream: the chunks of one step in one piece."""
+    make = envelope.chunks(body.include_usage)
+    count = len(choices.prompts) * choices.n
+    before = [echoes[index // choices.n] for index in range(count)]
+    lists = [CompletionLogprobs(model, body.logprobs or 0, len(echo.text)) for echo in before]
+
+    def chunk(index: int, text: str, logprobs: dict[str, Any] | None, reason: str | None, ids: list[int]) -> bytes:
+        rest = f',"token_ids":{ids}' if body.return_token_ids else ""
+        said = "null" if logprobs is None else encode_json(logprobs)
+        end = "null" if reason is None else f'"{reason}"'
+        return make(f'{{"index":{index},"text":{encode_json(text)},"logprobs":{said},"finish_reason":{end}{rest}}}')
+
+    def send(events: list[Event]) -> None:
+        pieces = []
+        for one in events:
+            index, logprobs = index_of(one), None
+            if body.logprobs is not None and one.token is not None:
+                lists[index].add(one.token, one.text, one.logprobs)
+                logprobs = lists[index].take()
+            if one.text or one.finish_reason or logprobs or body.return_token_ids:
+                ids = [] if one.token is None else [one.token]
+                pieces.append(chunk(index, one.text, logprobs, one.finish_reason, ids))
+        if pieces:
+            write(b"".join(pieces))
+
+    async with exchange.open_stream() as write:
+        if body.echo or not choices.requests:
+            reason = None if choices.requests else "length"
+            for index, echo in enumerate(before):
+                logprobs, ids = (None if body.logprobs is None else echo.logprobs), choices.prompts[index // choices.n]
+                write(chunk(index, echo.text, logprobs, reason, ids if body.echo else []))
+        await choices.read(send, ping=lambda: write(PING))
+        if body.include_usage:
+            write(event(envelope.holding([], usage=choices.usage)))
+
+
+def index_of(one: Event) -> int:
+    """The index of the choice that an event belongs to."""
+    index: int = one.request.id.index  # type: ignore[attr-defined]
+    return index
+
+
+async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exchange) -> None:
+    """Answer with the translations of the prompts, by beam search.
+
+    Raises:
+        ApiError: the model is no translator, or the body asks for what no beam search has.
+    """
+    if not model.translates:
+        raise unsupported("use_beam_search", "only a translator searches with beams")
+    sources = [source for source in body.prompts() if isinstance(source, str)]
+    settings = body.sampling().keys() - {"temperature", "top_p"}
+    if len(sources) < len(body.prompts()):
+        raise ApiError("invalid_value", "prompt: a translator reads texts and no token ids; send a text", "prompt")
+    for name in (*settings, *(name for name in ("echo", "logprobs") if getattr(body, name))):
+        raise unsupported(name, "a search with beams has none")
+    if (body.n or 1) > 1 or body.temperature:
+        raise unsupported(
+            "n" if (body.n or 1) > 1 else "temperature", "a search with beams gives the likeliest target alone"
+        )
+    most = body.most_tokens()
+    beam = {} if most is None else {"max_extra_tokens": max(1, most)}
+    envelope = Envelope(model, "cmpl", "text_completion")
+    try:
+        targets = await model.worker.run(lambda: model.lm.translate(sources, **beam))
+    except Exception as error:
+        raise api_error(error, "prompt") from None
+    encode = model.tokenizer.encode
+    numbers = usage(
+        sum(len(encode(text)) for text in sources),
+        sum(len(model.tokenizer.encode_target(text)) + 1 for text in targets),
+    )
+    items = [
+        {"index": index, "text": text, "logprobs": None, "finish_reason": "stop"} for index, text in enumerate(targets)
+    ]
+    if not body.stream:
+        await exchange.answer(envelope.holding(items, usage=numbers))
+        return
+
+    make = envelope.chunks(body.include_usage)
+    async with exchange.open_stream() as write:
+        write(b"".join(make(encode_json(item)) for item in items))
+        if body.include_usage:
+            write(event(envelope.holding([], usage=numbers)))

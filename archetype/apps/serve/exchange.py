@@ -1,0 +1,91 @@
+"""One request and its answer, as handlers see them."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl
+
+from starlette.types import Scope, Send
+
+from archetype.apps.serve.errors import encode_json
+
+if TYPE_CHECKING:  # all specifications stand behind it, and a page can begin without them
+    from archetype.apps.serve.body import Body
+
+B = TypeVar("B", bound="Body")
+PING = b": ping\n\n"  # a comment, which clients skip
+EVENT_STREAM = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+class Exchange:
+    """A request whose body has arrived.
+
+    Args:
+        scope: of ASGI.
+        body: of the request.
+        send: of ASGI.
+    """
+
+    def __init__(self, scope: Scope, body: bytes, send: Send) -> None:
+        self.scope, self.body, self._send = scope, body, send
+        self.headers: dict[str, str] = {}  # of the answer
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """The parameters of the path."""
+        parameters: Mapping[str, str] = self.scope["path_params"]
+        return parameters
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query string, parsed."""
+        return dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
+
+    def request_header(self, name: str) -> str:
+        """A header of the request; empty where there is none."""
+        return next((value.decode("latin-1") for key, value in self.scope["headers"] if key == name.encode()), "")
+
+    def read(self, kind: type[B]) -> B:
+        """The body, checked; fields without effect are named in a header of the answer.
+
+        Raises:
+            ApiError: something in it is wrong.
+        """
+        body = kind.read(self.body)
+        if names := body.without_effect():
+            self.headers["x-archetype-ignored"] = ", ".join(names)
+        return body
+
+    async def answer(self, data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        """Send an answer.
+
+        Args:
+            data: to be written as JSON; bytes and texts are sent as they are.
+            status: of HTTP.
+            headers: beside the length; the type is that of JSON unless it is among them.
+        """
+        if not isinstance(data, bytes):
+            data = (data if isinstance(data, str) else encode_json(data)).encode()
+        known = {"content-type": "application/json"} | self.headers | (dict(headers) if headers else {})
+        await self._start(status, known | {"content-length": str(len(data))})
+        await self._send({"type": "http.response.body", "body": data})
+
+    async def stream(self, events: AsyncGenerator[bytes]) -> None:
+        """Send server-sent events as they come, and that there are no more."""
+        async with aclosing(events), self.open_stream() as write:
+            async for event in events:
+                write(event)
+
+    @asynccontextmanager
+    async def open_stream(self) -> AsyncIterator[Callable[[bytes], None]]:
+        """A function that sends server-sent events, any number at once; then that there are no more.
+
+        What a client is slow to take waits in memory, until it has taken nothing for `SEND_SECONDS`.
+        """
+        await self._start(200, EVENT_STREAM | self.headers)
+        yield self.scope["state"]["write"]
+        await self._send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
+        pairs = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": pairs})

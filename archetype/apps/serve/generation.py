@@ -1,0 +1,235 @@
+"""The choices of one answer: their requests to the engine, and the events of these."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from archetype.apps.serve.errors import ApiError, api_error
+from archetype.apps.serve.generation_request import GenerationRequest
+from archetype.apps.serve.metrics import Clock, Metrics
+from archetype.apps.serve.served_model import ServedModel
+from archetype.apps.serve.worker import Stream
+from archetype.generate import Event, Logprobs, Request
+from archetype.generate.grammar import KINDS
+
+PING_SECONDS = 10.0  # of silence, after which a stream says that it is alive
+AT_ONCE = 4  # choices that are submitted by the event loop itself, without settings that need tensors or a grammar
+COSTLY = {"presence_penalty", "frequency_penalty", "repetition_penalty", *KINDS}
+
+
+@dataclass
+class Choices:
+    """All choices of one answer, in the order of their indices: those of the first prompt come first.
+
+    Attributes:
+        model: that generates.
+        prompts: token ids.
+        n: choices of each prompt.
+        clock: that measures its tokens.
+        requests: of all choices; empty where nothing is generated.
+        stream: of their events.
+        cancelled: whether nobody waits for it any more.
+    """
+
+    model: ServedModel
+    prompts: list[list[int]]
+    n: int
+    clock: Clock
+    requests: list[Request] = field(default_factory=list)
+    stream: Stream = field(default_factory=Stream)
+    cancelled: bool = False
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """How many tokens were read and sampled, the one that ended a text included."""
+        prompt, completion = sum(map(len, self.prompts)), sum(len(request.tokens) for request in self.requests)
+        cached = sum(request.num_cached for request in self.requests[:: self.n])
+        return usage(prompt, completion, cached)
+
+    def cancel(self) -> None:
+        """Let all that is unfinished leave before the next step."""
+        self.cancelled = True
+        for request in self.requests:
+            if request.finish_reason is None:
+                request.cancel()
+
+    async def read(self, use: Callable[[list[Event]], None], ping: Callable[[], None] = lambda: None) -> None:
+        """Wait until all choices are finished.
+
+        Args:
+            use: is called with the events of each step, by the callback that brings them: no task has to wake up.
+            ping: is called after each silence.
+
+        Raises:
+            ApiError: a choice failed.
+        """
+        left, finished = len(self.requests), asyncio.get_running_loop().create_future()
+        if not left:
+            return
+
+        def read(events: list[Event]) -> None:
+            nonlocal left
+            if finished.done():  # by an error, or nobody waits any more
+                return
+            self.clock.tick()
+            silence.end()
+            try:
+                for event in events:
+                    if event.finish_reason == "error":
+                        raise api_error(event.request.error or RuntimeError("a request failed"))
+                    left -= event.finish_reason is not None
+                use(events)
+            except Exception as error:
+                finished.set_exception(error)
+            else:
+                if not left:
+                    finished.set_result(None)
+
+        silence = Silence(ping)
+        self.stream.read(read)
+        try:
+            await finished
+        finally:
+            silence.stop()
+
+
+class Silence:
+    """Calls something whenever nothing came for `PING_SECONDS`.
+
+    Args:
+        ping: what is called.
+    """
+
+    def __init__(self, ping: Callable[[], None]) -> None:
+        self._ping, self._loop = ping, asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._timer = self._loop.call_later(PING_SECONDS, self._look)
+
+    def end(self) -> None:
+        """Something has come; another silence begins."""
+        self._began = self._loop.time()
+
+    def stop(self) -> None:
+        """Stop, for nobody reads any more."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        remaining = self._began + PING_SECONDS - self._loop.time()
+        if remaining <= 0:
+            self._ping()
+        self._timer = self._loop.call_later(remaining if remaining > 0 else PING_SECONDS, self._look)
+
+
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:
+    """The numbers of tokens, as answers give them."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }
+
+
+async def begin(
+    model: ServedModel,
+    body: GenerationRequest,
+    encode: Callable[[], list[list[int]]],
+    num_prompts: int,
+    default_tokens: int | None,
+    logprobs: int | None,
+    metrics: Metrics,
+    param: str,
+    at_once: bool = False,
+) -> Choices:
+    """Submit the choices of an answer.
+
+    Args:
+        model: that generates.
+        body: the request's.
+        encode: gives the token ids of the prompts; called in a thread for texts.
+        num_prompts: their number.
+        default_tokens: of a choice where the body does not say; None for the rest of the context.
+        logprobs: alternatives of each token.
+        metrics: which count.
+        param: the field of the body that has the prompts; the text goes on from a `prompt`, and answers messages.
+        at_once: whether `encode` has nothing to do; then few choices with plain settings need no other thread.
+
+    Raises:
+        ApiError: a prompt does not fit, a setting is wrong, or too many requests wait.
+    """
+    choices = Choices(model, [], body.n or 1, metrics.clock(model.name))
+    settings, most = body.sampling() | {"continues": param == "prompt"}, body.most_tokens()
+    stop_ids = tuple(body.stop_token_ids or ())
+    seed = secrets.randbits(62) if body.seed is None else body.seed
+    count = 0 if most == 0 else num_prompts * choices.n
+    model.worker.admit(count)
+
+    def submit() -> None:
+        choices.prompts = prompts = encode()
+        limits = [room(model, prompt, most, default_tokens, param) for prompt in prompts]
+        for index in range(count):
+            if choices.cancelled:
+                return
+            number, k = divmod(index, choices.n)
+            own = {"max_new_tokens": limits[number], "seed": (seed + k) % 2**63, "stop_ids": stop_ids}
+            request = model.worker.submit(prompts[number], choices.stream, index, logprobs, **settings | own)
+            choices.requests.append(request)
+
+    def submitted() -> None:
+        model.worker.done(count - len(choices.requests))  # those that did not begin
+        if choices.cancelled:
+            choices.cancel()
+
+    try:
+        if at_once and count <= AT_ONCE and not settings.keys() & COSTLY:
+            try:
+                submit()
+            finally:
+                submitted()
+        else:
+            await model.worker.text(submit, submitted)
+    except BaseException:
+        choices.cancel()
+        raise
+    return choices
+
+
+def room(model: ServedModel, prompt: list[int], most: int | None, default: int | None, param: str) -> int:
+    """The tokens that may be generated after a prompt; those of a target have the context to themselves.
+
+    Raises:
+        ApiError: prompt and completion together are longer than the context.
+    """
+    context = model.context_length or 0
+    before = 1 if model.translates and len(prompt) <= context else len(prompt)
+    left = context - before
+    asked = 0 if most is None else most
+    if before + asked > context or (left < 1 and most is None):
+        message = (
+            f"This model's maximum context length is {context} tokens. However, you requested {len(prompt) + asked} "
+            f"tokens ({len(prompt)} in the prompt, {asked} in the completion). Please shorten the prompt or max_tokens."
+        )
+        raise ApiError("context_length_exceeded", message, param)
+    return min(left, left if default is None else default) if most is None else most
+
+
+def check_tokens(model: ServedModel, ids: list[int], param: str) -> list[int]:
+    """Token ids, if the model has them.
+
+    Raises:
+        ApiError: there are none, or one is outside the vocabulary.
+    """
+    vocab_size = model.vocab_size
+    if not ids:
+        raise ApiError("invalid_value", f"{param}: is empty, and the tokenizer has no token that starts a text", param)
+    if not 0 <= min(ids) <= max(ids) < vocab_size:
+        raise ApiError("invalid_value", f"{param}: holds a token outside the vocabulary of {vocab_size}", param)
+    return ids
+
+
+def best(model: ServedModel, token: int, logprobs: Logprobs, count: int) -> list[tuple[int, float]]:
+    """The likeliest tokens of a place, and the chosen one, whatever its rank."""
+    top = list(logprobs.top[:count])
+    return top if any(id == token for id, _ in top) else [*top, (token, logprobs.logprob)]

@@ -1,0 +1,220 @@
+"""Fields of requests that generate text: sampling, stop strings, streaming and structured output."""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from archetype.apps.serve.body import Body
+from archetype.apps.serve.errors import ApiError
+
+MAX_CHOICES = 128  # prompts x n
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=2**20)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+
+
+def _check_stop(stop: str | list[str] | None) -> str | list[str] | None:
+    strings = [stop] if isinstance(stop, str) else stop or []
+    if len(strings) > 16:
+        raise ValueError(f"has {len(strings)} strings; give at most 16")
+    if not all(strings):
+        raise ValueError("holds an empty string; leave it out")
+    return stop
+
+
+class StreamOptions(BaseModel):
+    """How a stream ends."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Any = None
+
+
+class JsonSchema(BaseModel):
+    """The `json_schema` of `response_format`."""
+
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    """The form of an answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(BaseModel):
+    """A constraint as vLLM's clients write it; one of these."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
+class GenerationRequest(Body):
+    """The fields that completions and chat completions share."""
+
+    model: str | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    min_tokens: Count | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Probability | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
+    seed: Seed | None = None
+    stop: Annotated[str | list[str] | None, AfterValidator(_check_stop)] = None
+    stop_token_ids: Annotated[list[int], Field(max_length=1024)] | None = None
+    ignore_eos: bool | None = None
+    return_token_ids: bool | None = None
+    add_special_tokens: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    # accepted, without effect
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    verbosity: Any = None
+    reasoning: Any = None
+    reasoning_effort: Any = None
+    parallel_tool_calls: Any = None
+    prediction: Any = None
+    # refused, unless they say nothing
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    suffix: Any = None
+    best_of: Any = None
+    audio: Any = None
+    modalities: Any = None
+    web_search_options: Any = None
+    use_beam_search: Any = None
+    length_penalty: Any = None
+    truncate_prompt_tokens: Any = None
+    prompt_logprobs: Any = None
+    bad_words: Any = None
+    include_stop_str_in_output: Any = None
+    skip_special_tokens: Any = None
+    spaces_between_special_tokens: Any = None
+
+    ignored: ClassVar[frozenset[str]] = frozenset((
+        "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity", "reasoning",
+        "reasoning_effort", "parallel_tool_calls", "prediction",
+    ))  # fmt: skip
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
+        "suffix": ("",), "best_of": (1,), "audio": (), "modalities": (["text"],), "web_search_options": (),
+        "use_beam_search": (False,), "length_penalty": (1,), "truncate_prompt_tokens": (), "prompt_logprobs": (),
+        "bad_words": ([],), "include_stop_str_in_output": (False,), "skip_special_tokens": (True,),
+        "spaces_between_special_tokens": (True,),
+    }  # fmt: skip
+
+    def without_effect(self) -> list[str]:
+        """The fields of this body that nothing acts on."""
+        names = super().without_effect()
+        if self.response_format is not None and self.response_format.type == "text":
+            names.append("response_format")
+        if self.stream_options is not None and not self.stream:
+            names.append("stream_options")
+        elif self.stream_options is not None and "include_obfuscation" in self.stream_options.model_fields_set:
+            names.append("stream_options.include_obfuscation")
+        return names
+
+    def most_tokens(self) -> int | None:
+        """The most tokens that are to be generated; None where nothing is said.
+
+        Raises:
+            ApiError: its two names say different things.
+        """
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            cause = f"{self.max_tokens} and max_completion_tokens {self.max_completion_tokens} are not equal"
+            raise ApiError("invalid_value", f"max_tokens: {cause}; give one of them", "max_tokens")
+        return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with the numbers of its tokens."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def sampling(self) -> dict[str, Any]:
+        """The fields of `Sampling` that this body gives; the others are the model's own."""
+        names = (
+            "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+            "logit_bias", "ignore_eos",
+        )  # fmt: skip
+        settings = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if self.top_k is not None:
+            settings["top_k"] = self.top_k if self.top_k > 0 else None  # 0 and -1 say that it is off
+        if self.min_tokens is not None:
+            settings["min_new_tokens"] = self.min_tokens
+        if self.stop is not None:
+            settings["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        return settings | self.grammar()
+
+    def grammar(self) -> dict[str, str]:
+        """The constraint on the text, as a field of `Sampling`.
+
+        Raises:
+            ApiError: more than one thing does.
+        """
+        rules = list(self._rules())
+        if len(rules) > 1:
+            message = f"{rules[1][0]}: and {rules[0][0]} cannot both constrain a text; give one of them"
+            raise ApiError("invalid_value", message, rules[1][0])
+        return {kind: text for _, kind, text in rules}
+
+    def _rules(self) -> Iterator[tuple[str, str, str]]:
+        """The field of the body, the field of `Sampling`, and its value, of all constraints."""
+        if self.response_format is not None and self.response_format.type == "json_object":
+            yield "response_format", "json_schema", '{"type": "object"}'
+        if self.response_format is not None and self.response_format.type == "json_schema":
+            if self.response_format.json_schema is None:
+                message = "response_format.json_schema: is missing; give it a schema"
+                raise ApiError("invalid_value", message, "response_format")
+            yield "response_format", "json_schema", json.dumps(self.response_format.json_schema.schema_)
+        guided = {
+            "guided_json": self.guided_json, "guided_regex": self.guided_regex, "guided_choice": self.guided_choice,
+            "guided_grammar": self.guided_grammar,
+        }  # fmt: skip
+        if (one := self.structured_outputs) is not None:
+            values = {"json": one.json_, "regex": one.regex, "choice": one.choice, "grammar": one.grammar}
+            guided |= {f"structured_outputs.{name}": value for name, value in values.items()}
+            if one.json_object:
+                yield "structured_outputs", "json_schema", '{"type": "object"}'
+        for name, value in guided.items():
+            if value is None:
+                continue
+            field, kind = name.partition(".")[0], name.replace("_", ".").rpartition(".")[2]
+            match kind:
+                case "json":
+                    yield field, "json_schema", value if isinstance(value, str) else json.dumps(value)
+                case "regex":
+                    yield field, "regex", str(value)
+                case "grammar":
+                    yield field, "lark", str(value)
+                case _:
+                    if not value:
+                        raise ApiError("invalid_value", f"{name}: is empty; give it a text to choose", field)
+                    yield field, "lark", f"start: {' | '.join(map(json.dumps, value))}"

@@ -1,0 +1,211 @@
+"""POST /api/inspect and what is asked of an inspection afterwards: attention maps, lens, experts, recurrent series."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from archetype.apps.serve.captures import SECONDS, TOP, Capture, Captures, numbers
+from archetype.apps.serve.chat import conversation
+from archetype.apps.serve.completions import encode
+from archetype.apps.serve.embeddings import picture
+from archetype.apps.serve.errors import ApiError, api_error
+from archetype.apps.serve.exchange import Exchange
+from archetype.apps.serve.generation import begin
+from archetype.apps.serve.metrics import Metrics
+from archetype.apps.serve.requests import CompletionRequest, InspectRequest
+from archetype.apps.serve.served_model import ServedModel
+from archetype.errors import ArchetypeError
+from archetype.inspection import Inspection
+from archetype.inspection.attention import AttentionHead
+from archetype.inspection.experts import ExpertsView
+from archetype.models import EncoderDecoder, VisionEncoder
+
+MAX_TOKENS = 2048  # of a text
+MAX_SIDE = 1024  # of a map, unless the request says otherwise
+TARGET_TOKENS = 64  # that an encoder-decoder writes where none are given
+STAGES = ("scores", "masked", "weights")
+
+
+async def inspect(captures: Captures, metrics: Metrics, exchange: Exchange) -> None:
+    """Read a text, and answer with what is small of all views."""
+    body = exchange.read(InspectRequest)
+    async with captures.models.use(body.model) as model:
+        text, target = await _text_of(model, metrics, body)
+        async with captures.turn:
+            try:
+                tracer = await model.worker.run(lambda: model.lm.trace(text, target))
+                if len(tracer.inputs.tokens) > MAX_TOKENS or len(tracer.inputs.source_tokens) > MAX_TOKENS:
+                    cause = f"the text has more than {MAX_TOKENS} tokens; inspect a shorter one"
+                    raise ApiError("context_length_exceeded", cause)
+                trace = await model.worker.run(tracer.run)
+                capture = Capture(model, Inspection(trace, model.lm.tokenizer, model.lm.labels))
+                await capture.summarize()
+            except ArchetypeError as error:
+                raise api_error(error) from None
+        captures.put(capture)
+    await exchange.answer(capture.summary | {"expires": int(capture.used + SECONDS)})
+
+
+async def attention(captures: Captures, exchange: Exchange) -> None:
+    """Answer with a head's scores, masked scores or weights as numbers, by their maxima where there are too many."""
+    query = exchange.query
+    stage, limit = query.get("stage", "weights"), _integer(query, "max", MAX_SIDE, 1, MAX_TOKENS)
+    if stage not in STAGES:
+        raise ApiError("invalid_value", f"stage: there is no {stage!r:.40}; use one of {', '.join(STAGES)}", "stage")
+    head, layer = _integer(query, "head", 0, 0, 2**16), query.get("layer", "0")
+    capture = captures.get(exchange.parameters["id"])
+    async with captures.models.use(capture.model.name):
+        view = await _view(capture, lambda: capture.inspection.attention(layer, head))
+        assert isinstance(view, AttentionHead)
+        cells = view.tensors()[stage].float()
+        sides = [min(limit, size) for size in cells.shape]
+        if sides != list(cells.shape):
+            cells = nn.functional.adaptive_max_pool2d(cells[None], sides)[0]
+    await _tensor(exchange, cells)
+
+
+async def heads(captures: Captures, exchange: Exchange) -> None:
+    """Answer with the small maps of all heads, in the order of the summary: one byte a cell, 255 for a weight of 1."""
+    await _tensor(exchange, captures.get(exchange.parameters["id"]).maps)
+
+
+async def lens(captures: Captures, exchange: Exchange) -> None:
+    """Answer with what each layer would answer, at all positions or at one."""
+    top = _integer(exchange.query, "k", 1, 1, TOP)
+    capture = captures.get(exchange.parameters["id"])
+    async with captures.models.use(capture.model.name):
+        view = await capture.lens()
+    places = slice(None)
+    if "position" in exchange.query:
+        place = _integer(exchange.query, "position", 0, 0, len(view.tokens) - 1)
+        places = slice(place, place + 1)
+    await exchange.answer({
+        "layers": view.layers, "tokens": list(view.tokens[places]),
+        "answers": [[cell[:top] for cell in row[places]] for row in view.names],
+        "ids": numbers(view.answers[:, places, :top]), "logp": numbers(view.log_probabilities[:, places, :top]),
+        "rank": numbers(view.ranks[:, places]), "kl": numbers(view.kl[:, places]),
+        "entropy": numbers(view.entropy[:, places]),
+    })  # fmt: skip
+
+
+async def exact(captures: Captures, exchange: Exchange) -> None:
+    """Answer with the largest difference of a logit between the traced pass and a plain one, which is made for it."""
+    capture = captures.get(exchange.parameters["id"])
+    async with captures.models.use(capture.model.name):
+        difference = await capture.max_logit_difference()
+    await exchange.answer({"max_logit_diff": difference})
+
+
+async def experts(captures: Captures, exchange: Exchange) -> None:
+    """Answer with each token's experts, and the load of each expert."""
+    capture = captures.get(exchange.parameters["id"])
+    async with captures.models.use(capture.model.name):
+        view = await _view(capture, capture.inspection.experts)
+    assert isinstance(view, ExpertsView)
+    names = ("chosen", "weights", "load", "entropy")
+    await exchange.answer({
+        "tokens": list(view.tokens),
+        "mixtures": [
+            {"path": one.path, "num_experts": len(one.load)} | {name: numbers(getattr(one, name)) for name in names}
+            for one in view.routings
+        ],
+    })  # fmt: skip
+
+
+async def recurrent(captures: Captures, exchange: Exchange) -> None:
+    """Answer with the series of states and gates."""
+    capture = captures.get(exchange.parameters["id"])
+    async with captures.models.use(capture.model.name):
+        try:
+            view = await capture.recurrent()
+        except ArchetypeError as error:
+            raise api_error(error) from None
+    series = [{"path": path, "name": name, "values": numbers(values)} for path, name, values in view.series]
+    await exchange.answer({"tokens": list(view.tokens), "series": series})
+
+
+async def _text_of(model: ServedModel, metrics: Metrics, body: InspectRequest) -> tuple[Any, list[int] | None]:
+    """The tokens that the model is to read, and the target of an encoder-decoder.
+
+    Raises:
+        ApiError: the body says no text of the model's kind, or several.
+    """
+    named = [name for name in ("ids", "text", "messages", "source", "image") if getattr(body, name) is not None]
+    if len(named) != 1:
+        message = "text: one of ids, text, messages, source or image says what to read; give one of them"
+        raise ApiError("invalid_value", message, named[1] if named else "text")
+    field, worker = named[0], model.worker
+    if (field == "image") != isinstance(model.lm.model, VisionEncoder):
+        kind = model.lm.spec.kind
+        raise ApiError("invalid_value", f"{field}: is not what {model.name} of kind {kind} reads", field)
+    if body.image is not None:
+        url = body.image
+        return await worker.text(lambda: picture(model, url)), None
+    if body.messages is not None:
+        _, ids = await worker.text(conversation(model, body.messages, None, None))
+    else:
+        text = body.ids or body.text or body.source or ""
+        ids = await worker.text(lambda: encode(model, text))
+    if not isinstance(model.lm.model, EncoderDecoder):
+        if body.target is not None:
+            raise ApiError("invalid_value", f"target: {model.name} is no encoder-decoder; leave it out", "target")
+        return ids + (await _continuation(model, metrics, ids, body.generate) if body.generate else []), None
+    tokenizer, target = model.tokenizer, body.target
+    if isinstance(target, str):
+        words = target
+        return ids, await worker.text(lambda: tokenizer.encode_target(words))
+    if target is None:
+        target = await _continuation(model, metrics, ids, body.generate)
+        target = target[:-1] if target[-1:] and target[-1] in tokenizer.eos else target
+    return ids, target
+
+
+async def _continuation(model: ServedModel, metrics: Metrics, ids: list[int], count: int | None) -> list[int]:
+    """The tokens that the model goes on with, the likeliest each; None for as many as a target usually has.
+
+    Raises:
+        ApiError: it does not continue texts, or there is no room.
+    """
+    model.check("completions")
+    body = CompletionRequest(prompt=ids, max_tokens=count, temperature=0.0)
+    choices = await begin(model, body, lambda: [ids], 1, TARGET_TOKENS, None, metrics, "generate", at_once=True)
+    try:
+        await choices.read(lambda events: None)
+    finally:
+        choices.cancel()
+    return list(choices.requests[0].tokens)
+
+
+async def _view(capture: Capture, work: Any) -> Any:
+    """A view that is computed between two steps.
+
+    Raises:
+        ApiError: the model has none.
+    """
+    try:
+        return await capture.model.worker.run(work)
+    except ArchetypeError as error:
+        raise api_error(error) from None
+
+
+async def _tensor(exchange: Exchange, tensor: Tensor) -> None:
+    """Answer with numbers, the last axis fastest, in the byte order of nearly all machines."""
+    tensor = tensor.contiguous().cpu()
+    headers = {
+        "content-type": "application/octet-stream", "x-shape": ",".join(map(str, tensor.shape)),
+        "x-dtype": str(tensor.dtype).removeprefix("torch."), "cache-control": "no-store",
+    }  # fmt: skip
+    data = tensor.numpy()
+    await exchange.answer(data.astype(data.dtype.newbyteorder("<")).tobytes(), headers=headers)
+
+
+def _integer(query: dict[str, str], name: str, default: int, least: int, most: int) -> int:
+    """A number of the query.
+
+    Raises:
+        ApiError: it is none, or out of range.
+    """
+    text = query.get(name, str(default))
+    if not text.isdecimal() or len(text) > 9 or not least <= int(text) <= most:
+        raise ApiError("invalid_value", f"{name}: {text!r:.40} is not a number from {least} to {most}", name)
+    return int(text)

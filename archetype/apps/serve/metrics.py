@@ -1,0 +1,95 @@
+"""The counters of the server, for Prometheus."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from archetype.apps.serve.served_model import ServedModel
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# name, what it is, and the field of `Stats`
+GAUGES = (
+    ("archetype_requests_waiting", "Requests of which nothing was read yet", "waiting"),
+    ("archetype_requests_running", "Requests that are read or decoded", "running"),
+    ("archetype_state_bytes", "Bytes of the slots' state", "state_bytes"),
+    ("archetype_prefix_bytes", "Bytes of remembered states", "prefix_bytes"),
+    ("archetype_cache_use_ratio", "Tokens in the slots, over those for which there is room", "cache_use"),
+)
+COUNTERS = (
+    ("archetype_prompt_tokens", "Tokens of prompts", "prompt_tokens"),
+    ("archetype_prefix_hit_tokens", "Of these, copied from a text with the same beginning", "cached_tokens"),
+    ("archetype_generated_tokens", "Tokens chosen", "generated_tokens"),
+    ("archetype_steps", "Steps taken", "steps"),
+)
+
+
+class Clock:
+    """Measures the time to the first token of an answer, and between those after it."""
+
+    def __init__(self, first: Histogram, between: Histogram) -> None:
+        self._next, self._between, self._last = first, between, time.perf_counter()
+
+    def tick(self) -> None:
+        """Record that tokens have come."""
+        now = time.perf_counter()
+        self._next.observe(now - self._last)
+        self._next, self._last = self._between, now
+
+
+class Metrics:
+    """Counters and histograms of one server.
+
+    Args:
+        loaded: gives the models that are in memory.
+    """
+
+    def __init__(self, loaded: "Callable[[], list[ServedModel]]") -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(EngineStats(loaded))
+        self._requests = Counter("archetype_requests", "Answers", ("path", "status"), registry=self._registry)
+        name, help = (
+            "archetype_time_to_first_token_seconds",
+            "Time from a request to its first token",
+        )
+        self._first = Histogram(name, help, ("model",), registry=self._registry, buckets=SECONDS)
+        name, help = "archetype_inter_token_seconds", "Time between the tokens of an answer"
+        self._between = Histogram(name, help, ("model",), registry=self._registry, buckets=SECONDS)
+
+    def clock(self, model: str) -> Clock:
+        """A clock that starts now."""
+        return Clock(self._first.labels(model), self._between.labels(model))
+
+    def count(self, path: str, status: int) -> None:
+        """Count an answer."""
+        self._requests.labels(path, str(status)).inc()
+
+    def text(self) -> bytes:
+        """All numbers, as Prometheus reads them."""
+        return generate_latest(self._registry)
+
+
+class EngineStats(Collector):
+    """The numbers that engines keep themselves.
+
+    Args:
+        loaded: gives the models that are in memory.
+    """
+
+    def __init__(self, loaded: "Callable[[], list[ServedModel]]") -> None:
+        self._loaded = loaded
+
+    def collect(self) -> Iterable[Metric]:
+        """The numbers of every model that generates."""
+        engines = [(model.name, model.worker.engine.stats()) for model in self._loaded() if model.worker.engine]
+        for kind, rows in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+            for name, text, field in rows:
+                family = kind(name, text, labels=("model",))
+                for model, stats in engines:
+                    family.add_metric((model,), getattr(stats, field))
+                yield family

@@ -1,0 +1,252 @@
+"""The models that are served: loaded when they are first asked for, within a budget of memory."""
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from archetype.apps.serve.errors import ApiError
+from archetype.errors import ArchetypeError, SpecError, nearest
+from archetype.io.files import check_regular
+
+if TYPE_CHECKING:  # without a model nothing of torch is loaded
+    from archetype.apps.serve.served_model import ServedModel
+    from archetype.language_model import LanguageModel
+
+WEIGHTS = ("*.safetensors", "*.gguf", "pytorch_model*.bin")
+FALLBACK_MEMORY = 2**32  # bytes, where the system does not say how much is free
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model that can be served.
+
+    Attributes:
+        name: by which requests ask for it.
+        place: its folder, or its name on the hub.
+        aliases: other names.
+    """
+
+    name: str
+    place: str
+    aliases: tuple[str, ...] = ()
+
+    def nbytes(self) -> int:
+        """Bytes of its weights as they are stored; 0 where they are not on this machine."""
+        folder = Path(self.place)
+        return sum(file.stat().st_size for pattern in WEIGHTS for file in folder.glob(pattern))
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How models are loaded and run.
+
+    Attributes:
+        open: loads a folder.
+        slots: requests of one model that are decoded together.
+        max_queue: further ones that may wait.
+        prefix_bytes: memory for the states of texts that later prompts may begin with.
+        memory_bytes: for the weights of all models together; None for nine tenths of what is free at first.
+        load_seconds: a request waits so long for its model.
+        own_sampling: whether what a request leaves out is what the model's generation_config.json says.
+        chat_template: a file to use in place of the model's own template.
+    """
+
+    open: "Callable[[str], LanguageModel]"
+    slots: int = 16
+    max_queue: int = 256
+    prefix_bytes: int = 2**28
+    memory_bytes: int | None = None
+    load_seconds: float = 60.0
+    own_sampling: bool = True
+    chat_template: Path | None = None
+
+
+@dataclass
+class _Entry:
+    source: Source
+    model: "ServedModel | None" = None
+    num_users: int = 0
+    last_used: float = 0.0
+    loading: "asyncio.Task[ServedModel] | None" = field(default=None, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        return self.source.nbytes() if self.model is None else self.model.nbytes
+
+
+class Models:
+    """All models by name; those that nobody uses leave when another needs their memory, the least recent first.
+
+    Args:
+        sources: the models; the first answers requests that name none.
+        options: how they are loaded and run.
+
+    Raises:
+        SpecError: two have one name.
+    """
+
+    def __init__(self, sources: list[Source], options: ModelOptions) -> None:
+        self.options = options
+        self._entries = {source.name: _Entry(source) for source in sources}
+        self._names = {alias: source.name for source in sources for alias in (*source.aliases, source.name)}
+        if len(self._entries) < len(sources):
+            raise SpecError("MODEL", "two models have the same name", "write NAME=FOLDER for one of them")
+        if options.chat_template is not None:
+            check_regular(options.chat_template)
+        self._turn = asyncio.Lock()  # one is loaded at a time
+        self.on_unload: Callable[[ServedModel], None] = lambda model: None
+
+    @cached_property
+    def budget(self) -> int:
+        """Bytes for the weights of all models together, fixed before the first is loaded."""
+        if self.options.memory_bytes is not None:
+            return self.options.memory_bytes
+        import torch
+
+        from archetype.training.memory import free_memory
+
+        return (free_memory(torch.device("cpu")) or FALLBACK_MEMORY) * 9 // 10
+
+    @property
+    def sources(self) -> list[Source]:
+        """The models in the order of the command line."""
+        return [entry.source for entry in self._entries.values()]
+
+    @property
+    def loaded(self) -> "list[ServedModel]":
+        """Those that are in memory."""
+        return [entry.model for entry in self._entries.values() if entry.model is not None]
+
+    def has_chat_template(self, source: Source) -> bool | None:
+        """Whether a model has one; None for a model of the hub, of which that is not known before it is loaded.
+
+        Raises:
+            DataError: its file is damaged.
+        """
+        if (model := self._entries[source.name].model) is not None:
+            return model.lm.template is not None
+        if self.options.chat_template is not None:
+            return True
+        from archetype.tokenizers.chat_template import read_template
+
+        folder = Path(source.place)
+        tokenizer = folder / "tokenizer"  # of a run
+        return read_template(tokenizer if tokenizer.is_dir() else folder) is not None if folder.is_dir() else None
+
+    def source(self, name: str | None) -> Source:
+        """The model of a name or an alias; without one, the first.
+
+        Raises:
+            ApiError: there is none.
+        """
+        if not self._entries:
+            raise ApiError("model_not_found", "no model is served; start `archetype serve MODEL`", "model")
+        if name is None:
+            return next(iter(self._entries.values())).source
+        if (known := self._names.get(name)) is None:
+            message = f"model: there is no {name!r:.80}; {nearest(name, self._entries)}"
+            names = f" ({', '.join(self._entries)})" if "did you mean" in message else ""
+            raise ApiError("model_not_found", message + names, "model")
+        return self._entries[known].source
+
+    @asynccontextmanager
+    async def use(self, name: str | None) -> "AsyncIterator[ServedModel]":
+        """A loaded model, which stays in memory until this ends.
+
+        Raises:
+            ApiError: there is none of this name, or it cannot be loaded now.
+        """
+        entry = self._entries[self.source(name).name]
+        entry.num_users += 1
+        entry.last_used = time.monotonic()
+        try:
+            yield entry.model or await self._load(entry)
+        finally:
+            entry.num_users -= 1
+
+    async def load_first(self) -> None:
+        """Load the first model.
+
+        Raises:
+            ArchetypeError: it cannot be loaded.
+        """
+        if self._entries:
+            await self._start(next(iter(self._entries.values())))
+
+    def close(self) -> None:
+        """Stop all models."""
+        for model in self.loaded:
+            model.worker.stop()
+
+    async def _load(self, entry: _Entry) -> "ServedModel":
+        if entry.loading is None or entry.loading.done():
+            entry.loading = asyncio.create_task(self._start(entry))
+        try:
+            return await asyncio.wait_for(asyncio.shield(entry.loading), self.options.load_seconds)
+        except TimeoutError:
+            raise ApiError("model_loading", f"{entry.source.name} is still being loaded; try again later") from None
+        except ArchetypeError as error:
+            raise ApiError("internal_error", f"{entry.source.name} cannot be loaded: {error}") from None
+
+    async def _start(self, entry: _Entry) -> "ServedModel":
+        from archetype.apps.serve.served_model import ServedModel
+
+        async with self._turn:
+            if entry.model is None:
+                self._make_room(entry)
+                lm = await _in_own_thread(partial(self.options.open, entry.source.place))
+                entry.model = ServedModel(entry.source, lm, self.options)
+            return entry.model
+
+    def _make_room(self, entry: _Entry) -> None:
+        """Let models leave until this one fits.
+
+        Raises:
+            ApiError: those that are in use need the memory.
+        """
+        others = [one for one in self._entries.values() if one.model is not None]
+        needed, budget = entry.nbytes, self.budget
+        for other in sorted(others, key=lambda one: one.last_used):
+            if sum(one.nbytes for one in others) + needed <= budget:
+                return
+            if other.num_users == 0 and other.model is not None:
+                other.model.worker.stop()
+                self.on_unload(other.model)
+                gc.unfreeze()  # a model of the server's start may have been frozen
+                other.model = None
+                others.remove(other)
+        gc.collect()
+        if (used := sum(one.nbytes for one in others)) and used + needed > budget:
+            names = ", ".join(one.source.name for one in others)
+            raise ApiError("model_loading", f"{entry.source.name} waits for the memory of {names}; try again later")
+
+
+async def _in_own_thread(work: "Callable[[], LanguageModel]") -> "LanguageModel":
+    """Load a model in a thread that ends with it.
+
+    A thread that has computed with tensors has helpers as long as it lives. With more of them than cores OpenMP lets
+    all sleep between operations, those of the model's thread as well, which makes each of its steps slower.
+    """
+    import torch
+
+    from archetype.apps.serve.worker import compute_with
+
+    thread = ThreadPoolExecutor(1, "archetype-load", compute_with, (torch.get_num_threads(),))
+    try:
+        return await asyncio.get_running_loop().run_in_executor(thread, work)
+    finally:
+        thread.shutdown(wait=False)
+
+
+def summary(source: Source, model: "ServedModel | None", created: int) -> dict[str, Any]:
+    """The entry of one model in the list of models."""
+    created = created if model is None else model.created
+    item = {"id": source.name, "object": "model", "created": created, "owned_by": "archetype"}
+    return item | {"max_model_len": None if model is None else model.context_length}

@@ -1,0 +1,90 @@
+"""POST /api/spec/recipe: how `archetype train` would train a specification; torch is loaded for the first of these."""
+
+import asyncio
+import re
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from archetype.apps.serve.exchange import Exchange
+from archetype.apps.serve.models import Models
+from archetype.apps.serve.specs import SpecRequest, problems, read
+from archetype.errors import SpecError
+from archetype.estimate.report import cost_report
+from archetype.io.yaml import mapping_to_yaml, with_schema_line
+from archetype.runs.extensions import extensions_of
+
+FILES: dict[str, dict[str, Any]] = {  # by the kind of the data: files that the reader has to bring along
+    "corpus": {"text": ["text.txt"]},
+    "pairs": {"source": ["source.txt"], "target": ["target.txt"]},
+    "images": {"file": "images.npz"},
+    "labelled_text": {"examples": ["examples.jsonl"]},
+}
+
+
+class RecipeRequest(SpecRequest):
+    """POST /api/spec/recipe.
+
+    Attributes:
+        data: its kind (absent: the first that suits the model).
+        size: bytes of the text.
+    """
+
+    data: str | None = None
+    size: Annotated[int, Field(ge=1, le=2**50)] = 10**6
+
+
+async def recipe(models: Models, exchange: Exchange) -> None:
+    """Answer with a recipe that trains a specification, or with what is wrong with that."""
+    body = exchange.read(RecipeRequest)
+    await exchange.answer(await asyncio.to_thread(recipe_of, models, body))
+
+
+def recipe_of(models: Models, body: RecipeRequest) -> dict[str, Any]:
+    """The recipe with the specification in it, the command that runs it, and what the run takes.
+
+    Args:
+        models: that are served, whose specifications can be named.
+        body: of the request.
+    """
+    from archetype.training.defaults import recipe_for
+    from archetype.training.resolve import resolve_objective
+    from archetype.training.step_memory import StepMemoryCost
+
+    try:
+        spec = read(models, body)
+        source = spec.dump()
+        if size := getattr(spec, "vocab_size", None):
+            source["vocab_size"] = size  # also a default one: what is left out follows the tokenizer
+        by_kind, error = {}, None
+        for kind, files in FILES.items():
+            recipe = recipe_for(source, {"kind": kind} | files, body.size)
+            try:
+                by_kind[kind] = recipe.replace(objective=resolve_objective(recipe, spec))
+            except SpecError as refusal:
+                error = error or refusal
+        if not by_kind:
+            assert error is not None
+            raise error
+        if body.data is not None and body.data not in by_kind:
+            cause = f"{body.data!r:.40} does not suit this model"
+            raise SpecError("data", cause, f"use {' or '.join(by_kind)}")
+    except SpecError as error:
+        return {"ok": False, "problems": list(problems(error, body.source or ""))}
+    kind = body.data or next(iter(by_kind))
+    recipe = by_kind[kind]
+    rows, length = recipe.batch_size, recipe.sequence_length or spec.context_length
+    report = cost_report(spec, rows, recipe.sequence_length)
+    fields = recipe.dump()
+    text = mapping_to_yaml({key: fields[key] for key in sorted(fields, key=lambda key: key == "spec")})
+    name = re.sub(r"[^\w.-]+", "-", spec.name or spec.kind).strip("-.") or spec.kind
+    extensions = "".join(f" --extension {one.name}" for one in extensions_of([spec]))
+    return {
+        "ok": True, "problems": [], "name": name, "data": kind, "kinds": list(by_kind),
+        "recipe": with_schema_line(text, "recipe"),
+        "command": f"archetype train --recipe {name}.recipe.yaml --to runs/{name}{extensions}",
+        "files": [file for one in FILES[kind].values() for file in ([one] if isinstance(one, str) else one)],
+        "steps": recipe.steps, "batch": rows, "length": None if kind == "images" else length,
+        "flops": recipe.steps * report.flops["train"],
+        "memory": StepMemoryCost(recipe.replace(dtype="float32"), spec).step(rows, length, False).peak,
+    }  # fmt: skip

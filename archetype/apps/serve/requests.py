@@ -1,0 +1,175 @@
+"""Bodies of requests, route by route."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, Field
+
+from archetype.apps.serve.body import Body
+from archetype.apps.serve.errors import ApiError, unsupported
+from archetype.apps.serve.generation_request import MAX_CHOICES, GenerationRequest
+
+Ids = list[int]
+Prompts = str | list[str] | Ids | list[Ids]
+
+
+class CompletionRequest(GenerationRequest):
+    """POST /v1/completions."""
+
+    prompt: Prompts
+    use_beam_search: bool | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        name: values for name, values in GenerationRequest.neutral.items() if name != "use_beam_search"
+    }
+
+    def prompts(self) -> list[str | Ids]:
+        """One or several texts or lists of ids.
+
+        Raises:
+            ApiError: there are none, or too many choices.
+        """
+        return check_choices(as_list(self.prompt), self.n or 1, "prompt")
+
+
+def as_list(prompts: Prompts) -> list[str | Ids]:
+    """One text, or the ids of one, as a list of texts."""
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+        return [prompts]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def check_choices(prompts: list[str | Ids], n: int, param: str) -> list[str | Ids]:
+    """The prompts, if there are some, and not too many."""
+    if not prompts or not all(prompt or isinstance(prompt, str) for prompt in prompts):
+        raise ApiError("invalid_value", f"{param}: is empty; give some text", param)
+    if len(prompts) * n > MAX_CHOICES:
+        cause = f"{len(prompts)} x n {n} are {len(prompts) * n} choices; ask for at most {MAX_CHOICES} at once"
+        raise ApiError("invalid_value", f"{param}: {cause}", param)
+    return prompts
+
+
+class Part(BaseModel):
+    """A part of a message's content."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(BaseModel):
+    """A message of a conversation; what else a client puts into it has no effect."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Part] | None = None
+
+
+def plain_messages(messages: list[Message]) -> list[dict[str, str]]:
+    """Messages as roles and texts.
+
+    Raises:
+        ApiError: a part is no text.
+    """
+    plain = []
+    for number, message in enumerate(messages):
+        content = message.content if isinstance(message.content, list) else []
+        for part in content:
+            if part.type != "text" or part.text is None:
+                place = f"messages[{number}].content"
+                raise unsupported(place, f"this model reads text and no part of type {part.type!r:.40}")
+        text = message.content if isinstance(message.content, str) else "".join(part.text or "" for part in content)
+        plain.append({"role": "system" if message.role == "developer" else message.role, "content": text})
+    return plain
+
+
+class ChatRequest(GenerationRequest):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    echo: Any = None
+
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = GenerationRequest.neutral | {"echo": (False,)}
+
+    def num_logprobs(self) -> int | None:
+        """Alternatives of each token; None where no log-probabilities are asked for.
+
+        Raises:
+            ApiError: alternatives without log-probabilities.
+        """
+        if self.top_logprobs and not self.logprobs:
+            raise ApiError("invalid_value", "top_logprobs: needs logprobs; set logprobs to true", "top_logprobs")
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class EmbeddingRequest(Body):
+    """POST /v1/embeddings."""
+
+    model: str | None = None
+    input: Prompts
+    encoding_format: Literal["float", "base64"] | None = None
+    pooling: Literal["mean", "first", "last"] | None = None
+    normalize: bool | None = None
+    dimensions: Any = None
+    user: Any = None
+
+    ignored: ClassVar[frozenset[str]] = frozenset({"user"})
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {"dimensions": ()}
+
+
+class ImageUrl(BaseModel):
+    """Where an image is: in the URL itself."""
+
+    url: str
+
+
+class ImagePart(BaseModel):
+    """An image as chat clients write it."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class ClassifyRequest(Body):
+    """POST /v1/classify: texts, or images as data: URLs."""
+
+    model: str | None = None
+    input: str | list[str] | list[ImagePart]
+    user: Any = None
+
+    ignored: ClassVar[frozenset[str]] = frozenset({"user"})
+
+
+class TokenizeRequest(Body):
+    """POST /tokenize."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(Body):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+class InspectRequest(Body):
+    """POST /api/inspect: one of ids, text, messages, source and image."""
+
+    model: str | None = None
+    ids: list[int] | None = None
+    text: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    source: str | Ids | None = None
+    image: str | None = None
+    target: str | Ids | None = None
+    generate: Annotated[int, Field(ge=1, le=1024)] | None = None

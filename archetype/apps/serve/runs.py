@@ -1,0 +1,176 @@
+"""GET /api/runs: the runs of a folder, and their curves, which grow while one is trained; nothing loads torch."""
+
+import asyncio
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.exchange import Exchange
+from archetype.errors import ArchetypeError, one_line
+from archetype.estimate.report import cost_report, total_parameters
+from archetype.io.files import MAX_CONFIG_BYTES, read_bytes, read_json
+from archetype.io.yaml import read_mapping
+from archetype.runs.extensions import check_extensions
+from archetype.runs.listing import AXES, MetricsFile, differences_of_runs, downsampled, is_training, run_folders
+from archetype.spec.edit import leaves
+from archetype.spec.serialize import read
+
+MAX_POINTS = 10_000  # of a curve
+MAX_SAMPLES = 200  # of an answer
+
+
+class Runs:
+    """The runs of a folder.
+
+    Args:
+        folder: which may not exist yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._metrics: dict[Path, MetricsFile] = {}
+        self._turn = asyncio.Lock()  # one request reads files at a time
+
+    async def show(self, exchange: Exchange) -> None:
+        """Answer with a row for each run."""
+        async with self._turn:
+            rows = await asyncio.to_thread(self.rows)
+        await exchange.answer({"folder": str(self.folder), "runs": rows})
+
+    async def describe(self, exchange: Exchange) -> None:
+        """Answer with recipe, architecture and environment of one run."""
+        folder = self._folder(exchange.parameters["name"])
+        async with self._turn:
+            details = await asyncio.to_thread(_details, folder)
+        await exchange.answer({"name": exchange.parameters["name"]} | details)
+
+    async def metrics(self, exchange: Exchange) -> None:
+        """Answer with the curves of one run, or with what came after a step."""
+        query, name = exchange.query, exchange.parameters["name"]
+        folder = self._folder(name)
+        points = _number(query, "points", 2000, 1, MAX_POINTS)
+        after, smoothing = _number(query, "after", -1, -1, 2**53), _number(query, "smoothing", 0.9, 0.0, 0.9999)
+        axis = query.get("x", "step")
+        if axis not in (*AXES, "flops"):
+            choices = ", ".join((*AXES, "flops"))
+            raise ApiError("invalid_value", f"x: there is no {axis!r:.40}; use one of {choices}", "x")
+        only = query["series"].split(",") if query.get("series") else None
+
+        def curves() -> dict[str, Any]:
+            training = is_training(folder)  # asked first: what ended before has written everything
+            metrics = self._read(folder)
+            last = metrics.step - 1 if training else metrics.step  # more may be measured of the newest step
+            factor = _flops_per_target(folder, _written(folder)) if axis == "flops" else 1.0
+            series = {}
+            for key, one in metrics.series.items():
+                if only is None or key in only:
+                    of = AXES[AXES.index("tokens" if axis == "flops" else axis)]
+                    buckets = downsampled(one, of, int(after), last, int(points), smoothing)
+                    series[key] = buckets._replace(x=[x * factor for x in buckets.x])._asdict()
+            samples = [{"step": step, "text": text} for step, text in metrics.samples if after < step <= last]
+            return {
+                "name": name, "version": metrics.version, "next": last, "training": training,
+                "x": axis, "names": list(metrics.series), "series": series, "samples": samples[-MAX_SAMPLES:],
+                "peak_flops": metrics.peak_flops,
+            }  # fmt: skip
+
+        async with self._turn:
+            try:
+                answer = await asyncio.to_thread(curves)
+            except ArchetypeError as error:
+                raise ApiError("invalid_value", one_line(str(error)), "name") from None
+        await exchange.answer(answer)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All runs, the newest first; what cannot be read says why."""
+        rows = [self._row(name, folder) for name, folder in run_folders(self.folder).items()]
+        readable = [row for row in rows if "problem" not in row]
+        recipes = [row.pop("values") for row in readable]
+        for row, changes in zip(readable, differences_of_runs(recipes), strict=True):
+            row["changes"] = changes
+        return sorted(rows, key=lambda row: -row["updated"])
+
+    def _row(self, name: str, folder: Path) -> dict[str, Any]:
+        row: dict[str, Any] = {"name": name, "updated": _changed(folder), "training": is_training(folder)}
+        try:
+            metrics, recipe = self._read(folder), read_mapping(folder / "recipe.yaml")
+            known = _architecture(folder, _written(folder))
+        except (ArchetypeError, OSError) as error:
+            return row | {"problem": one_line(str(error))}
+        return row | {
+            "spec": known["name"], "kind": known["kind"], "parameters": known["parameters"],
+            "step": metrics.step, "steps": recipe.get("steps"), "loss": metrics.last("loss"),
+            "best_validation_loss": metrics.best("validation_loss"), "per_second": metrics.last("per_second"),
+            "values": dict(leaves({"spec": {}} | recipe | {"spec": known["values"]})),
+        }  # fmt: skip
+
+    def _read(self, folder: Path) -> MetricsFile:
+        metrics = self._metrics.setdefault(folder, MetricsFile(folder / "metrics.jsonl"))
+        metrics.refresh()
+        return metrics
+
+    def _folder(self, name: str) -> Path:
+        """A run by its name in the list; no other path leads anywhere.
+
+        Raises:
+            ApiError: there is none.
+        """
+        if (folder := run_folders(self.folder).get(name)) is None:
+            raise ApiError("run_not_found", f"there is no run {name!r:.80} in {self.folder}", "name")
+        return folder
+
+
+def _details(folder: Path) -> dict[str, Any]:
+    """The recipe, the specification and the environment of a run."""
+    details: dict[str, Any] = {"environment": {}}
+    for key, file in (("recipe", "recipe.yaml"), ("spec", "spec.yaml")):
+        details[key] = read_bytes(folder / file, MAX_CONFIG_BYTES).decode("utf-8", "replace")
+    if (folder / "provenance.json").is_file():
+        environment = read_json(folder / "provenance.json").get("environment")
+        details["environment"] = environment if isinstance(environment, dict) else {}
+    return details
+
+
+@lru_cache(maxsize=256)
+def _architecture(folder: Path, changed: float) -> dict[str, Any]:
+    """The summary of a run's specification, as long as its file stays the same."""
+    check_extensions(folder)
+    spec = read(folder / "spec.yaml")
+    return {
+        "name": spec.name, "kind": spec.kind, "parameters": total_parameters(spec), "values": spec.dump(full=True)
+    }  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _flops_per_target(folder: Path, changed: float) -> float:
+    """FLOPs of training for each token or image."""
+    length = read_mapping(folder / "recipe.yaml").get("sequence_length")
+    return cost_report(read(folder / "spec.yaml"), 1, length).flops["train"] / (length or 1)
+
+
+def _written(folder: Path) -> float:
+    """When a run's specification was written."""
+    return (folder / "spec.yaml").stat().st_mtime
+
+
+def _changed(folder: Path) -> float:
+    """When a run was last measured, in seconds since 1970."""
+    return max((file.stat().st_mtime for name in ("recipe.yaml", "metrics.jsonl") if (file := folder / name).is_file()),
+               default=0.0)  # fmt: skip
+
+
+def _number(query: dict[str, str], name: str, default: float, least: float, most: float) -> float:
+    """A number of the query.
+
+    Raises:
+        ApiError: it is none, or out of range.
+    """
+    text = query.get(name, str(default))
+    try:
+        value = float(text) if len(text) < 32 else least - 1
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        raise ApiError("invalid_value", f"{name}: {text!r:.40} is not a number from {least:g} to {most:g}", name)
+    return value

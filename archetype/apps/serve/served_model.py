@@ -1,0 +1,149 @@
+"""A model in memory, and what answers are made with."""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+
+from archetype import __version__
+from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.models import ModelOptions, Source
+from archetype.apps.serve.worker import Worker
+from archetype.generate import Engine, Sampling
+from archetype.io.text import read_text
+from archetype.language_model import LanguageModel
+from archetype.models import CausalModel, Encoder, EncoderDecoder, GenerativeModel, VisionEncoder
+from archetype.spec.base import fingerprint
+from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.chat_template import ChatTemplate
+from archetype.tokenizers.token_bytes import TokenBytes
+
+NUM_SAMPLED = 64  # numbers of each tensor that its fingerprint is made of
+
+
+class ServedModel:
+    """A loaded model and what answers are made with.
+
+    Args:
+        source: its name.
+        lm: the model.
+        options: how it is run.
+    """
+
+    def __init__(self, source: Source, lm: LanguageModel, options: ModelOptions) -> None:
+        if not options.own_sampling:
+            lm = replace(lm, sampling=Sampling())
+        if options.chat_template is not None:
+            lm = replace(lm, template=ChatTemplate(read_text(options.chat_template), special_names(lm)))
+        self.name, self.source, self.lm = source.name, source, lm
+        self.created = int(time.time())
+        self.fingerprint = _fingerprint(lm)
+        self.nbytes = sum(tensor.nbytes for tensor in (*lm.model.parameters(), *lm.model.buffers()))
+        engine = Engine(lm, options.slots, options.prefix_bytes) if self.generates else None
+        self.worker = Worker(lm, engine, options.max_queue)
+
+    @property
+    def generates(self) -> bool:
+        """Whether it continues texts, or writes the targets of sources."""
+        return isinstance(self.lm.model, GenerativeModel) and getattr(self.lm.model, "classifier", None) is None
+
+    @property
+    def translates(self) -> bool:
+        """Whether it is an encoder-decoder."""
+        return isinstance(self.lm.model, EncoderDecoder)
+
+    @property
+    def context_length(self) -> int | None:
+        """Tokens of a text at most; None for a model of images."""
+        return None if isinstance(self.lm.model, VisionEncoder) else self.lm.model.spec.context_length
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that it can read; 0 for a model of images."""
+        if isinstance(self.lm.model, EncoderDecoder):
+            return self.lm.model.spec.source_vocab_size or self.lm.model.spec.vocab_size
+        return 0 if isinstance(self.lm.model, VisionEncoder) else self.lm.model.spec.vocab_size
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer.
+
+        Raises:
+            ApiError: it has none.
+        """
+        if self.lm.tokenizer is None:
+            raise ApiError("invalid_value", f"the model {self.name} has no tokenizer; send token ids", "prompt")
+        return self.lm.tokenizer
+
+    @cached_property
+    def token_bytes(self) -> Callable[[int], bytes]:
+        """The bytes of a token."""
+        return _no_bytes if self.lm.tokenizer is None else TokenBytes(self.lm.tokenizer)
+
+    @cached_property
+    def special(self) -> dict[int, str]:
+        """The names of tokens that stand for no text."""
+        return {} if self.lm.tokenizer is None else {id: name for name, id in self.lm.tokenizer.special_tokens.items()}
+
+    def bytes_of(self, token: int) -> bytes:
+        """A token's bytes for display; the name of a special token, or of one beyond the tokenizer."""
+        if (name := self.special.get(token)) is not None:
+            return name.encode()
+        if self.lm.tokenizer is None or token >= self.lm.tokenizer.vocab_size:
+            return f"token_id:{token}".encode()
+        return self.token_bytes(token) or self.lm.tokenizer.token(token).encode()
+
+    def check(self, task: str) -> None:
+        """See that the model is of the kind for a task.
+
+        Args:
+            task: "completions", "chat completions", "embeddings" or "classes".
+
+        Raises:
+            ApiError: it is of another kind; names what it can do.
+        """
+        model = self.lm.model
+        classifies = getattr(model, "classifier", None) is not None
+        embeds = isinstance(model, Encoder) or (isinstance(model, CausalModel) and hasattr(model, "blocks"))
+        able = {
+            "completions": self.generates,
+            "chat completions": self.generates and not self.translates,
+            "embeddings": embeds,
+            "classes": classifies,
+        }
+        if not able[task]:
+            verbs = ", ".join(name for name, possible in able.items() if possible) or "nothing over this interface"
+            message = f"model: {self.name} is of kind {self.lm.spec.kind} and has no {task}; it has {verbs}"
+            raise ApiError("invalid_value", message, "model")
+
+
+def special_names(lm: LanguageModel) -> dict[str, str]:
+    """bos_token, eos_token and pad_token as they are spelled, where the model has them."""
+    if lm.template is not None and lm.template.tokens:
+        return dict(lm.template.tokens)
+    if lm.tokenizer is None:
+        return {}
+    eos, pad = lm.tokenizer.eos, lm.special.get("pad_token_id")
+    ids = {"bos_token": lm.tokenizer.bos, "eos_token": eos[0] if eos else None, "pad_token": pad}
+    names = {id: name for name, id in lm.tokenizer.special_tokens.items()}
+    known = (isinstance(id, int) and 0 <= id < lm.tokenizer.vocab_size for id in ids.values())
+    return {
+        key: names.get(id) or lm.tokenizer.token(id)
+        for (key, id), there in zip(ids.items(), known, strict=True)
+        if there and id is not None
+    }
+
+
+def _no_bytes(token: int) -> bytes:
+    return b""
+
+
+def _fingerprint(lm: LanguageModel) -> str:
+    """A hash of the specification, of some numbers of every tensor, of its type, and of the version."""
+    digest = hashlib.sha256(f"{__version__} {fingerprint(lm.spec)}".encode())
+    for name, tensor in lm.model.state_dict().items():
+        values = tensor.detach().flatten()
+        values = values[:: max(1, len(values) // NUM_SAMPLED)]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {values.double().tolist()}".encode())
+    return f"fp_{digest.hexdigest()[:16]}"

@@ -1,0 +1,313 @@
+"""The page's requests about specifications; nothing here loads torch, and no request names a file."""
+
+import asyncio
+import inspect
+import json
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from archetype.apps.serve.body import Body
+from archetype.apps.serve.exchange import Exchange
+from archetype.apps.serve.models import Models
+from archetype.convert.source import open_spec
+from archetype.diagram import Measure
+from archetype.diagram.architecture import draw
+from archetype.diagram.compare import compared
+from archetype.diagram.items import picture_items
+from archetype.diagram.scene import Box, Container, Scene
+from archetype.errors import ArchetypeError, SpecError, SpecErrors
+from archetype.estimate.fit import fits
+from archetype.estimate.report import CostReport, cost_report
+from archetype.estimate.roofline import predict
+from archetype.families.index import preset_facts
+from archetype.families.registry import preset
+from archetype.io.yaml import mapping_to_yaml, yaml_value
+from archetype.machine.hardware import DEVICES
+from archetype.spec import ModelSpec, Spec, assign, differences, fingerprint, json_schema, parse, to_yaml
+from archetype.spec.edit import index_text
+from archetype.spec.stack import Stack
+
+EDITOR = "specification"  # what a text of the page is called in errors
+GENERATING = ("decoder", "ngram", "megabyte", "encoder_decoder")
+Count = Annotated[int, Field(ge=1, le=2**31)]
+
+
+class Origin(BaseModel):
+    """Where a specification comes from: one of these."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    source: str | None = None
+    preset: str | None = None
+    model: str | None = None
+
+
+class SpecRequest(Body):
+    """A body that names a specification; absent, that of the first model."""
+
+    source: str | None = None
+    preset: str | None = None
+    model: str | None = None
+
+
+class EvaluateRequest(SpecRequest):
+    """POST /api/spec/evaluate."""
+
+    set: dict[str, Any] = Field(default_factory=dict)
+    batch: Count = 1
+    length: Count | None = None
+    dtype: str = "bfloat16"
+    device: str = "H100-SXM"
+    measure: Measure = "parameters"
+    unfold: bool = False
+    base: Origin | None = None
+    compare: bool = False
+
+
+async def presets(exchange: Exchange) -> None:
+    """Answer with all presets."""
+    rows = [{"name": name} | facts._asdict() for name, facts in preset_facts().items()]
+    await exchange.answer({"presets": rows, "devices": list(DEVICES)})
+
+
+async def schema(exchange: Exchange) -> None:
+    """Answer with the JSON Schema of specifications."""
+    await exchange.answer(await asyncio.to_thread(json_schema))
+
+
+async def served_models(models: Models, exchange: Exchange) -> None:
+    """Answer with what each model is, as far as its specification says; none is loaded for it."""
+    await exchange.answer({"models": await asyncio.to_thread(lambda: list(map(models_row(models), models.sources)))})
+
+
+def models_row(models: Models) -> Any:
+    """A function from a model's source to its row: what the model can do."""
+    loaded = {model.name: model for model in models.loaded}
+
+    def row(source: Any) -> dict[str, Any]:
+        model = loaded.get(source.name)
+        try:
+            spec = open_spec(source.place) if model is None else model.lm.spec
+            has_template = models.has_chat_template(source)
+        except ArchetypeError as error:
+            return {"name": source.name, "error": str(error)}
+        head = getattr(getattr(spec, "head", None), "kind", "")
+        return {
+            "name": source.name, "kind": spec.kind, "head": head, "loaded": model is not None,
+            "context_length": spec.context_length, "num_layers": spec.num_layers,
+            "vocab_size": getattr(spec, "vocab_size", None),
+            "generates": spec.kind in GENERATING and head != "classification",
+            "chat": has_template,
+            "tokenizer": None if model is None else model.lm.tokenizer is not None,
+        }  # fmt: skip
+
+    return row
+
+
+async def evaluate(models: Models, exchange: Exchange) -> None:
+    """Answer with everything that follows from a specification, or with what is wrong with it."""
+    body = exchange.read(EvaluateRequest)
+    await exchange.answer(await asyncio.to_thread(evaluated, models, body))
+
+
+def evaluated(models: Models, body: EvaluateRequest) -> dict[str, Any]:
+    """The diagram, the costs, what fits and what differs, of the specification that a request names.
+
+    Args:
+        models: that are served, whose specifications can be named.
+        body: of the request.
+    """
+    text = body.source or ""
+    try:
+        spec = read(models, body)
+        if body.source is None or body.set:
+            spec = assign(spec, [f"{path}={json.dumps(value)}" for path, value in body.set.items()])
+            text = to_yaml(spec)
+        report = cost_report(spec, body.batch, body.length, body.dtype)
+        base = None if body.base is None else read(models, body.base)
+    except SpecError as error:
+        return {"ok": False, "source": text, "problems": list(problems(error, text))}
+    scene = draw(report, body.measure, body.unfold)
+    answer: dict[str, Any] = {
+        "ok": True, "source": text, "problems": [], "name": spec.name or spec.kind, "kind": spec.kind,
+        "fingerprint": fingerprint(spec), "num_layers": spec.num_layers, "context_length": spec.context_length,
+        "cost": report.to_json(), "fit": fitting(report), "times": times(report, body.device), "form": form(spec),
+        "diff": [], "base": None,
+    }  # fmt: skip
+    if base is not None:
+        answer["base"] = sums(base, body.batch, body.length, body.dtype)
+        answer["diff"] = [{"path": path, "a": a, "b": b} for path, a, b in differences(base, spec)]
+        if body.compare:
+            before = cost_report(base, body.batch, body.length, body.dtype)
+            scene = compared((base, draw(before, body.measure)), (spec, draw(report, body.measure)))
+    return answer | {"diagram": diagram(scene), "parts": parts(spec, scene)}
+
+
+@lru_cache(maxsize=64)  # what a change is compared with stays the same from one key to the next
+def sums(spec: ModelSpec, batch: int, length: int | None, dtype: str) -> dict[str, Any]:
+    """The sums of a specification that another is compared with."""
+    report = cost_report(spec, batch, length, dtype)
+    return {"name": spec.name or spec.kind} | {
+        name: getattr(report, name) for name in ("parameters", "flops", "state", "memory")
+    }
+
+
+def read(models: Models, origin: Origin | SpecRequest) -> ModelSpec:
+    """The specification that a request names; never a file.
+
+    Raises:
+        SpecError: there is none, or it is wrong.
+    """
+    if origin.source is not None:
+        return parse(yaml_value(origin.source, EDITOR))
+    if origin.preset is not None:
+        return preset(origin.preset)
+    if origin.model is not None or models.sources:
+        source = models.source(origin.model)
+        model = next((one for one in models.loaded if one.name == source.name), None)
+        return open_spec(source.place) if model is None else model.lm.spec
+    raise SpecError("source", "no specification is named", "give source, preset or model")
+
+
+def problems(error: SpecError, text: str) -> Iterator[dict[str, Any]]:
+    """Each mistake with its line and column in a text; where it has none, those of what stands around it.
+
+    Args:
+        error: one mistake, or several.
+        text: YAML.
+    """
+    for one in error.errors if isinstance(error, SpecErrors) else [error]:
+        match = re.fullmatch(rf"{EDITOR}:(\d+):(\d+)", one.place)
+        line, column = map(int, match.groups()) if match else position_of(one.place, text)
+        place = "" if match else one.place
+        yield {"path": place, "line": line, "column": column, "message": one.cause, "remedy": one.remedy}
+
+
+def position_of(path: str, text: str) -> tuple[int, int]:
+    """Line and column, counted from 1, of the deepest part of a path that stands in a YAML text."""
+    import yaml
+
+    try:
+        node = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError):
+        return 1, 1
+    mark = getattr(node, "start_mark", None)
+    for key in re.findall(r"[^.\[\]]+", path):
+        for wrapper in ("block", "blocks"):  # of layers that repeat
+            if (inner := dict(_fields(node)).get(wrapper)) is not None and key != wrapper:
+                node = inner[1]
+        items = _fields(node) if isinstance(node, yaml.MappingNode) else _items(node)
+        entry = dict(items).get(key)
+        if entry is None:
+            break
+        mark, node = entry
+    return (mark.line + 1, mark.column + 1) if mark else (1, 1)
+
+
+def _fields(node: Any) -> Iterable[tuple[str, tuple[Any, Any]]]:
+    if type(node).__name__ == "MappingNode":
+        for key, value in node.value:
+            yield str(getattr(key, "value", "")), (key.start_mark, value)
+
+
+def _items(node: Any) -> Iterable[tuple[str, tuple[Any, Any]]]:
+    if type(node).__name__ == "SequenceNode":
+        for index, value in enumerate(node.value):
+            yield str(index), (value.start_mark, value)
+
+
+def fitting(report: CostReport) -> list[dict[str, Any]]:
+    """The largest batch and the longest text for each use, in memories of usual sizes.
+
+    Nothing where a part's cost is measured on its module: at the lengths that are tried its passes would take for ever.
+    """
+    costs = [group.cost for stack in report.memory_cost.cost.stacks for group in stack.groups]
+    if any(type(part).__module__.endswith("measured_cost") for cost in costs for part in cost.contents.values()):
+        return []
+    return [
+        {"memory": f"{size} GiB"} | one._asdict() for size in (8, 24, 80) for one in fits(report, size * 2**30)
+    ]  # fmt: skip
+
+
+def times(report: CostReport, name: str) -> dict[str, Any] | None:
+    """The least time of each phase on a device, from the maker's peaks; none on a device that is not known."""
+    if (device := DEVICES.get(name)) is None:
+        return None
+    phases = [time._asdict() for time in predict(report, device)]
+    return {"device": device.name, "source": device.source, "phases": phases}
+
+
+def form(spec: ModelSpec) -> list[dict[str, Any]]:
+    """All fields with their values, for a form: those of the model, then each kind of layer once.
+
+    Args:
+        spec: of a model.
+    """
+    whole = spec.dump(full=True)
+    groups = []
+    for stack in spec.stacks:
+        kinds: dict[Any, list[int]] = {}
+        for index, block in enumerate(stack.layers):
+            kinds.setdefault(block, []).append(index)
+        for block, layers in kinds.items():
+            path = f"{stack.prefix}layers[{index_text(layers, len(stack.layers))}]"
+            value = block.dump(full=True)
+            groups.append({"path": path, "definition": type(block).__name__, "layers": len(layers), "value": value})
+    for name, value in whole.items():
+        if isinstance(getattr(spec, name), Stack):
+            whole[name] = {key: inner for key, inner in value.items() if key != "layers"}
+    whole.pop("layers", None)
+    return [{"path": "", "definition": type(spec).__name__, "layers": 0, "value": whole}, *groups]
+
+
+def diagram(scene: Scene) -> dict[str, Any]:
+    """The drawing, and the boxes with their costs."""
+    boxes = [
+        {"id": box.id, "label": box.label, "shape": box.shape, "detail": box.detail, "kind": box.kind,
+         "repeat": box.repeat, "field": box.field, "change": box.change, "cost": box.cost.to_json()}
+        for box in scene.boxes
+    ]  # fmt: skip
+    containers = [
+        {"id": one.id, "label": one.label, "kind": one.kind, "lines": one.lines, "repeat": one.repeat,
+         "field": one.field, "change": one.change}
+        for one in scene.containers
+    ]  # fmt: skip
+    legend = [{"letter": letter, "value": value, "meaning": meaning} for letter, value, meaning in scene.legend]
+    named = {"name": scene.name, "description": scene.description, "measure": scene.measure, "unit": scene.unit}
+    return named | picture_items(scene) | {"boxes": boxes, "containers": containers, "legend": legend}
+
+
+def parts(spec: ModelSpec, scene: Scene) -> dict[str, Any]:
+    """For each field that a scene draws, its lines of the specification, and what it is, with the paper."""
+    rows = {}
+    items: list[Box | Container] = [*scene.boxes, *scene.containers]
+    for field in dict.fromkeys(item.field for item in items if item.field):
+        value = _value_at(spec, field)
+        if isinstance(value, Spec):
+            rows[field] = {"kind": str(getattr(value, "kind", "")), "yaml": mapping_to_yaml(value.dump()),
+                           "about": _about(type(value))}  # fmt: skip
+        elif value is not None:
+            rows[field] = {"kind": "", "yaml": mapping_to_yaml({field.rpartition(".")[2]: value}), "about": ""}
+    return rows
+
+
+def _value_at(spec: Spec, field: str) -> Any:
+    value: Any = spec
+    for name, index in re.findall(r"([^.\[\]]+)|\[([^]]*)\]", field):
+        if name:
+            value = getattr(value, name, None)
+        elif isinstance(value, tuple):
+            first = re.match(r"\d+", index)
+            value = value[int(first[0]) if first else 0]
+    return [str(one) for one in value] if isinstance(value, tuple) else value
+
+
+@cache
+def _about(cls: type[Spec]) -> str:
+    """The meaning of a class, a line each paragraph, without the list of its attributes."""
+    text = (inspect.getdoc(cls) or "").partition("\nAttributes:")[0].strip()
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", text)

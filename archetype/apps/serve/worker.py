@@ -1,0 +1,222 @@
+"""A loaded model at work: one thread for all that passes through it, and its results in the event loop."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from archetype.apps.serve.errors import ApiError
+from archetype.generate import Engine, Event, Request
+from archetype.language_model import LanguageModel
+
+T = TypeVar("T")
+TEXT_SECONDS = 10.0  # for what is done to a text: tokens, a template, a grammar
+TEXT_THREADS = 4
+
+
+def compute_with(num_threads: int) -> None:
+    """Let the thread that calls this compute with so many threads.
+
+    When a thread first asks for its number, torch gives it the one that any thread set last; so it asks at once.
+    """
+    torch.set_num_threads(num_threads)
+    torch.get_num_threads()
+
+
+class Stream:
+    """The events of some requests, as the event loop gets them: those of one step together."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []  # that came before there was a reader
+        self._reader: Callable[[list[Event]], None] | None = None
+
+    def put(self, events: list[Event]) -> None:
+        """Give the reader what a step brought; called in the event loop."""
+        if self._reader is None:
+            self._events += events
+        else:
+            self._reader(events)
+
+    def read(self, reader: Callable[[list[Event]], None]) -> None:
+        """Let a function, which raises nothing, have all events: those that are there now, then those of each step."""
+        self._reader = reader
+        if events := self._events:
+            self._events = []
+            reader(events)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The id of a request in the engine: the choice of an answer that it becomes."""
+
+    stream: Stream
+    index: int
+
+    def __str__(self) -> str:
+        return str(self.index)
+
+
+class Worker:
+    """Runs a model's engine, and between its steps what else is asked of the model, in one thread.
+
+    Args:
+        lm: the model.
+        engine: of it; None where it does not continue texts.
+        max_queue: requests that may wait, beside those that are decoded together.
+    """
+
+    def __init__(self, lm: LanguageModel, engine: Engine | None, max_queue: int) -> None:
+        self.lm, self.engine = lm, engine
+        self.limit = max_queue + (1 if engine is None else engine.slots)
+        self.num_unfinished = 0  # requests and jobs, as the event loop counts them
+        self._loop = asyncio.get_running_loop()
+        self._num_generating = 0
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._stopped = False
+        # without helpers of their own: `_in_own_thread` says why
+        self._texts = ThreadPoolExecutor(TEXT_THREADS, "archetype-texts", compute_with, (1,))
+        counted = threading.Event()
+        thread = threading.Thread(
+            target=self._work, args=(torch.get_num_threads(), counted), name="archetype-model", daemon=True
+        )
+        thread.start()
+        counted.wait()  # before a thread for texts sets another number
+
+    async def text(self, work: Callable[[], T], then: Callable[[], None] = lambda: None) -> T:
+        """Do something to a text in another thread, for a limited time.
+
+        Args:
+            work: what is to be done; a thread cannot be cancelled, so that it may go on after the time is over.
+            then: is called in the event loop when it has really ended.
+
+        Raises:
+            ApiError: it takes too long.
+        """
+
+        def ended(future: asyncio.Future[T]) -> None:
+            if not future.cancelled():
+                future.exception()  # which nobody may be waiting for any more
+            then()
+
+        future = self._loop.run_in_executor(self._texts, work)
+        future.add_done_callback(ended)
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), TEXT_SECONDS)
+        except TimeoutError:
+            message = f"the text needs more than {TEXT_SECONDS:g} s to be read; give a shorter one"
+            raise ApiError("request_timeout", message) from None
+
+    def admit(self, count: int) -> None:
+        """Count requests that begin; `done` counts each as it ends.
+
+        Raises:
+            ApiError: too many are waiting.
+        """
+        if self.num_unfinished and self.num_unfinished + count > self.limit:
+            cause = f"{self.num_unfinished} requests are unfinished and at most {self.limit} may be"
+            raise ApiError("queue_full", f"{cause}; try again later")
+        self.num_unfinished += count
+
+    def done(self, count: int = 1) -> None:
+        """Requests have ended, or did not begin."""
+        self.num_unfinished -= count
+
+    def submit(self, prompt: list[int], stream: Stream, index: int, logprobs: int | None, **settings: Any) -> Request:
+        """Let a request begin that was admitted; any thread may call this.
+
+        Args:
+            prompt: token ids.
+            stream: gets its events, whose `request.id` is a `Choice`.
+            index: of the choice.
+            logprobs: alternatives of each token; None for no log-probabilities.
+            settings: as `Engine.submit` takes them.
+        """
+        assert self.engine is not None
+        request = self.engine.submit(prompt, id=Choice(stream, index), logprobs=logprobs, **settings)
+        with self._changed:
+            self._num_generating += 1
+            self._changed.notify()
+        return request
+
+    async def run(self, job: Callable[[], T]) -> T:
+        """Run something in the model's thread, between two steps; what is cancelled before its turn never runs.
+
+        Raises:
+            ApiError: too many are waiting.
+        """
+        self.admit(1)
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def work() -> None:
+            if future.cancelled():
+                return
+            try:
+                result = job()
+            except BaseException as error:
+                self._call(_fail, future, error)
+            else:
+                self._call(_succeed, future, result)
+
+        with self._changed:
+            self._jobs.append(work)
+            self._changed.notify()
+        try:
+            return await future
+        finally:
+            self.done()
+
+    def stop(self) -> None:
+        """End the thread; the model is not used any more."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self._texts.shutdown(wait=False, cancel_futures=True)
+
+    def _work(self, num_threads: int, counted: threading.Event) -> None:
+        compute_with(num_threads)
+        counted.set()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._num_generating > 0 or self._jobs or self._stopped)
+                if self._stopped:
+                    return
+                job = self._jobs.popleft() if self._jobs else None
+            if job is not None:
+                job()
+            if self._num_generating > 0 and self.engine is not None and (events := self.engine.step()):
+                with self._changed:
+                    self._num_generating -= sum(event.finish_reason is not None for event in events)
+                self._call(self._deliver, events)
+
+    def _deliver(self, events: list[Event]) -> None:
+        """Hand over what one step brought."""
+        streams: dict[Stream, list[Event]] = {}
+        for event in events:
+            if event.finish_reason is not None:
+                self.done()
+            choice = event.request.id
+            assert isinstance(choice, Choice)
+            streams.setdefault(choice.stream, []).append(event)
+        for stream, own in streams.items():
+            stream.put(own)
+
+    def _call(self, function: Callable[..., None], *args: Any) -> None:
+        """Call something in the event loop, if it still runs."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *args)
+
+
+def _succeed(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,101 @@
+"""Runs listed, compared and drawn over each other, from folders that are written here without training."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from archetype import families, spec
+from archetype.apps.cli.main import app
+from archetype.estimate.report import cost_report
+from archetype.io.yaml import mapping_to_yaml
+from archetype.runs.directory import Run, write_run_spec
+from archetype.training import metrics, plot
+from archetype.training.evaluate import Evaluation
+from archetype.training.metrics import Evaluated, Step
+from archetype.training.optimizers import AdamW
+from archetype.training.plot import Curve
+from archetype.training.recipe import Recipe
+
+TINY = families.preset("llama-tiny")
+LENGTH, TARGETS, RATE = 32, 64, 128.0  # tokens of a row, and of a step; tokens a second
+LOSSES = {"slow": [5.0, 4.5, 4.25], "fast": [5.0, 4.0, 3.5]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two runs of three steps, an evaluation after each; they differ in their learning rate."""
+    for name, losses in LOSSES.items():
+        run = Run(tmp_path / name)
+        run.folder.mkdir()
+        write_run_spec(run, TINY)
+        optimizer = AdamW(learning_rate=0.01 if name == "fast" else 0.001)
+        recipe = Recipe(steps=9, sequence_length=LENGTH, batch_size=2, optimizer=optimizer)
+        run.recipe_file.write_text(mapping_to_yaml(recipe.dump(full=True)))
+        for step, loss in enumerate(losses, 1):
+            metrics.append(run.metrics_file, Step(step, loss, 1e-3, 0.5, RATE, TARGETS))
+            metrics.append(run.metrics_file, Evaluated(step, Evaluation(loss + 0.1, 0.25, 40)))
+    return tmp_path
+
+
+def printed(*arguments: Any) -> str:
+    """Standard output of a command that succeeds."""
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_runs_are_listed_with_what_each_changes_and_its_best_loss(folder: Path) -> None:
+    rows = json.loads(printed("runs", folder, "--json"))["runs"]
+    assert [row["run"] for row in rows] == [str(folder / name) for name in ("fast", "slow")]
+    assert [row["changes"] for row in rows] == [{"optimizer.learning_rate": rate} for rate in (0.01, 0.001)]
+    assert [row["best_validation_loss"] for row in rows] == [3.6, 4.35]
+    assert all((row["step"], row["steps"], row["parameters"]) == (3, 9, rows[0]["parameters"]) for row in rows)
+    heading, fast, slow = printed("runs", folder).splitlines()
+    assert heading.split() == ["run", "differs", "in", "parameters", "steps", "best", "held-out", "loss"]
+    assert fast.split()[1:] == ["learning_rate", "0.01", f"{rows[0]['parameters']:,}", "3/9", "3.6000"]
+    assert slow.split()[1:3] == ["learning_rate", "0.001"] and slow.split()[-1] == "4.3500"
+
+
+def test_a_model_of_its_own_name_is_listed_by_it_and_one_of_a_shared_name_by_its_fields(folder: Path) -> None:
+    other = spec.assign(TINY, ["layers[*].mixer.num_kv_heads=1"])
+    write_run_spec(Run(folder / "slow"), other)
+    changes = {row["run"]: row["changes"] for row in json.loads(printed("runs", folder, "--json"))["runs"]}
+    assert [value for path, value in changes[str(folder / "slow")].items() if path.endswith("num_kv_heads")] == [1]
+    write_run_spec(Run(folder / "slow"), other.replace(name="mine"))
+    changes = {row["run"]: row["changes"] for row in json.loads(printed("runs", folder, "--json"))["runs"]}
+    assert changes[str(folder / "slow")] == {"spec": "mine", "optimizer.learning_rate": 0.001}
+
+
+def test_a_difference_of_runs_is_that_of_models_and_recipes(folder: Path) -> None:
+    fast, slow = folder / "fast", folder / "slow"
+    assert printed("diff", fast, slow) == "recipe.optimizer.learning_rate: 0.01 -> 0.001\n"
+    write_run_spec(Run(slow), TINY.replace(context_length=64))
+    assert printed("diff", fast, slow).splitlines()[0] == "context_length: 128 -> 64"
+    assert printed("diff", fast, fast) == "no difference\n"
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_curves_lie_over_steps_tokens_flops_or_seconds(
+    folder: Path, held_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[dict[str, Curve]] = []
+    monkeypatch.setattr(plot, "draw_curves", lambda curves, *_: drawn.append(curves))
+    flops = cost_report(TINY, 1, LENGTH).flops["train"] / LENGTH
+    for axis, unit in {"steps": 1, "tokens": TARGETS, "flops": TARGETS * flops, "seconds": TARGETS / RATE}.items():
+        flags = ["--held-out"] if held_out else []
+        printed("plot", folder / "slow", folder / "fast", "--x", axis, *flags, "--to", folder / "loss.png")
+        for name, losses in LOSSES.items():
+            xs, ys = drawn[-1][str(folder / name)]
+            assert xs == pytest.approx([unit, 2 * unit, 3 * unit])
+            assert ys == pytest.approx([loss + 0.1 for loss in losses] if held_out else losses)
+
+
+def test_curves_are_drawn_as_a_picture_or_in_the_terminal(folder: Path) -> None:
+    runs = folder / "slow", folder / "fast"
+    assert printed("plot", *runs, "--x", "tokens", "--to", folder / "loss.png") == ""
+    assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
+    text = printed("plot", *runs, "--x", "flops")
+    assert "training loss (nats) by FLOPs" in text and all(str(run) in text for run in runs)
