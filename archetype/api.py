@@ -137,8 +137,8 @@ def build(
         ArchetypeError: the specification is wrong, or its weights do not fit into memory.
     """
     from archetype.io.tensors import dtype_of
+    from archetype.machine.device import resolve_device
     from archetype.models import build
-    from archetype.nn.device import resolve_device
 
     known = dtype_of(dtype)
     assert known is not None
@@ -289,7 +289,7 @@ def train(
     from archetype.evaluation.report import write_report
     from archetype.evaluation.samples import sample
     from archetype.loading import load, open_pretrained
-    from archetype.nn.device import resolve_device
+    from archetype.machine.device import resolve_device
     from archetype.spec import Spec
     from archetype.training import setup
     from archetype.training.defaults import Budget, assemble

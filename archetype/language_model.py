@@ -28,15 +28,15 @@ from archetype.inspection import Inspection, Tracer
 from archetype.inspection.inputs import Inputs, Text, inputs_of
 from archetype.io import atomic
 from archetype.io.tensors import dtype_of, save
+from archetype.machine.device import resolve_device
 from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram, VisionEncoder
-from archetype.nn.device import resolve_device
-from archetype.nn.packing import pack_model
 from archetype.runs.directory import Run, write_run_spec, write_weights
 from archetype.runs.origin import write_origin
 from archetype.spec import ModelSpec
 from archetype.table import Table
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate, Message, write_template
+from archetype.weights.packing import pack_model
 
 M = TypeVar("M")
 MAX_ROWS = 32  # of several prompts, so many are decoded together

@@ -28,11 +28,9 @@ from archetype.io import atomic, hub
 from archetype.io.tensors import SHARD_BYTES, Tensors
 from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
+from archetype.machine.device import resolve_device
 from archetype.machine.huge_pages import move_to_huge_pages
 from archetype.models import CausalModel, Decoder, EncoderDecoder, Model, build
-from archetype.nn.device import resolve_device
-from archetype.nn.packed import is_packed, unpack_without_kernels
-from archetype.nn.packing import check_type
 from archetype.nn.parameter_names import names_matching
 from archetype.runs.directory import Run, read_adapter, read_run_model
 from archetype.runs.origin import read_origin
@@ -42,6 +40,8 @@ from archetype.tokenizers.chat_template import read_template, write_template
 from archetype.tokenizers.fast import write_fast
 from archetype.training.pretrained import Pretrained
 from archetype.training.recipe import read_recipe
+from archetype.weights.packed import is_packed, unpack_without_kernels
+from archetype.weights.packing import check_type
 
 GgufType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from archetype.machine.huge_pages import move_to_huge_pages
 from archetype.models import Decoder, build
 from archetype.native.compiler import NATIVE, compile_library
 from archetype.native.library import VARIABLE, library, runnable
-from archetype.nn.packing import TYPES, pack_model
+from archetype.weights.packing import TYPES, pack_model
 from benchmarks.machine import heading
 from benchmarks.shapes import shape
 

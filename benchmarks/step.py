@@ -18,8 +18,8 @@ from archetype.generate.step import DecodeStep
 from archetype.models import Decoder, build
 from archetype.native.library import Entry
 from archetype.native.recorder import OPERATIONS, Replay, TorchCall
-from archetype.nn.packing import TYPES, pack_model
 from archetype.runs.machine import read_peak
+from archetype.weights.packing import TYPES, pack_model
 from benchmarks.machine import heading
 from benchmarks.shapes import shape
 

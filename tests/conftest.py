@@ -37,10 +37,10 @@ def pytest_collection_finish() -> None:
 
 
 # every `forward` is checked against the shapes in its signature
-install_import_hook(["archetype.nn", "archetype.models"], "beartype.beartype")
+install_import_hook(["archetype.weights", "archetype.nn", "archetype.models"], "beartype.beartype")
 # by the tests that call every part in every way: in these folders, but for files that call the same again and again,
 # and those marked `shapes`; elsewhere the same would be checked again, for half of the time
-CHECKED, REPEATING = {"nn", "models"}, {"test_megabyte.py", "test_module.py"}
+CHECKED, REPEATING = {"weights", "nn", "models"}, {"test_megabyte.py", "test_module.py"}
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if "ARCHETYPE_CACHE" not in os.environ:  # no test writes tokenised documents into the user's own cache

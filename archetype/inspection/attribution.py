@@ -20,8 +20,8 @@ from archetype.models.heads import LanguageModelHead
 from archetype.nn.attention import MultiHeadProjection
 from archetype.nn.latent_attention import LatentAttention
 from archetype.nn.norm import BatchNorm, LayerNorm, NoNorm, RMSNorm
-from archetype.nn.packed import Weight
 from archetype.table import Table
+from archetype.weights.packed import Weight
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

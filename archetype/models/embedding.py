@@ -7,9 +7,9 @@ from archetype import spec
 from archetype.errors import SpecError
 from archetype.nn.context import ForwardContext, Tokens, Vectors
 from archetype.nn.dropout import dropout
-from archetype.nn.linear import Table
 from archetype.nn.norm import normalize_stream
 from archetype.nn.registry import build_norm, build_position
+from archetype.weights.linear import Table
 
 
 class Embedding(nn.Module):

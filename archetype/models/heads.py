@@ -10,9 +10,9 @@ from archetype import spec
 from archetype.nn.activation import activation
 from archetype.nn.context import Vectors
 from archetype.nn.dropout import dropout
-from archetype.nn.linear import Linear, project
-from archetype.nn.packed import Weight
 from archetype.nn.registry import build_norm
+from archetype.weights.linear import Linear, project
+from archetype.weights.packed import Weight
 
 
 class LanguageModelHead(nn.Module):

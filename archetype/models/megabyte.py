@@ -22,9 +22,9 @@ from archetype.models.stack import Stack
 from archetype.nn.cache import LayerState, State
 from archetype.nn.context import ForwardContext, Lengths, Tokens
 from archetype.nn.initialization import init_weight
-from archetype.nn.linear import Linear
 from archetype.nn.position import Learned
 from archetype.nn.probe import probe
+from archetype.weights.linear import Linear
 
 
 @dataclass

@@ -14,7 +14,7 @@ from archetype.models.output import Output
 from archetype.nn.activation import activation
 from archetype.nn.cache import LayerState, State
 from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
-from archetype.nn.linear import Linear
+from archetype.weights.linear import Linear
 
 
 @dataclass

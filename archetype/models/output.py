@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from archetype.nn.cache import State
 from archetype.nn.context import Vectors
-from archetype.nn.packed import PackedMatrix
+from archetype.weights.packed import PackedMatrix
 
 
 @dataclass

@@ -12,9 +12,9 @@ from archetype.models.stack import Stack
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.dropout import dropout
 from archetype.nn.initialization import init_weight
-from archetype.nn.linear import Linear
 from archetype.nn.norm import normalize_stream
 from archetype.nn.registry import build_norm, build_position
+from archetype.weights.linear import Linear
 
 
 class PatchEmbedding(nn.Module):

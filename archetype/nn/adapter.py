@@ -11,9 +11,9 @@ from archetype import spec
 from archetype.errors import SpecError
 from archetype.nn.dropout import dropout
 from archetype.nn.initialization import generator_for
-from archetype.nn.linear import Linear, project
-from archetype.nn.packed import PackedMatrix
 from archetype.nn.parameter_names import pattern_of_names
+from archetype.weights.linear import Linear, project
+from archetype.weights.packed import PackedMatrix
 
 
 class LoRALinear(Linear):

@@ -17,13 +17,13 @@ from archetype.native.recorder import Recorder
 from archetype.nn.cache import CrossKVCache, KVCache, LayerState, RingKVCache
 from archetype.nn.context import EncoderOutput, ForwardContext, Vectors
 from archetype.nn.dropout import dropout
-from archetype.nn.linear import Linear
 from archetype.nn.pattern import Bias, Tiles, attend_piece, gather_tiles, scatter_tiles, tiles
 from archetype.nn.position import Alibi, RelativeBias, Rotation, ScoreBias
 from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm, module_class, module_for
 from archetype.nn.scores import MASKED, ScoreFunction, allowed_pairs, present_keys
 from archetype.patterns import MaskContext, pattern_rule
+from archetype.weights.linear import Linear
 
 Heads = Float[Tensor, "B H T P"]
 KeyHeads = Float[Tensor, "B K T P"]

@@ -14,10 +14,10 @@ from archetype.native.recorder import Recorder
 from archetype.nn.activation import activation
 from archetype.nn.context import ForwardContext
 from archetype.nn.feedforward import gated_product
-from archetype.nn.linear import Linear, project
-from archetype.nn.packed import PackedMatrix, Weight
 from archetype.nn.probe import probe
 from archetype.nn.registry import build_feedforward, module_for
+from archetype.weights.linear import Linear, project
+from archetype.weights.packed import PackedMatrix, Weight
 
 Projection = tuple[Weight, Tensor | None]  # weight and bias of one expert
 

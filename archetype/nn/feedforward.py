@@ -12,9 +12,9 @@ from archetype import spec
 from archetype.native import fused
 from archetype.nn.activation import FUNCTIONS, activation
 from archetype.nn.context import ForwardContext
-from archetype.nn.linear import Linear
 from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
+from archetype.weights.linear import Linear
 
 
 @module_for(spec.MLP)

@@ -11,10 +11,10 @@ from archetype.nn.cache import LayerState
 from archetype.nn.chunks import delta_rule_chunk, read_chunks
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, MatrixState
-from archetype.nn.linear import Linear
 from archetype.nn.mamba import draw_steps
 from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
+from archetype.weights.linear import Linear
 
 
 class HeadNorm(nn.Module):

@@ -15,11 +15,11 @@ from archetype.nn.attention import attend
 from archetype.nn.cache import KVCache, LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.dropout import dropout
-from archetype.nn.linear import Linear
 from archetype.nn.position import Rotary
 from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.scores import MASKED, ScoreFunction, causal_pairs, present_keys
+from archetype.weights.linear import Linear
 
 Queries = tuple[Float[Tensor, "B H T P"], Float[Tensor, "B H T R"]]  # the features without and with rotation
 Latents = tuple[

@@ -12,10 +12,10 @@ from archetype import spec
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution
-from archetype.nn.linear import Linear
 from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selective_scan import scan
+from archetype.weights.linear import Linear
 
 
 @dataclass

@@ -9,9 +9,9 @@ from archetype import spec
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, ConvolutionState
-from archetype.nn.linear import Linear
 from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
+from archetype.weights.linear import Linear
 
 
 @module_for(spec.ShortConvolution)

@@ -21,8 +21,8 @@ from archetype.models import Model, build_on_meta
 from archetype.nn import adapter as adapters
 from archetype.runs.checkpoints import latest
 from archetype.runs.extensions import check_extensions, write_extensions
-from archetype.runs.packed_weights import install_packed
 from archetype.spec import Adapter, ByKind, ModelSpec, Spec, read, to_yaml
+from archetype.weights.packed_file import install_packed
 
 
 class AdaptedModel(Spec):

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from archetype.machine.device import resolve_device
 from archetype.machine.environment import processor
 from archetype.machine.hardware import Device
 from archetype.native.library import library
 from archetype.native.products import max_rows, product, tile_product
 from archetype.native.recorder import Immediate
-from archetype.nn.device import resolve_device
-from archetype.nn.quantized import GROUP, QuantizedMatrix
+from archetype.weights.quantized import GROUP, QuantizedMatrix
 
 NUM_TRIES = 3  # of each path; the best counts
 READ_BYTES = 2**28  # more than a cache holds

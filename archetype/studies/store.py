@@ -38,6 +38,7 @@ CODE_FOLDERS = (
     "spec",
     "patterns",
     "native",
+    "weights",
     "nn",
     "models",
     "tokenizers",

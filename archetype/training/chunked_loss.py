@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from archetype.models.heads import LanguageModelHead
-from archetype.nn.linear import linear
-from archetype.nn.packed import Weight
+from archetype.weights.linear import linear
+from archetype.weights.packed import Weight
 
 IGNORED = -100  # a target that is not predicted
 CHUNK_BYTES, MIN_ROWS = 2**25, 256  # of a chunk's logits; fewer rows would read the gradient of the matrix too often

@@ -13,7 +13,7 @@ from archetype.convert.source import open_spec
 from archetype.errors import DataError, SpecError
 from archetype.io import hub
 from archetype.io.text import read_text
-from archetype.nn.device import resolve_dtype
+from archetype.machine.device import resolve_dtype
 from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer, trainable_kinds
 from archetype.tokenizers.added_tokens import add_tokens
 from archetype.tokenizers.chat_template import ChatTemplate, read_template, write_template

@@ -11,9 +11,9 @@ from archetype import spec
 from archetype.families import preset, presets
 from archetype.generate.step import DecodeStep, prefill
 from archetype.models import CausalModel, build
-from archetype.nn.packed import is_packed
-from archetype.nn.packing import pack_model
-from archetype.nn.quantized import quantize_model
+from archetype.weights.packed import is_packed
+from archetype.weights.packing import pack_model
+from archetype.weights.quantized import quantize_model
 from tests.helpers.cases import case
 from tests.helpers.kernels import kernels
 from tests.helpers.strategies import models

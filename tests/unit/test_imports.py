@@ -20,8 +20,8 @@ MODULES = {
 }
 # Each may import what stands before it, and nothing else but itself.
 LAYERS = (
-    "errors", "distribution", "legend", "dtypes", "table", "io", "machine", "spec", "patterns", "native", "nn",
-    "models", "cost", "estimate", "families", "diagram", "tokenizers", "convert", "runs", "data", "training",
+    "errors", "distribution", "legend", "dtypes", "table", "io", "machine", "spec", "patterns", "native", "weights",
+    "nn", "models", "cost", "estimate", "families", "diagram", "tokenizers", "convert", "runs", "data", "training",
     "generate", "inspection", "language_model", "measured_cost", "extension", "loading", "evaluation", "api",
     "studies", "apps", "apps.bench", "apps.serve", "apps.cli",
 )  # fmt: skip

@@ -12,7 +12,7 @@ from archetype.legend import LEGEND
 PACKAGE = Path(archetype.__file__).parent
 ANNOTATION = re.compile(r'(?:Float|Int|Bool)\[Tensor, "([^"]*)"\]')
 COMMENT = re.compile(r"# \(([\w .]+(?:, [\w .]+)+)\)")
-FILES = sorted(file for name in ("nn", "models", "generate") for file in (PACKAGE / name).glob("*.py"))
+FILES = sorted(file for name in ("weights", "nn", "models", "generate") for file in (PACKAGE / name).glob("*.py"))
 
 
 def sizes(text: str) -> Iterator[str]:

@@ -17,9 +17,9 @@ from archetype.io.tensors import dtype_of
 from archetype.language_model import LanguageModel
 from archetype.loading import build_untrained, load, names_weights
 from archetype.machine.hardware import Device
-from archetype.nn.packing import check_type
 from archetype.runs import machine
 from archetype.runs.machine import Peak
+from archetype.weights.packing import check_type
 
 TimedPhase = Phase | Literal["train"]
 NUM_TOKENS = 32  # of the first row's text that are printed

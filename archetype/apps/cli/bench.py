@@ -49,9 +49,9 @@ def bench(
     from archetype.errors import SpecError
     from archetype.machine import environment
     from archetype.machine.allocation import keep_freed_memory
+    from archetype.machine.device import resolve_device
     from archetype.machine.huge_pages import move_to_huge_pages
-    from archetype.nn.device import resolve_device
-    from archetype.nn.packed import unpack_without_kernels
+    from archetype.weights.packed import unpack_without_kernels
 
     show_warnings()
     if peer_python is not None and not peer:

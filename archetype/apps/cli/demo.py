@@ -117,7 +117,7 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
     import torch
 
     from archetype.machine.allocation import keep_freed_memory
-    from archetype.nn.device import resolve_dtype
+    from archetype.machine.device import resolve_dtype
     from archetype.training.datasets import TextData
     from archetype.training.optimizers import Muon
     from archetype.training.recipe import Recipe

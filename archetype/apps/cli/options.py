@@ -16,7 +16,7 @@ def complete_presets(incomplete: str) -> list[str]:
 def _check_device(context: typer.Context, name: str) -> str:
     """Refuse a device that this machine does not have, before a verb begins; auto and cpu need no look, nor torch."""
     if name not in ("auto", "cpu") and not context.resilient_parsing:  # which is when the shell completes
-        from archetype.nn.device import resolve_device
+        from archetype.machine.device import resolve_device
 
         resolve_device(name)
     return name

@@ -115,7 +115,7 @@ def serve(
     def tell() -> None:
         place = ""
         if served.sources:  # else nothing has loaded torch yet, and nothing has to
-            from archetype.nn.device import resolve_device
+            from archetype.machine.device import resolve_device
 
             place = f" on {device_name(resolve_device(device))}"
         print(f"archetype: {names}{place}; {shown}\narchetype: API at {api}", file=sys.stderr, flush=True)

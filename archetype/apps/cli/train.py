@@ -129,7 +129,7 @@ def train(
         raise SpecError("--to", "is missing", "name the run directory to create, such as --to runs/first")
     from archetype.apps.cli.progress import raise_if_interrupted, run_with_progress, tokenization_bar
     from archetype.loading import open_pretrained
-    from archetype.nn.device import resolve_device
+    from archetype.machine.device import resolve_device
     from archetype.training import setup
     from archetype.training.defaults import Budget, assemble
     from archetype.training.processes import launched

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from archetype.nn.quantized import QuantizedMatrix
+from archetype.weights.quantized import QuantizedMatrix
 
 BLOCK = 32  # weights
 WEIGHTS_AT_ONCE = 2**22

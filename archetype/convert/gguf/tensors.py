@@ -13,8 +13,8 @@ from archetype.convert.gguf.quantize import BLOCK, BLOCKS, dequantize, own_block
 from archetype.families.rules import for_model
 from archetype.models import Model
 from archetype.nn.experts import Experts
-from archetype.nn.packed import PackedMatrix
-from archetype.nn.quantized import QuantizedMatrix
+from archetype.weights.packed import PackedMatrix
+from archetype.weights.quantized import QuantizedMatrix
 
 # What llama.cpp wants in float32, whatever the type of the rest.
 EXACT = (

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archetype.nn.device import has_bfloat16
+from archetype.machine.device import has_bfloat16
 
 TOGETHER = 2**22  # numbers of matrices that are made orthogonal in one call
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of an odd polynomial that is steep at 0 and near 1 up to 1 (Jordan 2024)

@@ -19,7 +19,7 @@ from archetype.families.mixtral import mixtral
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
 from archetype.models import Model, build
-from archetype.nn.quantized import QuantizedMatrix
+from archetype.weights.quantized import QuantizedMatrix
 from tests.helpers.cases import case
 from tests.helpers.weights import randomize
 from tests.unit.conftest import COMMON

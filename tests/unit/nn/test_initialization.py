@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.models import build
 from archetype.nn.initialization import initialize
-from archetype.nn.linear import Linear, Table
 from archetype.nn.registry import build_feedforward
+from archetype.weights.linear import Linear, Table
 
 D, LAYERS, VOCAB = 128, 4, 500
 

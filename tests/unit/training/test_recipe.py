@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from archetype.errors import ArchetypeError
-from archetype.nn.device import resolve_dtype
+from archetype.machine.device import resolve_dtype
 from archetype.spec import Adapter, to_yaml
 from archetype.training.datasets import Data, TextData
 from archetype.training.objectives import NextToken, ObjectiveConfig

@@ -16,12 +16,12 @@ from archetype.native import library as native_library
 from archetype.native.library import Library
 from archetype.native.products import product, tile_product
 from archetype.native.recorder import Immediate
-from archetype.nn import lossless
-from archetype.nn.linear import project
-from archetype.nn.lossless import LosslessMatrix, compress, decompress
-from archetype.nn.packed import is_packed
 from archetype.runs.directory import Run, read_run_model
 from archetype.spec import Decoder
+from archetype.weights import lossless
+from archetype.weights.linear import project
+from archetype.weights.lossless import LosslessMatrix, compress, decompress
+from archetype.weights.packed import is_packed
 from tests.helpers.cases import case
 from tests.helpers.kernels import INSTRUCTIONS, kernels
 from tests.helpers.weights import randomize

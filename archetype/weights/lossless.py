@@ -19,7 +19,7 @@ from archetype.native.library import library
 from archetype.native.operation import recorded, recording
 from archetype.native.products import BLOCK_ROWS, LosslessRows, product, unpacked_rows
 from archetype.native.recorder import Immediate
-from archetype.nn.packed import PackedMatrix, matrices, replace
+from archetype.weights.packed import PackedMatrix, matrices, replace
 
 UNIT = 128  # numbers of a row that are packed together
 CODES = 8  # high bytes that have one, without their signs

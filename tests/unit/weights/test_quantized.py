@@ -18,14 +18,14 @@ from archetype.native import library as native_library
 from archetype.native.library import Library
 from archetype.native.recorder import Immediate
 from archetype.native.rows import quantized_embedding
-from archetype.nn import quantized
-from archetype.nn.linear import project
-from archetype.nn.lossless import LosslessMatrix
-from archetype.nn.packed import PackedMatrix, _warn_of_unpacking, is_packed
-from archetype.nn.packing import TYPES, pack_model
-from archetype.nn.quantized import QuantizedMatrix, dequantize, quantize, quantize_model
 from archetype.runs.directory import Run, read_run_model
 from archetype.spec import assign
+from archetype.weights import quantized
+from archetype.weights.linear import project
+from archetype.weights.lossless import LosslessMatrix
+from archetype.weights.packed import PackedMatrix, _warn_of_unpacking, is_packed
+from archetype.weights.packing import TYPES, pack_model
+from archetype.weights.quantized import QuantizedMatrix, dequantize, quantize, quantize_model
 from tests.helpers.cases import case
 from tests.helpers.kernels import INSTRUCTIONS, kernels
 from tests.helpers.weights import distance, randomize

@@ -15,7 +15,7 @@ from archetype.native.operation import recorded, recording
 from archetype.native.products import quantized_product
 from archetype.native.recorder import Immediate, Recorder
 from archetype.native.rows import quantized_embedding
-from archetype.nn.packed import PackedMatrix, matrices, replace
+from archetype.weights.packed import PackedMatrix, matrices, replace
 
 GROUP = 32
 BITS = {"int8": 8, "int4": 4}

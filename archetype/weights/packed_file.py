@@ -4,22 +4,21 @@ import math
 import re
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from archetype.errors import CheckpointError
 from archetype.io.tensors import Tensors
-from archetype.models import Model
 from archetype.native.products import LosslessRows
-from archetype.nn.lossless import BUFFERS, CODES, LosslessMatrix, records_shape
-from archetype.nn.packed import PackedMatrix, replace
-from archetype.nn.quantized import BITS, GROUP, QuantizedMatrix
+from archetype.weights.lossless import BUFFERS, CODES, LosslessMatrix, records_shape
+from archetype.weights.packed import PackedMatrix, replace
+from archetype.weights.quantized import BITS, GROUP, QuantizedMatrix
 
 REMEDY = "take the run's own weights"
 PARTS = {"quants": ("quants", "scales"), "records": BUFFERS}  # by a matrix's first
 
 
 def install_packed(
-    model: Model, tensors: Tensors, dtype: torch.dtype | None, device: torch.device | None
+    model: nn.Module, tensors: Tensors, dtype: torch.dtype | None, device: torch.device | None
 ) -> tuple[str, ...]:
     """Put the packed matrices of a file in the places of a model's parameters.
 

@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from archetype.machine.device import has_bfloat16
 from archetype.native import fused
 from archetype.native.library import library
 from archetype.native.operation import recorded
 from archetype.native.products import product
 from archetype.native.recorder import Immediate
-from archetype.nn.device import has_bfloat16
-from archetype.nn.packed import PackedMatrix, Weight
+from archetype.weights.packed import PackedMatrix, Weight
 
 FEW = 16  # vectors, for which a matrix is not converted
 

@@ -4,9 +4,9 @@ import torch
 from torch import nn
 
 from archetype.errors import SpecError
-from archetype.nn.lossless import compress_model
-from archetype.nn.packed import is_packed
-from archetype.nn.quantized import BITS, quantize_model
+from archetype.weights.lossless import compress_model
+from archetype.weights.packed import is_packed
+from archetype.weights.quantized import BITS, quantize_model
 
 LOSSLESS = "lossless"
 TYPES = (*BITS, LOSSLESS)

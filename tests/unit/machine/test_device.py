@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from archetype.errors import SpecError
-from archetype.nn.device import has_bfloat16, resolve_device, resolve_dtype
+from archetype.machine.device import has_bfloat16, resolve_device, resolve_dtype
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, gpus: int, mps: bool) -> None:
