@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping
 
 from archetype import spec
-from archetype.cost.formula import ZERO, Counts, Formula, symbol
+from archetype.cost.formula import ZERO, Counts, Formula, Symbol, symbol
 from archetype.cost.pattern import COMPLEXITIES, PatternCost
 from archetype.cost.position import PositionCost
 from archetype.cost.registry import Linear, MixerCost, NormCost, cost_of
@@ -19,6 +19,7 @@ class AttentionCost(MixerCost):
     """
 
     part: spec.Attention
+    state_name = "KV cache"
 
     def __init__(self, part: spec.Attention, d: Formula) -> None:
         super().__init__(part, d)
@@ -38,6 +39,11 @@ class AttentionCost(MixerCost):
         if part.gate is not None:  # a number for each feature, or for each head
             self.projections["gate"] = Linear(d, q if part.gate.per == "feature" else self.heads)
         self.complexity = COMPLEXITIES[spec.Full] if part.score == "additive" else self.pattern.complexity
+
+    @property
+    def symbols(self) -> set[Symbol]:
+        """The sizes of attention and of its pattern."""
+        return super().symbols | self.pattern.symbols
 
     def parameters(self) -> Counts:
         """Projections, norms of queries and keys, the vector w of an additive score."""

@@ -8,33 +8,26 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import ceil, prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-# What each symbol stands for, in the order in which a product is written: the letters of shapes, and those that no
-# shape has.
-MEANINGS = {
-    "L": "layers", "B": "rows of the batch", "T": "tokens of a row", "M": "patches of a row", "J": "patch size",
-    "A": "pairs of positions that are computed or allowed", "S": "key positions of a new token, where they are not all",
-    "g": "global tokens", "n": "tokens that an n-gram model reads", "E": "experts", "k": "experts of each token",
-    "H": "query heads", "K": "key/value heads", "P": "features of a head", "Q": "features of a head's value",
-    "C": "features of the latent of keys and values", "R": "rotary features of a head",
-    "r": "low rank of queries or of Mamba's delta", "Z": "state size", "c": "kernel size of the convolution",
-    "D_h": "features of one direction", "F": "inner width of the feed-forward part", "T_max": "positions of the table",
-    "V": "vocabulary size", "V_s": "vocabulary size of the source", "Y": "classes", "t": "token types",
-    "u": "buckets of distances", "w": "width of a hidden layer", "D": "d_model", "D_g": "d_model of the global model",
-    "D_l": "d_model of the local model",
-}  # fmt: skip
-_ORDER = {name: index for index, name in enumerate(MEANINGS)}
+from archetype.errors import SpecError
+from archetype.legend import LEGEND
+
+if TYPE_CHECKING:
+    from archetype.spec.base import Spec
+
+_ORDER = {name: index for index, name in enumerate(LEGEND)}
 
 
 class Symbol(NamedTuple):
-    """A named size."""
+    """A named size; the same letter and value with another meaning is another symbol."""
 
     name: str
     value: int
+    meaning: str
 
 
-Product = tuple[tuple[Symbol, int], ...]  # each symbol with its power, in the order of MEANINGS
+Product = tuple[tuple[Symbol, int], ...]  # each symbol with its power, in the order of the legend
 
 
 class Formula:
@@ -114,10 +107,15 @@ class Formula:
 Counts = dict[str, Formula]  # of each module
 
 
-def symbol_names(formulas: Iterable[Formula]) -> dict[Symbol, str]:
-    """How to write each symbol of some formulas: by its name, with a number where the name has several values."""
+def symbol_names(formulas: Iterable[Formula], further: Iterable[Symbol] = ()) -> dict[Symbol, str]:
+    """How to write each symbol of some formulas: by its name, numbered where several symbols have it.
+
+    Args:
+        formulas: to be written.
+        further: symbols that are written elsewhere.
+    """
     by_name: dict[str, list[Symbol]] = {}
-    for symbol in sorted({symbol for formula in formulas for symbol in formula.symbols}, key=_order):
+    for symbol in sorted({symbol for formula in formulas for symbol in formula.symbols}.union(further), key=_order):
         by_name.setdefault(symbol.name, []).append(symbol)
     return {
         symbol: name if len(symbols) == 1 else f"{name}{number}"
@@ -134,9 +132,22 @@ def constant(number: int) -> Formula:
 ZERO = constant(0)
 
 
-def symbol(name: str, value: int) -> Formula:
-    """A named size; the name is one of `MEANINGS`."""
-    return Formula({((Symbol(name, value), 1),): 1})
+def symbol(name: str, value: int, part: "Spec | None" = None) -> Formula:
+    """A named size.
+
+    Args:
+        name: a letter of the legend, or of the part.
+        value: the size.
+        part: whose size it is; its `letters` come before the legend.
+
+    Raises:
+        SpecError: neither has such a letter.
+    """
+    meaning = (part.letters if part else {}).get(name) or LEGEND.get(name)
+    if meaning is None:
+        where = f"{type(part).__name__}.letters" if part else "symbol"
+        raise SpecError(where, f"the letter {name} has no meaning", f"say it: letters = {{{name!r}: ...}}")
+    return Formula({((Symbol(name, value, meaning), 1),): 1})
 
 
 def multiple(name: str, value: int, unit: Formula) -> Formula:
@@ -158,8 +169,13 @@ def prefixed(prefix: str, counts: Counts) -> Counts:
     return {prefix + name: count for name, count in counts.items()}
 
 
-def _order(symbol: Symbol) -> tuple[int, int]:
-    return _ORDER[symbol.name], symbol.value
+def _order(symbol: Symbol) -> tuple[int, str, int, str]:
+    return _place(symbol), *symbol
+
+
+def _place(symbol: Symbol) -> int:
+    """Where a letter stands in a product: letters that only their part knows are last."""
+    return _ORDER.get(symbol.name, len(_ORDER))
 
 
 @lru_cache(maxsize=2**14)  # of thousands of layers most have equal sizes
@@ -174,7 +190,7 @@ def _write_sum(terms: dict[Product, int], names: Mapping[Symbol, str]) -> str:
     """Highest degree first, and among equal degrees the model's width first."""
 
     def rank(product: Product) -> tuple[int, list[tuple[int, int, int]]]:
-        factors = [(-_ORDER[symbol.name], symbol.value, -power) for symbol, power in product[::-1]]
+        factors = [(-_place(symbol), symbol.value, -power) for symbol, power in product[::-1]]
         return -sum(power for _, power in product), factors
 
     return _join([_write_product(terms[product], product, names) for product in sorted(terms, key=rank)])

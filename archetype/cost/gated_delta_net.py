@@ -12,17 +12,18 @@ class GatedDeltaNetCost(MixerCost):
     """Products over the pairs of a chunk and with the memory are counted, the triangular system of a chunk is not."""
 
     part: spec.GatedDeltaNet
+    state_name = "convolution and delta-rule state"
     complexity = Complexity("O(T D P)", "O(D P)", "O(D P)")
 
     def __init__(self, part: spec.GatedDeltaNet, d: Formula) -> None:
         super().__init__(part, d)
-        self.heads, self.head_dim = symbol("H", part.num_heads), symbol("P", part.head_dim)
-        self.v_dim = symbol("Q", part.v_head_dim)
-        self.keys, self.values = symbol("K", part.key_heads) * self.head_dim, self.heads * self.v_dim
+        self.heads, self.head_dim = symbol("H", part.num_heads, part), symbol("P", part.head_dim, part)
+        self.v_dim = symbol("Q", part.v_head_dim, part)
+        self.keys, self.values = symbol("K", part.key_heads, part) * self.head_dim, self.heads * self.v_dim
         self.channels = 2 * self.keys + self.values
         widths = {"q": self.keys, "k": self.keys, "v": self.values, "gate": self.values, "a": self.heads}
         self.projections = {**{name: (d, width) for name, width in widths.items()}, "b": (d, self.heads)}
-        self.projections |= {"conv": (symbol("c", part.conv_kernel), self.channels), "o": (self.values, d)}
+        self.projections |= {"conv": (symbol("c", part.conv_kernel, part), self.channels), "o": (self.values, d)}
 
     def parameters(self) -> Counts:
         """Projections, convolution, steps, decay and norm."""

@@ -28,7 +28,7 @@ class EmbeddingCost:
         return {
             "token": self.vocabulary * self.d,
             "position": self.position.parameters(self.context_length),
-            "token_type": symbol("t", token_types) * self.d if token_types else ZERO,
+            "token_type": symbol("V_t", token_types) * self.d if token_types else ZERO,
             "norm": self.norm.parameters(),
         }
 

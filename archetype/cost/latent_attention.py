@@ -18,14 +18,15 @@ class LatentAttentionCost(MixerCost):
     """
 
     part: spec.LatentAttention
+    state_name = "latent KV cache"
     complexity = Complexity("O(T^2 D)", "O(T H C)", "O(T C)")
 
     def __init__(self, part: spec.LatentAttention, d: Formula) -> None:
         super().__init__(part, d)
-        self.heads, self.latent = symbol("H", part.num_heads), symbol("C", part.kv_lora_rank)
-        self.nope, self.rope = symbol("P", part.qk_nope_head_dim), symbol("R", part.qk_rope_head_dim)
-        self.value = symbol("Q", part.v_head_dim)
-        self.rank = symbol("r", part.query.rank) if isinstance(part.query, spec.LowRankQuery) else None
+        self.heads, self.latent = symbol("H", part.num_heads, part), symbol("C", part.kv_lora_rank, part)
+        self.nope, self.rope = symbol("P", part.qk_nope_head_dim, part), symbol("R", part.qk_rope_head_dim, part)
+        self.value = symbol("Q", part.v_head_dim, part)
+        self.rank = symbol("r", part.query.rank, part) if isinstance(part.query, spec.LowRankQuery) else None
         queries, bias = self.heads * (self.nope + self.rope), part.bias
         if self.rank is None:
             self.projections = {"q": Linear(d, queries)}

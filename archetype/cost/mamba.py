@@ -13,12 +13,13 @@ class MambaCost(MixerCost):
     """The cost of Mamba: of the scan, the contraction of the state with C is counted, its recurrence is not."""
 
     part: spec.Mamba
+    state_name = "convolution and SSM state"
     complexity = Complexity("O(T D Z)", "O(D Z)", "O(D Z)")
 
     def __init__(self, part: spec.Mamba, d: Formula) -> None:
         super().__init__(part, d)
-        self.inner, self.state_size = part.expand * d, symbol("Z", part.state_size)
-        self.rank = symbol("r", part.rank(d.value))
+        self.inner, self.state_size = part.expand * d, symbol("Z", part.state_size, part)
+        self.rank = symbol("r", part.rank(d.value), part)
         self.projections = {
             "in_proj": Linear(d, 2 * self.inner, part.bias),
             "conv": Linear(symbol("c", part.conv_kernel), self.inner, part.conv_bias),  # of each channel by itself

@@ -12,21 +12,23 @@ class Mamba2Cost(MixerCost):
     """The cost of Mamba-2: of the scan the products over the pairs of a chunk and with the memory are counted."""
 
     part: spec.Mamba2
+    state_name = "convolution and SSM state"
     complexity = Complexity("O(T D Z)", "O(D Z)", "O(D Z)")
 
     def __init__(self, part: spec.Mamba2, d: Formula) -> None:
         super().__init__(part, d)
-        self.heads, self.state_size = symbol("H", part.num_heads), symbol("Z", part.state_size)
-        self.inner = self.heads * symbol("P", part.head_dim)
-        self.shared = symbol("K", part.num_groups) * self.state_size
+        self.heads, self.state_size = symbol("H", part.num_heads, part), symbol("Z", part.state_size, part)
+        self.inner = self.heads * symbol("P", part.head_dim, part)
+        self.shared = symbol("K", part.num_groups, part) * self.state_size
         self.channels = self.inner + 2 * self.shared
+        self.kernel = symbol("c", part.conv_kernel, part)
 
     def parameters(self) -> Counts:
         """Projections, convolution, steps, decay, skip and norm."""
         d, inner, part = self.d, self.inner, self.part
         return {
             "in_proj": linear(d, self.inner + self.channels + self.heads, part.bias),
-            "conv": linear(symbol("c", part.conv_kernel), self.channels, part.conv_bias),
+            "conv": linear(self.kernel, self.channels, part.conv_bias),
             **dict.fromkeys(("dt_bias", "A_log", "D"), self.heads),
             "norm": inner,
             "out_proj": linear(inner, d, part.bias),
@@ -37,7 +39,7 @@ class Mamba2Cost(MixerCost):
         d, inner, tokens, chunks = self.d, self.inner, 2 * work.tokens, Chunks.of(work, self.part.chunk_size)
         return without_zero({
             "in_proj": tokens * d * (inner + self.channels + self.heads),
-            "conv": tokens * symbol("c", self.part.conv_kernel) * self.channels,
+            "conv": tokens * self.kernel * self.channels,
             "scores": 2 * work.rows * chunks.pairs * self.shared,
             "mixture": 2 * work.rows * chunks.pairs * inner,
             "memory": 2 * work.rows * chunks.memory_products(2, 1) * self.state_size * inner,

@@ -18,12 +18,25 @@ class ModelCost(ABC):
     """The cost of a model beside its stacks, and how it uses them."""
 
     generates = True  # whether it writes token by token
+    reads = "sequences"  # what it reads: texts of any length, or images
     patch_size = 1  # tokens by which the state grows at once
     max_length: int | None = None  # the longest row that there are positions for, where that is limited
     head: HeadCost
 
     def __init__(self, model: spec.ModelSpec) -> None:
-        self.stacks = [StackCost(stack) for stack in model.stacks]
+        self.spec, self.stacks = model, [StackCost(stack) for stack in model.stacks]
+
+    @property
+    def decoding_stacks(self) -> list[StackCost]:
+        """The stacks that keep a state from token to token."""
+        return self.stacks if self.generates else []
+
+    @property
+    def state_names(self) -> list[str]:
+        """What the state is called, of each kind of mixer once."""
+        blocks = [group.cost for stack in self.decoding_stacks for group in stack.groups]
+        mixers = [mixer for block in blocks for mixer in (block.mixer, block.cross) if mixer and mixer.state(1)]
+        return list(dict.fromkeys(mixer.state_name for mixer in mixers))
 
     @abstractmethod
     def embedding_parameters(self) -> Counts:
@@ -101,6 +114,11 @@ class EncoderDecoderCost(DecoderCost):
         encoder = {} if work.phase == "decode" else {"encoder.": work._replace(causal=False)}
         return encoder | {"decoder.": work._replace(source=work.length)}
 
+    @property
+    def decoding_stacks(self) -> list[StackCost]:
+        """The decoder."""
+        return self.stacks[1:]
+
     def state(self, length: int) -> tuple[int, int]:
         """The state of the decoder, with a source; each cross-attention keeps the source's length."""
         return self.stacks[1].state(length, source=length), self.num_cross_attentions
@@ -134,10 +152,12 @@ class EncoderCost(EmbeddedModelCost):
 class VisionEncoderCost(EncoderCost):
     """A picture has one length: its patches, and perhaps a class token."""
 
+    reads = "images"
+
     def __init__(self, model: spec.VisionEncoder) -> None:
         super().__init__(model)
         self.max_length, self.class_token = model.context_length, model.class_token
-        side = symbol("J", model.patch_size)
+        side = symbol("J", model.patch_size, model)
         self.patch = model.num_channels * side * side  # numbers of one patch
 
     def embedding_parameters(self) -> Counts:
@@ -177,6 +197,11 @@ class NGramCost(ModelCost):
         tokens = work.answered_tokens
         hidden = {f"hidden.{i}": 2 * tokens * inputs * outputs for i, (inputs, outputs) in enumerate(self.hidden)}
         return hidden | super().flops(work)
+
+    @property
+    def state_names(self) -> list[str]:
+        """The newest tokens; a bigram model keeps none."""
+        return ["newest tokens"] * (self.n > 1)
 
     def state(self, length: int) -> tuple[int, int]:
         """The tokens that are read again with the next one."""
@@ -229,6 +254,16 @@ class MegaByteCost(ModelCost):
         """FLOPs of the projection and the head."""
         local_tokens = self.stack_work(work)["local_model."].tokens
         return {"projection": 2 * local_tokens * self.byte_d * self.local_d} | super().flops(work)
+
+    @property
+    def decoding_stacks(self) -> list[StackCost]:
+        """The global model; the local one reads its patch anew for each byte."""
+        return self.stacks[:1]
+
+    @property
+    def state_names(self) -> list[str]:
+        """What the global model keeps, and the patch that is being written."""
+        return [*super().state_names, "open patch"]
 
     def state(self, length: int) -> tuple[int, int]:
         """The start and every complete patch, the global model's newest output, and the bytes of one patch."""

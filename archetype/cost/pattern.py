@@ -1,18 +1,16 @@
 """The cost of attention patterns: the pairs of positions that are computed, allowed, and remembered."""
 
 from archetype import spec
-from archetype.cost.formula import Formula, symbol
+from archetype.cost.formula import Formula, Symbol, symbol
 from archetype.cost.registry import Complexity, PartCost, cost_of
 from archetype.cost.work import TrainingWork, Work
 from archetype.patterns import MaskContext, Shape, pattern_rule
 
-COMPLEXITIES: dict[
-    type[spec.Spec], Complexity
-] = {  # W and s are the keys near a query, c and g those that many queries see, A all allowed pairs
+COMPLEXITIES: dict[type[spec.Spec], Complexity] = {
     spec.Full: Complexity("O(T^2 D)", "O(T D)", "O(T D)"),
     spec.Window: Complexity("O(T W D)", "O(W D)", "O(W D)"),
     spec.Strided: Complexity("O(T (s + T / s) D)", "O(T D)", "O(T D)"),
-    spec.Fixed: Complexity("O(T (s + c T / s) D)", "O(T D)", "O(T D)"),
+    spec.Fixed: Complexity("O(T (s + g T / s) D)", "O(T D)", "O(T D)"),
     spec.GlobalWindow: Complexity("O(T (W + g) D)", "O(T D)", "O(T D)"),
     spec.BigBird: Complexity("O(T W D)", "O(T D)", "O(T D)"),
     spec.Pattern: Complexity("O(A D)", "O(T D)", "O(T D)"),
@@ -30,6 +28,24 @@ class PatternCost(PartCost):
         self.rule = pattern_rule(part)
         self.complexity = next(COMPLEXITIES[cls] for cls in type(part).__mro__ if cls in COMPLEXITIES)
         self.differs_by_layer = self.rule.depends_on_layer
+
+    @property
+    def symbols(self) -> set[Symbol]:
+        """The sizes in the orders of growth."""
+        match self.part:
+            case spec.Window(size=window):
+                sizes = {"W": window}
+            case spec.Strided(stride=stride):
+                sizes = {"s": stride}
+            case spec.Fixed(stride=stride, num_summary=summary):
+                sizes = {"s": stride, "g": summary}
+            case spec.GlobalWindow(size=window, num_global_tokens=global_tokens):
+                sizes = {"W": window, "g": global_tokens}
+            case spec.BigBird() as blocks:
+                sizes = {"W": blocks.block * (blocks.window_blocks + blocks.random_blocks + blocks.global_blocks)}
+            case _:
+                sizes = {}
+        return {one for letter, size in sizes.items() for one in symbol(letter, size, self.part).symbols}
 
     def pair_flops(self, work: Work) -> Formula:
         """FLOPs of one feature of one head of one row: two for each pair that is counted."""

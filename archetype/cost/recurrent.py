@@ -11,6 +11,7 @@ class RNNCost(MixerCost):
     """A step multiplies the input and the hidden state by the matrices of every gate."""
 
     part: spec.RNN | spec.GRU | spec.LSTM
+    state_name = "recurrent state"
     complexity = Complexity("O(T D^2)", "O(D^2)", "O(D)")
     gates = 1
     state_vectors = 1

@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, Self, TypeVar
 
 from archetype import spec
-from archetype.cost.formula import Counts, Formula
+from archetype.cost.formula import Counts, Formula, Symbol
 from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
 from archetype.spec.part import part_files
@@ -52,8 +52,14 @@ class PartCost:
         return cost
 
 
+    @property
+    def symbols(self) -> set[Symbol]:
+        """The sizes that the part names."""
+        return {one for size in vars(self).values() if isinstance(size, Formula) for one in size.symbols}
+
+
 class Complexity(NamedTuple):
-    """Orders of growth, beside the projections, which take O(T D^2) for a text."""
+    """Orders of growth, without the projections, which take O(T D^2) for a text."""
 
     text: str  # of a whole text
     token: str  # of one more token
@@ -98,6 +104,11 @@ class MixerCost(ContentCost):
 
     complexity: Complexity
     differs_by_layer = False  # whether equal mixers of two layers compute other pairs
+
+    @property
+    def state_name(self) -> str:
+        """What its state is called."""
+        return f"{str(getattr(self.part, 'kind', type(self.part).__name__)).replace('_', ' ')} state"
 
     @abstractmethod
     def flops(self, work: Work) -> Counts:

@@ -11,11 +11,12 @@ class ShortConvolutionCost(MixerCost):
     """Two projections around a convolution of each channel alone."""
 
     part: spec.ShortConvolution
+    state_name = "convolution state"
     complexity = Complexity("O(T D)", "O(D)", "O(D)")
 
     def __init__(self, part: spec.ShortConvolution, d: Formula) -> None:
         super().__init__(part, d)
-        self.projections = {"in_proj": (d, 3 * d), "conv": (symbol("c", part.conv_kernel), d), "out_proj": (d, d)}
+        self.projections = {"in_proj": (d, 3 * d), "conv": (symbol("c", part.conv_kernel, part), d), "out_proj": (d, d)}
 
     def parameters(self) -> Counts:
         """Projections and convolution."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from archetype.cost.formula import MEANINGS, Formula, symbol_names
+from archetype.cost.formula import Formula, symbol_names
 from archetype.cost.model import ModelCost
 from archetype.cost.registry import PartCost
 from archetype.cost.stack import LayerGroup, StackCost
@@ -21,8 +21,8 @@ class ReportCosts:
         self.rows = {row.module: row for row in report.rows}
         self.untaken = set(self.rows)
         parts = [part for stack in self.model.stacks for group in stack.groups for part in group.cost.contents.values()]
-        sizes = [size for part in parts for size in vars(part).values() if isinstance(size, Formula)]
-        self.symbols = symbol_names([*sizes, *(formula for row in report.rows for formula in row.formulas.values())])
+        formulas = (formula for row in report.rows for formula in row.formulas.values())
+        self.symbols = symbol_names(formulas, {one for part in parts for one in part.symbols})
 
     def take(self, *modules: str) -> Cost:
         """The cost of modules outside the blocks."""
@@ -42,7 +42,7 @@ class ReportCosts:
         names = sorted(self.symbols.values(), key=len, reverse=True)
         used = set(re.findall("|".join(map(re.escape, names)), " ".join(shapes)))
         values = {symbol: name for symbol, name in self.symbols.items() if name in used and symbol.name != "S"}
-        return tuple((name, symbol.value, MEANINGS[symbol.name]) for symbol, name in values.items())
+        return tuple((name, symbol.value, symbol.meaning) for symbol, name in values.items())
 
     def of_layers(self, stack: StackCost, layers: tuple[int, ...]) -> "LayerCosts":
         """The rows of some equal layers of a stack."""

@@ -1,15 +1,16 @@
 """The whole cost of a specification: as a value, as JSON, and as tables."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from archetype import spec
-from archetype.cost.formula import MEANINGS, Formula, Symbol, symbol_names, total
+from archetype.cost.formula import Formula, Symbol, symbol, symbol_names, total
 from archetype.cost.model import model_cost
 from archetype.cost.registry import Complexity
-from archetype.cost.work import PHASES, AttentionPairs
+from archetype.cost.work import PHASES, AttentionPairs, Work
 from archetype.errors import SpecError
 from archetype.estimate.memory import MemoryCost
 from archetype.estimate.rows import COLUMNS, Column, Row, module_rows, num_parameters
@@ -51,13 +52,14 @@ class CostReport:
 
     @cached_property
     def symbols(self) -> Mapping[Symbol, str]:
-        """How the report writes each symbol."""
-        return symbol_names(formula for row in self.rows for formula in row.formulas.values())
+        """How the report writes each symbol: those of its formulas, and of the orders of growth."""
+        formulas = (formula for row in self.rows for formula in row.formulas.values())
+        return symbol_names(formulas, {one for mixing in self._mixing for one in mixing.sizes.values()})
 
     @property
     def legend(self) -> dict[str, tuple[int, str]]:
         """The value and the meaning of each symbol."""
-        return {name: (symbol.value, MEANINGS[symbol.name]) for symbol, name in self.symbols.items()}
+        return {name: (symbol.value, symbol.meaning) for symbol, name in self.symbols.items()}
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -87,6 +89,18 @@ class CostReport:
             "bytes": self.memory_cost.state(self.batch, self.length),
         }
 
+    @property
+    def state_name(self) -> str:
+        """What decoding keeps: of hybrids the state of each kind of mixer."""
+        return ", ".join(self.memory_cost.cost.state_names)
+
+    @property
+    def workload(self) -> str:
+        """What is read at once."""
+        if self.memory_cost.cost.reads == "images":
+            return f"{self.batch:,} image{'s' * (self.batch > 1)} of {self.length:,} positions"
+        return f"{self.batch} x {self.length:,} tokens"
+
     @cached_property
     def memory(self) -> dict[str, int]:
         """Bytes of the weights in `dtype`, and what training holds."""
@@ -95,11 +109,21 @@ class CostReport:
     @property
     def complexity(self) -> dict[str, Complexity]:
         """How the work of each mixer grows."""
-        return {
-            f"{stack.prefix}blocks.{group.label}.mixer": group.cost.mixer.complexity
-            for stack in self.memory_cost.cost.stacks
-            for group in stack.groups
-        }
+        return {f"{mixing.blocks}.mixer": mixing.written(self.symbols) for mixing in self._mixing}
+
+    @cached_property
+    def _mixing(self) -> list["_Mixing"]:
+        cost, mixing = self.memory_cost.cost, []
+        work = cost.stack_work(Work(symbol("B", self.batch), symbol("T", self.length, self.spec), "forward"))
+        for stack in cost.stacks:
+            length, decodes = work[stack.prefix].length, stack in cost.decoding_stacks
+            for group in stack.groups:
+                place, mixer = f"{stack.prefix}blocks.{group.label}", group.cost.mixer
+                written = " ".join(mixer.complexity)
+                sizes = {one.name: one for one in mixer.symbols if re.search(rf"\b{one.name}\b", written)}
+                sizes |= zip("TD", (*length.symbols, *stack.d.symbols), strict=True)
+                mixing.append(_Mixing(place, mixer.complexity, sizes, cost.reads, decodes))
+        return mixing
 
     def records(self) -> list[dict[str, Any]]:
         """The rows as plain data, one for each module: its counts, and their formulas as text."""
@@ -162,22 +186,28 @@ class CostReport:
         rows = [[column, text] for column, text in formulas.items() if text != "0"]
         symbols = (f"{name} = {value:,} {meaning}" for name, (value, meaning) in self.legend.items())
         rows.append(["where", "; ".join(symbols)])
-        blocks: dict[Complexity, list[str]] = {}
-        for name, complexity in self.complexity.items():
-            blocks.setdefault(complexity, []).append(name.removesuffix(".mixer"))
-        for (text, token, state), names in blocks.items():
+        blocks: dict[str, list[str]] = {}
+        for mixing in self._mixing:
+            text, token, state = mixing.written(self.symbols)
+            length = mixing.sizes["T"].name  # MegaByte's global model reads patches, its local one the bytes of one
+            whole = "an image" if mixing.reads == "images" else "a patch" if length == "J" else "a sequence"
+            orders = f"{text} for {whole}"
+            if mixing.decodes:
+                orders += f", {token} for one more {'patch' if length == 'M' else 'token'}, {state} of state"
+            blocks.setdefault(orders, []).append(mixing.blocks)
+        for orders, names in blocks.items():
             where = f" ({', '.join(names)})" if len(blocks) > 1 else ""
-            rows.append(["mixing", f"{text} for a text, {token} for one more token, {state} of state{where}"])
+            rows.append(["mixing", f"{orders}{where}"])
         return Table(["", ""], rows, text_columns=2)
 
     def _sums_table(self) -> Table:
-        state, tokens = self.state, f"{self.batch} x {self.length:,} tokens"
+        state, read = self.state, self.workload
         sizes = {name: size(number) for name, number in self.memory.items()}
-        step = f"{_flops(self.flops['train'])}FLOPs for {tokens} (attention: {self.attention} pairs)"
+        step = f"{_flops(self.flops['train'])}FLOPs for {read} (attention: {self.attention} pairs)"
         rows = [["training step", step], ["weights", f"{sizes['weights']} in {self.dtype}"]]
         if state["bytes"]:
-            held = f"{size(state['bytes_per_token'])} a token, {size(state['bytes'])} for {tokens}"
-            rows.append(["state (KV cache)", held])
+            held = f"{size(state['bytes_per_token'])} a token, {size(state['bytes'])} for {read}"
+            rows.append([f"state ({self.state_name})", held])
         rows.append(["training state", f"{sizes['training_state']}: weights, gradients and AdamW's moments in float32"])
         for name, label in (("", "training peak"), ("_recomputed", "  activation checkpointing")):
             activations = f"{sizes[f'activations{name}']} of activations where backward begins"
@@ -186,6 +216,33 @@ class CostReport:
 
     def _text(self, row: Row, column: Column) -> str:
         return row.formulas[column].text(self.symbols)
+
+
+class _Mixing(NamedTuple):
+    """How the work of equal mixers grows.
+
+    Attributes:
+        blocks: that have them.
+        complexity: in the letters of the mixer.
+        sizes: what its letters stand for in this model.
+        reads: what the model reads.
+        decodes: whether they keep a state from token to token.
+    """
+
+    blocks: str
+    complexity: Complexity
+    sizes: dict[str, Symbol]
+    reads: str
+    decodes: bool
+
+    def written(self, names: Mapping[Symbol, str]) -> Complexity:
+        """The orders in the letters of the report."""
+
+        def letter(match: re.Match[str]) -> str:
+            size = self.sizes.get(match[0])
+            return names[size] if size else match[0]
+
+        return Complexity(*(re.sub(r"\w+", letter, order) for order in self.complexity))
 
 
 def cost_report(
@@ -200,23 +257,26 @@ def cost_report(
     Args:
         model: the specification.
         batch: rows at once.
-        length: tokens of each row, and of its source (absent: the context length). A picture has its own.
+        length: tokens of each row, and of its source (absent: the context length); an image has its positions.
         dtype: type of weights and state, such as bfloat16.
         attention: count every pair of positions that is `computed`, masked or not, or only those that are `allowed`.
 
     Raises:
-        SpecError: the dtype or the way to count attention is unknown, a size is not positive, or there are no
-            positions for the length.
+        SpecError: the dtype or the way to count attention is unknown, a size is not positive, there are no positions
+            for the length, or it is another than an image has.
     """
     if attention not in ATTENTION:
         former = FORMER_ATTENTION.get(attention)
         remedy = f"it is now called {former}" if former else f"use {' or '.join(ATTENTION)}"
         raise SpecError("attention", f"{attention!r} is not a way to count attention", remedy)
-    if length is None or isinstance(model, spec.VisionEncoder):
+    if length is None:
         length = model.context_length
     for name, count in (("batch", batch), ("length", length)):
         if count < 1:
             raise SpecError(name, f"{count} is too small", "use at least 1")
+    if isinstance(model, spec.VisionEncoder) and length != model.context_length:
+        cause = f"an image has {model.context_length:,} positions in {model.name or 'this model'}, not {length:,}"
+        raise SpecError("length", cause, "leave it out, or change image_size or patch_size")
     memory = MemoryCost(model, dtype)
     if length > (most := memory.cost.max_length or length):
         cause = f"{length:,} tokens are more than the {most:,} positions that {model.name or 'the model'} has"
@@ -233,19 +293,25 @@ def total_parameters(model: spec.ModelSpec) -> int:
 def comparison_table(names: Sequence[str], reports: Sequence[CostReport]) -> Table:
     """One column for each specification."""
     lines: dict[str, Callable[[CostReport], str]] = {
-        "rows x tokens": lambda report: f"{report.batch} x {report.length:,}",
+        "reads": lambda report: report.workload,
         "parameters": lambda report: f"{report.parameters['total']:,}",
         "active": lambda report: f"{report.parameters['active']:,}",
         "forward FLOPs": lambda report: _flops(report.flops["forward"]),
-        "forward FLOPs a token": lambda report: _flops(report.flops["forward"] // (report.batch * report.length)),
-        "decode FLOPs a token": lambda report: _flops(report.flops["decode"] // report.batch),
-        "state (KV cache) a token": lambda report: size(report.state["bytes_per_token"]),
-        "state": lambda report: size(report.state["bytes"]),
+        "forward FLOPs a token": lambda report: _of_text(report, report.flops["forward"] // report.length),
+        "decode FLOPs a token": lambda report: _of_text(report, report.flops["decode"]),
+        "state": lambda report: report.state_name,
+        "state a token": lambda report: size(report.state["bytes_per_token"]) if report.state_name else "",
+        "state of all tokens": lambda report: size(report.state["bytes"]) if report.state_name else "",
         "weights": lambda report: size(report.memory["weights"]),
         "training peak": lambda report: size(report.memory["training_peak"]),
         "  with activation checkpointing": lambda report: size(report.memory["training_peak_recomputed"]),
     }
     return Table(["", *names], [[label, *map(text, reports)] for label, text in lines.items()])
+
+
+def _of_text(report: CostReport, flops: int) -> str:
+    """FLOPs of one row; an image has no tokens."""
+    return "" if report.memory_cost.cost.reads == "images" else _flops(flops // report.batch)
 
 
 def _flops(count: int) -> str:

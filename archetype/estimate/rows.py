@@ -46,7 +46,7 @@ def module_rows(
     cost: ModelCost, batch: int, length: int, attention: AttentionPairs = "computed", phases: Sequence[Phase] = PHASES
 ) -> list[Row]:
     """Every module that has parameters or multiplies anything; FLOPs of other phases than those asked for are 0."""
-    B, T = symbol("B", batch), symbol("T", length)
+    B, T = symbol("B", batch), symbol("T", length, cost.spec)
     work = {phase: Work(B, T, phase, attention) for phase in phases if cost.generates or phase == "forward"}
     stack_work = {phase: cost.stack_work(one) for phase, one in work.items()}
     flops: dict[str, Counts] = {phase: cost.flops(one) for phase, one in work.items()}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from archetype import spec
-from archetype.cost.model import EncoderDecoderCost, MegaByteCost, model_cost
+from archetype.cost.model import MegaByteCost, model_cost
 from archetype.cost.stack import StackCost, label
 from archetype.cost.work import INT64
 
@@ -43,13 +43,11 @@ def state_parts(model: spec.ModelSpec, length: int, source: int | None = None) -
     if isinstance(model, spec.NGram):
         return [StatePart("newest tokens", "ngram", (0,), 0, cost.state(length)[1])]
     if isinstance(cost, MegaByteCost):
-        layers = _layers(cost.stacks[0], length // cost.patch_size + 1, 0)
+        layers = _layers(cost.decoding_stacks[0], length // cost.patch_size + 1, 0)
         count = len(cost.stacks[0].stack.layers)
         return [*layers, StatePart("open patch", "patch", (count,), cost.global_d.value, cost.patch_size)]
-    if not cost.generates:
-        return []
-    stack = cost.stacks[1] if isinstance(cost, EncoderDecoderCost) else cost.stacks[0]
-    return [*_layers(stack, length, length if source is None else source)]
+    source = length if source is None else source
+    return [part for stack in cost.decoding_stacks for part in _layers(stack, length, source)]
 
 
 def _layers(stack: StackCost, length: int, source: int) -> Iterator[StatePart]:

@@ -47,7 +47,7 @@ class PartialPatch(LayerState):
     """The patch that each row is in: its bytes, of which those not yet written are arbitrary, and its context."""
 
     tokens: Int[Tensor, "B J"]
-    context: Float[Tensor, "B U"]
+    context: Float[Tensor, "B D_g"]
 
     def update(self, tokens: Tensor, context: Tensor) -> None:
         """Go on to the patch that each row is in now."""
@@ -69,7 +69,7 @@ class WithStartToken(nn.Module):
 
 
 class GlobalEmbedding(WithStartToken):
-    """Each byte's vector plus its position's; a patch has those of its J bytes side by side, U features."""
+    """Each byte's vector plus its position's; a patch has those of its J bytes side by side, D_g features."""
 
     def __init__(self, model: specs.MegaByte) -> None:
         super().__init__(model, model.global_model.d_model)
@@ -77,7 +77,7 @@ class GlobalEmbedding(WithStartToken):
         self.token = table(model.vocab_size, share)
         self.position = Learned(specs.Learned(), model.context_length, share)
 
-    def forward(self, text: Int[Tensor, "B M J"], first: Int[Tensor, "b 1"]) -> Float[Tensor, "B M U"]:
+    def forward(self, text: Int[Tensor, "B M J"], first: Int[Tensor, "b 1"]) -> Float[Tensor, "B M D_g"]:
         """The vectors of patches, the first of which is number `first` of its row."""
         places = torch.arange(text.shape[1] * text.shape[2], device=text.device)
         positions = self.position(first * text.shape[2] + places).unflatten(1, text.shape[1:])
@@ -101,7 +101,7 @@ class LocalEmbedding(WithStartToken):
 class MegaByte(CausalModel):
     """A large model that goes from patch to patch, and a small one that writes the bytes of each."""
 
-    probes: ClassVar = {"contexts": "B M U"}  # of each patch, as the global model gives it to the local one
+    probes: ClassVar = {"contexts": "B M D_g"}  # of each patch, as the global model gives it to the local one
     spec: specs.MegaByte
 
     def __init__(self, model: specs.MegaByte) -> None:
@@ -131,7 +131,7 @@ class MegaByte(CausalModel):
         check_positions_fit(self.spec, tokens.shape[1])
         context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)
         text = self._patches(tokens, context, state)  # (B, M, J)
-        contexts = probe(self, "contexts", self._contexts(text, context, state))  # (B, M, U)
+        contexts = probe(self, "contexts", self._contexts(text, context, state))  # (B, M, D_g)
         first = context.shared_positions[:, :1] // self.spec.patch_size  # the number of the first patch of `text`
         newest = context.ends[:, None] // self.spec.patch_size
         rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
@@ -162,7 +162,7 @@ class MegaByte(CausalModel):
 
     def _contexts(
         self, text: Int[Tensor, "B M J"], context: ForwardContext, state: State | None
-    ) -> Float[Tensor, "B M U"]:
+    ) -> Float[Tensor, "B M D_g"]:
         """The global model's context of each patch; its caches then hold all patches that are complete."""
         size = self.spec.patch_size
         first = context.shared_positions[:, :1] // size
@@ -179,8 +179,8 @@ class MegaByte(CausalModel):
         return torch.cat((_partial(state).context[:, None].to(x.dtype), x), dim=1)
 
     def _globally(
-        self, x: Float[Tensor, "B M U"], context: ForwardContext, layers: list[LayerState] | None = None
-    ) -> Float[Tensor, "B M U"]:
+        self, x: Float[Tensor, "B M D_g"], context: ForwardContext, layers: list[LayerState] | None = None
+    ) -> Float[Tensor, "B M D_g"]:
         """The global model's output after each patch."""
         state = None if layers is None else State(context.positions[:, 0], layers, x.shape[1])
         y: Tensor = self.global_model.final_norm(self.global_model.run(x, context, state), context)
@@ -189,7 +189,7 @@ class MegaByte(CausalModel):
     def _locally(
         self,
         text: Int[Tensor, "B M J"],
-        contexts: Float[Tensor, "B M U"],
+        contexts: Float[Tensor, "B M D_g"],
         first: Int[Tensor, "b 1"],
         context: ForwardContext,
     ) -> Float[Tensor, "B S D"]:

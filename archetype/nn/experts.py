@@ -167,7 +167,7 @@ class Experts(nn.Module):
             return [(weight.matrix(number), own) for number, own in enumerate(biases)]
         return list(zip(weight.unbind(0), biases, strict=True))
 
-    def _expert(self, x: Float[Tensor, "n D"], *projections: Projection) -> Float[Tensor, "n D"]:
+    def _expert(self, x: Float[Tensor, "N D"], *projections: Projection) -> Float[Tensor, "N D"]:
         *gate, up, down = projections
         hidden = project(x, *up)
         hidden = self.product(project(x, *gate[0]), hidden) if gate else self.activation(hidden)

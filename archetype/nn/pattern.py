@@ -19,11 +19,11 @@ Bias = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Tiles:
-    """A piece of a pattern as indices: g tiles of a queries and c keys."""
+    """A piece of a pattern as indices: m tiles of a queries and j keys."""
 
-    queries: Int[Tensor, "g a"]
-    keys: Int[Tensor, "g c"]
-    allowed: Bool[Tensor, "g a c"]
+    queries: Int[Tensor, "m a"]
+    keys: Int[Tensor, "m j"]
+    allowed: Bool[Tensor, "m a j"]
     place: Int[Tensor, "T"]  # of each query among the g a; of one that has none, any
     absent: Bool[Tensor, "T"] | None  # queries that have none
 
@@ -73,17 +73,17 @@ def gather_tiles(
         _gather(x, positions).transpose(1, 2).flatten(0, 1)
         for x, positions in ((q, piece.queries), (k, piece.keys), (v, piece.keys))
     )
-    mask = piece.allowed[None, :, None]  # (1, g, 1, a, c)
+    mask = piece.allowed[None, :, None]  # (1, m, 1, a, j)
     if valid is not None:
         mask = mask & valid[:, piece.keys][:, :, None, None]
     if bias is not None:
-        mask = bias(piece.queries, piece.keys).masked_fill(~mask, -math.inf)  # (1 or B, g, H, a, c)
+        mask = bias(piece.queries, piece.keys).masked_fill(~mask, -math.inf)  # (1 or B, m, H, a, j)
     return queries, keys, values, mask.expand(q.shape[0], -1, -1, -1, -1).flatten(0, 1)
 
 
-def scatter_tiles(y: Float[Tensor, "Bg H a Q"], piece: Tiles, batch: int) -> Float[Tensor, "B H T Q"]:
+def scatter_tiles(y: Float[Tensor, "Bm H a Q"], piece: Tiles, batch: int) -> Float[Tensor, "B H T Q"]:
     """The results of all tiles in the order of the text."""
-    tiled = y.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)  # (B, H, g a, Q)
+    tiled = y.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)  # (B, H, m a, Q)
     y_in_order: Tensor = tiled.index_select(2, piece.place)
     return y_in_order
 
@@ -94,14 +94,14 @@ def attend_piece(
     """One piece of attention: softmax(scores) v over its keys, and the logarithm of each query's sum of weights."""
     batch, heads, shared = q.shape[0], q.shape[1], k.shape[1]
     count, rows = piece.queries.shape
-    grouped = _gather(q, piece.queries).unflatten(1, (shared, -1)).transpose(2, 3)  # (B, K, g, G, a, P)
-    keys, values = _gather(k, piece.keys), _gather(v, piece.keys)  # (B, K, g, c, P)
+    grouped = _gather(q, piece.queries).unflatten(1, (shared, -1)).transpose(2, 3)  # (B, K, m, G, a, P)
+    keys, values = _gather(k, piece.keys), _gather(v, piece.keys)  # (B, K, m, j, P)
     scores = at_least_float32(grouped.flatten(3, 4) @ keys.transpose(3, 4)) * score.scale
-    scores = score.apply_softcap(scores).unflatten(3, (-1, rows))  # (B, K, g, G, a, c)
+    scores = score.apply_softcap(scores).unflatten(3, (-1, rows))  # (B, K, m, G, a, j)
     if bias is not None:
-        added = bias(piece.queries, piece.keys)  # (g, H, a, c)
+        added = bias(piece.queries, piece.keys)  # (m, H, a, j)
         scores = scores + added.unflatten(1, (shared, -1)).permute(1, 0, 2, 3, 4)
-    allowed = piece.allowed[:, None]  # (g, 1, a, c)
+    allowed = piece.allowed[:, None]  # (m, 1, a, j)
     if valid is not None:
         allowed = allowed & valid[:, piece.keys][:, None, :, None, None]
     scores = scores.masked_fill(~allowed, MASKED)
@@ -116,6 +116,6 @@ def attend_piece(
     return mixed, sums if piece.absent is None else sums.masked_fill(piece.absent, MASKED)
 
 
-def _gather(x: Float[Tensor, "B H T P"], places: Int[Tensor, "g a"]) -> Float[Tensor, "B H g a P"]:
+def _gather(x: Float[Tensor, "B H T P"], places: Int[Tensor, "m a"]) -> Float[Tensor, "B H m a P"]:
     gathered: Tensor = x.index_select(2, places.flatten()).unflatten(2, places.shape)
     return gathered

@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NoReturn, Self, cast, get_args
 
 from pydantic import (
@@ -57,6 +57,7 @@ class Spec(BaseModel):
     always_dumped: ClassVar[tuple[str, ...]] = ("version", "kind")
     renamed: ClassVar[dict[str, str]] = {}  # keys of earlier files -> what each is called now
     field_names: ClassVar[set[str]] = set()  # of all specifications together
+    letters: ClassVar[Mapping[str, str]] = {}  # what letters mean here, where the legend says otherwise or nothing
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:

@@ -1,6 +1,7 @@
 """Gated delta networks: attention without softmax, with a memory that is corrected and fades."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -31,6 +32,9 @@ class GatedDeltaNet(Mixer):
         eps: added to the mean square by the norm behind the gate.
     """
 
+    letters: ClassVar[Mapping[str, str]] = {
+        "H": "value heads", "K": "key heads", "P": "features of a head's query and key"
+    }  # fmt: skip
     kind: Literal["gated_delta_net"] = "gated_delta_net"
     num_heads: Size
     num_key_heads: Size | None = None

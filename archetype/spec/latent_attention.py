@@ -1,6 +1,7 @@
 """Multi-head latent attention: keys and values from one narrow vector for each position."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -56,6 +57,9 @@ class LatentAttention(Mixer):
         dropout: of the attention weights, while training.
     """
 
+    letters: ClassVar[Mapping[str, str]] = {
+        "P": "features of a head's query and key that are not rotated", "r": "rank of queries"
+    }  # fmt: skip
     kind: Literal["latent"] = "latent"
     num_heads: Size
     query: Query = DirectQuery()

@@ -1,6 +1,7 @@
 """Mamba: a state space whose steps, inputs and outputs follow the token."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -31,6 +32,7 @@ class Mamba(Mixer):
         norm: of B, C and what delta is made of.
     """
 
+    letters: ClassVar[Mapping[str, str]] = {"r": "rank of delta's projection"}
     kind: Literal["mamba"] = "mamba"
     expand: Size = 2
     state_size: Size = 16

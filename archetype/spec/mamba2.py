@@ -1,6 +1,7 @@
 """Mamba-2: a state space whose heads decay by one number each, so that a text is read in chunks of matrix products."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -34,6 +35,7 @@ class Mamba2(Mixer):
         dt_max: largest step size at the start.
     """
 
+    letters: ClassVar[Mapping[str, str]] = {"K": "groups of heads that share B and C"}
     kind: Literal["mamba2"] = "mamba2"
     num_heads: Size
     head_dim: Size = 64

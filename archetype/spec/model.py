@@ -1,5 +1,6 @@
 """Whole models: the root of a specification file."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -268,6 +269,7 @@ class MegaByte(_Model):
         initialization: how weights are drawn.
     """
 
+    letters: ClassVar[Mapping[str, str]] = {"T": "bytes of a sequence"}
     kind: Literal["megabyte"] = "megabyte"
     vocab_size: WideSize = 256
     context_length: Length
@@ -316,6 +318,7 @@ class VisionEncoder(EndsWithNorm, _Model):
     """
 
     renamed: ClassVar[dict[str, str]] = {"channels": "num_channels"}
+    letters: ClassVar[Mapping[str, str]] = {"T": "positions of an image", "J": "pixels of a patch's side"}
     kind: Literal["vision_encoder"] = "vision_encoder"
     image_size: Size
     patch_size: Size

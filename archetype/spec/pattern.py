@@ -1,5 +1,6 @@
 """Which pairs of positions an attention allows, by the field's names; `archetype/patterns` has their rules."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -57,6 +58,7 @@ class Fixed(Pattern):
     """
 
     renamed: ClassVar[dict[str, str]] = {"summary": "num_summary"}
+    letters: ClassVar[Mapping[str, str]] = {"g": "summary positions of each stride"}
     kind: Literal["fixed"] = "fixed"
     stride: Size
     num_summary: Size
@@ -107,6 +109,7 @@ class BigBird(Pattern):
     """
 
     renamed: ClassVar[dict[str, str]] = {"full_up_to": "dense_up_to_blocks"}
+    letters: ClassVar[Mapping[str, str]] = {"W": "keys of a query: its window, random and global blocks"}
     kind: Literal["bigbird"] = "bigbird"
     block: Size = 64
     window_blocks: Size = 3

@@ -101,7 +101,7 @@ def first_place(kind: str, parts: "tuple[type[Spec], ...]") -> Place | None:
 
 def example(place: Place) -> str:
     """How a part is written, its tensors, and their formulas with their numbers."""
-    from archetype.cost.formula import MEANINGS, symbol_names
+    from archetype.cost.formula import symbol_names
     from archetype.io.yaml import mapping_to_yaml
     from archetype.table import Table
 
@@ -116,7 +116,7 @@ def example(place: Place) -> str:
         ]
         heading = "FLOPs of one more token" if place.stack.causal else "FLOPs of a row"
         lines += ["", str(Table(("module", "tensors", "parameters", heading), cells, text_columns=2)), ""]
-        lines += [f"{name} = {size.value:,}: {MEANINGS[size.name]}" for size, name in names.items()]
+        lines += [f"{name} = {size.value:,}: {size.meaning}" for size, name in names.items()]
     return "\n".join([*lines, *_state(place)])
 
 
