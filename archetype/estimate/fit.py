@@ -63,6 +63,8 @@ def fit_table(report: CostReport, fitting: list[Fit]) -> Table:
     rows = []
     for use, *sizes in fitting:
         rows.append([use, *("no limit" if size is None else f"{size:,}" for size in sizes)])
+    if report.memory_cost.cost.reads == "images":
+        return Table(["", "images"], [row[:2] for row in rows])
     batch = f"{report.batch} {'row' if report.batch == 1 else 'rows'}"
     return Table(["", f"rows of {report.length:,} tokens", f"tokens of {batch}"], rows)
 

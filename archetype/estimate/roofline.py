@@ -29,6 +29,8 @@ class PhaseTime(NamedTuple):
     seconds: float  # the longer of both
     bound: str  # compute or memory, whichever takes so long
     tokens_per_second: float  # of all rows together
+    unit: str  # what is counted: tokens; sequences of a model that reads them whole, or images
+    units_per_second: float
 
 
 def predict(report: CostReport, device: Device) -> list[PhaseTime]:
@@ -42,14 +44,14 @@ def predict(report: CostReport, device: Device) -> list[PhaseTime]:
             ("decode", weights_read(report, report.batch, "decode") + state, report.batch),
         ]
     phases.append(("train", optimizer + 2 * report.memory["activations"], tokens))
-    times = []
+    times, model = [], report.memory_cost.cost
     for phase, traffic, answered in phases:
         peak = device.peak(compute_dtype(report.dtype) if phase == "train" else report.dtype)
         compute, memory = flops[phase] / peak, traffic / device.bandwidth
         seconds, bound = max((compute, "compute"), (memory, "memory"), key=lambda time: time[0])
-        times.append(
-            PhaseTime(phase, flops[phase], traffic, compute, memory, answered, seconds, bound, answered / seconds)
-        )
+        unit, units = ("tokens", answered) if model.generates else (model.reads, report.batch)
+        speeds = answered / seconds, unit, units / seconds
+        times.append(PhaseTime(phase, flops[phase], traffic, compute, memory, answered, seconds, bound, *speeds))
     return times
 
 
@@ -58,8 +60,8 @@ def time_table(times: list[PhaseTime]) -> Table:
     rows = []
     for time in times:
         seconds = (f"{number:.3g}" for number in (time.compute_seconds, time.memory_seconds))
-        rows.append([time.phase, f"{time.seconds:.3g}", f"{time.tokens_per_second:,.0f}", *seconds, time.bound])
-    return Table(["", "seconds", "tokens/s", "compute", "memory traffic", "bound by"], rows)
+        rows.append([time.phase, f"{time.seconds:.3g}", f"{time.units_per_second:,.0f}", *seconds, time.bound])
+    return Table(["", "seconds", f"{times[0].unit}/s", "compute", "memory traffic", "bound by"], rows)
 
 
 def weights_read(report: CostReport, tokens: int, phase: Phase = "forward") -> int:

@@ -78,6 +78,7 @@ def test_it_multiplies_what_is_counted(name: str) -> None:
     texts = tokens(batch, length)
     match model:
         case VisionEncoder():
+            length = preset.context_length
             run = flops_of(lambda: model(torch.zeros(batch, 1, 8, 8)).logits)
         case EncoderDecoder():
             run = flops_of(lambda: taught(model, texts, texts))

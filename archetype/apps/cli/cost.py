@@ -40,8 +40,8 @@ def cost(
 ) -> None:
     """Print what a specification costs, by module and with formulas.
 
-    Parameters, FLOPs, state (KV cache), and memory of training with and without activation checkpointing; with --fit
-    what fits into a memory, with --device how long it takes.
+    Parameters, FLOPs, state (KV cache or recurrent state), and memory of training with and without activation
+    checkpointing; with --fit what fits into a memory, with --device how long it takes.
     """
     from archetype.convert.source import open_spec
     from archetype.errors import SpecError

@@ -98,6 +98,7 @@ def _curves(run: "Run", axis: "Axis") -> "Curves":
     from archetype.errors import DataError
     from archetype.estimate.report import cost_report
     from archetype.runs.directory import read_run_spec
+    from archetype.spec import VisionEncoder
     from archetype.training import metrics
     from archetype.training.plot import curves
     from archetype.training.recipe import read_recipe
@@ -108,8 +109,9 @@ def _curves(run: "Run", axis: "Axis") -> "Curves":
     if axis != "steps" and any("loss" in line and "num_targets" not in line for line in lines):
         raise DataError(str(run.metrics_file), "is of an earlier version, which counted no tokens", "use --x steps")
     if axis == "flops":
-        length = read_recipe(run.recipe_file).sequence_length
-        flops = cost_report(read_run_spec(run), 1, length).flops["train"] / (length or 1)
+        spec, length = read_run_spec(run), read_recipe(run.recipe_file).sequence_length
+        length = None if isinstance(spec, VisionEncoder) else length  # an image is one target
+        flops = cost_report(spec, 1, length).flops["train"] / (length or 1)
     return curves(lines, axis, flops)
 
 

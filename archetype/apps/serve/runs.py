@@ -14,6 +14,7 @@ from archetype.io.yaml import read_mapping
 from archetype.runs.extensions import check_extensions
 from archetype.runs.listing import AXES, MetricsFile, differences_of_runs, downsampled, is_training, run_folders
 from archetype.spec.edit import leaves
+from archetype.spec.model import VisionEncoder
 from archetype.spec.serialize import read
 
 MAX_POINTS = 10_000  # of a curve
@@ -145,8 +146,9 @@ def _architecture(folder: Path, changed: float) -> dict[str, Any]:
 @lru_cache(maxsize=256)
 def _flops_per_target(folder: Path, changed: float) -> float:
     """FLOPs of training for each token or image."""
-    length = read_mapping(folder / "recipe.yaml").get("sequence_length")
-    return cost_report(read(folder / "spec.yaml"), 1, length).flops["train"] / (length or 1)
+    spec, length = read(folder / "spec.yaml"), read_mapping(folder / "recipe.yaml").get("sequence_length")
+    length = None if isinstance(spec, VisionEncoder) else length  # an image is one target
+    return cost_report(spec, 1, length).flops["train"] / (length or 1)
 
 
 def _written(folder: Path) -> float:

@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from archetype import cost, families, spec
+from archetype.errors import SpecError
 from archetype.models import build
 from archetype.nn.cache import State
 from archetype.patterns import MaskContext, pattern_rule
@@ -120,12 +121,14 @@ def test_an_encoder_multiplies_what_is_counted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, model in OTHERS.items() if isinstance(model, spec.VisionEncoder)])
-def test_a_picture_costs_the_same_whatever_length_is_asked_for(name: str) -> None:
+def test_a_picture_has_one_length(name: str) -> None:
     drawn = OTHERS[name]
     assert isinstance(drawn, spec.VisionEncoder)
     model, pictures = build(drawn).eval(), torch.zeros(BATCH, drawn.num_channels, drawn.image_size, drawn.image_size)
-    report = cost.cost_report(drawn, BATCH, 1000)
+    report = cost.cost_report(drawn, BATCH)
     assert report.length == drawn.context_length
+    with pytest.raises(SpecError, match="length: an image has"):
+        cost.cost_report(drawn, BATCH, 1000)
     assert flops_of(lambda: model(pictures)) == report.flops["forward"] > 0
 
 

@@ -25,7 +25,7 @@ def read(*arguments: str) -> dict[str, Any]:
 def test_both_tables_have_formulas_and_numbers() -> None:
     shown = run("gpt2", "--length", "64")
     for expected in ("L (4 D^2 + 4 D)", "28,348,416", "8 L B T D^2", "2 B T V D + L (24 B T D^2 + 4 B T^2 D)",
-                     "V D + T_max D + 2 D + L (12 D^2 + 13 D)", "124,439,808", "O(T^2 D) for a text"):  # fmt: skip
+                     "V D + T_max D + 2 D + L (12 D^2 + 13 D)", "124,439,808", "O(T^2 D) for a sequence"):  # fmt: skip
         assert expected in shown
 
 
@@ -43,7 +43,7 @@ def test_several_stand_side_by_side() -> None:
     specifications = read("--compare", "gpt2", "llama-2-7b", "--length", "128")["specifications"]
     assert [one["parameters"]["total"] for one in specifications] == [124_439_808, 6_738_415_616]
     shown = run("--compare", "gpt2", "llama-2-7b", "--length", "128")
-    assert "124,439,808  6,738,415,616" in shown
+    assert re.search(r"124,439,808 +6,738,415,616", shown)
 
 
 def test_several_without_compare_are_refused() -> None:

@@ -26,9 +26,10 @@ def evaluate(**fields: Any) -> dict[str, Any]:
 
 def test_every_box_of_every_preset_is_counted_once_folded_or_not() -> None:
     for name in TINY:
-        report = cost_report(name, batch=2, length=16)
+        length = None if name == "vit-tiny" else 16
+        report = cost_report(name, batch=2, length=length)
         for unfold in (False, True):
-            answer = evaluate(preset=name, batch=2, length=16, unfold=unfold)
+            answer = evaluate(preset=name, batch=2, length=length, unfold=unfold)
             assert answer["cost"] == report.to_json(), name
             boxes = answer["diagram"]["boxes"]
             sums = {key: sum(box["cost"][key] for box in boxes) for key in ("parameters", "active", "flops")}
