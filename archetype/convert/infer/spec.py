@@ -97,7 +97,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[spec.Decoder,
 
 
 def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bool = False) -> spec.Norm:
-    """A norm dims the layers: none where no tensor is one, except where the layers' own have no weights either."""
+    """The norm before or after all layers: none without a tensor, unless the layers' norms have no weights either."""
     if f"{param}.weight" not in tensors.outer:
         return info.norm(bias=False, weight=False) if assumed else spec.NoNorm()
     return info.norm(bias=f"{param}.bias" in tensors.outer)
