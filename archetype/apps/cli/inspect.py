@@ -61,6 +61,10 @@ def inspect(
         raise SpecError(str(output), "its name says no format", f"end it in {', '.join(SUFFIXES)}")
     if view != "attribution" and (token is not None or position != -1):
         raise SpecError("--token", "and --position are for attributions", "add --view attribution")
+    if view == "attribution" and head is not None:
+        raise SpecError("--head", "an attribution has all heads of its --layer", "leave it out")
+    if corrupt is not None and (view != "summary" or layer is not None or head is not None):
+        raise SpecError("--corrupt", "cannot be combined with --view, --layer or --head", "leave these out")
     lm = load(model, dtype, device)
     inspection = lm.inspect(_image(text) if lm.spec.kind == "vision_encoder" else text, target)
     shown: View

@@ -34,8 +34,11 @@ def show(
 ) -> None:
     """Print a specification as the file that would describe it."""
     from archetype.convert.source import open_spec
+    from archetype.errors import SpecError
     from archetype.io.yaml import mapping_to_yaml, with_schema_line
 
+    if explain and full:
+        raise SpecError("--full", "cannot be combined with --explain", "give one of them")
     if explain:
         _explain(Path(source), as_json)
         return
@@ -120,6 +123,8 @@ def set_(
 
     if not assignments and match is None:
         raise SpecError("set", "nothing is to be changed", "give PATH=VALUE, or --match B MEASURE")
+    if solve is not None and match is None:
+        raise SpecError("--solve", "names the size that --match changes", "add --match B MEASURE, or leave it out")
     spec = assign(open_spec(source), assignments or [])
     if match is not None:
         from archetype.estimate.match import match as solved

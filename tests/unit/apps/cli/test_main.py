@@ -274,3 +274,22 @@ def test_values_of_options_are_refused_in_our_own_words(
     }.items():  # fmt: skip
         with case(*arguments):
             assert f"{message} See `archetype --help`." in refusal(monkeypatch, capsys, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        (("set", "gpt2", "d_model=64", "--solve", "d_model"), "--solve"),
+        (("show", "gpt2", "--explain", "--full"), "--full"),
+        (("inspect", "run", "a", "--corrupt", "b", "--view", "lens"), "--corrupt"),
+        (("inspect", "run", "a", "--corrupt", "b", "--layer", "1"), "--corrupt"),
+        (("inspect", "run", "a", "--view", "attribution", "--head", "1"), "--head"),
+        (("cost", "vit-b-16", "--length", "100"), "length"),
+        (("cost", "--compare", "gpt2", "vit-b-16", "--length", "100"), "length"),
+        (("draw", "gpt2", "vit-b-16", "--length", "100", "--json"), "length"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused_in_one_line(
+    arguments: tuple[str, ...], place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"{place}: " in refusal(monkeypatch, capsys, *arguments)
