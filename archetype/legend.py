@@ -19,7 +19,7 @@ LEGEND = {
     "m": "tiles of a pattern",
     "a": "queries of a tile",
     "j": "keys of a tile",
-    "W": "positions that a window or a convolution keeps",
+    "W": "positions of a window, or kept by a convolution",
     "s": "stride of the pattern",
     "g": "global tokens",
     "n": "tokens that the model reads for each next one",

@@ -51,7 +51,6 @@ class PartCost:
             raise SpecError("cost", f"no {cls.__name__} is registered for {name}", f"write one, with @cost_of({name})")
         return cost
 
-
     @property
     def symbols(self) -> set[Symbol]:
         """The sizes that the part names."""

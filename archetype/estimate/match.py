@@ -30,7 +30,7 @@ def match(model: spec.ModelSpec, other: spec.ModelSpec, measure: str, path: str 
     Args:
         model: what is changed.
         other: what it should cost as much as.
-        measure: parameters; active ones for each token; FLOPs of a forward pass; bytes of the state (KV cache), both of
+        measure: parameters; active ones for each token; FLOPs of a forward pass; bytes of the state, both of
             one row as long as the shorter of the two contexts.
         path: the field (absent: the width of the feed-forward parts, or of the model; of `state`, the key/value heads).
 

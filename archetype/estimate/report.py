@@ -293,7 +293,7 @@ def total_parameters(model: spec.ModelSpec) -> int:
 def comparison_table(names: Sequence[str], reports: Sequence[CostReport]) -> Table:
     """One column for each specification."""
     lines: dict[str, Callable[[CostReport], str]] = {
-        "reads": lambda report: report.workload,
+        "input": lambda report: report.workload,
         "parameters": lambda report: f"{report.parameters['total']:,}",
         "active": lambda report: f"{report.parameters['active']:,}",
         "forward FLOPs": lambda report: _flops(report.flops["forward"]),

@@ -107,7 +107,7 @@ def test_models_of_all_kinds_stand_side_by_side() -> None:
     rows = {row[0]: list(row[1:]) for row in comparison_table(names, [report(name) for name in names]).rows}
     assert rows["state"] == ["recurrent state", "KV cache", "", ""]
     assert rows["state a token"][0] == "0 bytes" and rows["state a token"][2:] == ["", ""]
-    assert rows["reads"][2:] == ["1 x 128 tokens", "1 image of 17 positions"]
+    assert rows["input"][2:] == ["1 x 128 tokens", "1 image of 17 positions"]
     assert rows["forward FLOPs a token"][3] == "" and rows["decode FLOPs a token"][2:] == ["", ""]
 
 
