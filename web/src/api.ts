@@ -129,6 +129,8 @@ export interface PhaseTime {
   phase: string;
   seconds: number;
   tokens_per_second: number;
+  unit: string;
+  units_per_second: number;
   bound: string;
 }
 

@@ -129,6 +129,7 @@ def evaluated(models: Models, body: EvaluateRequest) -> dict[str, Any]:
             text = to_yaml(spec)
         report = cost_report(spec, body.batch, body.length, body.dtype)
         base = None if body.base is None else read(models, body.base)
+        base_sums = None if base is None else sums(base, body.batch, body.length, body.dtype)
     except SpecError as error:
         return {"ok": False, "source": text, "problems": list(problems(error, text))}
     scene = draw(report, body.measure, body.unfold)
@@ -139,7 +140,7 @@ def evaluated(models: Models, body: EvaluateRequest) -> dict[str, Any]:
         "diff": [], "base": None,
     }  # fmt: skip
     if base is not None:
-        answer["base"] = sums(base, body.batch, body.length, body.dtype)
+        answer["base"] = base_sums
         answer["diff"] = [{"path": path, "a": a, "b": b} for path, a, b in differences(base, spec)]
         if body.compare:
             before = cost_report(base, body.batch, body.length, body.dtype)
