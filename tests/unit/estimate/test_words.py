@@ -7,12 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from archetype import cost, families, spec
-from archetype.cli.main import app
-from archetype.cost.hardware import device
-from archetype.cost.report import CostReport, comparison_table
-from archetype.cost.roofline import predict, time_table
+from archetype.apps.cli.main import app
 from archetype.errors import SpecError
+from archetype.estimate.report import CostReport, comparison_table
+from archetype.estimate.roofline import predict, time_table
 from archetype.legend import LEGEND
+from archetype.machine.hardware import device
 from archetype.spec import assign
 
 PRESETS = sorted(families.presets())
