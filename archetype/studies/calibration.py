@@ -18,7 +18,7 @@ from archetype.io.files import read_json
 from archetype.machine.environment import description, now, versions
 from archetype.studies.decisions import NO_DIFFERENCE, SHOWN
 from archetype.studies.experiment import Experiment, read_experiment
-from archetype.studies.store import Store, code_version
+from archetype.studies.store import CODE, Store
 
 MUST_GIVE = {"same": NO_DIFFERENCE, "twice-as-wide": SHOWN}
 
@@ -58,7 +58,7 @@ def write_calibration(store: Store, experiment: Experiment, verdicts: dict[str, 
     passed = all(verdicts.get(name) == verdict for name, verdict in MUST_GIVE.items())
     data = {
         "passed": passed, "verdicts": verdicts, "deviation": deviation, "experiment": experiment.hash, "date": now(),
-        "code": code_version(), "machine": description(torch.device("cpu")),
+        "code": CODE, "machine": description(torch.device("cpu")),
     }  # fmt: skip
     atomic.make_folder(store.folder)
     atomic.write_json(store.folder / f"calibration-{machine_key()}.json", data)

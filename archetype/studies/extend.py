@@ -13,7 +13,7 @@ from archetype.spec.base import in_words, path
 from archetype.studies.calibration import read_calibration
 from archetype.studies.decisions import NOT_SHOWN
 from archetype.studies.experiment import Experiment, TrainedPart
-from archetype.studies.store import RunRequest, Store, code_version
+from archetype.studies.store import CODE, RunRequest, Store
 from archetype.studies.study import whole_verdict
 from archetype.studies.sweep import Engine, Progress, Say, make_needed
 from archetype.studies.trained import Comparison, TrainedStudy, Trials, confirmed, is_near_guess
@@ -194,7 +194,7 @@ class ReportExtension:
         return is_near_guess(last, study.arms[reported.control])
 
     def _added(self, part: TrainedPart, comparison: Comparison) -> dict[str, Any]:
-        about = {"date": now(), "code": code_version(), "machines": machines(comparison.all_results())}
+        about = {"date": now(), "code": CODE, "machines": machines(comparison.all_results())}
         return comparison_data(part, comparison) | {"added": about}
 
 

@@ -21,7 +21,7 @@ from archetype.spec.base import Size, Spec, fingerprint, invalid
 from archetype.studies.arms import Arm, build_arms, quantities
 from archetype.studies.corpora import prepare
 from archetype.studies.experiment import Corpora, Count, Match, Metric, Seed, Share, Source, put_files_in_place
-from archetype.studies.store import RunRequest, Store, code_version
+from archetype.studies.store import CODE, RunRequest, Store
 from archetype.studies.sweep import Engine, Progress
 
 Quantity = Literal["parameters", "non_embedding", "active", "flops_per_token", "state_bytes"]
@@ -208,7 +208,7 @@ class Search:
                 other["cost"] <= row["cost"] and sign * other["loss"] <= sign * row["loss"] for other in others
             )
         return {
-            "version": 1, "title": self.file.title, "hash": fingerprint(self.file), "code": code_version(),
+            "version": 1, "title": self.file.title, "hash": fingerprint(self.file), "code": CODE,
             "date": now(), "environment": environment(), "cost_name": self.file.cost, "refused": self.refused,
             "seconds": self._seconds(), "candidates": rows, "metric": self.file.metric.dump(full=True),
         }  # fmt: skip

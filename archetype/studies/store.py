@@ -11,7 +11,6 @@
 A study that asks for a run which another has made finds it done.
 """
 
-import ast
 import hashlib
 import json
 import os
@@ -19,7 +18,7 @@ import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +30,11 @@ from archetype.io.files import read_json
 from archetype.spec import parse
 from archetype.spec.base import fingerprint
 from archetype.studies.experiment import Metric
+from archetype.training.numerics import NUMERICS
 from archetype.training.recipe import Recipe
 
 STATES = ("done", "failed", "running", "pending")
-CODE_FOLDERS = (
-    "spec",
-    "patterns",
-    "native",
-    "weights",
-    "nn",
-    "models",
-    "tokenizers",
-    "data",
-    "training",
-)  # that decide a run's numbers
+CODE = f"numerics {NUMERICS}"  # of the code, all that a run's numbers depend on
 SETTING = "ARCHETYPE_STUDIES"  # the folder of the store, where --store does not name it
 
 
@@ -70,11 +60,11 @@ class RunRequest:
 
     @cached_property
     def key(self) -> str:
-        """A hash of all that decides the numbers: model, recipe, data, seed, precision, versions of code and torch."""
+        """A hash of all that decides the numbers: model, recipe, data, seed, precision, numerics and torch."""
         recipe = self.recipe.dump(full=True)
         spec = fingerprint(parse(recipe.pop("spec")))
         data = {name: value for name, value in recipe.pop("data").items() if name != "text"}
-        identity = [spec, recipe, data, self.data_sha256, self.device, code_version(), torch.__version__]
+        identity = [spec, recipe, data, self.data_sha256, self.device, CODE, torch.__version__]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
 
 
@@ -125,7 +115,7 @@ class Store:
             (folder / "metrics").mkdir(parents=True, exist_ok=True)
             data = {
                 "recipe": request.recipe.dump(full=True), "data_sha256": request.data_sha256, "test": request.test,
-                "device": request.device, "baseline": request.baseline, "code": code_version(),
+                "device": request.device, "baseline": request.baseline, "code": CODE,
             }  # fmt: skip
             if state_of(folder) is None:
                 atomic.write_json(folder / "state.pending", {})
@@ -200,30 +190,3 @@ def heartbeat(folder: Path) -> tuple[dict[str, Any], float]:
         file = folder / "heartbeat"
         return json.loads(file.read_text()), time.time() - file.stat().st_mtime
     return {}, float("inf")
-
-
-@cache
-def code_version() -> str:
-    """A hash of the code that decides a run's numbers; comments and docstrings do not count."""
-    package, digest = Path(__file__).parent.parent, hashlib.sha256()
-    for name in CODE_FOLDERS:
-        for file in sorted((package / name).rglob("*")):
-            if file.suffix == ".py":
-                digest.update(_code_of(file))
-            elif file.suffix in (".h", ".cpp"):
-                digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _code_of(file: Path) -> bytes:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if (
-            isinstance(body, list)
-            and body
-            and isinstance(body[0], ast.Expr)
-            and isinstance(body[0].value, ast.Constant)
-        ):
-            body[0].value.value = ""
-    return ast.dump(tree).encode()

@@ -24,7 +24,7 @@ from archetype.studies.statistics import (
     minimal_detectable_effect,
     scipy_package,
 )
-from archetype.studies.store import RunRequest, Store, code_version, heartbeat, state_of
+from archetype.studies.store import CODE, RunRequest, Store, heartbeat, state_of
 from archetype.studies.sweep import Engine, Progress, Say, make_needed
 from archetype.studies.trained import TrainedStudy
 from archetype.studies.trained_outcome import trained_outcome
@@ -146,7 +146,7 @@ class Study:
             write_calibration(self.store, experiment, {n: v.verdict for n, v in verdicts.items()}, share)
         return {
             "version": 1, "claim": experiment.claim, "title": experiment.title, "sentence": experiment.sentence,
-            "headline": experiment.headline, "mode": self.mode, "hash": experiment.hash, "code": code_version(),
+            "headline": experiment.headline, "mode": self.mode, "hash": experiment.hash, "code": CODE,
             "date": now(), "environment": environment(), "calibration": calibration,
             "verdict": whole_verdict(parts), "parts": parts, "experiment": experiment.dump(),
         }  # fmt: skip

@@ -15,8 +15,9 @@ import torch
 from archetype.errors import DataError
 from archetype.io.files import read_json
 from archetype.studies import execute as execution
+from archetype.studies import store as stores
 from archetype.studies.execute import execute
-from archetype.studies.store import Store, code_version, state_of
+from archetype.studies.store import Store, state_of
 from archetype.studies.sweep import Here, OnRay, OnSlurm, work_through
 from archetype.training import loop
 from tests.unit.studies.small import DATA, RECIPE, study, trained
@@ -60,7 +61,7 @@ def test_runs_are_shared_by_studies_and_made_once(tmp_path: Path, monkeypatch: p
     assert all(store.is_complete(key) for key in keys)
 
 
-def test_the_key_is_of_what_decides_the_numbers(tmp_path: Path) -> None:
+def test_the_key_is_of_what_decides_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes: list[dict[str, Any]] = [
         {}, {"arms": {"a": {}, "wide": {"d_model": 12}}}, {"modes": {"full": {"tokens": 256}}},
         {"recipe": RECIPE | {"batch_size": 2}}, {"data": DATA | {"num_pairs": 1}},
@@ -68,7 +69,8 @@ def test_the_key_is_of_what_decides_the_numbers(tmp_path: Path) -> None:
     ]  # fmt: skip
     first, *others = (set(keys_of(tmp_path / str(n), **change)[1]) for n, change in enumerate(changes))
     assert [len(first & keys) for keys in others] == [2, 0, 0, 0, 2]  # a change of one arm leaves the other's runs
-    assert len(code_version()) == 16
+    monkeypatch.setattr(stores, "CODE", "numerics of another version")
+    assert not first & set(keys_of(tmp_path / "later")[1])
 
 
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_were_not(tmp_path: Path) -> None:
