@@ -16,8 +16,8 @@ import torch
 
 from archetype.generate.step import DecodeStep
 from archetype.models import Decoder, build
-from archetype.native.library import Entry
-from archetype.native.recorder import OPERATIONS, Replay, TorchCall
+from archetype.native.arguments import OPERATIONS, Entry
+from archetype.native.recorder import Replay, TorchCall
 from archetype.runs.machine import read_peak
 from archetype.weights.packing import TYPES, pack_model
 from benchmarks.machine import heading
@@ -71,7 +71,7 @@ def main() -> None:
 def selected(replay: Replay, is_part: Callable[[str], bool]) -> "ctypes.Array[Entry]":
     """The operations of a recorded step that belong to a part, as one list."""
     segments = [segment for segment in replay.segments if not isinstance(segment, TorchCall)]
-    entries = [entry for segment in segments for entry in segment if is_part(OPERATIONS[entry.operation])]
+    entries = [entry for segment in segments for entry in segment if is_part(OPERATIONS[entry.operation].operation)]
     return (Entry * len(entries))(*entries)
 
 

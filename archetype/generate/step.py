@@ -9,10 +9,10 @@ from torch import Tensor
 
 from archetype.models import CausalModel, GenerativeModel
 from archetype.models.output import Output
+from archetype.native.arguments import FLOATS
 from archetype.native.library import Library, library
 from archetype.native.products import max_rows
 from archetype.native.recorder import NotRecordable, Recorder, Replay
-from archetype.native.translations import FLOATS
 from archetype.nn.cache import State
 from archetype.nn.probe import observer
 

@@ -112,23 +112,50 @@ static void softmax(float* row, long n, const float* sink) {
 
 // softmax(scale q k^T) v over the positions that a query may see, of a cache whose place s holds position s (or, of a ring,
 // s modulo its size). Scores may be sums of two products, of keys in two parts.
-// p: q keys values positions y slopes sinks mask q2 keys2; n: B H K T S P Q P2, then strides: 8 (b h t) of q, 11 (b h t) of
-// q2, 14 (b k s) of keys, 17 of keys2, 20 of values, 23 (b t) of positions, 25 (b h t) of y, 28 (b h t s) of the mask; 32 types of
-// q cache y mask, 36 window, ring, whether the mask is that of the last place alone, by distance. f: scale softcap.
-static void attend(const Entry& e, const Worker& worker) {
-    const long B = e.n[0], H = e.n[1], K = e.n[2], T = e.n[3], S = e.n[4], P = e.n[5], Q = e.n[6], P2 = e.n[7], G = H / K;
-    const int64_t *sq = e.n + 8, *sq2 = e.n + 11, *sk = e.n + 14, *sk2 = e.n + 17, *sv = e.n + 20, *sp = e.n + 23, *sy = e.n + 25, *sm = e.n + 28;
-    const int q_type = e.n[32], cache_type = e.n[33], y_type = e.n[34], mask_type = e.n[35];
-    const long window = e.n[36], is_ring = e.n[37];
-    const float scale = e.f[0], softcap = e.f[1], *slopes = (const float*)e.p[5], *sinks = (const float*)e.p[6];
+struct AttendArguments {
+    void* y;                                                       // B H T Q
+    const void* q;                                                 // B H T P
+    const void* keys;                                              // B K S P
+    const void* values;                                            // B K S Q
+    Optional<int64_t> positions;                                   // of the queries, B T; null: each sees all places
+    Optional<float> slopes;                                        // H: by which scores fall with the distance
+    Optional<float> sinks;                                         // H: logits that take a share of the weights
+    Optional<void> mask;                                           // B H T S: whether a pair is allowed, or what is added to its score
+    Optional<void> q2, keys2;                                      // B H T P2, B K S P2: the other parts
+    int64_t batch, heads, key_heads, queries;                      // B H K T
+    int64_t places, features, value_features, features2;           // S P Q P2
+    int64_t q_strides[3], q2_strides[3];                           // b h t
+    int64_t keys_strides[3], keys2_strides[3], values_strides[3];  // b k s
+    int64_t positions_strides[2], y_strides[3], mask_strides[4];   // b t, b h t, b h t s
+    int64_t window;                                                // how many places back are seen; 0: all
+    double scale;
+    double softcap;  // c of c tanh(score / c); 0: none
+    Float q_type, cache_type, y_type;
+    Type mask_type;
+    bool is_ring;         // all places of the buffers are within the window
+    bool is_by_distance;  // the mask is that of the last place; an earlier one has the same distances
+    FIELDS(y, q, keys, values, positions, slopes, sinks, mask, q2, keys2, batch, heads, key_heads, queries, places, features,
+           value_features, features2, q_strides, q2_strides, keys_strides, keys2_strides, values_strides, positions_strides, y_strides,
+           mask_strides, window, scale, softcap, q_type, cache_type, y_type, mask_type, is_ring, is_by_distance)
+};
+
+static inline bool is_complete(const AttendArguments& a) { return a.features2 == 0 || (a.q2 && a.keys2); }
+
+static void attend(const AttendArguments& a, const Worker& worker) {
+    const long B = a.batch, H = a.heads, K = a.key_heads, T = a.queries, S = a.places, P = a.features, Q = a.value_features, P2 = a.features2;
+    const long G = H / K, window = a.window;
+    const int64_t *sq = a.q_strides, *sq2 = a.q2_strides, *sk = a.keys_strides, *sk2 = a.keys2_strides, *sv = a.values_strides;
+    const int64_t *sp = a.positions_strides, *sy = a.y_strides, *sm = a.mask_strides;
+    const Type q_type = a.q_type, cache_type = a.cache_type, mask_type = a.mask_type;
+    const float scale = a.scale, softcap = a.softcap, *slopes = a.slopes, *sinks = a.sinks;
     share(worker, B * T * H, 1, [&](long first, long last) {
         float *q = scratch<float>(0, std::max(P, P2)), *scores = scratch<float>(1, S), *y = scratch<float>(2, Q);
         for (long item = first; item < last; item++) {  // the queries of one head of keys after each other
             const long b = item / (T * H), k = item / (T * G) % K, t = item / G % T, h = k * G + item % G;
-            const long position = e.p[3] ? ((const int64_t*)e.p[3])[b * sp[0] + t * sp[1]] : S - 1;
+            const long position = a.positions ? a.positions[b * sp[0] + t * sp[1]] : S - 1;
             const long end = std::min(S, position + 1);  // a ring is full of the newest
-            const long start = window && !is_ring ? std::max(0L, position - window + 1) : 0, n = std::max(0L, end - start);
-            const long mask_start = e.n[38] ? start + S - 1 - position : start;
+            const long start = window && !a.is_ring ? std::max(0L, position - window + 1) : 0, n = std::max(0L, end - start);
+            const long mask_start = a.is_by_distance ? start + S - 1 - position : start;
             const long values = b * sv[0] + k * sv[1] + start * sv[2];
             std::fill(scores, scores + n, 0.0f);
             // the next head's places, or the next row's, are fetched with the first query of these; or those behind
@@ -145,52 +172,68 @@ static void attend(const Entry& e, const Worker& worker) {
                 if (cache_type == FLOAT32) add_scores((const float*)keys + key, strides[2], ahead(strides), vector, size, n, scale, scores);
                 else add_scores((const bfloat16*)keys + key, strides[2], ahead(strides), vector, size, n, scale, scores);
             };
-            add_products(e.p[0], b * sq[0] + h * sq[1] + t * sq[2], e.p[1], b * sk[0] + k * sk[1] + start * sk[2], sk, P);
-            if (P2) add_products(e.p[8], b * sq2[0] + h * sq2[1] + t * sq2[2], e.p[9], b * sk2[0] + k * sk2[1] + start * sk2[2], sk2, P2);
-            for (long s = 0; s < n && (softcap > 0 || slopes || e.p[7]); s++) {
+            add_products(a.q, b * sq[0] + h * sq[1] + t * sq[2], a.keys, b * sk[0] + k * sk[1] + start * sk[2], sk, P);
+            if (P2) add_products(a.q2, b * sq2[0] + h * sq2[1] + t * sq2[2], a.keys2, b * sk2[0] + k * sk2[1] + start * sk2[2], sk2, P2);
+            for (long s = 0; s < n && (softcap > 0 || slopes || a.mask); s++) {
                 if (softcap > 0) scores[s] = softcap * std::tanh(scores[s] / softcap);
                 if (slopes) scores[s] -= slopes[h] * (position - start - s);
-                if (e.p[7]) {
-                    float m = get(e.p[7], mask_type, b * sm[0] + h * sm[1] + t * sm[2] + (mask_start + s) * sm[3]);
+                if (a.mask) {
+                    float m = get(a.mask, mask_type, b * sm[0] + h * sm[1] + t * sm[2] + (mask_start + s) * sm[3]);
                     scores[s] = mask_type == BOOL ? (m != 0 ? scores[s] : -1e30f) : std::max(scores[s] + m, -1e30f);
                 }
             }
             softmax(scores, n, sinks ? sinks + h : nullptr);
-            if (cache_type == FLOAT32) mix_values((const float*)e.p[2] + values, sv[2], ahead(sv), scores, Q, n, y);
-            else mix_values((const bfloat16*)e.p[2] + values, sv[2], ahead(sv), scores, Q, n, y);
-            put_all(e.p[4], y_type, b * sy[0] + h * sy[1] + t * sy[2], 1, Q, y);
+            if (cache_type == FLOAT32) mix_values((const float*)a.values + values, sv[2], ahead(sv), scores, Q, n, y);
+            else mix_values((const bfloat16*)a.values + values, sv[2], ahead(sv), scores, Q, n, y);
+            put_all(a.y, a.y_type, b * sy[0] + h * sy[1] + t * sy[2], 1, Q, y);
         }
     });
 }
 
-// Write new keys or values into their places. p: new buffer positions; n: B K T P S, strides (b k t) of new, (b k s) of the
-// buffer, (b t) of positions, types of both.
-static void append(const Entry& e, const Worker& worker) {
-    const long B = e.n[0], K = e.n[1], T = e.n[2], P = e.n[3], S = e.n[4];
-    const int64_t *sn = e.n + 5, *sb = e.n + 8, *sp = e.n + 11;
-    const int new_type = e.n[13], type = e.n[14];
+// Write new keys or values into their places.
+struct AppendArguments {
+    void* buffer;                                                       // B K S P
+    const void* added;                                                  // B K T P
+    const int64_t* positions;                                           // B T; a place is a position modulo S
+    int64_t batch, heads, added_places, features, places;               // B K T P S
+    int64_t added_strides[3], buffer_strides[3], positions_strides[2];  // b k t, b k s, b t
+    Float added_type, buffer_type;
+    FIELDS(buffer, added, positions, batch, heads, added_places, features, places, added_strides, buffer_strides, positions_strides,
+           added_type, buffer_type)
+};
+
+static void append(const AppendArguments& a, const Worker& worker) {
+    const long B = a.batch, K = a.heads, T = a.added_places, P = a.features, S = a.places;
+    const int64_t *sn = a.added_strides, *sb = a.buffer_strides, *sp = a.positions_strides;
     share(worker, B * T, 1, [&](long first, long last) {
         for (long item = first; item < last; item++) {
-            const long b = item / T, t = item % T, place = ((const int64_t*)e.p[2])[b * sp[0] + t * sp[1]] % S;
+            const long b = item / T, t = item % T, place = a.positions[b * sp[0] + t * sp[1]] % S;
             float* numbers = scratch<float>(0, P);
             for (long k = 0; k < K; k++)
-                put_all(e.p[1], type, b * sb[0] + k * sb[1] + place * sb[2], 1, P,
-                        as_floats(e.p[0], new_type, b * sn[0] + k * sn[1] + t * sn[2], 1, P, numbers));
+                put_all(a.buffer, a.buffer_type, b * sb[0] + k * sb[1] + place * sb[2], 1, P,
+                        as_floats(a.added, a.added_type, b * sn[0] + k * sn[1] + t * sn[2], 1, P, numbers));
         }
     });
 }
 
 // Places starts..ends of other rows of keys and of values, put in place of each row's own; into a source nothing is written.
-// p: keys, values, sources, starts, ends; n: rows, heads, then of keys and of values the bytes of a row, a head, a place.
-static void copy_places(const Entry& e, const Worker& worker) {
-    const int64_t *sources = (const int64_t*)e.p[2], *starts = (const int64_t*)e.p[3], *ends = (const int64_t*)e.p[4];
-    share(worker, e.n[0], 1, [&](long first, long last) {
+struct CopyPlacesArguments {
+    char *keys, *values;
+    const int64_t *sources, *starts, *ends;  // of each row
+    int64_t rows, heads;
+    int64_t keys_strides[3], values_strides[3];  // in bytes: of a row, a head, a place
+    FIELDS(keys, values, sources, starts, ends, rows, heads, keys_strides, values_strides)
+};
+
+static void copy_places(const CopyPlacesArguments& a, const Worker& worker) {
+    const int64_t *sources = a.sources, *starts = a.starts, *ends = a.ends;
+    share(worker, a.rows, 1, [&](long first, long last) {
         for (long row = first; row < last; row++) {
             if (sources[row] == row || starts[row] >= ends[row]) continue;
             for (int buffer = 0; buffer < 2; buffer++) {
-                const int64_t* bytes = e.n + 2 + 3 * buffer;
-                char* const places = (char*)e.p[buffer] + starts[row] * bytes[2];
-                for (long k = 0; k < e.n[1]; k++)
+                const int64_t* bytes = buffer ? a.values_strides : a.keys_strides;
+                char* const places = (buffer ? a.values : a.keys) + starts[row] * bytes[2];
+                for (long k = 0; k < a.heads; k++)
                     memcpy(places + row * bytes[0] + k * bytes[1], places + sources[row] * bytes[0] + k * bytes[1], (ends[row] - starts[row]) * bytes[2]);
             }
         }

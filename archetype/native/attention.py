@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from archetype.native.arguments import FLOATS, TYPES, Append, Attend, CopyPlaces
 from archetype.native.library import library
 from archetype.native.operation import recording
 from archetype.native.products import max_rows
 from archetype.native.recorder import Immediate
-from archetype.native.translations import FLOATS, SERIAL, TYPES
+from archetype.native.translations import SERIAL
 
 if TYPE_CHECKING:
     from archetype.native.recorder import Recorder
@@ -23,10 +24,13 @@ def append(recorder: "Recorder | Immediate", new: Tensor, buffer: Tensor, positi
     if new.dtype not in FLOATS or buffer.dtype not in FLOATS or new.stride(-1) != 1 or buffer.stride(-1) != 1:
         return None
     batch, heads, length, features = new.shape
-    rows = positions.stride(0) if positions.shape[0] > 1 else 0  # one row of positions may stand for all
-    strides = [*new.stride()[:3], *buffer.stride()[:3], rows, positions.stride(1)]
-    integers = [batch, heads, length, features, buffer.shape[2], *strides, TYPES[new.dtype], TYPES[buffer.dtype]]
-    recorder.emit("append", [buffer], [new, buffer, positions], integers, serial=new.numel() <= SERIAL)
+    entry = Append(
+        buffer=buffer, added=new, positions=positions, batch=batch, heads=heads, added_places=length,
+        features=features, places=buffer.shape[2], added_strides=new.stride()[:3],
+        buffer_strides=buffer.stride()[:3], positions_strides=_strides_of_positions(positions),
+        added_type=new.dtype, buffer_type=buffer.dtype,
+    )  # fmt: skip
+    recorder.emit(entry, serial=new.numel() <= SERIAL)
     return buffer
 
 
@@ -47,11 +51,12 @@ def copy_places(keys: Tensor, values: Tensor, sources: Tensor, starts: Tensor, e
     places_are_joined = all(x.stride()[2:] == (x.shape[3], 1) and x.device.type == "cpu" for x in (keys, values))
     if kernels is None or not places_are_joined:
         return False
-    integers = [len(sources), keys.shape[1]]
-    for buffer in (keys, values):
-        integers += [stride * buffer.itemsize for stride in buffer.stride()[:3]]
-    emitter = recording() or Immediate(kernels)
-    emitter.emit("copy_places", [keys, values], [keys, values, sources, starts, ends], integers)
+    keys_strides, values_strides = (tuple(n * x.itemsize for n in x.stride()[:3]) for x in (keys, values))
+    entry = CopyPlaces(
+        keys=keys, values=values, sources=sources, starts=starts, ends=ends, rows=len(sources), heads=keys.shape[1],
+        keys_strides=keys_strides, values_strides=values_strides,
+    )  # fmt: skip
+    (recording() or Immediate(kernels)).emit(entry)
     return True
 
 
@@ -101,28 +106,31 @@ def attend(
         return None
     if any(tensor.dtype != torch.float32 for tensor in floats):
         return None
-    if mask is not None and mask.dtype not in TYPES:
+    if (mask is not None and mask.dtype not in TYPES) or not keys.shape[2]:
         return None
     y = torch.empty(batch, length, heads, values.shape[3], dtype=q.dtype).transpose(1, 2)  # as merged next
     q2, keys2 = second or (None, None)
-    where = [0, 0] if positions is None else [positions.stride(0) if positions.shape[0] > 1 else 0, positions.stride(1)]
     masks = (0,) * 4 if mask is None else mask.expand(batch, heads, length, keys.shape[2]).stride()
-    strides = [_strides(q), _strides(q2), _strides(keys), _strides(keys2), _strides(values), where, _strides(y), masks]
-    types = [TYPES[(q if tensor is None else tensor).dtype] for tensor in (q, keys, y, mask)]
-    further = 0 if q2 is None else q2.shape[3]
-    sizes = [batch, heads, keys.shape[1], length, keys.shape[2], features, values.shape[3], further]
-    integers = [
-        *sizes,
-        *(stride for group in strides for stride in group),
-        *types,
-        window,
-        is_ring,
-        distances is not None,
-    ]
-    pointers = [q, keys, values, positions, y, slopes, sinks, mask, q2, keys2]
-    recorder.emit("attend", [y], pointers, integers, [scale, softcap or 0.0])
+    entry = Attend(
+        y=y, q=q, keys=keys, values=values, positions=positions, slopes=slopes, sinks=sinks, mask=mask, q2=q2,
+        keys2=keys2, batch=batch, heads=heads, key_heads=keys.shape[1], queries=length, places=keys.shape[2],
+        features=features, value_features=values.shape[3], features2=0 if q2 is None else q2.shape[3],
+        q_strides=_strides(q), q2_strides=_strides(q2), keys_strides=_strides(keys), keys2_strides=_strides(keys2),
+        values_strides=_strides(values), positions_strides=_strides_of_positions(positions), y_strides=_strides(y),
+        mask_strides=masks, window=window, scale=scale, softcap=softcap or 0.0, q_type=q.dtype,
+        cache_type=keys.dtype, y_type=y.dtype, mask_type=(q if mask is None else mask).dtype, is_ring=is_ring,
+        is_by_distance=distances is not None,
+    )  # fmt: skip
+    recorder.emit(entry)
     return y
 
 
 def _strides(tensor: Tensor | None) -> tuple[int, ...]:
     return (0, 0, 0) if tensor is None else tensor.stride()[:3]
+
+
+def _strides_of_positions(positions: Tensor | None) -> tuple[int, int]:
+    """Of rows and places; one row of positions may stand for all."""
+    if positions is None:
+        return 0, 0
+    return positions.stride(0) if positions.shape[0] > 1 else 0, positions.stride(1)

@@ -3,6 +3,19 @@
 #pragma once
 #include "attention_blocks.h"
 
+struct AttentionBackwardArguments {
+    bfloat16 *dq, *dk, *dv;                               // as q, k, v
+    const bfloat16 *q, *k, *v, *y, *dy;                   // B H T P, B K T P, B K T P, B H T P, B H T P
+    const float* log_sums;                                // logarithms of the sums of weights, B H T
+    int64_t batch, heads, key_heads, places, features;    // B H K T P
+    int64_t dq_strides[3], dk_strides[3], dv_strides[3];  // b h t
+    int64_t q_strides[3], k_strides[3], v_strides[3], y_strides[3], dy_strides[3];
+    double scale;
+    bool is_causal;
+    FIELDS(dq, dk, dv, q, k, v, y, dy, log_sums, batch, heads, key_heads, places, features, dq_strides, dk_strides, dv_strides,
+           q_strides, k_strides, v_strides, y_strides, dy_strides, scale, is_causal)
+};
+
 #if defined(HAS_ATTENTION_BLOCKS)
 // Buffers of one head, as operands of tiles: T is a multiple of PAIRED, with zeros behind the last place, and the second operand
 // of a product has pairs of what is summed over.
@@ -133,12 +146,10 @@ static void differentiate_head(HeadBuffers& head, float scale, bool is_causal) {
         }
 }
 
-// The gradients of attention. p: dq dk dv q k v y dy, logarithms of the sums of weights (B H T, float32); n: B H K T P, whether
-// causal, then strides (b h t): 6 of q, 9 of k, 12 of v, 15 of y, 18 of dy, 21 of dq, 24 of dk, 27 of dv. f: scale.
-static void attention_backward(const Entry& e, const Worker& worker) {
-    const long B = e.n[0], H = e.n[1], K = e.n[2], T = e.n[3], P = e.n[4], G = H / K;
-    const int64_t *sq = e.n + 6, *sk = e.n + 9, *sv = e.n + 12, *sy = e.n + 15, *sdy = e.n + 18;
-    const int64_t *sdq = e.n + 21, *sdk = e.n + 24, *sdv = e.n + 27;
+static void attention_backward(const AttentionBackwardArguments& a, const Worker& worker) {
+    const long B = a.batch, H = a.heads, K = a.key_heads, T = a.places, P = a.features, G = H / K;
+    const int64_t *sq = a.q_strides, *sk = a.k_strides, *sv = a.v_strides, *sy = a.y_strides, *sdy = a.dy_strides;
+    const int64_t *sdq = a.dq_strides, *sdk = a.dk_strides, *sdv = a.dv_strides;
     static thread_local HeadBuffers head{};
     share(worker, B * K, 1, [&](long first, long last) {
 #if defined(HAS_TILES)
@@ -147,32 +158,32 @@ static void attention_backward(const Entry& e, const Worker& worker) {
         head.resize(T, P);
         for (long item = first; item < last; item++) {
             const long b = item / K, group = item % K;
-            const bfloat16 *keys = (const bfloat16*)e.p[4] + b * sk[0] + group * sk[1], *values = (const bfloat16*)e.p[5] + b * sv[0] + group * sv[1];
+            const bfloat16 *keys = a.k + b * sk[0] + group * sk[1], *values = a.v + b * sv[0] + group * sv[1];
             head.copy_rows(keys, sk[2], head.keys);
             head.copy_rows(values, sv[2], head.values);
             transpose(head.keys, head.T, P, head.keys_transposed);
             std::fill(head.dkeys.begin(), head.dkeys.end(), 0.0f);
             std::fill(head.dvalues.begin(), head.dvalues.end(), 0.0f);
             for (long h = group * G; h < (group + 1) * G; h++) {
-                const bfloat16 *y = (const bfloat16*)e.p[6] + b * sy[0] + h * sy[1], *dy = (const bfloat16*)e.p[7] + b * sdy[0] + h * sdy[1];
-                head.copy_rows((const bfloat16*)e.p[3] + b * sq[0] + h * sq[1], sq[2], head.queries);
+                const bfloat16 *y = a.y + b * sy[0] + h * sy[1], *dy = a.dy + b * sdy[0] + h * sdy[1];
+                head.copy_rows(a.q + b * sq[0] + h * sq[1], sq[2], head.queries);
                 head.copy_rows(dy, sdy[2], head.dy);
                 pair_features(head.queries, head.T, P, head.queries_by_feature);
                 pair_features(head.dy, head.T, P, head.dy_by_feature);
                 pair_places(head.queries, head.T, P, head.queries_by_place);
                 pair_places(head.dy, head.T, P, head.dy_by_place);
-                memcpy(head.log_sums.data(), (const float*)e.p[8] + (b * H + h) * T, T * sizeof(float));
+                memcpy(head.log_sums.data(), a.log_sums + (b * H + h) * T, T * sizeof(float));
                 for (long t = 0; t < T; t++) {
                     floats sums = {};
                     for (long p = 0; p < P; p += W) sums += load(y + t * sy[2] + p) * load(head.dy.data() + t * P + p);
                     head.dots[t] = sum(sums);
                 }
-                differentiate_head(head, (float)e.f[0], e.n[5]);
-                store_transposed(head.dqueries, head.T, P, T, (bfloat16*)e.p[0] + b * sdq[0] + h * sdq[1], sdq[2]);
+                differentiate_head(head, (float)a.scale, a.is_causal);
+                store_transposed(head.dqueries, head.T, P, T, a.dq + b * sdq[0] + h * sdq[1], sdq[2]);
             }
             for (long t = 0; t < T; t++) {
-                put_all(e.p[1], BFLOAT16, b * sdk[0] + group * sdk[1] + t * sdk[2], 1, P, head.dkeys.data() + t * P);
-                put_all(e.p[2], BFLOAT16, b * sdv[0] + group * sdv[1] + t * sdv[2], 1, P, head.dvalues.data() + t * P);
+                put_all(a.dk, BFLOAT16, b * sdk[0] + group * sdk[1] + t * sdk[2], 1, P, head.dkeys.data() + t * P);
+                put_all(a.dv, BFLOAT16, b * sdv[0] + group * sdv[1] + t * sdv[2], 1, P, head.dvalues.data() + t * P);
             }
         }
 #if defined(HAS_TILES)
@@ -181,5 +192,6 @@ static void attention_backward(const Entry& e, const Worker& worker) {
     });
 }
 #else
-static void attention_backward(const Entry&, const Worker&) {}
+static inline bool is_complete(const AttentionBackwardArguments&) { return false; }
+static void attention_backward(const AttentionBackwardArguments&, const Worker&) {}
 #endif

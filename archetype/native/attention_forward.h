@@ -3,6 +3,18 @@
 #pragma once
 #include "attention_blocks.h"
 
+struct AttentionForwardArguments {
+    bfloat16* y;                                                     // B H T P
+    const bfloat16 *q, *k, *v;                                       // B H T P, B K S P, B K S P
+    float* log_sums;                                                 // logarithms of the sums of weights, B H T
+    int64_t batch, heads, key_heads, queries, places, features;      // B H K T S P
+    int64_t y_strides[3], q_strides[3], k_strides[3], v_strides[3];  // b h t
+    double scale;
+    bool is_causal;  // queries are the last T of S places
+    FIELDS(y, q, k, v, log_sums, batch, heads, key_heads, queries, places, features, y_strides, q_strides, k_strides, v_strides, scale,
+           is_causal)
+};
+
 #if defined(HAS_ATTENTION_BLOCKS) && !defined(HAS_TILES)
 #define HAS_ATTENTION_FORWARD 1
 
@@ -74,34 +86,32 @@ static void attend_block(QueryBlock& block, const KeysAndValues& head, long firs
     }
 }
 
-// p: y q k v, logarithms of the sums of weights (B H T, float32); n: B H K T S P, whether causal (queries then are the last T of S
-// places), then strides (b h t): 7 of y, 10 of q, 13 of k, 16 of v. f: scale.
-static void attention_forward(const Entry& e, const Worker& worker) {
-    const long B = e.n[0], H = e.n[1], K = e.n[2], T = e.n[3], S = e.n[4], P = e.n[5], G = H / K;
-    const int64_t *sy = e.n + 7, *sq = e.n + 10, *sk = e.n + 13, *sv = e.n + 16;
-    const bool is_causal = e.n[6];
+static void attention_forward(const AttentionForwardArguments& a, const Worker& worker) {
+    const long B = a.batch, H = a.heads, K = a.key_heads, T = a.queries, S = a.places, P = a.features, G = H / K;
+    const int64_t *sy = a.y_strides, *sq = a.q_strides, *sk = a.k_strides, *sv = a.v_strides;
     const long parts = std::max<long>(1, 2 * worker.threads / (B * K));  // of the queries of one head of keys
     static thread_local KeysAndValues head;
     static thread_local QueryBlock block;
     block.queries.assign(PAIRED * P, 0), block.y.resize(PAIRED * P);
     share(worker, B * K * parts, 1, [&](long item, long) {
         const long b = item / parts / K, group = item / parts % K;
-        head.copy((const bfloat16*)e.p[2] + b * sk[0] + group * sk[1], sk[2], (const bfloat16*)e.p[3] + b * sv[0] + group * sv[1], sv[2], S, P);
+        head.copy(a.k + b * sk[0] + group * sk[1], sk[2], a.v + b * sv[0] + group * sv[1], sv[2], S, P);
         for (long h = group * G; h < (group + 1) * G; h++)
             for (long first = item % parts * PAIRED; first < T; first += parts * PAIRED) {
                 const long n = std::min<long>(PAIRED, T - first);
-                const bfloat16* q = (const bfloat16*)e.p[1] + b * sq[0] + h * sq[1] + first * sq[2];
+                const bfloat16* q = a.q + b * sq[0] + h * sq[1] + first * sq[2];
                 for (long t = 0; t < n; t++) memcpy(block.queries.data() + t * P, q + t * sq[2], P * sizeof(bfloat16));
-                attend_block(block, head, S - T + first, (float)e.f[0], is_causal);
+                attend_block(block, head, S - T + first, (float)a.scale, a.is_causal);
                 for (long t = 0; t < n; t++) {
                     const float total = sum(block.sums[t]);
-                    bfloat16* y = (bfloat16*)e.p[0] + b * sy[0] + h * sy[1] + (first + t) * sy[2];
+                    bfloat16* y = a.y + b * sy[0] + h * sy[1] + (first + t) * sy[2];
                     for (long p = 0; p < P; p += W) store(y + p, load(block.y.data() + t * P + p) / total);
-                    ((float*)e.p[4])[(b * H + h) * T + first + t] = block.largest[t] + std::log(total);
+                    a.log_sums[(b * H + h) * T + first + t] = block.largest[t] + std::log(total);
                 }
             }
     });
 }
 #else
-static void attention_forward(const Entry&, const Worker&) {}
+static inline bool is_complete(const AttentionForwardArguments&) { return false; }
+static void attention_forward(const AttentionForwardArguments&, const Worker&) {}
 #endif

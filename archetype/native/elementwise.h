@@ -2,8 +2,8 @@
 #pragma once
 #include "work.h"
 
-enum Function { COPY, ADD, SUB, MUL, MAXIMUM, MINIMUM, NEG, ABS, WHERE, EQ, NE, LT, LE, GT, GE, AND, OR, NOT, REMAINDER, FLOOR_DIVIDE, DIV,
-                POW, EXP, SILU, SIGMOID, TANH, GELU, GELU_TANH, RELU, SOFTPLUS, RSQRT, SQRT, LOG, COS, SIN, SQUARE, RECIPROCAL };
+ENUMERATION(enum, Function, COPY, ADD, SUB, MUL, MAXIMUM, MINIMUM, NEG, ABS, WHERE, EQ, NE, LT, LE, GT, GE, AND, OR, NOT, REMAINDER,
+            FLOOR_DIVIDE, DIV, POW, EXP, SILU, SIGMOID, TANH, GELU, GELU_TANH, RELU, SOFTPLUS, RSQRT, SQRT, LOG, COS, SIN, SQUARE, RECIPROCAL)
 
 template <class F> static inline void map(long n, float* y, const float* a, const float* b, F f) {
     long i = 0;
@@ -16,11 +16,11 @@ template <class F> static inline void map(long n, float* y, const float* a, cons
 
 #define EACH(expression) for (long i = 0; i < n; i++) y[i] = expression; break
 
-static void apply(int function, long n, float* y, const float* a, const float* b, const float* c, const double* f) {
+static void apply(int function, long n, float* y, const float* a, const float* b, const float* c, float factor) {
     switch (function) {
         case COPY: EACH(a[i]);
-        case ADD: EACH(a[i] + (float)f[0] * b[i]);
-        case SUB: EACH(a[i] - (float)f[0] * b[i]);
+        case ADD: EACH(a[i] + factor * b[i]);
+        case SUB: EACH(a[i] - factor * b[i]);
         case MUL: EACH(a[i] * b[i]);
         case DIV: EACH(a[i] / b[i]);
         case MAXIMUM: EACH(a[i] != a[i] || a[i] > b[i] ? a[i] : b[i]);
@@ -58,11 +58,11 @@ static void apply(int function, long n, float* y, const float* a, const float* b
     }
 }
 
-static int64_t apply_integer(int function, int64_t a, int64_t b, int64_t c, const double* f) {
+static int64_t apply_integer(int function, int64_t a, int64_t b, int64_t c, int64_t factor) {
     switch (function) {
         case COPY: return a;
-        case ADD: return a + (int64_t)f[0] * b;
-        case SUB: return a - (int64_t)f[0] * b;
+        case ADD: return a + factor * b;
+        case SUB: return a - factor * b;
         case MUL: return a * b;
         case MAXIMUM: return std::max(a, b);
         case MINIMUM: return std::min(a, b);
@@ -86,12 +86,26 @@ static int64_t apply_integer(int function, int64_t a, int64_t b, int64_t c, cons
 
 static inline int64_t get_integer(const void* p, int type, long i) { return type == INT64 ? ((const int64_t*)p)[i] : ((const uint8_t*)p)[i]; }
 
-// y = f(a, b, c) with strides, so with broadcasting. p: y a b c; n: 4 sizes, number of inputs, function, whether integers,
-// types of y a b c, strides of y at 12, of a b c at 16, 20, 24. f: a number of the function's.
-static void pointwise(const Entry& e, const Worker& worker) {
+// y = f(a, b, c) with strides, so with broadcasting.
+struct PointwiseArguments {
+    void* y;
+    const void* a;
+    Optional<void> b, c;  // as many as the function has
+    int64_t sizes[4];     // of y; where an input is repeated, its stride is 0
+    int64_t y_strides[4], a_strides[4], b_strides[4], c_strides[4];
+    double factor;  // of b in a sum or difference
+    Function function;
+    Type y_type, a_type, b_type, c_type;
+    bool is_whole;  // computed in integers
+    FIELDS(y, a, b, c, sizes, y_strides, a_strides, b_strides, c_strides, factor, function, y_type, a_type, b_type, c_type, is_whole)
+};
+
+static void pointwise(const PointwiseArguments& a, const Worker& worker) {
     constexpr long CHUNK = 512;
-    const int64_t* size = e.n;
-    const int inputs = e.n[4], function = e.n[5], y_type = e.n[7];
+    const int inputs = a.c ? 3 : a.b ? 2 : 1;
+    const void* const x[3] = {a.a, a.b, a.c};
+    const Type types[3] = {a.a_type, a.b_type, a.c_type};
+    const int64_t *size = a.sizes, *const strides[4] = {a.y_strides, a.a_strides, a.b_strides, a.c_strides};
     const long cuts = (size[3] + CHUNK - 1) / CHUNK, items = size[0] * size[1] * size[2] * cuts;
     share(worker, items, std::max<long>(1, 4096 / std::min<long>(CHUNK, size[3])), [&](long first, long last) {
         alignas(64) float buffers[4][CHUNK + W];
@@ -100,25 +114,26 @@ static void pointwise(const Entry& e, const Worker& worker) {
             const long index[3] = {outer / (size[1] * size[2]), outer / size[2] % size[1], outer % size[2]};
             long place[4];
             for (int j = 0; j <= inputs; j++) {
-                const int64_t* stride = e.n + 12 + 4 * j;
+                const int64_t* stride = strides[j];
                 place[j] = index[0] * stride[0] + index[1] * stride[1] + index[2] * stride[2] + start * stride[3];
             }
-            if (e.n[6]) {
+            const long y_stride = a.y_strides[3];
+            if (a.is_whole) {
                 for (long i = 0; i < n; i++) {
                     int64_t values[3] = {};
-                    for (int j = 0; j < inputs; j++) values[j] = get_integer(e.p[1 + j], e.n[8 + j], place[1 + j] + i * e.n[19 + 4 * j]);
-                    int64_t y = apply_integer(function, values[0], values[1], values[2], e.f);
-                    if (y_type == INT64) ((int64_t*)e.p[0])[place[0] + i * e.n[15]] = y;
-                    else put(e.p[0], y_type, place[0] + i * e.n[15], (float)y);
+                    for (int j = 0; j < inputs; j++) values[j] = get_integer(x[j], types[j], place[1 + j] + i * strides[1 + j][3]);
+                    int64_t y = apply_integer(a.function, values[0], values[1], values[2], (int64_t)a.factor);
+                    if (a.y_type == INT64) ((int64_t*)a.y)[place[0] + i * y_stride] = y;
+                    else put(a.y, a.y_type, place[0] + i * y_stride, (float)y);
                 }
                 continue;
             }
             const float* values[3] = {};
-            for (int j = 0; j < inputs; j++) values[j] = as_floats(e.p[1 + j], e.n[8 + j], place[1 + j], e.n[19 + 4 * j], n, buffers[j]);
-            const bool direct = y_type == FLOAT32 && e.n[15] == 1;
-            float* y = direct ? (float*)e.p[0] + place[0] : buffers[3];
-            apply(function, n, y, values[0], values[1], values[2], e.f);
-            if (!direct) put_all(e.p[0], y_type, place[0], e.n[15], n, y);
+            for (int j = 0; j < inputs; j++) values[j] = as_floats(x[j], types[j], place[1 + j], strides[1 + j][3], n, buffers[j]);
+            const bool direct = a.y_type == FLOAT32 && y_stride == 1;
+            float* y = direct ? (float*)a.y + place[0] : buffers[3];
+            apply(a.function, n, y, values[0], values[1], values[2], (float)a.factor);
+            if (!direct) put_all(a.y, a.y_type, place[0], y_stride, n, y);
         }
     });
 }

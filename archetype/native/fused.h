@@ -2,7 +2,7 @@
 #pragma once
 #include "work.h"
 
-enum Gate { GATE_SILU, GATE_GELU_TANH };
+ENUMERATION(enum class, Gate, SILU, GELU_TANH)
 constexpr long NUMBERS = 4096;  // that a thread takes at a time
 
 template <class T> static inline floats load_some(const T* p, long n) { return n >= W ? load(p) : load_part(p, n); }
@@ -18,8 +18,8 @@ static inline void from_float(float* p, float x) { *p = x; }
 static inline void from_float(bfloat16* p, float x) { *p = to_bfloat16(x); }
 
 // f(x) and its derivative.
-static inline floats activated(int kind, floats x, floats& slope) {
-    if (kind == GATE_SILU) {
+static inline floats activated(Gate kind, floats x, floats& slope) {
+    if (kind == Gate::SILU) {
         const floats s = sigmoid(x);
         slope = s * (1.0f + x * (1.0f - s));
         return x * s;
@@ -29,50 +29,83 @@ static inline floats activated(int kind, floats x, floats& slope) {
     return 0.5f * x * (1.0f + t);
 }
 
-template <class T> static void gated_as(const Entry& e, const Worker& worker) {
-    T* y = (T*)e.p[0];
-    const T *gate = (const T*)e.p[1], *up = (const T*)e.p[2];
-    share(worker, e.n[0], NUMBERS, [&](long first, long last) {
+// y = f(gate) * up.
+struct GatedArguments {
+    void* y;
+    const void *gate, *up;
+    int64_t count;  // numbers of each
+    Gate activation;
+    Float type;  // of all
+    FIELDS(y, gate, up, count, activation, type)
+};
+
+template <class T> static void gated_as(const GatedArguments& a, const Worker& worker) {
+    T* y = (T*)a.y;
+    const T *gate = (const T*)a.gate, *up = (const T*)a.up;
+    share(worker, a.count, NUMBERS, [&](long first, long last) {
         floats slope;
         for (long i = first; i < last; i += W)
-            store_some(y + i, activated(e.n[1], load_some(gate + i, last - i), slope) * load_some(up + i, last - i), last - i);
+            store_some(y + i, activated(a.activation, load_some(gate + i, last - i), slope) * load_some(up + i, last - i), last - i);
     });
 }
 
-// y = f(gate) * up. p: y gate up; n: how many, kind, type.
-static void gated(const Entry& e, const Worker& worker) {
-    e.n[2] == BFLOAT16 ? gated_as<bfloat16>(e, worker) : gated_as<float>(e, worker);
+static void gated(const GatedArguments& a, const Worker& worker) {
+    a.type == BFLOAT16 ? gated_as<bfloat16>(a, worker) : gated_as<float>(a, worker);
 }
 
-template <class T> static void gated_backward_as(const Entry& e, const Worker& worker) {
-    T *dgate = (T*)e.p[0], *dup = (T*)e.p[1];
-    const T *dy = (const T*)e.p[2], *gate = (const T*)e.p[3], *up = (const T*)e.p[4];
-    share(worker, e.n[0], NUMBERS, [&](long first, long last) {
+// The gradients of gate and up.
+struct GatedBackwardArguments {
+    void *dgate, *dup;
+    const void *dy, *gate, *up;
+    int64_t count;  // numbers of each
+    Gate activation;
+    Float type;  // of all
+    FIELDS(dgate, dup, dy, gate, up, count, activation, type)
+};
+
+template <class T> static void gated_backward_as(const GatedBackwardArguments& a, const Worker& worker) {
+    T *dgate = (T*)a.dgate, *dup = (T*)a.dup;
+    const T *dy = (const T*)a.dy, *gate = (const T*)a.gate, *up = (const T*)a.up;
+    share(worker, a.count, NUMBERS, [&](long first, long last) {
         floats slope;
         for (long i = first; i < last; i += W) {
-            const floats d = load_some(dy + i, last - i), f = activated(e.n[1], load_some(gate + i, last - i), slope);
+            const floats d = load_some(dy + i, last - i), f = activated(a.activation, load_some(gate + i, last - i), slope);
             store_some(dgate + i, d * load_some(up + i, last - i) * slope, last - i);
             store_some(dup + i, d * f, last - i);
         }
     });
 }
 
-// The gradients of gate and up. p: dgate dup dy gate up; n: how many, kind, type.
-static void gated_backward(const Entry& e, const Worker& worker) {
-    e.n[2] == BFLOAT16 ? gated_backward_as<bfloat16>(e, worker) : gated_backward_as<float>(e, worker);
+static void gated_backward(const GatedBackwardArguments& a, const Worker& worker) {
+    a.type == BFLOAT16 ? gated_backward_as<bfloat16>(a, worker) : gated_backward_as<float>(a, worker);
 }
 
-template <class X> static void rotate_as(const Entry& e, const Worker& worker) {
-    const long H = e.n[1], T = e.n[2], P = e.n[3], R = e.n[4], half = R / 2;
-    const bool neighbours = e.n[5];
-    const float sign = (float)e.f[0];
-    share(worker, e.n[0] * T, std::max<long>(1, NUMBERS / (H * P)), [&](long first, long last) {
+// Pairs of features turned by an angle, the rest as it is.
+struct RotateArguments {
+    void* y;  // B H T P
+    const void* x;
+    const void *cos, *sin;                               // of each position, or of each of each row: (b) T R/2
+    int64_t batch, heads, positions, features, rotated;  // B H T P R
+    int64_t x_strides[3], y_strides[3];                  // batch, head, position
+    int64_t angle_stride;                                // of a row's angles; 0 where all rows have the same
+    double sign;                                         // 1, or -1 for the other way round
+    Float type;                                          // of all
+    bool is_interleaved;                                 // pairs are neighbours, else half of R apart
+    FIELDS(y, x, cos, sin, batch, heads, positions, features, rotated, x_strides, y_strides, angle_stride, sign, type, is_interleaved)
+};
+
+template <class X> static void rotate_as(const RotateArguments& a, const Worker& worker) {
+    const long H = a.heads, T = a.positions, P = a.features, R = a.rotated, half = R / 2;
+    const int64_t *sx = a.x_strides, *sy = a.y_strides;
+    const bool neighbours = a.is_interleaved;
+    const float sign = (float)a.sign;
+    share(worker, a.batch * T, std::max<long>(1, NUMBERS / (H * P)), [&](long first, long last) {
         for (long item = first; item < last; item++) {
             const long b = item / T, t = item % T;
-            const X *cos = (const X*)e.p[2] + b * e.n[12] + t * half, *sin = (const X*)e.p[3] + b * e.n[12] + t * half;
+            const X *cos = (const X*)a.cos + b * a.angle_stride + t * half, *sin = (const X*)a.sin + b * a.angle_stride + t * half;
             for (long h = 0; h < H; h++) {
-                const X* x = (const X*)e.p[1] + b * e.n[6] + h * e.n[7] + t * e.n[8];
-                X* y = (X*)e.p[0] + b * e.n[9] + h * e.n[10] + t * e.n[11];
+                const X* x = (const X*)a.x + b * sx[0] + h * sx[1] + t * sx[2];
+                X* y = (X*)a.y + b * sy[0] + h * sy[1] + t * sy[2];
                 if (neighbours)
                     for (long i = 0; i < half; i++) {
                         const float even = to_float(x[2 * i]), odd = to_float(x[2 * i + 1]);
@@ -83,10 +116,10 @@ template <class X> static void rotate_as(const Entry& e, const Worker& worker) {
                 else
                     for (long i = 0; i < half; i += W) {
                         const long n = half - i;
-                        const floats a = load_some(x + i, n), c = load_some(x + half + i, n);
+                        const floats left = load_some(x + i, n), right = load_some(x + half + i, n);
                         const floats cosine = load_some(cos + i, n), sine = sign * load_some(sin + i, n);
-                        store_some(y + i, a * cosine - c * sine, n);
-                        store_some(y + half + i, c * cosine + a * sine, n);
+                        store_some(y + i, left * cosine - right * sine, n);
+                        store_some(y + half + i, right * cosine + left * sine, n);
                     }
                 memcpy(y + R, x + R, (P - R) * sizeof(X));
             }
@@ -94,10 +127,8 @@ template <class X> static void rotate_as(const Entry& e, const Worker& worker) {
     });
 }
 
-// Pairs of features turned by an angle, the rest as it is. p: y x cos sin; n: B H T P R, whether pairs are neighbours, strides
-// of x and y: batch, head, position, stride of cos: batch, type; f: 1, or -1 for the other way round.
-static void rotate(const Entry& e, const Worker& worker) {
-    e.n[13] == BFLOAT16 ? rotate_as<bfloat16>(e, worker) : rotate_as<float>(e, worker);
+static void rotate(const RotateArguments& a, const Worker& worker) {
+    a.type == BFLOAT16 ? rotate_as<bfloat16>(a, worker) : rotate_as<float>(a, worker);
 }
 
 // Philox with four words and ten rounds (Salmon 2011, section 3.3): the words of W counters, of which `low` is the first word.
@@ -115,20 +146,32 @@ static inline void philox(words low, uint64_t key, words y[4]) {
     y[0] = a, y[1] = b, y[2] = c, y[3] = d;
 }
 
-template <class T> static void dropout_as(const Entry& e, const Worker& worker) {
+// Each number times a factor, or 0 where its random word is below the threshold.
+struct DropoutArguments {
+    void* y;
+    const void* x;
+    int64_t count;      // numbers
+    int64_t key;        // of the random words
+    int64_t threshold;  // 32 bits
+    double factor;
+    Float type;  // of both
+    FIELDS(y, x, count, key, threshold, factor, type)
+};
+
+template <class T> static void dropout_as(const DropoutArguments& a, const Worker& worker) {
     constexpr long LANES = 16, BLOCK = 4 * LANES;  // on every machine, so that the same numbers are dropped
     static_assert(LANES % W == 0);
-    T* y = (T*)e.p[0];
-    const T* x = (const T*)e.p[1];
-    const long n = e.n[0];
-    const uint32_t threshold = (uint32_t)e.n[2];
-    const floats scale = splat((float)e.f[0]);
+    T* y = (T*)a.y;
+    const T* x = (const T*)a.x;
+    const long n = a.count;
+    const uint32_t threshold = (uint32_t)a.threshold;
+    const floats scale = splat((float)a.factor);
     share(worker, (n + BLOCK - 1) / BLOCK, NUMBERS / BLOCK, [&](long first, long last) {
         for (long block = first; block < last; block++)
             for (long lane = 0; lane < LANES; lane += W) {
                 words low, random[4];
                 for (int i = 0; i < W; i++) low[i] = (uint32_t)(block * LANES + lane + i);
-                philox(low, (uint64_t)e.n[1], random);
+                philox(low, (uint64_t)a.key, random);
                 for (int k = 0; k < 4; k++) {
                     const long i = block * BLOCK + k * LANES + lane;
                     if (i < n) store_some(y + i, choose((ints)(random[k] >= threshold), load_some(x + i, n - i) * scale, floats{}), n - i);
@@ -137,7 +180,6 @@ template <class T> static void dropout_as(const Entry& e, const Worker& worker) 
     });
 }
 
-// Each number times f, or 0 where its random word is below the threshold. p: y x; n: how many, key, threshold, type; f: a factor.
-static void dropout(const Entry& e, const Worker& worker) {
-    e.n[3] == BFLOAT16 ? dropout_as<bfloat16>(e, worker) : dropout_as<float>(e, worker);
+static void dropout(const DropoutArguments& a, const Worker& worker) {
+    a.type == BFLOAT16 ? dropout_as<bfloat16>(a, worker) : dropout_as<float>(a, worker);
 }

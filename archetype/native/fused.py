@@ -15,14 +15,24 @@ from torch import Tensor, nn
 
 from archetype.machine.cpu_info import cpu_info
 from archetype.native import attention as native
+from archetype.native.arguments import (
+    FLOATS,
+    GATES,
+    AttentionBackward,
+    AttentionForward,
+    Dropout,
+    Gated,
+    GatedBackward,
+    RmsNormBackward,
+    Rotate,
+)
 from archetype.native.library import library
 from archetype.native.operation import is_eager, recording
 from archetype.native.products import TILE_DEPTH, LosslessRows, tile_product
 from archetype.native.recorder import Immediate, Recorder
 from archetype.native.rows import emit_rows, row_stride
-from archetype.native.translations import FLOATS, SERIAL, TYPES
+from archetype.native.translations import SERIAL
 
-GATES = ("silu", "gelu_tanh")
 MANY = 128  # vectors; fewer are left to torch
 ROWS_SUMMED = 128  # whose gradients of a weight have one sum
 
@@ -74,8 +84,8 @@ def gated(activation: str, gate: Tensor, up: Tensor) -> Tensor | None:
         return None
     gate, up = gate.contiguous(), up.contiguous()
     y = torch.empty_like(gate)
-    integers, serial = [y.numel(), GATES.index(activation), TYPES[y.dtype]], y.numel() <= SERIAL
-    kernels.emit("gated", [y], [y, gate, up], integers, serial=serial)
+    count = y.numel()
+    kernels.emit(Gated(y=y, gate=gate, up=up, count=count, activation=activation, type=y.dtype), count <= SERIAL)
     return y
 
 
@@ -86,8 +96,10 @@ def gated_backward(activation: str, dy: Tensor, gate: Tensor, up: Tensor) -> tup
         return None
     dy, gate, up = dy.contiguous(), gate.contiguous(), up.contiguous()
     dgate, dup = torch.empty_like(gate), torch.empty_like(up)
-    integers = [dy.numel(), GATES.index(activation), TYPES[dy.dtype]]
-    kernels.emit("gated_backward", [dgate, dup], [dgate, dup, dy, gate, up], integers)
+    entry = GatedBackward(
+        dgate=dgate, dup=dup, dy=dy, gate=gate, up=up, count=dy.numel(), activation=activation, type=dy.dtype
+    )
+    kernels.emit(entry)
     return dgate, dup
 
 
@@ -211,10 +223,15 @@ class _Attention(torch.autograd.Function):
             return None, dq, dk, dv, None, None
         dy = dy if dy.stride(3) == 1 else dy.contiguous()
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-        strides = [stride for x in (q, k, v, y, dy, dq, dk, dv) for stride in x.stride()[:3]]
-        integers = [*q.shape[:2], k.shape[1], *q.shape[2:], ctx.causal, *strides]
-        tensors = [dq, dk, dv, q, k, v, y, dy, log_sums.contiguous()]
-        ctx.kernels.emit("attention_backward", [dq, dk, dv], tensors, integers, [ctx.scale])
+        batch, heads, places, features = q.shape
+        entry = AttentionBackward(
+            dq=dq, dk=dk, dv=dv, q=q, k=k, v=v, y=y, dy=dy, log_sums=log_sums.contiguous(), batch=batch, heads=heads,
+            key_heads=k.shape[1], places=places, features=features, dq_strides=dq.stride()[:3],
+            dk_strides=dk.stride()[:3], dv_strides=dv.stride()[:3], q_strides=q.stride()[:3],
+            k_strides=k.stride()[:3], v_strides=v.stride()[:3], y_strides=y.stride()[:3], dy_strides=dy.stride()[:3],
+            scale=ctx.scale, is_causal=ctx.causal,
+        )  # fmt: skip
+        ctx.kernels.emit(entry)
         return None, dq, dk, dv, None, None
 
 
@@ -243,9 +260,13 @@ def _attend(kernels: Immediate, q: Tensor, k: Tensor, v: Tensor, scale: float, c
         return y, log_sums
     y = torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)  # to be merged
     log_sums = torch.empty(q.shape[:3])
-    strides = [stride for x in (y, q, k, v) for stride in x.stride()[:3]]
-    integers = [*q.shape[:2], k.shape[1], q.shape[2], *k.shape[2:], causal, *strides]
-    kernels.emit("attention_forward", [y, log_sums], [y, q, k, v, log_sums], integers, [scale])
+    batch, heads, queries, features = q.shape
+    entry = AttentionForward(
+        y=y, q=q, k=k, v=v, log_sums=log_sums, batch=batch, heads=heads, key_heads=k.shape[1], queries=queries,
+        places=k.shape[2], features=features, y_strides=y.stride()[:3], q_strides=q.stride()[:3],
+        k_strides=k.stride()[:3], v_strides=v.stride()[:3], scale=scale, is_causal=causal,
+    )  # fmt: skip
+    kernels.emit(entry)
     return y, log_sums
 
 
@@ -273,8 +294,12 @@ class _RMSNorm(torch.autograd.Function):
         dy = dy if dy.stride() == dx.stride() else torch.empty_like(x, dtype=dy.dtype).copy_(dy)
         num_rows = x.numel() // D
         dweight = torch.empty(-(-num_rows // ROWS_SUMMED), D)
-        integers = [num_rows, D, ctx.distance, ROWS_SUMMED, *(TYPES[t.dtype] for t in (dx, x, weight, dy))]
-        ctx.kernels.emit("rms_norm_backward", [dx, dweight], [dx, dweight, x, weight, dy], integers, [ctx.eps])
+        entry = RmsNormBackward(
+            dx=dx, dweight=dweight, x=x, weight=weight, dy=dy, rows=num_rows, features=D, x_stride=ctx.distance,
+            piece_rows=ROWS_SUMMED, eps=ctx.eps, dx_type=dx.dtype, x_type=x.dtype, weight_type=weight.dtype,
+            dy_type=dy.dtype,
+        )  # fmt: skip
+        ctx.kernels.emit(entry)
         return None, dx, dweight.sum(0).to(weight.dtype), None, None, None
 
 
@@ -285,7 +310,8 @@ class _Dropout(torch.autograd.Function):
         x = x.contiguous()
         y = torch.empty_like(x)
         threshold = min(round(p * 2**32), 2**32 - 1)
-        kernels.emit("dropout", [y], [y, x], [x.numel(), key, threshold, TYPES[x.dtype]], [1 / (1 - p)])
+        factor = 1 / (1 - p)
+        kernels.emit(Dropout(y=y, x=x, count=x.numel(), key=key, threshold=threshold, factor=factor, type=x.dtype))
         return y
 
     @staticmethod
@@ -315,8 +341,11 @@ def _rotated(
 ) -> Tensor:
     y = torch.empty_like(x)  # with x's strides, so that heads beside each other stay so
     y = y if y.stride(-1) == 1 else torch.empty(x.shape, dtype=x.dtype)
-    strides = (*x.stride()[:3], *y.stride()[:3], cos.stride(0) if len(cos) > 1 else 0)
-    sizes = (*x.shape, 2 * cos.shape[-1], is_interleaved)
-    integers, serial = [*sizes, *strides, TYPES[x.dtype]], x.numel() <= SERIAL
-    kernels.emit("rotate", [y], [y, x, cos, sin], integers, [sign], serial)
+    batch, heads, positions, features = x.shape
+    entry = Rotate(
+        y=y, x=x, cos=cos, sin=sin, batch=batch, heads=heads, positions=positions, features=features,
+        rotated=2 * cos.shape[-1], x_strides=x.stride()[:3], y_strides=y.stride()[:3],
+        angle_stride=cos.stride(0) if len(cos) > 1 else 0, sign=sign, type=x.dtype, is_interleaved=is_interleaved,
+    )  # fmt: skip
+    kernels.emit(entry, x.numel() <= SERIAL)
     return y

@@ -7,9 +7,43 @@
 #include "rows.h"
 #include "fused.h"
 
-typedef void (*Operation)(const Entry&, const Worker&);
-static const Operation operations[] = {product, batched_product, attend, append, pointwise, rows, embedding, quantized_embedding, topk, gather,
-                                       gated, gated_backward, rotate, dropout, rms_norm_backward, attention_forward, attention_backward, copy_places, unpacked_rows};
+struct Operation {
+    void (*compute)(const void* arguments, const Worker&);
+    int (*fault)(const void* arguments);
+    void (*describe)(Text&);
+};
+
+template <class A> static A arguments_of(void (*)(const A&, const Worker&));
+#define OPERATION(name)                                                                            \
+    {[](const void* a, const Worker& w) { name(*(const decltype(arguments_of(name))*)a, w); },     \
+     [](const void* a) { return fault_of(*(const decltype(arguments_of(name))*)a); },              \
+     [](Text& text) { describe<decltype(arguments_of(name))>(#name, text); }}
+
+static const Operation operations[] = {
+    OPERATION(product), OPERATION(batched_product), OPERATION(attend), OPERATION(append), OPERATION(copy_places),
+    OPERATION(pointwise), OPERATION(rows), OPERATION(rms_norm_backward), OPERATION(embedding), OPERATION(quantized_embedding),
+    OPERATION(unpacked_rows), OPERATION(topk), OPERATION(gather), OPERATION(gated), OPERATION(gated_backward), OPERATION(rotate),
+    OPERATION(dropout), OPERATION(attention_forward), OPERATION(attention_backward),
+};
+constexpr int OPERATIONS = sizeof operations / sizeof *operations;
+
+// Every list of names and every operation, in order, a line each.
+extern "C" const char* description() {
+    static const Text text = [] {
+        Text lines;
+        lines.add("Entry, %d bytes\n", (int)sizeof(Entry));
+        lines.add("Type: %s\nFunction: %s\nRow: %s\nGate: %s\n", Type_NAMES, Function_NAMES, Row_NAMES, Gate_NAMES);
+        for (const Operation& operation : operations) operation.describe(lines);
+        return lines;
+    }();
+    return text.all();
+}
+
+// What is wrong with an entry: 0 nothing; -1 there is no such operation; -2 it has no arguments; else as fault_of.
+extern "C" int fault(const Entry* entry) {
+    if (entry->operation < 0 || entry->operation >= OPERATIONS) return -1;
+    return entry->arguments ? operations[entry->operation].fault(entry->arguments) : -2;
+}
 
 extern "C" int lanes() { return W; }
 
@@ -32,8 +66,6 @@ extern "C" int has_attention_forward() {
 extern "C" int differentiates_attention() {  // whether there is attention_backward on this processor
     return has_tiles() || has_attention_forward();
 }
-
-extern "C" int entry_bytes() { return sizeof(Entry); }
 
 // The pool of threads is that of torch's OpenMP runtime, whose functions whoever opens this library finds and gives: so
 // nothing is linked, and any compiler will do. Without them one thread computes everything.
@@ -63,13 +95,17 @@ static void take_part(void* data) {
         const Entry& e = run.entries[i];
         if (e.barrier) run.barrier.wait(worker.threads);
         worker.counters = run.counters + i * worker.threads;
-        if (!e.serial) operations[e.operation](e, worker);
-        else if (worker.thread == 0) operations[e.operation](e, Worker{0, 1, worker.counters});
+        const auto compute = operations[e.operation].compute;
+        if (!e.serial) compute(e.arguments, worker);
+        else if (worker.thread == 0) compute(e.arguments, Worker{0, 1, worker.counters});
     }
 }
 
-// Compute the entries one after the other, by `threads` threads of one parallel region.
-extern "C" void run(const Entry* entries, long count, int threads) {
+// Compute the entries one after the other, by `threads` threads of one parallel region. Nothing is computed where one is at
+// fault; then 1 + its place is returned, else 0.
+extern "C" long run(const Entry* entries, long count, int threads) {
+    for (long i = 0; i < count; i++)
+        if (fault(entries + i)) return i + 1;
     static thread_local std::vector<Counter> counters;
     threads = openmp.parallel ? std::min(threads, MAX_THREADS) : 1;
     if ((long)counters.size() < count * threads) counters = std::vector<Counter>(count * threads);
@@ -77,4 +113,5 @@ extern "C" void run(const Entry* entries, long count, int threads) {
     Run run{entries, count, counters.data(), {}};
     if (openmp.parallel) openmp.parallel(take_part, &run, threads, 0);
     else take_part(&run);
+    return 0;
 }

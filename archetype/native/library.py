@@ -4,15 +4,18 @@ import ctypes
 import hashlib
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
 
 from archetype.machine.cpu_info import cpu_features, cpu_name
+from archetype.native.arguments import OPERATIONS, Entry, description
 from archetype.native.compiler import (
     NATIVE,
     Variant,
@@ -30,25 +33,17 @@ log.addHandler(logging.NullHandler())
 # What an installation may set: "off"; the name of a built variant; or flags by which the kernels are compiled for it,
 # such as -march=native.
 VARIABLE = "ARCHETYPE_NATIVE"
-POINTERS, INTEGERS, NUMBERS = 10, 56, 4
 COMPILING = "compiling kernels for this processor, once"
-
-
-class Entry(ctypes.Structure):
-    """One operation of a step, as work.h declares it."""
-
-    _fields_ = (
-        ("operation", ctypes.c_int32),
-        ("serial", ctypes.c_int32),
-        ("barrier", ctypes.c_int32),
-        ("pointers", ctypes.c_void_p * POINTERS),
-        ("integers", ctypes.c_int64 * INTEGERS),
-        ("numbers", ctypes.c_double * NUMBERS),
-    )
 
 
 class Library:
     """The compiled kernels.
+
+    Args:
+        file: the library, whose operations are given what `arguments` says.
+
+    Raises:
+        OSError: it cannot be opened, or says something else.
 
     Attributes:
         lanes: 32-bit lanes of a vector; rows of quantized weights are packed in blocks of as many.
@@ -59,20 +54,48 @@ class Library:
 
     def __init__(self, file: Path) -> None:
         self._library = ctypes.CDLL(str(file))
+        _check(self._library, file.name)
         self._library.run.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_int)
-        self._library.run.restype = None
+        self._library.run.restype = ctypes.c_long
         self.lanes: int = self._library.lanes()
         self.has_tiles = bool(self._library.has_tiles())
         self.has_attention_forward = bool(self._library.has_attention_forward())
         self.differentiates_attention = bool(self._library.differentiates_attention())
-        assert self._library.entry_bytes() == ctypes.sizeof(Entry)
         if (functions := _openmp()) is not None:
             self._library.use_openmp.argtypes = (ctypes.c_void_p,) * len(functions)
             self._library.use_openmp(*functions)
 
-    def run(self, entries: "ctypes.Array[Entry]", count: int, threads: int) -> None:
-        """Compute entries one after the other; the interpreter's lock is free meanwhile."""
-        self._library.run(ctypes.addressof(entries), count, threads)
+    def run(self, entries: "ctypes.Array[Entry] | Entry", count: int, threads: int) -> None:
+        """Compute entries one after the other; the interpreter's lock is free meanwhile.
+
+        Raises:
+            ValueError: one of them cannot be right, so that none was computed.
+        """
+        if place := self._library.run(ctypes.addressof(entries), count, threads):
+            address = ctypes.addressof(entries) + (place - 1) * ctypes.sizeof(Entry)
+            raise ValueError(self._fault(Entry.from_address(address)))
+
+    def _fault(self, entry: Entry) -> str:
+        fault = self._library.fault(ctypes.byref(entry))
+        if fault == -1:
+            return f"there is no operation {entry.operation}"
+        operation = OPERATIONS[entry.operation]
+        names = ["its arguments", *operation.kinds, "what has to be there together"]
+        return f"{operation.operation}: {names[max(fault, 0)]}: missing, negative, or of no known kind"
+
+
+def _check(library: ctypes.CDLL, name: str) -> None:
+    """Refuse a library that describes other operations than `arguments` does."""
+    try:
+        library.description.restype = ctypes.c_char_p
+        theirs = library.description().decode().splitlines()
+    except AttributeError as error:
+        raise OSError(f"{name} does not say what its operations are given") from error
+    for their, our in zip_longest(theirs, description(), fillvalue="nothing"):
+        for part, other in zip_longest(their.split(", "), our.split(", "), fillvalue="no more"):
+            if part != other:
+                subject = re.split("[,:]", our)[0]
+                raise OSError(f"{name} was built of other sources; of {subject} it has {part}, arguments.py {other}")
 
 
 @cache

@@ -30,10 +30,9 @@ struct Lossless {
     const int32_t *const starts, *const exceptions;  // of each block its exceptions, in order of their places: place << 13 | row << 8 | high byte
     bytes table;
 
-    Lossless(long K, long N, const void* records, const void* high_bytes, const void* starts, const void* exceptions)
-        : K(K), N(N), units((K + UNIT - 1) / UNIT), records((const uint8_t*)records),
-          starts((const int32_t*)starts), exceptions((const int32_t*)exceptions) {
-        for (int i = 0; i < 4 * W; i++) table[i] = ((const uint8_t*)high_bytes)[i % 8] | (i % 16 / 8) << 7;
+    Lossless(long K, long N, const uint8_t* records, const uint8_t* high_bytes, const int32_t* starts, const int32_t* exceptions)
+        : K(K), N(N), units((K + UNIT - 1) / UNIT), records(records), starts(starts), exceptions(exceptions) {
+        for (int i = 0; i < 4 * W; i++) table[i] = high_bytes[i % 8] | (i % 16 / 8) << 7;
     }
 
     // The last block of N rows holds the last 32, some of them a second time.
@@ -102,16 +101,28 @@ struct LosslessBlock {
     }
 };
 
-// Rows of such a matrix, by number or all. p: y records high_bytes starts exceptions ids; n: how many, N, K, type of y.
-static void unpacked_rows(const Entry& e, const Worker& worker) {
-    const long K = e.n[2];
-    const Lossless matrix(K, e.n[1], e.p[1], e.p[2], e.p[3], e.p[4]);
-    share(worker, e.n[0], std::max<long>(1, PIECE / K), [&](long first, long last) {
+// Rows of such a matrix, by number or all.
+struct UnpackedRowsArguments {
+    void* y;
+    const uint8_t *records, *high_bytes;
+    const int32_t* starts;
+    Optional<int32_t> exceptions;  // null where there are none
+    Optional<int64_t> ids;
+    int64_t count;           // of ids, or all rows
+    int64_t rows, features;  // of the matrix
+    Float y_type;
+    FIELDS(y, records, high_bytes, starts, exceptions, ids, count, rows, features, y_type)
+};
+
+static void unpacked_rows(const UnpackedRowsArguments& a, const Worker& worker) {
+    const long K = a.features;
+    const Lossless matrix(K, a.rows, a.records, a.high_bytes, a.starts, a.exceptions);
+    share(worker, a.count, std::max<long>(1, PIECE / K), [&](long first, long last) {
         bfloat16* numbers = scratch<bfloat16>(4, matrix.units * Lossless::UNIT);
         for (long i = first; i < last; i++) {
-            matrix.unpack(e.p[5] ? ((const int64_t*)e.p[5])[i] : i, numbers);
-            if (e.n[3] == BFLOAT16) memcpy((bfloat16*)e.p[0] + i * K, numbers, K * sizeof(bfloat16));
-            else widen(numbers, K, (float*)e.p[0] + i * K);
+            matrix.unpack(a.ids ? a.ids[i] : i, numbers);
+            if (a.y_type == BFLOAT16) memcpy((bfloat16*)a.y + i * K, numbers, K * sizeof(bfloat16));
+            else widen(numbers, K, (float*)a.y + i * K);
         }
     });
 }

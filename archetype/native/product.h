@@ -145,33 +145,60 @@ static void quantize(const float* x, long ldx, long M, long K, int bits, int32_t
         }
 }
 
+// y = x w^T + bias, with one matrix, or of a stack of matrices each vector with its own choices.
+struct ProductArguments {
+    void* y;                               // (vectors, rows)
+    const void* x;                         // (vectors / choices, features)
+    const void* w;                         // (rows, features), or a stack: numbers, quants in blocks, or records
+    Optional<void> bias;                   // (rows), or (matrices, rows)
+    Optional<int64_t> indices;             // of each vector its matrix, where there is a stack
+    Optional<half> scales;                 // of 8 and 4 bits: of each group of 32
+    Optional<uint8_t> high_bytes;          // of a lossless matrix, as what follows
+    Optional<int32_t> starts, exceptions;  // the latter null where there are none
+    int64_t vectors, rows, features;       // M N K
+    int64_t x_stride, w_stride, y_stride;  // between rows
+    int64_t choices;                       // of a token: so many vectors, one after the other, are the same row of x
+    int64_t matrix_stride;                 // of a stack
+    Float x_type;
+    Type w_type, bias_type;
+    Float y_type;
+    FIELDS(y, x, w, bias, indices, scales, high_bytes, starts, exceptions, vectors, rows, features, x_stride, w_stride, y_stride, choices,
+           matrix_stride, x_type, w_type, bias_type, y_type)
+};
+
+static inline bool is_complete(const ProductArguments& a) {
+    switch (a.w_type) {
+        case FLOAT32: case BFLOAT16: return true;
+        case INT8: case INT4: return a.scales;
+        case LOSSLESS: return a.high_bytes && a.starts;
+        default: return false;
+    }
+}
+
 struct Product {
-    long M, N, K, ldx, ldw, ldy;
-    int x_type, w_type, bias_type, y_type;
-    const Entry& e;
-    explicit Product(const Entry& e)
-        : M(e.n[0]), N(e.n[1]), K(e.n[2]), ldx(e.n[3]), ldw(e.n[4]), ldy(e.n[5]), x_type(e.n[6]), w_type(e.n[7]), bias_type(e.n[8]),
-          y_type(e.n[9]), e(e) {}
+    const ProductArguments& a;
+    const long M = a.vectors, N = a.rows, K = a.features, ldx = a.x_stride, ldw = a.w_stride, ldy = a.y_stride;
+    const Type x_type = a.x_type, w_type = a.w_type, bias_type = a.bias_type, y_type = a.y_type;
     void put_sum(long m, long row, float y, long bias_row) const {
-        if (e.p[2]) y += get(e.p[2], bias_type, bias_row);
-        put(e.p[3], y_type, m * ldy + row, y);
+        if (a.bias) y += get(a.bias, bias_type, bias_row);
+        put(a.y, y_type, m * ldy + row, y);
     }
     // The sums of a tile, vector by vector, in whole `floats`: together they cost less than one by one.
     template <int R, int M> void put_sums(long m, long row, float* sums) const {
-        if (e.p[2]) {
+        if (a.bias) {
             float bias[R];
-            for (int r = 0; r < R; r++) bias[r] = get(e.p[2], bias_type, row + r);
+            for (int r = 0; r < R; r++) bias[r] = get(a.bias, bias_type, row + r);
             for (int i = 0; i < M; i++)
                 for (int r = 0; r < R; r++) sums[i * R + r] += bias[r];
         }
         if (y_type == FLOAT32)
-            for (int i = 0; i < M; i++) memcpy((float*)e.p[3] + (m + i) * ldy + row, sums + i * R, R * sizeof(float));
+            for (int i = 0; i < M; i++) memcpy((float*)a.y + (m + i) * ldy + row, sums + i * R, R * sizeof(float));
         else if (y_type == BFLOAT16) {
             bfloat16 rounded[M * R + W];
             for (int i = 0; i < M * R; i += W) store(rounded + i, load(sums + i));
-            for (int i = 0; i < M; i++) memcpy((bfloat16*)e.p[3] + (m + i) * ldy + row, rounded + i * R, R * sizeof(bfloat16));
+            for (int i = 0; i < M; i++) memcpy((bfloat16*)a.y + (m + i) * ldy + row, rounded + i * R, R * sizeof(bfloat16));
         } else
-            for (int i = 0; i < M * R; i++) put(e.p[3], y_type, (m + i / R) * ldy + row + i % R, sums[i]);
+            for (int i = 0; i < M * R; i++) put(a.y, y_type, (m + i / R) * ldy + row + i % R, sums[i]);
     }
 };
 
@@ -187,15 +214,15 @@ template <class T> struct Plain {
     typedef T Number;
     static constexpr bool IS_PLAIN = true;
     const Product& p;
-    RowsOf<T> rows(long row, long) const { return {(const T*)p.e.p[1] + row * p.ldw, p.ldw}; }
-    RowsOf<T> rows_of(long which, long row, long) const { return {(const T*)p.e.p[1] + which * p.e.n[11] + row * p.ldw, p.ldw}; }
+    RowsOf<T> rows(long row, long) const { return {(const T*)p.a.w + row * p.ldw, p.ldw}; }
+    RowsOf<T> rows_of(long which, long row, long) const { return {(const T*)p.a.w + which * p.a.matrix_stride + row * p.ldw, p.ldw}; }
 };
 
 struct Unpacked {
     typedef bfloat16 Number;
     static constexpr bool IS_PLAIN = false;
     const Product& p;
-    const Lossless matrix{p.K, p.N, p.e.p[1], p.e.p[4], p.e.p[6], p.e.p[7]};
+    const Lossless matrix{p.K, p.N, (const uint8_t*)p.a.w, p.a.high_bytes, p.a.starts, p.a.exceptions};
     RowsOf<bfloat16> rows(long row, long n) const {
         const long ld = matrix.units * Lossless::UNIT;
         bfloat16* numbers = scratch<bfloat16>(4, n * ld);
@@ -256,8 +283,8 @@ template <class Matrix, class X> static void float_product(const Matrix& matrix,
     constexpr int R = ROWS_AT_ONCE;
     constexpr bool CONVERTS = sizeof(T) < sizeof(X);
     const Product& p = matrix.p;
-    const int64_t* indices = (const int64_t*)p.e.p[5];  // each vector's own matrix of a stack
-    const long per_token = p.e.n[10];
+    const int64_t* indices = p.a.indices;  // each vector's own matrix of a stack
+    const long per_token = p.a.choices;
     const long rows = indices || p.M == 1 ? R : TILE_ROWS;
     share(worker, p.N, std::max<long>(1, PIECE / (long)(p.K * sizeof(T)) / rows) * rows, [&](long first, long last) {
         if (indices || p.M == 1) {
@@ -293,7 +320,7 @@ template <class Matrix, class X> static void float_product(const Matrix& matrix,
 #if defined(HAS_TILES)
 // Of bfloat16 throughout, at least 32 rows, and K in whole tiles.
 static bool fits_tiles(const Product& p) {
-    return p.x_type == BFLOAT16 && (p.w_type == BFLOAT16 || p.w_type == LOSSLESS) && p.y_type == BFLOAT16 && !p.e.p[5] && p.N >= BOTH && p.K % DEPTH == 0 && tiles_are_allowed();
+    return p.x_type == BFLOAT16 && (p.w_type == BFLOAT16 || p.w_type == LOSSLESS) && p.y_type == BFLOAT16 && !p.a.indices && p.N >= BOTH && p.K % DEPTH == 0 && tiles_are_allowed();
 }
 
 // Vectors that are multiplied by all rows of a matrix while they stay in the second cache.
@@ -316,12 +343,12 @@ struct Panel {
     void pack(long first) {
         if (first == start) return;
         start = first, M = std::min(size, p.M - start);
-        for (long m = 0; m < M; m += SIDE) pack_pairs((const bfloat16*)p.e.p[0] + (start + m) * p.ldx, p.ldx, at_once(m), p.K, pairs + m * p.K / 2);
+        for (long m = 0; m < M; m += SIDE) pack_pairs((const bfloat16*)p.a.x + (start + m) * p.ldx, p.ldx, at_once(m), p.K, pairs + m * p.K / 2);
     }
 
     // Multiply all of them by 32 rows.
     void multiply(long row) {
-        const bfloat16* w = (const bfloat16*)p.e.p[1] + row * p.ldw;
+        const bfloat16* w = (const bfloat16*)p.a.w + row * p.ldw;
         const long passes = whole(M) / BOTH, depth = passes > 2 ? SLICE : p.K;
         RowsAhead ahead(w + BOTH * p.ldw, p.ldw, p.K, passes);
         for (long k = 0; k < p.K; k += depth) {
@@ -348,7 +375,7 @@ struct Panel {
         const bool is_last = k + n == p.K;
         if (first != shapes.first || second != shapes.second) set_tile_shapes(first, std::max(1, second));
         shapes = {first, second};
-        bfloat16* y = (bfloat16*)p.e.p[3] + (start + m) * p.ldy + row;
+        bfloat16* y = (bfloat16*)p.a.y + (start + m) * p.ldy + row;
         for (int i = 0; is_last && i < at_once(m) + at_once(m + SIDE); i++) __builtin_prefetch(y + i * p.ldy, 1);
         const uint32_t *vectors = pairs + (m * p.K + k * first) / 2, *others = pairs + ((m + SIDE) * p.K + k * second) / 2;
         const auto multiply = second ? k ? multiply_tiles<true, true> : multiply_tiles<true, false>
@@ -364,7 +391,7 @@ struct Panel {
         transpose_words(tiles[0], 4 * SIDE, first);
         transpose_words(tiles[1], 4 * SIDE, second);
         floats bias[2] = {};
-        for (int i = 0; i < (p.e.p[2] ? 2 : 0); i++) bias[i] = load(as_floats(p.e.p[2], p.bias_type, row + i * SIDE, 1, SIDE, scratch<float>(2, SIDE)));
+        for (int i = 0; i < (p.a.bias ? 2 : 0); i++) bias[i] = load(as_floats(p.a.bias, p.bias_type, row + i * SIDE, 1, SIDE, scratch<float>(2, SIDE)));
         for (int i = 0; i < n; i++) store_both((floats)first[i] + bias[0], (floats)second[i] + bias[1], y + i * p.ldy);
     }
 };
@@ -386,8 +413,8 @@ static void tile_product(const Product& p, const Lossless* matrix, const Worker&
 
 template <int BITS> static void quantized_product(const Product& p, const float* x, long ldx, const Worker& worker) {
     constexpr int TILE = 4;
-    const int64_t* indices = (const int64_t*)p.e.p[5];
-    const long groups = p.K / 32, block = p.K * W * BITS / 8, blocks = (p.N + W - 1) / W, per_token = p.e.n[10];
+    const int64_t* indices = p.a.indices;
+    const long groups = p.K / 32, block = p.K * W * BITS / 8, blocks = (p.N + W - 1) / W, per_token = p.a.choices;
     const long vectors = indices ? p.M / per_token : p.M;
     auto* pairs = scratch<int32_t>(1, vectors * p.K / 2);
     auto* scale = scratch<float>(2, vectors * groups);
@@ -400,7 +427,7 @@ template <int BITS> static void quantized_product(const Product& p, const float*
                 const long vector = indices ? m / per_token : m, place = which * blocks + b;
                 floats y[TILE];
                 auto run = [&](auto t) {
-                    dot_groups<BITS, decltype(t)::value>((const uint8_t*)p.e.p[1] + place * block, (const half*)p.e.p[4] + place * groups * W,
+                    dot_groups<BITS, decltype(t)::value>((const uint8_t*)p.a.w + place * block, p.a.scales + place * groups * W,
                                                          pairs + vector * (p.K / 2), scale + vector * groups, sums + vector * groups, groups,
                                                          p.K / 2, y);
                 };
@@ -418,9 +445,8 @@ template <int BITS> static void quantized_product(const Product& p, const float*
     });
 }
 
-// y = x w^T + bias. p: x w bias y, scales or high bytes, indices, starts, exceptions; n: M N K ldx ldw ldy, types of x w bias y, choices a token, size of a matrix.
-static void product(const Entry& e, const Worker& worker) {
-    Product p(e);
+static void product(const ProductArguments& a, const Worker& worker) {
+    const Product p{a};
 #if defined(HAS_TILES)
     if (fits_tiles(p)) {
         if (p.w_type != LOSSLESS) return tile_product(p, nullptr, worker);
@@ -429,14 +455,14 @@ static void product(const Entry& e, const Worker& worker) {
     }
 #endif
 #if defined(HAS_PAIRS)
-    if (p.x_type == BFLOAT16 && p.w_type == BFLOAT16) return float_product(Plain<bfloat16>{p}, (const bfloat16*)e.p[0], p.ldx, worker);
-    if (p.x_type == BFLOAT16 && p.w_type == LOSSLESS) return float_product(Unpacked{p}, (const bfloat16*)e.p[0], p.ldx, worker);
+    if (p.x_type == BFLOAT16 && p.w_type == BFLOAT16) return float_product(Plain<bfloat16>{p}, (const bfloat16*)a.x, p.ldx, worker);
+    if (p.x_type == BFLOAT16 && p.w_type == LOSSLESS) return float_product(Unpacked{p}, (const bfloat16*)a.x, p.ldx, worker);
 #endif
-    long vectors = e.p[5] ? p.M / e.n[10] : p.M, ldx = p.ldx;
-    const float* x = (const float*)e.p[0];
+    long vectors = a.indices ? p.M / a.choices : p.M, ldx = p.ldx;
+    const float* x = (const float*)a.x;
     if (p.x_type != FLOAT32) {
         float* floats = scratch<float>(0, vectors * p.K);
-        for (long m = 0; m < vectors; m++) as_floats(e.p[0], p.x_type, m * p.ldx, 1, p.K, floats + m * p.K);
+        for (long m = 0; m < vectors; m++) as_floats(a.x, p.x_type, m * p.ldx, 1, p.K, floats + m * p.K);
         x = floats;
         ldx = p.K;
     }
@@ -446,32 +472,42 @@ static void product(const Entry& e, const Worker& worker) {
         case LOSSLESS: float_product(Unpacked{p}, x, ldx, worker); break;
         case INT8: quantized_product<8>(p, x, ldx, worker); break;
         case INT4: quantized_product<4>(p, x, ldx, worker); break;
+        default: break;
     }
 }
 
-// y[b] = x[b] w[b], of any strides. p: x w y; n: B M N K, strides (b m k) of x, (b k n) of w, (b m n) of y, types of x w y.
-static void batched_product(const Entry& e, const Worker& worker) {
-    const long B = e.n[0], M = e.n[1], N = e.n[2], K = e.n[3];
-    const int64_t *sx = e.n + 4, *sw = e.n + 7, *sy = e.n + 10;
-    const int x_type = e.n[13], w_type = e.n[14], y_type = e.n[15];
+// y[b] = x[b] w[b], of any strides.
+struct BatchedProductArguments {
+    void* y;                                           // (batch, rows, columns)
+    const void* x;                                     // (batch, rows, features)
+    const void* w;                                     // (batch, features, columns)
+    int64_t batch, rows, columns, features;            // B M N K
+    int64_t x_strides[3], w_strides[3], y_strides[3];  // of their dimensions in order
+    Float x_type, w_type, y_type;
+    FIELDS(y, x, w, batch, rows, columns, features, x_strides, w_strides, y_strides, x_type, w_type, y_type)
+};
+
+static void batched_product(const BatchedProductArguments& a, const Worker& worker) {
+    const long B = a.batch, M = a.rows, N = a.columns, K = a.features;
+    const int64_t *sx = a.x_strides, *sw = a.w_strides, *sy = a.y_strides;
     const long columns = std::max<long>(64, 4096 / std::max<long>(K, 1)), cuts = (N + columns - 1) / columns;
     share(worker, B * M * cuts, 1, [&](long first, long last) {
-        float *a = scratch<float>(0, K), *line = scratch<float>(1, std::max(K, columns)), *sums = scratch<float>(2, columns);
+        float *vector = scratch<float>(0, K), *line = scratch<float>(1, std::max(K, columns)), *sums = scratch<float>(2, columns);
         for (long item = first; item < last; item++) {
             long b = item / (M * cuts), m = item / cuts % M, n0 = item % cuts * columns, n = std::min(columns, N - n0);
-            const float* x = as_floats(e.p[0], x_type, b * sx[0] + m * sx[1], sx[2], K, a);
+            const float* x = as_floats(a.x, a.x_type, b * sx[0] + m * sx[1], sx[2], K, vector);
             if (sw[2] == 1 || sw[1] != 1) {  // rows of w, times a number each
                 std::fill(sums, sums + n, 0.0f);
                 for (long k = 0; k < K; k++) {
-                    const float* row = as_floats(e.p[1], w_type, b * sw[0] + k * sw[1] + n0 * sw[2], sw[2], n, line);
+                    const float* row = as_floats(a.w, a.w_type, b * sw[0] + k * sw[1] + n0 * sw[2], sw[2], n, line);
                     for (long j = 0; j < n; j++) sums[j] += x[k] * row[j];
                 }
             } else
                 for (long j = 0; j < n; j++) {
-                    const float* column = as_floats(e.p[1], w_type, b * sw[0] + (n0 + j) * sw[2], 1, K, line);
+                    const float* column = as_floats(a.w, a.w_type, b * sw[0] + (n0 + j) * sw[2], 1, K, line);
                     sums[j] = dot(column, x, K);
                 }
-            for (long j = 0; j < n; j++) put(e.p[2], y_type, b * sy[0] + m * sy[1] + (n0 + j) * sy[2], sums[j]);
+            for (long j = 0; j < n; j++) put(a.y, a.y_type, b * sy[0] + m * sy[1] + (n0 + j) * sy[2], sums[j]);
         }
     });
 }

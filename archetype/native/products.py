@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from archetype.native.arguments import FLOATS, BatchedProduct, Product, UnpackedRows
 from archetype.native.library import library
 from archetype.native.rows import reduced
-from archetype.native.translations import FLOATS, SERIAL, TYPES, aten, pointwise, translates
+from archetype.native.translations import SERIAL, aten, pointwise, translates
 
 if TYPE_CHECKING:
     from archetype.native.recorder import Immediate, Recorder
@@ -16,8 +17,6 @@ MAX_ROWS = 64  # of a product, above which torch's own is faster
 MAX_TILED_ROWS = 128  # the same of bfloat16 where there are matrix tiles
 TILE_ROWS, TILE_DEPTH = 32, 32  # rows of a matrix, and numbers of each, that tiles multiply at once
 TILED_WIDTHS = range(512, 4097)  # K, where products of many vectors by tiles are faster than torch's
-QUANTIZED = {8: 4, 4: 5}
-LOSSLESS = 6
 BLOCK_ROWS = 32  # of a lossless matrix
 
 
@@ -92,7 +91,7 @@ def product(
         return None
     stack = 0 if indices is None else weight.stride(0)
     serial = rows * weight.shape[-2] * x.shape[-1] <= 4 * SERIAL
-    matrix = _Matrix(weight, weight.shape[-2], TYPES[weight.dtype], (), weight.stride(-2), stack, serial)
+    matrix = _Matrix(weight, weight.shape[-2], weight.dtype, stride=weight.stride(-2), stack=stack, serial=serial)
     return _product(recorder, x, matrix, bias, indices)
 
 
@@ -108,7 +107,7 @@ def tile_product(kernels: "Immediate", x: Tensor, weight: Tensor | LosslessRows,
     if isinstance(weight, LosslessRows):
         matrix, width = _lossless(weight), weight.width
     else:
-        matrix, width = _Matrix(weight, len(weight), TYPES[weight.dtype], (), weight.stride(0)), weight.shape[1]
+        matrix, width = _Matrix(weight, len(weight), weight.dtype, stride=weight.stride(0)), weight.shape[1]
         if weight.stride(1) != 1:
             return None
     if not kernels.library.has_tiles or matrix.size < TILE_ROWS or width % TILE_DEPTH:
@@ -134,7 +133,7 @@ def quantized_product(
         bias: as there.
         indices: as there.
     """
-    return _product(recorder, x, _Matrix(quants, size, QUANTIZED[bits], (scales,)), bias, indices)
+    return _product(recorder, x, _Matrix(quants, size, f"int{bits}", scales=scales), bias, indices)
 
 
 def unpacked_rows(
@@ -144,26 +143,29 @@ def unpacked_rows(
     if dtype not in FLOATS or (ids is not None and not ids.is_contiguous()):
         return None
     y = torch.empty(*((matrix.rows,) if ids is None else ids.shape), matrix.width, dtype=dtype)
-    pointers = [y, matrix.records, matrix.high_bytes, matrix.starts, matrix.exceptions, ids]
-    integers = [y.numel() // matrix.width, matrix.size, matrix.width, TYPES[dtype]]
-    recorder.emit("unpacked_rows", [y], pointers, integers, serial=y.numel() <= SERIAL)
+    entry = UnpackedRows(
+        y=y, records=matrix.records, high_bytes=matrix.high_bytes, starts=matrix.starts, exceptions=matrix.exceptions,
+        ids=ids, count=y.numel() // matrix.width, rows=matrix.size, features=matrix.width, y_type=dtype,
+    )  # fmt: skip
+    recorder.emit(entry, serial=y.numel() <= SERIAL)
     return y
 
 
 class _Matrix(NamedTuple):
-    """The matrix of a product: numbers, N, the kernels' number of the type, what else the type has, and distances."""
+    """The matrix of a product: numbers, N, their type and what else that has, and distances of rows and matrices."""
 
     numbers: Tensor
     size: int
-    type: int
-    others: tuple[Tensor, ...] = ()
-    row: int = 0
+    type: torch.dtype | str
+    scales: Tensor | None = None
+    lossless: LosslessRows | None = None
+    stride: int = 0
     stack: int = 0
     serial: bool = False
 
 
 def _lossless(rows: LosslessRows) -> _Matrix:
-    return _Matrix(rows.records, rows.size, LOSSLESS, (rows.high_bytes, rows.starts, rows.exceptions))
+    return _Matrix(rows.records, rows.size, "lossless", lossless=rows)
 
 
 def _product(
@@ -172,13 +174,17 @@ def _product(
     flat = x.reshape(-1, x.shape[-1])
     if x.dtype not in FLOATS or flat.data_ptr() != x.data_ptr() or flat.stride(-1) != 1:
         return None
-    per_token = 1 if indices is None else indices.shape[1]
+    choices = 1 if indices is None else indices.shape[1]
     y = torch.empty(*(x.shape[:-1] if indices is None else indices.shape), matrix.size, dtype=x.dtype)
-    types = [TYPES[x.dtype], matrix.type, TYPES[(y if bias is None else bias).dtype], TYPES[y.dtype]]
-    sizes = [len(flat) * per_token, matrix.size, x.shape[-1], flat.stride(0), matrix.row, matrix.size]
-    first, others = matrix.others[:1] or (None,), matrix.others[1:]
-    pointers = [x, matrix.numbers, bias, y, *first, indices, *others]
-    recorder.emit("product", [y], pointers, [*sizes, *types, per_token, matrix.stack], serial=matrix.serial)
+    _, high_bytes, starts, exceptions, *_ = matrix.lossless or (None,) * 4
+    entry = Product(
+        y=y, x=x, w=matrix.numbers, bias=bias, indices=indices, scales=matrix.scales, high_bytes=high_bytes,
+        starts=starts, exceptions=exceptions, vectors=len(flat) * choices, rows=matrix.size, features=x.shape[-1],
+        x_stride=flat.stride(0), w_stride=matrix.stride, y_stride=matrix.size, choices=choices,
+        matrix_stride=matrix.stack, x_type=x.dtype, w_type=matrix.type, bias_type=(y if bias is None else bias).dtype,
+        y_type=y.dtype,
+    )  # fmt: skip
+    recorder.emit(entry, serial=matrix.serial)
     return y
 
 
@@ -193,14 +199,13 @@ def _bmm(recorder: "Recorder", function: Any, x: Tensor, other: Tensor) -> Tenso
         return None
     y = torch.empty(*x.shape[:-1], other.shape[-1], dtype=x.dtype)
     batch = x.shape[0] if x.dim() == 3 else 1
-    strides = [
-        stride
-        for tensor in (x, other, y)
-        for stride in ((0, *tensor.stride()) if tensor.dim() == 2 else tensor.stride())
-    ]
-    types = [TYPES[tensor.dtype] for tensor in (x, other, y)]
-    integers = [batch, x.shape[-2], y.shape[-1], x.shape[-1], *strides, *types]
-    recorder.emit("batched_product", [y], [x, other, y], integers, serial=other.numel() <= 4 * SERIAL)
+    x_strides, w_strides, y_strides = ((0,) * (3 - tensor.dim()) + tensor.stride() for tensor in (x, other, y))
+    entry = BatchedProduct(
+        y=y, x=x, w=other, batch=batch, rows=x.shape[-2], columns=y.shape[-1], features=x.shape[-1],
+        x_strides=x_strides, w_strides=w_strides, y_strides=y_strides, x_type=x.dtype, w_type=other.dtype,
+        y_type=y.dtype,
+    )  # fmt: skip
+    recorder.emit(entry, serial=other.numel() <= 4 * SERIAL)
     return y
 
 

@@ -19,15 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from archetype.native import products, rows  # noqa: F401  # whose translations they register
-from archetype.native.library import INTEGERS, NUMBERS, POINTERS, Entry, Library
+from archetype.native.arguments import Arguments, Entry
+from archetype.native.library import Library
 from archetype.native.operation import set_recording
 from archetype.native.translations import aten, translation_of
 
-OPERATIONS = (
-    "product", "batched_product", "attend", "append", "pointwise", "rows", "embedding", "quantized_embedding", "topk",
-    "gather", "gated", "gated_backward", "rotate", "dropout", "rms_norm_backward", "attention_forward",
-    "attention_backward", "copy_places", "unpacked_rows",
-)  # fmt: skip
 HOST_READS = (torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.numpy, torch.Tensor.__bool__, torch.Tensor.__int__)
 UNREPEATABLE = {
     torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
@@ -41,7 +37,7 @@ class NotRecordable(Exception):
 
 @dataclass
 class NativeCall:
-    """An entry of the list, with the tensors that it reads and writes."""
+    """An entry of the list, with the tensors that it works on, and those of them that it writes."""
 
     entry: Entry
     reads: tuple[Tensor, ...]
@@ -79,7 +75,7 @@ class Replay:
 
     library: Library
     segments: list["ctypes.Array[Entry] | TorchCall"]
-    tensors: list[Any] = field(repr=False)  # that must stay where they are
+    kept: list[Any] = field(repr=False)  # tensors and arguments, which must stay where they are
 
     @torch.inference_mode()
     def __call__(self, threads: int) -> None:
@@ -117,7 +113,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.library, self.threads = library, threads
         self.calls: list[Call] = []
-        self.tensors: list[Any] = [*inputs]
+        self.kept: list[Any] = [*inputs]
         self._inputs = {_memory(tensor) for tensor in inputs}
         self._own = set(self._inputs)  # memory that the step may change: its inputs, and what it made itself
         self._host_reads = _HostReads()
@@ -160,7 +156,7 @@ class Recorder(TorchDispatchMode):
         result = function(*args, **kwargs)
         outputs = tuple(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
         reads = tuple(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
-        self.tensors.extend(outputs)
+        self.kept.extend(outputs)
         read_memory = {_memory(tensor) for tensor in reads}
         if function._schema.is_mutable and function not in IGNORED:
             self.calls.append(TorchCall(function, args, kwargs, (), reads, outputs or reads))
@@ -170,33 +166,20 @@ class Recorder(TorchDispatchMode):
                 self.calls.append(TorchCall(function, args, kwargs, outputs, reads, outputs))
         return result
 
-    def emit(
-        self,
-        operation: str,
-        writes: Sequence[Tensor],
-        pointers: Sequence[Tensor | None],
-        integers: Sequence[int],
-        numbers: Sequence[float] = (),
-        serial: bool = False,
-    ) -> None:
+    def emit(self, arguments: Arguments, serial: bool = False) -> None:
         """Compute a native operation, and add it to the list.
 
         Args:
-            operation: its name.
-            writes: the tensors that it changes; of `pointers`, all others are read.
-            pointers: the memory that it works on.
-            integers: sizes, strides and types, as the kernel's own comment lists them.
-            numbers: as there.
+            arguments: what it is given.
             serial: whether one thread computes it.
         """
-        if not any(tensor.numel() for tensor in writes):
+        if arguments.is_empty:
             return
-        entry = entry_of(operation, pointers, integers, numbers, serial)
-        reads = tuple(tensor for tensor in pointers if tensor is not None)
-        self.calls.append(NativeCall(entry, reads, tuple(writes)))
-        self._own |= {_memory(tensor) for tensor in writes}
-        self.tensors.extend(reads)
-        self.library.run((Entry * 1)(entry), 1, self.threads)
+        entry = arguments.entry(serial)
+        self.calls.append(NativeCall(entry, arguments.tensors, arguments.writes))
+        self._own |= {_memory(tensor) for tensor in arguments.writes}
+        self.kept.append(arguments)
+        self.library.run(entry, 1, self.threads)
 
     def finish(self, outputs: Sequence[Tensor]) -> Replay:
         """The recorded step, without calls that no output or input needs, or whose results never change."""
@@ -213,7 +196,7 @@ class Recorder(TorchDispatchMode):
             segments.append(call)
         if native:
             segments.append(_scheduled(native))
-        return Replay(self.library, segments, self.tensors)
+        return Replay(self.library, segments, self.kept)
 
     def _changing_calls(self) -> list[Call]:
         """The calls that read what changes, or write to it: a constant that is changed in place is made anew before."""
@@ -234,33 +217,16 @@ class Recorder(TorchDispatchMode):
         return result[::-1]
 
 
-def entry_of(
-    operation: str, pointers: Sequence[Tensor | None], integers: Sequence[int], numbers: Sequence[float], serial: bool
-) -> Entry:
-    """An operation as the kernels read it."""
-    addresses = [None if tensor is None else tensor.data_ptr() for tensor in pointers]
-    return Entry(
-        OPERATIONS.index(operation), serial, False,
-        (ctypes.c_void_p * POINTERS)(*addresses),
-        (ctypes.c_int64 * INTEGERS)(*map(int, integers)),
-        (ctypes.c_double * NUMBERS)(*numbers),
-    )  # fmt: skip
-
-
 class Immediate:
     """Computes native operations at once and keeps nothing: for what is no decoding step."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
 
-    def emit(
-        self, operation: str, writes: Sequence[Tensor], pointers: Sequence[Tensor | None], integers: Sequence[int],
-        numbers: Sequence[float] = (), serial: bool = False,
-    ) -> None:  # fmt: skip
-        """Compute a native operation; the arguments are those of `Recorder.emit`."""
-        if any(tensor.numel() for tensor in writes):
-            entry = entry_of(operation, pointers, integers, numbers, serial)
-            self.library.run((Entry * 1)(entry), 1, 1 if serial else torch.get_num_threads())
+    def emit(self, arguments: Arguments, serial: bool = False) -> None:
+        """Compute a native operation; as `Recorder.emit`."""
+        if not arguments.is_empty:
+            self.library.run(arguments.entry(serial), 1, 1 if serial else torch.get_num_threads())
 
 
 def _memory(tensor: Tensor) -> int:

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from archetype.native.translations import FLOATS, SERIAL, TYPES, aten, collapsed, translates
+from archetype.native.arguments import FLOATS, Embedding, Gather, QuantizedEmbedding, Rows, Topk
+from archetype.native.translations import SERIAL, aten, collapsed, translates
 
 if TYPE_CHECKING:
     from archetype.native.recorder import Immediate, Recorder
-
-ROWS = ("rms_norm", "layer_norm", "softmax", "log_softmax", "sum", "mean", "log_sum_exp")
 
 
 @translates(aten.rms_norm.default)
@@ -74,9 +73,12 @@ def emit_rows(
     weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Emit a function of rows of x, so far from each other, to rows of y, one after another."""
-    types = [TYPES[(x if tensor is None else tensor).dtype] for tensor in (y, x, weight, bias)]
-    integers = [x.numel() // x.shape[-1], x.shape[-1], stride, ROWS.index(kind), *types]
-    recorder.emit("rows", [y], [y, x, weight, bias], integers, [eps], serial=x.numel() <= SERIAL)
+    weight_type, bias_type = (x.dtype if tensor is None else tensor.dtype for tensor in (weight, bias))
+    entry = Rows(
+        y=y, x=x, weight=weight, bias=bias, rows=x.numel() // x.shape[-1], features=x.shape[-1], x_stride=stride,
+        eps=eps, function=kind, y_type=y.dtype, x_type=x.dtype, weight_type=weight_type, bias_type=bias_type,
+    )  # fmt: skip
+    recorder.emit(entry, serial=x.numel() <= SERIAL)
     return y
 
 
@@ -95,7 +97,8 @@ def _embedding(recorder: "Recorder", function: Any, table: Tensor, ids: Tensor, 
     if not ids.is_contiguous() or not table.is_contiguous() or ids.dtype != torch.int64:
         return None
     y = torch.empty(*ids.shape, table.shape[1], dtype=table.dtype)
-    recorder.emit("embedding", [y], [y, table, ids], [ids.numel(), table.shape[1] * table.itemsize], serial=True)
+    row_bytes = table.shape[1] * table.itemsize
+    recorder.emit(Embedding(y=y, table=table, ids=ids, count=ids.numel(), row_bytes=row_bytes), serial=True)
     return y
 
 
@@ -112,9 +115,10 @@ def quantized_embedding(
     if dtype not in FLOATS or not ids.is_contiguous():
         return None
     y = torch.empty(*ids.shape, width, dtype=dtype)
-    recorder.emit(
-        "quantized_embedding", [y], [y, quants, scales, ids], [ids.numel(), width, bits, TYPES[dtype]], serial=True
+    entry = QuantizedEmbedding(
+        y=y, quants=quants, scales=scales, ids=ids, count=ids.numel(), features=width, bits=bits, y_type=dtype
     )
+    recorder.emit(entry, serial=True)
     return y
 
 
@@ -126,8 +130,9 @@ def _topk(
         return None
     values = torch.empty(*x.shape[:-1], k)
     indices = torch.empty(values.shape, dtype=torch.int64)
-    integers = [x.numel() // x.shape[-1], x.shape[-1], k]
-    recorder.emit("topk", [values, indices], [values, indices, x], integers, serial=x.numel() <= SERIAL)
+    rows, features = x.numel() // x.shape[-1], x.shape[-1]
+    entry = Topk(values=values, indices=indices, x=x, rows=rows, features=features, k=k)
+    recorder.emit(entry, serial=x.numel() <= SERIAL)
     return values, indices
 
 
@@ -137,7 +142,7 @@ def _gather(recorder: "Recorder", function: Any, x: Tensor, dim: int, index: Ten
     if dim % x.dim() != x.dim() - 1 or not plain or x.shape[:-1] != index.shape[:-1]:
         return None
     y = torch.empty(index.shape)
-    recorder.emit(
-        "gather", [y], [y, x, index], [index.numel() // index.shape[-1], index.shape[-1], x.shape[-1]], serial=True
-    )
+    columns = index.shape[-1]
+    entry = Gather(y=y, x=x, index=index, rows=index.numel() // columns, columns=columns, features=x.shape[-1])
+    recorder.emit(entry, serial=True)
     return y

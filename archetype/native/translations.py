@@ -9,20 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from archetype.native.arguments import FLOATS, TYPES, WHOLE, Pointwise
+
 if TYPE_CHECKING:
     from archetype.native.recorder import Recorder
 
 aten = torch.ops.aten
 Translation = Callable[..., Any]
-TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int64: 2, torch.bool: 3}
-FLOATS = (torch.float32, torch.bfloat16)
 SERIAL = 4096  # elements up to which one thread is as fast as several
-WHOLE = ("copy", "add", "sub", "mul", "maximum", "minimum", "neg", "abs", "where", "eq", "ne", "lt", "le", "gt", "ge",
-         "and", "or", "not", "remainder", "floor_divide")  # fmt: skip  # functions of integers as well
-FUNCTIONS = (
-    *WHOLE, "div", "pow", "exp", "silu", "sigmoid", "tanh", "gelu", "gelu_tanh", "relu", "softplus", "rsqrt", "sqrt",
-    "log", "cos", "sin", "square", "reciprocal",
-)  # fmt: skip
 _translations: dict[Any, Translation] = {}
 
 
@@ -59,15 +53,21 @@ def pointwise(
         return None
     sizes, strides = layout
     missing = 3 - len(operands)
-    types = [TYPES[tensor.dtype] for tensor in (out, *operands)] + [0] * missing
-    integers = [*sizes, len(operands), FUNCTIONS.index(name), whole, *types, 0]
-    for stride in strides:
-        integers.extend(stride)
-    recorder.emit("pointwise", [out], [out, *operands], integers, [factor], serial=out.numel() <= SERIAL)
+    b, c = (*operands[1:], None, None)[:2]
+    a_type, b_type, c_type = [operand.dtype for operand in operands] + [out.dtype] * missing
+    y_strides, a_strides, b_strides, c_strides = strides + [(0,) * 4] * missing
+    entry = Pointwise(
+        y=out, a=operands[0], b=b, c=c, sizes=sizes, y_strides=y_strides, a_strides=a_strides, b_strides=b_strides,
+        c_strides=c_strides, factor=factor, function=name, y_type=out.dtype, a_type=a_type, b_type=b_type,
+        c_type=c_type, is_whole=whole,
+    )  # fmt: skip
+    recorder.emit(entry, serial=out.numel() <= SERIAL)
     return out
 
 
-def collapsed(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]] | None:
+def collapsed(
+    shape: Sequence[int], strides: Sequence[Sequence[int]]
+) -> tuple[tuple[int, ...], list[tuple[int, ...]]] | None:
     """Sizes and strides with neighbouring dimensions joined where all can be, as four dimensions; None beyond four."""
     sizes: list[int] = []
     joined: list[list[int]] = [[] for _ in strides]
@@ -85,7 +85,7 @@ def collapsed(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[l
     if len(sizes) > 4:
         return None
     missing = 4 - len(sizes)
-    return [1] * missing + sizes, [[0] * missing + own for own in joined]
+    return (*(1,) * missing, *sizes), [(*(0,) * missing, *own) for own in joined]
 
 
 def _elementwise(name: str) -> Translation:

@@ -1,5 +1,6 @@
 // What an operation is, how its work is shared by threads, and numbers of any type as float32.
 #pragma once
+#include "arguments.h"
 #include "vector.h"
 
 #include <algorithm>
@@ -10,15 +11,20 @@
 #endif
 
 // Entries that are serial are computed by the first thread alone; before one with `barrier` all threads wait for each other.
-// Which pointers, integers and numbers an operation takes stands at its head.
 struct Entry {
     int32_t operation, serial, barrier;
-    void* p[10];
-    int64_t n[56];
-    double f[4];
+    const void* arguments;  // the struct that stands at the operation's head
 };
 
-enum Type { FLOAT32, BFLOAT16, INT64, BOOL, INT8, INT4, LOSSLESS };
+ENUMERATION(enum, Type, FLOAT32, BFLOAT16, INT64, BOOL, INT8, INT4, LOSSLESS)
+
+// A type of numbers that are computed with.
+struct Float {
+    Type type;
+    operator Type() const { return type; }
+};
+static inline const char* kind(const Float&) { return "Float"; }
+static inline bool is_valid(const Float& x) { return x == FLOAT32 || x == BFLOAT16; }
 constexpr int MAX_THREADS = 256;
 constexpr long PIECE = 32768;  // bytes of weights that a thread takes at a time
 

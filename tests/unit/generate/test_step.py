@@ -8,7 +8,8 @@ import torch
 from archetype.families import preset
 from archetype.generate.step import DecodeStep, prefill
 from archetype.models import CausalModel, build
-from archetype.native.recorder import OPERATIONS, TorchCall
+from archetype.native.arguments import OPERATIONS
+from archetype.native.recorder import TorchCall
 from archetype.nn.cache import State
 from archetype.spec import assign
 from tests.helpers.kernels import kernels
@@ -55,7 +56,7 @@ def recorded_entries(num_layers: int) -> Counter[str]:
     step(torch.zeros(2, 1, dtype=torch.long))
     assert step.replay is not None
     native = [segment for segment in step.replay.segments if not isinstance(segment, TorchCall)]
-    return Counter(OPERATIONS[entry.operation] for segment in native for entry in segment)
+    return Counter(OPERATIONS[entry.operation].operation for segment in native for entry in segment)
 
 
 def test_a_layer_is_recorded_in_seventeen_entries() -> None:

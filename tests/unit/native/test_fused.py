@@ -17,6 +17,7 @@ from archetype.families import preset
 from archetype.generate.step import prefill
 from archetype.models import build
 from archetype.native import fused
+from archetype.native.arguments import Arguments
 from archetype.native.operation import plain_operations
 from archetype.native.recorder import Immediate
 from archetype.nn.attention import attend
@@ -449,9 +450,9 @@ def test_a_loop_of_a_users_own_computes_as_a_training_run_does(monkeypatch: pyte
     emitted: list[str] = []
     emit = Immediate.emit
 
-    def noted(self: Immediate, name: str, *rest: Any, **more: Any) -> None:
-        emitted.append(name)
-        emit(self, name, *rest, **more)
+    def noted(self: Immediate, arguments: Arguments, serial: bool = False) -> None:
+        emitted.append(arguments.operation)
+        emit(self, arguments, serial)
 
     monkeypatch.setattr(Immediate, "emit", noted)
     model = build(preset("llama-tiny"))

@@ -2,16 +2,17 @@
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from archetype.native import compiler
+from archetype.native import arguments, compiler
 from archetype.native import library as native_library
 from archetype.native.compiler import built_file, variants
-from archetype.native.library import COMPILING, VARIABLE, compiled, library, runnable
+from archetype.native.library import COMPILING, VARIABLE, Library, compiled, library, runnable
 from tests.helpers.kernels import kernels
 
 PLAIN = ("-O0",)  # compiles soonest
@@ -114,6 +115,26 @@ def test_without_a_compiler_one_line_is_logged_and_the_plain_path_stays(
         monkeypatch.delenv("CXX", raising=False)
         assert library() is None and library() is None
         assert [cause in record.message for record in caplog.records] == [True]
+
+
+def test_a_library_of_other_fields_or_names_is_not_used(
+    not_built: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    for file in compiler.sources():
+        shutil.copy(file, tmp_path)
+    header = tmp_path / "fused.h"
+    header.write_text(header.read_text().replace("*gate, *up;", "*up, *gate;").replace("SILU, GELU_TANH", "SILU, GELU"))
+    monkeypatch.setattr(compiler, "FOLDER", tmp_path)
+    assert library() is None
+    assert "of Gate it has GELU, arguments.py GELU_TANH" in caplog.text
+    monkeypatch.setitem(arguments.LISTS, "Gate", ("silu", "gelu"))
+    library.cache_clear()
+    assert library() is None
+    assert "of gated it has gate: read at 16, arguments.py gate: read at 8" in caplog.text
+    file = tmp_path / "older.so"
+    subprocess.run([compiler.find_compiler(), "-shared", "-x", "c", os.devnull, "-o", file], check=True)
+    with pytest.raises(OSError, match=r"older\.so does not say what its operations are given"):
+        Library(file)
 
 
 def test_threads_are_those_of_torch() -> None:
