@@ -7,6 +7,7 @@ import ctypes
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 import torch
@@ -37,13 +38,8 @@ class Kind(NamedTuple):
     convert: Callable[[Any], Any] | None = None
 
 
-def _sizes(count: int) -> Kind:
-    def convert(values: tuple[int, ...]) -> tuple[int, ...]:
-        if len(values) != count:
-            raise ValueError(f"{len(values)} numbers, not {count}")
-        return values
-
-    return Kind(f"{count} sizes", ctypes.c_int64 * count, convert)
+def _sizes(count: int) -> Kind:  # the first of those that are given: that of features, which is 1, may follow
+    return Kind(f"{count} sizes", ctypes.c_int64 * count, itemgetter(*range(count)))
 
 
 def _one_of(name: str, entries: Sequence[torch.dtype | str]) -> Kind:
@@ -103,7 +99,7 @@ class Arguments(ctypes.Structure):
             super().__init__(
                 *[values[name] if convert is None else convert(values[name]) for name, convert in self._conversions]
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError) as error:
             raise TypeError(f"{self.operation}: {self._misfit(values)}") from error
         if len(values) != len(self._conversions):
             raise TypeError(f"{self.operation}: there is no {', '.join(values.keys() - self.kinds)}")
@@ -112,7 +108,7 @@ class Arguments(ctypes.Structure):
         for name, convert in self._conversions:
             try:
                 setattr(self, name, values[name] if convert is None else convert(values[name]))
-            except (KeyError, TypeError, ValueError):
+            except (LookupError, TypeError):
                 return f"{name} cannot be {values[name]!r:.60}" if name in values else f"{name} is missing"
         return ""
 

@@ -25,10 +25,9 @@ def append(recorder: "Recorder | Immediate", new: Tensor, buffer: Tensor, positi
         return None
     batch, heads, length, features = new.shape
     entry = Append(
-        buffer=buffer, added=new, positions=positions, batch=batch, heads=heads, added_places=length,
-        features=features, places=buffer.shape[2], added_strides=new.stride()[:3],
-        buffer_strides=buffer.stride()[:3], positions_strides=_strides_of_positions(positions),
-        added_type=new.dtype, buffer_type=buffer.dtype,
+        buffer=buffer, added=new, positions=positions, batch=batch, heads=heads, added_places=length, features=features,
+        places=buffer.shape[2], added_strides=new.stride(), buffer_strides=buffer.stride(),
+        positions_strides=_strides_of_positions(positions), added_type=new.dtype, buffer_type=buffer.dtype,
     )  # fmt: skip
     recorder.emit(entry, serial=new.numel() <= SERIAL)
     return buffer
@@ -117,8 +116,8 @@ def attend(
         features=features, value_features=values.shape[3], features2=0 if q2 is None else q2.shape[3],
         q_strides=_strides(q), q2_strides=_strides(q2), keys_strides=_strides(keys), keys2_strides=_strides(keys2),
         values_strides=_strides(values), positions_strides=_strides_of_positions(positions), y_strides=_strides(y),
-        mask_strides=masks, window=window, scale=scale, softcap=softcap or 0.0, q_type=q.dtype,
-        cache_type=keys.dtype, y_type=y.dtype, mask_type=(q if mask is None else mask).dtype, is_ring=is_ring,
+        mask_strides=masks, window=window, scale=scale, softcap=softcap or 0.0, q_type=q.dtype, cache_type=keys.dtype,
+        y_type=y.dtype, mask_type=(q if mask is None else mask).dtype, is_ring=is_ring,
         is_by_distance=distances is not None,
     )  # fmt: skip
     recorder.emit(entry)
@@ -126,7 +125,7 @@ def attend(
 
 
 def _strides(tensor: Tensor | None) -> tuple[int, ...]:
-    return (0, 0, 0) if tensor is None else tensor.stride()[:3]
+    return (0, 0, 0) if tensor is None else tensor.stride()
 
 
 def _strides_of_positions(positions: Tensor | None) -> tuple[int, int]:

@@ -226,10 +226,9 @@ class _Attention(torch.autograd.Function):
         batch, heads, places, features = q.shape
         entry = AttentionBackward(
             dq=dq, dk=dk, dv=dv, q=q, k=k, v=v, y=y, dy=dy, log_sums=log_sums.contiguous(), batch=batch, heads=heads,
-            key_heads=k.shape[1], places=places, features=features, dq_strides=dq.stride()[:3],
-            dk_strides=dk.stride()[:3], dv_strides=dv.stride()[:3], q_strides=q.stride()[:3],
-            k_strides=k.stride()[:3], v_strides=v.stride()[:3], y_strides=y.stride()[:3], dy_strides=dy.stride()[:3],
-            scale=ctx.scale, is_causal=ctx.causal,
+            key_heads=k.shape[1], places=places, features=features, dq_strides=dq.stride(), dk_strides=dk.stride(),
+            dv_strides=dv.stride(), q_strides=q.stride(), k_strides=k.stride(), v_strides=v.stride(),
+            y_strides=y.stride(), dy_strides=dy.stride(), scale=ctx.scale, is_causal=ctx.causal,
         )  # fmt: skip
         ctx.kernels.emit(entry)
         return None, dq, dk, dv, None, None
@@ -263,8 +262,8 @@ def _attend(kernels: Immediate, q: Tensor, k: Tensor, v: Tensor, scale: float, c
     batch, heads, queries, features = q.shape
     entry = AttentionForward(
         y=y, q=q, k=k, v=v, log_sums=log_sums, batch=batch, heads=heads, key_heads=k.shape[1], queries=queries,
-        places=k.shape[2], features=features, y_strides=y.stride()[:3], q_strides=q.stride()[:3],
-        k_strides=k.stride()[:3], v_strides=v.stride()[:3], scale=scale, is_causal=causal,
+        places=k.shape[2], features=features, y_strides=y.stride(), q_strides=q.stride(), k_strides=k.stride(),
+        v_strides=v.stride(), scale=scale, is_causal=causal,
     )  # fmt: skip
     kernels.emit(entry)
     return y, log_sums
@@ -344,8 +343,8 @@ def _rotated(
     batch, heads, positions, features = x.shape
     entry = Rotate(
         y=y, x=x, cos=cos, sin=sin, batch=batch, heads=heads, positions=positions, features=features,
-        rotated=2 * cos.shape[-1], x_strides=x.stride()[:3], y_strides=y.stride()[:3],
-        angle_stride=cos.stride(0) if len(cos) > 1 else 0, sign=sign, type=x.dtype, is_interleaved=is_interleaved,
+        rotated=2 * cos.shape[-1], x_strides=x.stride(), y_strides=y.stride(), sign=sign, type=x.dtype,
+        angle_stride=cos.stride(0) if len(cos) > 1 else 0, is_interleaved=is_interleaved,
     )  # fmt: skip
     kernels.emit(entry, x.numel() <= SERIAL)
     return y
