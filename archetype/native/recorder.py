@@ -75,7 +75,7 @@ class Replay:
 
     library: Library
     segments: list["ctypes.Array[Entry] | TorchCall"]
-    kept: list[Any] = field(repr=False)  # tensors and arguments, which must stay where they are
+    memory: list[Any] = field(repr=False)  # tensors and arguments, which must stay where they are
 
     @torch.inference_mode()
     def __call__(self, threads: int) -> None:
@@ -113,7 +113,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.library, self.threads = library, threads
         self.calls: list[Call] = []
-        self.kept: list[Any] = [*inputs]
+        self.memory: list[Any] = [*inputs]
         self._inputs = {_memory(tensor) for tensor in inputs}
         self._own = set(self._inputs)  # memory that the step may change: its inputs, and what it made itself
         self._host_reads = _HostReads()
@@ -156,7 +156,7 @@ class Recorder(TorchDispatchMode):
         result = function(*args, **kwargs)
         outputs = tuple(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
         reads = tuple(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
-        self.kept.extend(outputs)
+        self.memory.extend(outputs)
         read_memory = {_memory(tensor) for tensor in reads}
         if function._schema.is_mutable and function not in IGNORED:
             self.calls.append(TorchCall(function, args, kwargs, (), reads, outputs or reads))
@@ -178,7 +178,7 @@ class Recorder(TorchDispatchMode):
         entry = arguments.entry(serial)
         self.calls.append(NativeCall(entry, arguments.tensors, arguments.writes))
         self._own |= {_memory(tensor) for tensor in arguments.writes}
-        self.kept.append(arguments)
+        self.memory.append(arguments)
         self.library.run(entry, 1, self.threads)
 
     def finish(self, outputs: Sequence[Tensor]) -> Replay:
@@ -196,7 +196,7 @@ class Recorder(TorchDispatchMode):
             segments.append(call)
         if native:
             segments.append(_scheduled(native))
-        return Replay(self.library, segments, self.kept)
+        return Replay(self.library, segments, self.memory)
 
     def _changing_calls(self) -> list[Call]:
         """The calls that read what changes, or write to it: a constant that is changed in place is made anew before."""
