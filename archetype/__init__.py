@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from archetype.extension import register
     from archetype.generate.engine import Engine
     from archetype.language_model import LanguageModel
-    from archetype.native.operation import plain_operations
+    from archetype.native.dispatch import plain_operations
 
 __version__ = "0.1.0"
 __all__ = [
@@ -45,7 +45,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for an attribute oth
             raise AttributeError(f"module 'archetype' has no attribute {name!r}")
         modules = {
             "ArchetypeError": "archetype.errors", "Engine": "archetype.generate.engine",
-            "LanguageModel": "archetype.language_model", "plain_operations": "archetype.native.operation",
+            "LanguageModel": "archetype.language_model", "plain_operations": "archetype.native.dispatch",
             "register": "archetype.extension",
         }  # fmt: skip
         return getattr(import_module(modules.get(name, "archetype.api")), name)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from archetype.generate.step import DecodeStep
 from archetype.models import EncoderDecoder
-from archetype.native.operation import recording
+from archetype.native.dispatch import recording
 from archetype.nn.cache import State
 
 

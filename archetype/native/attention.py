@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from archetype.native.arguments import FLOATS, TYPES, Append, Attend, CopyPlaces
+from archetype.native.arguments import FLOATS, TYPES
+from archetype.native.dispatch import recording
 from archetype.native.library import library
-from archetype.native.operation import recording
+from archetype.native.operations import Append, Attend, CopyPlaces
 from archetype.native.products import max_rows
 from archetype.native.recorder import Immediate
 from archetype.native.translations import SERIAL

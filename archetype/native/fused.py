@@ -3,7 +3,7 @@
 Modules offer their tensors wherever they compute: in a training run, in a user's own loop, while a prompt is read. A
 recorded decoding step has gates, rotations and a cache's places of them. A module gets None, and goes on with its plain
 body, where the tensors are of another type or not on a CPU, where there are no kernels, and where something watches
-torch's operations (`operation.is_eager`). Gradients can be differentiated again: then they are those of the formula.
+torch's operations (`dispatch.is_eager`). Gradients can be differentiated again: then they are those of the formula.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from archetype.machine.cpu_info import cpu_info
 from archetype.native import attention as native
-from archetype.native.arguments import (
-    FLOATS,
-    GATES,
+from archetype.native.arguments import FLOATS, GATES
+from archetype.native.dispatch import is_eager, recording
+from archetype.native.library import library
+from archetype.native.operations import (
     AttentionBackward,
     AttentionForward,
     Dropout,
@@ -26,8 +27,6 @@ from archetype.native.arguments import (
     RmsNormBackward,
     Rotate,
 )
-from archetype.native.library import library
-from archetype.native.operation import is_eager, recording
 from archetype.native.products import TILE_DEPTH, LosslessRows, tile_product
 from archetype.native.recorder import Immediate, Recorder
 from archetype.native.rows import emit_rows, row_stride

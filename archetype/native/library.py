@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from archetype.machine.cpu_info import cpu_features, cpu_name
+from archetype.native import operations  # noqa: F401  # whose structs a library has to have
 from archetype.native.arguments import OPERATIONS, Entry, description
 from archetype.native.compiler import (
     NATIVE,

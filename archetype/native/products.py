@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from archetype.native.arguments import FLOATS, BatchedProduct, Product, UnpackedRows
+from archetype.native.arguments import FLOATS
 from archetype.native.library import library
+from archetype.native.operations import BatchedProduct, Product, UnpackedRows
 from archetype.native.rows import reduced
 from archetype.native.translations import SERIAL, aten, pointwise, translates
 

@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 from archetype.native import products, rows  # noqa: F401  # whose translations they register
 from archetype.native.arguments import Arguments, Entry
+from archetype.native.dispatch import set_recording
 from archetype.native.library import Library
-from archetype.native.operation import set_recording
 from archetype.native.translations import aten, translation_of
 
 HOST_READS = (torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.numpy, torch.Tensor.__bool__, torch.Tensor.__int__)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from archetype.native.arguments import FLOATS, Embedding, Gather, QuantizedEmbedding, Rows, Topk
+from archetype.native.arguments import FLOATS
+from archetype.native.operations import Embedding, Gather, QuantizedEmbedding, Rows, Topk
 from archetype.native.translations import SERIAL, aten, collapsed, translates
 
 if TYPE_CHECKING:

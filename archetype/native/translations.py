@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from archetype.native.arguments import FLOATS, TYPES, WHOLE, Pointwise
+from archetype.native.arguments import FLOATS, TYPES, WHOLE
+from archetype.native.operations import Pointwise
 
 if TYPE_CHECKING:
     from archetype.native.recorder import Recorder

@@ -12,7 +12,7 @@ from archetype import spec
 from archetype.errors import SpecError
 from archetype.native import attention as native
 from archetype.native import fused
-from archetype.native.operation import recorded
+from archetype.native.dispatch import recorded
 from archetype.native.recorder import Recorder
 from archetype.nn.cache import CrossKVCache, KVCache, LayerState, RingKVCache
 from archetype.nn.context import EncoderOutput, ForwardContext, Vectors

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from archetype import spec
-from archetype.native.operation import recorded
+from archetype.native.dispatch import recorded
 from archetype.native.products import product
 from archetype.native.recorder import Recorder
 from archetype.nn.activation import activation

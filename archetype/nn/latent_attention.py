@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.native import attention as native
-from archetype.native.operation import recorded
+from archetype.native.dispatch import recorded
 from archetype.native.recorder import Recorder
 from archetype.nn.attention import attend
 from archetype.nn.cache import KVCache, LayerState

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from archetype.machine.device import has_bfloat16
 from archetype.native import fused
+from archetype.native.dispatch import recorded
 from archetype.native.library import library
-from archetype.native.operation import recorded
 from archetype.native.products import product
 from archetype.native.recorder import Immediate
 from archetype.weights.packed import PackedMatrix, Weight

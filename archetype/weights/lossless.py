@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from archetype.errors import SpecError
 from archetype.native import fused
+from archetype.native.dispatch import recorded, recording
 from archetype.native.library import library
-from archetype.native.operation import recorded, recording
 from archetype.native.products import BLOCK_ROWS, LosslessRows, product, unpacked_rows
 from archetype.native.recorder import Immediate
 from archetype.weights.packed import PackedMatrix, matrices, replace

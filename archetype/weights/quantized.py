@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from archetype.native.dispatch import recorded, recording
 from archetype.native.library import library
-from archetype.native.operation import recorded, recording
 from archetype.native.products import quantized_product
 from archetype.native.recorder import Immediate, Recorder
 from archetype.native.rows import quantized_embedding

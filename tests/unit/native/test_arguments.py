@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from archetype.native.arguments import OPERATIONS, Arguments, Entry, Gated, Product
+from archetype.native.arguments import OPERATIONS, Arguments, Entry
+from archetype.native.operations import Gated, Product
 from archetype.native.recorder import Immediate, Recorder
 from tests.helpers.kernels import kernels
 

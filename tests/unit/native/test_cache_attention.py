@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from archetype.native import attention as native
-from archetype.native.operation import recorded
+from archetype.native.dispatch import recorded
 from tests.helpers.cases import case
 from tests.helpers.kernels import INSTRUCTIONS, kernels
 from tests.helpers.weights import distance

@@ -18,7 +18,7 @@ from archetype.generate.step import prefill
 from archetype.models import build
 from archetype.native import fused
 from archetype.native.arguments import Arguments
-from archetype.native.operation import plain_operations
+from archetype.native.dispatch import plain_operations
 from archetype.native.recorder import Immediate
 from archetype.nn.attention import attend
 from archetype.nn.dropout import dropout

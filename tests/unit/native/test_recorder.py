@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from archetype.native.operation import recorded, recording
+from archetype.native.dispatch import recorded, recording
 from archetype.native.recorder import NotRecordable, Recorder, TorchCall
 from archetype.native.translations import pointwise
 from tests.helpers.cases import case

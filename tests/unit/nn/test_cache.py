@@ -10,8 +10,8 @@ from torch import Tensor
 
 from archetype.native import attention
 from archetype.native.attention import append
+from archetype.native.dispatch import plain_operations
 from archetype.native.library import library
-from archetype.native.operation import plain_operations
 from archetype.nn.cache import EMPTY_SLOT, CrossKVCache, DecoderBlockState, KVCache, LayerState, RingKVCache, State
 from archetype.nn.context import ForwardContext
 from tests.helpers.examples import examples
