@@ -174,7 +174,7 @@ def _order(symbol: Symbol) -> tuple[int, str, int, str]:
 
 
 def _place(symbol: Symbol) -> int:
-    """Where a letter stands in a product: letters that only their part knows are last."""
+    """Return the place of a letter in a product; letters that only their part knows come last."""
     return _ORDER.get(symbol.name, len(_ORDER))
 
 

@@ -257,7 +257,7 @@ class MegaByteCost(ModelCost):
 
     @property
     def decoding_stacks(self) -> list[StackCost]:
-        """The global model; the local one reads its patch anew for each byte."""
+        """The global model; the local model reads its patch again for each byte."""
         return self.stacks[:1]
 
     @property

@@ -274,10 +274,10 @@ def cost_report(
     for name, count in (("batch", batch), ("length", length)):
         if count < 1:
             raise SpecError(name, f"{count} is too small", "use at least 1")
-    if isinstance(model, spec.VisionEncoder) and length != model.context_length:
+    memory = MemoryCost(model, dtype)
+    if memory.cost.reads == "images" and length != model.context_length:
         cause = f"an image has {model.context_length:,} positions in {model.name or 'this model'}, not {length:,}"
         raise SpecError("length", cause, "leave it out, or change image_size or patch_size")
-    memory = MemoryCost(model, dtype)
     if length > (most := memory.cost.max_length or length):
         cause = f"{length:,} tokens are more than the {most:,} positions that {model.name or 'the model'} has"
         raise SpecError("length", cause, f"use at most {most:,}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @cache
 def cpu_info(*names: str) -> str:
-    """The first entry of /proc/cpuinfo with one of these names; empty where there is none, as beside Linux."""
+    """The first entry of /proc/cpuinfo with one of these names; empty where there is no such file."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import archetype
-from archetype.machine.cpu_info import cpu_info
+from archetype.machine.cpu_info import cpu_features, cpu_name
 
 # of /proc/cpuinfo, those that decide which kernels run; arm64 calls its vectors asimd
 FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8",
@@ -19,7 +19,7 @@ def description(device: torch.device) -> dict[str, Any]:
     """The processor, the system and the threads that are used, for the record."""
     return {
         "processor": processor(device),
-        "flags": [flag for flag in FLAGS if flag in cpu_info("flags", "Features").split()],
+        "flags": [flag for flag in FLAGS if flag in cpu_features()],
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -46,4 +46,4 @@ def processor(device: torch.device) -> str:
     """The name of the processor, or of the GPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return cpu_info("model name") or platform.processor() or platform.machine()
+    return cpu_name()

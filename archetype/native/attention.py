@@ -130,7 +130,7 @@ def _strides(tensor: Tensor | None) -> tuple[int, ...]:
 
 
 def _strides_of_positions(positions: Tensor | None) -> tuple[int, int]:
-    """Of rows and places; one row of positions may stand for all."""
+    """Strides of positions between rows and places; 0 between rows where one row serves all."""
     if positions is None:
         return 0, 0
     return positions.stride(0) if positions.shape[0] > 1 else 0, positions.stride(1)

@@ -277,8 +277,8 @@ def test_what_cannot_be_timed_is_refused_in_one_line() -> None:
 def test_pages_and_reading_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     bandwidth, pages = machine.read_peak(torch.device("cpu"))
     assert bandwidth.rate > 0 and bandwidth.path and pages in (2**12, 2**14, 2**16, 2**21, 2**25)
-    cpu_info = {"flags": "fpu avx2 avx512f avx512_bf16 nonsense", "model name": "A processor"}
-    monkeypatch.setattr(environment, "cpu_info", lambda *names: next((cpu_info[n] for n in names if n in cpu_info), ""))
+    monkeypatch.setattr(environment, "cpu_features", lambda: {"fpu", "avx2", "avx512f", "avx512_bf16", "nonsense"})
+    monkeypatch.setattr(environment, "cpu_name", lambda: "A processor")
     about = environment.description(torch.device("cpu"))
     assert about["processor"] == "A processor" and about["flags"] == ["avx2", "avx512f", "avx512_bf16"]
 
