@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from archetype.generate import ClassReport, Score, TranslationScore, ValueReport
     from archetype.generate.tasks import TaskScores
     from archetype.language_model import LanguageModel
-    from archetype.models import Model
-    from archetype.spec import ModelSpec
+    from archetype.models.build import Model
+    from archetype.models.spec import ModelSpec
     from archetype.spec.edit import Change
     from archetype.tokenizers import Tokenizer
     from archetype.training.metrics import Event
@@ -57,7 +57,7 @@ def diff(first: Source, second: Source) -> list[Change]:
     Raises:
         ArchetypeError: one of them is wrong.
     """
-    from archetype.spec import differences
+    from archetype.spec.edit import differences
 
     return differences(load_spec(first), load_spec(second))
 
@@ -138,7 +138,7 @@ def build(
     """
     from archetype.io.tensors import dtype_of
     from archetype.machine.device import resolve_device
-    from archetype.models import build
+    from archetype.models.build import build
 
     known = dtype_of(dtype)
     assert known is not None
@@ -290,7 +290,7 @@ def train(
     from archetype.evaluation.samples import sample
     from archetype.loading import load, open_pretrained
     from archetype.machine.device import resolve_device
-    from archetype.spec import Spec
+    from archetype.spec.base import Spec
     from archetype.training import setup
     from archetype.training.defaults import Budget, assemble
     from archetype.training.loop import run

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from archetype.errors import ArchetypeError, SpecError
-from archetype.spec.part import Part, part
+from archetype.spec.kinds import Part, part
 
 if TYPE_CHECKING:
     from torch import nn
 
     from archetype.cost.registry import PartCost
-    from archetype.patterns import PatternRule
+    from archetype.roles.pattern import PatternRule
     from archetype.tokenizers import Tokenizer
 
 T = TypeVar("T", bound="type[Part] | type[Tokenizer]")
@@ -47,16 +47,16 @@ def register(
         from archetype.tokenizers import register_tokenizer
 
         return register_tokenizer(kind)
-    from archetype import spec
+    from archetype.roles.pattern import Pattern
 
-    is_pattern, is_computed = issubclass(kind, spec.Pattern), issubclass(kind, _computed_roles())
+    is_pattern, is_computed = issubclass(kind, Pattern), issubclass(kind, _computed_roles())
     if is_pattern and rule is None:
         raise SpecError(kind.__name__, "a pattern needs a rule", "register(..., rule=RULE)")
     if is_computed and module is None:
         raise SpecError(kind.__name__, "a part of a specification needs a module", "register(..., module=MODULE)")
     cls: Any = part(kind)  # refuses before anything else is registered
     if rule is not None and is_pattern:
-        from archetype.patterns import rule_for
+        from archetype.roles.pattern import rule_for
 
         rule_for(cls)(rule)
     if module is not None:
@@ -103,6 +103,10 @@ def load_extension(file: Path) -> None:
 
 
 def _computed_roles() -> tuple[type[Part], ...]:
-    from archetype import spec
+    from archetype.roles.feedforward import FeedForward
+    from archetype.roles.mixer import Mixer
+    from archetype.roles.norm import Norm
+    from archetype.roles.position import EmbeddingPosition, MixerPosition
+    from archetype.roles.wiring import Wiring
 
-    return (spec.Mixer, spec.FeedForward, spec.Norm, spec.EmbeddingPosition, spec.MixerPosition, spec.Wiring)
+    return (Mixer, FeedForward, Norm, EmbeddingPosition, MixerPosition, Wiring)

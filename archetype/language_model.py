@@ -29,10 +29,17 @@ from archetype.inspection.inputs import Inputs, Text, inputs_of
 from archetype.io import atomic
 from archetype.io.tensors import dtype_of, save
 from archetype.machine.device import resolve_device
-from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram, VisionEncoder
+from archetype.models.build import Model
+from archetype.models.causal import CausalModel
+from archetype.models.decoder.module import Decoder
+from archetype.models.encoder.module import Encoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.models.megabyte.module import MegaByte
+from archetype.models.ngram.module import NGram
+from archetype.models.spec import ModelSpec
+from archetype.models.vision.module import VisionEncoder
 from archetype.runs.directory import Run, write_run_spec, write_weights
 from archetype.runs.origin import write_origin
-from archetype.spec import ModelSpec
 from archetype.table import Table
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate, Message, write_template

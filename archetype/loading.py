@@ -30,11 +30,14 @@ from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
 from archetype.machine.device import resolve_device
 from archetype.machine.huge_pages import move_to_huge_pages
-from archetype.models import CausalModel, Decoder, EncoderDecoder, Model, build
+from archetype.models.build import Model, build
+from archetype.models.causal import CausalModel
+from archetype.models.decoder.module import Decoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.models.vision.spec import VisionEncoder
 from archetype.nn.parameter_names import names_matching
 from archetype.runs.directory import Run, read_adapter, read_run_model
 from archetype.runs.origin import read_origin
-from archetype.spec import VisionEncoder
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template, write_template
 from archetype.tokenizers.fast import write_fast

@@ -8,14 +8,19 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from archetype import spec
 from archetype.cost.formula import ZERO, Counts, Formula, constant
-from archetype.cost.position import PositionCost
 from archetype.cost.registry import Complexity, FeedForwardCost, MixerCost, NormCost, PartCost, WiringCost, set_fallback
 from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
 from archetype.nn.context import ForwardContext
 from archetype.nn.registry import build_feedforward, build_mixer, build_norm, build_position, module_class
+from archetype.parts.position.cost import PositionCost
+from archetype.roles.feedforward import FeedForward
+from archetype.roles.mixer import Mixer
+from archetype.roles.norm import Norm
+from archetype.roles.position import AttentionSizes, EmbeddingPosition, MixerPosition
+from archetype.roles.wiring import Wiring
+from archetype.spec.base import Spec
 
 META = torch.device("meta")
 
@@ -43,7 +48,7 @@ class MeasuredMixerCost(MeasuredContentCost, MixerCost):
     complexity = Complexity(*["not declared"] * 3)
     further_arguments = (None,)  # no state
 
-    def __init__(self, part: spec.Mixer, d: Formula) -> None:
+    def __init__(self, part: Mixer, d: Formula) -> None:
         super().__init__(part, d)
         self.module = _on_meta(lambda: build_mixer(part, d.value, True, 0))
 
@@ -65,7 +70,7 @@ class MeasuredMixerCost(MeasuredContentCost, MixerCost):
 class MeasuredFeedForwardCost(MeasuredContentCost, FeedForwardCost):
     """The measured cost of a feed-forward part."""
 
-    def __init__(self, part: spec.FeedForward, d: Formula) -> None:
+    def __init__(self, part: FeedForward, d: Formula) -> None:
         super().__init__(part, d)
         self.module = _on_meta(lambda: build_feedforward(part, d.value))
 
@@ -78,7 +83,7 @@ class MeasuredFeedForwardCost(MeasuredContentCost, FeedForwardCost):
 class MeasuredNormCost(NormCost):
     """A norm, by its parameters and by what one pass saves."""
 
-    def __init__(self, part: spec.Norm, d: Formula) -> None:
+    def __init__(self, part: Norm, d: Formula) -> None:
         super().__init__(part, d)
         self.module = _on_meta(lambda: build_norm(part, d.value))
 
@@ -98,11 +103,11 @@ class MeasuredPositionCost(PositionCost):
 
     def parameters(self, context_length: int) -> Formula:
         """All parameters of what is added to embeddings."""
-        if not isinstance(self.part, spec.EmbeddingPosition):
+        if not isinstance(self.part, EmbeddingPosition):
             return ZERO
         return _total(_on_meta(lambda: build_position(self.part, context_length, self.d.value)))
 
-    def mixer_parameters(self, sizes: spec.AttentionSizes) -> Formula:
+    def mixer_parameters(self, sizes: AttentionSizes) -> Formula:
         """All parameters of what attention itself adds to its scores or rotates by."""
         return _total(_on_meta(lambda: module_class(self.part)(self.part, sizes)))
 
@@ -110,7 +115,7 @@ class MeasuredPositionCost(PositionCost):
 class MeasuredWiringCost(WiringCost):
     """A wiring, by the norms that its module has for each content."""
 
-    def __init__(self, part: spec.Wiring, d: Formula) -> None:
+    def __init__(self, part: Wiring, d: Formula) -> None:
         super().__init__(part, d)
         names = getattr(module_class(part), "norms", ())
         self.norms = [NormCost.of(part.norm, d)] * len(names) if hasattr(part, "norm") else []
@@ -125,17 +130,17 @@ class MeasuredWiringCost(WiringCost):
         return contents * sum(norm.saved_activations(work.tokens) for norm in self.norms)
 
 
-ROLES: dict[type[spec.Spec], type[PartCost]] = {
-    spec.Mixer: MeasuredMixerCost,
-    spec.FeedForward: MeasuredFeedForwardCost,
-    spec.Norm: MeasuredNormCost,
-    spec.Wiring: MeasuredWiringCost,
-    spec.EmbeddingPosition: MeasuredPositionCost,
-    spec.MixerPosition: MeasuredPositionCost,
+ROLES: dict[type[Spec], type[PartCost]] = {
+    Mixer: MeasuredMixerCost,
+    FeedForward: MeasuredFeedForwardCost,
+    Norm: MeasuredNormCost,
+    Wiring: MeasuredWiringCost,
+    EmbeddingPosition: MeasuredPositionCost,
+    MixerPosition: MeasuredPositionCost,
 }
 
 
-def measured(part: spec.Spec, d: Formula) -> PartCost | None:
+def measured(part: Spec, d: Formula) -> PartCost | None:
     """The cost of a part for which no class is registered; None for what is not a part of a layer."""
     cost = next((cost for role, cost in ROLES.items() if isinstance(part, role)), None)
     return None if cost is None else cost(part, d)
@@ -174,7 +179,7 @@ class _FlopCounter(TorchDispatchMode):
         return output
 
 
-def _flops(run: Callable[[], Any], part: spec.Spec) -> Formula:
+def _flops(run: Callable[[], Any], part: Spec) -> Formula:
     counter = _FlopCounter()
     try:
         with torch.no_grad(), counter:

@@ -18,7 +18,8 @@ from archetype.apps.bench.jobs import Workload
 from archetype.apps.bench.measure import measure
 from archetype.generate.step import DecodeStep
 from archetype.language_model import LanguageModel
-from archetype.models import Decoder, build
+from archetype.models.build import build
+from archetype.models.decoder.module import Decoder
 from archetype.native.recorder import Replay, TorchCall
 from benchmarks.machine import heading
 from benchmarks.shapes import ARCHITECTURES, MIXERS

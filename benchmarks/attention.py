@@ -16,10 +16,10 @@ from collections.abc import Callable
 import torch
 
 from archetype import spec
-from archetype.nn.attention import Attention
+from archetype.models.initialization import initialize
 from archetype.nn.context import ForwardContext
-from archetype.nn.initialization import initialize
-from archetype.patterns import MaskContext, pattern_rule
+from archetype.parts.attention.module import Attention
+from archetype.roles.pattern import MaskContext, pattern_rule
 from archetype.runs.machine import product_peak
 from benchmarks.machine import heading
 

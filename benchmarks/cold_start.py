@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from archetype.api import export
 from archetype.data.library_text import library_text
 from archetype.language_model import LanguageModel
-from archetype.models import build
+from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from benchmarks.machine import heading
 from benchmarks.shapes import shape

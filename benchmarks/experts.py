@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.nn.context import ForwardContext
-from archetype.nn.experts import MixtureOfExperts
+from archetype.parts.experts.module import MixtureOfExperts
 from benchmarks.machine import heading
 
 D_MODEL, D_FF, CHOSEN = 256, 512, 2

@@ -18,7 +18,8 @@ import torch
 
 from archetype.generate.step import DecodeStep
 from archetype.machine.huge_pages import move_to_huge_pages
-from archetype.models import Decoder, build
+from archetype.models.build import build
+from archetype.models.decoder.module import Decoder
 from archetype.native.compiler import NATIVE, compile_library
 from archetype.native.library import VARIABLE, library, runnable
 from archetype.weights.packing import TYPES, pack_model

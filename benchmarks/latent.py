@@ -14,7 +14,7 @@ from torch import nn
 
 from archetype import spec
 from archetype.nn.context import ForwardContext
-from archetype.nn.latent_attention import LatentAttention
+from archetype.parts.latent_attention.module import LatentAttention
 from benchmarks.machine import heading
 
 D_MODEL = 2048

@@ -38,7 +38,7 @@ def make(preset: str, dtype: str, folder: Path) -> int:
     from archetype.families import preset as named
     from archetype.language_model import LanguageModel
     from archetype.loading import export
-    from archetype.models import build
+    from archetype.models.build import build
 
     model = build(named(preset), seed=0, dtype=getattr(torch, dtype))
     export(LanguageModel(model.spec, model), folder)

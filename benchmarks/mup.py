@@ -14,7 +14,7 @@ import torch
 from archetype import spec
 from archetype.data.library_text import library_text
 from archetype.families import preset
-from archetype.models import build
+from archetype.models.build import build
 from archetype.runs.directory import Run
 from archetype.training.datasets import TextData
 from archetype.training.loop import take_step

@@ -19,7 +19,7 @@ from torch import Tensor
 import archetype
 from archetype.convert.gguf.file import FILE
 from archetype.language_model import LanguageModel
-from archetype.models import CausalModel
+from archetype.models.causal import CausalModel
 from benchmarks.machine import heading
 
 # Runs in the peer's Python: the logits of each window, written as float32.

@@ -10,8 +10,8 @@ import time
 import torch
 
 from archetype import spec
+from archetype.models.initialization import initialize
 from archetype.nn.context import ForwardContext
-from archetype.nn.initialization import initialize
 from archetype.nn.registry import build_mixer
 from benchmarks.machine import heading
 

@@ -15,7 +15,8 @@ from collections.abc import Callable
 import torch
 
 from archetype.generate.step import DecodeStep
-from archetype.models import Decoder, build
+from archetype.models.build import build
+from archetype.models.decoder.module import Decoder
 from archetype.native.arguments import OPERATIONS, Entry
 from archetype.native.recorder import Replay, TorchCall
 from archetype.runs.machine import read_peak

@@ -65,7 +65,7 @@ def ours(chosen: argparse.Namespace, recompute: str) -> tuple[int, int]:
     import numpy as np
 
     from archetype.data.corpus import Corpus
-    from archetype.models import build
+    from archetype.models.build import build
     from archetype.runs.directory import Run
     from archetype.training.loop import take_step
     from archetype.training.objectives.next_token import NextTokenObjective

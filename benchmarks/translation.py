@@ -25,7 +25,7 @@ from archetype.generate.beam import beam_search
 from archetype.generate.settings import Beam
 from archetype.io.text import read_text
 from archetype.language_model import LanguageModel
-from archetype.models import EncoderDecoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from benchmarks.machine import heading
 
 Targets = list[list[int]]

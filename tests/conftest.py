@@ -36,11 +36,20 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+ROOT = Path(__file__).parent.parent
+SHARED = Path(os.environ.get("ARCHETYPE_SHARED", ROOT.parent / "shared"))
+
 # every `forward` is checked against the shapes in its signature
-install_import_hook(["archetype.weights", "archetype.nn", "archetype.models"], "beartype.beartype")
+SHAPED = [
+    ".".join(file.relative_to(ROOT).with_suffix("").parts)
+    for folder in ("weights", "nn", "parts", "models")
+    for file in (ROOT / "archetype" / folder).rglob("*.py")
+    if "from jaxtyping import" in file.read_text(encoding="utf-8")
+]
+install_import_hook(SHAPED, "beartype.beartype")
 # by the tests that call every part in every way: in these folders, but for files that call the same again and again,
 # and those marked `shapes`; elsewhere the same would be checked again, for half of the time
-CHECKED, REPEATING = {"weights", "nn", "models"}, {"test_megabyte.py", "test_module.py"}
+CHECKED, REPEATING = {"weights", "nn", "parts", "models"}, {"test_megabyte.py", "test_module.py"}
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if "ARCHETYPE_CACHE" not in os.environ:  # no test writes tokenised documents into the user's own cache
@@ -51,9 +60,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets 
 PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
 settings.register_profile("archetype", examples(25, derandomize=True, deadline=None, database=None, phases=PHASES))
 settings.load_profile("archetype")
-
-ROOT = Path(__file__).parent.parent
-SHARED = Path(os.environ.get("ARCHETYPE_SHARED", ROOT.parent / "shared"))
 
 
 @pytest.fixture(autouse=True, scope="module")

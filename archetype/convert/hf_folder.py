@@ -20,9 +20,9 @@ from archetype.families.rules import Rule, for_model
 from archetype.io import atomic
 from archetype.io.tensors import SHARD_BYTES, Tensors, save
 from archetype.io.weight_files import INDEX
-from archetype.models import Model, build_on_meta
-from archetype.models.build import check_fits_memory
-from archetype.spec import ModelSpec, assign
+from archetype.models.build import Model, build_on_meta, check_fits_memory
+from archetype.models.spec import ModelSpec
+from archetype.spec.edit import assign
 
 
 def read_model(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from archetype.spec import VisionEncoder
+from archetype.models.vision.spec import VisionEncoder
 
 FILE = "preprocessor_config.json"
 

@@ -3,7 +3,7 @@
 from archetype import __version__
 from archetype.estimate.report import total_parameters
 from archetype.families import Family
-from archetype.spec import ModelSpec
+from archetype.models.spec import ModelSpec
 
 MODEL_CARD = "README.md"
 

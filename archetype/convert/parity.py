@@ -24,8 +24,10 @@ from archetype.families import Family
 from archetype.families.rules import Rule, for_model
 from archetype.io import hub
 from archetype.io.tensors import dtype_of
-from archetype.models import EncoderDecoder, Model, VisionEncoder
-from archetype.spec import ModelSpec
+from archetype.models.build import Model
+from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.models.spec import ModelSpec
+from archetype.models.vision.module import VisionEncoder
 from archetype.tokenizers import open_tokenizer
 
 TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2, "float64": 1e-12}

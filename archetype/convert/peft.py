@@ -20,9 +20,9 @@ from archetype.families.rules import Rule, for_model
 from archetype.io import atomic
 from archetype.io.files import read_json
 from archetype.io.tensors import Tensors, save
-from archetype.models import Model
-from archetype.nn.adapter import DoRALinear, LoRALinear, adapted
-from archetype.spec import Adapter
+from archetype.models.build import Model
+from archetype.parts.adapter.module import DoRALinear, LoRALinear, adapted
+from archetype.parts.adapter.spec import Adapter
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."

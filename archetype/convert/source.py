@@ -15,7 +15,9 @@ from archetype.families.registry import family_of, preset, published
 from archetype.io import hub
 from archetype.io import weight_files as files
 from archetype.io.yaml import read_mapping
-from archetype.spec import ModelSpec, Spec, parse, read
+from archetype.models.file import parse, read
+from archetype.models.spec import ModelSpec
+from archetype.spec.base import Spec
 
 if TYPE_CHECKING:
     from archetype.convert.infer import Shapes

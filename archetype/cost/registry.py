@@ -1,7 +1,7 @@
 """Costs of parts: what the cost of each role has to answer, and which class answers for which kind.
 
-A part's cost is one file with a class for each kind, registered for the specification's class by `@cost_of`. The files
-of this package are called as those of `spec` are; an extension's file registers its classes when it is imported.
+A part's folder has a file `cost.py` with a class for each kind, registered for the specification's class by `@cost_of`;
+an extension's file registers its classes when it is imported.
 
 Parameters and FLOPs are formulas, by module. State and saved activations are plain numbers.
 
@@ -15,15 +15,13 @@ that a kernel must keep is counted.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from functools import cache
-from importlib import import_module
 from typing import Any, NamedTuple, Self, TypeVar
 
-from archetype import spec
 from archetype.cost.formula import Counts, Formula, Symbol
 from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
-from archetype.spec.part import part_files
+from archetype.spec.base import Spec
+from archetype.spec.registry import provided, provides
 
 
 class PartCost:
@@ -38,7 +36,7 @@ class PartCost:
         self.part, self.d = part, d
 
     @classmethod
-    def of(cls, part: spec.Spec, d: Formula) -> Self:
+    def of(cls, part: Spec, d: Formula) -> Self:
         """The cost of a part, by the class that is registered for its kind.
 
         Raises:
@@ -158,27 +156,20 @@ class WiringCost(PartCost, ABC):
         """Bytes saved by the norms around so many contents, less what contents share of their inputs."""
 
 
-Fallback = Callable[[spec.Spec, Formula], PartCost | None]
-Cost = TypeVar("Cost", bound=type[PartCost])
+Fallback = Callable[[Spec, Formula], PartCost | None]
+Cost = TypeVar("Cost", bound=type[Any])
 
-_classes: dict[type[spec.Spec], type[PartCost]] = {}
 _fallback: Fallback | None = None
 
 
-def cost_of(*parts: type[spec.Spec]) -> Callable[[Cost], Cost]:
+def cost_of(*parts: type[Spec]) -> Callable[[Cost], Cost]:
     """Class decorator: register a cost for the specifications of some parts, and for classes derived from them."""
-
-    def register(cost: Cost) -> Cost:
-        _classes.update(dict.fromkeys(parts, cost))
-        return cost
-
-    return register
+    return provides("cost", *parts)
 
 
-def cost_class(part: type[spec.Spec]) -> type[PartCost] | None:
+def cost_class(part: type[Spec]) -> Any | None:
     """The class that is registered for a part, or for the nearest class that it is derived from."""
-    _import_parts()
-    return next((_classes[base] for base in part.__mro__ if base in _classes), None)
+    return provided("cost", part)
 
 
 def set_fallback(fallback: Fallback | None) -> None:
@@ -189,12 +180,6 @@ def set_fallback(fallback: Fallback | None) -> None:
     """
     global _fallback
     _fallback = fallback
-
-
-@cache
-def _import_parts() -> None:
-    for name in part_files():
-        import_module(f"archetype.cost.{name}")
 
 
 def linear(inputs: Formula, outputs: Formula, bias: bool = False) -> Formula:

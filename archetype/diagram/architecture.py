@@ -2,10 +2,7 @@
 
 from dataclasses import replace
 
-from archetype import spec
 from archetype.cost.formula import Formula, symbol
-from archetype.cost.model import MegaByteCost, VisionEncoderCost
-from archetype.cost.stack import StackCost
 from archetype.diagram.captions import title
 from archetype.diagram.costs import ReportCosts
 from archetype.diagram.inside import activation_name
@@ -15,6 +12,20 @@ from archetype.diagram.stack import put_stack
 from archetype.diagram.text import fitted, text_width, wrapped
 from archetype.errors import SpecError, one_line
 from archetype.estimate.report import CostReport
+from archetype.models.decoder.spec import Decoder
+from archetype.models.encoder.spec import Encoder
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.megabyte.cost import MegaByteCost
+from archetype.models.megabyte.spec import MegaByte
+from archetype.models.ngram.spec import NGram
+from archetype.models.stack.cost import StackCost
+from archetype.models.vision.cost import VisionEncoderCost
+from archetype.models.vision.spec import VisionEncoder
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.head.spec import ClassificationHead, LanguageModelHead, MaskedLanguageModelHead
+from archetype.parts.norm.spec import NoNorm
+from archetype.parts.position.spec import Learned, NoPosition
+from archetype.spec.base import Spec
 
 EDGE = 28.0  # around the picture
 TIE = W / 2 + 26  # where wires of shared tables stand, left of the rail
@@ -41,15 +52,17 @@ class Drawer:
         """The model's boxes, containers and wires; the left rail stands at x = 0."""
         model = self.spec
         match model:
-            case spec.NGram():
+            case NGram():
                 return self._ngram(model).layout
-            case spec.MegaByte():
+            case MegaByte():
                 return self._megabyte(model)
-            case spec.EncoderDecoder():
+            case EncoderDecoder():
                 return self._encoder_decoder(model)
-            case spec.VisionEncoder():
+            case VisionEncoder():
                 return self._vision(model).layout
-        return self._stack(model).layout
+            case Decoder() | Encoder():
+                return self._stack(model).layout
+        raise SpecError("kind", f"models of kind {model.kind} cannot be drawn", "draw another")
 
     def put_rest(self, layout: Layout) -> None:
         """Modules of an extension for which no place is known, at the left of all."""
@@ -64,18 +77,18 @@ class Drawer:
         """A box with the costs of its rows."""
         return Box(place, 0, 0, w, h, kind, label, shape, 1, self.costs.take(*(rows or (place,))), field=field)
 
-    def _stack(self, model: spec.Decoder | spec.Encoder) -> Rail:
+    def _stack(self, model: Decoder | Encoder) -> Rail:
         rail, d = Rail(), symbol("D", model.d_model)
         rail.put(pill("tokens", "tokens", "(B, T)"))
         self._embedding(rail, model.embedding, symbol("V", model.vocab_size), d, model.context_length, "embedding")
         put_stack(rail, self.costs.model.stacks[0], self.costs, self.unfold)
         self._final_norm(rail, self.costs.model.stacks[0])
-        if isinstance(model, spec.Encoder) and model.pooler:
+        if isinstance(model, Encoder) and model.pooler:
             rail.put(self.box("pooler", "pooler", "D → D", "head", "pooler"))
         self._head(rail, model.head, d, "embedding.token")
         return rail
 
-    def _embedding(self, rail: Rail, embedding: spec.Embedding, vocabulary: Formula, d: Formula, context: int,
+    def _embedding(self, rail: Rail, embedding: Embedding, vocabulary: Formula, d: Formula, context: int,
                    place: str, shared: bool = False, length: str = "T") -> Box:  # fmt: skip
         """Tokens to vectors; a table that is shared is drawn again without its cost."""
         again = ".source" if shared else ""
@@ -88,13 +101,13 @@ class Drawer:
 
         scale = "" if embedding.scale == 1 else f", times {embedding.scale:.4g}"
         token = rail.put(one("token", "embedding", f"{letters}{scale}"))
-        position, norm = embedding.position, not isinstance(embedding.norm, spec.NoNorm)
+        position, norm = embedding.position, not isinstance(embedding.norm, NoNorm)
         if norm and embedding.norm_first:
             rail.put(one("norm", title(embedding.norm), "D", "norm", h=SLIM))
-        if not isinstance(position, spec.NoPosition):
+        if not isinstance(position, NoPosition):
             has_table = f"{place}.position" in self.costs.rows
             shape = f"{context:,} × {self._text(d)}" if has_table else "(T, D)"
-            label = "positions" if isinstance(position, spec.Learned) else title(position)
+            label = "positions" if isinstance(position, Learned) else title(position)
             rail.side(one("position", label, shape, "position", "embedding.position"), f"{place}.sum{again}")
         if embedding.num_token_types:
             shape = f"{embedding.num_token_types} × {self._text(d)}"
@@ -121,7 +134,7 @@ class Drawer:
                 box = rail.layout.add(replace(box, x=x, y=y))
                 rail.layout.wire(box, as_box(first), "branch", [(box.x, y + H / 2), (first.x + first.w, y + H / 2)])
         norm = stack.stack.final_norm
-        if not isinstance(norm, spec.NoNorm):
+        if not isinstance(norm, NoNorm):
             field = f"{stack.prefix}final_norm"
             rail.put(self.box(f"{stack.prefix}final_norm", title(norm), "D", "norm", field, h=SLIM))
 
@@ -129,19 +142,19 @@ class Drawer:
     def _first_mixer(rail: Rail, stack: StackCost) -> Container | None:
         return next((f for f in rail.layout.containers if f.kind == "mixer" and f.id.startswith(stack.prefix)), None)
 
-    def _head(self, rail: Rail, head: spec.Spec, d: Formula, table: str) -> None:
+    def _head(self, rail: Rail, head: Spec, d: Formula, table: str) -> None:
         """The boxes of the head."""
         letter, field = self._text(d), "head"
         match head:
-            case spec.ClassificationHead():
+            case ClassificationHead():
                 rail.put(self.box("classifier", "classifier", f"{letter} → Y", "head", field))
                 rail.put(pill("classes", "classes", "(B, Y)", "output"))
-            case spec.LanguageModelHead() | spec.MaskedLanguageModelHead():
-                transform = head if isinstance(head, spec.MaskedLanguageModelHead) else head.transform
+            case LanguageModelHead() | MaskedLanguageModelHead():
+                transform = head if isinstance(head, MaskedLanguageModelHead) else head.transform
                 if transform is not None:
                     act = activation_name(transform.activation)
                     rail.put(self.box("lm_head.dense", f"dense, {act}", f"{letter} → {letter}", "head", field))
-                    if not isinstance(transform.norm, spec.NoNorm):
+                    if not isinstance(transform.norm, NoNorm):
                         rail.put(self.box("lm_head.norm", title(transform.norm), letter, "norm", field, h=SLIM))
                 logits = rail.put(self.box("lm_head", "lm_head", f"{letter} → V", "head", field))
                 if (cap := getattr(head, "softcap", None)) is not None:
@@ -158,7 +171,7 @@ class Drawer:
         rail.layout.wire(table, head, "tied", [(table.x, low), (-TIE, low), (-TIE, high), (head.x, high)])
         rail.layout.notes.append(Note(-TIE - 6, head.y - GAP, "tied", "end"))
 
-    def _ngram(self, model: spec.NGram) -> Rail:
+    def _ngram(self, model: NGram) -> Rail:
         rail, d = Rail(), symbol("D", model.d_model)
         rail.put(pill("tokens", f"{model.n} newest tokens", "(B, n)"))
         rail.put(self.box("embedding.token", "embedding", "V × D", field="d_model"))
@@ -174,7 +187,7 @@ class Drawer:
         rail.layout.wires = [replace(w, kind="branch") if w.kind == "stream" else w for w in rail.layout.wires]
         return rail
 
-    def _vision(self, model: spec.VisionEncoder) -> Rail:
+    def _vision(self, model: VisionEncoder) -> Rail:
         cost, rail = self.costs.model, Rail()
         assert isinstance(cost, VisionEncoderCost)
         side = model.image_size
@@ -184,12 +197,12 @@ class Drawer:
         if model.class_token:
             box = self.box("embedding.class_token", "class token", "D", field="class_token")
             rail.side(box, "embedding.concatenation", symbol=False)
-        if not isinstance(model.embedding.position, spec.NoPosition):
+        if not isinstance(model.embedding.position, NoPosition):
             position = model.embedding.position
-            label = "positions" if isinstance(position, spec.Learned) else title(position)
+            label = "positions" if isinstance(position, Learned) else title(position)
             shape = f"{model.context_length:,} × D"
             rail.side(self.box("embedding.position", label, shape, "position", "embedding.position"), "embedding.sum")
-        if not isinstance(model.embedding.norm, spec.NoNorm):
+        if not isinstance(model.embedding.norm, NoNorm):
             norm = self.box("embedding.norm", title(model.embedding.norm), "D", "norm", "embedding.norm", h=SLIM)
             rail.put(norm)
         rail.stream_note("(B, T, D)")
@@ -200,7 +213,7 @@ class Drawer:
         self._head(rail, model.head, symbol("D", model.d_model), "")
         return rail
 
-    def _encoder_decoder(self, model: spec.EncoderDecoder) -> Layout:
+    def _encoder_decoder(self, model: EncoderDecoder) -> Layout:
         left, right, d = Rail(), Rail(), symbol("D", model.d_model)
         encoder, decoder = self.costs.model.stacks
         left.put(pill("source", "source tokens", "(B, S)"))
@@ -270,7 +283,7 @@ class Drawer:
         layout.join(mirror, shift)
         return layout, shift, end + BETWEEN - 12
 
-    def _megabyte(self, model: spec.MegaByte) -> Layout:
+    def _megabyte(self, model: MegaByte) -> Layout:
         cost = self.costs.model
         assert isinstance(cost, MegaByteCost)
         left, right = Rail(), Rail()

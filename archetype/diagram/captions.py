@@ -3,8 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
-from archetype import spec
 from archetype.cost.registry import MixerCost
+from archetype.parts.attention.spec import Attention
+from archetype.parts.latent_attention.spec import LatentAttention
+from archetype.roles.mixer import Mixer
+from archetype.spec.base import Spec
+from archetype.spec.kinds import Part
 
 TITLES = {
     "attention": "Attention", "latent": "Latent attention", "rnn": "RNN", "lstm": "LSTM", "gru": "GRU",
@@ -14,21 +18,21 @@ TITLES = {
 }  # fmt: skip
 
 
-def title(part: spec.Part) -> str:
+def title(part: Part) -> str:
     """The name of a part as readers know it; of a part from outside its kind."""
     kind = str(getattr(part, "kind", type(part).__name__))
     return TITLES.get(kind, kind.replace("_", " ").capitalize())
 
 
-def facts(part: spec.Spec) -> list[str]:
+def facts(part: Spec) -> list[str]:
     """The fields of a part that are not as usual, a line each."""
     return [line for name, value in part.dump().items() if name != "kind" and (line := _fact(name, value))]
 
 
-def mixer_facts(part: spec.Mixer, cost: MixerCost, causal: bool) -> list[str]:
+def mixer_facts(part: Mixer, cost: MixerCost, causal: bool) -> list[str]:
     """Of a mixer also its direction and the state that it keeps of each row."""
     lines = facts(part)
-    if isinstance(part, spec.Attention | spec.LatentAttention):
+    if isinstance(part, Attention | LatentAttention):
         lines.append("causal" if causal else "sees both directions")
     if causal:
         one, two = cost.state(1), cost.state(2)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from archetype.diagram.scene import Box, Container, Layout, Note, Scene
 from archetype.diagram.text import text_width, wrapped
-from archetype.spec import Spec, differences
-from archetype.spec.edit import Change
+from archetype.spec.base import Spec
+from archetype.spec.edit import Change, differences
 
 LINE, EDGE = 15.0, 28.0
 MOST_LINES = 40  # of the list of changes

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from archetype.cost.formula import Formula, symbol_names
-from archetype.cost.model import ModelCost
 from archetype.cost.registry import PartCost
-from archetype.cost.stack import LayerGroup, StackCost
 from archetype.diagram.scene import Cost
 from archetype.estimate.report import CostReport
+from archetype.models.cost import ModelCost
+from archetype.models.stack.cost import LayerGroup, StackCost
 
 
 class ReportCosts:

@@ -7,7 +7,18 @@ teaches something, `@inside_of` registers a function that gives it, for the kind
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from archetype import spec
+from archetype.parts.attention.spec import Attention
+from archetype.parts.experts.spec import MixtureOfExperts
+from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.parts.gated_delta_net.spec import GatedDeltaNet
+from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
+from archetype.parts.mamba.spec import Mamba
+from archetype.parts.mamba2.spec import Mamba2
+from archetype.parts.norm.spec import NoNorm
+from archetype.parts.position.spec import Alibi, RelativeBias, Rotary
+from archetype.parts.recurrent.spec import GRU, LSTM, RNN
+from archetype.parts.short_convolution.spec import ShortConvolution
+from archetype.spec.base import Spec
 
 X, SOURCE = "x", "source"  # inputs of a content: the vectors it reads, and an encoder's output
 
@@ -68,10 +79,10 @@ class Inside(NamedTuple):
 
 Draw = Callable[[Any, frozenset[str]], Inside]
 D = TypeVar("D", bound=Draw)
-_functions: dict[type[spec.Spec], Draw] = {}
+_functions: dict[type[Spec], Draw] = {}
 
 
-def inside_of(*parts: type[spec.Spec]) -> Callable[[D], D]:
+def inside_of(*parts: type[Spec]) -> Callable[[D], D]:
     """Function decorator: draw these parts, and classes derived from them, by this function.
 
     It takes the part and the names of the modules that its cost counts, and gives an `Inside`.
@@ -84,7 +95,7 @@ def inside_of(*parts: type[spec.Spec]) -> Callable[[D], D]:
     return register
 
 
-def inside(part: spec.Spec, modules: Iterable[str], function: Draw | None = None) -> Inside:
+def inside(part: Spec, modules: Iterable[str], function: Draw | None = None) -> Inside:
     """The cells of a part; modules that its function says nothing of stand in rows above the others.
 
     Args:
@@ -102,18 +113,18 @@ def inside(part: spec.Spec, modules: Iterable[str], function: Draw | None = None
     return drawn._replace(cells=(*drawn.cells, *cells))
 
 
-@inside_of(spec.Attention)
-def attention(part: spec.Attention, modules: frozenset[str]) -> Inside:
+@inside_of(Attention)
+def attention(part: Attention, modules: frozenset[str]) -> Inside:
     """Queries, keys and values; what is done to them; scores; their mixture; the last projection (Vaswani 2017)."""
     return _attention(part, modules, X)
 
 
-def cross_attention(part: spec.Attention, modules: frozenset[str]) -> Inside:
+def cross_attention(part: Attention, modules: frozenset[str]) -> Inside:
     """The same, with keys and values of an encoder's output."""
     return _attention(part, modules, SOURCE)
 
 
-def _attention(part: spec.Attention, modules: frozenset[str], source: str) -> Inside:
+def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     cells = [Cell("q", 0, 0, (X,)), Cell("k", 1, 0, (source,)), Cell("v", 2, 0, (source,))]
     width, row, below = 3, 1, {"q": "q", "k": "k"}
     further = []
@@ -123,8 +134,8 @@ def _attention(part: spec.Attention, modules: frozenset[str], source: str) -> In
     if globals_ := tuple(name for name in ("q_global", "k_global", "v_global") if name in modules):
         cells.append(Cell("global", width, 0, (X,), label="global q, k, v", rows=globals_))
         further, width = ["global"], width + 1
-    steps = ["rope"] if isinstance(part.position, spec.Rotary) else []
-    if not isinstance(part.qk_norm, spec.NoNorm):
+    steps = ["rope"] if isinstance(part.position, Rotary) else []
+    if not isinstance(part.qk_norm, NoNorm):
         steps.insert(len(steps) if part.qk_norm_after_rope else 0, "norm")
     for step in steps:
         if step == "norm":
@@ -153,22 +164,22 @@ def _attention(part: spec.Attention, modules: frozenset[str], source: str) -> In
     return Inside(tuple(cells), "o")
 
 
-def _scores(part: spec.Attention) -> str:
+def _scores(part: Attention) -> str:
     """The formula from scores to weights."""
     if part.score == "additive":
         return "softmax(wᵀ tanh(q + k))"
     scaled = "q kᵀ / √P" if part.scale is None else "q kᵀ · scale"
     scaled = f"cap({scaled})" if part.softcap is not None else scaled
     match part.position:
-        case spec.Alibi():
+        case Alibi():
             return f"softmax({scaled} − m|i − j|)"
-        case spec.RelativeBias():
+        case RelativeBias():
             return f"softmax({scaled.removesuffix(' · scale')} + bias)"
     return f"softmax({scaled})"
 
 
-@inside_of(spec.LatentAttention)
-def latent_attention(part: spec.LatentAttention, modules: frozenset[str]) -> Inside:
+@inside_of(LatentAttention)
+def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
     """Low-rank ways of queries, and of keys and values (DeepSeek-AI 2024, figure 3)."""
     cells = [
         Cell("kv_down", 1, 0, (X,), 2),
@@ -176,7 +187,7 @@ def latent_attention(part: spec.LatentAttention, modules: frozenset[str]) -> Ins
         Cell("kv_up", 2, 2, ("kv_norm",)),
         Cell("rope_k", 1, 3, ("kv_down",), label="rotate k", kind="position", slim=True),
     ]
-    if isinstance(part.query, spec.LowRankQuery):
+    if isinstance(part.query, LowRankQuery):
         cells += [
             Cell("q_down", 0, 0, (X,)),
             Cell("q_norm", 0, 1, ("q_down",), kind="norm", slim=True, label="norm"),
@@ -194,8 +205,8 @@ def latent_attention(part: spec.LatentAttention, modules: frozenset[str]) -> Ins
     return Inside(tuple(cells), "o")
 
 
-@inside_of(spec.RNN)
-def rnn(part: spec.RNN, modules: frozenset[str]) -> Inside:
+@inside_of(RNN)
+def rnn(part: RNN, modules: frozenset[str]) -> Inside:
     """One step (Elman 1990)."""
     cells = (
         Cell("cell", 0, 0, (X,), 3, "W x + U h"),
@@ -204,8 +215,8 @@ def rnn(part: spec.RNN, modules: frozenset[str]) -> Inside:
     return Inside(cells, "h", loops=(("h", "cell"),))
 
 
-@inside_of(spec.GRU)
-def gru(part: spec.GRU, modules: frozenset[str]) -> Inside:
+@inside_of(GRU)
+def gru(part: GRU, modules: frozenset[str]) -> Inside:
     """Reset and update gates (Cho 2014)."""
     cells = (
         Cell("cell", 0, 0, (X,), 3, "W x, U h"),
@@ -217,8 +228,8 @@ def gru(part: spec.GRU, modules: frozenset[str]) -> Inside:
     return Inside(cells, "h", loops=(("h", "cell"),))
 
 
-@inside_of(spec.LSTM)
-def lstm(part: spec.LSTM, modules: frozenset[str]) -> Inside:
+@inside_of(LSTM)
+def lstm(part: LSTM, modules: frozenset[str]) -> Inside:
     """Gates of a cell that holds (Hochreiter 1997; Gers 2000)."""
     gates = (("i", "σ  input i"), ("f", "σ  forget f"), ("g", "tanh  g"), ("o", "σ  output o"))
     cells = [Cell("cell", 0, 0, (X,), 3, "W x + U h")]
@@ -233,11 +244,11 @@ def lstm(part: spec.LSTM, modules: frozenset[str]) -> Inside:
     return Inside(tuple(cells), "h", loops=(("h", "cell"),))
 
 
-@inside_of(spec.Mamba)
-def mamba(part: spec.Mamba, modules: frozenset[str]) -> Inside:
+@inside_of(Mamba)
+def mamba(part: Mamba, modules: frozenset[str]) -> Inside:
     """Two ways: convolution and scan, and a gate (Gu 2023, figure 3)."""
     norms = tuple(name for name in ("dt_norm", "b_norm", "c_norm") if name in modules)
-    has_norms = not isinstance(part.norm, spec.NoNorm)
+    has_norms = not isinstance(part.norm, NoNorm)
     cells = [
         Cell("in_proj", 0, 0, (X,), 3),
         Cell("conv", 0, 1, ("in_proj",), label="conv, SiLU", rows=("conv",)),
@@ -254,8 +265,8 @@ def mamba(part: spec.Mamba, modules: frozenset[str]) -> Inside:
     return Inside(tuple(cells), "out_proj")
 
 
-@inside_of(spec.Mamba2)
-def mamba2(part: spec.Mamba2, modules: frozenset[str]) -> Inside:
+@inside_of(Mamba2)
+def mamba2(part: Mamba2, modules: frozenset[str]) -> Inside:
     """A scan in chunks of products, and a norm with a gate (Dao 2024, figure 6)."""
     own = ("scores", "mixture", "memory", "dt_bias", "A_log", "D")
     cells = (
@@ -268,8 +279,8 @@ def mamba2(part: spec.Mamba2, modules: frozenset[str]) -> Inside:
     return Inside(cells, "out_proj")
 
 
-@inside_of(spec.GatedDeltaNet)
-def gated_delta_net(part: spec.GatedDeltaNet, modules: frozenset[str]) -> Inside:
+@inside_of(GatedDeltaNet)
+def gated_delta_net(part: GatedDeltaNet, modules: frozenset[str]) -> Inside:
     """Queries, keys and values through a convolution, the rule, a norm with a gate (Yang 2024b, figure 1)."""
     cells = (
         Cell("q", 0, 0, (X,)),
@@ -286,8 +297,8 @@ def gated_delta_net(part: spec.GatedDeltaNet, modules: frozenset[str]) -> Inside
     return Inside(cells, "o")
 
 
-@inside_of(spec.ShortConvolution)
-def short_convolution(part: spec.ShortConvolution, modules: frozenset[str]) -> Inside:
+@inside_of(ShortConvolution)
+def short_convolution(part: ShortConvolution, modules: frozenset[str]) -> Inside:
     """A convolution between two gates (Liquid AI 2025)."""
     cells = (
         Cell("in_proj", 0, 0, (X,), 3),
@@ -299,10 +310,10 @@ def short_convolution(part: spec.ShortConvolution, modules: frozenset[str]) -> I
     return Inside(cells, "out_proj")
 
 
-@inside_of(spec.MLP, spec.GatedMLP)
-def mlp(part: spec.MLP | spec.GatedMLP, modules: frozenset[str]) -> Inside:
+@inside_of(MLP, GatedMLP)
+def mlp(part: MLP | GatedMLP, modules: frozenset[str]) -> Inside:
     """A projection up, perhaps times a gate, and one down."""
-    gated = isinstance(part, spec.GatedMLP)
+    gated = isinstance(part, GatedMLP)
     cells = _expert(part, "", 0.5 if gated else 1, 0)
     return Inside(tuple(cells), "down")
 
@@ -319,7 +330,7 @@ def activation_name(activation: Any) -> str:
     return ACTIVATIONS.get(name, name)
 
 
-def _expert(part: spec.MLP | spec.GatedMLP, prefix: str, column: float, row: int) -> list[Cell]:
+def _expert(part: MLP | GatedMLP, prefix: str, column: float, row: int) -> list[Cell]:
     """The cells of a feed-forward network, one or two columns wide."""
     act = activation_name(part.activation)
 
@@ -327,7 +338,7 @@ def _expert(part: spec.MLP | spec.GatedMLP, prefix: str, column: float, row: int
         rows = (f"{prefix}{name}", f"{prefix}{name}_bias")
         return Cell(f"{prefix}{name}", column, row, inputs, label=name, rows=rows)
 
-    if isinstance(part, spec.GatedMLP):
+    if isinstance(part, GatedMLP):
         up = "(1 + up)" if part.unit_offset else "up"
         product = f"{act}(gate) × {up}"
         return [
@@ -344,10 +355,10 @@ def _expert(part: spec.MLP | spec.GatedMLP, prefix: str, column: float, row: int
     ]
 
 
-@inside_of(spec.MixtureOfExperts)
-def experts(part: spec.MixtureOfExperts, modules: frozenset[str]) -> Inside:
+@inside_of(MixtureOfExperts)
+def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
     """A router, experts one behind the other, and perhaps a shared one (Shazeer 2017; Dai 2024)."""
-    width = 2 if isinstance(part.expert, spec.GatedMLP) else 1
+    width = 2 if isinstance(part.expert, GatedMLP) else 1
     cells = _expert(part.expert, "experts.", 0, 1)
     groups = [Group(f"{part.num_experts} experts", tuple(cell.name for cell in cells), part.num_experts)]
     column = width + 0.25
@@ -361,7 +372,7 @@ def experts(part: spec.MixtureOfExperts, modules: frozenset[str]) -> Inside:
         shared = _expert(part.shared, "shared.", column, 1)
         cells += shared
         groups.append(Group("shared", tuple(cell.name for cell in shared)))
-        column += 2 if isinstance(part.shared, spec.GatedMLP) else 1
+        column += 2 if isinstance(part.shared, GatedMLP) else 1
         inputs.append("shared.down")
         if part.shared_gate:
             column += 0.25

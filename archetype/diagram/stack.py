@@ -3,15 +3,20 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from archetype import spec
-from archetype.cost.stack import StackCost, label
 from archetype.diagram.captions import facts, mixer_facts, title
 from archetype.diagram.costs import LayerCosts, ReportCosts
 from archetype.diagram.inside import Inside, cross_attention, inside
 from archetype.diagram.rail import GAP, PAD, SLIM, Content, Rail, W, content_layout, extent, norm_box
 from archetype.diagram.scene import Box, Container, Cost, Note
+from archetype.models.block.spec import Block, OutputNorm, ParallelResidual, Plain, PostNorm, PreNorm, SandwichNorm
+from archetype.models.stack.cost import StackCost, label
+from archetype.parts.feedforward.spec import NoFeedForward
+from archetype.parts.norm.spec import NoNorm
+from archetype.roles.feedforward import FeedForward
+from archetype.roles.mixer import Mixer
+from archetype.roles.norm import Norm
 from archetype.spec.edit import index_text
-from archetype.spec.layers import runs
+from archetype.spec.repeats import runs
 
 MARGIN = 10.0  # between a block's container and what it holds
 MOST_ROWS = 40  # of a stack; one that folds into no fewer is shown by its kinds of blocks
@@ -27,7 +32,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 class Kind(NamedTuple):
     """Equal layers of a stack."""
 
-    block: spec.Block
+    block: Block
     layers: tuple[int, ...]
 
 
@@ -108,10 +113,10 @@ def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: Repor
     """The contents of a block, wired as its wiring says."""
     block, layer_costs = kind.block, costs.of_layers(stack, kind.layers)
     field = f"{stack.prefix}layers{layers_text(kind, stack)}"
-    parts: dict[str, spec.Mixer | spec.FeedForward] = {"mixer": block.mixer}
+    parts: dict[str, Mixer | FeedForward] = {"mixer": block.mixer}
     if block.cross_attention is not None:
         parts["cross"] = block.cross_attention
-    if not isinstance(block.feedforward, spec.NoFeedForward):
+    if not isinstance(block.feedforward, NoFeedForward):
         parts["feedforward"] = block.feedforward
     drawings = {
         name: inside(part, layer_costs.modules(name), cross_attention if name == "cross" else None)
@@ -124,7 +129,7 @@ def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: Repor
         for name, part in parts.items()
     }
     norm = getattr(block.wiring, "norm", None)
-    has_norm = isinstance(norm, spec.Norm) and not isinstance(norm, spec.NoNorm)
+    has_norm = isinstance(norm, Norm) and not isinstance(norm, NoNorm)
 
     def norm_of(content: str, ending: str = "norm") -> Box | None:
         if not has_norm:
@@ -132,7 +137,7 @@ def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: Repor
         assert norm is not None
         return norm_box(f"{place}.{content}_{ending}", title(norm), layer_costs, f"{field}.wiring")
 
-    if isinstance(block.wiring, spec.ParallelResidual) and len(contents) == 2:
+    if isinstance(block.wiring, ParallelResidual) and len(contents) == 2:
         first = norm_of("mixer")
         if first is not None:
             second = None if block.wiring.shared_norm else norm_of("feedforward")
@@ -140,15 +145,15 @@ def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: Repor
             return
     for name, content in contents.items():
         match block.wiring:
-            case spec.Plain():
+            case Plain():
                 rail.branch(f"{place}.{name}", content, residual=name == "cross")
-            case spec.PostNorm():
+            case PostNorm():
                 rail.branch(f"{place}.{name}", content, behind=norm_of(name))
-            case spec.OutputNorm():
+            case OutputNorm():
                 rail.branch(f"{place}.{name}", content, after=norm_of(name))
-            case spec.SandwichNorm():
+            case SandwichNorm():
                 rail.branch(f"{place}.{name}", content, norm_of(name), norm_of(name, "post_norm"))
-            case spec.PreNorm() | spec.ParallelResidual():
+            case PreNorm() | ParallelResidual():
                 rail.branch(f"{place}.{name}", content, norm_of(name))
             case _:  # of an extension: the norms that its cost counts
                 before, after = (norm_of(name, ending) for ending in ("norm", "post_norm"))
@@ -162,14 +167,14 @@ def layers_text(kind: Kind, stack: StackCost) -> str:
 
 
 def _content(
-    place: str, part: spec.Mixer | spec.FeedForward, drawing: Inside, costs: LayerCosts, stack: StackCost, field: str,
+    place: str, part: Mixer | FeedForward, drawing: Inside, costs: LayerCosts, stack: StackCost, field: str,
     columns: float,
 ) -> Content:  # fmt: skip
     name = place.rpartition(".")[2]
     heading, lines = title(part), facts(part)
     if name == "cross":
         heading = "Cross-attention"
-    elif isinstance(part, spec.Mixer):
+    elif isinstance(part, Mixer):
         lines = mixer_facts(part, costs.block.mixer, stack.stack.causal)
     fields = {"cross": "cross_attention"}
     own, cost = f"{field}.{fields.get(name, name)}", costs.block.contents[name]
@@ -225,10 +230,10 @@ def _put_layers(rail: Rail, kinds: list[Kind], stack: StackCost) -> None:
     rail.y += MARGIN / 2
 
 
-def kind_name(block: spec.Block) -> str:
+def kind_name(block: Block) -> str:
     """A block in a few words: mamba · experts."""
     parts = [block.mixer, block.feedforward]
-    return " · ".join(str(getattr(part, "kind", "")) for part in parts if not isinstance(part, spec.NoFeedForward))
+    return " · ".join(str(getattr(part, "kind", "")) for part in parts if not isinstance(part, NoFeedForward))
 
 
 def fold(codes: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:

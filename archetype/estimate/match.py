@@ -4,9 +4,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from archetype import spec
 from archetype.errors import SpecError
 from archetype.estimate.report import cost_report, total_parameters
+from archetype.models.spec import ModelSpec
+from archetype.parts.attention.spec import Attention
+from archetype.spec.edit import assign, value_at
 
 MEASURES = ("parameters", "active", "flops", "state")
 FEW = 256  # values up to here are all tried: numbers of layers and heads have no common step
@@ -16,7 +18,7 @@ LARGEST = 2**24
 class Match(NamedTuple):
     """The nearest specification that one field can give."""
 
-    spec: spec.ModelSpec
+    spec: ModelSpec
     path: str
     before: int
     after: int
@@ -24,7 +26,7 @@ class Match(NamedTuple):
     target: int
 
 
-def match(model: spec.ModelSpec, other: spec.ModelSpec, measure: str, path: str | None = None) -> Match:
+def match(model: ModelSpec, other: ModelSpec, measure: str, path: str | None = None) -> Match:
     """Change one whole number of `model` until it comes as near to `other` as that number can bring it.
 
     Args:
@@ -41,7 +43,7 @@ def match(model: spec.ModelSpec, other: spec.ModelSpec, measure: str, path: str 
         raise SpecError("match", f"there is no measure {measure!r}", f"use one of {', '.join(MEASURES)}")
     length = min(model.context_length, other.context_length)
     path = path or _usual_path(model, measure)
-    before = spec.value_at(model, path)
+    before = value_at(model, path)
     before = before if before is not None or not path.endswith("num_kv_heads") else _num_heads(model, path)
     if not isinstance(before, int) or isinstance(before, bool):
         raise SpecError(path, f"{before!r} is not a whole number", "name a size, such as d_model")
@@ -49,15 +51,15 @@ def match(model: spec.ModelSpec, other: spec.ModelSpec, measure: str, path: str 
     values = _possible_values(model, path, before)
 
     def amount_at(value: int) -> int:
-        return amount(spec.assign(model, [f"{path}={value}"]), measure, length)
+        return amount(assign(model, [f"{path}={value}"]), measure, length)
 
     place = bisect_left(values, target, key=amount_at)
     near = values[max(place - 1, 0) : place + 1]
     after = min(near, key=lambda value: abs(amount_at(value) - target))
-    return Match(spec.assign(model, [f"{path}={after}"]), path, before, after, amount_at(after), target)
+    return Match(assign(model, [f"{path}={after}"]), path, before, after, amount_at(after), target)
 
 
-def amount(model: spec.ModelSpec, measure: str, length: int) -> int:
+def amount(model: ModelSpec, measure: str, length: int) -> int:
     """How much of a measure a specification has, of one row of `length` tokens."""
     if measure == "parameters":
         return total_parameters(model)
@@ -67,10 +69,10 @@ def amount(model: spec.ModelSpec, measure: str, length: int) -> int:
     return report.flops["forward"] if measure == "flops" else report.state["bytes"]
 
 
-def _usual_path(model: spec.ModelSpec, measure: str) -> str:
+def _usual_path(model: ModelSpec, measure: str) -> str:
     """The field that changes the measure and nothing of the model's form."""
     layers = getattr(model, "layers", ())
-    if measure == "state" and layers and all(isinstance(block.mixer, spec.Attention) for block in layers):
+    if measure == "state" and layers and all(isinstance(block.mixer, Attention) for block in layers):
         return "layers[*].mixer.num_kv_heads"
     widths = [getattr(block.feedforward, "d_ff", None) for block in layers]
     if measure != "state" and widths and all(isinstance(width, int) for width in widths):
@@ -78,12 +80,12 @@ def _usual_path(model: spec.ModelSpec, measure: str) -> str:
     return "d_model"
 
 
-def _num_heads(model: spec.ModelSpec, path: str) -> int:
+def _num_heads(model: ModelSpec, path: str) -> int:
     """The number of key/value heads where none is given."""
-    return int(spec.value_at(model, path.replace("num_kv_heads", "num_heads")))
+    return int(value_at(model, path.replace("num_kv_heads", "num_heads")))
 
 
-def _possible_values(model: spec.ModelSpec, path: str, value: int) -> Sequence[int]:
+def _possible_values(model: ModelSpec, path: str, value: int) -> Sequence[int]:
     """The values to try: every one that is accepted where the field is small, else multiples of its smallest step."""
     if value <= FEW:
         return [number for number in range(1, max(2 * value, 64) + 1) if _is_accepted(model, path, number)]
@@ -94,9 +96,9 @@ def _possible_values(model: spec.ModelSpec, path: str, value: int) -> Sequence[i
     return range(first, last + 1, step)
 
 
-def _is_accepted(model: spec.ModelSpec, path: str, value: int) -> bool:
+def _is_accepted(model: ModelSpec, path: str, value: int) -> bool:
     try:
-        spec.assign(model, [f"{path}={value}"])
+        assign(model, [f"{path}={value}"])
     except SpecError:
         return False
     return True

@@ -9,12 +9,12 @@ saved, and one block's activations at a time.
 from functools import cached_property
 from typing import NamedTuple
 
-from archetype import spec
 from archetype.cost.formula import constant
-from archetype.cost.model import model_cost
 from archetype.cost.work import FLOAT32, INT64, ComputeType, Work
 from archetype.dtypes import bytes_of, weight_bytes
 from archetype.estimate.rows import Row, module_rows, num_parameters
+from archetype.models.cost import model_cost
+from archetype.models.spec import ModelSpec
 
 
 class SavedActivations(NamedTuple):
@@ -56,7 +56,7 @@ class MemoryCost:
         dtype: type of weights and state; training computes in bfloat16 where the state's numbers have two bytes.
     """
 
-    def __init__(self, model: spec.ModelSpec, dtype: str) -> None:
+    def __init__(self, model: ModelSpec, dtype: str) -> None:
         self.cost, self.dtype = model_cost(model), dtype
         self.itemsize, self.compute_dtype = bytes_of(dtype), compute_dtype(dtype)
 

@@ -21,13 +21,17 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from archetype import spec
 from archetype.cost.formula import constant
 from archetype.cost.work import FLOAT32, Work
 from archetype.errors import SpecError
 from archetype.estimate.memory import compute_dtype
 from archetype.estimate.report import cost_report
 from archetype.machine.hardware import Device
+from archetype.models.decoder.spec import Decoder
+from archetype.models.encoder.spec import Encoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.attention.spec import Attention
+from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.table import Table, size
 
 NODE = 8  # devices of a machine that are joined by links of their own
@@ -135,7 +139,7 @@ class Planner:
     """
 
     def __init__(
-        self, model: spec.ModelSpec, cluster: Cluster, batch_size: int, length: int, dtype: str = "bfloat16",
+        self, model: ModelSpec, cluster: Cluster, batch_size: int, length: int, dtype: str = "bfloat16",
         cuts_vectors: bool = False,
     ) -> None:  # fmt: skip
         self.cuts_vectors = cuts_vectors
@@ -277,15 +281,15 @@ class Planner:
         numbers = 0.0
         for stack in self.report.memory_cost.cost.stacks:
             for group in stack.groups:
-                cut = layout.tensor if isinstance(group.cost.mixer.part, spec.Attention) else 1
+                cut = layout.tensor if isinstance(group.cost.mixer.part, Attention) else 1
                 numbers += len(group.layers) * group.cost.mixer.state(1) / cut
         return numbers * self.length * self.itemsize
 
     def _contexts(self, devices: int) -> list[int]:
         """How many devices may share the positions of a row."""
         mixers = [block.mixer for stack in self.model.stacks for block in stack.layers]
-        if not isinstance(self.model, spec.Decoder | spec.Encoder) or not all(
-            isinstance(mixer, spec.Attention | spec.LatentAttention) for mixer in mixers
+        if not isinstance(self.model, Decoder | Encoder) or not all(
+            isinstance(mixer, Attention | LatentAttention) for mixer in mixers
         ):
             return [1]
         return [number for number in _divisors(devices) if number == 1 or self.length % (2 * number) == 0]
@@ -335,13 +339,13 @@ def _cells(planner: Planner, step: Step) -> list[str]:
     ]  # fmt: skip
 
 
-def _heads(model: spec.ModelSpec) -> set[int]:
+def _heads(model: ModelSpec) -> set[int]:
     """Every number of heads of a model's attention."""
     return {
         heads
         for stack in model.stacks
         for block in stack.layers
-        if isinstance(block.mixer, spec.Attention)
+        if isinstance(block.mixer, Attention)
         for heads in block.mixer.sizes(stack.d_model)[:2]
     }
 

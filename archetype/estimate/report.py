@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from archetype import spec
 from archetype.cost.formula import Formula, Symbol, symbol, symbol_names, total
-from archetype.cost.model import model_cost
 from archetype.cost.registry import Complexity
 from archetype.cost.work import PHASES, AttentionPairs, Work
 from archetype.errors import SpecError
 from archetype.estimate.memory import MemoryCost
 from archetype.estimate.rows import COLUMNS, Column, Row, module_rows, num_parameters
+from archetype.models.cost import model_cost
+from archetype.models.spec import ModelSpec
 from archetype.table import Table, quantity, size
 
 CONVENTIONS = {
@@ -37,7 +37,7 @@ FORMER_ATTENTION = {"full": "computed", "half": "allowed"}
 class CostReport:
     """The cost of a specification, for a batch of rows of a length, in a data type."""
 
-    spec: spec.ModelSpec
+    spec: ModelSpec
     batch: int
     length: int
     dtype: str
@@ -246,7 +246,7 @@ class _Mixing(NamedTuple):
 
 
 def cost_report(
-    model: spec.ModelSpec,
+    model: ModelSpec,
     batch: int = 1,
     length: int | None = None,
     dtype: str = "bfloat16",
@@ -285,7 +285,7 @@ def cost_report(
     return CostReport(model, batch, length, dtype, attention, tuple(rows), memory)
 
 
-def total_parameters(model: spec.ModelSpec) -> int:
+def total_parameters(model: ModelSpec) -> int:
     """All parameters of a model, shared ones once."""
     return num_parameters(model_cost(model)).value
 

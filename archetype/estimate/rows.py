@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from archetype.cost.formula import ZERO, Counts, Formula, symbol, total
-from archetype.cost.model import ModelCost
-from archetype.cost.stack import LayerGroup
 from archetype.cost.work import PHASES, AttentionPairs, Phase, Work
+from archetype.models.cost import ModelCost
+from archetype.models.stack.cost import LayerGroup
 
 Column = Literal["parameters", "active", "forward", "prefill", "decode"]
 COLUMNS: tuple[Column, ...] = ("parameters", "active", *PHASES)

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from archetype import spec
-from archetype.cost.model import MegaByteCost, model_cost
-from archetype.cost.stack import StackCost, label
 from archetype.cost.work import INT64
+from archetype.models.cost import model_cost
+from archetype.models.megabyte.cost import MegaByteCost
+from archetype.models.ngram.spec import NGram
+from archetype.models.spec import ModelSpec
+from archetype.models.stack.cost import StackCost, label
 
 
 class StatePart(NamedTuple):
@@ -31,7 +33,7 @@ class StatePart(NamedTuple):
         return self.numbers * itemsize + self.integers * INT64
 
 
-def state_parts(model: spec.ModelSpec, length: int, source: int | None = None) -> list[StatePart]:
+def state_parts(model: ModelSpec, length: int, source: int | None = None) -> list[StatePart]:
     """The state of one row with room for `length` tokens, which sums to `MemoryCost.state`.
 
     Args:
@@ -40,7 +42,7 @@ def state_parts(model: spec.ModelSpec, length: int, source: int | None = None) -
         source: tokens of a source, where there is one (absent: as many).
     """
     cost = model_cost(model)
-    if isinstance(model, spec.NGram):
+    if isinstance(model, NGram):
         return [StatePart("newest tokens", "ngram", (0,), 0, cost.state(length)[1])]
     if isinstance(cost, MegaByteCost):
         layers = _layers(cost.decoding_stacks[0], length // cost.patch_size + 1, 0)

@@ -10,9 +10,10 @@ from archetype.errors import DataError, one_line
 from archetype.estimate.report import CostReport, cost_report
 from archetype.io import atomic
 from archetype.io.yaml import mapping_to_yaml
+from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.runs.directory import Run, read_run_spec
 from archetype.runs.machine import Peak
-from archetype.spec import EncoderDecoder, to_yaml
+from archetype.spec.serialize import to_yaml
 from archetype.table import Table, quantity, size
 from archetype.training import metrics
 from archetype.training.plot import Curve, curves

@@ -13,7 +13,7 @@ from archetype.errors import CheckpointError
 from archetype.families.config import Config
 from archetype.families.family import Family, InferenceReport
 from archetype.families.format import Format
-from archetype.spec import ModelSpec
+from archetype.models.spec import ModelSpec
 
 DTYPE_KEYS = ("dtype", "torch_dtype")
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.classes import read_classes, write_classes
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
@@ -10,6 +9,21 @@ from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Row, Values, expect_kind, ignored
 from archetype.families.rules import Rule, rule, weight_rules
 from archetype.families.standard_block import standard_block
+from archetype.models.block.spec import PostNorm
+from archetype.models.encoder.spec import Encoder
+from archetype.models.initialization_spec import NormalInitialization
+from archetype.models.spec import ModelSpec
+from archetype.parts.activation.spec import Activation
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.feedforward.spec import MLP
+from archetype.parts.head.spec import ClassificationHead, EncoderHead, MaskedLanguageModelHead, NoHead
+from archetype.parts.norm.spec import LayerNorm
+from archetype.parts.pattern.spec import Full
+from archetype.parts.position.spec import Learned
+from archetype.roles.pattern import Pattern
+from archetype.spec.base import Spec
+from archetype.spec.repeats import cycle
 
 
 def bert(
@@ -21,27 +35,27 @@ def bert(
     vocab_size: int = 30_522,
     context_length: int = 512,
     num_token_types: int = 2,
-    activation: spec.Activation = "gelu",
-    head_activation: spec.Activation | None = None,
+    activation: Activation = "gelu",
+    head_activation: Activation | None = None,
     eps: float = 1e-12,
-    position: spec.Learned = spec.Learned(),
-    patterns: tuple[spec.Pattern, ...] = (spec.Full(),),
+    position: Learned = Learned(),
+    patterns: tuple[Pattern, ...] = (Full(),),
     qkv_bias: bool = True,
     embedding_scale: float = 1.0,
-    head: spec.EncoderHead | None = None,
+    head: EncoderHead | None = None,
     tied: bool = True,
     dropout: float = 0.0,
     attention_dropout: float | None = None,
     std: float = 0.02,
     **model: Any,
-) -> spec.Encoder:
+) -> Encoder:
     """An encoder of BERT's design, by default with the head that names hidden tokens; `patterns` go by layer.
 
     `model` are further fields of `spec.Encoder`.
     """
-    norm = spec.LayerNorm(eps=eps)
+    norm = LayerNorm(eps=eps)
     block = standard_block(
-        wiring=spec.PostNorm(norm=norm),
+        wiring=PostNorm(norm=norm),
         num_heads=num_heads,
         d_ff=d_ff or 4 * d_model,
         activation=activation,
@@ -49,16 +63,16 @@ def bert(
         attention_dropout=dropout if attention_dropout is None else attention_dropout,
         dropout=dropout,
     )
-    return spec.Encoder(
+    return Encoder(
         vocab_size=vocab_size,
         context_length=context_length,
         d_model=d_model,
-        embedding=spec.Embedding(
+        embedding=Embedding(
             position=position, scale=embedding_scale, num_token_types=num_token_types, norm=norm, dropout=dropout
         ),
-        layers=spec.cycle(num_layers, *(block.replace(mixer=block.mixer.replace(pattern=one)) for one in patterns)),
-        head=head or spec.MaskedLanguageModelHead(activation=head_activation or activation, norm=norm, tied=tied),
-        initialization=spec.NormalInitialization(std=std),
+        layers=cycle(num_layers, *(block.replace(mixer=block.mixer.replace(pattern=one)) for one in patterns)),
+        head=head or MaskedLanguageModelHead(activation=head_activation or activation, norm=norm, tied=tied),
+        initialization=NormalInitialization(std=std),
         **model,
     )
 
@@ -71,9 +85,9 @@ def _read_head(config: Config, values: Values) -> Values:
     if name.endswith(("ForMaskedLM", "ForPreTraining")):
         return {}
     if name.endswith("ForSequenceClassification"):
-        return {"head": spec.ClassificationHead(num_classes=read_classes(config), dropout=dropout), "pooler": True}
+        return {"head": ClassificationHead(num_classes=read_classes(config), dropout=dropout), "pooler": True}
     if name.endswith("Model"):
-        return {"head": spec.NoHead(), "pooler": True}
+        return {"head": NoHead(), "pooler": True}
     remedy = "use a model for masked tokens, for classes of texts, or without a head"
     raise config.error("architectures", f"the head of {name} is not known here", remedy)
 
@@ -101,23 +115,23 @@ DESIGN: tuple[Row, ...] = (
     Key("initializer_range", "std", 0.02),
     Converted(_read_head, write_classes),
 )  # fmt: skip
-PARTS: dict[str, type[spec.Spec]] = {
-    "block.wiring": spec.PostNorm,
-    "block.wiring.norm": spec.LayerNorm,
-    "block.mixer": spec.Attention,
-    "block.feedforward": spec.MLP,
+PARTS: dict[str, type[Spec]] = {
+    "block.wiring": PostNorm,
+    "block.wiring.norm": LayerNorm,
+    "block.mixer": Attention,
+    "block.feedforward": MLP,
 }
-KEYS = ConfigTable(bert, DESIGN, spec.Encoder, PARTS)
+KEYS = ConfigTable(bert, DESIGN, Encoder, PARTS)
 
 
-def architecture(prefix: str, model: spec.ModelSpec) -> str:
+def architecture(prefix: str, model: ModelSpec) -> str:
     """The class that a model of some head is loaded with."""
-    match expect_kind(spec.Encoder, model, "kind").head:
-        case spec.MaskedLanguageModelHead():
+    match expect_kind(Encoder, model, "kind").head:
+        case MaskedLanguageModelHead():
             return f"{prefix}ForMaskedLM"
-        case spec.ClassificationHead():
+        case ClassificationHead():
             return f"{prefix}ForSequenceClassification"
-        case spec.NoHead():
+        case NoHead():
             return f"{prefix}Model"
 
 
@@ -134,15 +148,15 @@ BODY = """
 """
 
 
-def masked_rules(model: spec.ModelSpec, prefix: str = "cls.predictions.") -> tuple[Rule, ...]:
+def masked_rules(model: ModelSpec, prefix: str = "cls.predictions.") -> tuple[Rule, ...]:
     """The table of the head for masked tokens, and its bias: beside it where it is the embedding's, else with it."""
-    head = expect_kind(spec.Encoder, model, "kind").head
-    tied = not isinstance(head, spec.MaskedLanguageModelHead) or head.tied
+    head = expect_kind(Encoder, model, "kind").head
+    tied = not isinstance(head, MaskedLanguageModelHead) or head.tied
     bias = rule(f"{prefix}bias" if tied else f"{prefix}decoder.bias", "lm_head.bias")
     return rule(f"{prefix}decoder.weight", "lm_head.weight"), bias
 
 
-def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
+def rules(model: ModelSpec) -> tuple[Rule, ...]:
     """The rules of a model with any of the heads."""
     return weight_rules(f"""{BODY}
         bert.pooler.dense                                   pooler

@@ -2,24 +2,29 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Expected, Key, expect_kind, ignored
 from archetype.families.rules import Rule, weight_rules
 from archetype.families.standard_block import standard_decoder
+from archetype.models.decoder.spec import Decoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.norm.spec import LayerNorm
+from archetype.parts.position.spec import Alibi
 
 
-def bloom(*, vocab_size: int = 250_880, context_length: int = 2048, eps: float = 1e-5, **design: Any) -> spec.Decoder:
+def bloom(*, vocab_size: int = 250_880, context_length: int = 2048, eps: float = 1e-5, **design: Any) -> Decoder:
     """A decoder of BLOOM's design; `design` is as in `standard_decoder`."""
-    norm = spec.LayerNorm(eps=eps)
+    norm = LayerNorm(eps=eps)
     return standard_decoder(
         norm=norm,
         vocab_size=vocab_size,
         context_length=context_length,
         activation="gelu_tanh",
-        position=spec.Alibi(),
-        model={"embedding": spec.Embedding(norm=norm)},
+        position=Alibi(),
+        model={"embedding": Embedding(norm=norm)},
         **design,
     )
 
@@ -39,12 +44,12 @@ KEYS = ConfigTable(bloom, (
     Key("attention_dropout", "attention_dropout", 0.0),
     Key("tie_word_embeddings", "tied", True),
     Key("initializer_range", "std", 0.02),
-), parts={"block.mixer": spec.Attention, "final_norm": spec.LayerNorm})  # fmt: skip
+), parts={"block.mixer": Attention, "final_norm": LayerNorm})  # fmt: skip
 
 
-def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
+def rules(model: ModelSpec) -> tuple[Rule, ...]:
     """Queries, keys and values lie in one matrix, head by head."""
-    mixer = expect_kind(spec.Attention, expect_kind(spec.Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
+    mixer = expect_kind(Attention, expect_kind(Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
     return weight_rules("""
         transformer.word_embeddings                   embedding.token
         transformer.word_embeddings_layernorm         embedding.norm

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archetype.families.config import Config
-from archetype.spec import ClassificationHead
+from archetype.parts.head.spec import ClassificationHead
 
 
 def read_classes(config: Config) -> int:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from archetype.errors import CheckpointError
-from archetype.spec import Activation, Swish
+from archetype.parts.activation.spec import Activation, Swish
 from archetype.spec.base import MAX_SIZE
 
 # Keys that say nothing about the architecture: bookkeeping of the library that wrote the file, and its outputs.

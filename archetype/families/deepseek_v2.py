@@ -3,7 +3,6 @@
 from math import log, sqrt
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
@@ -12,11 +11,20 @@ from archetype.families.llama import FRAME, GATED_MLP, INV_FREQ, PRE_NORMS
 from archetype.families.rope import read_rotary, write_rotary
 from archetype.families.rules import weight_rules
 from archetype.families.standard_block import decoder
+from archetype.models.block.spec import Block, PreNorm
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.activation.spec import Activation
+from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts, SoftmaxRouter
+from archetype.parts.feedforward.spec import GatedMLP
+from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.position.spec import Rotary, RotaryScaling, YarnScaling
+from archetype.spec.base import Spec
 
 # 4,096 tokens stretched to 40 times as many (section 3.1.4)
-LONG = spec.Rotary(
+LONG = Rotary(
     interleaved=True,
-    scaling=spec.YarnScaling(factor=40.0, original_context_length=4096, mscale=0.707, mscale_all_dim=0.707),
+    scaling=YarnScaling(factor=40.0, original_context_length=4096, mscale=0.707, mscale_all_dim=0.707),
 )
 
 
@@ -30,14 +38,14 @@ def deepseek_v2(
     expert_d_ff: int,
     num_shared_experts: int = 2,
     num_dense_layers: int = 1,
-    groups: spec.ExpertGroups | None = None,
+    groups: ExpertGroups | None = None,
     router_scale: float = 1.0,
     balance_loss: float = 0.001,
     q_lora_rank: int | None = None,
     qk_nope_head_dim: int = 128,
     qk_rope_head_dim: int = 64,
-    position: spec.Rotary = LONG,
-    activation: spec.Activation = "silu",
+    position: Rotary = LONG,
+    activation: Activation = "silu",
     eps: float = 1e-6,
     attention_bias: bool = False,
     mlp_bias: bool = False,
@@ -48,14 +56,14 @@ def deepseek_v2(
     vocab_size: int = 102_400,
     context_length: int = 163_840,
     **mixer: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """A decoder of DeepSeek-V2's design: `num_dense_layers` with a plain `d_ff`, then layers with experts.
 
     Queries go through a vector of `q_lora_rank` features, or directly where it is None; `mixer` are further fields of
     `spec.LatentAttention`. The shared experts, which every token has, are one that is as wide as all of them.
     """
-    attention = spec.LatentAttention(
-        query=spec.DirectQuery() if q_lora_rank is None else spec.LowRankQuery(rank=q_lora_rank),
+    attention = LatentAttention(
+        query=DirectQuery() if q_lora_rank is None else LowRankQuery(rank=q_lora_rank),
         qk_nope_head_dim=qk_nope_head_dim,
         qk_rope_head_dim=qk_rope_head_dim,
         position=position,
@@ -64,26 +72,26 @@ def deepseek_v2(
         dropout=attention_dropout,
         **({"kv_lora_rank": 512, "v_head_dim": 128} | mixer),
     )
-    experts = spec.MixtureOfExperts(
+    experts = MixtureOfExperts(
         num_experts=num_experts,
         experts_per_token=experts_per_token,
-        expert=spec.GatedMLP(d_ff=expert_d_ff, activation=activation),
-        shared=spec.GatedMLP(d_ff=num_shared_experts * expert_d_ff, activation=activation, bias=mlp_bias),
-        router=spec.SoftmaxRouter(scale=router_scale),
+        expert=GatedMLP(d_ff=expert_d_ff, activation=activation),
+        shared=GatedMLP(d_ff=num_shared_experts * expert_d_ff, activation=activation, bias=mlp_bias),
+        router=SoftmaxRouter(scale=router_scale),
         groups=groups,
         balance_loss=balance_loss,
     )
-    norm = spec.RMSNorm(eps=eps)
-    sparse = spec.Block(wiring=spec.PreNorm(norm=norm), mixer=attention, feedforward=experts)
-    dense = sparse.replace(feedforward=spec.GatedMLP(d_ff=d_ff, activation=activation, bias=mlp_bias))
+    norm = RMSNorm(eps=eps)
+    sparse = Block(wiring=PreNorm(norm=norm), mixer=attention, feedforward=experts)
+    dense = sparse.replace(feedforward=GatedMLP(d_ff=d_ff, activation=activation, bias=mlp_bias))
     blocks = tuple(dense if layer < num_dense_layers else sparse for layer in range(num_layers))
     sizes: dict[str, Any] = dict(name=name, d_model=d_model, vocab_size=vocab_size, context_length=context_length)
     return decoder(blocks, num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes)
 
 
-def latent_scale(head_dim: int, scaling: spec.RotaryScaling) -> float | None:
+def latent_scale(head_dim: int, scaling: RotaryScaling) -> float | None:
     """The factor of scores: that of YaRN falls on all of query and key, rotated or not."""
-    if not isinstance(scaling, spec.YarnScaling) or scaling.mscale_all_dim is None:
+    if not isinstance(scaling, YarnScaling) or scaling.mscale_all_dim is None:
         return None
     factor = 0.1 * scaling.mscale_all_dim * log(scaling.factor) + 1.0
     return factor * factor / sqrt(head_dim)
@@ -94,9 +102,9 @@ def _read_position(config: Config, values: Values) -> Values:
     return {"position": position.replace(interleaved=True)}
 
 
-def write_position(model: spec.Decoder) -> dict[str, Any]:
+def write_position(model: Decoder) -> dict[str, Any]:
     """`rope_parameters`."""
-    mixer = expect_kind(spec.LatentAttention, model.layers[0].mixer, "layers[0].mixer")
+    mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
     return {"rope_parameters": write_rotary(mixer.position, mixer.qk_rope_head_dim)}
 
 
@@ -108,13 +116,13 @@ def _read_groups(config: Config, values: Values) -> Values:
             return {}
         case "group_limited_greedy":
             num_groups, groups_per_token = (config.size(name) for name in names)
-            return {"groups": spec.ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token)}
+            return {"groups": ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token)}
         case _:
             raise config.error("topk_method", f"{method!r} is not known", "use greedy or group_limited_greedy")
 
 
-def _write_groups(model: spec.Decoder) -> dict[str, Any]:
-    groups = expect_kind(spec.MixtureOfExperts, model.layers[-1].feedforward, "layers[-1].feedforward").groups
+def _write_groups(model: Decoder) -> dict[str, Any]:
+    groups = expect_kind(MixtureOfExperts, model.layers[-1].feedforward, "layers[-1].feedforward").groups
     return {
         "topk_method": "greedy" if groups is None else "group_limited_greedy",
         "n_group": groups and groups.num_groups,
@@ -122,11 +130,11 @@ def _write_groups(model: spec.Decoder) -> dict[str, Any]:
     }
 
 
-def _dense_layers(model: spec.Decoder) -> list[spec.GatedMLP]:
-    return [block.feedforward for block in model.layers if isinstance(block.feedforward, spec.GatedMLP)]
+def _dense_layers(model: Decoder) -> list[GatedMLP]:
+    return [block.feedforward for block in model.layers if isinstance(block.feedforward, GatedMLP)]
 
 
-def _dense_width(model: spec.Decoder) -> int:
+def _dense_width(model: Decoder) -> int:
     """F of the dense layers; where there are none, any width will do."""
     dense = _dense_layers(model)
     return dense[0].width(model.d_model) if dense else _EXPERT_WIDTH(model)
@@ -164,12 +172,12 @@ SHARED_KEYS = (
     Key("tie_word_embeddings", "tied", False),
     Key("initializer_range", "std", 0.02),
 )  # fmt: skip
-PARTS: dict[str, type[spec.Spec]] = {
-    "block.mixer": spec.LatentAttention,
-    "final_norm": spec.RMSNorm,
-    "last.feedforward": spec.MixtureOfExperts,
-    "last.feedforward.expert": spec.GatedMLP,
-    "last.feedforward.shared": spec.GatedMLP,
+PARTS: dict[str, type[Spec]] = {
+    "block.mixer": LatentAttention,
+    "final_norm": RMSNorm,
+    "last.feedforward": MixtureOfExperts,
+    "last.feedforward.expert": GatedMLP,
+    "last.feedforward.shared": GatedMLP,
 }
 KEYS = ConfigTable(deepseek_v2, (
     *SHARED_KEYS,
@@ -195,7 +203,7 @@ RULES = (*FRAME, *PRE_NORMS, *GATED_MLP, *weight_rules("""
 FAMILY = Family("deepseek_v2", {
     **presets("DeepSeek-AI 2024, section 3.1.2; deepseek-ai/DeepSeek-V2 config.json", deepseek_v2, {
         "deepseek-v2": dict(num_layers=60, d_model=5120, num_heads=128, d_ff=12_288, num_experts=160,
-            experts_per_token=6, expert_d_ff=1536, groups=spec.ExpertGroups(num_groups=8, groups_per_token=3),
+            experts_per_token=6, expert_d_ff=1536, groups=ExpertGroups(num_groups=8, groups_per_token=3),
             router_scale=16.0, q_lora_rank=1536),
     }),
     **presets("DeepSeek-AI 2024, appendix B; deepseek-ai/DeepSeek-V2-Lite config.json", deepseek_v2, {
@@ -204,8 +212,8 @@ FAMILY = Family("deepseek_v2", {
     }),
     **tiny(deepseek_v2, {
         "deepseek-v2-tiny": dict(num_layers=2, num_heads=4, d_ff=172, num_experts=8, experts_per_token=2,
-            expert_d_ff=32, groups=spec.ExpertGroups(num_groups=4, groups_per_token=2), router_scale=4.0,
+            expert_d_ff=32, groups=ExpertGroups(num_groups=4, groups_per_token=2), router_scale=4.0,
             q_lora_rank=32, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16,
-            position=spec.Rotary(interleaved=True)),
+            position=Rotary(interleaved=True)),
     }),
 }, Format("deepseek_v2", "DeepseekV2ForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip

@@ -5,7 +5,6 @@ Its published weights are in FP8; as transformers writes them in bfloat16 or wid
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config, quantized
 from archetype.families.deepseek_v2 import PARTS, SHARED_KEYS, deepseek_v2, write_position
 from archetype.families.deepseek_v2 import RULES as DEEPSEEK_V2
@@ -15,35 +14,39 @@ from archetype.families.keys import ConfigTable, Converted, Key, Values, expect_
 from archetype.families.llama import INV_FREQ
 from archetype.families.rope import read_rotary
 from archetype.families.rules import weight_rules
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts, SigmoidRouter
+from archetype.parts.latent_attention.spec import LatentAttention
+from archetype.parts.position.spec import Rotary, YarnScaling
 
 # 4,096 tokens stretched to 40 times as many (section 4.3)
-LONG = spec.Rotary(
+LONG = Rotary(
     interleaved=True,
-    scaling=spec.YarnScaling(factor=40.0, original_context_length=4096, mscale=1.0, mscale_all_dim=1.0),
+    scaling=YarnScaling(factor=40.0, original_context_length=4096, mscale=1.0, mscale_all_dim=1.0),
 )
 
 
 def deepseek_v3(
     *,
-    groups: spec.ExpertGroups | None = None,
+    groups: ExpertGroups | None = None,
     router_scale: float = 2.5,
     renormalize: bool = True,
     num_shared_experts: int = 1,
     num_dense_layers: int = 3,
     q_lora_rank: int | None = 1536,
-    position: spec.Rotary = LONG,
+    position: Rotary = LONG,
     vocab_size: int = 129_280,
     **design: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """A decoder of DeepSeek-V3's design; `design` is as in `deepseek_v2`."""
     model = deepseek_v2(
         num_shared_experts=num_shared_experts, num_dense_layers=num_dense_layers, q_lora_rank=q_lora_rank,
         position=position, vocab_size=vocab_size, groups=groups, balance_loss=0.0, **design,
     )  # fmt: skip
-    router = spec.SigmoidRouter(renormalize=renormalize, scale=router_scale, expert_bias=True)
+    router = SigmoidRouter(renormalize=renormalize, scale=router_scale, expert_bias=True)
     return model.replace(layers=tuple(
         block.replace(feedforward=block.feedforward.replace(router=router))
-        if isinstance(block.feedforward, spec.MixtureOfExperts) else block
+        if isinstance(block.feedforward, MixtureOfExperts) else block
         for block in model.layers
     ))  # fmt: skip
 
@@ -53,8 +56,8 @@ def _read_position(config: Config, values: Values) -> Values:
     return {"position": position.replace(interleaved=config.flag("rope_interleave", True))}
 
 
-def _write_position(model: spec.Decoder) -> dict[str, Any]:
-    mixer = expect_kind(spec.LatentAttention, model.layers[0].mixer, "layers[0].mixer")
+def _write_position(model: Decoder) -> dict[str, Any]:
+    mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
     return write_position(model) | {"rope_interleave": mixer.position.interleaved}
 
 
@@ -62,12 +65,12 @@ def _read_groups(config: Config, values: Values) -> Values:
     """A group is worth its two best experts; one group is none."""
     num_groups, groups_per_token = config.size("n_group", 8), config.size("topk_group", 4)
     top_k = min(2, max(1, values["num_experts"] // num_groups))
-    groups = spec.ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token, top_k_in_group=top_k)
+    groups = ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token, top_k_in_group=top_k)
     return {"groups": None if num_groups == 1 else groups}
 
 
-def _write_groups(model: spec.Decoder) -> dict[str, Any]:
-    groups = expect_kind(spec.MixtureOfExperts, model.layers[-1].feedforward, "layers[-1].feedforward").groups
+def _write_groups(model: Decoder) -> dict[str, Any]:
+    groups = expect_kind(MixtureOfExperts, model.layers[-1].feedforward, "layers[-1].feedforward").groups
     return {"n_group": groups.num_groups if groups else 1, "topk_group": groups.groups_per_token if groups else 1}
 
 
@@ -93,13 +96,13 @@ FAMILY = Family("deepseek_v3", {
     **presets("DeepSeek-AI 2024b, section 4.2; deepseek-ai/DeepSeek-V3 config.json", deepseek_v3, {
         "deepseek-v3": dict(num_layers=61, d_model=7168, num_heads=128, d_ff=18_432, num_experts=256,
             experts_per_token=8, expert_d_ff=2048,
-            groups=spec.ExpertGroups(num_groups=8, groups_per_token=4, top_k_in_group=2)),
+            groups=ExpertGroups(num_groups=8, groups_per_token=4, top_k_in_group=2)),
     }),
     **tiny(deepseek_v3, {
         "deepseek-v3-tiny": dict(num_layers=2, num_heads=4, d_ff=172, num_experts=8, experts_per_token=2,
-            expert_d_ff=32, groups=spec.ExpertGroups(num_groups=4, groups_per_token=2, top_k_in_group=2),
+            expert_d_ff=32, groups=ExpertGroups(num_groups=4, groups_per_token=2, top_k_in_group=2),
             num_dense_layers=1, q_lora_rank=32, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8,
-            v_head_dim=16, position=spec.Rotary(interleaved=True)),
+            v_head_dim=16, position=Rotary(interleaved=True)),
     }),
 }, Format("deepseek_v3", "DeepseekV3ForCausalLM", KEYS, RULES, "model.",
     (*INV_FREQ, r"model\.layers\.61\..*")))  # fmt: skip

@@ -8,7 +8,8 @@ from typing import Any
 
 from archetype.errors import CheckpointError, one_line
 from archetype.families.format import Format
-from archetype.spec import Decoder, ModelSpec
+from archetype.models.decoder.spec import Decoder
+from archetype.models.spec import ModelSpec
 from archetype.table import Table
 
 SHOWN = 6  # items of a list, in one line

@@ -11,19 +11,15 @@ from archetype.errors import CheckpointError, shorten
 from archetype.families.classes import read_classes, write_classes
 from archetype.families.config import Config
 from archetype.families.rules import Rule, rule
-from archetype.spec import (
-    ClassificationHead,
-    Decoder,
-    Encoder,
-    EncoderDecoder,
-    LanguageModelHead,
-    ModelSpec,
-    NoHead,
-    VisionEncoder,
-    differences,
-    parse,
-)
+from archetype.models.decoder.spec import Decoder
+from archetype.models.encoder.spec import Encoder
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.file import parse
+from archetype.models.spec import ModelSpec
+from archetype.models.vision.spec import VisionEncoder
+from archetype.parts.head.spec import ClassificationHead, LanguageModelHead, NoHead
 from archetype.spec.base import explain
+from archetype.spec.edit import differences
 
 # Fields that change no output of a finished model; a format that has no word for them loses nothing.
 SHOWN = 60  # characters of a value, in an error

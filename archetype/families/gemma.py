@@ -2,15 +2,17 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Key, Row, Values
 from archetype.families.llama import INV_FREQ, PARTS, RULES, design_keys, llama
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.activation.spec import Activation
+from archetype.parts.embedding.spec import Embedding
 
 
-def gemma(*, d_model: int, activation: spec.Activation = "gelu_tanh", eps: float = 1e-6, **design: Any) -> spec.Decoder:
+def gemma(*, d_model: int, activation: Activation = "gelu_tanh", eps: float = 1e-6, **design: Any) -> Decoder:
     """A decoder of Gemma's design: Llama with norms around one, GeGLU, embeddings scaled by sqrt(d_model) and tied."""
     defaults = {"head_dim": 256, "vocab_size": 256_000, "context_length": 8192, "tied": True}
     return llama(
@@ -18,7 +20,7 @@ def gemma(*, d_model: int, activation: spec.Activation = "gelu_tanh", eps: float
         activation=activation,
         eps=eps,
         unit_offset=True,
-        embedding=spec.Embedding(scale=d_model**0.5),
+        embedding=Embedding(scale=d_model**0.5),
         **(defaults | design),
     )
 

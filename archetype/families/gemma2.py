@@ -5,7 +5,6 @@ As transformers' `gemma2` writes it.
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
@@ -14,6 +13,10 @@ from archetype.families.keys import ConfigTable, Converted, Key, Values, expect_
 from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
 from archetype.families.llama import FRAME, GATED_MLP, INV_FREQ, PARTS
 from archetype.families.rules import weight_rules
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.attention.spec import Attention
+from archetype.parts.pattern.spec import Full, Window
+from archetype.roles.pattern import Pattern
 
 
 def gemma2(
@@ -21,11 +24,11 @@ def gemma2(
     head_dim: int = 256,
     query_width: int = 256,
     window: int = 4096,
-    patterns: tuple[spec.Pattern, ...] | None = None,
+    patterns: tuple[Pattern, ...] | None = None,
     attention_softcap: float | None = 50.0,
     softcap: float | None = 30.0,
     **design: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """A decoder of Gemma 2's design; `design` is as in `gemma`.
 
     Scores are divided by the root of `query_width`. `patterns` are those of the layers in turn; absent, every second
@@ -38,7 +41,7 @@ def gemma2(
             "scale": None if query_width == head_dim else query_width**-0.5,
             "softcap": attention_softcap,
         },
-        patterns=patterns or (spec.Window(size=window), spec.Full()),
+        patterns=patterns or (Window(size=window), Full()),
         softcap=softcap,
         **design,
     )
@@ -50,15 +53,15 @@ def _read_windows(config: Config, values: Values) -> Values:
     return {"patterns": types}
 
 
-def _write_windows(model: spec.Decoder) -> dict[str, Any]:
+def _write_windows(model: Decoder) -> dict[str, Any]:
     windows = write_patterns(model)
     # transformers wants a width, even if no layer uses it
     return windows | {"sliding_window": windows["sliding_window"] or 4096}
 
 
-def query_width(model: spec.Decoder) -> int:
+def query_width(model: Decoder) -> int:
     """The width whose root divides scores."""
-    mixer = expect_kind(spec.Attention, model.layers[0].mixer, "layers[0].mixer")
+    mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
     return mixer.sizes(model.d_model).head_dim if mixer.scale is None else round(mixer.scale**-2)
 
 

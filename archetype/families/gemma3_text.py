@@ -5,7 +5,6 @@ As transformers' `gemma3_text` writes them; a model that also sees is read by wh
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
@@ -16,36 +15,43 @@ from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_p
 from archetype.families.llama import INV_FREQ, PARTS
 from archetype.families.qwen3 import QK_NORMS
 from archetype.families.rope import read_rotary, write_rotary
+from archetype.models.block.spec import Block
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.attention.spec import Attention
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.pattern.spec import Full, Window
+from archetype.parts.position.spec import LinearScaling, Rotary
+from archetype.roles.pattern import Pattern
 
-LOCAL = spec.Rotary(theta=10_000.0)
+LOCAL = Rotary(theta=10_000.0)
 
 
 def gemma3_text(
     *,
     window: int = 1024,
-    patterns: tuple[spec.Pattern, ...] | None = None,
-    position: spec.Rotary = spec.Rotary(theta=1_000_000.0),
-    local_position: spec.Rotary = LOCAL,
+    patterns: tuple[Pattern, ...] | None = None,
+    position: Rotary = Rotary(theta=1_000_000.0),
+    local_position: Rotary = LOCAL,
     attention_softcap: float | None = None,
     softcap: float | None = None,
     eps: float = 1e-6,
     **design: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """A decoder of Gemma 3's design; `design` is as in `gemma2`.
 
     Absent, `patterns` are five layers with a `window` and one that sees everything, in turn. Layers with a window have
     `local_position`.
     """
-    patterns = patterns or (*[spec.Window(size=window)] * 5, spec.Full())
+    patterns = patterns or (*[Window(size=window)] * 5, Full())
     model = gemma2(
         patterns=patterns, position=position, attention_softcap=attention_softcap, softcap=softcap, eps=eps,
         **({"vocab_size": 262_144, "context_length": 131_072} | design),
     )  # fmt: skip
-    norm = spec.RMSNorm(eps=eps, unit_offset=True)
+    norm = RMSNorm(eps=eps, unit_offset=True)
 
-    def mixer(block: spec.Block) -> spec.Attention:
-        attention = expect_kind(spec.Attention, block.mixer, "mixer")
-        local = isinstance(attention.pattern, spec.Window)
+    def mixer(block: Block) -> Attention:
+        attention = expect_kind(Attention, block.mixer, "mixer")
+        local = isinstance(attention.pattern, Window)
         return attention.replace(qk_norm=norm, position=local_position if local else position)
 
     return model.replace(layers=tuple(block.replace(mixer=mixer(block)) for block in model.layers))
@@ -68,11 +74,11 @@ def _read_layers(config: Config, values: Values) -> Values:
     return {"patterns": patterns, "position": positions[0], "local_position": positions[1]}
 
 
-def _write_layers(model: spec.Decoder) -> dict[str, Any]:
-    mixers = [expect_kind(spec.Attention, block.mixer, "layers[*].mixer") for block in model.layers]
+def _write_layers(model: Decoder) -> dict[str, Any]:
+    mixers = [expect_kind(Attention, block.mixer, "layers[*].mixer") for block in model.layers]
     windows, sections = write_patterns(model), {}
     for mixer, kind in zip(mixers, windows["layer_types"], strict=True):
-        position = expect_kind(spec.Rotary, mixer.position, "layers[*].mixer.position")
+        position = expect_kind(Rotary, mixer.position, "layers[*].mixer.position")
         sections[kind] = write_rotary(position, mixer.sizes(model.d_model).head_dim)
     return windows | {"sliding_window": windows["sliding_window"] or 4096, "rope_parameters": sections}
 
@@ -89,9 +95,9 @@ KEYS = ConfigTable(gemma3_text, (
 ), parts=PARTS)  # fmt: skip
 
 
-def _gemma3_sees(**sizes: Any) -> spec.Decoder:
+def _gemma3_sees(**sizes: Any) -> Decoder:
     """The text model of one that also sees: its longest texts are stretched, and its vocabulary has some more ids."""
-    stretched = spec.Rotary(theta=1_000_000.0, scaling=spec.LinearScaling(factor=8.0))
+    stretched = Rotary(theta=1_000_000.0, scaling=LinearScaling(factor=8.0))
     return gemma3_text(vocab_size=262_208, position=stretched, **sizes)
 
 
@@ -110,6 +116,6 @@ FAMILY = Family("gemma3_text", {
     }),
     **tiny(gemma3_text, {
         "gemma3-tiny": dict(num_layers=2, num_heads=2, num_kv_heads=1, d_ff=256, head_dim=32, query_width=32,
-            patterns=(spec.Window(size=32), spec.Full())),
+            patterns=(Window(size=32), Full())),
     }),
 }, Format("gemma3_text", "Gemma3ForCausalLM", KEYS, (*RULES, *QK_NORMS), "model.", INV_FREQ))  # fmt: skip

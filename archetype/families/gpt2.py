@@ -2,13 +2,21 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Expected, Key, ignored
 from archetype.families.rules import weight_rules
 from archetype.families.standard_block import standard_decoder
+from archetype.models.block.spec import PreNorm
+from archetype.models.decoder.spec import Decoder
+from archetype.models.initialization_spec import GPT2Initialization
+from archetype.parts.activation.spec import Activation
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.feedforward.spec import MLP
+from archetype.parts.norm.spec import LayerNorm
+from archetype.parts.position.spec import Learned
 
 
 def gpt2(
@@ -16,19 +24,19 @@ def gpt2(
     eps: float = 1e-5,
     vocab_size: int = 50_257,
     context_length: int = 1024,
-    activation: spec.Activation = "gelu_tanh",
+    activation: Activation = "gelu_tanh",
     embedding_dropout: float = 0.0,
     std: float = 0.02,
     **design: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """A decoder of GPT-2's design; `design` is as in `standard_decoder`."""
-    embedding = spec.Embedding(position=spec.Learned(), dropout=embedding_dropout)
+    embedding = Embedding(position=Learned(), dropout=embedding_dropout)
     return standard_decoder(
-        norm=spec.LayerNorm(eps=eps),
+        norm=LayerNorm(eps=eps),
         vocab_size=vocab_size,
         context_length=context_length,
         activation=activation,
-        model={"embedding": embedding, "initialization": spec.GPT2Initialization(std=std)},
+        model={"embedding": embedding, "initialization": GPT2Initialization(std=std)},
         **design,
     )
 
@@ -55,10 +63,10 @@ KEYS = ConfigTable(gpt2, (
     Key("resid_pdrop", "dropout", 0.1),
     Key("initializer_range", "std", 0.02),
 ), parts={
-    "block.wiring": spec.PreNorm,
-    "block.wiring.norm": spec.LayerNorm,
-    "block.mixer": spec.Attention,
-    "block.feedforward": spec.MLP,
+    "block.wiring": PreNorm,
+    "block.wiring.norm": LayerNorm,
+    "block.mixer": Attention,
+    "block.feedforward": MLP,
 })  # fmt: skip
 
 

@@ -2,16 +2,17 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.family import Family, presets, tiny
 from archetype.families.gpt2 import gpt2
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.pattern.spec import Full, Window
 
 BAND = 128
 
 
-def gpt3(*, band: int = BAND, context_length: int = 2048, **design: Any) -> spec.Decoder:
+def gpt3(*, band: int = BAND, context_length: int = 2048, **design: Any) -> Decoder:
     """A decoder of GPT-3's design: dense layers, and between them those that see the newest `band` tokens."""
-    return gpt2(patterns=(spec.Full(), spec.Window(size=band)), context_length=context_length, **design)
+    return gpt2(patterns=(Full(), Window(size=band)), context_length=context_length, **design)
 
 
 _SOURCE = (

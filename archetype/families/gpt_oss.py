@@ -5,7 +5,6 @@ As transformers' `gpt_oss` writes it, in bfloat16 or wider; the weights were pub
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config, quantized
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
@@ -13,9 +12,17 @@ from archetype.families.keys import ConfigTable, Converted, Expected, Key, Value
 from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
 from archetype.families.llama import FRAME, INV_FREQ, PARTS, PRE_NORMS, design_keys, llama
 from archetype.families.rules import Rule, rule, weight_rules
+from archetype.models.decoder.spec import Decoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.activation.spec import Swish
+from archetype.parts.experts.spec import MixtureOfExperts, SoftmaxRouter
+from archetype.parts.feedforward.spec import GatedMLP
+from archetype.parts.pattern.spec import Full, Window
+from archetype.parts.position.spec import Rotary, YarnScaling
+from archetype.roles.pattern import Pattern
 
 # 4,096 tokens stretched to 32 times as many
-LONG = spec.Rotary(theta=150_000.0, scaling=spec.YarnScaling(factor=32.0, original_context_length=4096, truncate=False))
+LONG = Rotary(theta=150_000.0, scaling=YarnScaling(factor=32.0, original_context_length=4096, truncate=False))
 
 
 def gpt_oss(
@@ -26,15 +33,15 @@ def gpt_oss(
     limit: float = 7.0,
     beta: float = 1.702,
     window: int = 128,
-    patterns: tuple[spec.Pattern, ...] | None = None,
+    patterns: tuple[Pattern, ...] | None = None,
     head_dim: int = 64,
     vocab_size: int = 201_088,
     context_length: int = 131_072,
-    position: spec.Rotary = LONG,
+    position: Rotary = LONG,
     attention_bias: bool = True,
     balance_loss: float = 0.9,
     **design: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """A decoder of gpt-oss's design; `design` is as in `llama`.
 
     Absent, `patterns` are a layer with a `window` and one that sees everything, in turn. Experts multiply the swish of
@@ -42,14 +49,14 @@ def gpt_oss(
     """
     sizes: dict[str, Any] = {"head_dim": head_dim, "vocab_size": vocab_size, "context_length": context_length}
     model = llama(
-        d_ff=d_ff, patterns=patterns or (spec.Window(size=window), spec.Full()), position=position,
-        attention_bias=attention_bias, attention={"sinks": True}, activation=spec.Swish(beta=beta), **sizes, **design,
+        d_ff=d_ff, patterns=patterns or (Window(size=window), Full()), position=position,
+        attention_bias=attention_bias, attention={"sinks": True}, activation=Swish(beta=beta), **sizes, **design,
     )  # fmt: skip
-    experts = spec.MixtureOfExperts(
+    experts = MixtureOfExperts(
         num_experts=num_experts,
         experts_per_token=experts_per_token,
-        expert=spec.GatedMLP(d_ff=d_ff, activation=spec.Swish(beta=beta), bias=True, limit=limit, unit_offset=True),
-        router=spec.SoftmaxRouter(renormalize=True, bias=True),
+        expert=GatedMLP(d_ff=d_ff, activation=Swish(beta=beta), bias=True, limit=limit, unit_offset=True),
+        router=SoftmaxRouter(renormalize=True, bias=True),
         balance_loss=balance_loss,
     )
     return model.replace(layers=tuple(block.replace(feedforward=experts) for block in model.layers))
@@ -76,14 +83,14 @@ KEYS = ConfigTable(gpt_oss, (
     Key("swiglu_alpha", "beta", 1.702, check=Config.positive, path=f"{EXPERT}.activation.beta"),
     Key("swiglu_limit", "limit", 7.0, check=Config.positive, path=f"{EXPERT}.limit"),
     Key("router_aux_loss_coef", "balance_loss", 0.001),
-), parts=PARTS | {"block.feedforward": spec.MixtureOfExperts, EXPERT: spec.GatedMLP})  # fmt: skip
+), parts=PARTS | {"block.feedforward": MixtureOfExperts, EXPERT: GatedMLP})  # fmt: skip
 
 
-def _rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
+def _rules(model: ModelSpec) -> tuple[Rule, ...]:
     """Experts lie in one tensor, as (inputs, outputs), and the columns of gate and up take turns."""
-    assert isinstance(model, spec.Decoder)
+    assert isinstance(model, Decoder)
     experts = model.layers[0].feedforward
-    assert isinstance(experts, spec.MixtureOfExperts)
+    assert isinstance(experts, MixtureOfExperts)
     number, d, f = experts.num_experts, model.d_model, experts.expert.width(model.d_model)
     hf, param = "model.layers.{i}.mlp.experts.", "blocks.{i}.feedforward.experts."
     turns: dict[str, Any] = {"heads": number * f}
@@ -108,6 +115,6 @@ FAMILY = Family("gpt_oss", {
     }),
     **tiny(gpt_oss, {
         "gpt-oss-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, head_dim=24, d_ff=64, num_experts=4,
-            experts_per_token=2, window=32, position=spec.Rotary(theta=150_000.0)),
+            experts_per_token=2, window=32, position=Rotary(theta=150_000.0)),
     }),
 }, Format("gpt_oss", "GptOssForCausalLM", KEYS, _rules, "model.", INV_FREQ))  # fmt: skip

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from archetype.errors import CheckpointError
 from archetype.families.config import Config, activation_name
-from archetype.spec import Decoder, ModelSpec, NoFeedForward, Spec
-from archetype.spec.base import MAX_LENGTH, MAX_WIDE
-from archetype.spec.layers import MAX_LAYERS
+from archetype.models.decoder.spec import Decoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.feedforward.spec import NoFeedForward
+from archetype.spec.base import MAX_LENGTH, MAX_WIDE, Spec
+from archetype.spec.repeats import MAX_LAYERS
 
 Values = dict[str, Any]  # arguments of a constructor, by name
 Check = Callable[..., Any]  # a method of Config: (config, key, default) -> value

@@ -4,7 +4,6 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from archetype import spec
 from archetype.errors import CheckpointError
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
@@ -13,6 +12,17 @@ from archetype.families.keys import ConfigTable, Converted, Key, Row, Values, ex
 from archetype.families.rope import read_rotary, write_rotary
 from archetype.families.rules import weight_rules
 from archetype.families.standard_block import ALL_BIASES, decoder
+from archetype.models.block.spec import Block, PreNorm, SandwichNorm
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.activation.spec import Activation
+from archetype.parts.attention.spec import Attention, ProjectionBiases
+from archetype.parts.feedforward.spec import EightThirds, GatedMLP
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.pattern.spec import Full
+from archetype.parts.position.spec import Llama3Scaling, Rotary
+from archetype.roles.pattern import Pattern
+from archetype.roles.wiring import Wiring
+from archetype.spec.base import Spec
 
 
 def llama(
@@ -20,25 +30,25 @@ def llama(
     num_layers: int,
     d_model: int,
     num_heads: int,
-    d_ff: int | spec.EightThirds,
+    d_ff: int | EightThirds,
     num_kv_heads: int | None = None,
     head_dim: int | None = None,
     vocab_size: int = 32_000,
     context_length: int = 4096,
-    patterns: tuple[spec.Pattern, ...] = (spec.Full(),),
-    activation: spec.Activation = "silu",
+    patterns: tuple[Pattern, ...] = (Full(),),
+    activation: Activation = "silu",
     eps: float = 1e-5,
     unit_offset: bool = False,
     sandwich: bool = False,
-    attention_bias: bool | spec.ProjectionBiases = False,
+    attention_bias: bool | ProjectionBiases = False,
     mlp_bias: bool = False,
     attention_dropout: float = 0.0,
     attention: dict[str, Any] | None = None,
-    position: spec.Rotary = spec.Rotary(),
+    position: Rotary = Rotary(),
     tied: bool = False,
     std: float = 0.02,
     **model: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """A decoder of Llama's design, and what those that follow it change.
 
     Args:
@@ -49,10 +59,10 @@ def llama(
         attention: further fields of `spec.Attention`.
         model: further fields of `spec.Decoder`, and the `softcap` of its head.
     """
-    norm = spec.RMSNorm(eps=eps, unit_offset=unit_offset)
+    norm = RMSNorm(eps=eps, unit_offset=unit_offset)
     if isinstance(attention_bias, bool):
-        attention_bias = ALL_BIASES if attention_bias else spec.ProjectionBiases()
-    mixer = spec.Attention(
+        attention_bias = ALL_BIASES if attention_bias else ProjectionBiases()
+    mixer = Attention(
         num_heads=num_heads,
         num_kv_heads=None if num_kv_heads == num_heads else num_kv_heads,
         head_dim=None if head_dim is not None and head_dim * num_heads == d_model else head_dim,
@@ -61,9 +71,9 @@ def llama(
         dropout=attention_dropout,
         **(attention or {}),
     )
-    wiring: spec.Wiring = spec.SandwichNorm(norm=norm) if sandwich else spec.PreNorm(norm=norm)
-    feedforward = spec.GatedMLP(d_ff=d_ff, activation=activation, bias=mlp_bias)
-    block = spec.Block(wiring=wiring, mixer=mixer, feedforward=feedforward)
+    wiring: Wiring = SandwichNorm(norm=norm) if sandwich else PreNorm(norm=norm)
+    feedforward = GatedMLP(d_ff=d_ff, activation=activation, bias=mlp_bias)
+    block = Block(wiring=wiring, mixer=mixer, feedforward=feedforward)
     blocks = tuple(block.replace(mixer=mixer.replace(pattern=pattern)) for pattern in patterns)
     sizes: dict[str, Any] = dict(d_model=d_model, vocab_size=vocab_size, context_length=context_length)
     return decoder(blocks, num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes, **model)
@@ -78,13 +88,13 @@ def rotary_keys(theta: float) -> Converted:
             raise config.error("partial_rotary_factor", "this format turns whole heads", "remove it")
         return {"position": position}
 
-    def write(model: spec.Decoder) -> dict[str, Any]:
-        mixer = expect_kind(spec.Attention, model.layers[0].mixer, "layers[0].mixer")
+    def write(model: Decoder) -> dict[str, Any]:
+        mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
         heads, position = mixer.sizes(model.d_model), mixer.position
         if heads.rotary_dim != heads.head_dim:
             cause = "this format turns whole heads"
             raise CheckpointError("layers[0].mixer.position.dim", cause, "export to another family")
-        rotary = expect_kind(spec.Rotary, position, "layers[0].mixer.position")
+        rotary = expect_kind(Rotary, position, "layers[0].mixer.position")
         return {"rope_parameters": write_rotary(rotary, heads.head_dim)}
 
     return Converted(read, write)
@@ -116,11 +126,11 @@ def design_keys(
 
 
 # The only kinds of parts that a format of Llama's kind has.
-PARTS: dict[str, type[spec.Spec]] = {
-    "final_norm": spec.RMSNorm,
-    "block.mixer": spec.Attention,
-    "block.mixer.position": spec.Rotary,
-    "block.feedforward": spec.GatedMLP,
+PARTS: dict[str, type[Spec]] = {
+    "final_norm": RMSNorm,
+    "block.mixer": Attention,
+    "block.mixer.position": Rotary,
+    "block.feedforward": GatedMLP,
 }
 KEYS = ConfigTable(llama, (
     ignored("pretraining_tp"),  # a way to split the products, not another result
@@ -148,14 +158,14 @@ GATED_MLP = weight_rules("""
 RULES = (*FRAME, *PRE_NORMS, *GATED_MLP)
 
 
-def _llama3(**sizes: Any) -> spec.Decoder:
-    settings: dict[str, Any] = {"vocab_size": 128_256, "num_kv_heads": 8, "position": spec.Rotary(theta=500_000.0)}
+def _llama3(**sizes: Any) -> Decoder:
+    settings: dict[str, Any] = {"vocab_size": 128_256, "num_kv_heads": 8, "position": Rotary(theta=500_000.0)}
     return llama(**(settings | {"context_length": 8192} | sizes))
 
 
-def _llama31(factor: float, **sizes: Any) -> spec.Decoder:
+def _llama31(factor: float, **sizes: Any) -> Decoder:
     bands = {"low_frequency_factor": 1.0, "high_frequency_factor": 4.0, "original_context_length": 8192}
-    position = spec.Rotary(theta=500_000.0, scaling=spec.Llama3Scaling(factor=factor, **bands))
+    position = Rotary(theta=500_000.0, scaling=Llama3Scaling(factor=factor, **bands))
     return _llama3(context_length=131_072, position=position, **sizes)
 
 

@@ -2,13 +2,18 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.bert import BODY, DESIGN, PARTS, architecture, bert, masked_rules
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Values, expect_kind, ignored
 from archetype.families.rules import Rule, weight_rules
+from archetype.models.encoder.spec import Encoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.attention.spec import Attention
+from archetype.parts.head.spec import ClassificationHead
+from archetype.parts.pattern.spec import GlobalWindow
+from archetype.parts.position.spec import Learned
 from archetype.spec.base import MAX_SIZE
 
 PADDING = 1  # RoBERTa's id of padding: positions are counted from the next number on
@@ -24,7 +29,7 @@ def longformer(
     eps: float = 1e-5,
     num_token_types: int = 1,
     **design: Any,
-) -> spec.Encoder:
+) -> Encoder:
     """An encoder of Longformer's design; the global tokens have projections of their own; `design` is as in `bert`.
 
     `windows` are the layers' in turn, both sides together.
@@ -34,9 +39,9 @@ def longformer(
         context_length=context_length,
         num_token_types=num_token_types,
         eps=eps,
-        position=spec.Learned(offset=offset),
+        position=Learned(offset=offset),
         patterns=tuple(
-            spec.GlobalWindow(size=window, num_global_tokens=num_global_tokens, global_projections=True)
+            GlobalWindow(size=window, num_global_tokens=num_global_tokens, global_projections=True)
             for window in windows
         ),
         head_activation="gelu",
@@ -52,8 +57,8 @@ def _read_positions(config: Config, values: Values) -> Values:
     return {"context_length": context_length, "offset": offset}
 
 
-def _write_positions(model: spec.Encoder) -> dict[str, Any]:
-    offset = expect_kind(spec.Learned, model.embedding.position, "embedding.position").offset
+def _write_positions(model: Encoder) -> dict[str, Any]:
+    offset = expect_kind(Learned, model.embedding.position, "embedding.position").offset
     return {"max_position_embeddings": model.context_length + offset, "pad_token_id": offset - 1}
 
 
@@ -69,9 +74,9 @@ def _read_windows(config: Config, values: Values) -> Values:
     return {"windows": tuple(windows)}
 
 
-def _write_windows(model: spec.Encoder) -> dict[str, Any]:
-    mixers = [expect_kind(spec.Attention, block.mixer, "layers[*].mixer") for block in model.layers]
-    patterns = [expect_kind(spec.GlobalWindow, mixer.pattern, "layers[*].mixer.pattern") for mixer in mixers]
+def _write_windows(model: Encoder) -> dict[str, Any]:
+    mixers = [expect_kind(Attention, block.mixer, "layers[*].mixer") for block in model.layers]
+    patterns = [expect_kind(GlobalWindow, mixer.pattern, "layers[*].mixer.pattern") for mixer in mixers]
     return {"attention_window": [pattern.size for pattern in patterns]}
 
 
@@ -83,12 +88,12 @@ KEYS = ConfigTable(longformer, (
     Expected("attention_mode", "longformer", "another attention of the authors' own program"),
     Converted(_read_positions, _write_positions),
     Converted(_read_windows, _write_windows),
-), spec.Encoder, PARTS)  # fmt: skip
+), Encoder, PARTS)  # fmt: skip
 
 
-def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
+def rules(model: ModelSpec) -> tuple[Rule, ...]:
     """As BERT's; a head for classes has the pooler within."""
-    classes = isinstance(expect_kind(spec.Encoder, model, "kind").head, spec.ClassificationHead)
+    classes = isinstance(expect_kind(Encoder, model, "kind").head, ClassificationHead)
     return weight_rules(f"""{BODY.replace("bert.", "longformer.")}
         longformer.encoder.layer.{{i}}.attention.self.{{query,key,value}}_global   blocks.{{i}}.mixer.{{q,k,v}}_global
         {"classifier.dense" if classes else "longformer.pooler.dense"}   pooler

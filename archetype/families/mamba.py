@@ -4,13 +4,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Expected, Key, Values, ignored
 from archetype.families.rules import weight_rules
 from archetype.families.standard_block import decoder
+from archetype.models.block.spec import Block, PreNorm
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.mamba.spec import Mamba
+from archetype.parts.norm.spec import RMSNorm
+from archetype.roles.mixer import Mixer
 
 TRAINED = 2048  # tokens: a published configuration has no word for it
 
@@ -25,15 +29,15 @@ def mamba(
     d_model: int,
     vocab_size: int = 50_280,
     context_length: int = TRAINED,
-    kind: Callable[..., spec.Mixer] = spec.Mamba,
+    kind: Callable[..., Mixer] = Mamba,
     **mixer: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """State spaces of one kind alone, without feed-forward parts; `mixer` is as in `spec.Mamba`.
 
     `context_length` is the length in training, and no bound.
     """
-    norm = spec.RMSNorm(eps=eps)
-    block = spec.Block(wiring=spec.PreNorm(norm=norm), mixer=kind(**mixer))
+    norm = RMSNorm(eps=eps)
+    block = Block(wiring=PreNorm(norm=norm), mixer=kind(**mixer))
     sizes: dict[str, Any] = dict(name=name, d_model=d_model, vocab_size=vocab_size, context_length=context_length)
     return decoder((block,), num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes)
 
@@ -75,7 +79,7 @@ KEYS = ConfigTable(mamba, (
     *STATE_SPACE,
     Key("vocab_size", "vocab_size", 50_280),
     Key("tie_word_embeddings", "tied", True),
-), parts={"block.mixer": spec.Mamba, "final_norm": spec.RMSNorm})  # fmt: skip
+), parts={"block.mixer": Mamba, "final_norm": RMSNorm})  # fmt: skip
 
 
 RULES = weight_rules("""

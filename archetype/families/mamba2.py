@@ -3,18 +3,20 @@
 from functools import partial
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, ignored
 from archetype.families.mamba import RULES, STATE_SPACE, mamba
 from archetype.families.rules import weight_rules
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.mamba2.spec import Mamba2
+from archetype.parts.norm.spec import RMSNorm
 
 
-def mamba2(*, vocab_size: int = 50_288, eps: float = 1e-5, **design: Any) -> spec.Decoder:
+def mamba2(*, vocab_size: int = 50_288, eps: float = 1e-5, **design: Any) -> Decoder:
     """State spaces alone, without feed-forward parts; beside the sizes, `design` is as in `spec.Mamba2`."""
-    return mamba(vocab_size=vocab_size, eps=eps, kind=partial(spec.Mamba2, eps=eps), **design)
+    return mamba(vocab_size=vocab_size, eps=eps, kind=partial(Mamba2, eps=eps), **design)
 
 
 ENDLESS = (float("inf"), "Infinity", {"__float__": "Infinity"})  # as different versions of transformers spell it
@@ -46,7 +48,7 @@ KEYS = ConfigTable(mamba2, (
     Key("chunk_size", "chunk_size", 256),
     Key("vocab_size", "vocab_size", 32_768),
     Key("tie_word_embeddings", "tied", False),
-), parts={"block.mixer": spec.Mamba2, "final_norm": spec.RMSNorm})  # fmt: skip
+), parts={"block.mixer": Mamba2, "final_norm": RMSNorm})  # fmt: skip
 
 FAMILY = Family("mamba2", {
     **presets("Dao 2024, appendix D; state-spaces/mamba2-* config.json", mamba2, {

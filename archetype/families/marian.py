@@ -2,13 +2,25 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, check_width, expect_kind, ignored
 from archetype.families.rules import Rule, rule, weight_rules
 from archetype.families.standard_block import standard_block
+from archetype.models.block.spec import Block, PostNorm
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.initialization_spec import NormalInitialization
+from archetype.models.spec import ModelSpec
+from archetype.models.stack.spec import Stack
+from archetype.parts.activation.spec import Activation
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import PairEmbedding
+from archetype.parts.feedforward.spec import MLP
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.norm.spec import LayerNorm
+from archetype.parts.position.spec import Sinusoidal
+from archetype.spec.repeats import repeat
 
 
 def marian(
@@ -22,17 +34,17 @@ def marian(
     decoder_d_ff: int | None = None,
     shared: bool = True,
     scaled: bool = True,
-    activation: spec.Activation = "silu",
+    activation: Activation = "silu",
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
     std: float = 0.02,
     **sizes: Any,
-) -> spec.EncoderDecoder:
+) -> EncoderDecoder:
     """`num_layers` on each side, if the decoder has no other, and the same for heads and widths; biases everywhere."""
 
-    def block(heads: int, width: int) -> spec.Block:
+    def block(heads: int, width: int) -> Block:
         return standard_block(
-            wiring=spec.PostNorm(norm=spec.LayerNorm()),
+            wiring=PostNorm(norm=LayerNorm()),
             num_heads=heads,
             d_ff=width,
             activation=activation,
@@ -43,18 +55,18 @@ def marian(
     source = block(num_heads, d_ff)
     target = block(num_decoder_heads or num_heads, decoder_d_ff or d_ff)
     target = target.replace(cross_attention=target.mixer)
-    return spec.EncoderDecoder(
+    return EncoderDecoder(
         d_model=d_model,
-        embedding=spec.PairEmbedding(
+        embedding=PairEmbedding(
             shared=shared,
             scale=d_model**0.5 if scaled else 1.0,
-            position=spec.Sinusoidal(interleaved=False),
+            position=Sinusoidal(interleaved=False),
             dropout=dropout,
         ),
-        encoder=spec.Stack(layers=spec.repeat(num_layers, source)),
-        decoder=spec.Stack(layers=spec.repeat(num_decoder_layers or num_layers, target)),
-        head=spec.LanguageModelHead(tied=True, bias=True),
-        initialization=spec.NormalInitialization(std=std),
+        encoder=Stack(layers=repeat(num_layers, source)),
+        decoder=Stack(layers=repeat(num_decoder_layers or num_layers, target)),
+        head=LanguageModelHead(tied=True, bias=True),
+        initialization=NormalInitialization(std=std),
         **({"vocab_size": 58_101, "context_length": 512} | sizes),
     )
 
@@ -70,7 +82,7 @@ def _read_vocabularies(config: Config, values: Values) -> Values:
     return {"vocab_size": target_size, "source_vocab_size": source_size, "shared": False}
 
 
-def _write_vocabularies(model: spec.EncoderDecoder) -> dict[str, Any]:
+def _write_vocabularies(model: EncoderDecoder) -> dict[str, Any]:
     return {
         "vocab_size": model.source_vocab_size or model.vocab_size,
         "decoder_vocab_size": model.vocab_size,
@@ -101,17 +113,17 @@ KEYS = ConfigTable(marian, (
     Key("dropout", "dropout", 0.1, path="embedding.dropout"),
     Key("attention_dropout", "attention_dropout", 0.0, path="decoder.block.mixer.dropout"),
     Key("init_std", "std", 0.02),
-), spec.EncoderDecoder, {
-    "block.mixer": spec.Attention,
-    "block.feedforward": spec.MLP,
-    "decoder.block.mixer": spec.Attention,
-    "decoder.block.feedforward": spec.MLP,
+), EncoderDecoder, {
+    "block.mixer": Attention,
+    "block.feedforward": MLP,
+    "decoder.block.mixer": Attention,
+    "decoder.block.feedforward": MLP,
 })  # fmt: skip
 
 
-def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
+def rules(model: ModelSpec) -> tuple[Rule, ...]:
     """Two tables of vectors, or one for both sides."""
-    pair = expect_kind(spec.EncoderDecoder, model, "kind")
+    pair = expect_kind(EncoderDecoder, model, "kind")
     return (
         rule("model.shared.weight" if pair.embedding.shared else TARGET, "embedding.token.weight"),
         rule(SOURCE, "source_embedding.token.weight"),

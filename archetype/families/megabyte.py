@@ -3,9 +3,14 @@
 from functools import partial
 from typing import NamedTuple
 
-from archetype import spec
 from archetype.families.family import TINY, Family, presets
 from archetype.families.standard_block import standard_block
+from archetype.models.block.spec import PreNorm
+from archetype.models.initialization_spec import GPT2Initialization
+from archetype.models.megabyte.spec import MegaByte
+from archetype.models.stack.spec import SizedStack
+from archetype.parts.norm.spec import LayerNorm
+from archetype.spec.repeats import repeat
 
 
 class Side(NamedTuple):
@@ -25,25 +30,25 @@ def megabyte(
     vocab_size: int = 256,
     context_length: int = 8192,
     std: float = 0.02,
-) -> spec.MegaByte:
+) -> MegaByte:
     """Two decoders of GPT-2's design, with ReLU (appendix A.1)."""
-    return spec.MegaByte(
+    return MegaByte(
         name=name,
         vocab_size=vocab_size,
         context_length=context_length,
         patch_size=patch_size,
         global_model=_stack(global_model),
         local_model=_stack(local_model),
-        initialization=spec.GPT2Initialization(std=std),
+        initialization=GPT2Initialization(std=std),
     )
 
 
-def _stack(side: Side) -> spec.SizedStack:
-    norm = spec.LayerNorm()
+def _stack(side: Side) -> SizedStack:
+    norm = LayerNorm()
     block = standard_block(
-        wiring=spec.PreNorm(norm=norm), num_heads=side.num_heads, d_ff=4 * side.d_model, activation="relu"
+        wiring=PreNorm(norm=norm), num_heads=side.num_heads, d_ff=4 * side.d_model, activation="relu"
     )
-    return spec.SizedStack(d_model=side.d_model, layers=spec.repeat(side.num_layers, block), final_norm=norm)
+    return SizedStack(d_model=side.d_model, layers=repeat(side.num_layers, block), final_norm=norm)
 
 
 FAMILY = Family("megabyte", {

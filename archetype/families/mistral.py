@@ -2,24 +2,26 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Key, expect_kind
 from archetype.families.llama import INV_FREQ, PARTS, RULES, design_keys, llama
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.attention.spec import Attention
+from archetype.parts.pattern.spec import Full, Window
 
 
-def mistral(*, window: int | None = 4096, context_length: int = 32_768, **design: Any) -> spec.Decoder:
+def mistral(*, window: int | None = 4096, context_length: int = 32_768, **design: Any) -> Decoder:
     """A decoder of Mistral's design; `design` is as in `llama`."""
-    pattern = spec.Full() if window is None else spec.Window(size=window)
+    pattern = Full() if window is None else Window(size=window)
     return llama(context_length=context_length, patterns=(pattern,), **design)
 
 
-def window_size(model: spec.Decoder) -> int | None:
+def window_size(model: Decoder) -> int | None:
     """The width of the first layer's window; None where it has none."""
-    mixer = expect_kind(spec.Attention, model.layers[0].mixer, "layers[0].mixer")
-    return mixer.pattern.size if isinstance(mixer.pattern, spec.Window) else None
+    mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
+    return mixer.pattern.size if isinstance(mixer.pattern, Window) else None
 
 
 KEYS = ConfigTable(mistral, (

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
@@ -11,6 +10,10 @@ from archetype.families.llama import FRAME, INV_FREQ, PARTS, PRE_NORMS, design_k
 from archetype.families.mistral import mistral, window_size
 from archetype.families.rules import weight_rules
 from archetype.families.standard_block import with_experts
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.experts.spec import MixtureOfExperts, SoftmaxRouter
+from archetype.parts.feedforward.spec import GatedMLP
+from archetype.parts.position.spec import Rotary
 
 
 def mixtral(
@@ -20,12 +23,12 @@ def mixtral(
     balance_loss: float = 0.02,
     window: int | None = None,
     context_length: int = 32_768,
-    position: spec.Rotary = spec.Rotary(theta=1_000_000.0),
+    position: Rotary = Rotary(theta=1_000_000.0),
     **design: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """A decoder of Mixtral's design: the weights of a token's experts sum to one; `design` is as in `mistral`."""
     dense = mistral(window=window, context_length=context_length, position=position, **design)
-    router = spec.SoftmaxRouter(renormalize=True)
+    router = SoftmaxRouter(renormalize=True)
     sizes: dict[str, Any] = {"num_experts": num_experts, "experts_per_token": experts_per_token}
     return with_experts(dense, router=router, balance_loss=balance_loss, **sizes)
 
@@ -40,7 +43,7 @@ KEYS = ConfigTable(mixtral, (
     Key("router_aux_loss_coef", "balance_loss", 0.001),
     Key("hidden_act", "activation", "silu", path="block.feedforward.expert.activation"),
     Key("sliding_window", "window", check=Config.optional_size, path=window_size),
-), parts=PARTS | {"block.feedforward": spec.MixtureOfExperts, "block.feedforward.expert": spec.GatedMLP})  # fmt: skip
+), parts=PARTS | {"block.feedforward": MixtureOfExperts, "block.feedforward.expert": GatedMLP})  # fmt: skip
 
 
 RULES = (*FRAME, *PRE_NORMS, *weight_rules("""

@@ -2,20 +2,23 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Section, ignored
 from archetype.families.rules import weight_rules
 from archetype.families.standard_block import standard_decoder
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.attention.spec import Attention
+from archetype.parts.norm.spec import LayerNorm
+from archetype.parts.position.spec import Alibi
 
 
-def mpt(*, vocab_size: int = 50_432, context_length: int = 2048, eps: float = 1e-5, **design: Any) -> spec.Decoder:
+def mpt(*, vocab_size: int = 50_432, context_length: int = 2048, eps: float = 1e-5, **design: Any) -> Decoder:
     """A decoder of MPT's design; `design` is as in `standard_decoder`."""
     sizes: dict[str, Any] = dict(vocab_size=vocab_size, context_length=context_length)
-    norm = spec.LayerNorm(eps=eps, bias=False)
-    return standard_decoder(norm=norm, bias=False, activation="gelu", position=spec.Alibi(), **sizes, **design)
+    norm = LayerNorm(eps=eps, bias=False)
+    return standard_decoder(norm=norm, bias=False, activation="gelu", position=Alibi(), **sizes, **design)
 
 
 ATTENTION_KEYS = (
@@ -48,7 +51,7 @@ KEYS = ConfigTable(mpt, (
     Key("resid_pdrop", "dropout", 0.0),
     Key("tie_word_embeddings", "tied", True),
     Key("initializer_range", "std", 0.02),
-), parts={"block.mixer": spec.Attention, "final_norm": spec.LayerNorm})  # fmt: skip
+), parts={"block.mixer": Attention, "final_norm": LayerNorm})  # fmt: skip
 
 
 RULES = weight_rules("""

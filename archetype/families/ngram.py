@@ -1,7 +1,10 @@
 """N-gram models with embeddings (Bengio 2003); with one token of the past, the bigram model."""
 
-from archetype import spec
 from archetype.families.family import Family, tiny
+from archetype.models.initialization_spec import XavierInitialization
+from archetype.models.ngram.spec import NGram
+from archetype.parts.activation.spec import Activation
+from archetype.parts.head.spec import LanguageModelHead
 
 
 def ngram(
@@ -12,10 +15,10 @@ def ngram(
     hidden: tuple[int, ...],
     vocab_size: int,
     context_length: int,
-    activation: spec.Activation = "tanh",
-) -> spec.NGram:
+    activation: Activation = "tanh",
+) -> NGram:
     """A feed-forward model of the `n` newest tokens, without the direct connections that Bengio also tried."""
-    return spec.NGram(
+    return NGram(
         name=name,
         vocab_size=vocab_size,
         context_length=context_length,
@@ -23,8 +26,8 @@ def ngram(
         d_model=d_model,
         hidden=hidden,
         activation=activation,
-        head=spec.LanguageModelHead(bias=True),
-        initialization=spec.XavierInitialization(),
+        head=LanguageModelHead(bias=True),
+        initialization=XavierInitialization(),
     )
 
 

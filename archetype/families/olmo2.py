@@ -3,28 +3,31 @@
 from functools import partial
 from typing import Any
 
-from archetype import spec
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Key
 from archetype.families.llama import FRAME, GATED_MLP, INV_FREQ, PARTS, design_keys, llama
 from archetype.families.qwen3 import QK_NORMS
 from archetype.families.rules import weight_rules
+from archetype.models.block.spec import OutputNorm
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.position.spec import Rotary
 
 
 def olmo2(
     *,
     vocab_size: int = 100_352,
     context_length: int = 4096,
-    position: spec.Rotary = spec.Rotary(theta=500_000.0),
+    position: Rotary = Rotary(theta=500_000.0),
     eps: float = 1e-6,
     **design: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """A decoder of OLMo 2's design; `design` is as in `llama`."""
-    norm = spec.RMSNorm(eps=eps)
+    norm = RMSNorm(eps=eps)
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     model = llama(position=position, eps=eps, attention={"qk_norm": norm, "qk_norm_over": "all"}, **sizes, **design)
-    wiring = spec.OutputNorm(norm=norm)
+    wiring = OutputNorm(norm=norm)
     return model.replace(layers=tuple(block.replace(wiring=wiring) for block in model.layers))
 
 

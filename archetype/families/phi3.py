@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
@@ -11,10 +10,12 @@ from archetype.families.keys import ConfigTable, Expected, Key, ignored
 from archetype.families.llama import INV_FREQ, PARTS, PRE_NORMS, design_keys
 from archetype.families.mistral import mistral, window_size
 from archetype.families.rules import weight_rules
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.position.spec import Rotary
 
 
 def phi3(*, vocab_size: int = 32_064, context_length: int = 4096, window: int | None = 2047, **design: Any) -> (
-    spec.Decoder
+    Decoder
 ):  # fmt: skip
     """A decoder of Phi-3's design; `design` is as in `llama`."""
     return mistral(vocab_size=vocab_size, context_length=context_length, window=window, **design)
@@ -47,7 +48,7 @@ FAMILY = Family("phi3", {
     }),
     **presets("Abdin 2024b; microsoft/phi-4 config.json", partial(phi3, window=None, vocab_size=100_352), {
         "phi4": dict(num_layers=40, d_model=5120, num_heads=40, num_kv_heads=10, d_ff=17_920, context_length=16_384,
-            position=spec.Rotary(theta=250_000.0)),
+            position=Rotary(theta=250_000.0)),
     }),
     **tiny(phi3, {"phi3-tiny": dict(num_layers=2, num_heads=4, d_ff=172, window=32)}),
 }, Format("phi3", "Phi3ForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip

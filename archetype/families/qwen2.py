@@ -2,24 +2,26 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Key, Values
 from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
 from archetype.families.llama import INV_FREQ, PARTS, RULES, design_keys, llama
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.attention.spec import ProjectionBiases
+from archetype.parts.position.spec import Rotary
 
 
 def qwen2(
     *,
     context_length: int = 131_072,
-    position: spec.Rotary = spec.Rotary(theta=1_000_000.0),
+    position: Rotary = Rotary(theta=1_000_000.0),
     eps: float = 1e-6,
     **design: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """A decoder of Qwen2's design; `design` is as in `llama`."""
-    biases = spec.ProjectionBiases(q=True, k=True, v=True)
+    biases = ProjectionBiases(q=True, k=True, v=True)
     return llama(context_length=context_length, position=position, eps=eps, attention_bias=biases, **design)
 
 
@@ -35,7 +37,7 @@ def _read_windows(config: Config, values: Values) -> Values:
     return {"patterns": read_patterns(config, values["num_layers"], size, default)}
 
 
-def _write_windows(model: spec.Decoder) -> dict[str, Any]:
+def _write_windows(model: Decoder) -> dict[str, Any]:
     windows = write_patterns(model)
     return windows | {"use_sliding_window": windows["sliding_window"] is not None}
 

@@ -2,13 +2,15 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Key
 from archetype.families.llama import INV_FREQ, PARTS, RULES, design_keys, llama
 from archetype.families.qwen2 import WINDOWS
 from archetype.families.rules import weight_rules
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.position.spec import Rotary
 
 
 def qwen3(
@@ -16,13 +18,13 @@ def qwen3(
     head_dim: int = 128,
     vocab_size: int = 151_936,
     context_length: int = 40_960,
-    position: spec.Rotary = spec.Rotary(theta=1_000_000.0),
+    position: Rotary = Rotary(theta=1_000_000.0),
     eps: float = 1e-6,
     **design: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """A decoder of Qwen3's design; `design` is as in `llama`."""
     sizes: dict[str, Any] = {"head_dim": head_dim, "vocab_size": vocab_size, "context_length": context_length}
-    return llama(position=position, eps=eps, attention={"qk_norm": spec.RMSNorm(eps=eps)}, **sizes, **design)
+    return llama(position=position, eps=eps, attention={"qk_norm": RMSNorm(eps=eps)}, **sizes, **design)
 
 
 KEYS = ConfigTable(qwen3, (

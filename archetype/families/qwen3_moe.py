@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
@@ -11,6 +10,9 @@ from archetype.families.llama import FRAME, INV_FREQ, PARTS, PRE_NORMS, design_k
 from archetype.families.qwen3 import QK_NORMS, qwen3
 from archetype.families.rules import weight_rules
 from archetype.families.standard_block import with_experts
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.experts.spec import MixtureOfExperts, SoftmaxRouter
+from archetype.parts.feedforward.spec import GatedMLP
 
 
 def qwen3_moe(
@@ -21,9 +23,9 @@ def qwen3_moe(
     renormalize: bool = True,
     balance_loss: float = 0.001,
     **design: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """A decoder of Qwen3's design with experts of `expert_d_ff` in every layer; `design` is as in `qwen3`."""
-    router = spec.SoftmaxRouter(renormalize=renormalize)
+    router = SoftmaxRouter(renormalize=renormalize)
     sizes: dict[str, Any] = {"num_experts": num_experts, "experts_per_token": experts_per_token}
     return with_experts(qwen3(d_ff=expert_d_ff, **design), router=router, balance_loss=balance_loss, **sizes)
 
@@ -44,7 +46,7 @@ KEYS = ConfigTable(qwen3_moe, (
     Key("router_aux_loss_coef", "balance_loss", 0.001),
     Key("hidden_act", "activation", "silu", path=f"{EXPERT}.activation"),
     Key("attention_bias", "attention_bias", False),
-), parts=PARTS | {"block.feedforward": spec.MixtureOfExperts, EXPERT: spec.GatedMLP})  # fmt: skip
+), parts=PARTS | {"block.feedforward": MixtureOfExperts, EXPERT: GatedMLP})  # fmt: skip
 
 RULES = (*FRAME, *PRE_NORMS, *QK_NORMS, *weight_rules("""
     model.layers.{i}.mlp.gate                                              blocks.{i}.feedforward.router

@@ -1,34 +1,40 @@
 """Recurrent language models: Elman's (Mikolov 2010), long short-term memory (Sundermeyer 2012), gated units."""
 
-from archetype import spec
 from archetype.families.family import Family, tiny
+from archetype.models.block.spec import Block, Plain
+from archetype.models.decoder.spec import Decoder
+from archetype.models.initialization_spec import XavierInitialization
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.recurrent.spec import GRU, LSTM, RNN
+from archetype.roles.mixer import Mixer
+from archetype.spec.repeats import repeat
 
 
 def recurrent(
     *,
     name: str = "",
-    mixer: spec.Mixer,
+    mixer: Mixer,
     num_layers: int,
     d_model: int,
     vocab_size: int,
     context_length: int,
     dropout: float = 0.0,
-) -> spec.Decoder:
+) -> Decoder:
     """Recurrences one after the other, between an embedding and the logits."""
-    block = spec.Block(wiring=spec.Plain(), mixer=mixer, dropout=dropout)
-    return spec.Decoder(
+    block = Block(wiring=Plain(), mixer=mixer, dropout=dropout)
+    return Decoder(
         name=name,
         vocab_size=vocab_size,
         context_length=context_length,
         d_model=d_model,
-        layers=spec.repeat(num_layers, block),
-        head=spec.LanguageModelHead(bias=True),
-        initialization=spec.XavierInitialization(),
+        layers=repeat(num_layers, block),
+        head=LanguageModelHead(bias=True),
+        initialization=XavierInitialization(),
     )
 
 
 FAMILY = Family("recurrent", tiny(recurrent, {
-    "rnn-tiny": dict(num_layers=2, mixer=spec.RNN()),
-    "lstm-tiny": dict(num_layers=2, mixer=spec.LSTM()),
-    "gru-tiny": dict(num_layers=2, mixer=spec.GRU()),
+    "rnn-tiny": dict(num_layers=2, mixer=RNN()),
+    "lstm-tiny": dict(num_layers=2, mixer=LSTM()),
+    "gru-tiny": dict(num_layers=2, mixer=GRU()),
 }))  # fmt: skip

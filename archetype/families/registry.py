@@ -8,7 +8,7 @@ from importlib import import_module
 from archetype.errors import CheckpointError, SpecError
 from archetype.families.family import Family, Preset
 from archetype.families.index import preset_facts
-from archetype.spec import ModelSpec
+from archetype.models.spec import ModelSpec
 
 # The module of each family, by its name. `family_for` tries them in this order.
 NAMES = (

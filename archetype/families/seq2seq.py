@@ -1,7 +1,15 @@
 """LSTM encoder-decoders: a state handed over (Sutskever 2014), and attention to the source (Bahdanau 2014)."""
 
-from archetype import spec
 from archetype.families.family import Family, presets, tiny
+from archetype.models.block.spec import Block, Plain
+from archetype.models.encoder_decoder.spec import EncoderDecoder, StateBridge
+from archetype.models.initialization_spec import XavierInitialization
+from archetype.models.stack.spec import Stack
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import PairEmbedding
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.recurrent.spec import LSTM
+from archetype.spec.repeats import repeat
 
 
 def seq2seq(
@@ -14,27 +22,27 @@ def seq2seq(
     context_length: int,
     attention: bool = False,
     dropout: float = 0.0,
-) -> spec.EncoderDecoder:
+) -> EncoderDecoder:
     """LSTMs on both sides, the decoder's starting from the last states of the encoder's.
 
     With `attention` the encoder reads in both directions, and the decoder's last layer attends to all of its output,
     by additive scores.
     """
-    plain, last = spec.Plain(), spec.Attention(num_heads=1, score="additive") if attention else None
-    source = spec.Block(wiring=plain, mixer=spec.LSTM(bidirectional=attention), dropout=dropout)
-    target = spec.Block(wiring=plain, mixer=spec.LSTM(), dropout=dropout)
-    return spec.EncoderDecoder(
+    plain, last = Plain(), Attention(num_heads=1, score="additive") if attention else None
+    source = Block(wiring=plain, mixer=LSTM(bidirectional=attention), dropout=dropout)
+    target = Block(wiring=plain, mixer=LSTM(), dropout=dropout)
+    return EncoderDecoder(
         name=name,
         vocab_size=vocab_size,
         source_vocab_size=source_vocab_size,
         context_length=context_length,
         d_model=d_model,
-        embedding=spec.PairEmbedding(shared=False),
-        encoder=spec.Stack(layers=spec.repeat(num_layers, source)),
-        decoder=spec.Stack(layers=(*spec.repeat(num_layers - 1, target), target.replace(cross_attention=last))),
-        state_bridge=spec.StateBridge(),
-        head=spec.LanguageModelHead(bias=True),
-        initialization=spec.XavierInitialization(),
+        embedding=PairEmbedding(shared=False),
+        encoder=Stack(layers=repeat(num_layers, source)),
+        decoder=Stack(layers=(*repeat(num_layers - 1, target), target.replace(cross_attention=last))),
+        state_bridge=StateBridge(),
+        head=LanguageModelHead(bias=True),
+        initialization=XavierInitialization(),
     )
 
 

@@ -2,13 +2,15 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Key, Values, expect_kind, ignored
 from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
 from archetype.families.llama import INV_FREQ, PARTS, RULES, design_keys, llama
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.attention.spec import Attention
+from archetype.parts.position.spec import NoPosition, Rotary
 
 
 def smollm3(
@@ -17,17 +19,17 @@ def smollm3(
     without_rope: tuple[int, ...] | None = None,
     vocab_size: int = 128_256,
     context_length: int = 65_536,
-    position: spec.Rotary = spec.Rotary(theta=5_000_000.0),
+    position: Rotary = Rotary(theta=5_000_000.0),
     eps: float = 1e-6,
     tied: bool = True,
     **design: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """A decoder of SmolLM3's design: layers `without_rope`, every fourth if absent; `design` is as in `llama`."""
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     model = llama(num_layers=num_layers, position=position, eps=eps, tied=tied, **sizes, **design)
     layers = list(model.layers)
     for layer in range(3, num_layers, 4) if without_rope is None else without_rope:
-        layers[layer] = layers[layer].replace(mixer=layers[layer].mixer.replace(position=spec.NoPosition()))
+        layers[layer] = layers[layer].replace(mixer=layers[layer].mixer.replace(position=NoPosition()))
     return model.replace(layers=tuple(layers))
 
 
@@ -44,10 +46,10 @@ def _read_layers(config: Config, values: Values) -> Values:
     return {"without_rope": tuple(i for i, one in enumerate(turned) if not one), "patterns": patterns}
 
 
-def _write_layers(model: spec.Decoder) -> dict[str, Any]:
+def _write_layers(model: Decoder) -> dict[str, Any]:
     windows = write_patterns(model)
-    mixers = [expect_kind(spec.Attention, block.mixer, "layers[*].mixer") for block in model.layers]
-    turned = [int(isinstance(mixer.position, spec.Rotary)) for mixer in mixers]
+    mixers = [expect_kind(Attention, block.mixer, "layers[*].mixer") for block in model.layers]
+    turned = [int(isinstance(mixer.position, Rotary)) for mixer in mixers]
     return windows | {"no_rope_layers": turned, "use_sliding_window": windows["sliding_window"] is not None}
 
 

@@ -2,24 +2,36 @@
 
 from typing import Any
 
-from archetype import spec
-from archetype.spec.attention import ProjectionBiases
+from archetype.models.block.spec import Block, PreNorm
+from archetype.models.decoder.spec import Decoder
+from archetype.models.initialization_spec import NormalInitialization
+from archetype.parts.activation.spec import Activation
+from archetype.parts.attention.spec import Attention, ProjectionBiases
+from archetype.parts.experts.spec import MixtureOfExperts
+from archetype.parts.feedforward.spec import MLP
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.norm.spec import LayerNorm
+from archetype.parts.pattern.spec import Full
+from archetype.roles.norm import Norm
+from archetype.roles.pattern import Pattern
+from archetype.roles.wiring import Wiring
+from archetype.spec.repeats import cycle
 
 ALL_BIASES = ProjectionBiases(q=True, k=True, v=True, o=True)
 
 
 def standard_block(
     *,
-    wiring: spec.Wiring,
+    wiring: Wiring,
     num_heads: int,
     d_ff: int,
-    activation: spec.Activation,
+    activation: Activation,
     bias: bool = True,
     qkv_bias: bool | None = None,
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
     **mixer: Any,
-) -> spec.Block:
+) -> Block:
     """Multi-head attention and an MLP (Vaswani 2017).
 
     Args:
@@ -35,42 +47,42 @@ def standard_block(
     """
     qkv = bias if qkv_bias is None else qkv_bias
     biases = ProjectionBiases(q=qkv, k=qkv, v=qkv, o=bias)
-    attention = spec.Attention(num_heads=num_heads, bias=biases, dropout=attention_dropout, **mixer)
-    feedforward = spec.MLP(d_ff=d_ff, activation=activation, bias=bias)
-    return spec.Block(wiring=wiring, mixer=attention, feedforward=feedforward, dropout=dropout)
+    attention = Attention(num_heads=num_heads, bias=biases, dropout=attention_dropout, **mixer)
+    feedforward = MLP(d_ff=d_ff, activation=activation, bias=bias)
+    return Block(wiring=wiring, mixer=attention, feedforward=feedforward, dropout=dropout)
 
 
 def decoder(
-    blocks: tuple[spec.Block, ...],
+    blocks: tuple[Block, ...],
     *,
     num_layers: int,
-    norm: spec.Norm,
+    norm: Norm,
     tied: bool,
     std: float,
     softcap: float | None = None,
     **model: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """A decoder of blocks that take turns, with a norm behind them; `model` are further fields of `spec.Decoder`."""
-    defaults = {"initialization": spec.NormalInitialization(std=std)}
-    head = spec.LanguageModelHead(tied=tied, softcap=softcap)
-    layers = spec.cycle(num_layers, *blocks)
-    return spec.Decoder(layers=layers, final_norm=norm, head=head, **(defaults | model))
+    defaults = {"initialization": NormalInitialization(std=std)}
+    head = LanguageModelHead(tied=tied, softcap=softcap)
+    layers = cycle(num_layers, *blocks)
+    return Decoder(layers=layers, final_norm=norm, head=head, **(defaults | model))
 
 
-def with_experts(dense: spec.Decoder, **experts: Any) -> spec.Decoder:
+def with_experts(dense: Decoder, **experts: Any) -> Decoder:
     """A decoder with several experts of the form of each feed-forward part; further fields of `MixtureOfExperts`."""
     return dense.replace(layers=tuple(
-        block.replace(feedforward=spec.MixtureOfExperts(expert=block.feedforward, **experts)) for block in dense.layers
+        block.replace(feedforward=MixtureOfExperts(expert=block.feedforward, **experts)) for block in dense.layers
     ))  # fmt: skip
 
 
 def standard_decoder(
     *,
-    norm: spec.LayerNorm,
+    norm: LayerNorm,
     d_model: int,
     num_layers: int,
     d_ff: int | None = None,
-    patterns: tuple[spec.Pattern, ...] = (spec.Full(),),
+    patterns: tuple[Pattern, ...] = (Full(),),
     tied: bool = True,
     std: float = 0.02,
     model: dict[str, Any] | None = None,
@@ -78,7 +90,7 @@ def standard_decoder(
     vocab_size: int,
     context_length: int,
     **block: Any,
-) -> spec.Decoder:
+) -> Decoder:
     """A decoder of pre-norm standard blocks.
 
     Args:
@@ -95,7 +107,7 @@ def standard_decoder(
         context_length: in tokens.
         block: as in `standard_block`.
     """
-    wiring, width = spec.PreNorm(norm=norm), d_ff or 4 * d_model
+    wiring, width = PreNorm(norm=norm), d_ff or 4 * d_model
     blocks = tuple(standard_block(wiring=wiring, d_ff=width, pattern=pattern, **block) for pattern in patterns)
     sizes: dict[str, Any] = dict(name=name, vocab_size=vocab_size, context_length=context_length, d_model=d_model)
     return decoder(blocks, num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes, **(model or {}))

@@ -4,12 +4,24 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from archetype import spec
 from archetype.families.config import Config, activation_name
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Key, Values, expect_kind, ignored
 from archetype.families.rules import Rule, weight_rules
+from archetype.models.block.spec import Block, PreNorm
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.initialization_spec import NormalInitialization
+from archetype.models.spec import ModelSpec
+from archetype.models.stack.spec import Stack
+from archetype.parts.activation.spec import Activation
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import PairEmbedding
+from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.position.spec import RelativeBias
+from archetype.spec.repeats import repeat
 
 
 def t5(
@@ -21,7 +33,7 @@ def t5(
     head_dim: int = 64,
     num_decoder_layers: int | None = None,
     gated: bool = False,
-    activation: spec.Activation | None = None,
+    activation: Activation | None = None,
     tied: bool = True,
     scaled: bool | None = None,
     eps: float = 1e-6,
@@ -30,29 +42,29 @@ def t5(
     dropout: float = 0.0,
     std: float = 0.02,
     **sizes: Any,
-) -> spec.EncoderDecoder:
+) -> EncoderDecoder:
     """`num_layers` on each side, if the decoder has no other; scores are not divided by the root of the head's width.
 
     T5 v1.1 has `gated` feed-forward parts with GELU, T5 plain ones with ReLU. The vectors that a `tied` head reads are
     divided by the root of d_model, those that one of its own reads are not, unless `scaled` says otherwise.
     """
-    norm = spec.RMSNorm(eps=eps)
-    cross = spec.Attention(num_heads=num_heads, head_dim=head_dim, scale=1.0, dropout=dropout)
-    network = spec.GatedMLP if gated else spec.MLP
-    source = spec.Block(
-        wiring=spec.PreNorm(norm=norm),
-        mixer=cross.replace(position=spec.RelativeBias(num_buckets=num_buckets, max_distance=max_distance)),
+    norm = RMSNorm(eps=eps)
+    cross = Attention(num_heads=num_heads, head_dim=head_dim, scale=1.0, dropout=dropout)
+    network = GatedMLP if gated else MLP
+    source = Block(
+        wiring=PreNorm(norm=norm),
+        mixer=cross.replace(position=RelativeBias(num_buckets=num_buckets, max_distance=max_distance)),
         feedforward=network(d_ff=d_ff, activation=activation or ("gelu_tanh" if gated else "relu")),
         dropout=dropout,
     )
-    target = spec.repeat(num_decoder_layers or num_layers, source.replace(cross_attention=cross))
-    return spec.EncoderDecoder(
+    target = repeat(num_decoder_layers or num_layers, source.replace(cross_attention=cross))
+    return EncoderDecoder(
         d_model=d_model,
-        embedding=spec.PairEmbedding(dropout=dropout),
-        encoder=spec.Stack(layers=spec.repeat(num_layers, source), final_norm=norm),
-        decoder=spec.Stack(layers=target, final_norm=norm),
-        head=spec.LanguageModelHead(tied=tied, scale=d_model**-0.5 if (tied if scaled is None else scaled) else 1.0),
-        initialization=spec.NormalInitialization(std=std),
+        embedding=PairEmbedding(dropout=dropout),
+        encoder=Stack(layers=repeat(num_layers, source), final_norm=norm),
+        decoder=Stack(layers=target, final_norm=norm),
+        head=LanguageModelHead(tied=tied, scale=d_model**-0.5 if (tied if scaled is None else scaled) else 1.0),
+        initialization=NormalInitialization(std=std),
         **({"vocab_size": 32_128, "context_length": 512} | sizes),
     )
 
@@ -65,10 +77,10 @@ def _read_feedforward(config: Config, values: Values) -> Values:
     return {"gated": activation != name, "activation": checked.activation("feed_forward_proj", "relu")}
 
 
-def _write_feedforward(model: spec.EncoderDecoder) -> dict[str, Any]:
+def _write_feedforward(model: EncoderDecoder) -> dict[str, Any]:
     network = model.encoder.layers[0].feedforward
-    gated = isinstance(network, spec.GatedMLP)
-    kind = spec.GatedMLP if gated else spec.MLP
+    gated = isinstance(network, GatedMLP)
+    kind = GatedMLP if gated else MLP
     activation = activation_name(expect_kind(kind, network, "encoder.layers[0].feedforward").activation)
     return {"feed_forward_proj": f"gated-{activation}" if gated else activation}
 
@@ -92,18 +104,18 @@ KEYS = ConfigTable(t5, (
     Key("relative_attention_num_buckets", "num_buckets", 32, path="block.mixer.position.num_buckets"),
     Key("relative_attention_max_distance", "max_distance", 128, path="block.mixer.position.max_distance"),
     Key("dropout_rate", "dropout", 0.1),
-), spec.EncoderDecoder, {
-    "encoder.final_norm": spec.RMSNorm,
-    "block.mixer": spec.Attention,
-    "block.mixer.position": spec.RelativeBias,
+), EncoderDecoder, {
+    "encoder.final_norm": RMSNorm,
+    "block.mixer": Attention,
+    "block.mixer.position": RelativeBias,
 })  # fmt: skip
 
 
-def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
+def rules(model: ModelSpec) -> tuple[Rule, ...]:
     """Each part of a block is a layer of its own there, and the first block of a stack keeps the bias for all."""
-    layers = expect_kind(spec.EncoderDecoder, model, "kind").encoder.layers
+    layers = expect_kind(EncoderDecoder, model, "kind").encoder.layers
     # of gate, up and down; a network without a gate has no line for it
-    network = "{wi_0,wi_1,wo}" if isinstance(layers[0].feedforward, spec.GatedMLP) else "{,wi,wo}"
+    network = "{wi_0,wi_1,wo}" if isinstance(layers[0].feedforward, GatedMLP) else "{,wi,wo}"
     return weight_rules(
         """
         shared                                             embedding.token

@@ -1,7 +1,18 @@
 """The original Transformer (Vaswani 2017)."""
 
-from archetype import spec
 from archetype.families.family import Family, presets, tiny
+from archetype.models.block.spec import Block, PostNorm
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.initialization_spec import XavierInitialization
+from archetype.models.stack.spec import Stack
+from archetype.parts.activation.spec import Activation
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import PairEmbedding
+from archetype.parts.feedforward.spec import MLP
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.norm.spec import LayerNorm
+from archetype.parts.position.spec import Sinusoidal
+from archetype.spec.repeats import repeat
 
 
 def transformer(
@@ -13,29 +24,29 @@ def transformer(
     d_ff: int,
     vocab_size: int = 37_000,
     context_length: int = 512,
-    activation: spec.Activation = "relu",
+    activation: Activation = "relu",
     eps: float = 1e-6,
     dropout: float = 0.0,
-) -> spec.EncoderDecoder:
+) -> EncoderDecoder:
     """`num_layers` on each side, and one table of vectors for source, target and logits.
 
     The projections of attention have no biases, as in section 3.2.2; those of the feed-forward part do, as in equation
     2. The paper gives no eps; 1e-6 is that of the authors' tensor2tensor.
     """
-    wiring = spec.PostNorm(norm=spec.LayerNorm(eps=eps))
-    attention = spec.Attention(num_heads=num_heads)
-    feedforward = spec.MLP(d_ff=d_ff, activation=activation, bias=True)
-    source = spec.Block(wiring=wiring, mixer=attention, feedforward=feedforward, dropout=dropout)
-    return spec.EncoderDecoder(
+    wiring = PostNorm(norm=LayerNorm(eps=eps))
+    attention = Attention(num_heads=num_heads)
+    feedforward = MLP(d_ff=d_ff, activation=activation, bias=True)
+    source = Block(wiring=wiring, mixer=attention, feedforward=feedforward, dropout=dropout)
+    return EncoderDecoder(
         name=name,
         vocab_size=vocab_size,
         context_length=context_length,
         d_model=d_model,
-        embedding=spec.PairEmbedding(scale=d_model**0.5, position=spec.Sinusoidal(), dropout=dropout),
-        encoder=spec.Stack(layers=spec.repeat(num_layers, source)),
-        decoder=spec.Stack(layers=spec.repeat(num_layers, source.replace(cross_attention=attention))),
-        head=spec.LanguageModelHead(tied=True),
-        initialization=spec.XavierInitialization(),
+        embedding=PairEmbedding(scale=d_model**0.5, position=Sinusoidal(), dropout=dropout),
+        encoder=Stack(layers=repeat(num_layers, source)),
+        decoder=Stack(layers=repeat(num_layers, source.replace(cross_attention=attention))),
+        head=LanguageModelHead(tied=True),
+        initialization=XavierInitialization(),
     )
 
 

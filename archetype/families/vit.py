@@ -3,7 +3,6 @@
 from operator import itemgetter
 from typing import Any
 
-from archetype import spec
 from archetype.families.classes import read_classes, write_classes
 from archetype.families.config import Config
 from archetype.families.family import Family, presets
@@ -11,6 +10,18 @@ from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, expect_kind, ignored
 from archetype.families.rules import Rule, rule, weight_rules
 from archetype.families.standard_block import standard_block
+from archetype.models.block.spec import PreNorm
+from archetype.models.initialization_spec import NormalInitialization
+from archetype.models.spec import ModelSpec
+from archetype.models.vision.spec import VisionEncoder
+from archetype.parts.activation.spec import Activation
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.feedforward.spec import MLP
+from archetype.parts.head.spec import ClassificationHead, NoHead
+from archetype.parts.norm.spec import LayerNorm
+from archetype.parts.position.spec import Learned
+from archetype.spec.repeats import repeat
 
 
 def vit(
@@ -22,22 +33,22 @@ def vit(
     num_channels: int = 3,
     num_classes: int | None = 1000,
     d_ff: int | None = None,
-    activation: spec.Activation = "gelu",
+    activation: Activation = "gelu",
     eps: float = 1e-12,
     qkv_bias: bool = True,
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
     std: float = 0.02,
     **model: Any,
-) -> spec.VisionEncoder:
+) -> VisionEncoder:
     """An encoder of patches, without a head where there are no `num_classes`.
 
     The eps is that of the published configurations (the authors' code has 1e-6); `model` are further fields of
     `spec.VisionEncoder`.
     """
-    norm = spec.LayerNorm(eps=eps)
+    norm = LayerNorm(eps=eps)
     block = standard_block(
-        wiring=spec.PreNorm(norm=norm),
+        wiring=PreNorm(norm=norm),
         num_heads=num_heads,
         d_ff=d_ff or 4 * d_model,
         activation=activation,
@@ -45,15 +56,15 @@ def vit(
         attention_dropout=attention_dropout,
         dropout=dropout,
     )
-    return spec.VisionEncoder(
+    return VisionEncoder(
         image_size=image_size,
         num_channels=num_channels,
         d_model=d_model,
-        embedding=spec.Embedding(position=spec.Learned(), dropout=dropout),
-        layers=spec.repeat(num_layers, block),
+        embedding=Embedding(position=Learned(), dropout=dropout),
+        layers=repeat(num_layers, block),
         final_norm=norm,
-        head=spec.NoHead() if num_classes is None else spec.ClassificationHead(num_classes=num_classes),
-        initialization=spec.NormalInitialization(std=std),
+        head=NoHead() if num_classes is None else ClassificationHead(num_classes=num_classes),
+        initialization=NormalInitialization(std=std),
         **model,
     )
 
@@ -96,20 +107,20 @@ KEYS = ConfigTable(vit, (
     Key("hidden_dropout_prob", "dropout", 0.0),
     Key("attention_probs_dropout_prob", "attention_dropout", 0.0),
     Key("initializer_range", "std", 0.02),
-), spec.VisionEncoder, {
-    "final_norm": spec.LayerNorm, "block.mixer": spec.Attention, "block.feedforward": spec.MLP,
+), VisionEncoder, {
+    "final_norm": LayerNorm, "block.mixer": Attention, "block.feedforward": MLP,
 })  # fmt: skip
 
 
-def architecture(model: spec.ModelSpec) -> str:
+def architecture(model: ModelSpec) -> str:
     """The class that a model of some head is loaded with."""
-    bare = isinstance(expect_kind(spec.VisionEncoder, model, "kind").head, spec.NoHead)
+    bare = isinstance(expect_kind(VisionEncoder, model, "kind").head, NoHead)
     return "ViTModel" if bare else "ViTForImageClassification"
 
 
-def rules(model: spec.ModelSpec) -> tuple[Rule, ...]:
+def rules(model: ModelSpec) -> tuple[Rule, ...]:
     """Patches are projected by a convolution, whose kernel is a matrix of the same numbers."""
-    encoder = expect_kind(spec.VisionEncoder, model, "kind")
+    encoder = expect_kind(VisionEncoder, model, "kind")
     kernel = (encoder.d_model, encoder.num_channels, encoder.patch_size, encoder.patch_size)
     positions = (1, encoder.context_length, encoder.d_model)
     return (

@@ -12,7 +12,8 @@ from archetype.generate.hypotheses import Candidates, Hypotheses
 from archetype.generate.settings import Beam
 from archetype.generate.slots import Slots
 from archetype.generate.step import is_native
-from archetype.models import EncoderDecoder, GenerativeModel
+from archetype.models.build import GenerativeModel
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.native.products import max_rows
 from archetype.nn.cache import State
 from archetype.tokenizers import Tokenizer

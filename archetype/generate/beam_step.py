@@ -7,7 +7,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from archetype.generate.step import DecodeStep
-from archetype.models import EncoderDecoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.native.dispatch import recording
 from archetype.nn.cache import State
 

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from archetype.errors import DataError, SpecError
 from archetype.generate.finite import check_finite
-from archetype.models import Decoder, Encoder, VisionEncoder
+from archetype.models.decoder.module import Decoder
+from archetype.models.encoder.module import Encoder
+from archetype.models.vision.module import VisionEncoder
 from archetype.nn.context import Lengths, Tokens
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.special_tokens import mask_id

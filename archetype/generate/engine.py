@@ -21,7 +21,9 @@ from archetype.generate.settings import Sampling, never_written
 from archetype.generate.speculate import speculator
 from archetype.generate.stats import Occupancy, Stats, occupancy
 from archetype.generate.step import PREFILL_CHUNK
-from archetype.models import CausalModel, EncoderDecoder, GenerativeModel
+from archetype.models.build import GenerativeModel
+from archetype.models.causal import CausalModel
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.tokenizers import Tokenizer
 
 MAX_LOGPROBS = 100  # alternatives of each token

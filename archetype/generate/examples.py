@@ -12,7 +12,9 @@ from archetype.data.records import read_records
 from archetype.errors import DataError
 from archetype.generate.class_report import ClassReport, ValueReport, class_report, value_report
 from archetype.generate.encoder import classify_pictures, classify_texts
-from archetype.models import Decoder, Encoder, VisionEncoder
+from archetype.models.decoder.module import Decoder
+from archetype.models.encoder.module import Encoder
+from archetype.models.vision.module import VisionEncoder
 from archetype.tokenizers import Tokenizer
 
 

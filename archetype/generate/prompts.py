@@ -2,7 +2,8 @@
 
 from archetype.data.pairs import end_of_text
 from archetype.errors import DataError, SpecError
-from archetype.models import EncoderDecoder, GenerativeModel
+from archetype.models.build import GenerativeModel
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.tokenizer import check_utf8
 

@@ -16,7 +16,8 @@ from archetype.generate.sample import sample
 from archetype.generate.slots import MIN_SHARED, PrefixCache, Slots, shared_length
 from archetype.generate.speculate import Speculator
 from archetype.generate.step import PREFILL_CHUNK
-from archetype.models import EncoderDecoder, GenerativeModel
+from archetype.models.build import GenerativeModel
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.nn.cache import State
 
 AHEAD = 512  # tokens for which a request's row has room at first

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from archetype.errors import DataError
-from archetype.models import CausalModel
+from archetype.models.causal import CausalModel
 from archetype.tokenizers import Tokenizer
 
 TOKENS_AT_ONCE = 4096  # of rows that go through the model together, padding included

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from archetype.generate.step import DecodeStep, verify
-from archetype.models import CausalModel, EncoderDecoder, GenerativeModel
+from archetype.models.build import GenerativeModel
+from archetype.models.causal import CausalModel
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.nn.cache import State
 
 T = TypeVar("T")

@@ -15,7 +15,9 @@ from archetype.generate.request import Request
 from archetype.generate.sample import sample
 from archetype.generate.slots import Slots
 from archetype.generate.step import prefill
-from archetype.models import CausalModel, Decoder, GenerativeModel
+from archetype.models.build import GenerativeModel
+from archetype.models.causal import CausalModel
+from archetype.models.decoder.module import Decoder
 
 MAX_NGRAM = 3
 

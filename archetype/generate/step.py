@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from archetype.models import CausalModel, GenerativeModel
+from archetype.models.build import GenerativeModel
+from archetype.models.causal import CausalModel
 from archetype.models.output import Output
 from archetype.native.arguments import FLOATS
 from archetype.native.library import Library, library

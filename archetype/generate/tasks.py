@@ -8,7 +8,7 @@ from archetype.distribution import install_command
 from archetype.errors import DataError, one_line
 from archetype.generate.engine import Engine, Loaded
 from archetype.generate.score import score_continuations
-from archetype.models import CausalModel
+from archetype.models.causal import CausalModel
 from archetype.table import Table
 
 SLOTS = 32  # texts that are continued together

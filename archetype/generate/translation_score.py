@@ -13,7 +13,7 @@ from archetype.errors import DataError
 from archetype.generate.beam import translate
 from archetype.generate.encoder import TOKENS_AT_ONCE
 from archetype.generate.settings import Beam
-from archetype.models import EncoderDecoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.table import Table
 from archetype.tokenizers import Tokenizer
 

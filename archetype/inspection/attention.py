@@ -13,11 +13,13 @@ from archetype.inspection import figures
 from archetype.inspection.names import layer_path, layers
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
-from archetype.nn.attention import Attention, CrossAttention, MultiHeadProjection
 from archetype.nn.cache import CrossKVCache
-from archetype.nn.latent_attention import LatentAttention
-from archetype.nn.scores import MASKED, ScoreFunction, causal_pairs, present_keys
-from archetype.spec import GlobalWindow
+from archetype.parts.attention.cross import CrossAttention
+from archetype.parts.attention.module import Attention
+from archetype.parts.attention.projections import MultiHeadProjection
+from archetype.parts.latent_attention.module import LatentAttention
+from archetype.parts.pattern.scores import MASKED, ScoreFunction, causal_pairs, present_keys
+from archetype.parts.pattern.spec import GlobalWindow
 from archetype.table import Table
 
 if TYPE_CHECKING:

@@ -15,11 +15,13 @@ from archetype.inspection.names import layer_path, stacks
 from archetype.inspection.residual import added_by
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View
-from archetype.models import Decoder, Encoder, EncoderDecoder
-from archetype.models.heads import LanguageModelHead
-from archetype.nn.attention import MultiHeadProjection
-from archetype.nn.latent_attention import LatentAttention
-from archetype.nn.norm import BatchNorm, LayerNorm, NoNorm, RMSNorm
+from archetype.models.decoder.module import Decoder
+from archetype.models.encoder.module import Encoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.parts.attention.projections import MultiHeadProjection
+from archetype.parts.head.module import LanguageModelHead
+from archetype.parts.latent_attention.module import LatentAttention
+from archetype.parts.norm.module import BatchNorm, LayerNorm, NoNorm, RMSNorm
 from archetype.table import Table
 from archetype.weights.packed import Weight
 

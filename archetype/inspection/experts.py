@@ -12,7 +12,7 @@ from archetype.inspection import figures
 from archetype.inspection.names import layer_path
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
-from archetype.nn.experts import MixtureOfExperts
+from archetype.parts.experts.module import MixtureOfExperts
 from archetype.table import Table
 
 if TYPE_CHECKING:

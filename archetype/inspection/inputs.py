@@ -10,7 +10,10 @@ from archetype.data.pairs import end_of_text
 from archetype.errors import DataError
 from archetype.generate.beam import beam_search
 from archetype.generate.settings import Beam
-from archetype.models import Encoder, EncoderDecoder, Model, VisionEncoder
+from archetype.models.build import Model
+from archetype.models.encoder.module import Encoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.models.vision.module import VisionEncoder
 from archetype.tokenizers import Tokenizer
 
 Text = str | Sequence[int] | Tensor

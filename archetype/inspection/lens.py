@@ -13,7 +13,11 @@ from archetype.inspection import figures
 from archetype.inspection.names import stacks
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
-from archetype.models import Decoder, Encoder, EncoderDecoder, MegaByte, VisionEncoder
+from archetype.models.decoder.module import Decoder
+from archetype.models.encoder.module import Encoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.models.megabyte.module import MegaByte
+from archetype.models.vision.module import VisionEncoder
 from archetype.nn.context import ForwardContext, last_tokens
 from archetype.table import Table
 

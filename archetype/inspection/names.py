@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from torch import nn
 
 from archetype.errors import SpecError, nearest
-from archetype.models import Model, NGram
-from archetype.models.embedding import Embedding
-from archetype.models.megabyte import GlobalEmbedding, LocalEmbedding
-from archetype.models.stack import Stack
-from archetype.models.vision import PatchEmbedding
-from archetype.nn.block import Block
+from archetype.models.block.module import Block
+from archetype.models.build import Model
+from archetype.models.megabyte.module import GlobalEmbedding, LocalEmbedding
+from archetype.models.ngram.module import NGram
+from archetype.models.stack.module import Stack
+from archetype.models.vision.module import PatchEmbedding
+from archetype.parts.embedding.module import Embedding
 
 VECTORS = "... D"
 

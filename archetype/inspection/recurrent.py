@@ -13,10 +13,11 @@ from archetype.inspection import figures
 from archetype.inspection.names import layer_path, layers
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
-from archetype.models import MegaByte, NGram
+from archetype.models.megabyte.module import MegaByte
+from archetype.models.ngram.module import NGram
 from archetype.nn.cache import KVCache, LayerState
 from archetype.nn.context import ForwardContext
-from archetype.nn.recurrent import Recurrent
+from archetype.parts.recurrent.module import Recurrent
 from archetype.table import Table
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from archetype.inspection.lens import residual_names
 from archetype.inspection.names import stacks
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
-from archetype.nn.block import Block
+from archetype.models.block.module import Block
 from archetype.table import Table
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from archetype.errors import SpecError, nearest
 from archetype.generate.engine import Engine, Loaded
 from archetype.inspection.inputs import Inputs
 from archetype.inspection.names import activation_shapes, default_names, join
-from archetype.models import GenerativeModel, MegaByte, Model
+from archetype.models.build import GenerativeModel, Model
+from archetype.models.megabyte.module import MegaByte
 from archetype.nn.cache import CrossKVCache, LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.probe import Observer, observed, observer

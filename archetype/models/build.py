@@ -1,40 +1,36 @@
 """Specification to model, on any device."""
 
 import os
-from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 import torch
 from torch import nn
 
-from archetype import spec
 from archetype.errors import SpecError
 from archetype.models.causal import CausalModel
-from archetype.models.decoder import Decoder
-from archetype.models.encoder import Encoder
-from archetype.models.encoder_decoder import EncoderDecoder
-from archetype.models.megabyte import MegaByte
-from archetype.models.ngram import NGram
-from archetype.models.vision import VisionEncoder
+from archetype.models.decoder.module import Decoder
+from archetype.models.encoder.module import Encoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.models.initialization import initialize
+from archetype.models.megabyte.module import MegaByte
+from archetype.models.ngram.module import NGram
+from archetype.models.spec import ModelSpec
+from archetype.models.vision.module import VisionEncoder
 from archetype.native.library import library
-from archetype.nn.initialization import initialize
+from archetype.nn.registry import module_class
 
 Model = Decoder | NGram | MegaByte | Encoder | EncoderDecoder | VisionEncoder
 GenerativeModel = CausalModel | EncoderDecoder
-MODULES: dict[type[spec.ModelSpec], Callable[[Any], Model]] = {
-    spec.Decoder: Decoder, spec.NGram: NGram, spec.MegaByte: MegaByte,
-    spec.Encoder: Encoder, spec.EncoderDecoder: EncoderDecoder, spec.VisionEncoder: VisionEncoder,
-}  # fmt: skip
 
 
-def build_on_meta(model: spec.ModelSpec) -> Model:
+def build_on_meta(model: ModelSpec) -> Model:
     """The model without storage: every tensor on the meta device."""
     with torch.device("meta"):
-        return MODULES[type(model)](model)
+        return cast(Model, module_class(model)(model))
 
 
 def build(
-    model: spec.ModelSpec, seed: int = 0, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+    model: ModelSpec, seed: int = 0, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
 ) -> Model:
     """A randomly initialised model, the same for the same seed, device and type.
 

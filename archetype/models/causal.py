@@ -2,7 +2,7 @@
 
 import torch
 
-from archetype import spec as specs
+from archetype.models import spec
 from archetype.models.output import BaseModel, Output
 from archetype.nn.cache import LayerState, State
 from archetype.nn.context import Lengths, Tokens
@@ -11,7 +11,7 @@ from archetype.nn.context import Lengths, Tokens
 class CausalModel(BaseModel):
     """Base of models that give logits of the next token, with or without a state of what came before."""
 
-    spec: specs.CausalSpec
+    spec: spec.CausalSpec
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
         """The state of each layer before a text."""

@@ -1,8 +1,1 @@
-"""HOW each part computes: the same file names as in `spec`, each with its module."""
-
-from importlib import import_module
-
-from archetype.spec.part import part_files
-
-for name in part_files():
-    import_module(f"{__name__}.{name}")
+"""What every module of a part is given and uses: the context of a pass, states, dropout, convolutions and chunks."""

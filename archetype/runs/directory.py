@@ -17,11 +17,16 @@ from archetype.io import atomic
 from archetype.io.tensors import Tensors, save
 from archetype.io.weight_files import SINGLE
 from archetype.io.yaml import mapping_to_yaml, read_mapping, with_schema_line
-from archetype.models import Model, build_on_meta
-from archetype.nn import adapter as adapters
+from archetype.models.build import Model, build_on_meta
+from archetype.models.file import read
+from archetype.models.spec import ModelSpec
+from archetype.parts.adapter import module as adapters
+from archetype.parts.adapter.spec import Adapter
 from archetype.runs.checkpoints import latest
 from archetype.runs.extensions import check_extensions, write_extensions
-from archetype.spec import Adapter, ByKind, ModelSpec, Spec, read, to_yaml
+from archetype.spec.base import Spec
+from archetype.spec.kinds import ByKind
+from archetype.spec.serialize import to_yaml
 from archetype.weights.packed_file import install_packed
 
 

@@ -14,7 +14,7 @@ from archetype.errors import CheckpointError
 from archetype.io import atomic
 from archetype.io.files import MAX_CONFIG_BYTES, check_regular, read_bytes
 from archetype.spec.base import Spec
-from archetype.spec.part import Part
+from archetype.spec.kinds import Part
 
 FILE = "extensions.json"
 PACKAGE = "archetype."

@@ -16,7 +16,8 @@ from archetype.families.rules import Rule
 from archetype.io import atomic
 from archetype.io.files import check_regular
 from archetype.io.yaml import read_mapping
-from archetype.spec import ModelSpec, parse
+from archetype.models.file import parse
+from archetype.models.spec import ModelSpec
 
 FILE = "origin.json"
 

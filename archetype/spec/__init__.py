@@ -1,29 +1,36 @@
-"""WHAT an architecture is: frozen, closed data. Nothing here computes, and nothing imports torch."""
+"""Specifications: frozen, closed data that says WHAT an architecture is. Nothing here computes or imports torch.
 
-from archetype.spec.activation import *
-from archetype.spec.adapter import *
-from archetype.spec.attention import *
-from archetype.spec.base import *
-from archetype.spec.block import *
-from archetype.spec.edit import *
-from archetype.spec.embedding import *
-from archetype.spec.experts import *
-from archetype.spec.feedforward import *
-from archetype.spec.gated_delta_net import *
-from archetype.spec.head import *
-from archetype.spec.initialization import *
-from archetype.spec.latent_attention import *
-from archetype.spec.layers import *
-from archetype.spec.mamba import *
-from archetype.spec.mamba2 import *
-from archetype.spec.mixer import *
-from archetype.spec.model import *
-from archetype.spec.norm import *
-from archetype.spec.part import *
-from archetype.spec.pattern import *
-from archetype.spec.position import *
-from archetype.spec.recurrent import *
-from archetype.spec.serialize import *
-from archetype.spec.short_convolution import *
-from archetype.spec.stack import *
-from archetype.spec.width import *
+This folder knows what a node of a specification is. The kinds of parts and models declare themselves, each in its own
+folder; for users all of them can be imported from here: `from archetype.spec import Attention, Decoder, parse`.
+"""
+
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+
+@cache
+def _public() -> dict[str, str]:
+    """The module of every public name of specifications."""
+    from archetype.spec.registry import load_kinds
+
+    folders = (f"{folder}.spec" for folder in load_kinds())
+    own = (f"{above}.{info.name}" for above in (__name__, "archetype.roles") for info in _modules_in(above))
+    others = ("models.spec", "models.file", "models.stack.layers", "models.initialization_spec")
+    modules = [*own, *folders, *(f"archetype.{name}" for name in others), "archetype.estimate.width"]
+    return {name: module for module in modules for name in getattr(import_module(module), "__all__", ())}
+
+
+def _modules_in(package: str) -> Any:
+    return iter_modules(import_module(package).__path__)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__") or name not in _public():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_public()[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_public())

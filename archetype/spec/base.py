@@ -38,9 +38,11 @@ Probability = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=Fals
 Flag = Annotated[bool, Field(strict=True)]
 
 
-FULL = "full"  # the serialization context in which no default is left out
-TERSE = "terse"  # the one in which all are
-EARLIER = "earlier"  # terse, with keys as they were once called
+# Words of a serialization's context.
+FULL = "full"  # no default is left out
+TERSE = "terse"  # all are
+EARLIER = "earlier"  # keys as they were once called
+EACH_LAYER = "each layer"  # a stack's layers one by one, whatever repeats
 TAGS_LIKE_FIELDS = {  # kinds after the field that has them; recipes and experiments have fields of their names
     ("wiring", "parallel"), ("pattern", "full"), ("state_bridge", "state"),
 }  # fmt: skip
@@ -76,9 +78,9 @@ class Spec(BaseModel):
     def _without_defaults(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         fields = type(self).model_fields
         values = handler(self)
-        terse = info.context in (TERSE, EARLIER)
-        full, said = info.context == FULL, () if terse else self.always_said()
-        earlier = {new: old for old, new in self.renamed.items()} if info.context == EARLIER else {}
+        words = info.context or ()
+        full, said = FULL in words, () if TERSE in words else self.always_said()
+        earlier = {new: old for old, new in self.renamed.items()} if EARLIER in words else {}
         return {name: values.pop(name) for name in self.always_dumped if name in values} | {
             earlier.get(name, name): value
             for name, value in values.items()
@@ -89,9 +91,14 @@ class Spec(BaseModel):
         """Fields that are written even where they equal their default, because their absence means something else."""
         return ()
 
-    def dump(self, full: bool = False) -> dict[str, Any]:
-        """The specification as plain data, the way a file says it; `full` writes out every default."""
-        return self.model_dump(mode="json", context=FULL if full else None)
+    def dump(self, full: bool = False, each_layer: bool = False) -> dict[str, Any]:
+        """The specification as plain data, the way a file says it.
+
+        Args:
+            full: write out every default.
+            each_layer: write out every layer of a stack, whatever repeats.
+        """
+        return self.model_dump(mode="json", context=(FULL,) * full + (EACH_LAYER,) * each_layer)
 
     def _repr_html_(self) -> str:
         """The specification as a notebook shows it: its YAML file."""
@@ -112,6 +119,10 @@ class Spec(BaseModel):
             return cls.model_validate(data)
         except ValidationError as error:
             raise explain(with_known_keys(error, cls)) from None
+
+    def reparse(self, data: Mapping[str, Any]) -> Any:
+        """Check plain data and make it a specification of this class; of a part, any kind of its role."""
+        return self.parse(data)
 
     def replace(self, **fields: Any) -> Self:
         """A copy with some fields replaced, checked anew."""
@@ -248,7 +259,7 @@ def path(keys: Iterable[str | int]) -> str:
 
 def fingerprint(spec: Spec, earlier: bool = False) -> str:
     """A hash of everything that changes a number: all fields but the name; `earlier` has the keys' earlier names."""
-    data = spec.model_dump(mode="json", context=EARLIER if earlier else TERSE)
+    data = spec.model_dump(mode="json", context=(TERSE, EARLIER) if earlier else (TERSE,))
     data.pop("name", None)
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -14,8 +14,7 @@ from pydantic_core import PydanticUndefined
 
 from archetype.errors import SpecError
 from archetype.spec.base import Spec
-from archetype.spec.model import MODELS
-from archetype.spec.part import Part
+from archetype.spec.kinds import Part, load_all_kinds
 from archetype.spec.synonyms import meant_kind, nearest_kind
 
 TITLE = """\
@@ -23,9 +22,11 @@ TITLE = """\
 
 Written by `python -m archetype.spec.describe`; `archetype explain KIND` prints one of them.
 """
-ROLES = {  # of kinds that only one part has, by its module
+ROLES = {  # of kinds that only one part or model has, by its folder
     "position": "rotary scaling", "feedforward": "d_ff", "experts": "router", "latent_attention": "query projection",
+    "models": "initialization", "encoder_decoder": "model",
 }  # fmt: skip
+OWN = tuple(f"archetype.{folder}." for folder in ("spec", "roles", "parts", "models"))
 
 
 def description(cls: type[Spec]) -> str:
@@ -53,14 +54,14 @@ def add_descriptions(schema: dict[str, Any], cls: type[Spec]) -> None:
 
 def kinds() -> Iterator[tuple[str, type[Spec]]]:
     """(role, class) of everything that a `kind` names, models first."""
-    yield from (("model", cls) for cls in MODELS.values())
-    for role in filter(_is_own, Part.__subclasses__()):
-        words = re.sub(r"(?<!^)(?=[A-Z])", " ", role.__name__).lower()
-        yield from ((words, cls) for cls in role.kinds.values())
+    load_all_kinds()
+    roles = filter(_is_own, Part.__subclasses__())
+    for role in sorted(roles, key=lambda role: (role.role_name() != "model", role.role_name())):
+        yield from ((role.role_name(), cls) for cls in role.kinds.values())
     for cls in _subclasses(Spec):
-        if "kind" in cls.model_fields and not issubclass(cls, Part) and cls not in MODELS.values() and _is_own(cls):
-            module = cls.__module__.rpartition(".")[2]
-            yield ROLES.get(module, module.replace("_", " ")), cls
+        if "kind" in cls.model_fields and not issubclass(cls, Part) and _is_own(cls):
+            folder = cls.__module__.split(".")[-2]
+            yield ROLES.get(folder, folder.replace("_", " ")), cls
 
 
 def classes_of(kind: str) -> tuple[list[tuple[str, type[Spec]]], str]:
@@ -108,14 +109,15 @@ def entry(role: str, cls: type[Spec], heading: str = "") -> str:
 
 def page() -> str:
     """The page of all kinds, and of what has fields and no kind."""
-    others = (cls for cls in _subclasses(Spec) if "kind" not in cls.model_fields and _is_own(cls))
-    entries = [*kinds(), *(("no kind", cls) for cls in others if cls.model_fields and not cls.__name__.startswith("_"))]
+    others = (cls for cls in _subclasses(Spec) if "kind" not in cls.model_fields and not issubclass(cls, Part))
+    named = (cls for cls in others if _is_own(cls) and cls.model_fields and not cls.__name__.startswith("_"))
+    entries = [*kinds(), *(("no kind", cls) for cls in named)]
     return TITLE + "".join(f"\n{entry(role, cls, '## ')}\n" for role, cls in entries)
 
 
 def _is_own(cls: type[Spec]) -> bool:
     """Whether it is a specification's, and not a recipe's or an extension's."""
-    return cls.__module__.startswith("archetype.spec.")
+    return cls.__module__.startswith(OWN)
 
 
 def _default(field: FieldInfo) -> str:
@@ -129,7 +131,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _subclasses(cls: type[Spec]) -> Iterator[type[Spec]]:
-    for child in cls.__subclasses__():
+    for child in sorted(cls.__subclasses__(), key=lambda child: child.__module__):
         yield child
         yield from _subclasses(child)
 

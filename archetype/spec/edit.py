@@ -2,47 +2,46 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from copy import deepcopy
+from typing import Any, TypeVar
 
 from archetype.errors import SpecError
 from archetype.io.yaml import yaml_value
 from archetype.spec.base import Spec
-from archetype.spec.block import Block
-from archetype.spec.layers import MAX_LAYERS, cycle, runs
-from archetype.spec.model import ModelSpec
-from archetype.spec.serialize import parse
-from archetype.spec.stack import Stack
+from archetype.spec.repeats import MAX_LAYERS, cycle, runs
 
 __all__ = ["assign", "differences", "leaves", "value_at"]
 
+S = TypeVar("S", bound=Spec)
 Change = tuple[str, Any, Any]
 Key = str | slice | tuple[int, ...]  # a field, or items of a list
 ABSENT = "(absent)"
 
 
-def assign(spec: ModelSpec, assignments: list[str]) -> ModelSpec:
+def assign(spec: S, assignments: list[str]) -> S:
     """A copy of `spec` with every `path=value` applied and the whole checked anew.
 
     A path is `d_model`, `layers[3].mixer.num_heads` or `layers[-1].mixer`; several layers at once are `layers[*]`,
     `layers[::4]` or `layers[0,2]`. A value is YAML. `num_layers=N` cuts or repeats the stack's pattern.
     """
-    data = _explicit(spec)
+    data = spec.dump(each_layer=True)
     for assignment in assignments:
         target, value = _read(assignment)
         *above, last = _keys(target)
         if not above and last not in {*type(spec).model_fields, "num_layers"} and (path := _path_of(spec, str(last))):
             raise SpecError(target, "is not a field of the model", f"write {path}=...")
-        stack = _stack_at(spec, above) if last == "num_layers" else None
-        if stack is not None:
-            _assign(data, [*above, "layers"], _restacked(stack, value, target), target)
+        layers = _layers_at(data, above) if last == "num_layers" else None
+        if layers is not None:
+            _assign(data, [*above, "layers"], _restacked(layers, value, target), target)
         else:
             _assign(data, [*above, last], value, target)
-    return parse(data)
+    copy: S = spec.reparse(data)
+    return copy
 
 
-def _path_of(spec: ModelSpec, field: str) -> str | None:
+def _path_of(spec: Spec, field: str) -> str | None:
     """Where the first field of that name stands inside the model, in all layers at once."""
-    paths = (path for path, _ in leaves(_explicit(spec, full=True)))
+    paths = (path for path, _ in leaves(spec.dump(full=True, each_layer=True)))
     path = next((path for path in paths if field in path.split(".")), None)
     if path is None:
         return None
@@ -62,12 +61,12 @@ def differences(a: Spec, b: Spec) -> list[Change]:
     Layers that change alike are one entry: `layers[*]` for all, `layers[1::2]` for every second. Of a part whose kind
     differs the kinds are all that is said; layers beyond the shorter stack are compared with its pattern.
     """
-    return list(_compare(_explicit(a, full=True), _explicit(b, full=True), ""))
+    return list(_compare(a.dump(full=True, each_layer=True), b.dump(full=True, each_layer=True), ""))
 
 
-def value_at(spec: ModelSpec, target: str) -> Any:
+def value_at(spec: Spec, target: str) -> Any:
     """The value at a path, in the first of the items that it names."""
-    value: Any = _explicit(spec, full=True)
+    value: Any = spec.dump(full=True, each_layer=True)
     for key in _keys(target):
         if key == "num_layers" and isinstance(value, dict) and "layers" in value:
             return len(value["layers"])
@@ -85,23 +84,11 @@ def _read(assignment: str) -> tuple[str, Any]:
     return target.strip(), yaml_value(text, target)
 
 
-def _explicit(spec: Spec, full: bool = False) -> dict[str, Any]:
-    """The dump with one entry for each layer; `full` writes out every default."""
-    data = spec.dump(full)
-    for name in data:
-        match getattr(spec, name):
-            case Stack() as stack:
-                data[name] = _explicit(stack, full)
-            case [Block(), *_] as layers:
-                data[name] = [block.dump(full) for block in layers]
-    return data
-
-
-def _stack_at(spec: Spec, keys: Sequence[Key]) -> tuple[Block, ...] | None:
+def _layers_at(data: Any, keys: Sequence[Key]) -> list[Any] | None:
     """The layers of the model, or of the side of it that the keys name."""
     for key in keys:
-        spec = getattr(spec, str(key), spec)
-    return getattr(spec, "layers", None)
+        data = data.get(key, data) if isinstance(data, dict) else data
+    return data.get("layers") if isinstance(data, dict) else None
 
 
 def _compare(a: Any, b: Any, place: str) -> Iterator[Change]:
@@ -213,12 +200,12 @@ def _assign(data: Any, keys: Sequence[Key | int], value: Any, target: str) -> No
             data[place] = value
 
 
-def _restacked(layers: tuple[Block, ...], num_layers: Any, target: str) -> list[Any]:
+def _restacked(layers: list[Any], num_layers: Any, target: str) -> list[Any]:
     if not isinstance(num_layers, int) or isinstance(num_layers, bool) or not 0 < num_layers <= MAX_LAYERS:
         raise SpecError(target, f"{num_layers!r} is not a count", f"use a whole number from 1 to {MAX_LAYERS}")
-    if len(runs(layers)) > 1 and num_layers > len(layers):
+    if len(runs([repr(layer) for layer in layers])) > 1 and num_layers > len(layers):
         raise SpecError(target, "the stack has no single pattern to repeat", "set layers[i] one by one")
-    return [block.dump() for block in cycle(num_layers, *layers)]
+    return [deepcopy(layer) for layer in cycle(num_layers, *layers)]
 
 
 def leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,52 +1,23 @@
 """Specifications as YAML and JSON, both ways and without loss, and their schema for editors."""
 
 import json
-from pathlib import Path
-from typing import Any, cast
-
-from pydantic import TypeAdapter
+from typing import Any
 
 from archetype.distribution import schema_url
-from archetype.errors import SpecError
-from archetype.io.yaml import mapping_to_yaml, read_mapping
-from archetype.spec.base import Spec, cut
-from archetype.spec.model import MODELS, ModelSpec
-from archetype.spec.synonyms import nearest_kind
+from archetype.io.yaml import mapping_to_yaml
+from archetype.spec.base import Spec
 
-__all__ = ["document_schema", "json_schema", "parse", "read", "to_json", "to_yaml"]
-
-
-def read(file: Path) -> ModelSpec:
-    """The specification in a .yaml, .yml or .json file."""
-    try:
-        return parse(read_mapping(file))
-    except SpecError as error:
-        raise error.at(str(file)) if not error.place.startswith(str(file)) else error from None
-
-
-def parse(data: Any) -> ModelSpec:
-    """The specification that plain data describes."""
-    if not isinstance(data, dict):
-        raise SpecError("", f"a specification is a mapping, not {type(data).__name__}", "write it as key: value lines")
-    kind = data.get("kind", "decoder")
-    if not isinstance(kind, str) or kind not in MODELS:
-        raise SpecError("kind", f"there is no kind {cut(kind)} of model", nearest_kind(str(kind), list(MODELS)))
-    return cast(ModelSpec, MODELS[kind].parse(data))
+__all__ = ["document_schema", "to_json", "to_yaml"]
 
 
 def to_yaml(spec: Spec) -> str:
-    """The specification as YAML that `read` gives back unchanged."""
+    """The specification as YAML that reading gives back unchanged."""
     return mapping_to_yaml(spec.dump())
 
 
 def to_json(spec: Spec) -> str:
-    """The specification as JSON that `read` gives back unchanged."""
+    """The specification as JSON that reading gives back unchanged."""
     return json.dumps(spec.dump(), indent=2) + "\n"
-
-
-def json_schema() -> dict[str, Any]:
-    """A JSON Schema of specification files, for editors."""
-    return document_schema("specification", TypeAdapter(ModelSpec).json_schema(mode="validation"))
 
 
 def document_schema(kind: str, schema: dict[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from archetype.errors import ArchetypeError, SpecError, nearest
 from archetype.estimate.match import match
 from archetype.estimate.report import cost_report
 from archetype.io.yaml import read_mapping
-from archetype.spec import EncoderDecoder, ModelSpec, assign
-from archetype.spec.edit import put
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.spec import ModelSpec
+from archetype.spec.edit import assign, put
 from archetype.studies.corpora import StudyData
 from archetype.studies.experiment import Match, Metric, Source
 from archetype.training.recipe import Recipe

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from archetype.spec.part import Part, part
+from archetype.spec.kinds import Part, part
 from archetype.studies import statistics
 from archetype.studies.statistics import Interval
 

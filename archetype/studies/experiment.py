@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from archetype.errors import SpecError, nearest
 from archetype.io.yaml import read_mapping
 from archetype.spec.base import Flag, Length, Size, Spec, cut, fingerprint, invalid
-from archetype.spec.part import ByKind
+from archetype.spec.kinds import ByKind
 from archetype.spec.serialize import document_schema
 from archetype.studies.decisions import Decision
 

@@ -13,7 +13,7 @@ from archetype.data.corpus import encode
 from archetype.errors import DataError
 from archetype.generate.score import score
 from archetype.io.text import read_text
-from archetype.models import Model
+from archetype.models.build import Model
 from archetype.runs.directory import Run, read_run_model
 from archetype.spec.edit import put
 from archetype.studies.experiment import Metric

@@ -5,30 +5,36 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archetype import spec
-from archetype.models import build
+from archetype.models.block.spec import Block, PreNorm
+from archetype.models.build import build
+from archetype.models.decoder.spec import Decoder
+from archetype.models.spec import ModelSpec
 from archetype.nn.context import ForwardContext
+from archetype.parts.attention.spec import Attention
+from archetype.parts.feedforward.spec import GatedMLP
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.position.spec import Learned
 
 EXACT = {torch.float64: 1e-10, torch.float32: 1e-5}  # of the output's size
 WRONG = 1e-3  # what every mistake exceeds
 
-ATTENTION = spec.Attention(num_heads=4, num_kv_heads=2)
-GATED = spec.GatedMLP(d_ff=44, activation="silu")
-PRE_NORM = spec.PreNorm(norm=spec.RMSNorm())
+ATTENTION = Attention(num_heads=4, num_kv_heads=2)
+GATED = GatedMLP(d_ff=44, activation="silu")
+PRE_NORM = PreNorm(norm=RMSNorm())
 
 
-def block(**changes: Any) -> spec.Block:
+def block(**changes: Any) -> Block:
     """A layer as a Llama has it, with some of its fields replaced."""
-    return spec.Block(**{"wiring": PRE_NORM, "mixer": ATTENTION, "feedforward": GATED} | changes)
+    return Block(**{"wiring": PRE_NORM, "mixer": ATTENTION, "feedforward": GATED} | changes)
 
 
-def decoder(*layers: spec.Block, **changes: Any) -> spec.Decoder:
+def decoder(*layers: Block, **changes: Any) -> Decoder:
     """A small decoder of some layers."""
-    sizes: dict[str, Any] = {"vocab_size": 31, "context_length": 64, "d_model": 16, "final_norm": spec.RMSNorm()}
-    return spec.Decoder(**sizes | {"layers": layers} | changes)
+    sizes: dict[str, Any] = {"vocab_size": 31, "context_length": 64, "d_model": 16, "final_norm": RMSNorm()}
+    return Decoder(**sizes | {"layers": layers} | changes)
 
 
-def attending(num_layers: int = 2, **changes: Any) -> spec.Decoder:
+def attending(num_layers: int = 2, **changes: Any) -> Decoder:
     """A small decoder with another attention."""
     return decoder(*[block(mixer=ATTENTION.replace(**changes))] * num_layers)
 
@@ -48,12 +54,12 @@ def randomize(model: nn.Module, seed: int = 0) -> nn.Module:
     return model.eval()
 
 
-def random_model(model: spec.ModelSpec, dtype: torch.dtype = torch.float64, seed: int = 0) -> Any:
+def random_model(model: ModelSpec, dtype: torch.dtype = torch.float64, seed: int = 0) -> Any:
     """The model of a specification with every tensor random, to be evaluated."""
     return randomize(build(model, dtype=dtype), seed).requires_grad_(False)
 
 
-def random_tokens(model: spec.ModelSpec, batch: int, length: int, seed: int = 0) -> Tensor:
+def random_tokens(model: ModelSpec, batch: int, length: int, seed: int = 0) -> Tensor:
     """Token ids (B, T)."""
     size = getattr(model, "vocab_size", 1)
     return torch.randint(0, size, (batch, length), generator=torch.Generator().manual_seed(seed))
@@ -75,7 +81,7 @@ def logits_at(model: Any, tokens: Tensor, first: int) -> Tensor:
     """Logits of a decoder whose tokens stand at positions from `first` on; in float64 angles are in float64 too."""
     context = ForwardContext.of(tokens)
     positions = context.positions + first
-    added = isinstance(model.spec.embedding.position, spec.Learned)
+    added = isinstance(model.spec.embedding.position, Learned)
     context.positions = positions.to(model.dtype) if model.dtype == torch.float64 and not added else positions
     x = model.final_norm(model.run(model.embedding(tokens, context), context), context)
     logits: Tensor = model.lm_head(x, model.embedding.token.weight)

@@ -27,7 +27,7 @@ import torch
 from archetype.data.tokenization import cache_folder
 from archetype.io import atomic
 from archetype.io.files import read_json
-from archetype.spec import parse
+from archetype.models.file import parse
 from archetype.spec.base import fingerprint
 from archetype.studies.experiment import Metric
 from archetype.training.numerics import NUMERICS

@@ -10,7 +10,7 @@ import torch
 
 from archetype.errors import DataError
 from archetype.machine.environment import environment, now
-from archetype.models import build
+from archetype.models.build import build
 from archetype.runs.directory import Run
 from archetype.studies import decisions
 from archetype.studies.arms import Arm, quantities

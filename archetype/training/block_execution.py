@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from archetype.errors import SpecError
-from archetype.models.stack import Stack
+from archetype.models.stack.module import Stack
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from archetype.models.heads import LanguageModelHead
+from archetype.parts.head.module import LanguageModelHead
 from archetype.weights.linear import linear
 from archetype.weights.packed import Weight
 

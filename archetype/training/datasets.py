@@ -16,7 +16,7 @@ from archetype.data.tokenization import cache_folder, tokenized
 from archetype.errors import SpecError
 from archetype.io.text import read_text
 from archetype.spec.base import Flag, Length, Positive, Size, Spec
-from archetype.spec.part import Part, part
+from archetype.spec.kinds import Part, part
 from archetype.tokenizers import Tokenizer
 
 SAMPLE = 2**24  # characters of documents that a tokenizer is trained on

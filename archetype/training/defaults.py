@@ -13,8 +13,9 @@ from archetype.data.sources import HUGGING_FACE, JSON_SUFFIXES, PARQUET_SUFFIX, 
 from archetype.errors import ArchetypeError
 from archetype.estimate.report import cost_report
 from archetype.io.yaml import read_mapping
-from archetype.spec import CausalSpec, EncoderDecoder, ModelSpec, assign
-from archetype.spec.edit import put
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.spec import CausalSpec, ModelSpec
+from archetype.spec.edit import assign, put
 from archetype.training.objectives.base import Objective, ObjectiveConfig
 from archetype.training.recipe import Recipe
 from archetype.training.schedules import WarmUp

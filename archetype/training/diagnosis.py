@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 
-from archetype.spec import ModelSpec
+from archetype.models.spec import ModelSpec
 from archetype.training.metrics import Event, Notice, Step
 from archetype.training.state import TrainState
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from archetype.models import Model
+from archetype.models.build import Model
 from archetype.training.objectives.base import Objective
 from archetype.training.processes import ALONE, Processes
 

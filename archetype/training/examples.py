@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from archetype.data.records import held_out, read_records
 from archetype.errors import DataError, SpecError
-from archetype.spec.part import part
+from archetype.spec.kinds import part
 from archetype.training.datasets import TokenizedData
 
 Records = list[dict[str, Any]]

@@ -12,7 +12,8 @@ import torch
 from archetype.errors import SpecError
 from archetype.estimate.fit import largest
 from archetype.estimate.report import cost_report
-from archetype.spec import EncoderDecoder, ModelSpec
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.spec import ModelSpec
 from archetype.table import size
 from archetype.training.objectives.base import Objective
 from archetype.training.recipe import Recipe

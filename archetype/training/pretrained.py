@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from archetype.models import Model
-from archetype.nn.adapter import adapter_parameters
+from archetype.models.build import Model
 from archetype.nn.parameter_names import names_matching, train_only
+from archetype.parts.adapter.module import adapter_parameters
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.training.recipe import Recipe

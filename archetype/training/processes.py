@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from archetype.errors import SpecError
 from archetype.io.lock import locked
+from archetype.models.spec import ModelSpec
 from archetype.runs import checkpoints
-from archetype.spec import ModelSpec
 from archetype.training.objectives.base import Batch, LossOutput, Objective, split_batch
 
 if TYPE_CHECKING:

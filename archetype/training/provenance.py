@@ -10,8 +10,9 @@ from archetype.io import atomic
 from archetype.io.files import MAX_FILE_BYTES, check_regular, read_bytes
 from archetype.io.yaml import mapping_to_yaml, with_schema_line
 from archetype.machine.environment import environment
+from archetype.models.spec import ModelSpec
 from archetype.runs.directory import Run
-from archetype.spec import ModelSpec, fingerprint
+from archetype.spec.base import fingerprint
 from archetype.spec.edit import differences
 from archetype.training.objectives.base import Objective
 from archetype.training.recipe import Recipe

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from archetype.nn.adapter import install
+from archetype.parts.adapter.module import install
 from archetype.runs.directory import Run
 from archetype.training.loop import take_step
 from archetype.training.plot import draw_curves

@@ -7,9 +7,9 @@ from pydantic import Field
 
 from archetype.errors import SpecError
 from archetype.io.yaml import read_mapping
-from archetype.spec.adapter import Adapter
+from archetype.parts.adapter.spec import Adapter
 from archetype.spec.base import Flag, Length, Positive, Probability, Size, Spec
-from archetype.spec.part import ByKind
+from archetype.spec.kinds import ByKind
 from archetype.spec.serialize import document_schema
 from archetype.training.datasets import Data, TextData
 from archetype.training.objectives import ObjectiveConfig

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from archetype import spec as specs
 from archetype.convert.source import open_spec
 from archetype.errors import DataError, SpecError
 from archetype.io import hub
 from archetype.io.text import read_text
 from archetype.machine.device import resolve_dtype
+from archetype.models.spec import ModelSpec
 from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer, trainable_kinds
 from archetype.tokenizers.added_tokens import add_tokens
 from archetype.tokenizers.chat_template import ChatTemplate, read_template, write_template
@@ -43,7 +43,7 @@ class ResolvedRecipe:
     """
 
     recipe: Recipe
-    spec: specs.ModelSpec
+    spec: ModelSpec
     tokenizer: Tokenizer | None
     objective: Objective
     notes: tuple[str, ...]
@@ -117,7 +117,7 @@ def build_tokenizer(data: Data, texts: dict[str, str]) -> Tokenizer | None:
     return train_tokenizer(data.tokenizer, training, vocab_size, lowercase=data.lowercase)
 
 
-def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> specs.ModelSpec:
+def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> ModelSpec:
     """The specification that a recipe names, with an id for every token and for what the objective adds to them.
 
     Raises:
@@ -140,7 +140,7 @@ def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> specs.ModelSpec
     return spec
 
 
-def resolve_objective(recipe: Recipe, spec: specs.ModelSpec) -> ObjectiveConfig:
+def resolve_objective(recipe: Recipe, spec: ModelSpec) -> ObjectiveConfig:
     """The recipe's objective, or the first that suits the model and the data.
 
     Raises:
@@ -163,14 +163,14 @@ def resolve_objective(recipe: Recipe, spec: specs.ModelSpec) -> ObjectiveConfig:
     raise SpecError("objective", cause, remedy)
 
 
-def _suitable_objectives(spec: specs.ModelSpec, data: Data) -> list[type[ObjectiveConfig]]:
+def _suitable_objectives(spec: ModelSpec, data: Data) -> list[type[ObjectiveConfig]]:
     configs: Iterable[Any] = ObjectiveConfig.kinds.values()
     return [config for config in configs if config.model_construct().suits(spec, data)]
 
 
 def build_objective(
     recipe: Recipe,
-    spec: specs.ModelSpec,
+    spec: ModelSpec,
     tokenizer: Tokenizer | None,
     texts: dict[str, str],
     template: ChatTemplate | None = None,
@@ -204,9 +204,7 @@ def resolve_template(data: Data, tokenizer: Tokenizer | None, pretrained: Pretra
         return read_template(Path(folder))
 
 
-def class_names(
-    objective: ObjectiveConfig | None, spec: specs.ModelSpec, pretrained: Pretrained | None
-) -> tuple[str, ...]:
+def class_names(objective: ObjectiveConfig | None, spec: ModelSpec, pretrained: Pretrained | None) -> tuple[str, ...]:
     """The names of the classes of a model; none where they have numbers only."""
     labels: tuple[str, ...] | None = getattr(objective, "labels", None)
     if labels is None:
@@ -214,7 +212,7 @@ def class_names(
     return () if labels == tuple(map(str, range(len(labels)))) else labels
 
 
-def with_room_for(tokenizer: Tokenizer, spec: specs.ModelSpec) -> specs.ModelSpec:
+def with_room_for(tokenizer: Tokenizer, spec: ModelSpec) -> ModelSpec:
     """The same model with a row for every token."""
     sizes = {name: getattr(spec, name, None) for name in ("vocab_size", "source_vocab_size")}
     return spec.replace(**{name: max(size, tokenizer.vocab_size) for name, size in sizes.items() if size is not None})

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from archetype.spec.part import Part, part
+from archetype.spec.kinds import Part, part
 
 Steps = Annotated[int, Field(strict=True, ge=0)]
 Ratio = Annotated[float, Field(ge=0, le=1)]

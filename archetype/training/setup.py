@@ -5,13 +5,14 @@ from pathlib import Path
 
 import torch
 
-from archetype import spec as specs
 from archetype.errors import CheckpointError, SpecError
 from archetype.io import atomic
 from archetype.io.lock import locked
 from archetype.io.tensors import Tensors, save
-from archetype.models import Model, build, build_on_meta
-from archetype.nn.adapter import install
+from archetype.models.build import Model, build, build_on_meta
+from archetype.models.spec import ModelSpec
+from archetype.parts.adapter.module import install
+from archetype.parts.adapter.spec import Adapter
 from archetype.runs import checkpoints
 from archetype.runs.directory import AdaptedModel, Run, fill_from, read_run_spec, write_adapter, write_run_spec
 from archetype.runs.origin import write_origin
@@ -210,9 +211,7 @@ def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
     return f"the schedule now spans {steps} steps: the learning rate goes on from {after:.2g}, not {before:.2g}"
 
 
-def _trainable_model(
-    weights: Path, spec: specs.ModelSpec, adapter: specs.Adapter | None, device: torch.device
-) -> Model:
+def _trainable_model(weights: Path, spec: ModelSpec, adapter: Adapter | None, device: torch.device) -> Model:
     """A model with memory of its own: training writes into it, and the file must not change. On meta it has none."""
     model = build_on_meta(spec)
     if adapter is not None:

@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import archetype
-from archetype import spec as specs
 from archetype.data.batches import Prefetcher
-from archetype.models import Model
+from archetype.models.build import Model
 from archetype.runs import checkpoints
 from archetype.runs.directory import Run, write_best
+from archetype.spec.base import fingerprint
 from archetype.tokenizers import Tokenizer
 from archetype.training.background_save import BackgroundSave, Files
 from archetype.training.block_execution import compile_blocks, recompute_blocks
@@ -132,7 +132,7 @@ class TrainState:
     def provenance(self) -> dict[str, Any]:
         """Hashes of the specification and the data, and versions, for a checkpoint."""
         return {
-            "spec": specs.fingerprint(self.model.spec),
+            "spec": fingerprint(self.model.spec),
             "data": self.objective.fingerprint,
             "versions": {"archetype": archetype.__version__, "torch": torch.__version__},
         }

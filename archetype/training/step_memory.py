@@ -4,11 +4,11 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from archetype.cost.head import LanguageModelHeadCost
 from archetype.estimate.memory import MemoryCost
-from archetype.models import build_on_meta
-from archetype.nn.adapter import install
-from archetype.spec import ModelSpec
+from archetype.models.build import build_on_meta
+from archetype.models.spec import ModelSpec
+from archetype.parts.adapter.module import install
+from archetype.parts.head.cost import LanguageModelHeadCost
 from archetype.training.block_execution import blocks_of, number_recomputed
 from archetype.training.chunked_loss import chunk_rows
 from archetype.training.objectives.base import LARGE_LOGITS

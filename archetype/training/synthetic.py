@@ -9,7 +9,7 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from archetype.spec.base import Size, invalid
-from archetype.spec.part import part
+from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 
 Ids = npt.NDArray[np.int64]

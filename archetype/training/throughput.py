@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from archetype.data.corpus import Corpus
-from archetype.models import build
-from archetype.nn.adapter import install
+from archetype.models.build import build
+from archetype.models.decoder.spec import Decoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.adapter.module import install
 from archetype.runs.directory import Run
-from archetype.spec import Decoder, ModelSpec
 from archetype.training.loop import take_step
 from archetype.training.objectives.base import Objective
 from archetype.training.objectives.next_token import NextTokenObjective

@@ -15,7 +15,7 @@ from archetype.io import atomic
 from archetype.io.files import read_json
 from archetype.runs.directory import Run
 from archetype.spec.edit import leaves
-from archetype.spec.part import Part, part
+from archetype.spec.kinds import Part, part
 from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, Sampled, Step
 
 SECONDS_BETWEEN_WRITES = 5.0

@@ -9,9 +9,10 @@ from archetype import spec
 from archetype.generate import Engine, Sampling
 from archetype.generate.step import prefill
 from archetype.language_model import LanguageModel
-from archetype.models import CausalModel, Model, build_on_meta
+from archetype.models.build import Model, build_on_meta
+from archetype.models.causal import CausalModel
+from archetype.models.initialization import initialize
 from archetype.nn.cache import State
-from archetype.nn.initialization import initialize
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.passes import forward_step
 from tests.helpers.weights import distance, randomize

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from archetype import spec
-from archetype.models import CausalModel, build
+from archetype.models.build import build
+from archetype.models.causal import CausalModel
 from tests.helpers.pairwise import Combination, pairwise
 from tests.helpers.strategies import CONTEXT, VOCABULARY
 from tests.helpers.weights import randomize

@@ -5,7 +5,8 @@ Started without pytest, for the compiler would have to go through the checks of 
 
 import torch
 
-from archetype.models import Output, build
+from archetype.models.build import build
+from archetype.models.output import Output
 from tests.helpers.inputs import example_inputs
 from tests.helpers.replicas import BALANCED, gradients
 from tests.helpers.specs import ALL

@@ -2,7 +2,7 @@
 
 from archetype.inspection import Inspection, Tracer
 from archetype.inspection.inputs import Inputs
-from archetype.models import Model
+from archetype.models.build import Model
 from tests.helpers.inputs import example_inputs
 
 

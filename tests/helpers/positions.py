@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from archetype import spec
-from archetype.models import build
+from archetype.models.build import build
 from archetype.training.block_execution import recompute_blocks
 from archetype.training.objectives.base import IGNORED, Batch, Objective
 from archetype.training.parallel.context import ContextParallel

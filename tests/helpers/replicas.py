@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from archetype.models import build
+from archetype.models.build import build
 from tests.helpers.inputs import ROWS, example_inputs
 from tests.helpers.passes import logits_or_hidden
 from tests.helpers.specs import ALL, block, decoder, experts

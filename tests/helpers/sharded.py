@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from archetype.io.tensors import save
-from archetype.models import Model, build, build_on_meta
+from archetype.models.build import Model, build, build_on_meta
 from archetype.training.parallel.layout import Parallel
 from archetype.training.parallel.pipeline import Pipeline
 from archetype.training.parallel.processes import WEIGHTS_MESH, share_model

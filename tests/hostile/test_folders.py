@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from archetype.families.llama import llama
 from archetype.language_model import LanguageModel
 from archetype.loading import export
-from archetype.models import build
+from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers import forked
 from tests.helpers.weights import randomize

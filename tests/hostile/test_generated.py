@@ -16,7 +16,7 @@ from archetype.families.vit import vit
 from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
 from archetype.loading import export
-from archetype.models import build
+from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from archetype.training.datasets import TextData
 from archetype.training.loop import run

@@ -22,7 +22,7 @@ import archetype
 from archetype import LanguageModel
 from archetype.apps.serve import page
 from archetype.apps.serve.models import Source
-from archetype.models import build
+from archetype.models.build import build
 from archetype.spec import assign
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate

@@ -27,7 +27,8 @@ from archetype.estimate.report import cost_report
 from archetype.estimate.state import state_parts
 from archetype.generate import Event
 from archetype.inspection import Inspection
-from archetype.models import VisionEncoder, build
+from archetype.models.build import build
+from archetype.models.vision.module import VisionEncoder
 from archetype.runs.directory import Run, write_run_spec
 from archetype.runs.listing import MetricsFile, downsampled
 from archetype.spec import assign

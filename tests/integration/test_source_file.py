@@ -10,7 +10,7 @@ import pytest
 
 from archetype.families.transformer import transformer
 from archetype.language_model import LanguageModel
-from archetype.models import build
+from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers import forked
 from tests.helpers.weights import randomize

@@ -17,7 +17,11 @@ from archetype.data.pairs import end_of_text
 from archetype.estimate.memory import MemoryCost
 from archetype.generate import Beam
 from archetype.language_model import LanguageModel
-from archetype.models import CausalModel, Encoder, EncoderDecoder, Model, VisionEncoder, build
+from archetype.models.build import Model, build
+from archetype.models.causal import CausalModel
+from archetype.models.encoder.module import Encoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.models.vision.module import VisionEncoder
 from archetype.runs.directory import Run
 from archetype.training.datasets import Data, ImageData, PairData, TextData
 from archetype.training.loop import take_step

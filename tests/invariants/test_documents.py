@@ -5,7 +5,7 @@ import torch
 
 from archetype import spec
 from archetype.errors import SpecError
-from archetype.models import build
+from archetype.models.build import build
 from tests.helpers.specs import ATTENTION, DECODERS, attending
 from tests.helpers.weights import distance, randomize
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from archetype import families, spec
-from archetype.models import EncoderDecoder, build
+from archetype.models.build import build
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.nn.cache import State
 from tests.helpers.combinations import EXACT, combined, hybrid, padded, rows_of, text
 from tests.helpers.examples import examples

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from archetype import spec
-from archetype.models import Encoder, VisionEncoder, build
+from archetype.models.build import build
+from archetype.models.encoder.module import Encoder
+from archetype.models.vision.module import VisionEncoder
 from tests.helpers.combinations import EXACT, padded, rows_of, text
 from tests.helpers.examples import examples
 from tests.helpers.passes import logits_or_hidden

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from archetype import spec
-from archetype.models import Model, build
+from archetype.models.build import Model, build
 from tests.helpers.cases import case
 from tests.helpers.combinations import GRID, hybrid
 from tests.helpers.inputs import example_inputs

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from archetype import spec
-from archetype.models import build
+from archetype.models.build import build
 from tests.helpers.combinations import EXACT, GATED, LLAMA3, combined, text
 from tests.helpers.passes import forward_step
 from tests.helpers.strategies import CONTEXT

@@ -14,7 +14,7 @@ from archetype.convert.hf_folder import compare, write_model
 from archetype.errors import ArchetypeError
 from archetype.estimate.report import cost_report
 from archetype.families.registry import family_for
-from archetype.models import Model, build
+from archetype.models.build import Model, build
 from archetype.runs.directory import Run, read_run_model, write_run_spec, write_weights
 from archetype.spec import to_yaml
 from tests.helpers.combinations import EXACT

@@ -10,7 +10,8 @@ from torch import Tensor
 from archetype import spec
 from archetype.families import preset, presets
 from archetype.generate.step import DecodeStep, prefill
-from archetype.models import CausalModel, build
+from archetype.models.build import build
+from archetype.models.causal import CausalModel
 from archetype.weights.packed import is_packed
 from archetype.weights.packing import pack_model
 from archetype.weights.quantized import quantize_model

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from archetype import families, spec
-from archetype.models import CausalModel, Decoder
+from archetype.models.causal import CausalModel
+from archetype.models.decoder.module import Decoder
 from archetype.nn.cache import State
 from tests.helpers import causal as writing
 from tests.helpers import forked
@@ -331,7 +332,7 @@ def test_dynamic_scaling_follows_this_request_and_no_earlier_one() -> None:
 COMPILED = """
 import torch
 from archetype import families
-from archetype.models import build
+from archetype.models.build import build
 from tests.helpers.passes import forward_step
 
 for name in {names}:

@@ -24,22 +24,30 @@ class Mutant(NamedTuple):
 
 
 STATE = "invariants/test_state.py"
-NN = "unit/nn"
+NN, PARTS = "unit/nn", "unit/parts"
 # file: the tests near it, and the pairs (what stands there, what is planted)
 PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
-    "nn/attention.py": (
-        (f"{NN}/test_attention.py", f"{NN}/test_cross_attention.py", STATE, "parity/test_decoders.py"),
+    "parts/attention/projections.py": (
+        (f"{PARTS}/test_attention.py", f"{PARTS}/test_cross_attention.py", STATE, "parity/test_decoders.py"),
         [
             ("self.spec.scale or 1 / math.sqrt(self.sizes.head_dim)", "self.spec.scale or 1 / self.sizes.head_dim"),
             ("self.spec.dropout if self.training else 0.0", "self.spec.dropout"),
             ("y.clamp(-bound, bound)", "y.clamp(max=bound)"),
-            ("cache.append(self.apply_rope(k, context.positions, context, self.k_norm), v,", "cache.append(k, v,"),
-            ("allowed & present_keys(context.num_tokens, keys[0])", "allowed"),
-            ("scores.masked_fill(~mask, MASKED) if", "scores if"),
         ],
     ),
-    "nn/block.py": (
-        (f"{NN}/test_block.py", "unit/models", "parity/test_decoders.py"),
+    "parts/attention/module.py": (
+        (f"{PARTS}/test_attention.py", STATE, "parity/test_decoders.py"),
+        [
+            ("cache.append(self.apply_rope(k, context.positions, context, self.k_norm), v,", "cache.append(k, v,"),
+            ("allowed & present_keys(context.num_tokens, keys[0])", "allowed"),
+        ],
+    ),
+    "parts/attention/core.py": (
+        (f"{PARTS}/test_attention.py", f"{PARTS}/test_scores.py", STATE, "parity/test_decoders.py"),
+        [("scores.masked_fill(~mask, MASKED) if", "scores if")],
+    ),
+    "models/block/module.py": (
+        ("unit/models/test_block.py", "unit/models", "parity/test_decoders.py"),
         [
             ("x + self.branch(y) + self.branch(self.feedforward(feedforward_input, context))",
              "x + self.branch(y) + dropout(self.feedforward(feedforward_input, context), self.dropout, self.training)"),
@@ -59,8 +67,8 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
             ("return State(self.lengths[rows], [", "return State(self.lengths, ["),
         ],
     ),
-    "nn/norm.py": (
-        (f"{NN}/test_norm.py", "parity/test_decoders.py"),
+    "parts/norm/module.py": (
+        (f"{PARTS}/test_norm.py", "parity/test_decoders.py"),
         [
             ("rms_norm(x, x.shape[-1:], None, self.eps)", "rms_norm(x, x.shape[-1:], None, 1e-6)"),
             ("weight = 1 + self.weight if self.unit_offset else self.weight", "weight = self.weight"),
@@ -69,8 +77,8 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
             ("0.0 if name == \"bias\" or self.unit_offset else 1.0", "0.0 if name == \"bias\" else 1.0"),
         ],
     ),
-    "nn/position.py": (
-        (f"{NN}/test_position.py", "parity/test_rope_scaling.py", "parity/test_position_bias.py"),
+    "parts/position/module.py": (
+        (f"{PARTS}/test_position.py", "parity/test_rope_scaling.py", "parity/test_position_bias.py"),
         [
             ("odd * cos + even * sin), dim=-1).flatten(-2)", "odd * cos - even * sin), dim=-1).flatten(-2)"),
             ("return plain / factor, 1.0", "return plain * factor, 1.0"),
@@ -78,15 +86,15 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
             ("positions[..., None] + self.offset", "positions[..., None]"),
         ],
     ),
-    "patterns/position.py": (
-        (f"{NN}/test_position.py", "parity/test_rope_scaling.py", "parity/test_position_bias.py"),
+    "parts/position/frequencies.py": (
+        (f"{PARTS}/test_position.py", "parity/test_rope_scaling.py", "parity/test_position_bias.py"),
         [
             ("between[: num_heads - power]", "between[-(num_heads - power) :]"),
             ("0.1 * mscale * math.log(scaling.factor) + 1.0", "0.1 * math.log(scaling.factor) + 1.0"),
         ],
     ),
-    "nn/experts.py": (
-        (f"{NN}/test_experts.py", "parity/test_latent_experts.py"),
+    "parts/experts/module.py": (
+        (f"{PARTS}/test_experts.py", "parity/test_latent_experts.py"),
         [
             ("return weights * self.spec.router.scale, chosen", "return weights, chosen"),
             ("grouped.topk(groups.top_k_in_group).values.sum(-1)", "grouped.amax(-1)"),
@@ -95,70 +103,70 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
             ("order.argsort()).view", "order).view"),
         ],
     ),
-    "nn/scores.py": (
-        (f"{NN}/test_scores.py", f"{NN}/test_attention.py", "parity/test_decoders.py"),
+    "parts/pattern/scores.py": (
+        (f"{PARTS}/test_scores.py", f"{PARTS}/test_attention.py", "parity/test_decoders.py"),
         [
             ("self.softcap * torch.tanh(scores / self.softcap)", "self.softcap * torch.tanh(scores)"),
             ("keys[:, None, :] <= queries", "keys[:, None, :] < queries"),
             ("keys < num_tokens[:, None]", "keys <= num_tokens[:, None]"),
         ],
     ),
-    "nn/mamba.py": (
-        (f"{NN}/test_mamba.py", STATE),
+    "parts/mamba/module.py": (
+        (f"{PARTS}/test_mamba.py", STATE),
         [
             ("return y + self.D.to(exact) * u, hidden", "return y, hidden"),
             ("delta.masked_fill(~context.valid[..., None], 0.0)", "delta"),
         ],
     ),
     "nn/convolution.py": (
-        (f"{NN}/test_mamba.py", STATE),
+        (f"{PARTS}/test_mamba.py", STATE),
         [("inputs[:, :, x.shape[2] :].clone()", "inputs[:, :, x.shape[2] - 1 : -1].clone()")],
     ),
-    "nn/selective_scan.py": (
-        (f"{NN}/test_mamba.py",),
+    "parts/mamba/scan.py": (
+        (f"{PARTS}/test_mamba.py",),
         [
             ("before[-1].add_(h_grad)", "pass"),
             ("h_grad = after[0] * before[0]", "h_grad = before[0]"),
         ],
     ),
-    "nn/recurrent.py": (
-        (f"{NN}/test_recurrent.py", STATE, "invariants/test_encoder_decoders.py"),
+    "parts/recurrent/module.py": (
+        (f"{PARTS}/test_recurrent.py", STATE, "invariants/test_encoder_decoders.py"),
         [
             ("new = [torch.where(has_tokens, now, old) for now, old in zip(new, before, strict=True)]", "pass"),
             ("context.num_tokens is None or x.shape[1] == 1", "True or x.shape[1] == 1"),
         ],
     ),
-    "nn/latent_attention.py": (
-        (f"{NN}/test_latent_attention.py", "parity/test_latent_experts.py"),
+    "parts/latent_attention/module.py": (
+        (f"{PARTS}/test_latent_attention.py", "parity/test_latent_experts.py"),
         [
             ("self.spec.scale or 1 / math.sqrt(self.spec.head_dim)", "1 / math.sqrt(self.spec.head_dim)"),
             ('probe(self, "latent", self.kv_norm(latent))', "latent"),
             ("+ turned.flatten(1, 2) @ shared.transpose(1, 2)", ""),
         ],
     ),
-    "nn/initialization.py": (
-        (f"{NN}/test_initialization.py",),
+    "models/initialization.py": (
+        ("unit/models/test_initialization.py",),
         [
             ("1 / math.sqrt(2 * num_layers)", "1 / math.sqrt(num_layers)"),
             ("math.sqrt(6 / (weight", "math.sqrt(3 / (weight"),
         ],
     ),
-    "patterns/window.py": (
-        (f"{NN}/test_attention.py", STATE, "unit/spec/test_pattern.py"),
+    "parts/pattern/window.py": (
+        (f"{PARTS}/test_attention.py", STATE, "unit/parts/test_pattern.py"),
         [
             ("(self.spec.size - 1, 0) if causal", "(self.spec.size, 0) if causal"),
             ("| (i < g) | (j < g)", "| (j < g)"),
             ("return min(length, self.spec.size)", "return min(length, self.spec.size - 1)"),
         ],
     ),
-    "models/embedding.py": (
+    "parts/embedding/module.py": (
         ("unit/models", "parity/test_encoders.py"),
         [
             ("x = x if self.norm_first else normalize_stream(", "x = normalize_stream("),
             ("x = x * self.scale", "pass"),
         ],
     ),
-    "models/heads.py": (
+    "parts/head/module.py": (
         ("unit/models", "parity/test_decoders.py", "parity/test_encoders.py"),
         [
             ("cap * torch.tanh(logits / cap)", "cap * torch.tanh(logits)"),

@@ -11,7 +11,7 @@ import pytest
 
 from archetype import families, spec
 from archetype.language_model import LanguageModel
-from archetype.models import build
+from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from tests.helpers.serving import TEMPLATE, Served, serving

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from archetype.inspection import Inspection
-from archetype.models import VisionEncoder
+from archetype.models.vision.module import VisionEncoder
 from archetype.studies.report import write_reports
 from archetype.training.metrics import Sampled, Step, append
 from tests.helpers.cases import case

@@ -11,7 +11,7 @@ import archetype
 from archetype import spec
 from archetype.errors import CheckpointError, SpecError
 from archetype.language_model import LanguageModel
-from archetype.models import Decoder
+from archetype.models.decoder.module import Decoder
 from tests.helpers.weights import distance, randomize
 
 PRESETS = {

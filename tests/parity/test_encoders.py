@@ -15,9 +15,9 @@ from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAtt
 
 import archetype
 from archetype.models.output import Output
-from archetype.patterns.block import BigBirdRule
-from archetype.patterns.rule import MaskContext
-from archetype.spec.pattern import BigBird
+from archetype.parts.pattern.blocks import BigBirdRule
+from archetype.parts.pattern.spec import BigBird
+from archetype.roles.pattern import MaskContext
 from tests.helpers.passes import logits_or_hidden
 from tests.helpers.published import (
     EXACT,

@@ -16,8 +16,8 @@ from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
 from archetype import spec
 from archetype.nn.context import ForwardContext
-from archetype.nn.experts import MixtureOfExperts
-from archetype.nn.latent_attention import LatentAttention
+from archetype.parts.experts.module import MixtureOfExperts
+from archetype.parts.latent_attention.module import LatentAttention
 from tests.helpers.weights import distance, randomize
 
 EXACT = 1e-5

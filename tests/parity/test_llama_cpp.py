@@ -24,7 +24,7 @@ from archetype.families.qwen2 import qwen2
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
 from archetype.loading import export
-from archetype.models import build
+from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.passes import forward_step
 from tests.helpers.weights import distance, randomize

@@ -16,7 +16,7 @@ from archetype.families.bert import bert
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
 from archetype.loading import export
-from archetype.models import build
+from archetype.models.build import build
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 from archetype.tokenizers.sentencepiece import SentencePieceTokenizer, read_settings

@@ -14,8 +14,8 @@ from archetype import spec
 from archetype.convert.peft import CONFIG, read_config, write_peft
 from archetype.errors import CheckpointError, SpecError
 from archetype.language_model import LanguageModel
-from archetype.models import Model
-from archetype.nn.adapter import install, merge
+from archetype.models.build import Model
+from archetype.parts.adapter.module import install, merge
 from tests.helpers.weights import distance, randomize
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # of peft itself

@@ -8,8 +8,8 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from archetype import spec
-from archetype.nn.position import Alibi, RelativeBias
-from archetype.patterns.position import alibi_slopes
+from archetype.parts.position.frequencies import alibi_slopes
+from archetype.parts.position.module import Alibi, RelativeBias
 
 
 @st.composite

@@ -12,7 +12,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from archetype import spec
 from archetype.families.config import Config
 from archetype.families.rope import read_rotary, write_rotary
-from archetype.nn.position import rotary_frequencies
+from archetype.parts.position.module import rotary_frequencies
 
 HEADS = 4
 THETAS = st.floats(100.0, 1e7)

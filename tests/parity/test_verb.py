@@ -15,7 +15,7 @@ from archetype.apps.cli.convert import parity as verb
 from archetype.convert import parity
 from archetype.convert.hf_folder import read_model
 from archetype.families import Family
-from archetype.models import Model
+from archetype.models.build import Model
 from tests.helpers.published import lose, swap
 from tests.helpers.weights import randomize
 from tests.parity import test_decoders, test_encoders, test_pairs

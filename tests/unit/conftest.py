@@ -37,7 +37,7 @@ from archetype.families.qwen3_moe import qwen3_moe
 from archetype.families.smollm3 import smollm3
 from archetype.families.t5 import t5
 from archetype.families.vit import vit
-from archetype.models import Model, build
+from archetype.models.build import Model, build
 from tests.helpers.weights import randomize
 
 COMMON: dict[str, Any] = dict(num_layers=2, d_model=8, vocab_size=13, context_length=16)

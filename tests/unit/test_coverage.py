@@ -12,9 +12,10 @@ from pydantic.fields import FieldInfo
 
 from archetype import cost, spec
 from archetype.estimate.memory import MemoryCost
-from archetype.models import EncoderDecoder, build
-from archetype.nn.norm import NoNorm
-from archetype.nn.registry import MODULES
+from archetype.models.build import build
+from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.parts.norm.module import NoNorm
+from archetype.spec.registry import PROVIDED
 from tests.helpers.strategies import (
     CONTEXT,
     decoders,
@@ -35,7 +36,7 @@ LENGTH = 7
 def nameable() -> set[type[spec.Spec]]:
     """All classes with a `kind` that a specification can hold, found from field to field."""
     seen: set[type[spec.Spec]] = set()
-    ahead = list(_classes(spec.ModelSpec))
+    ahead: list[type[spec.Spec]] = list(spec.ModelSpec.kinds.values())
     while ahead:
         cls = ahead.pop()
         if cls not in seen:
@@ -144,7 +145,7 @@ def test_every_class_is_built_counted_kept_and_drawn(
 
 def test_every_exported_kind_can_stand_in_a_file() -> None:
     """An adapter stands in a recipe."""
-    exported = {cls for cls in vars(spec).values() if isinstance(cls, type) and issubclass(cls, spec.Spec)}
+    exported = {cls for cls in map(spec.__getattr__, dir(spec)) if isinstance(cls, type) and issubclass(cls, spec.Spec)}
     in_models = {cls for cls in exported if not issubclass(cls, spec.Adapter)}
     assert {cls for cls in in_models if "kind" in cls.model_fields} == nameable()
 
@@ -204,11 +205,11 @@ def test_a_class_that_nobody_knows_lacks_all(drawn: dict[type[spec.Spec], spec.M
 @pytest.mark.usefixtures("nothing_is_measured")
 def test_a_module_alone_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """The norm is built; nobody counts it."""
-    monkeypatch.setitem(MODULES, UnknownNorm, NoNorm)
+    monkeypatch.setitem(PROVIDED, ("module", UnknownNorm), NoNorm)
     assert lacks(with_unknown_norm()) == ["parameters", "cost", "state"]
 
 
 def test_a_state_of_another_size_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     example = decoder_of(spec.Block(wiring=spec.Plain(), mixer=spec.GRU()))
-    monkeypatch.setattr("archetype.cost.recurrent.GRUCost.state", lambda cost, length: cost.d.value + 1)
+    monkeypatch.setattr("archetype.parts.recurrent.cost.GRUCost.state", lambda cost, length: cost.d.value + 1)
     assert lacks(example) == ["state"]

@@ -11,17 +11,18 @@ import torch
 from torch import Tensor, nn
 
 import archetype
-from archetype import cost, spec
+from archetype import spec
 from archetype.errors import ArchetypeError, CheckpointError, SpecError
 from archetype.extension import load_extension, register
 from archetype.inspection.attention import attention_steps
-from archetype.nn.block import PreNormBlock
+from archetype.models.block.module import PreNormBlock
 from archetype.nn.context import ForwardContext
-from archetype.nn.position import ScoreBias
-from archetype.nn.registry import MODULES, module_class
-from archetype.patterns import MaskContext, PatternRule, rule
+from archetype.nn.registry import module_class
+from archetype.parts.position.module import ScoreBias
+from archetype.roles.pattern import MaskContext, PatternRule, pattern_rule
 from archetype.runs.extensions import FILE, check_extensions, extensions_of, write_extensions
-from archetype.spec.part import Part
+from archetype.spec.kinds import Part
+from archetype.spec.registry import PROVIDED, providers
 from tests.helpers.inspected import inspection, tracer
 from tests.helpers.passes import forward_step
 from tests.helpers.weights import distance, randomize
@@ -33,16 +34,14 @@ EXACT = 1e-5
 @pytest.fixture(autouse=True)
 def registries_as_before() -> Iterator[None]:
     """What a test registers is gone after it."""
-    cost.registry._import_parts()  # what is imported stays registered
-    roles = {role: dict(role.kinds) for role in Part.__subclasses__()}
-    modules, rules, costs = dict(MODULES), dict(rule.RULES), dict(cost.registry._classes)
+    list(providers("module")), list(providers("cost"))  # what is imported stays registered
+    roles, before = {role: dict(role.kinds) for role in Part.__subclasses__()}, dict(PROVIDED)
     yield
     for role, kinds in roles.items():
         role.kinds = kinds
-    for registry, before in ((MODULES, modules), (rule.RULES, rules), (cost.registry._classes, costs)):
-        registry.clear()
-        registry.update(before)  # type: ignore[arg-type]
-    rule.pattern_rule.cache_clear()
+    PROVIDED.clear()
+    PROVIDED.update(before)
+    pattern_rule.cache_clear()
 
 
 def with_mixer(**mixer: Any) -> spec.ModelSpec:
@@ -230,7 +229,10 @@ def test_every_role_is_open() -> None:
     [
         ("a part of a specification needs a module", lambda: register(Scaled)),
         ("a pattern needs a rule", lambda: register(Even)),
-        ("kind 'rms' of Norm is taken by archetype.spec.norm.RMSNorm", lambda: register(taken(), module=ScaledModule)),
+        (
+            "kind 'rms' of Norm is taken by archetype.parts.norm.spec.RMSNorm",
+            lambda: register(taken(), module=ScaledModule),
+        ),
         ("is not a part", lambda: register(nameless(), module=ScaledModule)),
     ],
 )

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -20,31 +21,22 @@ MODULES = {
 }
 # Each may import what stands before it, and nothing else but itself.
 LAYERS = (
-    "errors", "distribution", "legend", "dtypes", "table", "io", "machine", "spec", "patterns", "native", "weights",
-    "nn", "models", "cost", "estimate", "families", "diagram", "tokenizers", "convert", "runs", "data", "training",
-    "generate", "inspection", "language_model", "measured_cost", "extension", "loading", "evaluation", "api",
-    "studies", "apps", "apps.bench", "apps.serve", "apps.cli",
+    "errors", "distribution", "legend", "dtypes", "table", "io", "machine", "spec", "roles", "native", "cost", "nn",
+    "weights", "parts", "models", "estimate", "families", "diagram", "tokenizers", "convert", "runs", "data",
+    "training", "generate", "inspection", "language_model", "measured_cost", "extension", "loading", "evaluation",
+    "api", "studies", "apps", "apps.bench", "apps.serve", "apps.cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
 WITHOUT_TORCH = (
-    "errors",
-    "distribution",
-    "legend",
-    "dtypes",
-    "table",
-    "spec",
-    "patterns",
-    "cost",
-    "estimate",
-    "families",
-    "diagram",
-)
+    "errors", "distribution", "legend", "dtypes", "table", "spec", "roles", "cost", "estimate", "families", "diagram",
+)  # fmt: skip
+FILES_WITHOUT_TORCH = ("__init__", "spec", "cost", "rule", "diagram")  # of parts and models
 ROOTS = ("archetype", "archetype.__main__")  # the front doors, which import on demand
 FACADES = ("archetype.cost",)  # where users find names of a higher layer, imported on demand
 
 
 def layer(module: str) -> str:
-    """archetype.nn.norm -> nn; each of the programs is a layer of its own"""
+    """archetype.parts.norm.module -> nn; each of the programs is a layer of its own"""
     place = module.split(".")[1:]
     return ".".join(place[:2]) if place[:1] == ["apps"] else "".join(place[:1])
 
@@ -92,12 +84,12 @@ def layers_imported(module: str) -> set[str]:
 
 
 def test_the_walk_sees_every_way_to_import() -> None:
-    names = set(imported("archetype.nn.attention"))
-    assert {"archetype.spec", "archetype.nn.scores.ScoreFunction", "torch", "jaxtyping.Float"} < names
-    assert {"spec", "errors", "models", "native", "nn"} == layers_imported("archetype.models.build")
+    names = set(imported("archetype.parts.attention.projections"))
+    assert {"archetype.parts.pattern.scores.ScoreFunction", "archetype.nn.probe.probe", "torch"} < names
+    assert {"errors", "models", "native", "nn"} == layers_imported("archetype.models.build")
     assert "archetype.api.load" in set(imported("archetype"))
-    assert uses("archetype.nn.norm", "torch")
-    assert not uses("archetype.spec.norm", "torch")
+    assert uses("archetype.parts.norm.module", "torch")
+    assert not uses("archetype.parts.norm.spec", "torch")
 
 
 def test_every_module_has_a_layer() -> None:
@@ -123,11 +115,33 @@ def test_facades_are_for_users() -> None:
 @pytest.mark.parametrize("name", ["torch", "torch.distributed", "transformers"])
 def test_only_those_who_need_it_import(name: str) -> None:
     allowed = {
-        "torch": lambda module: layer(module) not in WITHOUT_TORCH,
+        "torch": lambda module: not is_without_torch(module),
         "torch.distributed": lambda module: module.startswith("archetype.training.parallel."),
         "transformers": lambda module: module == "archetype.convert.parity",
     }[name]
     assert [module for module in MODULES if uses(module, name) and not allowed(module)] == []
+
+
+def is_without_torch(module: str) -> bool:
+    is_file_of_parts = layer(module) in ("parts", "models") and MODULES[module].stem in FILES_WITHOUT_TORCH
+    return layer(module) in WITHOUT_TORCH or is_file_of_parts
+
+
+def folder(module: str) -> str:
+    """archetype.parts.attention.core -> parts.attention; a file of no folder is one of its own"""
+    return ".".join(module.split(".")[1:3])
+
+
+def test_no_circle_of_folders_of_parts_and_models() -> None:
+    """A part's folder may use others, and none that uses it."""
+    uses_of: dict[str, set[str]] = {}
+    for module in MODULES:
+        if layer(module) in ("parts", "models"):
+            others = {folder(name) for name in imported(module) if layer(name) in ("parts", "models")}
+            uses_of.setdefault(folder(module), set()).update(others - {folder(module)})
+    assert len(uses_of) > 20
+    with_others = TopologicalSorter(uses_of)
+    with_others.prepare()  # raises where there is a circle
 
 
 def loaded_after(program: str) -> set[str]:
@@ -144,7 +158,7 @@ def test_specifications_and_costs_never_load_torch() -> None:
         "archetype.spec.json_schema()\n"
         "archetype.families.family_for(preset).format.config_for(preset)"
     )
-    assert "archetype.cost.mamba" in loaded
+    assert "archetype.parts.attention.cost" in loaded
     assert not {"torch", "numpy", "transformers"} & loaded
 
 
@@ -179,4 +193,4 @@ def test_a_server_starts_without_specifications_and_its_page_without_torch() -> 
         "assert positions(app.models, PositionRequest(preset='llama-tiny'))['ok']\n"
     )
     assert "archetype.apps.serve.app" in loaded
-    assert not {"torch", "numpy", "matplotlib", "archetype.models", "archetype.generate"} & loaded
+    assert not {"torch", "numpy", "matplotlib", "archetype.models.build", "archetype.generate"} & loaded

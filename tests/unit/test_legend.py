@@ -12,7 +12,9 @@ from archetype.legend import LEGEND
 PACKAGE = Path(archetype.__file__).parent
 ANNOTATION = re.compile(r'(?:Float|Int|Bool)\[Tensor, "([^"]*)"\]')
 COMMENT = re.compile(r"# \(([\w .]+(?:, [\w .]+)+)\)")
-FILES = sorted(file for name in ("weights", "nn", "models", "generate") for file in (PACKAGE / name).glob("*.py"))
+FILES = sorted(
+    file for name in ("weights", "nn", "parts", "models", "generate") for file in (PACKAGE / name).rglob("*.py")
+)
 
 
 def sizes(text: str) -> Iterator[str]:
@@ -37,12 +39,12 @@ def test_the_walk_finds_shapes() -> None:
     assert not any(map(is_known, ("X", "O", "b4x", "xyz")))
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.name}")
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_shapes_use_the_legend(file: Path) -> None:
     assert {size for size in sizes(file.read_text()) if not is_known(size)} == set()
 
 
 def test_every_letter_of_the_legend_is_used() -> None:
     text = "".join(size for file in FILES for size in sizes(file.read_text()))
-    costs = "".join(file.read_text() for file in (PACKAGE / "cost").glob("*.py"))
+    costs = "".join(file.read_text() for file in PACKAGE.rglob("cost.py"))
     assert not {letter for letter in LEGEND if letter not in text and f'"{letter}"' not in costs}

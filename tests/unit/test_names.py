@@ -54,10 +54,7 @@ RENAMED_IN = {
         "seen": "split_heads_and_norm", "joined": "merge_heads", "balance": "load_balancing_loss",
         "draw": "reset_parameters",
     },
-    "models/": {
-        "counts": "num_tokens", "Source": "EncoderOutput", "bytes": "nbytes", "read": "forward", "last": "last_tokens",
-        "draw": "reset_parameters",
-    },
+    "models/": {"Source": "EncoderOutput", "bytes": "nbytes", "draw": "reset_parameters"},
     "cost/": {"kept": "saved_activations", "outside": "embedding_and_head", "ends": "embedding_and_head"},
     "cost/formula.py": {"over": "__truediv__"},
     "families/rules.py": {"theirs": "hf", "ours": "param", "at": "for_layer", "of": "for_expert"},

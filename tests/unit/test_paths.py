@@ -11,8 +11,8 @@ import torch
 import archetype
 from archetype.apps.cli.main import main
 from archetype.language_model import LanguageModel
-from archetype.models import build
-from archetype.nn import attention
+from archetype.models.build import build
+from archetype.parts.attention import module as attention
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.specs import block, decoder
 
@@ -59,11 +59,11 @@ def test_from_generate_to_the_softmax(run: Path, stack: list[str], monkeypatch: 
     monkeypatch.setattr(sys, "argv", ["archetype", "generate", str(run), "text"])
     with pytest.raises(Reached):
         main()
-    frames = [*stack, "nn/attention.py:attend"]
+    frames = [*stack, "parts/attention/core.py:attend"]
     assert len(frames) == 9, frames
     assert files(frames) == {
-        "apps/cli/main.py", "apps/cli/generate.py", "generate/engine.py", "models/decoder.py", "nn/block.py",
-        "nn/attention.py",
+        "apps/cli/main.py", "apps/cli/generate.py", "generate/engine.py", "models/decoder/module.py",
+        "models/block/module.py", "parts/attention/module.py", "parts/attention/core.py",
     }  # fmt: skip
 
 

@@ -7,9 +7,9 @@ from tests.unit.test_names import FILES
 # one kind of each role: its own files, and how others would name it; files of others (convert) and claims about kinds
 # (studies) are another matter
 KINDS = {
-    "mixer": (("spec/short_convolution.py", "nn/short_convolution.py", "cost/short_convolution.py"),
+    "mixer": (tuple(f"parts/short_convolution/{name}.py" for name in ("__init__", "spec", "module", "cost")),
               r"short_convolution\b|ShortConvolution"),
-    "norm": (("spec/norm.py", "nn/norm.py", "cost/norm.py"), r"kind: batch\b|\bBatchNorm\b"),
+    "norm": (("parts/norm/spec.py", "parts/norm/module.py", "parts/norm/cost.py"), r"kind: batch\b|\bBatchNorm\b"),
     "family": (("families/smollm3.py",), r"smollm3"),
     "objective": (("training/objectives/image_class.py",), r"\bimage_class\b|\bImageClass\b"),
     "optimizer": (("training/optimizers/kinds.py",), r"\bAdafactor\b"),
@@ -17,7 +17,7 @@ KINDS = {
 }  # fmt: skip
 LINES = {  # one each; those of `diagram`, `inspection` and `explain` say how it is shown: it works without them
     "mixer": {
-        "apps/cli/explain.py": 1, "diagram/captions.py": 1, "diagram/inside.py": 2, "spec/__init__.py": 1,
+        "apps/cli/explain.py": 1, "diagram/captions.py": 1, "diagram/inside.py": 3,
     },
     "norm": {"apps/cli/explain.py": 1, "diagram/captions.py": 1, "inspection/attribution.py": 2},
     "family": {"families/registry.py": 1},

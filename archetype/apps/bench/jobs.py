@@ -10,12 +10,23 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from archetype import spec as specs
 from archetype.data.corpus import Corpus
 from archetype.errors import SpecError
 from archetype.generate import DecodeStep, Engine, Request, prefill
 from archetype.language_model import LanguageModel
-from archetype.models import CausalModel, Decoder, Encoder, EncoderDecoder, MegaByte, Model, NGram
+from archetype.models.build import Model
+from archetype.models.causal import CausalModel
+from archetype.models.decoder.module import Decoder
+from archetype.models.decoder.spec import Decoder as DecoderSpec
+from archetype.models.encoder.module import Encoder
+from archetype.models.encoder.spec import Encoder as EncoderSpec
+from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.models.encoder_decoder.spec import EncoderDecoder as EncoderDecoderSpec
+from archetype.models.megabyte.module import MegaByte
+from archetype.models.megabyte.spec import MegaByte as MegaByteSpec
+from archetype.models.ngram.module import NGram
+from archetype.models.ngram.spec import NGram as NGramSpec
+from archetype.models.spec import ModelSpec
 from archetype.runs.directory import Run
 from archetype.training.loop import take_step
 from archetype.training.objectives.next_token import NextTokenObjective
@@ -56,7 +67,7 @@ class Workload:
     new: list[int]
 
     @classmethod
-    def of(cls, job: Job, spec: specs.ModelSpec, batch: int | None, prompt: int | None, new: int | None) -> "Workload":
+    def of(cls, job: Job, spec: ModelSpec, batch: int | None, prompt: int | None, new: int | None) -> "Workload":
         """The rows of a job; sizes that are absent are the job's own, as far as they fit into the context.
 
         Args:
@@ -76,7 +87,7 @@ class Workload:
         if new is not None and sizes.new < 2:
             raise SpecError("--new", f"{job} writes no more than the first token", "leave it out, or use decode")
         # what is read and what is written share the context, but for a source and its target
-        shared = sizes.new > 0 and not isinstance(spec, specs.EncoderDecoder)
+        shared = sizes.new > 0 and not isinstance(spec, EncoderDecoderSpec)
         if prompt is None:
             prompt_room = max(2 * context // 3, context - sizes.new) if new is None else context - new
             prompt = min(sizes.prompt, prompt_room if shared else context)
@@ -102,7 +113,7 @@ class Workload:
         rows = len(self.prompts)
         return Sizes(rows, round(sum(map(len, self.prompts)) / rows), round(sum(self.new) / rows))
 
-    def equal(self, spec: specs.ModelSpec) -> "Workload":
+    def equal(self, spec: ModelSpec) -> "Workload":
         """As many rows, all of the average lengths."""
         rows, prompt, new = self.mean
         return Workload(self.job, _random_tokens(spec, [prompt] * rows), [new] * rows)
@@ -141,16 +152,16 @@ def runner(model: Model, workload: Workload, dtype: str) -> Callable[[], Timing]
     return lambda: embed(model, workload)
 
 
-def jobs_of(spec: specs.ModelSpec) -> tuple[Job, ...]:
+def jobs_of(spec: ModelSpec) -> tuple[Job, ...]:
     """The jobs that a model can be timed on."""
     match spec:
-        case specs.Decoder():
+        case DecoderSpec():
             return ("decode", "prefill", "batch", "train", "embed")
-        case specs.NGram() | specs.MegaByte():
+        case NGramSpec() | MegaByteSpec():
             return ("decode", "prefill", "batch", "train")
-        case specs.EncoderDecoder():
+        case EncoderDecoderSpec():
             return ("decode", "prefill")
-        case specs.Encoder():
+        case EncoderSpec():
             return ("embed",)
         case _:
             return ()
@@ -251,7 +262,7 @@ def _mixed(most: int, rows: int, seed: int) -> list[int]:
     return lengths
 
 
-def _random_tokens(spec: specs.ModelSpec, lengths: list[int]) -> list[list[int]]:
-    vocab_size = getattr(spec, "source_vocab_size", None) or spec.vocab_size  # type: ignore[union-attr]
+def _random_tokens(spec: ModelSpec, lengths: list[int]) -> list[list[int]]:
+    vocab_size = getattr(spec, "source_vocab_size", None) or spec.vocab_size  # type: ignore[attr-defined]
     generator = torch.Generator().manual_seed(0)
     return [torch.randint(vocab_size, (length,), generator=generator).tolist() for length in lengths]

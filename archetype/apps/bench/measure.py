@@ -6,7 +6,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from archetype import spec as specs
 from archetype.apps.bench.jobs import Job, Sizes, Timing, Workload, runner
 from archetype.apps.bench.peers import Peer
 from archetype.cost.work import Phase
@@ -17,6 +16,11 @@ from archetype.io.tensors import dtype_of
 from archetype.language_model import LanguageModel
 from archetype.loading import build_untrained, load, names_weights
 from archetype.machine.hardware import Device
+from archetype.models.decoder.spec import Decoder
+from archetype.models.encoder.spec import Encoder
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.head.spec import NoHead
 from archetype.runs import machine
 from archetype.runs.machine import Peak
 from archetype.weights.packing import check_type
@@ -93,11 +97,11 @@ def measure(
         The numbers, as `archetype bench --json` prints them.
     """
     device = lm.model.device
-    before = Peaks.measured(device, dtype, weights)
     equal = workload.equal(lm.spec) if workload.job == "batch" else None
     sides = {"archetype": runner(lm.model, workload, dtype)}
     if equal is not None:
         sides["equal lengths"] = runner(lm.model, equal, dtype)
+    before = Peaks.measured(device, dtype, weights)
     timings = take_turns(sides | {peer.name: peer.run for peer in peers}, repeat)
     after = Peaks.measured(device, dtype, weights)
     peaks = Peaks(max(before.bandwidth, after.bandwidth), max(before.flops, after.flops), after.page_bytes)
@@ -153,7 +157,7 @@ def rates(workload: Workload, timings: list[Timing]) -> dict[str, Any]:
 
 
 def against_limit(
-    spec: specs.ModelSpec, workload: Workload, dtype: str, weights: str | None, peaks: Peaks, seconds: float
+    spec: ModelSpec, workload: Workload, dtype: str, weights: str | None, peaks: Peaks, seconds: float
 ) -> dict[str, Any]:
     """The least that a job has to read and to multiply, how fast it did so, and its share of the machine's peaks.
 
@@ -174,10 +178,10 @@ def against_limit(
         "prefill": [("prefill", 1)],
         "batch": [("prefill", 1), ("decode", sizes.new - 1)],
         "train": [("train", 1)],
-        "embed": [("prefill" if isinstance(spec, specs.Decoder) else "forward", 1)],  # the head of no other token
+        "embed": [("prefill" if isinstance(spec, Decoder) else "forward", 1)],  # the head of no other token
     }
-    if workload.job == "embed" and isinstance(spec, specs.Encoder):
-        spec = spec.replace(head=specs.NoHead())
+    if workload.job == "embed" and isinstance(spec, Encoder):
+        spec = spec.replace(head=NoHead())
     counted = [
         (least_time(spec, phase, sizes, dtype, weights, peaks.device), times) for phase, times in phases[workload.job]
     ]
@@ -202,7 +206,7 @@ def against_limit(
 
 
 def least_time(
-    spec: specs.ModelSpec, phase: TimedPhase, sizes: Sizes, dtype: str, weights: str | None, device: Device
+    spec: ModelSpec, phase: TimedPhase, sizes: Sizes, dtype: str, weights: str | None, device: Device
 ) -> PhaseTime:
     """The bytes and FLOPs of one pass of a phase, and how long that takes at least; of decoding, half way.
 
@@ -215,7 +219,7 @@ def least_time(
         device: its peaks.
     """
     rows, prompt, new = sizes
-    is_pair = isinstance(spec, specs.EncoderDecoder)
+    is_pair = isinstance(spec, EncoderDecoder)
     length = prompt + new // 2 if phase == "decode" and not is_pair else prompt
     report = cost_report(spec, rows, length, dtype)
     time = next(time for time in predict(report, device) if time.phase == phase)

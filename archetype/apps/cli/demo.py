@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from archetype.estimate.report import CostReport
-    from archetype.spec import Decoder
+    from archetype.models.decoder.spec import Decoder
     from archetype.training.recipe import Recipe
 
 VOCABULARY = 2048

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 if TYPE_CHECKING:
-    from archetype.cost.block import BlockCost
     from archetype.cost.formula import Formula
+    from archetype.models.block.cost import BlockCost
+    from archetype.models.stack.spec import StackView
     from archetype.spec.base import Spec
-    from archetype.spec.stack import StackView
 
 SHOWN_IN = "llama-3-8b"  # first of all; changed so for kinds that no preset has
 ASSIGNMENTS = {
@@ -44,8 +44,8 @@ class Place(NamedTuple):
     @property
     def cost(self) -> "BlockCost":
         """The cost of the block."""
-        from archetype.cost.block import BlockCost
         from archetype.cost.formula import symbol
+        from archetype.models.block.cost import BlockCost
 
         return BlockCost(self.stack.layers[self.layer], symbol("D", self.stack.d_model))
 
@@ -87,7 +87,7 @@ def first_place(kind: str, parts: "tuple[type[Spec], ...]") -> Place | None:
     """The first block of a preset that has a part of one of these classes; published decoders come first."""
     from archetype.families import preset
     from archetype.families.index import preset_facts
-    from archetype.spec import assign
+    from archetype.spec.edit import assign
 
     if kind == "none":
         return None
@@ -126,7 +126,7 @@ def modules_of(place: Place) -> list[Module]:
 
     from archetype.cost.formula import ZERO, symbol
     from archetype.cost.work import Work
-    from archetype.nn.registry import build_block
+    from archetype.models.block.module import build_block
 
     stack, cost, length = place.stack, place.cost, symbol("T", place.length)
     with torch.device("meta"):

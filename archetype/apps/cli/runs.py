@@ -97,8 +97,8 @@ def plot(
 def _curves(run: "Run", axis: "Axis") -> "Curves":
     from archetype.errors import DataError
     from archetype.estimate.report import cost_report
+    from archetype.models.vision.spec import VisionEncoder
     from archetype.runs.directory import read_run_spec
-    from archetype.spec import VisionEncoder
     from archetype.training import metrics
     from archetype.training.plot import curves
     from archetype.training.recipe import read_recipe

@@ -76,7 +76,7 @@ def diff(
 ) -> None:
     """Print every field in which two specifications differ."""
     from archetype.convert.source import open_spec
-    from archetype.spec import differences
+    from archetype.spec.edit import differences
 
     changes = differences(open_spec(first), open_spec(second)) + _recipe_differences(Path(first), Path(second))
     if as_json:
@@ -92,7 +92,7 @@ def _recipe_differences(first: Path, second: Path) -> list[tuple[str, Any, Any]]
     """Where the recipes of two runs differ, but for the model, which is compared by itself."""
     if not all((folder / "recipe.yaml").is_file() for folder in (first, second)):
         return []
-    from archetype.spec import differences
+    from archetype.spec.edit import differences
     from archetype.training.recipe import read_recipe
 
     a, b = (read_recipe(folder / "recipe.yaml").replace(spec="") for folder in (first, second))
@@ -119,7 +119,8 @@ def set_(
     from archetype.convert.source import open_spec
     from archetype.errors import SpecError
     from archetype.io.yaml import with_schema_line
-    from archetype.spec import assign, to_json, to_yaml
+    from archetype.spec.edit import assign
+    from archetype.spec.serialize import to_json, to_yaml
 
     if not assignments and match is None:
         raise SpecError("set", "nothing is to be changed", "give PATH=VALUE, or --match B MEASURE")
@@ -150,5 +151,5 @@ def schema(
     if recipe:
         from archetype.training.recipe import json_schema
     else:
-        from archetype.spec import json_schema
+        from archetype.models.file import json_schema
     print_json(json_schema())

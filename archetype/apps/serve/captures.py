@@ -27,7 +27,7 @@ from archetype.inspection.names import stacks
 from archetype.inspection.recurrent import RecurrentView, has_recurrent_view, recurrent_parts, view_of_series
 from archetype.inspection.residual import ResidualView
 from archetype.inspection.trace import Trace
-from archetype.nn.experts import MixtureOfExperts
+from archetype.parts.experts.module import MixtureOfExperts
 
 T = TypeVar("T")
 MAX_BYTES = 2**28  # of all captures

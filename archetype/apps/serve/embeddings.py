@@ -17,7 +17,7 @@ from archetype.apps.serve.requests import ClassifyRequest, EmbeddingRequest, Ids
 from archetype.apps.serve.served_model import ServedModel
 from archetype.data.images import decode_image
 from archetype.errors import DataError
-from archetype.models import VisionEncoder
+from archetype.models.vision.module import VisionEncoder
 
 MAX_INPUTS = 2048  # of one request
 

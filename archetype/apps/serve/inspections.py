@@ -18,7 +18,8 @@ from archetype.errors import ArchetypeError
 from archetype.inspection import Inspection
 from archetype.inspection.attention import AttentionHead
 from archetype.inspection.experts import ExpertsView
-from archetype.models import EncoderDecoder, VisionEncoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.models.vision.module import VisionEncoder
 
 MAX_TOKENS = 2048  # of a text
 MAX_SIDE = 1024  # of a map, unless the request says otherwise

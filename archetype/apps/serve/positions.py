@@ -4,13 +4,17 @@ import asyncio
 import math
 from typing import Any
 
-from archetype import spec
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.models import Models
 from archetype.apps.serve.specs import Count, SpecRequest, problems, read
 from archetype.errors import SpecError
 from archetype.estimate.memory import MemoryCost
-from archetype.patterns.position import (
+from archetype.models.spec import ModelSpec
+from archetype.models.stack.spec import StackView
+from archetype.parts.attention.spec import Attention
+from archetype.parts.latent_attention.spec import LatentAttention
+from archetype.parts.pattern.spec import Full
+from archetype.parts.position.frequencies import (
     alibi_slopes,
     frequencies,
     relative_bucket,
@@ -18,7 +22,21 @@ from archetype.patterns.position import (
     scaled_frequencies,
     yarn_attention_factor,
 )
-from archetype.patterns.rule import MaskContext, pattern_rule
+from archetype.parts.position.spec import (
+    Alibi,
+    DynamicScaling,
+    Learned,
+    LinearScaling,
+    Llama3Scaling,
+    NoScaling,
+    RelativeBias,
+    Rotary,
+    RotaryScaling,
+    Sinusoidal,
+    YarnScaling,
+)
+from archetype.roles.mixer import Mixer
+from archetype.roles.pattern import MaskContext, Pattern, pattern_rule
 from archetype.spec.edit import index_text
 
 NUM_POINTS = 192  # of a curve, at most
@@ -75,14 +93,14 @@ def _state(memory: MemoryCost, length: int) -> dict[str, Any]:
             "weights": memory.weights}  # fmt: skip
 
 
-def _embedding(model: spec.ModelSpec, length: int) -> dict[str, Any] | None:
+def _embedding(model: ModelSpec, length: int) -> dict[str, Any] | None:
     """The position embedding that is added to the tokens' vectors."""
     added = getattr(getattr(model, "embedding", None), "position", None)
     match added:
-        case spec.Sinusoidal():
+        case Sinusoidal():
             angles = frequencies(added.theta, getattr(model, "d_model", 2))
             return {"kind": "sinusoidal", "offset": added.offset} | _waves(angles, length)
-        case spec.Learned():
+        case Learned():
             return {"kind": "learned", "offset": added.offset, "positions": model.context_length}
     return None
 
@@ -102,11 +120,11 @@ def _waves(angles: list[float], length: int) -> dict[str, Any]:
     return {"points": points, "waves": waves, "angles": angles}
 
 
-def _layers(model: spec.ModelSpec, length: int) -> list[dict[str, Any]]:
+def _layers(model: ModelSpec, length: int) -> list[dict[str, Any]]:
     """Each kind of mixer with its layers."""
     rows = []
     for stack in model.stacks:
-        kinds: dict[spec.Mixer, list[int]] = {}
+        kinds: dict[Mixer, list[int]] = {}
         for index, block in enumerate(stack.layers):
             kinds.setdefault(block.mixer, []).append(index)
         for mixer, layers in kinds.items():
@@ -116,21 +134,21 @@ def _layers(model: spec.ModelSpec, length: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _mixer(mixer: spec.Mixer, stack: spec.StackView, layer: int, length: int) -> dict[str, Any]:
+def _mixer(mixer: Mixer, stack: StackView, layer: int, length: int) -> dict[str, Any]:
     match mixer:
-        case spec.Attention():
+        case Attention():
             sizes, pattern = mixer.sizes(stack.d_model), mixer.pattern
-        case spec.LatentAttention():
-            sizes, pattern = mixer.sizes, spec.Full()
+        case LatentAttention():
+            sizes, pattern = mixer.sizes, Full()
         case _:
             return {"position": None, "pattern": None}
     place: dict[str, Any] | None = None
     match mixer.position:
-        case spec.Rotary() as rotary:
+        case Rotary() as rotary:
             place = _rotary(rotary, sizes.rotary_dim, length)
-        case spec.Alibi():
+        case Alibi():
             place = {"kind": "alibi", "slopes": alibi_slopes(sizes.num_heads)}
-        case spec.RelativeBias() as bias:
+        case RelativeBias() as bias:
             reach = min(length - 1, 2 * bias.max_distance)
             ahead = range(-reach, 1 if stack.causal else reach + 1)
             buckets = [relative_bucket(bias, stack.causal, one) for one in ahead]
@@ -138,16 +156,16 @@ def _mixer(mixer: spec.Mixer, stack: spec.StackView, layer: int, length: int) ->
     return {"position": place, "pattern": _pattern(pattern, MaskContext(stack.causal, length, layer))}
 
 
-def _rotary(rotary: spec.Rotary, dim: int, length: int) -> dict[str, Any]:
+def _rotary(rotary: Rotary, dim: int, length: int) -> dict[str, Any]:
     """The waves of the specification, and how scores decay with this scaling, and with each other kind."""
     points, own = _points(length), rotary.scaling
     factor = getattr(own, "factor", 4.0)
     original = getattr(own, "original_context_length", max(1, round(length / factor)))
-    kinds: list[spec.RotaryScaling] = [
-        spec.NoScaling(), spec.LinearScaling(factor=factor),
-        spec.DynamicScaling(factor=factor, original_context_length=original),
-        spec.YarnScaling(factor=factor, original_context_length=original),
-        spec.Llama3Scaling(factor=factor, original_context_length=original, low_frequency_factor=1.0,
+    kinds: list[RotaryScaling] = [
+        NoScaling(), LinearScaling(factor=factor),
+        DynamicScaling(factor=factor, original_context_length=original),
+        YarnScaling(factor=factor, original_context_length=original),
+        Llama3Scaling(factor=factor, original_context_length=original, low_frequency_factor=1.0,
                            high_frequency_factor=4.0),
     ]  # fmt: skip
     curves, own_angles = [], scaled_frequencies(rotary, dim, length)
@@ -155,12 +173,12 @@ def _rotary(rotary: spec.Rotary, dim: int, length: int) -> dict[str, Any]:
         angles = own_angles if kind is own else scaled_frequencies(rotary.replace(scaling=kind), dim, length)
         curves.append({"kind": kind.kind, "own": kind is own, "scaling": kind.dump(full=True), "angles": angles,
                        "decay": rotary_decay(angles, points)})  # fmt: skip
-    scale = yarn_attention_factor(own) if isinstance(own, spec.YarnScaling) else 1.0
+    scale = yarn_attention_factor(own) if isinstance(own, YarnScaling) else 1.0
     sizes = {"kind": "rotary", "dim": dim, "theta": rotary.theta, "attention_factor": scale}
     return sizes | {"curves": curves} | _waves(own_angles, length)
 
 
-def _pattern(pattern: spec.Pattern, context: MaskContext) -> dict[str, Any]:
+def _pattern(pattern: Pattern, context: MaskContext) -> dict[str, Any]:
     """The mask as text: a row for each query, a sign for each key; of long texts, evenly chosen positions."""
     rule, length = pattern_rule(pattern), context.length
     count = min(length, NUM_CELLS)

@@ -11,11 +11,11 @@ from archetype.errors import ArchetypeError, one_line
 from archetype.estimate.report import cost_report, total_parameters
 from archetype.io.files import MAX_CONFIG_BYTES, read_bytes, read_json
 from archetype.io.yaml import read_mapping
+from archetype.models.file import read
+from archetype.models.vision.spec import VisionEncoder
 from archetype.runs.extensions import check_extensions
 from archetype.runs.listing import AXES, MetricsFile, differences_of_runs, downsampled, is_training, run_folders
 from archetype.spec.edit import leaves
-from archetype.spec.model import VisionEncoder
-from archetype.spec.serialize import read
 
 MAX_POINTS = 10_000  # of a curve
 MAX_SAMPLES = 200  # of an answer

@@ -13,7 +13,11 @@ from archetype.apps.serve.worker import Worker
 from archetype.generate import Engine, Sampling
 from archetype.io.text import read_text
 from archetype.language_model import LanguageModel
-from archetype.models import CausalModel, Encoder, EncoderDecoder, GenerativeModel, VisionEncoder
+from archetype.models.build import GenerativeModel
+from archetype.models.causal import CausalModel
+from archetype.models.encoder.module import Encoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.models.vision.module import VisionEncoder
 from archetype.spec.base import fingerprint
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate

@@ -27,9 +27,12 @@ from archetype.families.index import preset_facts
 from archetype.families.registry import preset
 from archetype.io.yaml import mapping_to_yaml, yaml_value
 from archetype.machine.hardware import DEVICES
-from archetype.spec import ModelSpec, Spec, assign, differences, fingerprint, json_schema, parse, to_yaml
-from archetype.spec.edit import index_text
-from archetype.spec.stack import Stack
+from archetype.models.file import json_schema, parse
+from archetype.models.spec import ModelSpec
+from archetype.models.stack.spec import Stack
+from archetype.spec.base import Spec, fingerprint
+from archetype.spec.edit import assign, differences, index_text
+from archetype.spec.serialize import to_yaml
 
 EDITOR = "specification"  # what a text of the page is called in errors
 GENERATING = ("decoder", "ngram", "megabyte", "encoder_decoder")

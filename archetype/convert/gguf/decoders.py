@@ -3,15 +3,25 @@
 import math
 from collections.abc import Callable
 
-from archetype import spec
 from archetype.convert.gguf.keys import Keys, check_activations, sizes, unsupported
 from archetype.families.keys import expect_kind
 from archetype.families.rules import weight_rules
+from archetype.models.decoder.spec import Decoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.activation.spec import Activation
+from archetype.parts.attention.spec import Attention
+from archetype.parts.experts.spec import MixtureOfExperts
+from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.mamba.spec import Mamba
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.pattern.spec import Window
+from archetype.parts.position.spec import LinearScaling, Llama3Scaling, NoScaling, Rotary, RotaryScaling
 
 
 def decoder_keys(
-    own: Callable[[spec.Decoder], Keys], activation: spec.Activation | None, tied: bool = False
-) -> Callable[[spec.ModelSpec], Keys]:
+    own: Callable[[Decoder], Keys], activation: Activation | None, tied: bool = False
+) -> Callable[[ModelSpec], Keys]:
     """All keys of a decoder: those that every one has, and its `own`.
 
     Args:
@@ -20,9 +30,9 @@ def decoder_keys(
         tied: whether there can be no head of its own.
     """
 
-    def keys(model: spec.ModelSpec) -> Keys:
-        decoder = expect_kind(spec.Decoder, model, "kind")
-        head = expect_kind(spec.LanguageModelHead, decoder.head, "head")
+    def keys(model: ModelSpec) -> Keys:
+        decoder = expect_kind(Decoder, model, "kind")
+        head = expect_kind(LanguageModelHead, decoder.head, "head")
         if tied and not head.tied:
             raise unsupported("head.tied", "a head of its own here")
         if activation is not None:
@@ -32,12 +42,12 @@ def decoder_keys(
     return keys
 
 
-def attention(decoder: spec.Decoder) -> Keys:
+def attention(decoder: Decoder) -> Keys:
     """Heads, widths and positions of attention."""
-    mixer = expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
+    mixer = expect_kind(Attention, decoder.layers[0].mixer, "layers[0].mixer")
     norm = decoder.final_norm
     heads = mixer.sizes(decoder.d_model)
-    kind = "layer_norm_rms_epsilon" if isinstance(norm, spec.RMSNorm) else "layer_norm_epsilon"
+    kind = "layer_norm_rms_epsilon" if isinstance(norm, RMSNorm) else "layer_norm_epsilon"
     keys: Keys = {
         "attention.head_count": heads.num_heads,
         "attention.head_count_kv": heads.num_kv_heads,
@@ -46,38 +56,38 @@ def attention(decoder: spec.Decoder) -> Keys:
         f"attention.{kind}": getattr(norm, "eps", 1e-5),
         "feed_forward_length": _width(decoder),
     }
-    if isinstance(mixer.position, spec.Rotary):
+    if isinstance(mixer.position, Rotary):
         keys |= {"rope.dimension_count": heads.head_dim, "rope.freq_base": mixer.position.theta}
         keys |= _scaling(mixer.position.scaling)
     return keys
 
 
-def _width(decoder: spec.Decoder) -> int:
+def _width(decoder: Decoder) -> int:
     part = decoder.layers[0].feedforward
-    network = part.expert if isinstance(part, spec.MixtureOfExperts) else part
-    return network.width(decoder.d_model) if isinstance(network, spec.MLP | spec.GatedMLP) else 0
+    network = part.expert if isinstance(part, MixtureOfExperts) else part
+    return network.width(decoder.d_model) if isinstance(network, MLP | GatedMLP) else 0
 
 
-def _scaling(scaling: spec.RotaryScaling) -> Keys:
+def _scaling(scaling: RotaryScaling) -> Keys:
     """Llama 3's bands are a tensor instead: see `frequency_factors`."""
     match scaling:
-        case spec.NoScaling() | spec.Llama3Scaling():
+        case NoScaling() | Llama3Scaling():
             return {}
-        case spec.LinearScaling():
+        case LinearScaling():
             return {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
         case _:
             raise unsupported("layers[0].mixer.position.scaling", f"{scaling.kind} scaling as transformers computes it")
 
 
-def frequency_factors(model: spec.ModelSpec) -> list[float] | None:
+def frequency_factors(model: ModelSpec) -> list[float] | None:
     """The divisor of each pair's frequency in Llama 3's scaling (Dubey 2024); None without it."""
-    mixer = model.layers[0].mixer if isinstance(model, spec.Decoder) else None
-    if not isinstance(mixer, spec.Attention) or not isinstance(mixer.position, spec.Rotary):
+    mixer = model.layers[0].mixer if isinstance(model, Decoder) else None
+    if not isinstance(mixer, Attention) or not isinstance(mixer.position, Rotary):
         return None
     scaling, theta = mixer.position.scaling, mixer.position.theta
-    if not isinstance(scaling, spec.Llama3Scaling):
+    if not isinstance(scaling, Llama3Scaling):
         return None
-    assert isinstance(model, spec.Decoder)
+    assert isinstance(model, Decoder)
     dim = mixer.sizes(model.d_model).rotary_dim
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     factors = []
@@ -88,35 +98,35 @@ def frequency_factors(model: spec.ModelSpec) -> list[float] | None:
     return factors
 
 
-def llama(decoder: spec.Decoder) -> Keys:
+def llama(decoder: Decoder) -> Keys:
     """llama.cpp has no windows here: the context is as short as the narrowest, where all of a text is seen."""
     keys = attention(decoder)
-    mixers = [block.mixer for block in decoder.layers if isinstance(block.mixer, spec.Attention)]
-    widths = [mixer.pattern.size for mixer in mixers if isinstance(mixer.pattern, spec.Window)]
+    mixers = [block.mixer for block in decoder.layers if isinstance(block.mixer, Attention)]
+    widths = [mixer.pattern.size for mixer in mixers if isinstance(mixer.pattern, Window)]
     keys["context_length"] = min([decoder.context_length, *widths])
-    if isinstance(part := decoder.layers[0].feedforward, spec.MixtureOfExperts):
+    if isinstance(part := decoder.layers[0].feedforward, MixtureOfExperts):
         keys |= {"expert_count": part.num_experts, "expert_used_count": part.experts_per_token}
     return keys
 
 
-def qwen2(decoder: spec.Decoder) -> Keys:
+def qwen2(decoder: Decoder) -> Keys:
     keys = llama(decoder)
-    mixer = expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
+    mixer = expect_kind(Attention, decoder.layers[0].mixer, "layers[0].mixer")
     if mixer.sizes(decoder.d_model).head_dim * mixer.num_heads != decoder.d_model:
         raise unsupported("layers[0].mixer.head_dim", "heads that are not d_model / num_heads wide in qwen2")
     return keys
 
 
-def gemma(decoder: spec.Decoder) -> Keys:
-    if expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer").bias.o:
+def gemma(decoder: Decoder) -> Keys:
+    if expect_kind(Attention, decoder.layers[0].mixer, "layers[0].mixer").bias.o:
         raise unsupported("layers[*].mixer.bias", "a bias behind the heads in gemma")
     return attention(decoder)
 
 
-def gemma2(decoder: spec.Decoder) -> Keys:
+def gemma2(decoder: Decoder) -> Keys:
     """Windows in every other layer, the first among them; soft caps; scores scaled by the heads' width."""
-    mixers = [expect_kind(spec.Attention, block.mixer, "layers[*].mixer") for block in decoder.layers]
-    windows = [isinstance(mixer.pattern, spec.Window) for mixer in mixers]
+    mixers = [expect_kind(Attention, block.mixer, "layers[*].mixer") for block in decoder.layers]
+    windows = [isinstance(mixer.pattern, Window) for mixer in mixers]
     if windows != [index % 2 == 0 for index in range(len(mixers))]:
         raise unsupported("layers[*].mixer.pattern", "another order of windows than every other layer in gemma2")
     heads = mixers[0].sizes(decoder.d_model)
@@ -124,10 +134,10 @@ def gemma2(decoder: spec.Decoder) -> Keys:
     width = decoder.d_model // heads.num_heads if decoder.num_layers == 46 else heads.head_dim
     if mixers[0].scale is not None and not math.isclose(mixers[0].scale, width**-0.5):
         raise unsupported("layers[*].mixer.scale", f"another scale than {width} ** -0.5 in gemma2")
-    head = expect_kind(spec.LanguageModelHead, decoder.head, "head")
+    head = expect_kind(LanguageModelHead, decoder.head, "head")
     if mixers[0].softcap is None or head.softcap is None:
         raise unsupported("layers[*].mixer.softcap", "gemma2 without soft caps")
-    assert isinstance(mixers[0].pattern, spec.Window)
+    assert isinstance(mixers[0].pattern, Window)
     return gemma(decoder) | {
         "attention.sliding_window": mixers[0].pattern.size,
         "attn_logit_softcapping": mixers[0].softcap,
@@ -135,16 +145,16 @@ def gemma2(decoder: spec.Decoder) -> Keys:
     }
 
 
-def unscaled(decoder: spec.Decoder) -> Keys:
-    mixer = expect_kind(spec.Attention, decoder.layers[0].mixer, "layers[0].mixer")
+def unscaled(decoder: Decoder) -> Keys:
+    mixer = expect_kind(Attention, decoder.layers[0].mixer, "layers[0].mixer")
     if mixer.scale is not None:
         raise unsupported("layers[*].mixer.scale", "scores that are scaled otherwise than by the heads' width")
     return attention(decoder)
 
 
-def mamba(decoder: spec.Decoder) -> Keys:
-    mixer = expect_kind(spec.Mamba, decoder.layers[0].mixer, "layers[0].mixer")
-    norm = expect_kind(spec.RMSNorm, decoder.final_norm, "final_norm")
+def mamba(decoder: Decoder) -> Keys:
+    mixer = expect_kind(Mamba, decoder.layers[0].mixer, "layers[0].mixer")
+    norm = expect_kind(RMSNorm, decoder.final_norm, "final_norm")
     for name, value, needed in (
         ("expand", mixer.expand, 2),
         ("bias", mixer.bias, False),

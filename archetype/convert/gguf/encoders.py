@@ -3,31 +3,37 @@
 llama.cpp knows BERT where it makes vectors of texts, without a head for masked tokens.
 """
 
-from archetype import spec
 from archetype.convert.gguf.decoders import ATTENTION
 from archetype.convert.gguf.keys import Keys, Value, check_activations, sizes, unsupported
 from archetype.families.keys import expect_kind
 from archetype.families.rules import weight_rules
+from archetype.models.block.spec import PostNorm
+from archetype.models.encoder.spec import Encoder
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.attention.spec import Attention
+from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.parts.head.spec import NoHead
+from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from archetype.parts.position.spec import RelativeBias
 
 MEAN = 1  # of its ways from the tokens' vectors to a text's; a pooler, which only a first token needs, is left out
 BERT_FIXED: dict[str, Value] = {"attention.causal": False, "pooling_type": MEAN}
 
 
-def bert_keys(model: spec.ModelSpec) -> Keys:
+def bert_keys(model: ModelSpec) -> Keys:
     """All keys of an encoder."""
-    encoder = expect_kind(spec.Encoder, model, "kind")
+    encoder = expect_kind(Encoder, model, "kind")
     block = encoder.layers[0]
-    mixer = expect_kind(spec.Attention, block.mixer, "layers[0].mixer")
-    norm = expect_kind(
-        spec.LayerNorm, expect_kind(spec.PostNorm, block.wiring, "layers[0].wiring").norm, "layers[0].wiring.norm"
-    )
-    if not isinstance(encoder.head, spec.NoHead):
+    mixer = expect_kind(Attention, block.mixer, "layers[0].mixer")
+    norm = expect_kind(LayerNorm, expect_kind(PostNorm, block.wiring, "layers[0].wiring").norm, "layers[0].wiring.norm")
+    if not isinstance(encoder.head, NoHead):
         raise unsupported("head", f"a head of kind {encoder.head.kind} in bert, which is there for vectors of texts")
     # its only gelu is the approximation, which its own converter takes for BERT's exact one too
     check_activations(encoder.layers, ("gelu", "gelu_tanh"))
     return {
         **sizes(encoder, encoder.num_layers),
-        "feed_forward_length": expect_kind(spec.MLP, block.feedforward, "layers[0].feedforward").width(encoder.d_model),
+        "feed_forward_length": expect_kind(MLP, block.feedforward, "layers[0].feedforward").width(encoder.d_model),
         "attention.head_count": mixer.num_heads,
         "attention.layer_norm_epsilon": norm.eps,
         "tokenizer.ggml.token_type_count": encoder.embedding.num_token_types,
@@ -49,16 +55,16 @@ BERT_RULES = weight_rules(f"""{ATTENTION}
 FARTHEST = 128  # distance that its buckets tell apart, whatever a file says
 
 
-def t5_keys(model: spec.ModelSpec) -> Keys:
+def t5_keys(model: ModelSpec) -> Keys:
     """All keys of an encoder-decoder."""
-    pair = expect_kind(spec.EncoderDecoder, model, "kind")
+    pair = expect_kind(EncoderDecoder, model, "kind")
     block = pair.encoder.layers[0]
-    mixer = expect_kind(spec.Attention, block.mixer, "encoder.layers[0].mixer")
-    position = expect_kind(spec.RelativeBias, mixer.position, "encoder.layers[0].mixer.position")
-    norm = expect_kind(spec.RMSNorm, pair.encoder.final_norm, "encoder.final_norm")
+    mixer = expect_kind(Attention, block.mixer, "encoder.layers[0].mixer")
+    position = expect_kind(RelativeBias, mixer.position, "encoder.layers[0].mixer.position")
+    norm = expect_kind(RMSNorm, pair.encoder.final_norm, "encoder.final_norm")
     network = block.feedforward
     # it tells the activation by whether there is a gate
-    gated = isinstance(network, spec.GatedMLP)
+    gated = isinstance(network, GatedMLP)
     for side, stack in (("encoder", pair.encoder), ("decoder", pair.decoder)):
         check_activations(stack.layers, ("gelu_tanh" if gated else "relu",), f"{side}.layers[{{i}}]")
     if position.max_distance != FARTHEST:
@@ -71,9 +77,7 @@ def t5_keys(model: spec.ModelSpec) -> Keys:
     return {
         **sizes(pair, len(pair.encoder.layers)),
         "decoder_block_count": len(pair.decoder.layers),
-        "feed_forward_length": expect_kind(spec.GatedMLP if gated else spec.MLP, network, "encoder").width(
-            pair.d_model
-        ),
+        "feed_forward_length": expect_kind(GatedMLP if gated else MLP, network, "encoder").width(pair.d_model),
         "attention.head_count": heads.num_heads,
         "attention.key_length": heads.head_dim,
         "attention.value_length": heads.head_dim,

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archetype import spec
 from archetype.convert.gguf.architectures import Value, gguf_of
 from archetype.convert.gguf.quantize import BLOCKS
 from archetype.convert.gguf.tensors import TYPES, gguf_tensors, own_type
@@ -15,7 +14,8 @@ from archetype.convert.gguf.vocabulary import vocabulary
 from archetype.distribution import install_command
 from archetype.errors import CheckpointError, DataError
 from archetype.families import Family
-from archetype.models import Model
+from archetype.models.build import Model
+from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 
@@ -64,7 +64,7 @@ def write_gguf(
     writer.add_file_type(library.LlamaFileType[f"{'ALL' if type == 'f32' else 'MOSTLY'}_{type.upper()}"])
     if type in BLOCKS:
         writer.add_quantization_version(library.GGML_QUANT_VERSION)
-    ends = isinstance(model.spec, spec.EncoderDecoder)  # a source does
+    ends = isinstance(model.spec, EncoderDecoder)  # a source does
     _put_vocabulary(writer, tokenizer, model.spec.vocab_size, ends)  # type: ignore[union-attr]
     if template is not None:
         writer.add_chat_template(template.source)

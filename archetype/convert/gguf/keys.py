@@ -3,9 +3,16 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from archetype import spec
 from archetype.errors import CheckpointError
 from archetype.families.rules import Rule
+from archetype.models.block.spec import Block
+from archetype.models.decoder.spec import Decoder
+from archetype.models.encoder.spec import Encoder
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.activation.spec import Activation
+from archetype.parts.experts.spec import MixtureOfExperts
+from archetype.parts.feedforward.spec import MLP, GatedMLP
 
 Value = str | int | float | bool
 Keys = dict[str, Value]
@@ -25,13 +32,13 @@ class Gguf:
     """
 
     architecture: str
-    keys: Callable[[spec.ModelSpec], Keys]
+    keys: Callable[[ModelSpec], Keys]
     rules: tuple[Rule, ...]
     paired: bool = False
     offset: float = 0.0
     fixed: Mapping[str, Value] = field(default_factory=dict)
 
-    def metadata(self, model: spec.ModelSpec) -> Keys:
+    def metadata(self, model: ModelSpec) -> Keys:
         """All keys of a model.
 
         Raises:
@@ -45,7 +52,7 @@ def unsupported(place: str, what: str, remedy: str = "export with --format hf") 
     return CheckpointError(place, f"llama.cpp does not know {what}", remedy)
 
 
-def sizes(model: spec.Decoder | spec.Encoder | spec.EncoderDecoder, num_blocks: int) -> Keys:
+def sizes(model: Decoder | Encoder | EncoderDecoder, num_blocks: int) -> Keys:
     """The keys that every architecture has."""
     return {
         "context_length": model.context_length,
@@ -55,14 +62,12 @@ def sizes(model: spec.Decoder | spec.Encoder | spec.EncoderDecoder, num_blocks: 
     }
 
 
-def check_activations(
-    layers: Iterable[spec.Block], known: tuple[spec.Activation, ...], place: str = "layers[{i}]"
-) -> None:
+def check_activations(layers: Iterable[Block], known: tuple[Activation, ...], place: str = "layers[{i}]") -> None:
     """Refuse feed-forward parts with an activation that is none of the known ones."""
     for index, block in enumerate(layers):
         part = block.feedforward
-        network = part.expert if isinstance(part, spec.MixtureOfExperts) else part
-        if isinstance(network, spec.MLP | spec.GatedMLP) and network.activation not in known:
+        network = part.expert if isinstance(part, MixtureOfExperts) else part
+        if isinstance(network, MLP | GatedMLP) and network.activation not in known:
             names = " or ".join(map(repr, known))
             field = f"{place.replace('{i}', str(index))}.feedforward.activation"
             raise unsupported(field, f"{network.activation!r} here, only {names}")

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from archetype import spec
 from archetype.convert.apply import export_tensors
 from archetype.convert.gguf.architectures import Gguf, frequency_factors
 from archetype.convert.gguf.quantize import BLOCK, BLOCKS, dequantize, own_blocks, quantize
 from archetype.families.rules import for_model
-from archetype.models import Model
-from archetype.nn.experts import Experts
+from archetype.models.build import Model
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.parts.experts.module import Experts
+from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.weights.packed import PackedMatrix
 from archetype.weights.quantized import QuantizedMatrix
 
@@ -137,7 +138,7 @@ def _absorbed(model: Model, place: str, tensor: Tensor, blocks: str | None) -> I
     Its rows are columns here, which blocks do not follow: it is in float32 where the others are in blocks.
     """
     mixer = model.spec.layers[0].mixer  # type: ignore[union-attr]
-    assert isinstance(mixer, spec.LatentAttention)
+    assert isinstance(mixer, LatentAttention)
     whole = tensor.unflatten(0, (mixer.num_heads, -1))
     key, value = whole.split((mixer.qk_nope_head_dim, mixer.v_head_dim), dim=1)
     above = place.rpartition(".")[0]
@@ -148,5 +149,5 @@ def _absorbed(model: Model, place: str, tensor: Tensor, blocks: str | None) -> I
 
 def _scaled_for_head(model: Model, norm: Tensor) -> Tensor:
     """A tied head reads shorter vectors, for which llama.cpp has no key: the norm before it makes them so."""
-    assert isinstance(model.spec, spec.EncoderDecoder)
+    assert isinstance(model.spec, EncoderDecoder)
     return norm.float() * model.spec.head.scale

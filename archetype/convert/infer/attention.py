@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any, Literal
 
-from archetype import spec
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.linear_mixers import read_linear_mixer
 from archetype.convert.infer.quirks import (
@@ -21,6 +20,15 @@ from archetype.convert.infer.tensors import Layer, Names
 from archetype.families.config import Config
 from archetype.families.deepseek_v2 import latent_scale
 from archetype.families.rope import read_rotary
+from archetype.parts.attention.spec import Attention, OutputGate, QueryScale
+from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery
+from archetype.parts.norm.spec import NoNorm
+from archetype.parts.pattern.spec import Full, Window
+from archetype.parts.position.spec import Alibi, NoPosition
+from archetype.roles.mixer import Mixer
+from archetype.roles.norm import VectorNorm
+from archetype.roles.pattern import Pattern
+from archetype.roles.position import MixerPosition
 from archetype.spec.base import MAX_LENGTH
 
 NOT_ROTARY = ("llama_4_scaling_beta", "max_position_embeddings")  # among rotary positions, and none of them
@@ -43,7 +51,7 @@ class ModelDims:
     transposed: bool
 
 
-def read_mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> spec.Mixer:
+def read_mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
     """The mixer of a layer."""
     if layer.kind != "attention":
         return read_linear_mixer(info, layer, dims.d_model)
@@ -52,7 +60,7 @@ def read_mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> spec.Mixe
     return _attention(info, layer, dims)
 
 
-def _attention(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> spec.Attention:
+def _attention(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Attention:
     names, config = layer.mixer, info.config
     num_heads, head_dim = _num_heads(info, layer, dims), info.size(HEAD_DIM)
     rows = 1 if dims.transposed else 0
@@ -66,7 +74,7 @@ def _attention(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> spec.Atte
     if min(head_dim, num_kv_heads) < 1 or num_heads % num_kv_heads:
         raise info.missing(layer.prefix, f"attention with {num_heads} heads and the shapes of its tensors")
     norm, over = _query_norm(info, names, head_dim)
-    return spec.Attention(
+    return Attention(
         num_heads=num_heads,
         num_kv_heads=None if num_kv_heads == num_heads else num_kv_heads,
         head_dim=None if head_dim * num_heads == dims.d_model else head_dim,
@@ -106,35 +114,35 @@ def _projection(info: CheckpointInfo, layer: Layer, name: str) -> str:
     return layer.mixer[f"{name}.weight"]
 
 
-def _query_norm(info: CheckpointInfo, names: Names, head_dim: int) -> tuple[spec.VectorNorm, Literal["head", "all"]]:
+def _query_norm(info: CheckpointInfo, names: Names, head_dim: int) -> tuple[VectorNorm, Literal["head", "all"]]:
     """The norm of queries and keys, and whether of each head or of all together."""
     if info.quirks.qk_norm:
         return info.norm(bias=False, weight=False), "head"
     if "q_norm.weight" not in names:
-        return spec.NoNorm(), "head"
+        return NoNorm(), "head"
     norm = info.norm(bias="q_norm.bias" in names)
     return norm, "head" if info.shapes[names["q_norm.weight"]] == (head_dim,) else "all"
 
 
-def _query_scale(info: CheckpointInfo) -> spec.QueryScale | None:
+def _query_scale(info: CheckpointInfo) -> QueryScale | None:
     """The growth of queries with their position, which is said among rotary positions."""
     section = info.config.get("rope_parameters") or info.config.get("rope_scaling")
     if not isinstance(section, dict) or not section.get("llama_4_scaling_beta"):
         return None
     reader = Config(section, f"{info.config.place}: rope_parameters")
     length = reader.size("original_max_position_embeddings", None, MAX_LENGTH)
-    return spec.QueryScale(beta=reader.positive("llama_4_scaling_beta"), length=length)
+    return QueryScale(beta=reader.positive("llama_4_scaling_beta"), length=length)
 
 
-def _gate(info: CheckpointInfo, names: Names, num_heads: int) -> spec.OutputGate | None:
+def _gate(info: CheckpointInfo, names: Names, num_heads: int) -> OutputGate | None:
     """The gate on attention's result, which may lie beside the queries."""
     if "gate.weight" not in names:
-        return spec.OutputGate() if info.quirks.gate_in_queries else None
+        return OutputGate() if info.quirks.gate_in_queries else None
     per_head = info.shapes[names["gate.weight"]][0] == num_heads
-    return spec.OutputGate(per="head" if per_head else "feature", activation=info.quirks.gate_activation)
+    return OutputGate(per="head" if per_head else "feature", activation=info.quirks.gate_activation)
 
 
-def _latent(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> spec.LatentAttention:
+def _latent(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> LatentAttention:
     names, config = layer.mixer, info.config
     num_heads = _num_heads(info, layer, dims)
     info.size(HEAD_DIM)  # of the rotary part, which the tensors show
@@ -149,9 +157,9 @@ def _latent(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> spec.LatentA
     interleaved = config.get("rope_interleave")
     if interleaved is None:
         interleaved = _interleaved(info)
-    return spec.LatentAttention(
+    return LatentAttention(
         num_heads=num_heads,
-        query=spec.DirectQuery() if q_rank is None else spec.LowRankQuery(rank=q_rank),
+        query=DirectQuery() if q_rank is None else LowRankQuery(rank=q_rank),
         kv_lora_rank=latent_rank,
         qk_nope_head_dim=nope_dim,
         qk_rope_head_dim=rope_dim,
@@ -169,19 +177,19 @@ def _interleaved(info: CheckpointInfo) -> bool:
     return info.quirks.interleaved
 
 
-def _position(info: CheckpointInfo, number: int, head_dim: int, dims: ModelDims) -> spec.MixerPosition:
+def _position(info: CheckpointInfo, number: int, head_dim: int, dims: ModelDims) -> MixerPosition:
     config = info.config
     if config.get("alibi") or info.type in ("bloom", "mpt"):
-        return spec.Alibi()
+        return Alibi()
     if not (info.quirks.rope or ROTARY & set(config.values)) or _without_rope(info, number):
-        return spec.NoPosition()
+        return NoPosition()
     if info.quirks.rope_when_named and config.get("position_embedding_type") != "rope":
-        return spec.NoPosition()
+        return NoPosition()
     values = dict(config.values)
     thetas = config.get("layer_rope_theta")
     if isinstance(thetas, list) and number < len(thetas):  # of each layer its own; zero for none
         if not thetas[number]:
-            return spec.NoPosition()
+            return NoPosition()
         values["rope_parameters"] = (values.get("rope_parameters") or {}) | {"rope_theta": thetas[number]}
     section = values.get("rope_parameters")
     if isinstance(section, dict) and any(isinstance(value, dict) for value in section.values()):
@@ -233,14 +241,14 @@ def _without_rope(info: CheckpointInfo, number: int) -> bool:
     return isinstance(with_rope, list) and number < len(with_rope) and not with_rope[number]
 
 
-def _pattern(info: CheckpointInfo, number: int) -> spec.Pattern:
+def _pattern(info: CheckpointInfo, number: int) -> Pattern:
     size, kind = info.size(WINDOW) if info.first(WINDOW) else None, _layer_kind(info, number)
     if kind is not None:
         windowed = kind in WINDOWED
     else:
         first = info.config.count("max_window_layers", 0)
         windowed = info.config.flag("use_sliding_window", True) and number >= first
-    return spec.Window(size=size) if windowed and size else spec.Full()
+    return Window(size=size) if windowed and size else Full()
 
 
 def _score_scale(info: CheckpointInfo, head_dim: int) -> float | None:

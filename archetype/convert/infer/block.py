@@ -2,30 +2,34 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.names import AFTER_ATTENTION, AFTER_NETWORK, BEFORE_NETWORK, FIRST, SECOND
 from archetype.convert.infer.quirks import EXPERTS_PER_TOKEN, NORMS_FIRST, PARALLEL, ROUTER_SCALE
 from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
+from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
+from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts, Router, SigmoidRouter, SoftmaxRouter
+from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
+from archetype.roles.feedforward import FeedForward
+from archetype.roles.wiring import Wiring
 
 
-def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool) -> spec.FeedForward:
+def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool) -> FeedForward:
     """The feed-forward part of a layer."""
     if layer.sparse:
         return _experts(info, layer)
     names = layer.network
     if not names and layer.kind != "attention":
-        return spec.NoFeedForward()
+        return NoFeedForward()
     if "down.weight" not in names:
         raise info.missing(layer.prefix, "a layer without a feed-forward part that is known")
     gated = "gate.weight" in names or "gate_up.weight" in names
     width = info.sides(names["down.weight"])[0 if transposed else 1]
-    kind = spec.GatedMLP if gated else spec.MLP
+    kind = GatedMLP if gated else MLP
     return kind(d_ff=width, activation=info.activation(gated), bias="down.bias" in names)
 
 
-def _experts(info: CheckpointInfo, layer: Layer) -> spec.MixtureOfExperts:
+def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     names = layer.network
     if "router.weight" not in names:
         raise info.missing(layer.prefix, "experts without a router that is known")
@@ -35,11 +39,11 @@ def _experts(info: CheckpointInfo, layer: Layer) -> spec.MixtureOfExperts:
     activation = info.activation(gated=True)
     shared = None
     if "shared.down.weight" in names:
-        shared = spec.GatedMLP(d_ff=info.sides(names["shared.down.weight"])[1], activation=activation)
-    return spec.MixtureOfExperts(
+        shared = GatedMLP(d_ff=info.sides(names["shared.down.weight"])[1], activation=activation)
+    return MixtureOfExperts(
         num_experts=num_experts,
         experts_per_token=_experts_per_token(info),
-        expert=spec.GatedMLP(d_ff=width, activation=activation),
+        expert=GatedMLP(d_ff=width, activation=activation),
         shared=shared,
         shared_gate="shared_gate.weight" in names,
         router=_router(info, expert_bias="correction" in names),
@@ -65,13 +69,13 @@ def _experts_per_token(info: CheckpointInfo) -> int:
     return number or 2
 
 
-def _router(info: CheckpointInfo, expert_bias: bool) -> spec.Router:
+def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
     """Sigmoids where a key or the family says so; with a bias and without a key, as DeepSeek-V3 has them."""
     scoring, renormalize = info.config.get("scoring_func"), info.config.get("norm_topk_prob")
     sigmoid = scoring == "sigmoid" if scoring else info.quirks.sigmoid or (expert_bias and not info.quirks.renormalize)
     if renormalize is None and not info.quirks.renormalize:
         info.assume("layers[*].feedforward.router.renormalize", False, "no key names it")
-    kind = spec.SigmoidRouter if sigmoid else spec.SoftmaxRouter
+    kind = SigmoidRouter if sigmoid else SoftmaxRouter
     return kind(
         renormalize=bool(info.quirks.renormalize if renormalize is None else renormalize),
         scale=info.positive(ROUTER_SCALE, 1.0),
@@ -80,19 +84,19 @@ def _router(info: CheckpointInfo, expert_bias: bool) -> spec.Router:
     )
 
 
-def _groups(info: CheckpointInfo, num_experts: int, expert_bias: bool) -> spec.ExpertGroups | None:
+def _groups(info: CheckpointInfo, num_experts: int, expert_bias: bool) -> ExpertGroups | None:
     num_groups, per_token = info.size(("n_group",)), info.size(("topk_group",))
     if num_groups is None or per_token is None or num_groups == 1:
         return None
     if expert_bias:
         top_k = min(2, num_experts // num_groups)
-        return spec.ExpertGroups(num_groups=num_groups, groups_per_token=per_token, top_k_in_group=top_k)
+        return ExpertGroups(num_groups=num_groups, groups_per_token=per_token, top_k_in_group=top_k)
     if info.config.get("topk_method") == "greedy":
         return None
-    return spec.ExpertGroups(num_groups=num_groups, groups_per_token=per_token)
+    return ExpertGroups(num_groups=num_groups, groups_per_token=per_token)
 
 
-def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple[spec.Wiring, Names]:
+def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple[Wiring, Names]:
     """How norms and residuals go around a layer's contents, and the norms' tensors by our names.
 
     Args:
@@ -115,17 +119,17 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
         if f"{path}.{suffix}" in layer.norms
     }
     norm = info.norm(bias="mixer_norm.bias" in names)
-    if kind is spec.ParallelResidual:
-        return spec.ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in places), names
-    wiring: spec.Wiring = kind(norm=norm)
+    if kind is ParallelResidual:
+        return ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in places), names
+    wiring: Wiring = kind(norm=norm)
     return wiring, names
 
 
-def _wiring_without_weights(info: CheckpointInfo) -> spec.Wiring:
+def _wiring_without_weights(info: CheckpointInfo) -> Wiring:
     """A layer whose norms have nothing to store."""
     if info.quirks.norm is None:
         info.assume("layers[*].wiring", "pre_norm with norms without weights", "no tensor is a norm")
-    return spec.PreNorm(norm=info.norm(bias=False, weight=False))
+    return PreNorm(norm=info.norm(bias=False, weight=False))
 
 
 def _wiring(
@@ -139,23 +143,23 @@ def _wiring(
     before, after = one(BEFORE_NETWORK), one(AFTER_NETWORK)
     first, second = one(FIRST), one(SECOND)
     if alone:
-        return spec.PreNorm, {"mixer_norm": first}
+        return PreNorm, {"mixer_norm": first}
     if after and first:
-        return spec.SandwichNorm, {
+        return SandwichNorm, {
             "mixer_norm": first,
             "mixer_post_norm": one(AFTER_ATTENTION),
             "feedforward_norm": before or one(("ffn_norm", "post_attention_layernorm")),
             "feedforward_post_norm": after,
         }
     if first and before and not second:
-        return spec.PreNorm, {"mixer_norm": first, "feedforward_norm": before}
+        return PreNorm, {"mixer_norm": first, "feedforward_norm": before}
     if after:
-        return spec.OutputNorm, {"mixer_norm": one(AFTER_ATTENTION), "feedforward_norm": after}
+        return OutputNorm, {"mixer_norm": one(AFTER_ATTENTION), "feedforward_norm": after}
     if second is None:
-        return spec.ParallelResidual, {"mixer_norm": first}
+        return ParallelResidual, {"mixer_norm": first}
     both: dict[str, str | None] = {"mixer_norm": first, "feedforward_norm": second}
     if info.first(PARALLEL):
-        return spec.ParallelResidual, both
+        return ParallelResidual, both
     norms_first = info.first(NORMS_FIRST)
     pre_norm = ends_in_norm if norms_first is None else bool(norms_first)
-    return spec.PreNorm if pre_norm else spec.PostNorm, both
+    return PreNorm if pre_norm else PostNorm, both

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from archetype import spec
 from archetype.convert.infer.quirks import (
     ACTIVATION,
     DECODERS,
@@ -19,6 +18,8 @@ from archetype.convert.infer.quirks import (
 )
 from archetype.errors import CheckpointError
 from archetype.families.config import ACTIVATIONS, Config
+from archetype.parts.activation.spec import Activation
+from archetype.parts.norm.spec import LayerNorm, RMSNorm
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]  # by the names of the file
@@ -102,7 +103,7 @@ class CheckpointInfo:
             raise CheckpointError(tensor, f"has shape {list(shape)} where a matrix should be", "is the file whole?")
         return shape
 
-    def activation(self, gated: bool) -> spec.Activation:
+    def activation(self, gated: bool) -> Activation:
         """The nonlinearity of the feed-forward parts."""
         name = self.first(ACTIVATION)
         if self.quirks.activation is not None:
@@ -114,15 +115,15 @@ class CheckpointInfo:
             raise self.missing(f"{self.config.place}: activation", f"the activation {name!r}")
         return ACTIVATIONS[name]
 
-    def norm(self, bias: bool, weight: bool = True) -> spec.LayerNorm | spec.RMSNorm:
+    def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm:
         """A norm: with a bias or under a key of LayerNorm's a LayerNorm, else an RMSNorm."""
         key = next((key for key in EPS if self.config.get(key) is not None), None)
         eps = self.quirks.eps or (1e-5 if key is None else self.config.positive(key))
         if self.quirks.norm is not None:
             norm = self.quirks.norm.replace(eps=eps)
-            return norm.replace(bias=bias) if isinstance(norm, spec.LayerNorm) else norm
+            return norm.replace(bias=bias) if isinstance(norm, LayerNorm) else norm
         if bias or (key is not None and key.startswith("layer")):
-            return spec.LayerNorm(eps=eps, bias=bias, weight=weight)
+            return LayerNorm(eps=eps, bias=bias, weight=weight)
         if key is None:
             self.assume("layers[*].wiring.norm.kind", "rms", "no tensor is a bias and no key names one")
-        return spec.RMSNorm(eps=eps, weight=weight)
+        return RMSNorm(eps=eps, weight=weight)

@@ -6,7 +6,9 @@ Names are read in order: the commonest comes first.
 from dataclasses import dataclass
 from typing import Literal
 
-from archetype import spec
+from archetype.parts.activation.spec import Activation
+from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from archetype.parts.position.spec import Sinusoidal
 
 # Sizes and settings in config.json.
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads", "attention_heads")
@@ -94,13 +96,13 @@ class FamilyQuirks:
     full_layers_without_rope: bool = False
     renormalize: bool = False
     sigmoid: bool = False
-    activation: spec.Activation | None = None
+    activation: Activation | None = None
     eps: float | None = None
-    norm: spec.LayerNorm | spec.RMSNorm | None = None
+    norm: LayerNorm | RMSNorm | None = None
     embedding_norm: bool = False
     scaled_embedding: bool = False
     unscaled_scores: bool = False
-    added_position: spec.Sinusoidal | None = None
+    added_position: Sinusoidal | None = None
     inclusive_waves: bool = False
     rope: bool = False
     qk_norm: bool = False
@@ -118,7 +120,7 @@ class FamilyQuirks:
 
 NEIGHBOURS = FamilyQuirks(interleaved=True)
 ROBERTA = FamilyQuirks(positions_after_padding=True)
-ONE_PLUS = FamilyQuirks(norm=spec.RMSNorm(unit_offset=True), scaled_embedding=True)
+ONE_PLUS = FamilyQuirks(norm=RMSNorm(unit_offset=True), scaled_embedding=True)
 QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("gptj", "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5"), NEIGHBOURS),
     **dict.fromkeys(
@@ -136,13 +138,13 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "flint": FamilyQuirks(sigmoid=True, full_layers_without_rope=True),
     **dict.fromkeys(
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
-        FamilyQuirks(norm=spec.RMSNorm(unit_offset=True), gate_in_queries=True),
+        FamilyQuirks(norm=RMSNorm(unit_offset=True), gate_in_queries=True),
     ),
-    "qwen3_5_moe_text": FamilyQuirks(norm=spec.RMSNorm(unit_offset=True), gate_in_queries=True, renormalize=True),
+    "qwen3_5_moe_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), gate_in_queries=True, renormalize=True),
     "kolibri1": FamilyQuirks(sigmoid=True, full_layers_without_rope=True, expert_bias_on="logits"),
     "blenderbot-small": FamilyQuirks(norm_first=True),
     "olmo_hybrid": FamilyQuirks(mixer_eps=1e-5),
-    "falcon_mamba": FamilyQuirks(norm=spec.RMSNorm()),
+    "falcon_mamba": FamilyQuirks(norm=RMSNorm()),
     **dict.fromkeys(
         ("lfm2", "lfm2_moe", "lfm3"),
         FamilyQuirks(sigmoid=True, renames=((r"(.*\.)embedding_norm\.(.*)", r"\1final_norm.\2"),)),
@@ -155,14 +157,14 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
     "openai-gpt": FamilyQuirks(activation="gelu_tanh"),  # which it calls gelu
-    "ctrl": FamilyQuirks(activation="relu", scaled_embedding=True, added_position=spec.Sinusoidal(interleaved=False)),
-    "xglm": FamilyQuirks(added_position=spec.Sinusoidal(interleaved=False, offset=2), inclusive_waves=True),
+    "ctrl": FamilyQuirks(activation="relu", scaled_embedding=True, added_position=Sinusoidal(interleaved=False)),
+    "xglm": FamilyQuirks(added_position=Sinusoidal(interleaved=False, offset=2), inclusive_waves=True),
     "biogpt": FamilyQuirks(eps=1e-5),
     "gpt_neo": FamilyQuirks(unscaled_scores=True),
     "roformer": FamilyQuirks(interleaved=True, rope=True, computed=r".*\.embed_positions\.weight"),
-    "nemotron": FamilyQuirks(norm=spec.LayerNorm(unit_offset=True)),
-    "olmo": FamilyQuirks(norm=spec.LayerNorm(weight=False, bias=False), eps=1e-5),
-    "nanochat": FamilyQuirks(norm=spec.RMSNorm(weight=False), embedding_norm=True, qk_norm=True, reversed=True),
+    "nemotron": FamilyQuirks(norm=LayerNorm(unit_offset=True)),
+    "olmo": FamilyQuirks(norm=LayerNorm(weight=False, bias=False), eps=1e-5),
+    "nanochat": FamilyQuirks(norm=RMSNorm(weight=False), embedding_norm=True, qk_norm=True, reversed=True),
     "gpt_neox_japanese": FamilyQuirks(renames=((r"(.*)\.dense_bias", r"\1.dense.bias"),)),
     "bigbird_pegasus": FamilyQuirks(renames=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
 }

@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from archetype import spec
 from archetype.convert.infer.attention import ModelDims, read_mixer
 from archetype.convert.infer.block import read_feedforward, read_wiring
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
@@ -20,6 +19,15 @@ from archetype.errors import CheckpointError
 from archetype.families.as_read import family_as_read
 from archetype.families.config import BOOKKEEPING, Config
 from archetype.families.family import Family, InferenceReport
+from archetype.models.block.spec import Block
+from archetype.models.decoder.spec import Decoder
+from archetype.models.initialization_spec import NormalInitialization
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.head.spec import HeadTransform, LanguageModelHead
+from archetype.parts.norm.spec import NoNorm
+from archetype.parts.position.spec import Learned, NoPosition
+from archetype.roles.norm import Norm
+from archetype.roles.position import EmbeddingPosition
 from archetype.spec.base import explain
 
 USUAL_CONTEXT = 2048
@@ -59,7 +67,7 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str) -> Chec
     return CheckpointInfo(Config(values, place), shapes, model_type)
 
 
-def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[spec.Decoder, list[dict[str, str]]]:
+def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list[dict[str, str]]]:
     """The specification, and each layer's norms."""
     outer, config = tensors.outer, info.config
     vocab_size, d_model = info.sides(outer["embedding.token.weight"])
@@ -68,7 +76,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[spec.Decoder,
     wirings = [read_wiring(info, layer, final) for layer in tensors.layers]
     scale = _residual_scale(info, len(tensors.layers))
     blocks = tuple(
-        spec.Block(
+        Block(
             wiring=wiring,
             mixer=read_mixer(info, layer, dims),
             feedforward=read_feedforward(info, layer, tensors.transposed),
@@ -77,29 +85,29 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[spec.Decoder,
         for layer, (wiring, _) in zip(tensors.layers, wirings, strict=True)
     )
     weightless = not any(norms for _, norms in wirings)
-    model = spec.Decoder(
+    model = Decoder(
         vocab_size=vocab_size,
         context_length=dims.context_length,
         d_model=d_model,
         embedding=_embedding(info, tensors, dims),
         layers=blocks,
         final_norm=_norm(info, tensors, "final_norm", assumed=weightless),
-        head=spec.LanguageModelHead(
+        head=LanguageModelHead(
             tied=_tied(info, tensors),
             bias="lm_head.bias" in outer,
             scale=_head_scale(info, d_model),
             softcap=config.optional_positive("final_logit_softcapping"),
             transform=_transform(info, tensors),
         ),
-        initialization=spec.NormalInitialization(std=info.positive(INITIAL_STD, 0.02)),
+        initialization=NormalInitialization(std=info.positive(INITIAL_STD, 0.02)),
     )
     return model, [norms for _, norms in wirings]
 
 
-def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bool = False) -> spec.Norm:
+def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bool = False) -> Norm:
     """The norm before or after all layers: none without a tensor, unless the layers' norms have no weights either."""
     if f"{param}.weight" not in tensors.outer:
-        return info.norm(bias=False, weight=False) if assumed else spec.NoNorm()
+        return info.norm(bias=False, weight=False) if assumed else NoNorm()
     return info.norm(bias=f"{param}.bias" in tensors.outer)
 
 
@@ -117,11 +125,11 @@ def _rows(info: CheckpointInfo, tensors: GroupedTensors, table: str) -> int | No
     return None if name is None else info.sides(name)[0]
 
 
-def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> spec.Embedding:
+def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> Embedding:
     scale = info.positive(EMBEDDING_SCALE, 1.0)
     if info.quirks.scaled_embedding or info.config.get("scale_embedding") or info.config.get("mup_enabled"):
         scale = dims.d_model**0.5
-    return spec.Embedding(
+    return Embedding(
         position=_added(info, tensors, dims),
         scale=scale,
         num_token_types=_rows(info, tensors, "embedding.token_type") or 0,
@@ -130,15 +138,15 @@ def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -
     )
 
 
-def _added(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> spec.EmbeddingPosition:
+def _added(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> EmbeddingPosition:
     rows = _rows(info, tensors, "embedding.position")
     if rows is not None:
-        return spec.Learned(offset=rows - dims.context_length)
+        return Learned(offset=rows - dims.context_length)
     added = info.quirks.added_position
     if added is not None and info.quirks.inclusive_waves:
         half = max(dims.d_model // 2, 2)
         return added.replace(theta=added.theta ** (half / (half - 1)))
-    return added or spec.NoPosition()
+    return added or NoPosition()
 
 
 def _tied(info: CheckpointInfo, tensors: GroupedTensors) -> bool:
@@ -146,13 +154,13 @@ def _tied(info: CheckpointInfo, tensors: GroupedTensors) -> bool:
     return "lm_head.weight" not in tensors.outer and info.config.get("tie_word_embeddings", True) is not False
 
 
-def _transform(info: CheckpointInfo, tensors: GroupedTensors) -> spec.HeadTransform | None:
+def _transform(info: CheckpointInfo, tensors: GroupedTensors) -> HeadTransform | None:
     """BERT's layer before the logits, whose activation RoBERTa fixes."""
     name = tensors.outer.get("lm_head.dense.weight")
     if name is None:
         return None
     activation = "gelu" if name.startswith("lm_head.") else info.activation(gated=False)
-    return spec.HeadTransform(activation=activation, norm=_norm(info, tensors, "lm_head.norm"))
+    return HeadTransform(activation=activation, norm=_norm(info, tensors, "lm_head.norm"))
 
 
 def _head_scale(info: CheckpointInfo, d_model: int) -> float:

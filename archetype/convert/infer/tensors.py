@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from archetype import spec
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
 from archetype.convert.infer.names import (
     EXPERTS,
@@ -20,6 +19,12 @@ from archetype.convert.infer.names import (
 )
 from archetype.errors import CheckpointError
 from archetype.families.rules import Rule, rule
+from archetype.models.block.spec import Block
+from archetype.models.decoder.spec import Decoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.attention.spec import Attention
+from archetype.parts.gated_delta_net.spec import GatedDeltaNet
+from archetype.roles.mixer import Mixer
 
 Names = dict[str, str]  # the name of a parameter with its kind (weight, bias) -> the file's name
 
@@ -199,7 +204,7 @@ def _transposed(shapes: Shapes, layer: Layer) -> bool:
 
 
 def inferred_rules(
-    info: CheckpointInfo, tensors: GroupedTensors, norms: list[Names], model: spec.ModelSpec
+    info: CheckpointInfo, tensors: GroupedTensors, norms: list[Names], model: ModelSpec
 ) -> tuple[Rule, ...]:
     """The weight rules of a file, for a specification that the user may have changed.
 
@@ -212,7 +217,7 @@ def inferred_rules(
     Raises:
         CheckpointError: the specification has another number of layers.
     """
-    if not isinstance(model, spec.Decoder) or model.num_layers != len(tensors.layers):
+    if not isinstance(model, Decoder) or model.num_layers != len(tensors.layers):
         cause = f"the file has {len(tensors.layers)} layers"
         raise CheckpointError("num_layers", cause, "leave it as it is; a trained model has all its layers")
     rules = [rule(name, param) for param, name in tensors.outer.items()]
@@ -223,7 +228,7 @@ def inferred_rules(
     return tuple(rules)
 
 
-def _mixer_rules(info: CheckpointInfo, layer: Layer, block: spec.Block, transposed: bool) -> list[Rule]:
+def _mixer_rules(info: CheckpointInfo, layer: Layer, block: Block, transposed: bool) -> list[Rule]:
     rules, below = [], f"blocks.{layer.number}.mixer"
     for param, name in layer.mixer.items():
         path, _, kind = param.rpartition(".")
@@ -236,25 +241,18 @@ def _mixer_rules(info: CheckpointInfo, layer: Layer, block: spec.Block, transpos
     return rules
 
 
-def _joint(
-    info: CheckpointInfo, layer: Layer, path: str, name: str, mixer: spec.Mixer
-) -> tuple[Iterable[str], int] | None:
+def _joint(info: CheckpointInfo, layer: Layer, path: str, name: str, mixer: Mixer) -> tuple[Iterable[str], int] | None:
     """The parts that lie in one tensor, and how many times they follow each other; None where it is one part."""
-    if isinstance(mixer, spec.GatedDeltaNet):
+    if isinstance(mixer, GatedDeltaNet):
         parts = {"qkvz": ("q", "k", "v", "gate"), "ba": ("b", "a"), "qkv": ("q", "k", "v")}
         return (parts[path], 1 if path == "qkv" else mixer.key_heads) if path in parts else None
-    if (
-        path == "q"
-        and isinstance(mixer, spec.Attention)
-        and mixer.gate is not None
-        and "gate.weight" not in layer.mixer
-    ):
+    if path == "q" and isinstance(mixer, Attention) and mixer.gate is not None and "gate.weight" not in layer.mixer:
         return ("q", "gate"), mixer.num_heads
     if path != "qkv":
         return None
     if info.quirks.fused_order is not None:
         return info.quirks.fused_order
-    if HEAD_BY_HEAD in name and isinstance(mixer, spec.Attention):
+    if HEAD_BY_HEAD in name and isinstance(mixer, Attention):
         return "qkv", mixer.num_kv_heads or mixer.num_heads
     return "qkv", 1
 

@@ -2,8 +2,11 @@
 
 import torch
 
-from archetype import spec
-from archetype.nn.position import Alibi
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.position.module import Alibi
+from archetype.parts.position.spec import Alibi as AlibiSpec
+from archetype.parts.position.spec import Learned, Sinusoidal
 from archetype.studies.models import (
     WRONG,
     attending,
@@ -31,7 +34,7 @@ def slopes(quick: bool) -> Outcome:
     """The bias of a head is its published slope times the distance."""
     positions, error = torch.arange(LENGTH)[None], 0.0
     for heads, published in PUBLISHED.items():
-        bias = Alibi(spec.Alibi(), spec.Attention(num_heads=heads, head_dim=2).sizes(1))(positions, positions)[0]
+        bias = Alibi(AlibiSpec(), Attention(num_heads=heads, head_dim=2).sizes(1))(positions, positions)[0]
         expected = -torch.tensor(published)[:, None, None] * (positions.T - positions).abs()
         error = max(error, relative_error(bias, expected))
     swapped = relative_error(bias.flip(0), expected)
@@ -51,13 +54,13 @@ def slopes(quick: bool) -> Outcome:
 def shift(quick: bool) -> Outcome:
     """A model with ALiBi gives the same logits wherever its text begins; one with sinusoidal positions does not."""
     shifts = (1, 64) if quick else (1, 64, 1000, 100_000)
-    model = random_model(attending(position=spec.Alibi()))
+    model = random_model(attending(position=AlibiSpec()))
     tokens = random_tokens(model.spec, 2, LENGTH)
     here = logits_at(model, tokens, 0)
     error = max(relative_error(logits_at(model, tokens, by), here) for by in shifts)
     controls = []
-    for name, position in (("sinusoidal", spec.Sinusoidal()), ("learned", spec.Learned())):
-        other = random_model(decoder(block(), block(), embedding=spec.Embedding(position=position)))
+    for name, position in (("sinusoidal", Sinusoidal()), ("learned", Learned())):
+        other = random_model(decoder(block(), block(), embedding=Embedding(position=position)))
         moved = relative_error(logits_at(other, tokens, LENGTH), logits_at(other, tokens, 0))
         controls.append(Control(f"{name} positions", moved, WRONG))
     return Outcome(

@@ -2,8 +2,10 @@
 
 import torch
 
-from archetype import spec
+from archetype.models.block.spec import PreNorm
 from archetype.nn.context import ForwardContext
+from archetype.parts.norm.spec import BatchNorm, LayerNorm, RMSNorm
+from archetype.roles.norm import Norm
 from archetype.studies.models import (
     WRONG,
     attending,
@@ -20,9 +22,9 @@ from archetype.studies.registry import check
 LENGTH, SEEN = 16, 9
 
 
-def leak(norm: spec.Norm, training: bool) -> tuple[float, float]:
+def leak(norm: Norm, training: bool) -> tuple[float, float]:
     """How much outputs up to a token change with the next one, and the gradient of the one by the other."""
-    layer = block(wiring=spec.PreNorm(norm=norm), mixer=attending().layers[0].mixer)
+    layer = block(wiring=PreNorm(norm=norm), mixer=attending().layers[0].mixer)
     model = random_model(decoder(layer, layer, final_norm=norm)).train(training)
     tokens = random_tokens(model.spec, 2, LENGTH)
     changed = tokens.clone()
@@ -37,10 +39,10 @@ def leak(norm: spec.Norm, training: bool) -> tuple[float, float]:
 @check("batch_norm.causality", claim=14, part="a")
 def causality(quick: bool) -> Outcome:
     """In training a causal model with BatchNorm is not causal: an output changes with the next token."""
-    change, gradient = leak(spec.BatchNorm(), training=True)
+    change, gradient = leak(BatchNorm(), training=True)
     others = {
-        "LayerNorm in training": leak(spec.LayerNorm(), True), "RMSNorm in training": leak(spec.RMSNorm(), True),
-        "BatchNorm in evaluation": leak(spec.BatchNorm(), False),
+        "LayerNorm in training": leak(LayerNorm(), True), "RMSNorm in training": leak(RMSNorm(), True),
+        "BatchNorm in evaluation": leak(BatchNorm(), False),
     }  # fmt: skip
     silent = all(pair == (0.0, 0.0) for pair in others.values())
     return Outcome(

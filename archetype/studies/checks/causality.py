@@ -6,9 +6,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archetype import spec
+from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
+from archetype.models.decoder.spec import Decoder
 from archetype.nn.context import ForwardContext
-from archetype.nn.experts import Experts
+from archetype.parts.attention.spec import OutputGate
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.experts.module import Experts
+from archetype.parts.experts.spec import MixtureOfExperts
+from archetype.parts.gated_delta_net.spec import GatedDeltaNet
+from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
+from archetype.parts.mamba.spec import Mamba
+from archetype.parts.mamba2.spec import Mamba2
+from archetype.parts.norm.spec import BatchNorm, LayerNorm, RMSNorm
+from archetype.parts.pattern.spec import Fixed, Full, GlobalWindow, Strided, Window
+from archetype.parts.position.spec import Alibi, Learned, NoPosition, RelativeBias, Rotary, Sinusoidal
+from archetype.parts.recurrent.spec import GRU, LSTM, RNN
+from archetype.parts.short_convolution.spec import ShortConvolution
+from archetype.roles.mixer import Mixer
+from archetype.roles.norm import Norm
+from archetype.roles.pattern import Pattern
+from archetype.roles.position import MixerPosition
 from archetype.studies.checks.batch_norm import leak
 from archetype.studies.checks.permutation import encoder
 from archetype.studies.checks.window import decoded
@@ -29,47 +46,47 @@ from archetype.studies.outcome import Control, Outcome
 from archetype.studies.registry import check
 
 LENGTH, SEEN = 18, 11  # of which the first are compared
-LATENT = spec.LatentAttention(num_heads=4, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)
-PATTERNS: tuple[spec.Pattern, ...] = (
-    spec.Full(), spec.Window(size=5), spec.Strided(stride=4), spec.Fixed(stride=4, num_summary=1),
-    spec.GlobalWindow(size=4),
+LATENT = LatentAttention(num_heads=4, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)
+PATTERNS: tuple[Pattern, ...] = (
+    Full(), Window(size=5), Strided(stride=4), Fixed(stride=4, num_summary=1),
+    GlobalWindow(size=4),
 )  # fmt: skip
-POSITIONS: tuple[spec.MixerPosition, ...] = (
-    spec.NoPosition(), spec.Rotary(), spec.Rotary(interleaved=True, dim=2), spec.Alibi(),
-    spec.RelativeBias(num_buckets=8, max_distance=16),
+POSITIONS: tuple[MixerPosition, ...] = (
+    NoPosition(), Rotary(), Rotary(interleaved=True, dim=2), Alibi(),
+    RelativeBias(num_buckets=8, max_distance=16),
 )  # fmt: skip
-OTHER_MIXERS: tuple[spec.Mixer, ...] = (
+OTHER_MIXERS: tuple[Mixer, ...] = (
     ATTENTION.replace(score="additive"), ATTENTION.replace(softcap=5.0), ATTENTION.replace(sinks=True),
-    ATTENTION.replace(gate=spec.OutputGate()), ATTENTION.replace(qk_norm=spec.LayerNorm(), num_kv_heads=1),
-    LATENT, LATENT.replace(query=spec.LowRankQuery(rank=7)), spec.RNN(), spec.LSTM(), spec.GRU(),
-    spec.Mamba(state_size=3), spec.Mamba2(num_heads=3, head_dim=4, state_size=5, chunk_size=8),
-    spec.GatedDeltaNet(num_heads=3, head_dim=4, v_head_dim=6, chunk_size=8), spec.ShortConvolution(),
+    ATTENTION.replace(gate=OutputGate()), ATTENTION.replace(qk_norm=LayerNorm(), num_kv_heads=1),
+    LATENT, LATENT.replace(query=LowRankQuery(rank=7)), RNN(), LSTM(), GRU(),
+    Mamba(state_size=3), Mamba2(num_heads=3, head_dim=4, state_size=5, chunk_size=8),
+    GatedDeltaNet(num_heads=3, head_dim=4, v_head_dim=6, chunk_size=8), ShortConvolution(),
 )  # fmt: skip
-NORMS: tuple[spec.Norm, ...] = (spec.LayerNorm(), spec.RMSNorm(), spec.RMSNorm(unit_offset=True), spec.BatchNorm())
-WIRINGS = (spec.PreNorm, spec.PostNorm, spec.SandwichNorm, spec.OutputNorm, spec.ParallelResidual)
+NORMS: tuple[Norm, ...] = (LayerNorm(), RMSNorm(), RMSNorm(unit_offset=True), BatchNorm())
+WIRINGS = (PreNorm, PostNorm, SandwichNorm, OutputNorm, ParallelResidual)
 
 
-def mixers() -> Iterator[spec.Mixer]:
+def mixers() -> Iterator[Mixer]:
     """Every kind of mixer, attention with every position and pattern that go together."""
     for pattern in PATTERNS:
         for position in POSITIONS:
-            if not (isinstance(position, spec.Alibi) and isinstance(pattern, spec.GlobalWindow)):
+            if not (isinstance(position, Alibi) and isinstance(pattern, GlobalWindow)):
                 yield ATTENTION.replace(pattern=pattern, position=position)
     yield from OTHER_MIXERS
 
 
-def decoders(every: int) -> Iterator[spec.Decoder]:
+def decoders(every: int) -> Iterator[Decoder]:
     """Decoders of two layers: every mixer, with norms and wirings in turn, or with each of them."""
     for number, mixer in enumerate(mixers()):
         pairs = [(norm, wiring) for norm in NORMS for wiring in WIRINGS]
         for norm, wiring in pairs[number % every :: every]:
             layer = block(mixer=mixer, wiring=wiring(norm=norm))
             yield decoder(layer, layer, final_norm=norm)
-    for position in (spec.Learned(), spec.Sinusoidal()):
-        yield decoder(block(), block(), embedding=spec.Embedding(position=position))
+    for position in (Learned(), Sinusoidal()):
+        yield decoder(block(), block(), embedding=Embedding(position=position))
 
 
-def violations(model: spec.Decoder, dtype: torch.dtype) -> tuple[float, float, float]:
+def violations(model: Decoder, dtype: torch.dtype) -> tuple[float, float, float]:
     """For one decoder: how many outputs change, the gradient of them, and how far chunks are from the whole.
 
     The outputs are those up to a token when later ones change, compared bit for bit; the gradient is by all later
@@ -98,7 +115,7 @@ def future(quick: bool) -> Outcome:
     for model in models:
         worst = [max(pair) for pair in zip(worst, violations(model, torch.float64), strict=True)]
     dense = [violations(model, torch.float32) for model in models[:1]]
-    sparse = block(feedforward=spec.MixtureOfExperts(num_experts=6, experts_per_token=2, expert=GATED))
+    sparse = block(feedforward=MixtureOfExperts(num_experts=6, experts_per_token=2, expert=GATED))
     experts = relative_change(random_model(decoder(sparse, sparse)))
     encoders = relative_change(random_model(encoder(ATTENTION)))
     by_expert = relative_change(with_expert_choice())
@@ -112,7 +129,7 @@ def future(quick: bool) -> Outcome:
         {"outputs_that_change": worst[0], "gradient": worst[1], "chunks": worst[2], "experts": experts},
         (
             Control("an encoder", encoders, WRONG),
-            Control("BatchNorm in training", leak(spec.BatchNorm(), True)[0], WRONG),
+            Control("BatchNorm in training", leak(BatchNorm(), True)[0], WRONG),
             Control("experts that choose their tokens", by_expert, WRONG),
         ),
     )  # fmt: skip

@@ -5,42 +5,52 @@ from functools import partial
 
 import torch
 
-from archetype import families, spec
+from archetype import families
 from archetype.estimate.report import cost_report
-from archetype.models import build_on_meta
+from archetype.models.block.spec import Block, PreNorm
+from archetype.models.build import build_on_meta
+from archetype.models.decoder.spec import Decoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.norm.spec import LayerNorm
+from archetype.parts.position.spec import Learned
+from archetype.spec.repeats import repeat
 from archetype.studies.counted import counted_flops
 from archetype.studies.outcome import Control, Curve, Outcome
 from archetype.studies.registry import check
 
 
-def standard(draw: random.Random) -> spec.Decoder:
+def standard(draw: random.Random) -> Decoder:
     """A decoder of the standard block with random sizes: biases everywhere, 4 d, learned positions, tied."""
     head_dim, heads = draw.choice((2, 4, 8, 16)), draw.randint(1, 6)
-    norm = spec.LayerNorm()
-    layer = spec.Block(
-        wiring=spec.PreNorm(norm=norm),
-        mixer=spec.Attention.parse({"kind": "attention", "num_heads": heads, "bias": True}),
-        feedforward=spec.MLP(d_ff=4 * heads * head_dim, activation="gelu", bias=True),
+    norm = LayerNorm()
+    layer = Block(
+        wiring=PreNorm(norm=norm),
+        mixer=Attention.parse({"kind": "attention", "num_heads": heads, "bias": True}),
+        feedforward=MLP(d_ff=4 * heads * head_dim, activation="gelu", bias=True),
     )
-    return spec.Decoder(
+    return Decoder(
         vocab_size=draw.randint(2, 3000), context_length=draw.randint(2, 64), d_model=heads * head_dim,
-        embedding=spec.Embedding(position=spec.Learned()), layers=spec.repeat(draw.randint(1, 6), layer),
-        final_norm=norm, head=spec.LanguageModelHead(tied=True),
+        embedding=Embedding(position=Learned()), layers=repeat(draw.randint(1, 6), layer),
+        final_norm=norm, head=LanguageModelHead(tied=True),
     )  # fmt: skip
 
 
-def formula(model: spec.Decoder) -> int:
+def formula(model: Decoder) -> int:
     """V d + L (12 d^2 + 13 d)."""
     d = model.d_model
     return model.vocab_size * d + model.num_layers * (12 * d * d + 13 * d)
 
 
-def left_out(model: spec.Decoder) -> int:
+def left_out(model: Decoder) -> int:
     """The parameters that the formula leaves out: positions, T d, and the final norm, 2 d."""
     return model.context_length * model.d_model + 2 * model.d_model
 
 
-def built_parameters(model: spec.ModelSpec) -> int:
+def built_parameters(model: ModelSpec) -> int:
     """Parameters of the built model, shared ones once."""
     return sum(parameter.numel() for parameter in build_on_meta(model).parameters())
 
@@ -53,7 +63,7 @@ def parameters(quick: bool) -> Outcome:
     wrong = sum(formula(model) + left_out(model) != built_parameters(model) for model in models)
     wrong += sum(built_parameters(model) != cost_report(model).parameters["total"] for model in models)
     gpt2, llama = families.preset("gpt2"), families.preset("llama-2-7b")
-    assert isinstance(gpt2, spec.Decoder) and isinstance(llama, spec.Decoder)
+    assert isinstance(gpt2, Decoder) and isinstance(llama, Decoder)
     return Outcome(
         wrong == 0 and formula(gpt2) == 123_651_840 and built_parameters(gpt2) == 124_439_808,
         f"it holds for {number} random standard decoders once positions (T d) and the final norm (2 d), which it "
@@ -81,7 +91,7 @@ def flops(quick: bool) -> Outcome:
         wrong += cost_report(model, b, s).flops["forward"] != expected
     allowed = cost_report(model, b, s, attention="allowed").flops["forward"]
     gated = model.replace(layers=tuple(
-        layer.replace(feedforward=spec.GatedMLP(d_ff=4 * d, activation="silu")) for layer in model.layers
+        layer.replace(feedforward=GatedMLP(d_ff=4 * d, activation="silu")) for layer in model.layers
     ))  # fmt: skip
     return Outcome(
         wrong == 0,
@@ -99,7 +109,7 @@ def flops(quick: bool) -> Outcome:
 def gpt3(quick: bool) -> Outcome:
     """GPT-3 175B's blocks are 13B's times 2.4 in depth and 2.4 squared in width."""
     small, large = (families.preset(f"gpt3-{size}") for size in ("13b", "175b"))
-    assert isinstance(small, spec.Decoder) and isinstance(large, spec.Decoder)
+    assert isinstance(small, Decoder) and isinstance(large, Decoder)
     blocks = [sum(row.parameters for row in cost_report(model).rows if row.in_block) for model in (small, large)]
     embeddings = [cost_report(model).parameters["embedding"] for model in (small, large)]
     depth, width, printed = large.num_layers / small.num_layers, large.d_model / small.d_model, 13 * 2.4**3

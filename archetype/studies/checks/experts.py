@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 
-from archetype import spec
 from archetype.estimate.report import cost_report
-from archetype.models import build_on_meta
+from archetype.models.build import build_on_meta
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.experts.spec import MixtureOfExperts, SigmoidRouter
+from archetype.parts.feedforward.spec import GatedMLP
 from archetype.studies.counted import counted_flops
 from archetype.studies.models import EXACT, GATED, WRONG, block, decoder, random_model, random_tokens, relative_error
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
@@ -17,10 +19,10 @@ from archetype.studies.timing import Ratio, compare, refuse_if_busy
 D, D_FF, CHOSEN = 64, 96, 2
 
 
-def mixture(num_experts: int, d: int = D, d_ff: int = D_FF, chosen: int = CHOSEN) -> spec.Decoder:
+def mixture(num_experts: int, d: int = D, d_ff: int = D_FF, chosen: int = CHOSEN) -> Decoder:
     """One layer with experts of gated parts."""
-    expert = spec.GatedMLP(d_ff=d_ff, activation="silu")
-    part = spec.MixtureOfExperts(num_experts=num_experts, experts_per_token=chosen, expert=expert)
+    expert = GatedMLP(d_ff=d_ff, activation="silu")
+    part = MixtureOfExperts(num_experts=num_experts, experts_per_token=chosen, expert=expert)
     return decoder(block(feedforward=part), d_model=d)
 
 
@@ -70,8 +72,8 @@ def counts(quick: bool) -> Outcome:
 
 def single_expert_error(dtype: torch.dtype, renormalize: bool = True) -> float:
     """How far a mixture of one expert is from its dense block with the same weights."""
-    router = spec.SigmoidRouter(renormalize=renormalize)
-    part = spec.MixtureOfExperts(num_experts=1, experts_per_token=1, expert=GATED, router=router)
+    router = SigmoidRouter(renormalize=renormalize)
+    part = MixtureOfExperts(num_experts=1, experts_per_token=1, expert=GATED, router=router)
     many, dense = random_model(decoder(block(feedforward=part)), dtype), random_model(decoder(block()), dtype)
     tensors = {name: tensor for name, tensor in many.state_dict().items() if "feedforward." not in name}
     for name in ("gate", "up", "down"):

@@ -5,28 +5,34 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archetype import spec
-from archetype.models import build
+from archetype.models.block.spec import Block, PreNorm
+from archetype.models.build import build
+from archetype.models.decoder.spec import Decoder
+from archetype.models.initialization import initialize
+from archetype.models.initialization_spec import GPT2Initialization, Initialization, XavierInitialization
 from archetype.nn.context import ForwardContext
-from archetype.nn.initialization import initialize
 from archetype.nn.registry import build_feedforward
+from archetype.parts.attention.spec import Attention
+from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.position.spec import Rotary
+from archetype.roles.feedforward import FeedForward
+from archetype.spec.repeats import repeat
 from archetype.studies.fit import bootstrap, median
 from archetype.studies.models import normal, random_tokens
 from archetype.studies.outcome import Outcome
 from archetype.studies.registry import check
 
-RELU, SWIGLU = spec.MLP(d_ff=384, activation="relu"), spec.GatedMLP(d_ff=256, activation="silu")  # equal parameters
+RELU, SWIGLU = MLP(d_ff=384, activation="relu"), GatedMLP(d_ff=256, activation="silu")  # equal parameters
 WIDTH, LENGTH = 96, 128
 
 
-def model_with(feedforward: spec.FeedForward, layers: int) -> spec.Decoder:
+def model_with(feedforward: FeedForward, layers: int) -> Decoder:
     """A byte-level decoder with one kind of feed-forward part."""
-    norm = spec.RMSNorm()
-    mixer = spec.Attention(num_heads=3, position=spec.Rotary())
-    layer = spec.Block(wiring=spec.PreNorm(norm=norm), mixer=mixer, feedforward=feedforward)
-    return spec.Decoder(
-        vocab_size=256, context_length=LENGTH, d_model=WIDTH, layers=spec.repeat(layers, layer), final_norm=norm
-    )
+    norm = RMSNorm()
+    mixer = Attention(num_heads=3, position=Rotary())
+    layer = Block(wiring=PreNorm(norm=norm), mixer=mixer, feedforward=feedforward)
+    return Decoder(vocab_size=256, context_length=LENGTH, d_model=WIDTH, layers=repeat(layers, layer), final_norm=norm)
 
 
 @check("gated.dead_units", claim=5, part="b", kind="initialization")
@@ -48,7 +54,7 @@ def dead_units(quick: bool) -> Outcome:
     )
 
 
-def gradients_of_units(model: spec.Decoder, rows: int) -> tuple[float, float]:
+def gradients_of_units(model: Decoder, rows: int) -> tuple[float, float]:
     """The share of (unit, token) pairs without gradient, and of units that get none from any token."""
     built: Any = build(model)
     collected: dict[nn.Module, list[Tensor]] = {}
@@ -74,8 +80,8 @@ def gradients_of_units(model: spec.Decoder, rows: int) -> tuple[float, float]:
 def backward_gain(quick: bool) -> Outcome:
     """A feed-forward part with ReLU passes less gradient back to its input than SwiGLU with equal parameters."""
     seeds, vectors = (6, 256) if quick else (20, 4096)
-    schemes: dict[str, spec.Initialization] = {
-        "gpt2": spec.GPT2Initialization(), "xavier": spec.XavierInitialization(),
+    schemes: dict[str, Initialization] = {
+        "gpt2": GPT2Initialization(), "xavier": XavierInitialization(),
     }  # fmt: skip
     values, intervals = {}, {}
     for name, scheme in schemes.items():
@@ -97,7 +103,7 @@ def backward_gain(quick: bool) -> Outcome:
     )
 
 
-def gain(part: spec.FeedForward, scheme: spec.Initialization, vectors: int, seed: int) -> float:
+def gain(part: FeedForward, scheme: Initialization, vectors: int, seed: int) -> float:
     """|dL/dx| / |dL/dy| of one drawn part for random inputs and gradients, the median over vectors."""
     module = build_feedforward(part, WIDTH)
     assert module is not None

@@ -6,9 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archetype import spec
 from archetype.estimate.report import cost_report
-from archetype.models import build_on_meta
+from archetype.models.block.spec import Block, PreNorm
+from archetype.models.build import build_on_meta
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.attention.spec import Attention
+from archetype.parts.feedforward.spec import MLP
+from archetype.parts.norm.spec import LayerNorm
+from archetype.parts.position.spec import Rotary
+from archetype.spec.repeats import repeat
 from archetype.studies.checks.window import decoded
 from archetype.studies.counted import counted_flops
 from archetype.studies.fit import bootstrap, line, median
@@ -21,16 +27,16 @@ HEADS, LENGTH = 8, 20
 KEYS = ("mixer.k.weight", "mixer.v.weight")
 
 
-def standard(d_model: int, layers: int, context_length: int, **attention: Any) -> spec.Decoder:
+def standard(d_model: int, layers: int, context_length: int, **attention: Any) -> Decoder:
     """The standard block of Vaswani 2017 without biases, pre-norm."""
-    norm = spec.LayerNorm()
-    layer = spec.Block(
-        wiring=spec.PreNorm(norm=norm),
-        mixer=spec.Attention(**{"num_heads": d_model // 64 or 1} | attention),
-        feedforward=spec.MLP(d_ff=4 * d_model, activation="relu"),
+    norm = LayerNorm()
+    layer = Block(
+        wiring=PreNorm(norm=norm),
+        mixer=Attention(**{"num_heads": d_model // 64 or 1} | attention),
+        feedforward=MLP(d_ff=4 * d_model, activation="relu"),
     )
-    return spec.Decoder(
-        vocab_size=256, context_length=context_length, d_model=d_model, layers=spec.repeat(layers, layer),
+    return Decoder(
+        vocab_size=256, context_length=context_length, d_model=d_model, layers=repeat(layers, layer),
         final_norm=norm,
     )  # fmt: skip
 
@@ -82,7 +88,7 @@ def logits(quick: bool) -> Outcome:
     """Decoding with a cache gives the logits that reading the whole text again gives."""
     length, errors = LENGTH if quick else 60, {}
     for dtype in EXACT:
-        model = random_model(attending(position=spec.Rotary()), dtype)
+        model = random_model(attending(position=Rotary()), dtype)
         tokens = random_tokens(model.spec, 2, length)
         whole = model(tokens).logits
         errors[dtype] = max(relative_error(decoded(model, tokens, step), whole) for step in (1, 6))

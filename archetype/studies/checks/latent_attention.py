@@ -4,10 +4,14 @@ from typing import Any
 
 import torch
 
-from archetype import families, spec
+from archetype import families
 from archetype.estimate.report import cost_report
 from archetype.families.index import preset_facts
+from archetype.models.decoder.spec import Decoder
+from archetype.models.spec import ModelSpec
 from archetype.nn.context import ForwardContext
+from archetype.parts.attention.spec import Attention
+from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery
 from archetype.studies.checks.window import decoded
 from archetype.studies.models import EXACT, WRONG, block, decoder, normal, random_model, random_tokens, relative_error
 from archetype.studies.outcome import Control, Outcome
@@ -19,7 +23,7 @@ SIZES: dict[str, Any] = {
 DEEPSEEK = 512 + 64  # C + R of DeepSeek-V2
 
 
-class Plain(spec.LatentAttention):
+class Plain(LatentAttention):
     """Latents are always expanded to keys and values."""
 
     def absorbs(self, queries: int, keys: int) -> bool:
@@ -27,7 +31,7 @@ class Plain(spec.LatentAttention):
         return False
 
 
-class Absorbed(spec.LatentAttention):
+class Absorbed(LatentAttention):
     """Queries always attend to the latents themselves."""
 
     def absorbs(self, queries: int, keys: int) -> bool:
@@ -39,7 +43,7 @@ class Absorbed(spec.LatentAttention):
 def absorbed(quick: bool) -> Outcome:
     """The absorbed form gives the plain form's logits, with direct and low-rank queries, whole and in chunks."""
     length, errors = 16 if quick else 60, dict.fromkeys(EXACT, 0.0)
-    for query in (spec.DirectQuery(), spec.LowRankQuery(rank=7)):
+    for query in (DirectQuery(), LowRankQuery(rank=7)):
         for dtype in EXACT:
             mixers = [kind(**SIZES, query=query) for kind in (Plain, Absorbed)]
             models = [random_model(decoder(*[block(mixer=mixer)] * 2), dtype) for mixer in mixers]
@@ -58,7 +62,7 @@ def absorbed(quick: bool) -> Outcome:
 
 def rotated_key_error() -> float:
     """The error where a rotation stands between the query and the matrix that is absorbed into it."""
-    mixer = spec.LatentAttention(**SIZES | {"qk_nope_head_dim": 4})
+    mixer = LatentAttention(**SIZES | {"qk_nope_head_dim": 4})
     layer = random_model(decoder(block(mixer=mixer))).blocks[0].mixer
     x = normal(1, 12, 16, seed=1)
     context = ForwardContext.of(x)
@@ -74,7 +78,7 @@ def rotated_key_error() -> float:
 @check("latent_attention.state", claim=8, part="b", kind="analytic")
 def state(quick: bool) -> Outcome:
     """A latent takes C + R numbers a token and layer, fewer than grouped heads exactly if C + R < 2 K P."""
-    model = random_model(decoder(*[block(mixer=spec.LatentAttention(**SIZES))] * 3), torch.float32)
+    model = random_model(decoder(*[block(mixer=LatentAttention(**SIZES))] * 3), torch.float32)
     per_token = 3 * (SIZES["kv_lora_rank"] + SIZES["qk_rope_head_dim"]) * 4
     report = cost_report(model.spec, 2, 40, "float32").state["bytes"]
     exact = model.new_state(2, 40).nbytes == report == 2 * 40 * per_token
@@ -100,11 +104,11 @@ def state(quick: bool) -> Outcome:
     )
 
 
-def _numbers_a_token(model: spec.ModelSpec) -> int | None:
+def _numbers_a_token(model: ModelSpec) -> int | None:
     """2 K P of a published decoder whose layers all have attention of one shape."""
-    if not isinstance(model, spec.Decoder):
+    if not isinstance(model, Decoder):
         return None
     mixers = [layer.mixer for layer in model.layers]
-    sizes = [mixer.sizes(model.d_model) for mixer in mixers if isinstance(mixer, spec.Attention)]
+    sizes = [mixer.sizes(model.d_model) for mixer in mixers if isinstance(mixer, Attention)]
     numbers = {2 * size.num_kv_heads * size.head_dim for size in sizes}
     return numbers.pop() if len(numbers) == 1 and len(sizes) == len(mixers) else None

@@ -6,9 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archetype import spec
-from archetype.models import build
+from archetype.models.block.spec import Block, PostNorm, PreNorm
+from archetype.models.build import build
+from archetype.models.decoder.spec import Decoder
+from archetype.models.initialization_spec import XavierInitialization
 from archetype.nn.registry import build_norm
+from archetype.parts.attention.spec import Attention
+from archetype.parts.feedforward.spec import MLP
+from archetype.parts.norm.spec import LayerNorm, NoNorm, RMSNorm
+from archetype.roles.norm import Norm
+from archetype.roles.wiring import Wiring
+from archetype.spec.repeats import repeat
 from archetype.studies.fit import mean_interval, power_law
 from archetype.studies.models import (
     EXACT,
@@ -29,20 +37,20 @@ DEPTHS = (2, 4, 8, 16, 32)
 LENGTH = 32
 
 
-def stack(wiring: spec.Wiring, depth: int, d_model: int, final_norm: spec.Norm) -> spec.Decoder:
+def stack(wiring: Wiring, depth: int, d_model: int, final_norm: Norm) -> Decoder:
     """A decoder of `depth` equal layers, drawn as Glorot 2010 says."""
-    layer = spec.Block(
+    layer = Block(
         wiring=wiring,
-        mixer=spec.Attention(num_heads=4),
-        feedforward=spec.MLP(d_ff=4 * d_model, activation="relu"),
+        mixer=Attention(num_heads=4),
+        feedforward=MLP(d_ff=4 * d_model, activation="relu"),
     )
-    return spec.Decoder(
-        vocab_size=64, context_length=LENGTH, d_model=d_model, layers=spec.repeat(depth, layer), final_norm=final_norm,
-        initialization=spec.XavierInitialization(),
+    return Decoder(
+        vocab_size=64, context_length=LENGTH, d_model=d_model, layers=repeat(depth, layer), final_norm=final_norm,
+        initialization=XavierInitialization(),
     )  # fmt: skip
 
 
-def last_gradient(model: spec.Decoder, seed: int) -> float:
+def last_gradient(model: Decoder, seed: int) -> float:
     """The norm of the loss's gradient of the last feed-forward part's second matrix, as initialized."""
     built: Any = build(model, seed)
     tokens = random_tokens(model, 4, LENGTH + 1, seed)
@@ -54,11 +62,11 @@ def last_gradient(model: spec.Decoder, seed: int) -> float:
 def gradient_by_depth(quick: bool) -> Outcome:
     """As initialized the last layer's gradient stays with depth after post-norm, and falls as its root before it."""
     d_model, seeds, depths = (16, 2, DEPTHS[:-1]) if quick else (64, 8, DEPTHS)
-    norm = spec.LayerNorm()
+    norm = LayerNorm()
     arms = {
-        "post-norm": (spec.PostNorm(norm=norm), spec.NoNorm()),
-        "pre-norm": (spec.PreNorm(norm=norm), norm),
-        "pre-norm without its final norm": (spec.PreNorm(norm=norm), spec.NoNorm()),
+        "post-norm": (PostNorm(norm=norm), NoNorm()),
+        "pre-norm": (PreNorm(norm=norm), norm),
+        "pre-norm without its final norm": (PreNorm(norm=norm), NoNorm()),
     }
     slopes: dict[str, list[float]] = {}
     curves = []
@@ -96,10 +104,10 @@ def rms_equals_layer(quick: bool) -> Outcome:
         errors[dtype] = relative_error(rms(x - x.mean(-1, keepdim=True)), layer(x - x.mean(-1, keepdim=True)))
     layer, rms = pair_of_norms(128, torch.float64)
     shifted = normal(64, 128, seed=1) + 0.5
-    models: list[Any] = [centred_model(norm) for norm in (spec.LayerNorm(bias=False), spec.RMSNorm())]
+    models: list[Any] = [centred_model(norm) for norm in (LayerNorm(bias=False), RMSNorm())]
     tokens = random_tokens(models[0].spec, 2, LENGTH)
     whole = relative_error(models[1](tokens).logits, models[0](tokens).logits)
-    plain = [random_model(normed(norm))(tokens).logits for norm in (spec.LayerNorm(bias=False), spec.RMSNorm())]
+    plain = [random_model(normed(norm))(tokens).logits for norm in (LayerNorm(bias=False), RMSNorm())]
     return Outcome(
         all(error <= EXACT[dtype] for dtype, error in errors.items()) and whole <= EXACT[torch.float64],
         f"on centred vectors they differ by {errors[torch.float64]:.1e} in float64 and {errors[torch.float32]:.1e} in "
@@ -115,20 +123,20 @@ def rms_equals_layer(quick: bool) -> Outcome:
 
 def pair_of_norms(features: int, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]:
     """Both norms with one random weight."""
-    layer, rms = (build_norm(norm, features).to(dtype) for norm in (spec.LayerNorm(bias=False), spec.RMSNorm()))
+    layer, rms = (build_norm(norm, features).to(dtype) for norm in (LayerNorm(bias=False), RMSNorm()))
     randomize(layer)
     rms.load_state_dict(layer.state_dict())
     return layer, rms.eval()
 
 
-def normed(norm: spec.Norm) -> spec.Decoder:
+def normed(norm: Norm) -> Decoder:
     """A small decoder with one kind of norm."""
-    layer = block(wiring=spec.PreNorm(norm=norm))
+    layer = block(wiring=PreNorm(norm=norm))
     return decoder(layer, layer, final_norm=norm)
 
 
 @torch.no_grad()
-def centred_model(norm: spec.Norm) -> Any:
+def centred_model(norm: Norm) -> Any:
     """Its embedding, and what its parts add to the residual stream, have zero mean over the features."""
     model = random_model(normed(norm))
     table: Tensor = model.embedding.token.weight

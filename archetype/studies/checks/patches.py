@@ -2,8 +2,16 @@
 
 from typing import Any
 
-from archetype import spec
 from archetype.estimate.report import cost_report
+from archetype.models.block.spec import Block, PreNorm
+from archetype.models.decoder.spec import Decoder
+from archetype.models.megabyte.spec import MegaByte
+from archetype.models.stack.spec import SizedStack
+from archetype.parts.attention.spec import Attention
+from archetype.parts.feedforward.spec import GatedMLP
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.position.spec import Rotary
+from archetype.spec.repeats import repeat
 from archetype.studies.fit import power_law
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
@@ -13,25 +21,25 @@ LENGTH = 512
 
 def stack(d_model: int, layers: int, head_dim: int) -> dict[str, Any]:
     """Layers as a Llama has them, 8/3 d wide."""
-    norm = spec.RMSNorm()
-    layer = spec.Block(
-        wiring=spec.PreNorm(norm=norm),
-        mixer=spec.Attention(num_heads=d_model // head_dim, position=spec.Rotary()),
-        feedforward=spec.GatedMLP(d_ff=8 * d_model // 3, activation="silu"),
+    norm = RMSNorm()
+    layer = Block(
+        wiring=PreNorm(norm=norm),
+        mixer=Attention(num_heads=d_model // head_dim, position=Rotary()),
+        feedforward=GatedMLP(d_ff=8 * d_model // 3, activation="silu"),
     )
-    return {"d_model": d_model, "layers": spec.repeat(layers, layer), "final_norm": norm}
+    return {"d_model": d_model, "layers": repeat(layers, layer), "final_norm": norm}
 
 
-def plain() -> spec.Decoder:
+def plain() -> Decoder:
     """The byte-level decoder S."""
-    return spec.Decoder(vocab_size=256, context_length=LENGTH, **stack(96, 4, 32))
+    return Decoder(vocab_size=256, context_length=LENGTH, **stack(96, 4, 32))
 
 
-def patched(patch_size: int = 8) -> spec.MegaByte:
+def patched(patch_size: int = 8) -> MegaByte:
     """A wide model over patches and a narrow one within each."""
-    return spec.MegaByte(
+    return MegaByte(
         context_length=LENGTH, patch_size=patch_size,
-        global_model=spec.SizedStack(**stack(192, 4, 48)), local_model=spec.SizedStack(**stack(64, 3, 16)),
+        global_model=SizedStack(**stack(192, 4, 48)), local_model=SizedStack(**stack(64, 3, 16)),
     )  # fmt: skip
 
 

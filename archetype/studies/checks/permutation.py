@@ -3,38 +3,50 @@
 import torch
 from torch import Tensor
 
-from archetype import spec
+from archetype.models.block.spec import Block, PostNorm, PreNorm, SandwichNorm
+from archetype.models.decoder.spec import Decoder
+from archetype.models.encoder.spec import Encoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.feedforward.spec import MLP as MLPSpec
+from archetype.parts.head.spec import NoHead
+from archetype.parts.norm.spec import BatchNorm, LayerNorm, NoNorm, RMSNorm
+from archetype.parts.pattern.spec import Window
+from archetype.parts.position.spec import Alibi, Learned, NoPosition, RelativeBias, Rotary, Sinusoidal
+from archetype.roles.mixer import Mixer
+from archetype.roles.norm import Norm
+from archetype.roles.position import EmbeddingPosition, MixerPosition
+from archetype.roles.wiring import Wiring
 from archetype.studies.models import EXACT, WRONG, random_model, random_tokens, relative_error
 from archetype.studies.outcome import Control, Outcome
 from archetype.studies.registry import check
 
 LENGTH = 24
-MLP = spec.MLP(d_ff=32, activation="gelu", bias=True)
-POSITIONS: dict[str, spec.MixerPosition] = {
-    "rotary": spec.Rotary(), "alibi": spec.Alibi(), "relative bias": spec.RelativeBias(num_buckets=8, max_distance=16),
+MLP = MLPSpec(d_ff=32, activation="gelu", bias=True)
+POSITIONS: dict[str, MixerPosition] = {
+    "rotary": Rotary(), "alibi": Alibi(), "relative bias": RelativeBias(num_buckets=8, max_distance=16),
 }  # fmt: skip
-ADDED: dict[str, spec.EmbeddingPosition] = {"learned": spec.Learned(), "sinusoidal": spec.Sinusoidal()}
-NORMS: tuple[spec.Norm, ...] = (spec.LayerNorm(), spec.RMSNorm(), spec.BatchNorm(), spec.NoNorm())
+ADDED: dict[str, EmbeddingPosition] = {"learned": Learned(), "sinusoidal": Sinusoidal()}
+NORMS: tuple[Norm, ...] = (LayerNorm(), RMSNorm(), BatchNorm(), NoNorm())
 
 
-def encoder(
-    mixer: spec.Mixer, wiring: spec.Wiring | None = None, position: spec.EmbeddingPosition | None = None
-) -> spec.Encoder:
+def encoder(mixer: Mixer, wiring: Wiring | None = None, position: EmbeddingPosition | None = None) -> Encoder:
     """Two layers that see a whole text."""
-    layer = spec.Block(wiring=wiring or spec.PreNorm(norm=spec.LayerNorm()), mixer=mixer, feedforward=MLP)
-    return spec.Encoder(
-        vocab_size=31, context_length=LENGTH, d_model=16, layers=(layer, layer), final_norm=spec.LayerNorm(),
-        embedding=spec.Embedding(position=position or spec.NoPosition()), head=spec.NoHead(),
+    layer = Block(wiring=wiring or PreNorm(norm=LayerNorm()), mixer=mixer, feedforward=MLP)
+    return Encoder(
+        vocab_size=31, context_length=LENGTH, d_model=16, layers=(layer, layer), final_norm=LayerNorm(),
+        embedding=Embedding(position=position or NoPosition()), head=NoHead(),
     )  # fmt: skip
 
 
-def hidden(model: spec.ModelSpec, tokens: Tensor, dtype: torch.dtype) -> Tensor:
+def hidden(model: ModelSpec, tokens: Tensor, dtype: torch.dtype) -> Tensor:
     """The vectors of all positions."""
     vectors: Tensor = random_model(model, dtype)(tokens).hidden
     return vectors
 
 
-def asymmetry(model: spec.ModelSpec, dtype: torch.dtype = torch.float64) -> tuple[float, float]:
+def asymmetry(model: ModelSpec, dtype: torch.dtype = torch.float64) -> tuple[float, float]:
     """How far f(P x) is from P f(x), and the mean over positions of the one from that of the other."""
     tokens = random_tokens(model, 2, LENGTH)
     order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(1))
@@ -45,9 +57,9 @@ def asymmetry(model: spec.ModelSpec, dtype: torch.dtype = torch.float64) -> tupl
 @check("permutation.encoder", claim=24, part="a")
 def equivariant(quick: bool) -> Outcome:
     """An encoder without positions gives permuted vectors for a permuted text; positions, windows and masks do not."""
-    attention = spec.Attention(num_heads=4, num_kv_heads=2)
-    wirings = [kind(norm=norm) for norm in NORMS for kind in (spec.PreNorm, spec.PostNorm, spec.SandwichNorm)]
-    mixers: list[spec.Mixer] = [attention, attention.replace(softcap=5.0), attention.replace(qk_norm=spec.RMSNorm())]
+    attention = Attention(num_heads=4, num_kv_heads=2)
+    wirings = [kind(norm=norm) for norm in NORMS for kind in (PreNorm, PostNorm, SandwichNorm)]
+    mixers: list[Mixer] = [attention, attention.replace(softcap=5.0), attention.replace(qk_norm=RMSNorm())]
     symmetric = [encoder(mixer) for mixer in mixers] + [
         encoder(attention, wiring) for wiring in wirings[:: 5 if quick else 1]
     ]
@@ -60,10 +72,10 @@ def equivariant(quick: bool) -> Outcome:
         f"{name} positions": encoder(attention.replace(position=position)) for name, position in POSITIONS.items()
     }
     broken |= {f"{name} positions": encoder(attention, position=position) for name, position in ADDED.items()}
-    broken["a window"] = encoder(attention.replace(pattern=spec.Window(size=6)))
-    layer = spec.Block(wiring=spec.PreNorm(norm=spec.LayerNorm()), mixer=attention, feedforward=MLP)
-    causal: spec.ModelSpec = spec.Decoder(
-        vocab_size=31, context_length=LENGTH, d_model=16, layers=(layer, layer), final_norm=spec.LayerNorm()
+    broken["a window"] = encoder(attention.replace(pattern=Window(size=6)))
+    layer = Block(wiring=PreNorm(norm=LayerNorm()), mixer=attention, feedforward=MLP)
+    causal: ModelSpec = Decoder(
+        vocab_size=31, context_length=LENGTH, d_model=16, layers=(layer, layer), final_norm=LayerNorm()
     )
     controls = [
         Control(name, asymmetry(model)[0], WRONG) for name, model in (broken | {"a causal mask": causal}).items()

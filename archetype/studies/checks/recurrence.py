@@ -11,10 +11,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from archetype import spec
+from archetype.models.initialization import initialize
+from archetype.models.initialization_spec import XavierInitialization
 from archetype.nn.context import ForwardContext
-from archetype.nn.initialization import initialize
 from archetype.nn.registry import build_mixer
+from archetype.parts.attention.spec import Attention
+from archetype.parts.mamba.spec import Mamba
+from archetype.parts.mamba2.spec import Mamba2
+from archetype.parts.recurrent.spec import GRU, LSTM, RNN
+from archetype.roles.mixer import Mixer
 from archetype.studies.fit import line, mean_interval
 from archetype.studies.models import normal
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
@@ -22,9 +27,9 @@ from archetype.studies.registry import check
 
 WIDTH = 64
 CHUNK = 16
-MIXERS: dict[str, spec.Mixer] = {
-    "rnn": spec.RNN(), "lstm": spec.LSTM(), "gru": spec.GRU(), "attention": spec.Attention(num_heads=4),
-    "mamba": spec.Mamba(), "mamba2": spec.Mamba2(num_heads=4, head_dim=16, state_size=16, chunk_size=CHUNK),
+MIXERS: dict[str, Mixer] = {
+    "rnn": RNN(), "lstm": LSTM(), "gru": GRU(), "attention": Attention(num_heads=4),
+    "mamba": Mamba(), "mamba2": Mamba2(num_heads=4, head_dim=16, state_size=16, chunk_size=CHUNK),
 }  # fmt: skip
 
 
@@ -51,10 +56,10 @@ class LongestChain(TorchDispatchMode):
         return self.before.get(tensor.untyped_storage()._cdata, 0)
 
 
-def chain(mixer: spec.Mixer, length: int) -> int:
+def chain(mixer: Mixer, length: int) -> int:
     """The longest chain of dependent operations from a text of `length` positions to what a mixer gives."""
     module = build_mixer(mixer, WIDTH, True, 0)
-    initialize(module, spec.XavierInitialization(), 1, 0)
+    initialize(module, XavierInitialization(), 1, 0)
     x = normal(1, length, WIDTH, dtype=torch.float32)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), cells_in_the_open(), LongestChain() as counter:
         y: Tensor = module(x, ForwardContext.of(x), None)
@@ -95,9 +100,7 @@ def chain_length(quick: bool) -> Outcome:
     )
 
 
-def gradient_by_lag(
-    mixer: spec.Mixer, lags: Sequence[int], seed: int, inputs: float, forget_bias: float
-) -> list[float]:
+def gradient_by_lag(mixer: Mixer, lags: Sequence[int], seed: int, inputs: float, forget_bias: float) -> list[float]:
     """|d y_T / d x_(T - k)| of one random direction at each lag k, as initialized.
 
     Args:
@@ -108,7 +111,7 @@ def gradient_by_lag(
         forget_bias: is added to that of an LSTM's forget gate.
     """
     length, module = lags[-1] + 1, build_mixer(mixer, WIDTH, True, 0)
-    initialize(module, spec.XavierInitialization(), 1, seed)
+    initialize(module, XavierInitialization(), 1, seed)
     if forget_bias:
         with torch.no_grad():
             module.cell.bias_ih_l0[WIDTH : 2 * WIDTH] += forget_bias  # type: ignore[union-attr, index, operator]
@@ -120,12 +123,12 @@ def gradient_by_lag(
 
 
 SMALL = 0.02  # of a table's vectors as they are drawn: cells are then nearly linear
-ARMS: Mapping[str, tuple[spec.Mixer, float, float]] = {  # mixer, addition to the forget gate's bias, expected slope
-    "rnn": (spec.RNN(), 0.0, -0.55),
-    "lstm": (spec.LSTM(), 0.0, -0.69),
-    "lstm_forget_bias_1": (spec.LSTM(), 1.0, -0.31),
-    "gru": (spec.GRU(), 0.0, math.nan),
-    "attention": (spec.Attention(num_heads=4), 0.0, 0.0),
+ARMS: Mapping[str, tuple[Mixer, float, float]] = {  # mixer, addition to the forget gate's bias, expected slope
+    "rnn": (RNN(), 0.0, -0.55),
+    "lstm": (LSTM(), 0.0, -0.69),
+    "lstm_forget_bias_1": (LSTM(), 1.0, -0.31),
+    "gru": (GRU(), 0.0, math.nan),
+    "attention": (Attention(num_heads=4), 0.0, 0.0),
 }
 
 

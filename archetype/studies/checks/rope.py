@@ -6,10 +6,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from archetype import spec
 from archetype.nn.context import ForwardContext
-from archetype.nn.position import Rotary
-from archetype.nn.scores import ScoreFunction
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.pattern.scores import ScoreFunction
+from archetype.parts.position.module import Rotary
+from archetype.parts.position.spec import Learned, YarnScaling
+from archetype.parts.position.spec import Rotary as RotarySpec
 from archetype.studies.models import (
     EXACT,
     WRONG,
@@ -39,26 +42,26 @@ class MismatchedRotary(Rotary):
         return x * cos + swapped * sin
 
 
-def rotated(position: spec.Rotary, x: Tensor, positions: Tensor, kind: type[Rotary] = Rotary) -> Tensor:
+def rotated(position: RotarySpec, x: Tensor, positions: Tensor, kind: type[Rotary] = Rotary) -> Tensor:
     """Vectors (B, H, T, P) turned to their positions; the angles have the type of the vectors."""
-    sizes = spec.Attention(num_heads=x.shape[1], head_dim=x.shape[3], position=position).sizes(x.shape[1] * x.shape[3])
+    sizes = Attention(num_heads=x.shape[1], head_dim=x.shape[3], position=position).sizes(x.shape[1] * x.shape[3])
     positions = positions.to(x.dtype if x.dtype == torch.float64 else torch.int64)
     y: Tensor = kind(position, sizes)(x, positions[None], ForwardContext.of(positions[None]))
     return y
 
 
-def scores(position: spec.Rotary, q: Tensor, k: Tensor, first: int, kind: type[Rotary] = Rotary) -> Tensor:
+def scores(position: RotarySpec, q: Tensor, k: Tensor, first: int, kind: type[Rotary] = Rotary) -> Tensor:
     """Scores of queries and keys that stand at positions from `first` on."""
     places = first + torch.arange(q.shape[2])
     return ScoreFunction(1.0).scores(rotated(position, q, places, kind), rotated(position, k, places, kind))
 
 
-def layouts(head_dim: int) -> Iterator[spec.Rotary]:
+def layouts(head_dim: int) -> Iterator[RotarySpec]:
     """Both orders of pairs, all or half of a head's features, two bases."""
     for theta in (1e4, 5e5):
         for interleaved in (False, True):
             for dim in (None, head_dim // 2):
-                yield spec.Rotary(theta=theta, interleaved=interleaved, dim=dim)
+                yield RotarySpec(theta=theta, interleaved=interleaved, dim=dim)
 
 
 @check("rope.shift", claim=1, part="a")
@@ -74,11 +77,11 @@ def shift(quick: bool) -> Outcome:
             for by in shifts if dtype == torch.float64 else (1, LENGTH):
                 errors[dtype] = max(errors[dtype], relative_error(scores(position, q, k, by), here))
     q, k = (normal(1, 2, LENGTH, head_dim, seed=seed) for seed in (0, 1))
-    wrong = scores(spec.Rotary(), q, k, 0, MismatchedRotary), scores(spec.Rotary(), q, k, 1000, MismatchedRotary)
-    model = random_model(attending(position=spec.Rotary()))
+    wrong = scores(RotarySpec(), q, k, 0, MismatchedRotary), scores(RotarySpec(), q, k, 1000, MismatchedRotary)
+    model = random_model(attending(position=RotarySpec()))
     tokens = random_tokens(model.spec, 2, LENGTH)
     errors_of_logits = [relative_error(logits_at(model, tokens, by), logits_at(model, tokens, 0)) for by in shifts]
-    learned = random_model(decoder(block(), block(), embedding=spec.Embedding(position=spec.Learned())))
+    learned = random_model(decoder(block(), block(), embedding=Embedding(position=Learned())))
     moved = relative_error(logits_at(learned, tokens, LENGTH), logits_at(learned, tokens, 0))
     grown = _errors_by_shift(head_dim, 4 if quick else 7)
     holds = all(error <= EXACT[dtype] for dtype, error in errors.items()) and max(errors_of_logits) <= 1e-10
@@ -103,8 +106,8 @@ def _errors_by_shift(head_dim: int, powers: int) -> Curve:
     """The error of float32 scores by how far all positions are shifted."""
     q, k = (normal(1, 2, LENGTH, head_dim, dtype=torch.float32, seed=seed) for seed in (0, 1))
     shifts = [10**power for power in range(powers)]
-    here = scores(spec.Rotary(), q, k, 0)
-    errors = [relative_error(scores(spec.Rotary(), q, k, by), here) for by in shifts]
+    here = scores(RotarySpec(), q, k, 0)
+    errors = [relative_error(scores(RotarySpec(), q, k, by), here) for by in shifts]
     axes: Axes = {"x_name": "shift (tokens)", "y_name": "error of scores", "log_x": True, "log_y": True}
     return Curve("float32", tuple(map(float, shifts)), tuple(errors), **axes)
 
@@ -121,9 +124,9 @@ def norm(quick: bool) -> Outcome:
             lengths = rotated(position, x, positions).norm(dim=-1)
             errors[dtype] = max(errors[dtype], relative_error(lengths, x.norm(dim=-1)))
     x = normal(1, 2, LENGTH, head_dim)
-    yarn = spec.Rotary(scaling=spec.YarnScaling(factor=4.0, original_context_length=2048))
+    yarn = RotarySpec(scaling=YarnScaling(factor=4.0, original_context_length=2048))
     grown = relative_error(rotated(yarn, x, positions).norm(dim=-1), x.norm(dim=-1))
-    wrong = relative_error(rotated(spec.Rotary(), x, positions, MismatchedRotary).norm(dim=-1), x.norm(dim=-1))
+    wrong = relative_error(rotated(RotarySpec(), x, positions, MismatchedRotary).norm(dim=-1), x.norm(dim=-1))
     return Outcome(
         all(error <= EXACT[dtype] for dtype, error in errors.items()),
         f"lengths change by {errors[torch.float64]:.1e} in float64 and {errors[torch.float32]:.1e} in float32 up to "
@@ -184,7 +187,7 @@ def score_by_distance(q: Tensor, away: int | None, last: int) -> Tensor:
         away: the key is the query turned by so many positions (None: a vector of its own).
         last: distances, from 0.
     """
-    position, row = spec.Rotary(), q[None, :, None]  # (1, N, 1, P)
+    position, row = RotarySpec(), q[None, :, None]  # (1, N, 1, P)
     k = normal(*q.shape, seed=3)[None, :, None] if away is None else rotated(position, row, torch.tensor([away]))
     queries = rotated(position, row.expand(-1, -1, last, -1), torch.arange(last))
     return ScoreFunction(1.0).scores(queries, k)[0, :, :, 0]

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from archetype.nn.scores import ScoreFunction
+from archetype.parts.pattern.scores import ScoreFunction
 from archetype.studies.models import normal
 from archetype.studies.outcome import Control, Curve, Outcome
 from archetype.studies.registry import check

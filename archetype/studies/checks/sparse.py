@@ -6,8 +6,8 @@ from math import isqrt
 import torch
 from torch import Tensor
 
-from archetype import spec
-from archetype.patterns import MaskContext, pattern_rule
+from archetype.parts.pattern.spec import Fixed, Full, Strided, Window
+from archetype.roles.pattern import MaskContext, Pattern, pattern_rule
 from archetype.studies.checks.window import long_model
 from archetype.studies.fit import bootstrap, power_law
 from archetype.studies.models import random_tokens
@@ -16,7 +16,7 @@ from archetype.studies.registry import check
 from archetype.studies.timing import refuse_if_busy, times_in_turn
 
 
-def allowed(pattern: spec.Pattern, length: int) -> Tensor:
+def allowed(pattern: Pattern, length: int) -> Tensor:
     """1 where the query at i may see the key at j, else 0: (T, T)."""
     places = torch.arange(length)
     pairs: Tensor = pattern_rule(pattern).allows(places[:, None], places, MaskContext(True, length))
@@ -40,16 +40,16 @@ def two_steps(quick: bool) -> Outcome:
             pairs = allowed(pattern, length)
             merged += missing(pairs, pairs)
             same_block = places[:, None] // stride == places // stride
-            near = places[:, None] - places < stride if isinstance(pattern, spec.Strided) else same_block
+            near = places[:, None] - places < stride if isinstance(pattern, Strided) else same_block
             far = (places[:, None] - places) % stride == 0
-            if isinstance(pattern, spec.Fixed):
+            if isinstance(pattern, Fixed):
                 far = places.expand(length, -1) % stride >= stride - pattern.num_summary
             near_half, far_half = near.float().tril(), far.float().tril()
             # one half in each layer: what stays in the residual stream is a step to itself
             halves += missing(far_half + itself, near_half + itself)
             tried += 1
-        within.append(missing(allowed(spec.Window(size=stride), length), allowed(spec.Window(size=stride), length)))
-    full = allowed(spec.Full(), length)
+        within.append(missing(allowed(Window(size=stride), length), allowed(Window(size=stride), length)))
+    full = allowed(Full(), length)
     return Outcome(
         merged + halves == 0 and missing(full, full) == 0,
         f"in texts of up to {length} tokens, with {tried} strided and fixed patterns of stride {strides[0]} to "
@@ -59,9 +59,9 @@ def two_steps(quick: bool) -> Outcome:
     )
 
 
-def _patterns(stride: int) -> list[spec.Pattern]:
+def _patterns(stride: int) -> list[Pattern]:
     """The strided pattern, and fixed ones with every number of summary positions."""
-    return [spec.Strided(stride=stride), *(spec.Fixed(stride=stride, num_summary=c) for c in range(1, stride + 1))]
+    return [Strided(stride=stride), *(Fixed(stride=stride, num_summary=c) for c in range(1, stride + 1))]
 
 
 @check("sparse.pairs", claim=9, part="b", kind="analytic")
@@ -69,15 +69,15 @@ def pairs(quick: bool) -> Outcome:
     """Pairs grow as n^1.5 where the stride grows as the root of n, and as n^2 where it is fixed."""
     lengths = [256 * 2**power for power in range(7)]
     growing = {
-        "strided": [_pairs(spec.Strided(stride=isqrt(n // 2)), n) for n in lengths],
-        "fixed": [_pairs(spec.Fixed(stride=isqrt(n), num_summary=1), n) for n in lengths],
+        "strided": [_pairs(Strided(stride=isqrt(n // 2)), n) for n in lengths],
+        "fixed": [_pairs(Fixed(stride=isqrt(n), num_summary=1), n) for n in lengths],
     }
-    constant = [_pairs(spec.Strided(stride=16), n) for n in lengths]
-    full = [_pairs(spec.Full(), n) for n in lengths]
+    constant = [_pairs(Strided(stride=16), n) for n in lengths]
+    full = [_pairs(Full(), n) for n in lengths]
     slopes = {name: power_law(lengths, counts).slope for name, counts in growing.items()}
     last = power_law(lengths[-2:], constant[-2:]).slope
     counted = all(
-        int(allowed(spec.Strided(stride=isqrt(n // 2)), n).sum()) == count
+        int(allowed(Strided(stride=isqrt(n // 2)), n).sum()) == count
         for n, count in zip(lengths[:3], growing["strided"], strict=False)
     )
     x = tuple(map(float, lengths))
@@ -99,7 +99,7 @@ def pairs(quick: bool) -> Outcome:
     )
 
 
-def _pairs(pattern: spec.Pattern, length: int) -> int:
+def _pairs(pattern: Pattern, length: int) -> int:
     return pattern_rule(pattern).pairs(MaskContext(True, length))
 
 
@@ -111,7 +111,7 @@ def time(quick: bool) -> Outcome:
         refuse_if_busy()
     ways = []
     for length in lengths:
-        model = long_model(spec.Strided(stride=isqrt(length // 2)), length)
+        model = long_model(Strided(stride=isqrt(length // 2)), length)
         ways.append(partial(model, random_tokens(model.spec, 1, length), last_only=True))
     with torch.inference_mode():
         times = times_in_turn(ways, rounds)

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import torch
 
-from archetype import spec
 from archetype.estimate.report import cost_report
 from archetype.io.tensors import Tensors
 from archetype.language_model import LanguageModel
-from archetype.models import build
+from archetype.models.build import build
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.head.spec import LanguageModelHead
 from archetype.studies.models import EXACT, WRONG, block, decoder, random_model, random_tokens, relative_error
 from archetype.studies.outcome import Control, Outcome
 from archetype.studies.registry import check
@@ -22,7 +23,7 @@ def parameters(quick: bool) -> Outcome:
     wrong, errors, controls = 0, [], []
     for vocabulary, d in sizes:
         untied, tied = (
-            decoder(block(), vocab_size=vocabulary, d_model=d, head=spec.LanguageModelHead(tied=tied))
+            decoder(block(), vocab_size=vocabulary, d_model=d, head=LanguageModelHead(tied=tied))
             for tied in (False, True)
         )
         saved = vocabulary * d
@@ -45,7 +46,7 @@ def parameters(quick: bool) -> Outcome:
     )
 
 
-def bytes_on_disk(model: spec.Decoder) -> int:
+def bytes_on_disk(model: Decoder) -> int:
     """Bytes of all tensors of a saved model's weights file."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"

@@ -7,9 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archetype import families, spec
+from archetype import families
 from archetype.estimate.report import cost_report
+from archetype.models.decoder.spec import Decoder
 from archetype.nn.context import ForwardContext
+from archetype.parts.attention.spec import Attention
+from archetype.parts.pattern.spec import Full, Window
+from archetype.parts.position.spec import Rotary
+from archetype.roles.pattern import Pattern
 from archetype.studies.fit import bootstrap, power_law
 from archetype.studies.models import EXACT, WRONG, attending, normal, random_model, random_tokens, relative_error
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
@@ -17,7 +22,7 @@ from archetype.studies.registry import check
 from archetype.studies.timing import refuse_if_busy, times_in_turn
 
 
-def influence(model: spec.Decoder, length: int) -> Tensor:
+def influence(model: Decoder, length: int) -> Tensor:
     """|d output_i / d input_j| of one random direction for every (i, j), in float64: (T, T)."""
     built = random_model(model)
     x = normal(1, length, model.d_model, seed=1).requires_grad_()
@@ -40,15 +45,15 @@ def reach(quick: bool) -> Outcome:
     sizes = ((2, 4), (3, 3)) if quick else ((1, 8), (2, 4), (3, 3), (4, 16), (6, 5), (8, 8))
     wrong, controls, half = 0, [], 0
     for layers, window in sizes:
-        model = attending(layers, pattern=spec.Window(size=window), position=spec.Rotary())
+        model = attending(layers, pattern=Window(size=window), position=Rotary())
         gradients = influence(model, layers * (window - 1) + 6)
         wrong += misplaced(gradients, layers * (window - 1))
         controls.append(misplaced(gradients, layers * window))
         half = half_distance(gradients[-1])
     mistral = families.preset("mistral-7b")
-    assert isinstance(mistral, spec.Decoder)
-    windows = [block.mixer.pattern for block in mistral.layers if isinstance(block.mixer, spec.Attention)]
-    published = sum(pattern.size - 1 for pattern in windows if isinstance(pattern, spec.Window))
+    assert isinstance(mistral, Decoder)
+    windows = [block.mixer.pattern for block in mistral.layers if isinstance(block.mixer, Attention)]
+    published = sum(pattern.size - 1 for pattern in windows if isinstance(pattern, Window))
     share = gradients[-1].flip(0)
     return Outcome(
         wrong == 0 and published == 131_040,
@@ -79,15 +84,15 @@ def state(quick: bool) -> Outcome:
     window, length = 5, 24 if quick else 60
     errors = {}
     for dtype in EXACT:
-        model = random_model(attending(pattern=spec.Window(size=window), position=spec.Rotary()), dtype)
+        model = random_model(attending(pattern=Window(size=window), position=Rotary()), dtype)
         tokens = random_tokens(model.spec, 2, length)
         whole = model(tokens).logits
         errors[dtype] = max(relative_error(decoded(model, tokens, step), whole) for step in (1, 7))
-        narrower = random_model(attending(pattern=spec.Window(size=window - 1), position=spec.Rotary()), dtype)
+        narrower = random_model(attending(pattern=Window(size=window - 1), position=Rotary()), dtype)
         shorter = relative_error(decoded(narrower, tokens, 1), whole)
     full, wide = (
-        random_model(attending(pattern=pattern, position=spec.Rotary()))(tokens).logits
-        for pattern in (spec.Full(), spec.Window(size=length))
+        random_model(attending(pattern=pattern, position=Rotary()))(tokens).logits
+        for pattern in (Full(), Window(size=length))
     )
     equal = relative_error(wide, full)
     sizes = [
@@ -128,7 +133,7 @@ def prefill(quick: bool) -> Outcome:
     if not quick:
         refuse_if_busy()
     slopes, curves = {}, []
-    for name, pattern in (("window", spec.Window(size=window)), ("full", spec.Full())):
+    for name, pattern in (("window", Window(size=window)), ("full", Full())):
         model = long_model(pattern, lengths[-1])
         texts = [random_tokens(model.spec, 1, length) for length in lengths]
         with torch.inference_mode():
@@ -148,7 +153,7 @@ def prefill(quick: bool) -> Outcome:
     )
 
 
-def long_model(pattern: spec.Pattern, length: int) -> Any:
+def long_model(pattern: Pattern, length: int) -> Any:
     """A narrow decoder for long texts."""
-    model = attending(2, pattern=pattern, position=spec.Rotary()).replace(context_length=length)
+    model = attending(2, pattern=pattern, position=Rotary()).replace(context_length=length)
     return random_model(model, torch.float32)

@@ -8,9 +8,10 @@ from typing import ClassVar, Self
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from archetype.models.heads import LanguageModelHead
-from archetype.spec import CausalSpec, ClassificationHead, ModelSpec
-from archetype.spec.part import Part
+from archetype.models.spec import CausalSpec, ModelSpec
+from archetype.parts.head.module import LanguageModelHead
+from archetype.parts.head.spec import ClassificationHead
+from archetype.spec.kinds import Part
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.training.chunked_loss import IGNORED as IGNORED

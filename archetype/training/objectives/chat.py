@@ -7,14 +7,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from archetype import spec as specs
 from archetype.data.batches import Tokens
 from archetype.data.conversations import conversation_rows
 from archetype.data.pairs import OrderByLength, Pairs
 from archetype.errors import SpecError
-from archetype.models.decoder import check_documents_are_separate
+from archetype.models.decoder.module import check_documents_are_separate
+from archetype.models.spec import ModelSpec
 from archetype.spec.base import Flag
-from archetype.spec.part import part
+from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 from archetype.training.examples import Conversations, Records
 from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs, writes_text
@@ -35,7 +35,7 @@ class Chat(ObjectiveConfig):
     kind: Literal["chat"] = "chat"
     packed: Flag = False
 
-    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+    def suits(self, spec: ModelSpec, data: Data) -> bool:
         """A model that writes text, and conversations."""
         return writes_text(spec) and isinstance(data, Conversations)
 

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype import spec as specs
 from archetype.data.conversations import Row
 from archetype.data.pairs import OrderByLength, Pairs
 from archetype.errors import DataError, SpecError
+from archetype.models.spec import ModelSpec
 from archetype.spec.base import Positive
-from archetype.spec.part import part
+from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 from archetype.training.examples import Preferences, Records
 from archetype.training.objectives.base import (
@@ -42,7 +42,7 @@ class DPO(ObjectiveConfig):
     kind: Literal["dpo"] = "dpo"
     beta: Positive = 0.1
 
-    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+    def suits(self, spec: ModelSpec, data: Data) -> bool:
         """A model that writes text, and preferences."""
         return writes_text(spec) and isinstance(data, Preferences)
 

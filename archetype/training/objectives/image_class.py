@@ -8,11 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archetype import spec as specs
 from archetype.data.images import ImageBatches, Images, class_names, open_images
 from archetype.errors import DataError, SpecError
+from archetype.models.spec import ModelSpec
+from archetype.models.vision.spec import VisionEncoder
+from archetype.parts.head.spec import ClassificationHead
 from archetype.spec.base import Probability
-from archetype.spec.part import part
+from archetype.spec.kinds import part
 from archetype.training.datasets import Data, ImageData
 from archetype.training.objectives.base import Batch, Objective, ObjectiveConfig, ObjectiveInputs
 from archetype.training.objectives.text_class import with_class_head
@@ -34,16 +36,16 @@ class ImageClass(ObjectiveConfig):
     labels: tuple[str, ...] = ()
     label_smoothing: Probability = 0.0
 
-    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+    def suits(self, spec: ModelSpec, data: Data) -> bool:
         """A vision encoder, and images."""
-        return isinstance(spec, specs.VisionEncoder) and isinstance(data, ImageData)
+        return isinstance(spec, VisionEncoder) and isinstance(data, ImageData)
 
     def resolve(
-        self, spec: specs.ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
-    ) -> tuple["ImageClass", specs.ModelSpec]:
+        self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
+    ) -> tuple["ImageClass", ModelSpec]:
         """The classes, and a head for them where the model has none, or is trained and has another."""
-        assert isinstance(data, ImageData) and isinstance(spec, specs.VisionEncoder)
-        num_own = spec.head.num_classes if isinstance(spec.head, specs.ClassificationHead) else 0
+        assert isinstance(data, ImageData) and isinstance(spec, VisionEncoder)
+        num_own = spec.head.num_classes if isinstance(spec.head, ClassificationHead) else 0
         names = self.labels or (class_names(Path(data.file)) if Path(data.file).is_dir() else ())
         if num_own and labels is None:
             return self.replace(labels=names if len(names) == num_own else ()), spec
@@ -61,7 +63,7 @@ class ImageClass(ObjectiveConfig):
         Raises:
             DataError: the images are not of the size, or have more classes, than the model takes.
         """
-        assert isinstance(inputs.data, ImageData) and isinstance(inputs.spec, specs.VisionEncoder)
+        assert isinstance(inputs.data, ImageData) and isinstance(inputs.spec, VisionEncoder)
         images = _images(inputs.data.file, inputs.spec)
         _check_classes(images, inputs.data.file, inputs.spec)
         training, validation = images.split(inputs.data.validation_fraction, inputs.seed)
@@ -97,15 +99,15 @@ class ImageClassObjective(Objective):
         return {"images": images}, labels
 
 
-def _images(file: str, spec: specs.VisionEncoder) -> Images:
+def _images(file: str, spec: VisionEncoder) -> Images:
     """The images of a file, of the size that the model is for."""
     if not file:
         raise SpecError("data.file", "no file is given", "name one with --images, or in the recipe")
     return open_images(Path(file), spec.num_channels, spec.image_size)
 
 
-def _check_classes(images: Images, file: str, spec: specs.VisionEncoder) -> None:
-    assert isinstance(spec.head, specs.ClassificationHead)
+def _check_classes(images: Images, file: str, spec: VisionEncoder) -> None:
+    assert isinstance(spec.head, ClassificationHead)
     if images.labels.max() >= spec.head.num_classes:
         cause = f"holds class {images.labels.max()} and the model's {spec.head.num_classes} classes count from 0"
         raise DataError(file, cause, "change either")

@@ -7,11 +7,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from archetype import spec as specs
 from archetype.data.batches import Tokens
 from archetype.data.corpus import Corpus
 from archetype.data.packing import Documents
-from archetype.spec.part import part
+from archetype.models.encoder.spec import Encoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.head.spec import MaskedLanguageModelHead
+from archetype.spec.kinds import part
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.special_tokens import mask_id
 from archetype.training.datasets import Data, RunningText
@@ -33,9 +35,9 @@ class MaskedToken(ObjectiveConfig):
     kind: Literal["masked_token"] = "masked_token"
     mask_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
 
-    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+    def suits(self, spec: ModelSpec, data: Data) -> bool:
         """An encoder with a head for masked tokens, and text."""
-        has_head = isinstance(spec, specs.Encoder) and isinstance(spec.head, specs.MaskedLanguageModelHead)
+        has_head = isinstance(spec, Encoder) and isinstance(spec.head, MaskedLanguageModelHead)
         return has_head and isinstance(data, RunningText)
 
     def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archetype import spec as specs
 from archetype.data.batches import Tokens
 from archetype.data.corpus import Corpus
 from archetype.data.packing import Documents, HeldOutRows, PackedBatches, PackedRows
-from archetype.models.decoder import check_documents_are_separate
-from archetype.spec.part import part
+from archetype.models.decoder.module import check_documents_are_separate
+from archetype.models.spec import ModelSpec
+from archetype.spec.kinds import part
 from archetype.training.datasets import Data, RunningText
 from archetype.training.objectives.base import IGNORED, Batch, ObjectiveConfig, ObjectiveInputs, writes_text
 from archetype.training.objectives.text import TextObjective, corpus_of
@@ -23,7 +23,7 @@ class NextToken(ObjectiveConfig):
 
     kind: Literal["next_token"] = "next_token"
 
-    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+    def suits(self, spec: ModelSpec, data: Data) -> bool:
         """A model that writes text, and text."""
         return writes_text(spec) and isinstance(data, RunningText)
 

@@ -6,11 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archetype import spec as specs
 from archetype.data.pairs import PairBatches, Pairs, Rows, tokenized
 from archetype.errors import SpecError
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.spec import ModelSpec
 from archetype.spec.base import Probability
-from archetype.spec.part import part
+from archetype.spec.kinds import part
 from archetype.training.datasets import Data, PairData
 from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
 
@@ -29,9 +30,9 @@ class SequenceToSequence(ObjectiveConfig):
     kind: Literal["sequence_to_sequence"] = "sequence_to_sequence"
     label_smoothing: Probability = 0.1
 
-    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+    def suits(self, spec: ModelSpec, data: Data) -> bool:
         """An encoder-decoder, and pairs of texts."""
-        return isinstance(spec, specs.EncoderDecoder) and isinstance(data, PairData)
+        return isinstance(spec, EncoderDecoder) and isinstance(data, PairData)
 
     def build(self, inputs: ObjectiveInputs) -> "SequenceToSequenceObjective":
         """The examples and the loss; pairs with a side that is too long are left out."""

@@ -8,12 +8,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from archetype import spec as specs
 from archetype.data.batches import Tokens
 from archetype.data.corpus import Corpus
 from archetype.data.packing import Documents
 from archetype.errors import DataError
-from archetype.spec.part import part
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.spec import ModelSpec
+from archetype.spec.kinds import part
 from archetype.tokenizers import Tokenizer
 from archetype.training.datasets import Data, RunningText
 from archetype.training.objectives.base import Batch, ObjectiveConfig, ObjectiveInputs
@@ -36,9 +37,9 @@ class SpanCorruption(ObjectiveConfig):
     noise_density: Annotated[float, Field(gt=0, lt=1)] = 0.15
     mean_span_length: Annotated[float, Field(ge=1, le=1000)] = 3.0
 
-    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+    def suits(self, spec: ModelSpec, data: Data) -> bool:
         """An encoder-decoder, and text."""
-        return isinstance(spec, specs.EncoderDecoder) and isinstance(data, RunningText)
+        return isinstance(spec, EncoderDecoder) and isinstance(data, RunningText)
 
     def num_noise_tokens_and_spans(self, sequence_length: int) -> tuple[int, int]:
         """How many tokens of a row are cut out, and in how many spans."""
@@ -51,7 +52,7 @@ class SpanCorruption(ObjectiveConfig):
 
     def build(self, inputs: ObjectiveInputs) -> "SpanCorruptionObjective":
         """The examples and the loss; sentinels are the last ids of the vocabulary."""
-        assert isinstance(inputs.spec, specs.EncoderDecoder)
+        assert isinstance(inputs.spec, EncoderDecoder)
         sizes = (inputs.batch_size, inputs.sequence_length, inputs.seed)
         return SpanCorruptionObjective(corpus_of(inputs), *sizes, self, inputs.spec.vocab_size - 1)
 

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archetype import spec as specs
 from archetype.errors import SpecError
-from archetype.spec.part import part
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.spec import ModelSpec
+from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 from archetype.training.objectives.base import (
     IGNORED,
@@ -30,11 +31,11 @@ class SyntheticTask(ObjectiveConfig):
 
     kind: Literal["synthetic_task"] = "synthetic_task"
 
-    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+    def suits(self, spec: ModelSpec, data: Data) -> bool:
         """A decoder, or an encoder-decoder where the task has sources."""
         if not isinstance(data, SyntheticData):
             return False
-        return isinstance(spec, specs.EncoderDecoder) if data.reads_source else writes_text(spec)
+        return isinstance(spec, EncoderDecoder) if data.reads_source else writes_text(spec)
 
     def build(self, inputs: ObjectiveInputs) -> "SyntheticObjective":
         """The examples and the loss.

@@ -8,24 +8,28 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from archetype import spec as specs
 from archetype.data.batches import Tokens
 from archetype.data.pairs import OrderByLength, Pairs, Rows
 from archetype.errors import DataError, SpecError
+from archetype.models.decoder.spec import Decoder
+from archetype.models.encoder.spec import Encoder
+from archetype.models.spec import ModelSpec
+from archetype.models.vision.spec import VisionEncoder
+from archetype.parts.head.spec import ClassificationHead
 from archetype.spec.base import Probability
-from archetype.spec.part import part
+from archetype.spec.kinds import part
 from archetype.tokenizers import Tokenizer
 from archetype.training.datasets import Data
 from archetype.training.examples import LabelledText, Records
 from archetype.training.objectives.base import Batch, LossOutput, Objective, ObjectiveConfig, ObjectiveInputs
 
 
-def with_class_head(spec: specs.ModelSpec, num_classes: int) -> specs.ModelSpec:
+def with_class_head(spec: ModelSpec, num_classes: int) -> ModelSpec:
     """The same model with a new head for classes: as those of transformers, an encoder's behind a pooler."""
-    assert isinstance(spec, specs.Encoder | specs.Decoder | specs.VisionEncoder)
-    is_decoder = isinstance(spec, specs.Decoder)
-    head = specs.ClassificationHead(num_classes=num_classes, dropout=spec.embedding.dropout, bias=not is_decoder)
-    pooler: dict[str, Any] = {} if is_decoder else {"pooler": isinstance(spec, specs.Encoder)}
+    assert isinstance(spec, Encoder | Decoder | VisionEncoder)
+    is_decoder = isinstance(spec, Decoder)
+    head = ClassificationHead(num_classes=num_classes, dropout=spec.embedding.dropout, bias=not is_decoder)
+    pooler: dict[str, Any] = {} if is_decoder else {"pooler": isinstance(spec, Encoder)}
     return spec.replace(head=head, **pooler)
 
 
@@ -44,17 +48,17 @@ class TextClass(ObjectiveConfig):
     labels: tuple[str, ...] = ()
     label_smoothing: Probability = 0.0
 
-    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+    def suits(self, spec: ModelSpec, data: Data) -> bool:
         """An encoder or a decoder, and texts with labels."""
-        return isinstance(spec, specs.Encoder | specs.Decoder) and isinstance(data, LabelledText)
+        return isinstance(spec, Encoder | Decoder) and isinstance(data, LabelledText)
 
     def resolve(
-        self, spec: specs.ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
-    ) -> tuple["TextClass", specs.ModelSpec]:
+        self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
+    ) -> tuple["TextClass", ModelSpec]:
         """The classes, and a head for them where the model has another."""
         assert isinstance(data, LabelledText)
         names = sorted({str(record["label"]) for part in data.split(texts) for record in part}, key=_by_number)
-        num_classes = spec.head.num_classes if isinstance(spec.head, specs.ClassificationHead) else 0
+        num_classes = spec.head.num_classes if isinstance(spec.head, ClassificationHead) else 0
         own = tuple(labels or ()) or tuple(map(str, range(num_classes)))
         chosen = self.labels or (own if set(names) <= set(own) else tuple(names))
         if unknown := sorted(set(names) - set(chosen)):
@@ -76,15 +80,15 @@ class Regression(ObjectiveConfig):
 
     kind: Literal["regression"] = "regression"
 
-    def suits(self, spec: specs.ModelSpec, data: Data) -> bool:
+    def suits(self, spec: ModelSpec, data: Data) -> bool:
         """An encoder or a decoder, and texts with labels."""
-        return isinstance(spec, specs.Encoder | specs.Decoder) and isinstance(data, LabelledText)
+        return isinstance(spec, Encoder | Decoder) and isinstance(data, LabelledText)
 
     def resolve(
-        self, spec: specs.ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
-    ) -> tuple["Regression", specs.ModelSpec]:
+        self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
+    ) -> tuple["Regression", ModelSpec]:
         """A head for one value where the model has another."""
-        keeps_head = isinstance(spec.head, specs.ClassificationHead) and spec.head.num_classes == 1
+        keeps_head = isinstance(spec.head, ClassificationHead) and spec.head.num_classes == 1
         return self, spec if keeps_head else with_class_head(spec, 1)
 
     def build(self, inputs: ObjectiveInputs) -> "RegressionObjective":

@@ -9,7 +9,7 @@ from torch import nn
 
 from archetype.errors import SpecError
 from archetype.spec.base import NotNegative, Positive
-from archetype.spec.part import Part
+from archetype.spec.kinds import Part
 from archetype.training.optimizers.groups import (
     Grouped,
     ParameterGroup,

@@ -5,8 +5,8 @@ from typing import Any, Literal, NamedTuple, get_args
 from torch import Tensor, nn
 
 from archetype.errors import SpecError
+from archetype.models.initialization_spec import MuPInitialization
 from archetype.nn.parameter_names import names_matching
-from archetype.spec import MuPInitialization
 from archetype.spec.base import NotNegative, Positive, Spec
 
 Role = Literal["embedding", "norm", "bias", "hidden", "head", "vector"]

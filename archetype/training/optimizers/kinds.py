@@ -12,7 +12,7 @@ from torch import nn
 from archetype.distribution import install_command
 from archetype.errors import SpecError
 from archetype.spec.base import Flag, NotNegative, Positive, Probability, Size
-from archetype.spec.part import part
+from archetype.spec.kinds import part
 from archetype.training.optimizers.algorithms import TOGETHER, LionOptimizer, MuonOptimizer, Several, orthogonal_dtype
 from archetype.training.optimizers.base import Optimizer
 from archetype.training.optimizers.groups import Grouped, torch_groups

@@ -15,15 +15,16 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from archetype import spec
-from archetype.models import Model
-from archetype.nn.attention import Attention, attend
+from archetype.models.build import Model
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
-from archetype.nn.latent_attention import LatentAttention
 from archetype.nn.probe import probe
-from archetype.nn.scores import allowed_pairs
-from archetype.patterns import MaskContext, pattern_rule
+from archetype.parts.attention.core import attend
+from archetype.parts.attention.module import Attention
+from archetype.parts.latent_attention.module import LatentAttention
+from archetype.parts.pattern.scores import allowed_pairs
+from archetype.parts.pattern.spec import Full
+from archetype.roles.pattern import MaskContext, Pattern, pattern_rule
 from archetype.training.objectives.base import IGNORED, Batch, LossOutput, Objective
 
 
@@ -130,16 +131,16 @@ class ContextParallel:
         (plain_part, turned), latents = attention._queries(x, context), attention._latents(x, context)
         latent, key = map(self._gather, latents)
         outputs = []
-        for number, queries, keys in self._places(latent.shape[2], spec.Full(), attention.causal):
+        for number, queries, keys in self._places(latent.shape[2], Full(), attention.causal):
             where = MaskContext(attention.causal, latent.shape[2], 0)
-            mask = _allowed(context.shared[WholeRows], spec.Full(), where, queries, keys, context, ("latents", number))
+            mask = _allowed(context.shared[WholeRows], Full(), where, queries, keys, context, ("latents", number))
             own = plain_part.chunk(2, dim=2)[number], turned.chunk(2, dim=2)[number]
             outputs.append(attention.attend(own, (latent[:, :, keys], key[:, :, keys]), mask))
         heads = probe(attention, "heads", torch.cat(outputs, dim=2))
         y: Tensor = attention.o(heads.transpose(1, 2).flatten(2))
         return y
 
-    def _places(self, length: int, pattern: spec.Pattern, causal: bool) -> Iterator[tuple[int, slice, slice]]:
+    def _places(self, length: int, pattern: Pattern, causal: bool) -> Iterator[tuple[int, slice, slice]]:
         """For each of this process's pieces its number, where its queries stand, and the keys that they may see."""
         size = length // (2 * self.size)
         for number, piece in enumerate(self.pieces):
@@ -149,15 +150,15 @@ class ContextParallel:
 
 
 def _allowed(
-    whole: WholeRows, pattern: spec.Pattern, where: MaskContext, queries: slice, keys: slice, context: ForwardContext,
+    whole: WholeRows, pattern: Pattern, where: MaskContext, queries: slice, keys: slice, context: ForwardContext,
     key: Any,
 ) -> Tensor | None:  # fmt: skip
     """Which pairs are allowed, (1 or B, 1, T, S); None where all are."""
-    if isinstance(pattern, spec.Full) and not where.causal and whole.document_ids is None:
+    if isinstance(pattern, Full) and not where.causal and whole.document_ids is None:
         return None
 
     def pairs() -> Tensor:
-        allowed = allowed_pairs(pattern, where, whole.positions[:, queries], whole.positions[:, keys])
+        allowed = allowed_pairs(pattern_rule(pattern), where, whole.positions[:, queries], whole.positions[:, keys])
         if whole.document_ids is None:
             return allowed
         ids = whole.document_ids

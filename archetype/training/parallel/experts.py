@@ -9,7 +9,7 @@ from torch.distributed import _functional_collectives as collectives
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 
-from archetype.nn.experts import Experts
+from archetype.parts.experts.module import Experts
 from archetype.training.parallel.tensor import Plan, distribute_parameters, use_local
 
 

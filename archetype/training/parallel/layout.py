@@ -4,11 +4,19 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from archetype import spec as specs
 from archetype.errors import SpecError
-from archetype.nn.attention import Attention
-from archetype.nn.latent_attention import LatentAttention
+from archetype.models.decoder.spec import Decoder
+from archetype.models.encoder.spec import Encoder
+from archetype.models.spec import ModelSpec
 from archetype.nn.registry import module_class
+from archetype.parts.attention.module import Attention
+from archetype.parts.attention.spec import Attention as AttentionSpec
+from archetype.parts.experts.spec import MixtureOfExperts
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.latent_attention.module import LatentAttention
+from archetype.parts.pattern.spec import GlobalWindow
+from archetype.parts.position.spec import DynamicScaling, RelativeBias
+from archetype.roles.mixer import Mixer
 from archetype.spec.base import Size, Spec
 from archetype.spec.edit import put
 from archetype.training.optimizers import SGD, AdamW, Lion
@@ -87,7 +95,7 @@ class Parallel(Spec):
             raise SpecError("parallel", cause, "change the sizes or --nproc-per-node")
         return self
 
-    def check(self, spec: specs.ModelSpec, recipe: "Recipe") -> None:
+    def check(self, spec: ModelSpec, recipe: "Recipe") -> None:
         """Refuse sizes that do not fit a model or the rest of a recipe.
 
         Raises:
@@ -95,12 +103,12 @@ class Parallel(Spec):
         """
         self._check_weights(recipe)
         for path, part in _parts(spec, ""):
-            if isinstance(part, specs.Attention) and self.tensor > 1:
+            if isinstance(part, AttentionSpec) and self.tensor > 1:
                 heads = part.sizes(spec.d_model) if hasattr(spec, "d_model") else None
                 for name in ("num_heads", "num_kv_heads"):
                     if heads is not None:
                         _check_divides("tensor", self.tensor, f"{path}.{name}", getattr(heads, name))
-            if isinstance(part, specs.MixtureOfExperts) and self.expert > 1:
+            if isinstance(part, MixtureOfExperts) and self.expert > 1:
                 _check_divides("expert", self.expert, f"{path}.num_experts", part.num_experts)
         if self.context > 1:
             self._check_context(spec, recipe)
@@ -139,11 +147,11 @@ class Parallel(Spec):
         if recipe.adapter is not None and self.tensor > 1:
             raise SpecError("parallel.tensor", "adapters are not cut", "use data_parallel or shard")
 
-    def _check_context(self, spec: specs.ModelSpec, recipe: "Recipe") -> None:
+    def _check_context(self, spec: ModelSpec, recipe: "Recipe") -> None:
         """Only attention may look at other positions than its own."""
         objective, length = recipe.objective, recipe.sequence_length or spec.context_length
         kind = "next_token" if objective is None else objective.kind
-        if not isinstance(spec, specs.Decoder | specs.Encoder) or kind not in PREDICTED_PER_POSITION:
+        if not isinstance(spec, Decoder | Encoder) or kind not in PREDICTED_PER_POSITION:
             cause = f"rows are shared out that decoders or encoders learn token by token, not {kind} of a {spec.kind}"
             raise SpecError("parallel.context", cause, "make it 1; shard, tensor and recompute make room too")
         if self.pipeline > 1:
@@ -152,27 +160,27 @@ class Parallel(Spec):
             cause = f"{length} tokens are not {pieces} equal pieces, two for each process of parallel.context"
             raise SpecError("sequence_length", cause, f"use a multiple of {pieces}")
         for path, part in _parts(spec, ""):
-            if isinstance(part, specs.Mixer) and module_class(part) not in (Attention, LatentAttention):
+            if isinstance(part, Mixer) and module_class(part) not in (Attention, LatentAttention):
                 cause = f"{getattr(part, 'kind', 'a mixer')} reads rows in order, and parallel.context cuts them"
                 raise SpecError(path, cause, "use attention, or make parallel.context 1")
-            if isinstance(part, specs.GlobalWindow) and part.global_projections:
+            if isinstance(part, GlobalWindow) and part.global_projections:
                 cause = "global tokens with projections of their own stand in one process, and all must see them"
                 raise SpecError(path, cause, "make global_projections false or parallel.context 1")
-            if isinstance(part, specs.DynamicScaling):
+            if isinstance(part, DynamicScaling):
                 cause = "follows the length of a row, of which a process sees a part"
                 raise SpecError(path, cause, "use another scaling, or make parallel.context 1")
 
-    def _check_pipeline(self, spec: specs.ModelSpec, batch_size: int, micro_batch_size: int) -> None:
+    def _check_pipeline(self, spec: ModelSpec, batch_size: int, micro_batch_size: int) -> None:
         head = spec.head
-        if not isinstance(spec, specs.Decoder) or not isinstance(head, specs.LanguageModelHead) or head.tied:
+        if not isinstance(spec, Decoder) or not isinstance(head, LanguageModelHead) or head.tied:
             cause = "stages are made of decoders whose head has a table of its own"
             raise SpecError("parallel.pipeline", cause, "make it 1, or head.tied false")
         if self.shard > 1 or self.expert > 1:
             cause = "stages are not cut into shards"
             raise SpecError("parallel.pipeline", cause, "use data_parallel and tensor beside it")
         parts = [part for _, part in _parts(spec, "")]
-        if any(isinstance(part, specs.RelativeBias) for part in parts) or any(
-            isinstance(part, specs.MixtureOfExperts) and part.balance_loss for part in parts
+        if any(isinstance(part, RelativeBias) for part in parts) or any(
+            isinstance(part, MixtureOfExperts) and part.balance_loss for part in parts
         ):
             cause = "what layers share (relative positions, a balance loss) does not go from stage to stage"
             raise SpecError("parallel.pipeline", cause, "make it 1")

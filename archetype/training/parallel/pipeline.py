@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from archetype.models import Model
-from archetype.models.decoder import Decoder
+from archetype.models.build import Model
+from archetype.models.decoder.module import Decoder
 from archetype.nn.context import ForwardContext
 from archetype.training.objectives.base import Batch, LossOutput, Objective, cross_entropy_loss
 

@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from archetype.errors import ArchetypeError
 from archetype.io.lock import locked
-from archetype.models import Model
+from archetype.models.build import Model
+from archetype.models.spec import ModelSpec
 from archetype.runs import checkpoints
-from archetype.spec import ModelSpec
 from archetype.training.objectives.base import Batch, LossOutput, Objective
 from archetype.training.optimizers import restore_optimizer
 from archetype.training.parallel import checkpoint

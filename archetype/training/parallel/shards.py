@@ -11,8 +11,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from archetype.errors import CheckpointError
 from archetype.io.tensors import Tensors
-from archetype.models import Model
-from archetype.nn.initialization import OwnTensor, initialize_tensor, own_tensors
+from archetype.models.build import Model
+from archetype.models.initialization import OwnTensor, initialize_tensor, own_tensors
 
 
 @torch.no_grad()

@@ -16,14 +16,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle, RowwiseParallel, parallelize_module
 
-from archetype import spec
-from archetype.models.embedding import Embedding
-from archetype.models.heads import LanguageModelHead
-from archetype.nn.attention import Attention
-from archetype.nn.experts import Experts
-from archetype.nn.feedforward import MLP, GatedMLP
-from archetype.nn.latent_attention import LatentAttention
-from archetype.nn.position import Alibi
+from archetype.parts.attention.module import Attention
+from archetype.parts.embedding.module import Embedding
+from archetype.parts.experts.module import Experts
+from archetype.parts.feedforward.module import MLP, GatedMLP
+from archetype.parts.head.module import LanguageModelHead
+from archetype.parts.latent_attention.module import LatentAttention
+from archetype.parts.norm.spec import NoNorm
+from archetype.parts.position.module import Alibi
+from archetype.parts.position.spec import RelativeBias
 from archetype.training.parallel.shards import local
 
 COLUMN, ROW = Shard(0), Shard(1)  # of a matrix (outputs, inputs)
@@ -59,10 +60,10 @@ def plan_for(*modules: type[nn.Module]) -> Callable[[Callable[[M, int, int], Pla
 def attention(module: Attention, rank: int, size: int) -> Plan | None:
     """Some heads for each process."""
     own, heads = module.spec, module.sizes
-    relative = isinstance(own.position, spec.RelativeBias) or any(True for _ in _parameters(module.score_bias))
+    relative = isinstance(own.position, RelativeBias) or any(True for _ in _parameters(module.score_bias))
     if heads.num_heads % size or heads.num_kv_heads % size or relative or module.q_global is not None:
         return None
-    if own.qk_norm_over == "all" and not isinstance(own.qk_norm, spec.NoNorm):
+    if own.qk_norm_over == "all" and not isinstance(own.qk_norm, NoNorm):
         return None
     module.sizes = heads._replace(num_heads=heads.num_heads // size, num_kv_heads=heads.num_kv_heads // size)
     if isinstance(module.score_bias, Alibi):

@@ -15,7 +15,7 @@ from archetype.families import FAMILIES
 from archetype.families.gpt2 import gpt2
 from archetype.families.llama import llama
 from archetype.io.weight_files import SINGLE
-from archetype.models import Model, build
+from archetype.models.build import Model, build
 from tests.helpers import forked
 
 Weights = dict[str, torch.Tensor]

@@ -12,7 +12,7 @@ from archetype.io.tensors import Tensors, save
 from archetype.io.weight_files import SINGLE
 from archetype.language_model import LanguageModel
 from archetype.loading import load
-from archetype.models import Model, build
+from archetype.models.build import Model, build
 from archetype.runs.directory import Run, read_run_model, write_run_spec, write_weights
 from tests.helpers.weights import randomize
 

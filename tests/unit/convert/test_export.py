@@ -15,7 +15,7 @@ from archetype.errors import CheckpointError
 from archetype.io.weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE
 from archetype.language_model import LanguageModel
 from archetype.loading import export, load
-from archetype.models import Model, build
+from archetype.models.build import Model, build
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from tests.helpers.cases import case

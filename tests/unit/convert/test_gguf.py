@@ -22,7 +22,7 @@ from archetype.families.mamba import mamba
 from archetype.io.weight_files import SINGLE
 from archetype.language_model import LanguageModel
 from archetype.loading import export
-from archetype.models import Model, build
+from archetype.models.build import Model, build
 from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from tests.helpers.weights import randomize
@@ -170,7 +170,7 @@ def test_llama3_frequencies_are_factors(tmp_path: Path) -> None:
     model_spec = llama(num_layers=1, d_model=64, num_heads=1, d_ff=8, position=spec.Rotary(theta=5e5, scaling=scaling))
     factors = frequency_factors(model_spec)
     assert factors is not None and len(factors) == 32
-    from archetype.nn.position import rotary_frequencies
+    from archetype.parts.position.module import rotary_frequencies
 
     plain, _ = rotary_frequencies(spec.Rotary(theta=5e5), 64, torch.tensor([1]))
     scaled, _ = rotary_frequencies(spec.Rotary(theta=5e5, scaling=scaling), 64, torch.tensor([1]))

@@ -18,7 +18,7 @@ from archetype.families.mamba import mamba
 from archetype.families.mixtral import mixtral
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
-from archetype.models import Model, build
+from archetype.models.build import Model, build
 from archetype.weights.quantized import QuantizedMatrix
 from tests.helpers.cases import case
 from tests.helpers.weights import randomize

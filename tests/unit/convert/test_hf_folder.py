@@ -20,7 +20,7 @@ from archetype.io import atomic
 from archetype.io.weight_files import INDEX, SINGLE
 from archetype.language_model import LanguageModel
 from archetype.loading import export, load
-from archetype.models import Model, build
+from archetype.models.build import Model, build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.cases import case
 from tests.unit.convert.test_apply import equal

@@ -19,7 +19,7 @@ from archetype.errors import ArchetypeError, CheckpointError, SpecError, Unknown
 from archetype.families import published
 from archetype.families.family import InferenceReport
 from archetype.language_model import LanguageModel
-from archetype.models import build
+from archetype.models.build import build
 from tests.helpers.weights import randomize
 
 TEXT = torch.arange(12)[None] % 31

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from archetype import families, spec
 from archetype.cost.work import ComputeType
 from archetype.estimate.memory import MemoryCost, SavedActivations
-from archetype.models import build
+from archetype.models.build import build
 from archetype.training.objectives.base import cross_entropy_loss
 from tests.helpers.kernels import kernels
 from tests.helpers.live_bytes import LiveBytes

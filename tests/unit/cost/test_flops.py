@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from archetype import cost, families, spec
 from archetype.errors import SpecError
-from archetype.models import build
+from archetype.models.build import build
 from archetype.nn.cache import State
-from archetype.patterns import MaskContext, pattern_rule
+from archetype.roles.pattern import MaskContext, pattern_rule
 from tests.helpers.examples import examples
 from tests.helpers.passes import forward_step
 from tests.helpers.specs import DECODERS, LATENT, OTHERS, mixed

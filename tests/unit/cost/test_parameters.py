@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 
 from archetype import cost, families, spec
-from archetype.cost.stack import label
-from archetype.models import build_on_meta
+from archetype.models.build import build_on_meta
+from archetype.models.stack.cost import label
 from tests.helpers.examples import examples
 from tests.helpers.specs import ALL, GATED, block, decoder, experts
 from tests.helpers.strategies import decoders

@@ -8,14 +8,14 @@ import pytest
 from archetype import spec
 from archetype.cost import cost_of, registry, set_fallback
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.norm import RMSNormCost
-from archetype.cost.pattern import PatternCost
-from archetype.cost.position import PositionCost
-from archetype.cost.recurrent import GRUCost
 from archetype.cost.registry import FeedForwardCost, MixerCost, NormCost, PartCost, WiringCost
 from archetype.cost.work import TrainingWork
 from archetype.errors import SpecError
-from archetype.spec.part import part_files
+from archetype.parts.norm.cost import RMSNormCost
+from archetype.parts.pattern.cost import PatternCost
+from archetype.parts.position.cost import PositionCost
+from archetype.parts.recurrent.cost import GRUCost
+from archetype.spec.registry import PROVIDED, providers
 
 D = symbol("D", 8)
 ROLES: tuple[tuple[Any, type[PartCost]], ...] = (
@@ -61,12 +61,13 @@ class SlowGRU(spec.GRU):
 
 
 @pytest.fixture
-def classes(monkeypatch: pytest.MonkeyPatch) -> dict[type[spec.Spec], type[PartCost]]:
-    """The registered classes, restored after the test."""
-    registry.cost_class(spec.GRU)  # registers this package's own
-    copy = dict(registry._classes)
-    monkeypatch.setattr(registry, "_classes", copy)
-    return copy
+def classes() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    list(providers("cost"))  # what is imported stays registered
+    before = dict(PROVIDED)
+    yield
+    PROVIDED.clear()
+    PROVIDED.update(before)
 
 
 def test_a_part_without_a_cost_lacks_its_class() -> None:
@@ -75,13 +76,14 @@ def test_a_part_without_a_cost_lacks_its_class() -> None:
         MixerCost.of(Outside(), D)
 
 
-def test_a_cost_without_a_method_lacks_it(classes: dict[type[spec.Spec], type[PartCost]]) -> None:
+@pytest.mark.usefixtures("classes")
+def test_a_cost_without_a_method_lacks_it() -> None:
     @cost_of(Outside)
     class OutsideCost(MixerCost):
         def parameters(self) -> Counts:
             return {}
 
-    assert classes[Outside] is OutsideCost
+    assert registry.cost_class(Outside) is OutsideCost
     assert lacks(Outside, MixerCost) == ["complexity", "flops", "saved_activations", "state"]
     assert lacks(Outside, NormCost) == ["NormCost"]
     with pytest.raises(TypeError, match="abstract"):
@@ -93,7 +95,8 @@ def test_a_class_derived_from_a_part_costs_what_that_part_does() -> None:
     assert MixerCost.of(SlowGRU(), D).parameters() == MixerCost.of(spec.GRU(), D).parameters()
 
 
-def test_a_cost_from_outside_is_used(classes: dict[type[spec.Spec], type[PartCost]]) -> None:
+@pytest.mark.usefixtures("classes")
+def test_a_cost_from_outside_is_used() -> None:
     @cost_of(Outside)
     class OutsideCost(NormCost):
         def parameters(self) -> Formula:
@@ -116,15 +119,6 @@ def test_a_fallback_counts_what_nothing_is_registered_for(monkeypatch: pytest.Mo
             MixerCost.of(Outside(), D)
     finally:
         set_fallback(None)
-
-
-def test_registered_files_are_all_files_of_parts() -> None:
-    """A file of costs that is not called as its part's would register nothing."""
-    from pathlib import Path
-
-    folder = Path(registry.__file__).parent
-    files = {path.stem for path in folder.glob("*.py") if "@cost_of(spec." in path.read_text(encoding="utf-8")}
-    assert files == set(part_files())
 
 
 def test_training_work_reads_one_cast_for_all_projections() -> None:

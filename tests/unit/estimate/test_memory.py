@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype import cost, families, spec
-from archetype.cost.attention import AttentionCost
 from archetype.cost.formula import symbol
-from archetype.cost.latent_attention import LatentAttentionCost
 from archetype.dtypes import BITS, bytes_of
 from archetype.errors import SpecError
-from archetype.models import build, build_on_meta
+from archetype.models.build import build, build_on_meta
+from archetype.parts.attention.cost import AttentionCost
+from archetype.parts.latent_attention.cost import LatentAttentionCost
 from tests.helpers.examples import examples
 from tests.helpers.specs import ALL
 from tests.helpers.strategies import CONTEXT, decoders

@@ -11,7 +11,7 @@ from archetype.errors import CheckpointError, SpecError
 from archetype.families import FAMILIES
 from archetype.families.format import TRAINING_ONLY
 from archetype.families.keys import ConfigTable, Key
-from archetype.models import build_on_meta
+from archetype.models.build import build_on_meta
 from tests.helpers.cases import case
 from tests.helpers.published_configs import GPT2, LLAMA_2_7B, LLAMA_32_1B, PUBLISHED
 from tests.unit.cost.test_parameters import PUBLISHED as PUBLISHED_COUNTS

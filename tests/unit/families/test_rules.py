@@ -10,7 +10,7 @@ from archetype.errors import CheckpointError
 from archetype.families import FAMILIES, preset, published
 from archetype.families.rules import Rule, check_all_used, for_model, rule
 from archetype.io.tensors import Tensors, save
-from archetype.models import Model, build_on_meta
+from archetype.models.build import Model, build_on_meta
 from archetype.spec import EncoderDecoder, ModelSpec
 from tests.helpers.cases import case
 

@@ -17,7 +17,8 @@ from archetype.generate.beam import Search, beam_search, finished_targets
 from archetype.generate.hypotheses import Candidates, Hypotheses
 from archetype.generate.settings import Beam
 from archetype.generate.step import DecodeStep
-from archetype.models import EncoderDecoder, build
+from archetype.models.build import build
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext
 from tests.helpers.cases import case

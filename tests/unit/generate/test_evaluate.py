@@ -23,7 +23,7 @@ from archetype.families.transformer import transformer
 from archetype.families.vit import vit
 from archetype.language_model import LanguageModel
 from archetype.loading import build_untrained
-from archetype.models import build
+from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.weights import randomize
 

@@ -7,7 +7,7 @@ from archetype import families, spec
 from archetype.errors import CheckpointError
 from archetype.generate import Beam, Sampling, beam_search
 from archetype.generate.finite import check_finite, first_not_finite
-from archetype.models import Model, build
+from archetype.models.build import Model, build
 from tests.helpers.causal import decoded
 
 PREFIX = "logits: the first NaN or infinite number comes out of "

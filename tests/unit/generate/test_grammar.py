@@ -11,7 +11,7 @@ import pytest
 from archetype import Engine, LanguageModel
 from archetype.errors import ArchetypeError
 from archetype.families.llama import llama
-from archetype.models import build
+from archetype.models.build import build
 from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.token_bytes import TokenBytes
 from tests.helpers.weights import randomize

@@ -24,7 +24,7 @@ from archetype.families.seq2seq import seq2seq
 from archetype.families.transformer import transformer
 from archetype.generate import scheduler, step
 from archetype.generate.request import Event, Request
-from archetype.models import build
+from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.examples import examples
 from tests.helpers.kernels import kernels

@@ -10,7 +10,7 @@ from archetype.errors import DataError
 from archetype.families.llama import llama
 from archetype.generate.score import Score
 from archetype.language_model import LanguageModel
-from archetype.models import build
+from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.weights import randomize
 

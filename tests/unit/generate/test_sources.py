@@ -13,7 +13,8 @@ from archetype.families.t5 import t5
 from archetype.families.transformer import transformer
 from archetype.generate import Beam, Engine, Sampler, Sampling, beam_search, sample
 from archetype.language_model import LanguageModel
-from archetype.models import EncoderDecoder, build
+from archetype.models.build import build
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.nn.context import ForwardContext
 from archetype.spec import ModelSpec
 from archetype.tokenizers import train_tokenizer

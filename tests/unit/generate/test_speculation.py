@@ -17,7 +17,7 @@ from archetype.generate import slots
 from archetype.generate.request import Request
 from archetype.generate.speculate import DraftModel, PromptLookup
 from archetype.generate.step import DecodeStep
-from archetype.models import build
+from archetype.models.build import build
 from archetype.spec import Decoder
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.weights import randomize

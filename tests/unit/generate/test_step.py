@@ -7,7 +7,8 @@ import torch
 
 from archetype.families import preset
 from archetype.generate.step import DecodeStep, prefill
-from archetype.models import CausalModel, build
+from archetype.models.build import build
+from archetype.models.causal import CausalModel
 from archetype.native.arguments import OPERATIONS
 from archetype.native.recorder import TorchCall
 from archetype.nn.cache import State

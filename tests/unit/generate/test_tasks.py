@@ -17,7 +17,7 @@ from archetype.families.llama import llama
 from archetype.generate.score import score_continuations
 from archetype.generate.tasks import evaluate_tasks
 from archetype.language_model import LanguageModel
-from archetype.models import build
+from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers import forked
 from tests.helpers.weights import randomize

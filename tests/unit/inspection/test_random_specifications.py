@@ -17,10 +17,11 @@ from archetype.inspection.names import activation_shapes, layers, stacks
 from archetype.inspection.residual import added_by
 from archetype.inspection.trace import Trace, Tracer
 from archetype.legend import LEGEND
-from archetype.models import Model, build
-from archetype.nn.attention import CrossAttention, MultiHeadProjection
-from archetype.nn.latent_attention import LatentAttention
+from archetype.models.build import Model, build
 from archetype.nn.registry import module_class
+from archetype.parts.attention.cross import CrossAttention
+from archetype.parts.attention.projections import MultiHeadProjection
+from archetype.parts.latent_attention.module import LatentAttention
 from tests.helpers.combinations import FEEDFORWARDS, MIXERS, combined
 from tests.helpers.inspected import inspection, tracer
 from tests.helpers.weights import distance, randomize

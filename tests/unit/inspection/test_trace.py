@@ -14,7 +14,9 @@ from archetype.generate.step import DecodeStep, prefill
 from archetype.inspection.names import layers
 from archetype.inspection.trace import Change
 from archetype.language_model import LanguageModel
-from archetype.models import Decoder, EncoderDecoder, build
+from archetype.models.build import build
+from archetype.models.decoder.module import Decoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.nn.probe import observed, observer, probe
 from archetype.spec import assign
 from archetype.tokenizers import train_tokenizer

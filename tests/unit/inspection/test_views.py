@@ -16,7 +16,7 @@ from archetype.inspection.names import layer_path
 from archetype.inspection.recurrent import gates, state_norms
 from archetype.inspection.view import SUFFIXES
 from archetype.language_model import LanguageModel
-from archetype.models import build
+from archetype.models.build import build
 from archetype.nn.context import ForwardContext
 from archetype.tokenizers.bytes import ByteTokenizer
 from tests.helpers.cases import case

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from archetype.io import atomic
-from archetype.models import build
+from archetype.models.build import build
 
 
 def test_folders_are_not_flushed_where_that_cannot_be_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

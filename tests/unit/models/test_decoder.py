@@ -8,7 +8,8 @@ from torch import Tensor
 
 from archetype import families, spec
 from archetype.errors import SpecError
-from archetype.models import Decoder, build, build_on_meta
+from archetype.models.build import build, build_on_meta
+from archetype.models.decoder.module import Decoder
 from archetype.nn.context import ForwardContext
 from tests.helpers.weights import distance, randomize
 

@@ -5,9 +5,10 @@ import torch
 
 from archetype import families, spec
 from archetype.errors import SpecError
-from archetype.models import Encoder, build, build_on_meta
+from archetype.models.build import build, build_on_meta
+from archetype.models.encoder.module import Encoder
+from archetype.models.initialization import initialize
 from archetype.nn.context import ForwardContext
-from archetype.nn.initialization import initialize
 from tests.helpers import causal as writing
 from tests.helpers.weights import distance, randomize
 

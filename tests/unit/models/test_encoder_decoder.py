@@ -6,11 +6,12 @@ from torch import Tensor
 
 from archetype import families, spec
 from archetype.errors import SpecError
-from archetype.models import EncoderDecoder, build, build_on_meta
+from archetype.models.build import build, build_on_meta
+from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.models.initialization import initialize
 from archetype.nn.cache import DecoderBlockState
 from archetype.nn.context import ForwardContext
-from archetype.nn.initialization import initialize
-from archetype.nn.recurrent import LSTMState
+from archetype.parts.recurrent.module import LSTMState
 from tests.helpers.passes import forward_step, taught
 from tests.helpers.weights import distance, randomize
 

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from archetype.models import Model, Output, build
-from archetype.nn.block import Block
+from archetype.models.block.module import Block
+from archetype.models.build import Model, build
+from archetype.models.output import Output
 from tests.helpers import forked
 from tests.helpers.cases import case
 from tests.helpers.inputs import example_inputs

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from archetype import spec
-from archetype.models import NGram, build_on_meta
+from archetype.models.build import build_on_meta
+from archetype.models.ngram.module import NGram
 from archetype.nn.cache import State
 from tests.helpers import causal as writing
 from tests.helpers.passes import forward_step

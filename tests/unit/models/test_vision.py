@@ -6,8 +6,9 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.errors import SpecError
-from archetype.models import VisionEncoder, build_on_meta
-from archetype.nn.initialization import initialize
+from archetype.models.build import build_on_meta
+from archetype.models.initialization import initialize
+from archetype.models.vision.module import VisionEncoder
 from tests.helpers.digits import load_digits
 from tests.helpers.passes import logits_or_hidden
 from tests.helpers.weights import distance, randomize

@@ -15,15 +15,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from archetype.families import preset
 from archetype.generate.step import prefill
-from archetype.models import build
+from archetype.models.build import build
 from archetype.native import fused
 from archetype.native.arguments import Arguments
 from archetype.native.dispatch import plain_operations
 from archetype.native.recorder import Immediate
-from archetype.nn.attention import attend
 from archetype.nn.dropout import dropout
-from archetype.nn.feedforward import GatedProduct
-from archetype.nn.scores import ScoreFunction
+from archetype.parts.attention.core import attend
+from archetype.parts.feedforward.module import GatedProduct
+from archetype.parts.pattern.scores import ScoreFunction
 from archetype.training.objectives.base import cross_entropy_loss
 from tests.helpers.kernels import INSTRUCTIONS, kernels
 from tests.helpers.weights import distance, randomize

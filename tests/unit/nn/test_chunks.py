@@ -14,9 +14,9 @@ from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDel
 from archetype import spec
 from archetype.nn.chunks import delta_rule_chunk, read_chunks, state_space_chunk
 from archetype.nn.context import ForwardContext
-from archetype.nn.gated_delta_net import GatedDeltaNet
-from archetype.nn.mamba2 import Mamba2
-from archetype.nn.short_convolution import ShortConvolution
+from archetype.parts.gated_delta_net.module import GatedDeltaNet
+from archetype.parts.mamba2.module import Mamba2
+from archetype.parts.short_convolution.module import ShortConvolution
 from tests.helpers.weights import distance, randomize
 
 D, EXACT = 12, 1e-11

@@ -10,23 +10,22 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.errors import SpecError
-from archetype.nn.attention import Attention, attend
-from archetype.nn.block import Block
+from archetype.models.block.module import Block, build_block
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
-from archetype.nn.norm import RMSNorm
-from archetype.nn.position import Rotation, ScoreBias
 from archetype.nn.registry import (
-    MODULES,
-    build_block,
     build_feedforward,
     build_mixer,
     build_norm,
     build_position,
     module_for,
 )
-from archetype.patterns import MaskContext, PatternRule, pattern_rule, rule_for
-from archetype.patterns.rule import RULES
+from archetype.parts.attention.core import attend
+from archetype.parts.attention.module import Attention
+from archetype.parts.norm.module import RMSNorm
+from archetype.parts.position.module import Rotation, ScoreBias
+from archetype.roles.pattern import MaskContext, PatternRule, pattern_rule, rule_for
+from archetype.spec.registry import PROVIDED, providers
 from tests.helpers.weights import distance, randomize
 
 D, B, T = 8, 2, 6
@@ -164,7 +163,9 @@ PARTS: dict[type[spec.Part], type[nn.Module]] = {
 @pytest.fixture
 def parts() -> Iterator[None]:
     """All of them by name, without modules; whatever a test registers is removed again."""
-    registries: list[dict[Any, Any]] = [MODULES, RULES, *(role.kinds for role in spec.Part.__subclasses__())]
+    loaded = [tuple(providers(name)) for name in ("module", "rule")]  # what is imported stays registered
+    assert all(loaded)
+    registries: list[dict[Any, Any]] = [PROVIDED, *(role.kinds for role in spec.Part.__subclasses__())]
     before = [dict(registry) for registry in registries]
     for part in (*PARTS, EvenKeys):
         spec.part(part)
@@ -306,5 +307,5 @@ def test_a_pattern_without_a_rule_is_refused_in_one_line(parts: None) -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    assert not set(PARTS) & set(MODULES) and EvenKeys not in RULES
+    assert not {*PARTS, EvenKeys} & {kind for _, kind in PROVIDED}
     assert all(part.model_fields["kind"].default not in role.kinds for part in PARTS for role in part.roles())

@@ -11,7 +11,7 @@ from archetype.generate import Sampling
 from archetype.io.weight_files import SINGLE
 from archetype.language_model import LanguageModel
 from archetype.loading import load
-from archetype.models import Model
+from archetype.models.build import Model
 from archetype.runs import checkpoints as training
 from archetype.runs.directory import Run, read_run_model, read_run_spec, weights_of, write_run_spec, write_weights
 from archetype.tokenizers import train_tokenizer

@@ -11,7 +11,6 @@ import archetype
 from archetype import families, spec
 from archetype.errors import SpecError
 from archetype.spec.base import TAGS_LIKE_FIELDS, Spec
-from archetype.spec.model import MODELS
 from tests.helpers.examples import examples
 from tests.helpers.strategies import decoders
 
@@ -68,7 +67,7 @@ def test_no_kind_is_named_like_a_field() -> None:
         tag for kind in classes if "kind" in kind.model_fields for tag in get_args(kind.model_fields["kind"].annotation)
     }
     assert {"attention", "rotary", "pre_norm", "gated", "yarn"} < kinds
-    assert (kinds - set(MODELS)) & fields == {kind for _, kind in TAGS_LIKE_FIELDS}
+    assert (kinds - set(spec.ModelSpec.kinds)) & fields == {kind for _, kind in TAGS_LIKE_FIELDS}
     with pytest.raises(SpecError) as error:
         spec.parse({"kind": "decoder", "layers": [{"wiring": {"kind": "parallel", "window": 3}, "mixer": "attention"}]})
     assert "layers[0].wiring.window" in str(error.value)

@@ -94,7 +94,7 @@ IMPOSSIBLE = [
      "layers[3].mixer.position.theta: 1.0 leaves yarn no slower frequencies; use more than 1"),
     # kinds and choices
     (("kind",), "perceiver", "kind: there is no kind 'perceiver' of model; use one of decoder, encoder, "
-     "encoder_decoder, ngram, megabyte, vision_encoder"),
+     "encoder_decoder, megabyte, ngram, vision_encoder"),
     (("kind",), "encoder-decoder", "kind: there is no kind 'encoder-decoder' of model; did you mean encoder_decoder?"),
     ((*LAYER, "wiring", "norm", "kind"), "rmsnorm",
      "layers[3].wiring.norm: there is no kind 'rmsnorm'; write rms"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from archetype.errors import SpecError
-from archetype.models import build
+from archetype.models.build import build
 from archetype.spec import parse
 from archetype.studies.experiment import Metric
 from archetype.studies.measure import position_losses, right_answers

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from archetype import spec
-from archetype.models import Model, build
+from archetype.models.build import Model, build
 from archetype.training import chunked_loss
 from archetype.training.objectives import base
 from archetype.training.objectives.base import IGNORED, Batch, Objective

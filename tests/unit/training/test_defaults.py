@@ -13,7 +13,7 @@ from archetype.errors import ArchetypeError, SpecError
 from archetype.families.llama import llama
 from archetype.language_model import LanguageModel
 from archetype.loading import export, load, open_pretrained
-from archetype.models import build
+from archetype.models.build import build
 from archetype.runs.directory import Run, read_run_model
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate

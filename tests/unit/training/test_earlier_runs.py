@@ -8,7 +8,7 @@ import torch
 
 from archetype.errors import CheckpointError, SpecError
 from archetype.families.t5 import t5
-from archetype.models import build
+from archetype.models.build import build
 from archetype.runs import checkpoints
 from archetype.runs.directory import Run, read_run_model, write_run_spec, write_weights
 from archetype.training import metrics

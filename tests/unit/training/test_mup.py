@@ -6,7 +6,8 @@ import torch
 
 from archetype import families, spec
 from archetype.errors import SpecError
-from archetype.models import Decoder, build
+from archetype.models.build import build
+from archetype.models.decoder.module import Decoder
 from archetype.training.optimizers import SGD, AdamW, Muon, roles_of
 
 SIZES = ["vocab_size=64", "d_model=32", "layers[*].mixer.num_heads=2", "layers[*].feedforward.d_ff=64"]

@@ -10,7 +10,7 @@ from torch import nn
 
 from archetype import spec
 from archetype.errors import SpecError
-from archetype.models import Model, build
+from archetype.models.build import Model, build
 from archetype.training.optimizers import (
     SGD,
     Adafactor,

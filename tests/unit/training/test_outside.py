@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from archetype import spec as specs
 from archetype.errors import SpecError
 from archetype.spec.base import Probability
-from archetype.spec.part import Part, part
+from archetype.spec.kinds import Part, part
 from archetype.training.datasets import Data, TextData
 from archetype.training.objectives import ObjectiveConfig
 from archetype.training.objectives.base import Batch, ObjectiveInputs

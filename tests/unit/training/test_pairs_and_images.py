@@ -14,7 +14,8 @@ from archetype.data.pairs import Pairs
 from archetype.families.seq2seq import seq2seq
 from archetype.families.transformer import transformer
 from archetype.families.vit import vit
-from archetype.models import EncoderDecoder, build
+from archetype.models.build import build
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.training.datasets import ImageData
 from archetype.training.evaluate import evaluate
 from archetype.training.loop import run

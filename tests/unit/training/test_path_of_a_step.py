@@ -58,7 +58,7 @@ def path(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 
 def without_model(files: list[str]) -> set[str]:
     """All but the forward pass of the model."""
-    return {file for file in files if not file.startswith(("models/", "nn/", "weights/", "native/"))}
+    return {file for file in files if not file.startswith(("models/", "parts/", "nn/", "weights/", "native/"))}
 
 
 def test_a_step_goes_through_few_files(recipe: Recipe, tmp_path: Path, path: dict[str, list[str]]) -> None:

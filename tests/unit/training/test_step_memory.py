@@ -10,7 +10,7 @@ import torch
 from archetype import families, spec
 from archetype.data.corpus import Corpus
 from archetype.estimate.report import cost_report
-from archetype.models import build
+from archetype.models.build import build
 from archetype.runs.directory import Run
 from archetype.training import chunked_loss, step_memory
 from archetype.training.loop import take_step

@@ -8,7 +8,7 @@ import pytest
 import archetype
 from archetype.apps.cli.demo import demo_spec
 from archetype.families import preset
-from archetype.models import build_on_meta
+from archetype.models.build import build_on_meta
 from archetype.native.library import library
 from archetype.spec import Decoder
 from archetype.training import throughput

@@ -11,7 +11,8 @@ from archetype.errors import CheckpointError, SpecError
 from archetype.families import preset
 from archetype.io.tensors import save
 from archetype.language_model import LanguageModel
-from archetype.models import CausalModel, build
+from archetype.models.build import build
+from archetype.models.causal import CausalModel
 from archetype.native import library as native_library
 from archetype.native.library import Library
 from archetype.native.products import product, tile_product

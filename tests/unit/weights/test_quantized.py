@@ -13,7 +13,9 @@ from archetype.errors import ArchetypeError, CheckpointError, SpecError
 from archetype.families import preset
 from archetype.io.tensors import save
 from archetype.language_model import LanguageModel
-from archetype.models import CausalModel, Decoder, build
+from archetype.models.build import build
+from archetype.models.causal import CausalModel
+from archetype.models.decoder.module import Decoder
 from archetype.native import library as native_library
 from archetype.native.library import Library
 from archetype.native.recorder import Immediate

@@ -24,7 +24,7 @@ from archetype.estimate.roofline import weights_read
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
 from archetype.machine import environment
-from archetype.models import build
+from archetype.models.build import build
 from archetype.native.library import library
 from archetype.runs import machine
 from archetype.runs.machine import Peak

@@ -19,7 +19,7 @@ from archetype.apps.serve import server
 from archetype.families.bert import bert
 from archetype.families.transformer import transformer
 from archetype.language_model import LanguageModel
-from archetype.models import build
+from archetype.models.build import build
 from archetype.runs import machine
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.weights import randomize

@@ -46,7 +46,7 @@ def test_a_part_or_a_field_lists_its_kinds() -> None:
     assert [line.split()[0] for line in shown("pattern").splitlines()[1:7]] == [
         "full", "window", "strided", "fixed", "global_window", "bigbird",
     ]  # fmt: skip
-    assert shown("feedforward").startswith("kinds of feed forward:\n  mlp ")
+    assert shown("feedforward").startswith("kinds of feed forward:\n  experts ")
     headings = [line for line in shown("position").splitlines() if line.startswith("kinds of")]
     assert headings == ["kinds of embedding position:", "kinds of mixer position:"]
     assert "yarn" in shown("scaling") and "sigmoid" in shown("router")

@@ -8,9 +8,9 @@ import torch
 from archetype import cost_report, families, load_spec, spec
 from archetype.apps.serve.models import ModelOptions, Models
 from archetype.apps.serve.positions import PositionRequest, positions
-from archetype.nn.position import RelativeBias, rotary_frequencies
-from archetype.patterns.position import relative_bucket, rotary_decay, scaled_frequencies
-from archetype.patterns.rule import MaskContext, pattern_rule
+from archetype.parts.position.frequencies import relative_bucket, rotary_decay, scaled_frequencies
+from archetype.parts.position.module import RelativeBias, rotary_frequencies
+from archetype.roles.pattern import MaskContext, pattern_rule
 
 MODELS = Models([], ModelOptions(open=lambda place: pytest.fail(place)))
 SCALINGS: list[spec.RotaryScaling] = [

@@ -1,0 +1,1 @@
+"""One layer: its contents, and the norms and residuals around them."""

@@ -1,0 +1,109 @@
+"""The cost of whole models: embedding, head, and which work goes through which stack in each phase.
+
+A source is as long as its target. What does not generate (encoders) has only the phase `forward`.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Protocol, cast
+
+from archetype.cost.formula import Counts, prefixed, symbol
+from archetype.cost.registry import cost_class
+from archetype.cost.work import TrainingWork, Work
+from archetype.errors import SpecError
+from archetype.models.spec import ModelSpec
+from archetype.models.stack.cost import StackCost
+from archetype.parts.embedding.cost import EmbeddingCost
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.head.cost import HeadCost
+
+
+class ModelCost(ABC):
+    """The cost of a model beside its stacks, and how it uses them."""
+
+    generates = True  # whether it writes token by token
+    reads = "sequences"  # what it reads: texts of any length, or images
+    patch_size = 1  # tokens by which the state grows at once
+    max_length: int | None = None  # the longest row that there are positions for, where that is limited
+    head: HeadCost
+
+    def __init__(self, model: ModelSpec) -> None:
+        self.spec, self.stacks = model, [StackCost(stack) for stack in model.stacks]
+
+    @property
+    def decoding_stacks(self) -> list[StackCost]:
+        """The stacks that keep a state from token to token."""
+        return self.stacks if self.generates else []
+
+    @property
+    def state_names(self) -> list[str]:
+        """What the state is called, of each kind of mixer once."""
+        blocks = [group.cost for stack in self.decoding_stacks for group in stack.groups]
+        mixers = [mixer for block in blocks for mixer in (block.mixer, block.cross) if mixer and mixer.state(1)]
+        return list(dict.fromkeys(mixer.state_name for mixer in mixers))
+
+    @abstractmethod
+    def embedding_parameters(self) -> Counts:
+        """Parameters of the modules before the stacks."""
+
+    def head_parameters(self) -> Counts:
+        """Parameters of the modules after the stacks."""
+        return self.head.parameters()
+
+    def stack_work(self, work: Work) -> dict[str, Work]:
+        """The workload of each stack, by the stack's prefix; a stack that rests has none."""
+        return {stack.prefix: work._replace(causal=stack.stack.causal) for stack in self.stacks}
+
+    def flops(self, work: Work) -> Counts:
+        """FLOPs of the modules before and after the stacks."""
+        return self.head.flops(work)
+
+    def state(self, length: int) -> tuple[int, int]:
+        """How many numbers and how many integers are in the state of one row with room for `length` tokens."""
+        return 0, 0
+
+    @abstractmethod
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes saved before and after the stacks, without the loss."""
+
+
+class EmbeddedModel(Protocol):
+    """A specification of a model with one embedding."""
+
+    d_model: int
+    embedding: Embedding
+
+
+class EmbeddedModelCost(ModelCost):
+    """A model whose stacks read vectors of tokens or patches and their positions.
+
+    Args:
+        model: the specification, an `EmbeddedModel`.
+        vocab_size: rows of the embedding's table; zero where it reads patches.
+    """
+
+    def __init__(self, model: ModelSpec, vocab_size: int) -> None:
+        super().__init__(model)
+        embedded = cast(EmbeddedModel, model)
+        self.d = symbol("D", embedded.d_model)
+        self.embedding = EmbeddingCost(embedded.embedding, symbol("V", vocab_size), model.context_length, self.d)
+        self.max_length = self.embedding.max_length
+
+    def embedding_parameters(self) -> Counts:
+        """Parameters of the tables of tokens, their types and positions."""
+        return prefixed("embedding.", self.embedding.parameters())
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes that autograd saves of embedding and head."""
+        return self.embedding.saved_activations(work) + self.head.saved_activations(work)
+
+
+def model_cost(model: ModelSpec) -> ModelCost:
+    """The cost of a model beside its stacks, and how it uses them.
+
+    Raises:
+        SpecError: nothing is registered for its kind.
+    """
+    if (cost := cost_class(type(model))) is None:
+        name = type(model).__name__
+        raise SpecError("cost", f"no ModelCost is registered for {name}", f"write one, with @cost_of({name})")
+    return cast(ModelCost, cost(model))

@@ -1,0 +1,1 @@
+"""Decoders: no position sees a later one (Radford 2018)."""

@@ -1,0 +1,19 @@
+"""The cost of decoders."""
+
+from archetype.cost.registry import cost_of
+from archetype.models.cost import EmbeddedModelCost
+from archetype.models.decoder import spec
+from archetype.parts.head.cost import head_cost
+
+
+@cost_of(spec.Decoder)
+class DecoderCost(EmbeddedModelCost):
+    """A causal stack between an embedding and a head."""
+
+    def __init__(self, model: spec.Decoder) -> None:
+        super().__init__(model, model.vocab_size)
+        self.head = head_cost(model.head, self.d, model.vocab_size)
+
+    def state(self, length: int) -> tuple[int, int]:
+        """The state of the stack."""
+        return self.stacks[0].state(length), 0

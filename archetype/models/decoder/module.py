@@ -1,0 +1,88 @@
+"""The decoder: embedding, blocks, a norm, and logits of the next token."""
+
+from archetype.errors import SpecError
+from archetype.models.causal import CausalModel
+from archetype.models.decoder.spec import Decoder as DecoderSpec
+from archetype.models.output import Output
+from archetype.models.spec import ModelSpec
+from archetype.models.stack.module import Stack
+from archetype.nn.cache import State
+from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
+from archetype.nn.registry import module_for
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.module import Embedding
+from archetype.parts.head.module import Classifier, LanguageModelHead
+from archetype.parts.head.spec import ClassificationHead
+from archetype.roles.pattern import pattern_rule
+
+
+def check_documents_are_separate(
+    model: ModelSpec, field: str = "document_ids", remedy: str = "leave document_ids out"
+) -> None:
+    """Refuse documents of one row that are not to see each other, where a layer carries something from one to the next.
+
+    Args:
+        model: that reads them.
+        field: that asks for them to be separate.
+        remedy: how not to ask for it.
+
+    Raises:
+        SpecError: the model is no decoder, or names the layer.
+    """
+    if not isinstance(model, DecoderSpec):
+        raise SpecError(field, f"texts of one row are not kept apart by a model of kind {model.kind}", remedy)
+    for index, block in enumerate(model.stacks[0].layers):
+        mixer = block.mixer
+        follows_length = isinstance(mixer, Attention) and pattern_rule(mixer.pattern).depends_on_length
+        if follows_length or not mixer.separates_documents:
+            kind = getattr(mixer, "kind", "a mixer")
+            cause = f"what {kind} computes of a document depends on the others of its row"
+            remedy = f"{remedy}, or use full attention or a window in every layer"
+            raise SpecError(f"layers[{index}].mixer", cause, remedy)
+
+
+@module_for(DecoderSpec)
+class Decoder(Stack, CausalModel):
+    """A stack of blocks in which no position attends to a later one (Radford 2018)."""
+
+    spec: DecoderSpec
+
+    def __init__(self, decoder: DecoderSpec) -> None:
+        super().__init__(decoder.stacks[0])
+        self.spec = decoder
+        self.embedding = Embedding(decoder.embedding, decoder.vocab_size, decoder.context_length, decoder.d_model)
+        self.lm_head: LanguageModelHead | None = None
+        self.classifier: Classifier | None = None
+        if isinstance(decoder.head, ClassificationHead):
+            self.classifier = Classifier(decoder.head, decoder.d_model)
+        else:
+            self.lm_head = LanguageModelHead(decoder.head, decoder.vocab_size, decoder.d_model)
+
+    def forward(
+        self,
+        tokens: Tokens,
+        state: State | None = None,
+        num_tokens: Lengths | None = None,
+        last_only: bool = False,
+        document_ids: Tokens | None = None,
+    ) -> Output:
+        """Logits of the token after each position, (B, T, V), and the state after these tokens; see `CausalModel`.
+
+        With a head for classes, their logits for each whole text, (B, Y). With `document_ids`, and without a state, no
+        token sees one of another document: logits are as of each alone.
+        """
+        if document_ids is not None:
+            check_documents_are_separate(self.spec)
+            if state is not None:
+                raise SpecError("document_ids", "stand beside a state, which is that of one text", "give one of them")
+        context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens, document_ids)
+        context.position_bias = self.position_bias
+        x = self.embedding(tokens, context)  # (B, T, D)
+        for block, cache in self.layers(state):
+            x = block(x, context, cache)
+        x = self.final_norm(last_tokens(x, context)) if last_only else self.final_norm(x, context)
+        if self.lm_head is not None:
+            logits = self.lm_head(x, self.embedding.token.weight)  # (B, t, V)
+        elif self.classifier is not None:
+            logits = self.classifier((x if last_only else last_tokens(x, context))[:, 0])  # (B, Y)
+        return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x)

@@ -1,0 +1,47 @@
+"""Decoders: no position sees a later one."""
+
+from typing import Literal
+
+from archetype.models.initialization_spec import GPT2Initialization, Initialization
+from archetype.models.spec import CausalSpec
+from archetype.models.stack.layers import Layers
+from archetype.models.stack.spec import EndsWithNorm, StackView
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.head.spec import DecoderHead, LanguageModelHead
+from archetype.parts.norm.spec import NoNorm
+from archetype.roles.norm import AnyNorm
+from archetype.spec.base import Length, Size, WideSize
+from archetype.spec.kinds import part
+
+__all__ = ["Decoder"]
+
+
+@part
+class Decoder(EndsWithNorm, CausalSpec):
+    """A stack in which no position sees a later one; it predicts the next token, or a class of the text.
+
+    Attributes:
+        vocab_size: tokens of the vocabulary, V.
+        context_length: longest text, in tokens.
+        d_model: features of each vector, D.
+        embedding: how tokens become vectors.
+        layers: blocks in turn, of which {repeat: n, block: ...} writes several.
+        final_norm: of what the last layer gives; said with {kind: none} where a pre-norm stack has none.
+        head: how vectors become logits.
+        initialization: how weights are drawn.
+    """
+
+    kind: Literal["decoder"] = "decoder"
+    vocab_size: WideSize
+    context_length: Length
+    d_model: Size
+    embedding: Embedding = Embedding()
+    layers: Layers
+    final_norm: AnyNorm = NoNorm()
+    head: DecoderHead = LanguageModelHead()
+    initialization: Initialization = GPT2Initialization()
+
+    @property
+    def stacks(self) -> tuple[StackView, ...]:
+        """The one stack."""
+        return (StackView("", self.layers, self.final_norm, self.d_model, causal=True),)

@@ -1,0 +1,1 @@
+"""Encoders: every position sees every other (Devlin 2018)."""

@@ -1,0 +1,32 @@
+"""The cost of encoders."""
+
+from typing import Any
+
+from archetype.cost.formula import Counts
+from archetype.cost.registry import cost_of, linear
+from archetype.cost.work import INT64, TrainingWork
+from archetype.models.cost import EmbeddedModelCost
+from archetype.models.encoder import spec
+from archetype.parts.head.cost import head_cost
+
+
+@cost_of(spec.Encoder)
+class EncoderCost(EmbeddedModelCost):
+    """A stack that sees whole texts."""
+
+    generates = False
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, getattr(model, "vocab_size", 0))  # an encoder of pictures has no vocabulary
+        self.pooler, self.token_types = model.pooler, model.embedding.num_token_types
+        self.head = head_cost(model.head, self.d, getattr(model, "vocab_size", 0), model.pooler)
+
+    def head_parameters(self) -> Counts:
+        """Parameters of the pooler, which stands with any head, and of the head."""
+        pooler = {"pooler": linear(self.d, self.d, bias=True)} if self.pooler else {}
+        return pooler | super().head_parameters()
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes that autograd saves of embedding and head, and the token types."""
+        token_types = work.tokens * INT64 if self.token_types else 0
+        return super().saved_activations(work) + token_types

@@ -1,0 +1,64 @@
+"""The encoder: every position attends to every other."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from archetype.models.encoder import spec
+from archetype.models.output import BaseModel, Output
+from archetype.models.stack.module import Stack
+from archetype.nn.context import ForwardContext, Lengths, Tokens, Vectors
+from archetype.nn.registry import module_for
+from archetype.parts.embedding.module import Embedding
+from archetype.parts.head.module import Classifier, MaskedLanguageModelHead, Pooler
+from archetype.parts.head.spec import ClassificationHead
+from archetype.parts.head.spec import MaskedLanguageModelHead as MaskedLanguageModelHeadSpec
+
+
+@module_for(spec.Encoder)
+class Encoder(Stack, BaseModel):
+    """A stack of blocks over a whole text (Devlin 2018)."""
+
+    def __init__(self, encoder: spec.Encoder) -> None:
+        super().__init__(encoder.stacks[0])
+        self.spec = encoder
+        self.embedding = Embedding(encoder.embedding, encoder.vocab_size, encoder.context_length, encoder.d_model)
+        self.pooler = Pooler(encoder.d_model) if encoder.pooler else None
+        self.lm_head: MaskedLanguageModelHead | None = None
+        self.classifier: Classifier | None = None
+        if isinstance(encoder.head, MaskedLanguageModelHeadSpec):
+            self.lm_head = MaskedLanguageModelHead(encoder.head, encoder.vocab_size, encoder.d_model)
+        elif isinstance(encoder.head, ClassificationHead):
+            self.classifier = Classifier(encoder.head, encoder.d_model)
+
+    def pooled(self, hidden: Vectors) -> Float[Tensor, "B D"]:
+        """The vector of each text: its first token's, through the pooler where there is one."""
+        first = hidden[:, 0]
+        return first if self.pooler is None else self.pooler(first)
+
+    def forward(
+        self,
+        tokens: Tokens,
+        num_tokens: Lengths | None = None,
+        token_types: Tokens | None = None,
+        hidden_only: bool = False,
+    ) -> Output:
+        """The hidden vectors of all tokens, and the head's logits: (B, T, V) of tokens, or (B, Y) of classes.
+
+        Args:
+            tokens: of each row, padded at the end where rows differ.
+            num_tokens: how many of each row's tokens are not padding (absent: all).
+            token_types: which part of the input each token belongs to (absent: all to the first).
+            hidden_only: leave out the head.
+
+        Raises:
+            SpecError: the text is longer than the positions that were learned.
+        """
+        context = ForwardContext.of(tokens, num_tokens=num_tokens)
+        x = self.run(self.embedding(tokens, context, token_types), context)
+        x = self.final_norm(x, context)  # (B, T, D)
+        logits: Tensor | None = None
+        if self.lm_head is not None and not hidden_only:
+            logits = self.lm_head(x, self.embedding.token.weight)
+        elif self.classifier is not None and not hidden_only:
+            logits = self.classifier(self.pooled(x))
+        return Output(logits, aux_loss=context.aux_loss, hidden=x)

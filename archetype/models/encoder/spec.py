@@ -1,0 +1,51 @@
+"""Encoders: every position sees every other."""
+
+from typing import Literal
+
+from archetype.models.initialization_spec import GPT2Initialization, Initialization
+from archetype.models.spec import ModelSpec
+from archetype.models.stack.layers import Layers
+from archetype.models.stack.spec import EndsWithNorm, StackView
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.head.spec import EncoderHead, MaskedLanguageModelHead
+from archetype.parts.norm.spec import NoNorm
+from archetype.roles.norm import AnyNorm
+from archetype.spec.base import Flag, Length, Size, WideSize
+from archetype.spec.kinds import part
+
+__all__ = ["Encoder"]
+
+
+@part
+class Encoder(EndsWithNorm, ModelSpec):
+    """A stack in which every position sees every other; it understands a text that is whole (Devlin 2018).
+
+    `pooler` adds a layer with tanh on the first token's vector, which stands for the text.
+
+    Attributes:
+        vocab_size: tokens of the vocabulary, V.
+        context_length: longest text, in tokens.
+        d_model: features of each vector, D.
+        embedding: how tokens become vectors.
+        layers: blocks in turn, of which {repeat: n, block: ...} writes several.
+        final_norm: of what the last layer gives; said with {kind: none} where a pre-norm stack has none.
+        pooler: a layer with tanh on the first token's vector.
+        head: what is answered for the vectors.
+        initialization: how weights are drawn.
+    """
+
+    kind: Literal["encoder"] = "encoder"
+    vocab_size: WideSize
+    context_length: Length
+    d_model: Size
+    embedding: Embedding = Embedding()
+    layers: Layers
+    final_norm: AnyNorm = NoNorm()
+    pooler: Flag = False
+    head: EncoderHead = MaskedLanguageModelHead()
+    initialization: Initialization = GPT2Initialization()
+
+    @property
+    def stacks(self) -> tuple[StackView, ...]:
+        """The one stack."""
+        return (StackView("", self.layers, self.final_norm, self.d_model, causal=False),)

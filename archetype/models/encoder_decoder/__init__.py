@@ -1,0 +1,1 @@
+"""Encoder-decoders (Sutskever 2014; Vaswani 2017)."""

@@ -1,0 +1,47 @@
+"""The cost of encoder-decoders: the encoder reads the source once."""
+
+from archetype.cost.formula import Counts, prefixed, symbol
+from archetype.cost.registry import cost_of
+from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.models.cost import EmbeddedModelCost
+from archetype.models.encoder_decoder import spec
+from archetype.models.stack.cost import StackCost
+from archetype.parts.embedding.cost import EmbeddingCost
+from archetype.parts.head.cost import head_cost
+
+
+@cost_of(spec.EncoderDecoder)
+class EncoderDecoderCost(EmbeddedModelCost):
+    """The encoder reads the source once."""
+
+    def __init__(self, model: spec.EncoderDecoder) -> None:
+        super().__init__(model, model.vocab_size)
+        self.head = head_cost(model.head, self.d, model.vocab_size)
+        vocabulary = symbol("V_s", model.source_vocab_size or model.vocab_size)
+        source = EmbeddingCost(model.embedding, vocabulary, model.context_length, self.d)
+        self.source_embedding = None if model.embedding.shared else source
+        self.num_cross_attentions = sum(block.cross_attention is not None for block in model.decoder.layers)
+
+    def embedding_parameters(self) -> Counts:
+        """Parameters of one table for both, or of one each."""
+        source = self.source_embedding.parameters() if self.source_embedding else {}
+        return super().embedding_parameters() | prefixed("source_embedding.", source)
+
+    def stack_work(self, work: Work) -> dict[str, Work]:
+        """The source, unless it has been read, and the target."""
+        encoder = {} if work.phase == "decode" else {"encoder.": work._replace(causal=False)}
+        return encoder | {"decoder.": work._replace(source=work.length)}
+
+    @property
+    def decoding_stacks(self) -> list[StackCost]:
+        """The decoder."""
+        return self.stacks[1:]
+
+    def state(self, length: int) -> tuple[int, int]:
+        """The state of the decoder, with a source; each cross-attention keeps the source's length."""
+        return self.stacks[1].state(length, source=length), self.num_cross_attentions
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes saved of embeddings and head, and of the encoder's output, which every cross-attention reads."""
+        encoder_output = work.tokens * self.d.value * FLOAT32
+        return super().saved_activations(work) + self.embedding.saved_activations(work) + encoder_output

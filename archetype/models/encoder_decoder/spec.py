@@ -1,0 +1,95 @@
+"""Encoder-decoders: a target text is written with a view of a source text."""
+
+from typing import ClassVar, Literal
+
+from pydantic import model_validator
+
+from archetype.models.initialization_spec import GPT2Initialization, Initialization
+from archetype.models.spec import ModelSpec
+from archetype.models.stack.spec import Stack, StackView
+from archetype.parts.embedding.spec import PairEmbedding
+from archetype.parts.feedforward.spec import NoFeedForward
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.norm.spec import NoNorm
+from archetype.parts.recurrent.spec import GRU, LSTM, RNN
+from archetype.spec.base import Length, Size, Spec, WideSize, invalid
+from archetype.spec.kinds import part
+
+__all__ = ["EncoderDecoder", "StateBridge"]
+
+
+class StateBridge(Spec):
+    """Each recurrent layer of the decoder starts from the last state of the encoder's (Sutskever 2014)."""
+
+    kind: Literal["state"] = "state"
+
+
+@part
+class EncoderDecoder(ModelSpec):
+    """A target text written with a view of a source text (Sutskever 2014; Vaswani 2017).
+
+    The decoder sees the source through the `cross_attention` of its blocks, through a `state_bridge`, or both.
+    `source_vocab_size` is the encoder's where the embeddings are not shared (absent: the same).
+
+    Attributes:
+        vocab_size: tokens of the target's vocabulary, V.
+        source_vocab_size: tokens of the source's, where embeddings are not shared (absent: the same).
+        context_length: longest text on either side, in tokens.
+        d_model: features of each vector, D.
+        embedding: how tokens become vectors.
+        encoder: the stack that reads the source.
+        decoder: the stack that writes the target.
+        state_bridge: hands the encoder's last states to the decoder (absent: it does not).
+        head: how vectors become logits.
+        initialization: how weights are drawn.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {"bridge": "state_bridge"}
+    kind: Literal["encoder_decoder"] = "encoder_decoder"
+    vocab_size: WideSize
+    source_vocab_size: WideSize | None = None
+    context_length: Length
+    d_model: Size
+    embedding: PairEmbedding = PairEmbedding()
+    encoder: Stack
+    decoder: Stack
+    state_bridge: StateBridge | None = None
+    head: LanguageModelHead = LanguageModelHead()
+    initialization: Initialization = GPT2Initialization()
+
+    @property
+    def stacks(self) -> tuple[StackView, ...]:
+        """Encoder and decoder."""
+        return (
+            StackView("encoder.", self.encoder.layers, self.encoder.final_norm, self.d_model, causal=False),
+            StackView("decoder.", self.decoder.layers, self.decoder.final_norm, self.d_model, True, crosses=True),
+        )
+
+    @model_validator(mode="after")
+    def _source_is_seen(self) -> "EncoderDecoder":
+        if self.source_vocab_size is not None and self.embedding.shared:
+            invalid("source_vocab_size", "a shared table has one vocabulary", "leave it out, or use shared: false")
+        crosses = any(block.cross_attention is not None for block in self.decoder.layers)
+        if self.state_bridge is None and not crosses:
+            remedy = "give a block cross_attention, or state_bridge: {kind: state} to recurrent stacks"
+            invalid("decoder.layers", "no block of the decoder sees the source", remedy)
+        if self.state_bridge is not None:
+            ours = [type(block.mixer) for block in self.encoder.layers]
+            theirs = [type(block.mixer) for block in self.decoder.layers]
+            if ours != theirs or not set(ours) <= {RNN, LSTM, GRU}:
+                cause = "a bridge of states needs the same recurrent mixers in both stacks, layer by layer"
+                invalid("state_bridge", cause, "make the stacks alike, or use cross-attention")
+            if not crosses:
+                self._check_all_is_read()
+        return self
+
+    def _check_all_is_read(self) -> None:
+        """A bridge alone hands over states: what only the encoder's last vectors pass would never be trained."""
+        last, place = self.encoder.layers[-1], f"encoder.layers[{len(self.encoder.layers) - 1}]"
+        cause, remedy = "the decoder reads the encoder's states alone", "or give a block of the decoder cross_attention"
+        if not isinstance(self.encoder.final_norm, NoNorm):
+            invalid("encoder.final_norm", f"{cause}, so this is never trained", f"use kind none, {remedy}")
+        if not isinstance(last.feedforward, NoFeedForward):
+            invalid(f"{place}.feedforward", f"{cause}, so this is never trained", f"leave it out, {remedy}")
+        if last.wiring.normalizes_output and not isinstance(getattr(last.wiring, "norm", NoNorm()), NoNorm):
+            invalid(f"{place}.wiring.norm", f"{cause}, so this is never trained", f"use plain or pre_norm, {remedy}")

@@ -1,0 +1,61 @@
+"""Named schemes of random initial weights; `models/initialization.py` draws them."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from archetype.spec.base import Named, Positive, Size, Spec
+
+__all__ = ["GPT2Initialization", "Initialization", "MuPInitialization", "NormalInitialization", "XavierInitialization"]
+
+
+class NormalInitialization(Spec):
+    """All weights N(0, std), biases 0, norms 1 (the published Llama and BERT code).
+
+    Attributes:
+        std: standard deviation.
+    """
+
+    kind: Literal["normal"] = "normal"
+    std: Positive = 0.02
+
+
+class GPT2Initialization(Spec):
+    """As normal, but what is added to the residual stream has std / sqrt(2 L) (Radford 2019, section 2.3).
+
+    Attributes:
+        std: standard deviation of all other weights.
+    """
+
+    kind: Literal["gpt2"] = "gpt2"
+    std: Positive = 0.02
+
+
+class XavierInitialization(Spec):
+    """Uniform with variance 2 / (fan in + fan out) (Glorot 2010); embeddings N(0, 1/d_model) (Vaswani 2017)."""
+
+    kind: Literal["xavier"] = "xavier"
+
+
+class MuPInitialization(Spec):
+    """Maximal update parametrization, by which a rate found with a narrow model holds for a wide one (Yang 2021).
+
+    Hidden matrices have std sqrt(base_width / fan in), embedding and head std whatever the width (table 8). The
+    optimizer takes the rate of hidden matrices times base_width / d_model. Logits are to be scaled by
+    base_width / d_model (`head.scale`), and scores by 1 / head_dim where heads grow wider; `spec.widen` adds heads.
+
+    Attributes:
+        std: standard deviation, of hidden matrices at the base width.
+        base_width: d_model at which the learning rate was found.
+    """
+
+    kind: Literal["mup"] = "mup"
+    std: Positive = 0.02
+    base_width: Size = 256
+
+
+Initialization = Annotated[
+    NormalInitialization | GPT2Initialization | XavierInitialization | MuPInitialization,
+    Field(discriminator="kind"),
+    Named(),
+]

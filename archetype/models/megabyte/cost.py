@@ -1,0 +1,72 @@
+"""The cost of models of patches."""
+
+from archetype.cost.formula import Counts, symbol
+from archetype.cost.registry import cost_of, linear
+from archetype.cost.work import INT64, TrainingWork, Work
+from archetype.models.cost import ModelCost
+from archetype.models.megabyte import spec
+from archetype.models.stack.cost import StackCost
+from archetype.parts.head.cost import LanguageModelHeadCost
+
+
+@cost_of(spec.MegaByte)
+class MegaByteCost(ModelCost):
+    """A global model over patches and a local one over the bytes of each.
+
+    A decoded byte takes its share of a step of the global model, which goes once for each patch, and a whole patch of
+    the local model, which reads its patch anew for each byte. A byte's vector is 1 / J of the global width.
+    """
+
+    def __init__(self, model: spec.MegaByte) -> None:
+        super().__init__(model)
+        self.patch_size, self.max_length = model.patch_size, model.context_length
+        self.patch, self.vocabulary = symbol("J", model.patch_size), symbol("V", model.vocab_size)
+        self.positions = symbol("T_max", model.context_length)
+        self.global_d, self.local_d = (stack.d for stack in self.stacks)
+        self.byte_d = self.global_d / self.patch
+        self.head = LanguageModelHeadCost(model.head, model.vocab_size, self.local_d)
+
+    def embedding_parameters(self) -> Counts:
+        """Parameters of both models' embeddings, and of the projection between them."""
+        return {
+            "global_embedding.token": self.vocabulary * self.byte_d,
+            "global_embedding.position": self.positions * self.byte_d,
+            "global_embedding.start": self.global_d,
+            "local_embedding.token": self.vocabulary * self.local_d,
+            "local_embedding.start": self.local_d,
+            "projection": linear(self.byte_d, self.local_d, bias=True),
+        }
+
+    def stack_work(self, work: Work) -> dict[str, Work]:
+        """Patches that are complete, with the one that the next byte belongs to; and the bytes of answered patches."""
+        patches = symbol("M", work.length.value // self.patch_size + 1)
+        steps = work.rows / self.patch if work.phase == "decode" else work.rows
+        answered = work.rows * patches if work.phase == "forward" else work.rows
+        return {
+            "global_model.": work._replace(rows=steps, length=patches),
+            "local_model.": work._replace(rows=answered, length=self.patch, phase="forward"),
+        }
+
+    def flops(self, work: Work) -> Counts:
+        """FLOPs of the projection and the head."""
+        local_tokens = self.stack_work(work)["local_model."].tokens
+        return {"projection": 2 * local_tokens * self.byte_d * self.local_d} | super().flops(work)
+
+    @property
+    def decoding_stacks(self) -> list[StackCost]:
+        """The global model; the local model reads its patch again for each byte."""
+        return self.stacks[:1]
+
+    @property
+    def state_names(self) -> list[str]:
+        """What the global model keeps, and the patch that is being written."""
+        return [*super().state_names, "open patch"]
+
+    def state(self, length: int) -> tuple[int, int]:
+        """The start and every complete patch, the global model's newest output, and the bytes of one patch."""
+        return self.stacks[0].state(length // self.patch_size + 1) + self.global_d.value, self.patch_size
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Indices, the projection's input, and the head."""
+        projection = work.input_bytes(self.byte_d.value)
+        return 3 * work.tokens * INT64 + projection + self.head.saved_activations(work)

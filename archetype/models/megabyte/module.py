@@ -1,0 +1,220 @@
+"""MegaByte: a global model over patches of bytes, and a local one within each (Yu 2023, section 2).
+
+The paper predicts byte t from the bytes before it; here, as everywhere, the logits at position t are those of byte
+t + 1. They come from the patch of byte t + 1, and byte 0 is not predicted. The global model reads a learned start and
+then every complete patch: what it gives after k patches is the context of patch k.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from archetype.models.causal import CausalModel
+from archetype.models.initialization import init_weight
+from archetype.models.megabyte.spec import MegaByte as MegaByteSpec
+from archetype.models.output import Output
+from archetype.models.stack.module import Stack
+from archetype.nn.cache import LayerState, State
+from archetype.nn.context import ForwardContext, Lengths, Tokens
+from archetype.nn.probe import probe
+from archetype.nn.registry import module_for
+from archetype.parts.embedding.module import check_positions_fit, table
+from archetype.parts.head.module import LanguageModelHead
+from archetype.parts.position.module import Learned
+from archetype.parts.position.spec import Learned as LearnedSpec
+from archetype.weights.linear import Linear
+
+
+@dataclass
+class PatchState(LayerState):
+    """The state of a global layer: its first place is the start's, each further one a complete patch's."""
+
+    layer: LayerState
+    patch_size: int
+
+    def narrow(self, slots: int) -> "PatchState":
+        """A view of the places that `slots` bytes fill."""
+        return PatchState(self.layer.narrow(slots // self.patch_size + 1), self.patch_size)
+
+    def _values(self) -> Iterator[tuple[str, Tensor | LayerState]]:
+        yield "layer", self.layer
+
+
+@dataclass
+class PartialPatch(LayerState):
+    """The patch that each row is in: its bytes, of which those not yet written are arbitrary, and its context."""
+
+    tokens: Int[Tensor, "B J"]
+    context: Float[Tensor, "B D_g"]
+
+    def update(self, tokens: Tensor, context: Tensor) -> None:
+        """Go on to the patch that each row is in now."""
+        self.tokens, self.context = tokens, context.to(self.context.dtype)
+
+
+class WithStartToken(nn.Module):
+    """An embedding with a learned vector that stands before the first."""
+
+    def __init__(self, model: MegaByteSpec, d_model: int) -> None:
+        super().__init__()
+        self.spec = model
+        self.start = nn.Parameter(torch.empty(d_model))
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """Draw the start as a table of one vector."""
+        init_weight(tensor[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
+        return True
+
+
+class GlobalEmbedding(WithStartToken):
+    """Each byte's vector plus its position's; a patch has those of its J bytes side by side, D_g features."""
+
+    def __init__(self, model: MegaByteSpec) -> None:
+        super().__init__(model, model.global_model.d_model)
+        share = model.global_model.d_model // model.patch_size
+        self.token = table(model.vocab_size, share)
+        self.position = Learned(LearnedSpec(), model.context_length, share)
+
+    def forward(self, text: Int[Tensor, "B M J"], first: Int[Tensor, "b 1"]) -> Float[Tensor, "B M D_g"]:
+        """The vectors of patches, the first of which is number `first` of its row."""
+        places = torch.arange(text.shape[1] * text.shape[2], device=text.device)
+        positions = self.position(first * text.shape[2] + places).unflatten(1, text.shape[1:])
+        vectors: Tensor = self.token(text) + positions
+        return vectors.flatten(2)
+
+
+class LocalEmbedding(WithStartToken):
+    """For each byte the vector of the one before it; for a patch's first byte, the start."""
+
+    def __init__(self, model: MegaByteSpec) -> None:
+        super().__init__(model, model.local_model.d_model)
+        self.token = table(model.vocab_size, model.local_model.d_model)
+
+    def forward(self, text: Int[Tensor, "B M J"]) -> Float[Tensor, "B M J D"]:
+        """The vectors of the bytes before each byte of each patch."""
+        start = self.start.expand(*text.shape[:2], 1, -1)
+        return torch.cat((start, self.token(text[..., :-1])), dim=2)
+
+
+@module_for(MegaByteSpec)
+class MegaByte(CausalModel):
+    """A large model that goes from patch to patch, and a small one that writes the bytes of each."""
+
+    probes: ClassVar = {"contexts": "B M D_g"}  # of each patch, as the global model gives it to the local one
+    spec: MegaByteSpec
+
+    def __init__(self, model: MegaByteSpec) -> None:
+        super().__init__()
+        self.spec = model
+        self.global_embedding, self.local_embedding = GlobalEmbedding(model), LocalEmbedding(model)
+        self.global_model, self.local_model = (Stack(stack) for stack in model.stacks)
+        d_model = model.local_model.d_model
+        self.projection = Linear(model.global_model.d_model // model.patch_size, d_model)
+        self.lm_head = LanguageModelHead(model.head, model.vocab_size, d_model)
+
+    @torch.no_grad()
+    def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
+        """The global layers after the start, and no byte written."""
+        size = self.spec.patch_size
+        layers = self.global_model.new_layers(batch, capacity // size + 1, dtype, device)
+        lengths = torch.zeros(batch, dtype=torch.long, device=device)
+        start = self.global_embedding.start.expand(batch, 1, -1)
+        contexts = self._globally(start, ForwardContext.of(start, lengths), layers)
+        partial = PartialPatch(lengths[:, None].repeat(1, size), contexts[:, 0].to(dtype))
+        return [*(PatchState(layer, size) for layer in layers), partial]
+
+    def forward(
+        self, tokens: Tokens, state: State | None = None, num_tokens: Lengths | None = None, last_only: bool = False
+    ) -> Output:
+        """Logits of the byte after each position, (B, T, V), and the state after these bytes; see `CausalModel`."""
+        check_positions_fit(tokens.shape[1], self.spec.context_length)
+        context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)
+        text = self._patches(tokens, context, state)  # (B, M, J)
+        contexts = probe(self, "contexts", self._contexts(text, context, state))  # (B, M, D_g)
+        first = context.shared_positions[:, :1] // self.spec.patch_size  # the number of the first patch of `text`
+        newest = context.ends[:, None] // self.spec.patch_size
+        rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
+        patch, patch_context = text[rows, newest - first][:, 0], contexts[rows, newest - first][:, 0]
+        answered = context.shared_positions + 1  # the bytes that the logits are of
+        if state is not None:
+            _partial(state).update(patch, patch_context)
+        if last_only:
+            text, contexts, first, answered = patch[:, None], patch_context[:, None], newest, context.ends[:, None]
+        x = self._locally(text, contexts, first, context)[rows, answered - first * self.spec.patch_size]
+        logits = self.lm_head(x, self.local_embedding.token.weight)  # (B, t, V)
+        return Output(logits, state.advance(context.ends) if state else None, context.aux_loss)
+
+    def _patches(self, tokens: Tokens, context: ForwardContext, state: State | None) -> Int[Tensor, "B M J"]:
+        """The new bytes in their patches: the first holds what its row already had of it, the last has a free place.
+
+        Each row's bytes move by what it had, so that all rows' patches begin at the same place.
+        """
+        size, length = self.spec.patch_size, tokens.shape[1]
+        if state is None:
+            count = length // size + 1
+            return nn.functional.pad(tokens, (0, count * size - length)).view(-1, count, size)
+        count = (length - 1) // size + 2
+        places = torch.arange(count * size, device=tokens.device)
+        had = context.positions[:, :1] % size
+        source = torch.where(places < had, places, places - had + size).clamp(max=size + length - 1)
+        return torch.cat((_partial(state).tokens, tokens), dim=1).gather(1, source).view(-1, count, size)
+
+    def _contexts(
+        self, text: Int[Tensor, "B M J"], context: ForwardContext, state: State | None
+    ) -> Float[Tensor, "B M D_g"]:
+        """The global model's context of each patch; its caches then hold all patches that are complete."""
+        size = self.spec.patch_size
+        first = context.shared_positions[:, :1] // size
+        x = self.global_embedding(text[:, :-1], first)
+        if state is None:
+            x = torch.cat((self.global_embedding.start.expand(x.shape[0], 1, -1), x), dim=1)
+            num_patches = None if context.num_tokens is None else context.num_tokens // size + 1
+            return self._globally(x, _beside(context, x, num_tokens=num_patches))
+        complete = context.ends // size - first[:, 0]
+        # decoding completes a patch once in J steps: asking is cheaper than a step of the global model for nothing
+        if bool((complete > 0).any()):
+            layers = [layer.layer for layer in state.layers if isinstance(layer, PatchState)]
+            x = self._globally(x, _beside(context, x, first[:, 0] + 1, complete), layers)
+        return torch.cat((_partial(state).context[:, None].to(x.dtype), x), dim=1)
+
+    def _globally(
+        self, x: Float[Tensor, "B M D_g"], context: ForwardContext, layers: list[LayerState] | None = None
+    ) -> Float[Tensor, "B M D_g"]:
+        """The global model's output after each patch."""
+        state = None if layers is None else State(context.positions[:, 0], layers, x.shape[1])
+        y: Tensor = self.global_model.final_norm(self.global_model.run(x, context, state), context)
+        return y
+
+    def _locally(
+        self,
+        text: Int[Tensor, "B M J"],
+        contexts: Float[Tensor, "B M D_g"],
+        first: Int[Tensor, "b 1"],
+        context: ForwardContext,
+    ) -> Float[Tensor, "B S D"]:
+        """The local model's output for each byte, computed from those before it; every patch is a text of its own."""
+        size = self.spec.patch_size
+        x = self.local_embedding(text) + self.projection(contexts.unflatten(2, (size, -1)))
+        starts = (first + torch.arange(text.shape[1], device=text.device)) * size
+        num_tokens = (context.ends[:, None] + 1 - starts).clamp(0, size)  # with the byte after each row's last
+        x = x.flatten(0, 1)
+        inner = _beside(context, x, num_tokens=num_tokens.flatten())
+        y: Tensor = self.local_model.final_norm(self.local_model.run(x, inner), inner)
+        return y.reshape(text.shape[0], -1, y.shape[2])
+
+
+def _partial(state: State) -> PartialPatch:
+    partial = state.layers[-1]
+    assert isinstance(partial, PartialPatch)
+    return partial
+
+
+def _beside(
+    context: ForwardContext, x: Tensor, lengths: Tensor | None = None, num_tokens: Tensor | None = None
+) -> ForwardContext:
+    """The context of what another stack reads in the same pass; both add to the same losses."""
+    return replace(ForwardContext.of(x, lengths, num_tokens), aux_losses=context.aux_losses)

@@ -1,0 +1,60 @@
+"""Models of patches of bytes, and of the bytes in each."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import model_validator
+
+from archetype.models.initialization_spec import GPT2Initialization, Initialization
+from archetype.models.spec import CausalSpec
+from archetype.models.stack.spec import SizedStack, StackView
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.spec.base import Length, Size, WideSize, invalid
+from archetype.spec.kinds import part
+
+__all__ = ["MegaByte"]
+
+
+@part
+class MegaByte(CausalSpec):
+    """A global model over patches of `patch_size` bytes, and a local one over the bytes of each (Yu 2023).
+
+    A byte's vector has 1 / patch_size of the global model's width for the global model, which reads whole patches, and
+    the local model's width for the local one, to which a projection of the global model's output is added.
+
+    Attributes:
+        vocab_size: values of a byte, V.
+        context_length: longest text, in bytes.
+        patch_size: bytes of a patch, J.
+        global_model: the stack over patches.
+        local_model: the stack over a patch's bytes.
+        head: how vectors become logits.
+        initialization: how weights are drawn.
+    """
+
+    letters: ClassVar[Mapping[str, str]] = {"T": "bytes of a sequence"}
+    kind: Literal["megabyte"] = "megabyte"
+    vocab_size: WideSize = 256
+    context_length: Length
+    patch_size: Size
+    global_model: SizedStack
+    local_model: SizedStack
+    head: LanguageModelHead = LanguageModelHead()
+    initialization: Initialization = GPT2Initialization()
+
+    @property
+    def stacks(self) -> tuple[StackView, ...]:
+        """Global and local."""
+        sides = (("global_model.", self.global_model), ("local_model.", self.local_model))
+        return tuple(
+            StackView(prefix, side.layers, side.final_norm, side.d_model, causal=True) for prefix, side in sides
+        )
+
+    @model_validator(mode="after")
+    def _patches_divide(self) -> "MegaByte":
+        widths = (("global_model.d_model", self.global_model.d_model), ("context_length", self.context_length))
+        for name, size in widths:
+            if size % self.patch_size:
+                cause = f"patch_size {self.patch_size} does not divide {size}"
+                invalid(name, cause, f"use a multiple, such as {-(-size // self.patch_size) * self.patch_size}")
+        return self

@@ -1,0 +1,48 @@
+"""The cost of models of the newest n tokens."""
+
+from itertools import pairwise
+
+from archetype.cost.formula import Counts, multiple, symbol
+from archetype.cost.registry import cost_of, linear
+from archetype.cost.work import INT64, TrainingWork, Work
+from archetype.models.cost import ModelCost
+from archetype.models.ngram import spec
+from archetype.parts.head.cost import LanguageModelHeadCost
+
+
+@cost_of(spec.NGram)
+class NGramCost(ModelCost):
+    """Layers on the vectors of the newest n tokens; only answered tokens are computed."""
+
+    def __init__(self, model: spec.NGram) -> None:
+        super().__init__(model)
+        self.n, d = model.n, symbol("D", model.d_model)
+        self.table = symbol("V", model.vocab_size) * d
+        widths = [symbol("n", model.n) * d, *(multiple("w", features, d) for features in model.hidden)]
+        self.hidden = list(pairwise(widths))
+        self.head = LanguageModelHeadCost(model.head, model.vocab_size, widths[-1])
+
+    def embedding_parameters(self) -> Counts:
+        """Parameters of the token table and of hidden layers."""
+        hidden = {f"hidden.{i}": linear(*widths, bias=True) for i, widths in enumerate(self.hidden)}
+        return {"embedding.token": self.table} | hidden
+
+    def flops(self, work: Work) -> Counts:
+        """FLOPs of hidden layers and head."""
+        tokens = work.answered_tokens
+        hidden = {f"hidden.{i}": 2 * tokens * inputs * outputs for i, (inputs, outputs) in enumerate(self.hidden)}
+        return hidden | super().flops(work)
+
+    @property
+    def state_names(self) -> list[str]:
+        """The newest tokens; a bigram model keeps none."""
+        return ["newest tokens"] * (self.n > 1)
+
+    def state(self, length: int) -> tuple[int, int]:
+        """The tokens that are read again with the next one."""
+        return 0, self.n - 1
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """The tokens, each hidden layer's input and tanh, and the head."""
+        hidden = sum(work.input_bytes(width.value) for widths in self.hidden for width in widths)
+        return work.tokens * self.n * INT64 + hidden + self.head.saved_activations(work)

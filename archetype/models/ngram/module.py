@@ -1,0 +1,80 @@
+"""The n-gram model: the next token from the newest n."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from archetype.models.causal import CausalModel
+from archetype.models.ngram.spec import NGram as NGramSpec
+from archetype.models.output import Output
+from archetype.nn.cache import LayerState, State
+from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
+from archetype.nn.registry import module_for
+from archetype.parts.activation.module import activation
+from archetype.parts.embedding.module import Embedding
+from archetype.parts.embedding.spec import Embedding as EmbeddingSpec
+from archetype.parts.head.module import LanguageModelHead
+from archetype.weights.linear import Linear
+
+
+@dataclass
+class NGramState(LayerState):
+    """The n - 1 newest tokens, the newest last; those before a text's start are arbitrary."""
+
+    tokens: Int[Tensor, "B newest"]
+
+
+@module_for(NGramSpec)
+class NGram(CausalModel):
+    """The vectors of the n newest tokens side by side, through hidden layers to logits (Bengio 2003, equation 1)."""
+
+    spec: NGramSpec
+
+    def __init__(self, model: NGramSpec) -> None:
+        super().__init__()
+        self.spec = model
+        self.embedding = Embedding(EmbeddingSpec(), model.vocab_size, model.context_length, model.d_model)
+        widths = (model.n * model.d_model, *model.hidden)
+        self.hidden = nn.ModuleList(Linear(*pair) for pair in zip(widths, model.hidden, strict=False))
+        self.activation = activation(model.activation)
+        self.lm_head = LanguageModelHead(model.head, model.vocab_size, model.width)
+
+    def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
+        """The newest tokens, whose number follows from n alone."""
+        return [NGramState(torch.zeros(batch, self.spec.n - 1, dtype=torch.long, device=device))]
+
+    def forward(
+        self, tokens: Tokens, state: State | None = None, num_tokens: Lengths | None = None, last_only: bool = False
+    ) -> Output:
+        """Logits of the token after each position, (B, T, V), and the state after these tokens; see `CausalModel`."""
+        context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)
+        newest = self._newest(state)
+        before = tokens.new_zeros(tokens.shape[0], self.spec.n - 1) if newest is None else newest.tokens
+        text = torch.cat((before, tokens), dim=1)  # (B, n - 1 + T)
+        x = self.windows(text, context)  # (B, T, n D)
+        x = last_tokens(x, context) if last_only else x
+        for layer in self.hidden:
+            x = self.activation(layer(x))
+        table = self.lm_head.weight
+        logits = self.lm_head(x, self.embedding.token.weight if table is None else table)  # (B, t, V)
+        if state is None or newest is None:
+            return Output(logits)
+        ends = torch.full_like(text[:, 0], tokens.shape[1]) if num_tokens is None else num_tokens
+        newest.tokens = text.gather(1, ends[:, None] + torch.arange(self.spec.n - 1, device=text.device))
+        return Output(logits, state.advance(context.ends))
+
+    def windows(self, text: Int[Tensor, "B S"], context: ForwardContext) -> Float[Tensor, "B T nD"]:
+        """For each position its vector and those of the n - 1 before it, the oldest first; zeros before the start."""
+        offsets = torch.arange(text.shape[1], device=text.device) - (self.spec.n - 1)
+        exists = context.shared_positions[:, :1] + offsets >= 0
+        vectors: Tensor = self.embedding.token(text) * exists[..., None]
+        return vectors.unfold(1, self.spec.n, 1).transpose(2, 3).flatten(2)
+
+    def _newest(self, state: State | None) -> NGramState | None:
+        if state is None:
+            return None
+        (newest,) = state.layers
+        assert isinstance(newest, NGramState)
+        return newest

@@ -1,0 +1,54 @@
+"""Models of the newest n tokens."""
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from archetype.models.initialization_spec import GPT2Initialization, Initialization
+from archetype.models.spec import CausalSpec
+from archetype.parts.activation.spec import Activation
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.spec.base import Length, Size, WideSize, invalid
+from archetype.spec.kinds import part
+
+__all__ = ["NGram"]
+
+
+@part
+class NGram(CausalSpec):
+    """The next token from the `n` newest, through layers of tanh (Bengio 2003); n = 1 is the bigram model.
+
+    `hidden` are the layers' widths. Before a text's start stand vectors of zeros.
+
+    Attributes:
+        vocab_size: tokens of the vocabulary, V.
+        context_length: longest text, in tokens.
+        n: newest tokens that are read.
+        d_model: features of each vector, D.
+        hidden: widths of the hidden layers.
+        activation: their nonlinearity.
+        head: how vectors become logits.
+        initialization: how weights are drawn.
+    """
+
+    kind: Literal["ngram"] = "ngram"
+    vocab_size: WideSize
+    context_length: Length
+    n: Size
+    d_model: Size
+    hidden: tuple[WideSize, ...] = ()
+    activation: Activation = "tanh"
+    head: LanguageModelHead = LanguageModelHead(bias=True)
+    initialization: Initialization = GPT2Initialization()
+
+    @property
+    def width(self) -> int:
+        """Features that the head reads."""
+        return self.hidden[-1] if self.hidden else self.n * self.d_model
+
+    @model_validator(mode="after")
+    def _head_fits(self) -> "NGram":
+        if self.head.tied and self.width != self.d_model:
+            cause = f"the head reads {self.width} features and the embedding has {self.d_model}"
+            invalid("head.tied", cause, f"end hidden with {self.d_model}, or leave tied out")
+        return self

@@ -1,0 +1,1 @@
+"""Layers one after the other, and the norm at their end."""

@@ -1,0 +1,104 @@
+"""The cost of a stack of blocks. Equal layers are counted once."""
+
+from collections.abc import Hashable, Sequence
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+from archetype.cost.formula import Counts, Formula, constant, prefixed, symbol
+from archetype.cost.registry import NormCost
+from archetype.cost.work import FLOAT32, TrainingWork
+from archetype.models.block.cost import BlockCost
+from archetype.models.block.spec import Block
+from archetype.models.stack import spec
+
+_WIDTHS = {"global_model.": "D_g", "local_model.": "D_l"}
+
+
+class LayerGroup(NamedTuple):
+    """Equal layers of a stack."""
+
+    layers: tuple[int, ...]  # their places in the stack
+    cost: BlockCost  # of one of them
+
+    @property
+    def number(self) -> Formula:
+        """L; a single layer needs no symbol."""
+        return symbol("L", len(self.layers)) if len(self.layers) > 1 else constant(1)
+
+    @property
+    def label(self) -> str:
+        """The places in short: `0-11`, `0,2..24`, `0-4,6-10`."""
+        return label(self.layers)
+
+
+class StackActivations(NamedTuple):
+    """Bytes that a stack saves for the backward pass."""
+
+    shared: int  # by all layers, and by the final norm
+    blocks: int
+    largest_block: int  # with the gradient that its backward pass begins with
+    block_inputs: int  # all that is saved of blocks whose activations are computed again
+
+
+class StackCost:
+    """The cost of a stack."""
+
+    def __init__(self, stack: spec.StackView) -> None:
+        self.stack, self.prefix = stack, stack.prefix
+        self.d = symbol(_WIDTHS.get(stack.prefix, "D"), stack.d_model)
+        self.final_norm = NormCost.of(stack.final_norm, self.d)
+        self.groups = group_equal_layers(stack.layers, self.d)
+
+    def parameters(self) -> Counts:
+        """Parameters beside the blocks, by module."""
+        counts = {"final_norm": self.final_norm.parameters()}
+        if self.stack.relative_bias is not None:
+            position, heads = self.stack.relative_bias
+            counts = {"position_bias": symbol("u", position.num_buckets) * symbol("H", heads)} | counts
+        return prefixed(self.prefix, counts)
+
+    def state(self, length: int, source: int = 0) -> int:
+        """Numbers in the state of one row with room for `length` tokens, which looks at `source` tokens."""
+        return sum(len(group.layers) * group.cost.state(length, source) for group in self.groups)
+
+    def saved_activations(self, work: TrainingWork) -> StackActivations:
+        """Bytes saved for the backward pass."""
+        shared: dict[Hashable, int] = {}
+        blocks = largest = 0
+        for group in self.groups:
+            one = group.cost.saved_activations(work._replace(layer=group.layers[0]))
+            blocks += one * len(group.layers)
+            largest = max(largest, one + group.cost.feedforward.hidden_gradient(work))
+            shared |= group.cost.mixer.shared_activations(work)
+        final_norm = self.final_norm.saved_activations(work.tokens)
+        inputs = len(self.stack.layers) * work.tokens * self.d.value * FLOAT32
+        return StackActivations(sum(shared.values()) + final_norm, blocks, largest, inputs)
+
+
+def group_equal_layers(layers: Sequence[Block], d: Formula) -> list[LayerGroup]:
+    """The distinct layers of a stack, in the order in which they first stand.
+
+    A layer whose mixer differs by layer, as random blocks of BigBird do, is equal to no other.
+    """
+    by_identity: dict[int, list[int]] = {}  # repeated layers are one object, and hashing a block takes long
+    for index, block in enumerate(layers):
+        by_identity.setdefault(id(block), []).append(index)
+    by_block: dict[Block, list[int]] = {}
+    for indices in by_identity.values():
+        by_block.setdefault(layers[indices[0]], []).extend(indices)
+    groups: list[LayerGroup] = []
+    for block, indices in by_block.items():
+        cost = BlockCost(block, d)
+        sets = [[index] for index in indices] if cost.mixer.differs_by_layer else [indices]
+        groups += [LayerGroup(tuple(sorted(equal)), cost) for equal in sets]
+    return sorted(groups)
+
+
+def label(layers: Sequence[int]) -> str:
+    """Places of layers in short."""
+    steps = {after - before for before, after in pairwise(layers)}
+    if len(layers) > 2 and len(steps) == 1 and steps != {1}:
+        return f"{layers[0]},{layers[1]}..{layers[-1]}"
+    grouped = groupby(enumerate(layers), key=lambda place: place[1] - place[0])  # of equal distance: without a gap
+    runs = [[layer for _, layer in run] for _, run in grouped]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

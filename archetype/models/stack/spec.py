@@ -1,0 +1,104 @@
+"""Layers one after the other, what must hold between them, and the norm at their end."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
+
+from archetype.models.block.spec import Block
+from archetype.models.stack.layers import Layers
+from archetype.parts.attention.spec import Attention
+from archetype.parts.norm.spec import NoNorm
+from archetype.parts.position.spec import RelativeBias
+from archetype.roles.norm import AnyNorm
+from archetype.roles.wiring import Wiring
+from archetype.spec.base import Size, Spec, invalid
+
+__all__ = ["SizedStack", "Stack", "StackView"]
+
+
+class EndsWithNorm(Spec):
+    """Has `layers` and a `final_norm`, which may be left out where the last layer gives normalized vectors."""
+
+    @model_validator(mode="after")
+    def _end_is_normalized(self) -> Self:
+        if self._needs_norm() and "final_norm" not in self.model_fields_set:
+            cause = "is missing, and nothing else normalizes the sum of all layers"
+            invalid("final_norm", cause, "give one, such as {kind: rms}, or say {kind: none}")
+        return self
+
+    def always_said(self) -> tuple[str, ...]:
+        """Where it is needed, its absence is written out."""
+        return ("final_norm",) if self._needs_norm() else ()
+
+    def _needs_norm(self) -> bool:
+        wiring: Wiring = getattr(self, "layers")[-1].wiring  # noqa: B009
+        return wiring.normalizes_input and not isinstance(getattr(wiring, "norm", None), NoNorm)
+
+
+class Stack(EndsWithNorm):
+    """One side of a model that has two.
+
+    Attributes:
+        layers: blocks in turn, of which {repeat: n, block: ...} writes several.
+        final_norm: of what the last layer gives.
+    """
+
+    layers: Layers
+    final_norm: AnyNorm = NoNorm()
+
+
+class SizedStack(Stack):
+    """One side of a model whose sides differ in width.
+
+    Attributes:
+        d_model: features of each vector, D.
+    """
+
+    d_model: Size
+
+
+class StackView(NamedTuple):
+    """A stack as it stands in its model: what costs and checks need to know of it."""
+
+    prefix: str  # of its modules' names: "", "encoder.", ...
+    layers: tuple[Block, ...]
+    final_norm: AnyNorm
+    d_model: int
+    causal: bool
+    crosses: bool = False  # whether its blocks may look at an encoder's output
+
+    @property
+    def relative_bias(self) -> tuple[RelativeBias, int] | None:
+        """The table of position biases that its layers share, and the number of heads."""
+        return next(iter(_relative_biases(self.layers)), None)
+
+    def check(self) -> None:
+        """Check, inside a validator, what must hold between the layers, the width and the direction of a stack."""
+        for index, block in enumerate(self.layers):
+            place, attention = f"{self.prefix}layers[{index}]", block.cross_attention
+            if attention is not None and not self.crosses:
+                remedy = "leave it out, or use kind encoder_decoder"
+                invalid(f"{place}.cross_attention", "there is no encoder to look at", remedy)
+            parts = {"mixer": block.mixer} | ({} if attention is None else {"cross_attention": attention})
+            for name, part in parts.items():
+                try:
+                    part.check(self.d_model, self.causal and name == "mixer")
+                except PydanticCustomError as error:  # the same, with the place of the part that contains its own
+                    inner = error.context or {}
+                    invalid(f"{place}.{name}.{inner['place']}", str(inner["cause"]), str(inner["remedy"]))
+        tables = _relative_biases(self.layers)
+        if len(tables) > 1:
+            (first, heads), (other, other_heads) = tables[:2]
+            cause = f"one table serves all layers, and {first.dump()} for {heads} heads differs from "
+            invalid(f"{self.prefix}layers", cause + f"{other.dump()} for {other_heads}", "make them equal")
+
+
+def _relative_biases(layers: Sequence[Block]) -> list[tuple[RelativeBias, int]]:
+    """Every distinct table of position biases that the layers ask for."""
+    biases: dict[tuple[RelativeBias, int], None] = {}
+    for block in layers:
+        if isinstance(block.mixer, Attention) and isinstance(block.mixer.position, RelativeBias):
+            biases[block.mixer.position, block.mixer.num_heads] = None
+    return list(biases)

@@ -1,0 +1,35 @@
+"""The cost of encoders of pictures."""
+
+from archetype.cost.formula import Counts, prefixed, symbol
+from archetype.cost.registry import cost_of, linear
+from archetype.cost.work import TrainingWork, Work
+from archetype.models.encoder.cost import EncoderCost
+from archetype.models.vision import spec
+
+
+@cost_of(spec.VisionEncoder)
+class VisionEncoderCost(EncoderCost):
+    """A picture has one length: its patches, and perhaps a class token."""
+
+    reads = "images"
+
+    def __init__(self, model: spec.VisionEncoder) -> None:
+        super().__init__(model)
+        self.max_length, self.class_token = model.context_length, model.class_token
+        side = symbol("J", model.patch_size, model)
+        self.patch = model.num_channels * side * side  # numbers of one patch
+
+    def embedding_parameters(self) -> Counts:
+        """Parameters of patches, the class token and positions."""
+        patch = {"patch": linear(self.patch, self.d, bias=True), "class_token": self.d * self.class_token}
+        embedding = self.embedding.parameters()
+        return prefixed("embedding.", patch | {name: embedding[name] for name in ("position", "norm")})
+
+    def flops(self, work: Work) -> Counts:
+        """FLOPs of patches and head."""
+        patches = work.rows * (work.length + -1 * self.class_token)
+        return {"embedding.patch": 2 * patches * self.patch * self.d} | super().flops(work)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """The pixels, and what the norm saves."""
+        return work.input_bytes(self.patch.value) + self.embedding.norm.saved_activations(work.tokens)

@@ -1,0 +1,97 @@
+"""The vision encoder: a picture as a text of patches."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.errors import SpecError
+from archetype.models.initialization import init_weight
+from archetype.models.output import BaseModel, Output
+from archetype.models.stack.module import Stack
+from archetype.models.vision import spec
+from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.dropout import dropout
+from archetype.nn.registry import build_norm, build_position, module_for
+from archetype.parts.head.module import Classifier, Pooler
+from archetype.parts.head.spec import NoHead
+from archetype.parts.norm.module import normalize_stream
+from archetype.weights.linear import Linear
+
+
+class PatchEmbedding(nn.Module):
+    """dropout(norm(scale * (class token, projected patches) + position vectors)) (Dosovitskiy 2020, equation 1)."""
+
+    def __init__(self, encoder: spec.VisionEncoder) -> None:
+        super().__init__()
+        self.spec = encoder
+        embedding, d_model = encoder.embedding, encoder.d_model
+        self.patch = Linear(encoder.num_channels * encoder.patch_size**2, d_model)
+        self.class_token = nn.Parameter(torch.empty(d_model)) if encoder.class_token else None
+        self.position = build_position(embedding.position, encoder.context_length, d_model)
+        self.norm = build_norm(embedding.norm, d_model)
+        self.dropout = embedding.dropout
+
+    def forward(self, images: Float[Tensor, "B channels height width"]) -> Vectors:
+        """The vectors of the class token, where there is one, and of the patches row by row."""
+        dtype = self.patch.weight.dtype  # what is summed keeps the weights' type under autocast
+        x = self.patch(patches(images.to(dtype), self.spec.patch_size)).to(dtype)
+        if self.class_token is not None:
+            x = torch.cat((self.class_token.expand(x.shape[0], 1, -1), x), dim=1)
+        scale = self.spec.embedding.scale
+        x = x if scale == 1.0 else x * scale
+        positions = torch.arange(x.shape[1], device=x.device)[None]
+        x = normalize_stream(self.norm, x + self.position(positions).to(dtype))
+        return dropout(x, self.dropout, self.training)
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """Draw the class token as a table of one vector."""
+        init_weight(tensor[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
+        return True
+
+
+def patches(images: Float[Tensor, "B channels height width"], size: int) -> Float[Tensor, "B T pixels"]:
+    """Squares of size x size, row by row; pixels = channels * size * size, by channel, row and column."""
+    grid: Tensor = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))
+    return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+@module_for(spec.VisionEncoder)
+class VisionEncoder(Stack, BaseModel):
+    """A stack of blocks that sees all patches of a picture at once (Dosovitskiy 2020)."""
+
+    def __init__(self, encoder: spec.VisionEncoder) -> None:
+        super().__init__(encoder.stacks[0])
+        self.spec = encoder
+        self.embedding = PatchEmbedding(encoder)
+        self.pooler = Pooler(encoder.d_model) if encoder.pooler else None
+        head = encoder.head
+        self.classifier = None if isinstance(head, NoHead) else Classifier(head, encoder.d_model)
+
+    def pooled(self, hidden: Vectors) -> Float[Tensor, "B D"]:
+        """The vector of each image: the class token's, or the patches' mean; through the pooler where there is one."""
+        x = hidden[:, 0] if self.spec.class_token else hidden.mean(dim=1)
+        return x if self.pooler is None else self.pooler(x)
+
+    def forward(self, images: Float[Tensor, "B channels height width"]) -> Output:
+        """The hidden vectors of the class token, where there is one, and of the patches; the head's logits (B, Y).
+
+        Args:
+            images: of the channels and the size that the specification says.
+
+        Raises:
+            SpecError: the images are of another size.
+        """
+        check_image_size(self.spec, images)
+        x = self.embedding(images)  # (B, T, D)
+        context = ForwardContext.of(x)
+        x = self.final_norm(self.run(x, context), context)
+        logits = None if self.classifier is None else self.classifier(self.pooled(x))
+        return Output(logits, aux_loss=context.aux_loss, hidden=x)
+
+
+def check_image_size(encoder: spec.VisionEncoder, images: Float[Tensor, "B channels height width"]) -> None:
+    """Raise where the pictures are not what the model's positions and patches are for."""
+    expected = encoder.num_channels, encoder.image_size, encoder.image_size
+    if images.shape[1:] != expected:
+        size, needed = (" x ".join(map(str, shape)) for shape in (images.shape[1:], expected))
+        raise SpecError("images", f"they are {size} and the model takes {needed}", "resize or convert them")

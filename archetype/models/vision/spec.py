@@ -1,0 +1,76 @@
+"""Encoders of pictures."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import model_validator
+
+from archetype.models.initialization_spec import GPT2Initialization, Initialization
+from archetype.models.spec import ModelSpec
+from archetype.models.stack.layers import Layers
+from archetype.models.stack.spec import EndsWithNorm, StackView
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.head.spec import VisionHead
+from archetype.parts.norm.spec import NoNorm
+from archetype.parts.position.spec import Learned
+from archetype.roles.norm import AnyNorm
+from archetype.spec.base import Flag, Size, invalid
+from archetype.spec.kinds import part
+
+__all__ = ["VisionEncoder"]
+
+
+@part
+class VisionEncoder(EndsWithNorm, ModelSpec):
+    """A picture as a text of patches (Dosovitskiy 2020).
+
+    A `class_token` before the patches stands for the picture; without it the mean of the patches does. `pooler` adds a
+    layer with tanh on it.
+
+    Attributes:
+        image_size: height and width of a picture, in pixels.
+        patch_size: height and width of a patch, in pixels.
+        num_channels: of a picture.
+        d_model: features of each vector, D.
+        class_token: whether a learned vector stands before the patches.
+        embedding: how patches become vectors.
+        layers: blocks in turn, of which {repeat: n, block: ...} writes several.
+        final_norm: of what the last layer gives; said with {kind: none} where a pre-norm stack has none.
+        pooler: a layer with tanh on the pooled vector.
+        head: what is answered for the picture.
+        initialization: how weights are drawn.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {"channels": "num_channels"}
+    letters: ClassVar[Mapping[str, str]] = {"T": "positions of an image", "J": "pixels of a patch's side"}
+    kind: Literal["vision_encoder"] = "vision_encoder"
+    image_size: Size
+    patch_size: Size
+    num_channels: Size = 3
+    d_model: Size
+    class_token: Flag = True
+    embedding: Embedding = Embedding(position=Learned())
+    layers: Layers
+    final_norm: AnyNorm = NoNorm()
+    pooler: Flag = False
+    head: VisionHead
+    initialization: Initialization = GPT2Initialization()
+
+    @property
+    def context_length(self) -> int:
+        """Positions: the patches, and the class token."""
+        return (self.image_size // self.patch_size) ** 2 + self.class_token
+
+    @property
+    def stacks(self) -> tuple[StackView, ...]:
+        """The one stack."""
+        return (StackView("", self.layers, self.final_norm, self.d_model, causal=False),)
+
+    @model_validator(mode="after")
+    def _patches_divide(self) -> "VisionEncoder":
+        if self.image_size % self.patch_size:
+            cause = f"{self.patch_size} does not divide image_size {self.image_size}"
+            invalid("patch_size", cause, "use a divisor")
+        if self.embedding.num_token_types:
+            invalid("embedding.num_token_types", "patches of a picture are all of one type", "leave it out")
+        return self

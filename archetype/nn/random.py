@@ -1,0 +1,12 @@
+"""Random numbers that depend on a seed and a tensor's name alone."""
+
+import hashlib
+
+import torch
+
+
+def generator_for(seed: int, name: str, device: torch.device) -> torch.Generator | None:
+    if device.type == "meta":
+        return None
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))

@@ -1,0 +1,143 @@
+"""Adapters put around a finished model's linear maps, and merged into their matrices."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.errors import SpecError
+from archetype.nn.dropout import dropout
+from archetype.nn.parameter_names import pattern_of_names
+from archetype.nn.random import generator_for
+from archetype.parts.adapter import spec
+from archetype.weights.linear import Linear, project
+from archetype.weights.packed import PackedMatrix
+
+
+class LoRALinear(Linear):
+    """x W^T + b + (alpha / rank) dropout(x) A^T B^T (Hu 2021, section 4.1).
+
+    Args:
+        linear: whose weight and bias it keeps under their names.
+        adapter: says rank, alpha and dropout.
+    """
+
+    def __init__(self, linear: Linear, adapter: spec.Adapter) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self.scale, self.dropout = adapter.alpha / adapter.rank, adapter.dropout
+        self.lora_A = nn.Parameter(self.weight.new_empty(adapter.rank, self.in_features))
+        self.lora_B = nn.Parameter(self.weight.new_empty(self.out_features, adapter.rank))
+
+    def reset(self, generator: torch.Generator | None) -> None:
+        """Draw A as torch draws a linear map, and begin without a change: B is 0."""
+        bound = 1 / math.sqrt(self.in_features)
+        with torch.no_grad():
+            self.lora_A.uniform_(-bound, bound, generator=generator)
+            self.lora_B.zero_()
+
+    def change(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
+        """The output of the low-rank matrices, which is added to the layer's."""
+        x = dropout(x, self.dropout, self.training)
+        return project(project(x, self.lora_A), self.lora_B) * self.scale
+
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
+        return project(x, self.weight, self.bias) + self.change(x)
+
+    def merged(self) -> Float[Tensor, "F D"]:
+        """The one matrix that does the same: W + (alpha / rank) B A."""
+        return self.weight + self.scale * (self.lora_B @ self.lora_A)
+
+
+class DoRALinear(LoRALinear):
+    """m (W + s B A) / |W + s B A| row by row, m learned and the norm a constant of the gradient (Liu 2024, 4.3)."""
+
+    def __init__(self, linear: Linear, adapter: spec.Adapter) -> None:
+        super().__init__(linear, adapter)
+        self.magnitude = nn.Parameter(self.weight.new_empty(self.out_features))
+
+    def reset(self, generator: torch.Generator | None) -> None:
+        """As LoRA begins, with the rows' own lengths."""
+        super().reset(generator)
+        with torch.no_grad():
+            self.magnitude.copy_(self.weight.norm(dim=1))
+
+    def row_scale(self) -> Float[Tensor, "F"]:
+        """M / |W + s B A|."""
+        length: Tensor = super().merged().detach().norm(dim=1)
+        return self.magnitude / length
+
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
+        y = self.row_scale().to(x.dtype) * (project(x, self.weight) + self.change(x))
+        return y if self.bias is None else y + self.bias
+
+    def merged(self) -> Float[Tensor, "F D"]:
+        """The one matrix that does the same."""
+        return self.row_scale()[:, None] * super().merged()
+
+
+MODULES: dict[type[spec.Adapter], type[LoRALinear]] = {spec.LoRA: LoRALinear, spec.DoRA: DoRALinear}
+
+
+def adapted(model: nn.Module) -> Iterator[tuple[str, LoRALinear]]:
+    """The linear maps that have an adapter, by name."""
+    for name, module in model.named_modules():
+        if isinstance(module, LoRALinear):
+            yield name, module
+
+
+def adapter_parameters(model: nn.Module) -> set[str]:
+    """The names of all parameters of adapters."""
+    return {
+        f"{name}.{own}"
+        for name, module in adapted(model)
+        for own, _ in module.named_parameters(recurse=False)
+        if own not in ("weight", "bias")
+    }
+
+
+def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
+    """Put an adapter around every linear map that its targets name; the model computes what it did before.
+
+    Args:
+        model: changed in place; its parameters keep their names.
+        adapter: the specification.
+        seed: of A.
+
+    Raises:
+        SpecError: a target names no linear map, or one that is packed.
+    """
+    linears = {name: module for name, module in model.named_modules() if isinstance(module, Linear)}
+    targets: set[str] = set()
+    for target in adapter.targets:
+        pattern = pattern_of_names(target)
+        names = {name for name in linears if pattern.fullmatch(name) or pattern.fullmatch(name.rpartition(".")[2])}
+        if not names:
+            remedy = f"use some of {', '.join(sorted({name.rpartition('.')[2] for name in linears}))}"
+            raise SpecError("adapter.targets", f"{target!r:.60} names no linear map of this model", remedy)
+        targets |= names
+    for name in sorted(targets):
+        if isinstance(linears[name].weight, PackedMatrix):
+            raise SpecError(name, "is packed in few bits, which no adapter stands beside", "use the model of floats")
+        module = MODULES[type(adapter)](linears[name], adapter)
+        if module.weight.device.type != "meta":
+            module.reset(generator_for(seed, f"{name}.lora_A", module.weight.device))
+        _replace(model, name, module.train(linears[name].training))
+
+
+@torch.no_grad()
+def merge(model: nn.Module) -> None:
+    """Put plain linear maps, whose matrices hold what adapters learned, in the place of those that have one."""
+    for name, module in list(adapted(model)):
+        with torch.device("meta"):
+            plain = Linear(module.in_features, module.out_features, bias=module.bias is not None)
+        plain.weight, plain.bias = nn.Parameter(module.merged()), module.bias
+        _replace(model, name, plain.train(module.training))
+
+
+def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, own = name.rpartition(".")
+    setattr(model.get_submodule(parent), own, module)

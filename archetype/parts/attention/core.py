@@ -1,0 +1,93 @@
+"""The core of attention: from queries, keys and values to their mixture, over the pairs that are allowed."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from archetype.native import attention as native
+from archetype.native import fused
+from archetype.native.dispatch import recorded
+from archetype.native.recorder import Recorder
+from archetype.nn.dropout import dropout
+from archetype.parts.attention.projections import Heads
+from archetype.parts.pattern.scores import MASKED, ScoreFunction
+from archetype.parts.pattern.tiles import Bias, Tiles, attend_piece, gather_tiles, scatter_tiles
+
+
+def attend(
+    q: Float[Tensor, "B H T P"],
+    k: Float[Tensor, "B K S P"],
+    v: Float[Tensor, "B K S Q"],
+    score: ScoreFunction,
+    mask: Tensor | None = None,
+    causal: bool = False,
+) -> Float[Tensor, "B H T Q"]:
+    """softmax(scores) v, softmax in float32 at least. A query that may see nothing gets any finite vector.
+
+    Args:
+        q: queries of H heads.
+        k: keys of K heads; each serves H / K heads of queries.
+        v: values.
+        score: how scores are made.
+        mask: (b, h, T, S): False, or minus infinity, where a pair is not allowed; other numbers are added.
+        causal: the queries are the last T of S places, and see those up to their own; where T < S the mask says so too.
+    """
+    if (y := recorded(attend_few, q, k, v, score, mask, causal)) is not None:
+        return y
+    assert not causal or mask is not None or q.shape[2] == k.shape[2]
+    k, v = k.to(q.dtype), v.to(q.dtype)  # a state may keep fewer bits
+    if score.is_scaled_product and q.shape[2] > 1:
+        is_plain = (mask is None or causal) and not score.dropout
+        if is_plain and (y := fused.attention(q, k, v, score.scale, causal)) is not None:
+            return y
+        mask = mask.to(q.dtype) if mask is not None and mask.is_floating_point() else mask
+        return nn.functional.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            mask,
+            score.dropout,
+            causal and mask is None,
+            scale=score.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+    scores = score.scores(q, k)
+    if causal and mask is None:
+        mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).tril()
+    if mask is not None:
+        masked = scores.masked_fill(~mask, MASKED) if mask.dtype == torch.bool else scores + mask
+        scores = masked.clamp(min=MASKED)
+    weights = dropout(score.softmax(scores), score.dropout).to(q.dtype)
+    return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*q.shape[:3], v.shape[3])
+
+
+def attend_few(
+    recorder: Recorder, q: Heads, k: Float[Tensor, "B K S P"], v: Float[Tensor, "B K S Q"], score: ScoreFunction,
+    mask: Tensor | None = None, causal: bool = False,
+) -> Float[Tensor, "B H T Q"] | None:  # fmt: skip
+    """Record attention of few queries under a mask."""
+    if (causal and mask is None) or score.additive is not None or k.dtype != v.dtype:
+        return None
+    return native.attend(recorder, q, k, v, score.scale, softcap=score.softcap, sinks=score.sinks, mask=mask)
+
+
+def attend_tiles(
+    q: Float[Tensor, "B H T P"],
+    k: Float[Tensor, "B K T P"],
+    v: Float[Tensor, "B K T Q"],
+    score: ScoreFunction,
+    pieces: tuple[Tiles, ...],
+    bias: Bias | None = None,
+    valid: Bool[Tensor, "B T"] | None = None,
+) -> Float[Tensor, "B H T Q"]:
+    """softmax(scores) v over the allowed pairs only, of a whole text.
+
+    Of several pieces, each gives every query a mixture of its keys' values and the logarithm of the sum of their
+    weights; by these sums the mixtures are joined.
+    """
+    if len(pieces) == 1:
+        queries, keys, values, mask = gather_tiles(q, k, v, pieces[0], bias, valid)
+        return scatter_tiles(attend(queries, keys, values, score, mask), pieces[0], batch=q.shape[0])
+    mixtures, sums = zip(*(attend_piece(q, k, v, score, piece, bias, valid) for piece in pieces), strict=True)
+    shares = score.softmax(torch.stack(sums, dim=-1)).movedim(-1, 0).to(q.dtype)  # (pieces, B, H, T)
+    return (shares[..., None] * torch.stack(mixtures)).sum(0)

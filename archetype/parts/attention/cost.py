@@ -1,0 +1,155 @@
+"""The cost of attention, within a text and to a source."""
+
+from collections.abc import Hashable, Mapping
+
+from archetype.cost.formula import ZERO, Counts, Formula, Symbol, symbol
+from archetype.cost.registry import Linear, MixerCost, NormCost, cost_of
+from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.parts.attention import spec
+from archetype.parts.pattern.cost import COMPLEXITIES, PatternCost
+from archetype.parts.pattern.spec import Full, GlobalWindow
+from archetype.parts.position.cost import PositionCost
+from archetype.roles.pattern import Shape
+
+
+@cost_of(spec.Attention)
+class AttentionCost(MixerCost):
+    """Four projections, and two products over pairs of positions.
+
+    An additive score counts its product with w, not its tanh.
+    """
+
+    part: spec.Attention
+    state_name = "KV cache"
+
+    def __init__(self, part: spec.Attention, d: Formula) -> None:
+        super().__init__(part, d)
+        self.sizes = part.sizes(d.value)
+        heads, kv_heads, head_dim, _ = self.sizes
+        self.heads, self.head_dim = symbol("H", heads), symbol("P", head_dim)
+        self.q_features = d if heads * head_dim == d.value else self.heads * self.head_dim
+        self.kv_features = self.q_features if kv_heads == heads else symbol("K", kv_heads) * self.head_dim
+        self.pattern = PatternCost.of(part.pattern, d)
+        self.position = PositionCost.of(part.position, d)
+        self.differs_by_layer = self.pattern.differs_by_layer
+        q, kv, bias, pattern = self.q_features, self.kv_features, part.bias, part.pattern
+        qkv = {"q": Linear(d, q, bias.q), "k": Linear(d, kv, bias.k), "v": Linear(d, kv, bias.v)}
+        self.projections = qkv | {"o": Linear(q, d, bias.o)}
+        if isinstance(pattern, GlobalWindow) and pattern.global_projections:
+            self.projections |= {f"{name}_global": projection for name, projection in qkv.items()}
+        if part.gate is not None:  # a number for each feature, or for each head
+            self.projections["gate"] = Linear(d, q if part.gate.per == "feature" else self.heads)
+        self.complexity = COMPLEXITIES[Full] if part.score == "additive" else self.pattern.complexity
+
+    @property
+    def symbols(self) -> set[Symbol]:
+        """The sizes of attention and of its pattern."""
+        return super().symbols | self.pattern.symbols
+
+    def parameters(self) -> Counts:
+        """Projections, norms of queries and keys, the vector w of an additive score."""
+        q_norm, k_norm = self._qk_norms()
+        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts |= {"q_norm": q_norm.parameters(), "k_norm": k_norm.parameters()}
+        if own := self.position.mixer_parameters(self.sizes):
+            counts["score_bias"] = own
+        if self.part.score == "additive":
+            counts["score"] = self.q_features
+        return counts | ({"sinks": self.heads} if self.part.sinks else {})
+
+    def flops(self, work: Work) -> Counts:
+        """Products of one pass."""
+        pairs, pattern = work.rows * self.q_features * self.pattern.pair_flops(work), self.part.pattern
+        if isinstance(pattern, GlobalWindow) and pattern.global_projections and work.attention == "computed":
+            # rows of global queries are computed twice, and the second result counts
+            global_tokens = symbol("g", min(pattern.num_global_tokens, work.length.value))
+            pairs = pairs + 2 * work.rows * self.q_features * global_tokens * work.length
+        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        return counts | {"scores": pairs, "mixture": pairs}
+
+    def state(self, length: int) -> int:
+        """Keys and values of the positions that are remembered."""
+        return 2 * self.pattern.cache_length(length) * self.kv_features.value
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Inputs, norms, angles, and what the products over pairs save."""
+        heads, kv_heads, head_dim, rotary_dim = self.sizes
+        saved = work.input_bytes(self.d.value)
+        for norm, features in zip(self._qk_norms(), (heads * head_dim, kv_heads * head_dim), strict=True):
+            saved += norm.saved_activations(work.tokens * features // norm.d.value)
+        if self.part.clip_qkv is not None:
+            saved += work.tokens * (heads + 2 * kv_heads) * head_dim * work.itemsize
+        if work.compute_dtype == "bfloat16":
+            saved += self.position.layer_activations(heads, rotary_dim, work)
+        if gate := self.projections.get("gate"):  # the numbers, and the heads that they multiply
+            saved += work.tokens * (gate.outputs.value + heads * head_dim) * work.itemsize
+        shapes = self.pattern.tile_shapes(work)
+        return saved + (self._tiled_attention(work, shapes) if shapes else self._dense_attention(work, work.length))
+
+    def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
+        """Tables of positions."""
+        return self.position.shared_activations(self.sizes.num_heads, self.sizes.rotary_dim, work)
+
+    def _qk_norms(self) -> tuple[NormCost, NormCost]:
+        """The norms of queries and of keys: each of all heads together, or of each head."""
+        norm, together = self.part.qk_norm, self.part.qk_norm_over == "all"
+        q_features, k_features = (self.q_features, self.kv_features) if together else (self.head_dim, self.head_dim)
+        return NormCost.of(norm, q_features), NormCost.of(norm, k_features)
+
+    def _dense_attention(self, work: TrainingWork, keys: int) -> int:
+        """Bytes of queries, keys, values, what stands between them, and the result, when all pairs are computed.
+
+        Torch's kernel saves q, k, v, its result and a log-sum-exp for each query. Without it the weights of all pairs
+        are saved, in float32.
+        """
+        part, tokens, itemsize = self.part, work.tokens, work.itemsize
+        q, kv = tokens * self.q_features.value, work.rows * keys * self.kv_features.value
+        pairs = tokens * part.num_heads * keys
+        if part.score == "additive" or part.softcap is not None or part.sinks:
+            if part.score == "additive":  # the sums under tanh twice, once laid out for the product with w
+                scores = 2 * pairs * self.sizes.head_dim * itemsize
+            else:
+                scores = pairs * FLOAT32 * (part.softcap is not None) + (q + kv) * itemsize
+            if part.sinks:  # their own weights
+                scores += tokens * part.num_heads * FLOAT32
+            # before softmax, where scores are held within what it takes, and behind it; then dropped out, or cast
+            changed = pairs * itemsize if itemsize == 2 or part.dropout else 0
+            weights = 2 * pairs * FLOAT32 + changed
+            return scores + weights + (kv + q) * itemsize + (work.length * keys if work.causal else 0)
+        if part.dropout or self.position.biases_scores:  # not in torch's kernel; products in float32
+            return 3 * q * FLOAT32 + pairs * FLOAT32 * (3 if part.dropout else 1) + q * itemsize
+        return 2 * (q + kv) * itemsize + tokens * part.num_heads * FLOAT32
+
+    def _tiled_attention(self, work: TrainingWork, shapes: list[Shape]) -> int:
+        """Bytes of gathered queries, keys and values, of two numbers for each pair of a tile, and of the result."""
+        part, itemsize = self.part, work.itemsize
+        heads, kv_heads, head_dim, _ = self.sizes
+        saved = 0
+        for tiles, queries, keys in shapes:
+            gathered = tiles * (queries * heads + 2 * keys * kv_heads) * head_dim
+            pairs = tiles * queries * keys * heads
+            per_pair = 2 + (part.softcap is not None) + 2 * bool(part.dropout)
+            log_sums = tiles * queries * heads * FLOAT32
+            casts = 2 * pairs if itemsize == 2 else 0
+            saved += work.rows * (gathered * itemsize + pairs * per_pair * FLOAT32 + log_sums + casts)
+        result = work.tokens * self.q_features.value * itemsize
+        merged = len(shapes) * (result + work.tokens * heads * FLOAT32) if len(shapes) > 1 else 0
+        return saved + merged + result
+
+
+class CrossAttentionCost(AttentionCost):
+    """Attention to a source, whose keys and values are computed once, with the whole source."""
+
+    def flops(self, work: Work) -> Counts:
+        """Products of one pass."""
+        assert work.source is not None
+        q = 2 * work.tokens * self.d * self.q_features
+        kv = ZERO if work.phase == "decode" else 2 * work.rows * work.source * self.d * self.kv_features
+        pairs = 2 * work.tokens * work.source * self.q_features
+        return {"q": q, "k": kv, "v": kv, "scores": pairs, "mixture": pairs, "o": q}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """In float32 the source itself is saved once for all layers."""
+        d = self.d.value
+        cast = work.input_bytes(d, tokens=work.rows * work.source) if work.compute_dtype == "bfloat16" else 0
+        return work.input_bytes(d) + cast + self._dense_attention(work, work.source)

@@ -1,0 +1,56 @@
+"""Cross-attention: from the target's positions to an encoder's output."""
+
+import torch
+
+from archetype.native import attention as native
+from archetype.native.dispatch import recorded
+from archetype.native.recorder import Recorder
+from archetype.nn.cache import CrossKVCache
+from archetype.nn.context import EncoderOutput, ForwardContext, Vectors
+from archetype.nn.probe import probe
+from archetype.parts.attention.core import attend
+from archetype.parts.attention.projections import Heads, MultiHeadProjection
+from archetype.parts.pattern.scores import ScoreFunction, present_keys
+
+
+class CrossAttention(MultiHeadProjection):
+    """Queries from the target, keys and values from an encoder's output (Bahdanau 2014; Vaswani 2017)."""
+
+    def project(self, encoder_output: EncoderOutput) -> CrossKVCache:
+        """The source's keys and values, which stay the same for every token of the target."""
+        rows, length = encoder_output.vectors.shape[:2]
+        num_tokens = encoder_output.num_tokens
+        if num_tokens is None:
+            num_tokens = torch.full((rows,), length, device=encoder_output.vectors.device)
+        k, v = self.keys_and_values(encoder_output.vectors)
+        return CrossKVCache(probe(self, "k", k), probe(self, "v", v), num_tokens)
+
+    def empty_source(self, batch: int, length: int, dtype: torch.dtype, device: torch.device) -> CrossKVCache:
+        """Room for the keys and values of sources that are yet to be read."""
+        return CrossKVCache.empty(batch, self.sizes.num_kv_heads, length, self.sizes.head_dim, dtype, device)
+
+    def forward(self, x: Vectors, context: ForwardContext, source: CrossKVCache) -> Vectors:
+        """Let each position of the target attend to the source, which neighbouring rows of x may share."""
+        beams = x.shape[0] // source.keys.shape[0]
+        q = (
+            probe(self, "q", self.queries(x)).unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
+        )  # (B, H, beams T, P)
+        y = recorded(attend_to_source, q, source, self.score_function, context)
+        if y is None:
+            keys = torch.arange(source.keys.shape[2], device=x.device)
+            present = context.cached("source", lambda: present_keys(source.num_tokens, keys))
+            y = attend(q, source.keys, source.values, self.score_function, present)
+        y = y.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)  # (B beams, H, T, P)
+        return self.merge_heads(self.apply_gate(y, x))
+
+
+def attend_to_source(
+    recorder: Recorder, q: Heads, source: CrossKVCache, score: ScoreFunction, context: ForwardContext
+) -> Heads | None:
+    """Record: attend to the tokens of each row's source alone, not to its padding."""
+    if score.additive is not None:
+        return None
+    last = context.cached("last of the source", lambda: (source.num_tokens - 1)[:, None].expand(-1, q.shape[2]))
+    return native.attend(
+        recorder, q, source.keys, source.values, score.scale, last, softcap=score.softcap, sinks=score.sinks
+    )

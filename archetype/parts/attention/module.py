@@ -1,0 +1,214 @@
+"""Attention, from projections to softmax: over the positions that a pattern allows, or over an encoder's output."""
+
+import math
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from archetype.errors import SpecError
+from archetype.native import attention as native
+from archetype.native.dispatch import recorded
+from archetype.native.recorder import Recorder
+from archetype.nn.cache import KVCache, LayerState, RingKVCache
+from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.probe import probe
+from archetype.nn.registry import module_class, module_for
+from archetype.parts.attention import spec
+from archetype.parts.attention.core import attend, attend_tiles
+from archetype.parts.attention.projections import Heads, KeyHeads, MultiHeadProjection
+from archetype.parts.pattern.scores import allowed_pairs, present_keys
+from archetype.parts.pattern.spec import Full, GlobalWindow, Window
+from archetype.parts.pattern.tiles import tiles
+from archetype.parts.position.module import Alibi, RelativeBias, Rotation, ScoreBias
+from archetype.parts.position.spec import NoPosition
+from archetype.parts.position.spec import RelativeBias as RelativeBiasSpec
+from archetype.roles.pattern import MaskContext, pattern_rule
+from archetype.spec.base import fingerprint
+from archetype.weights.linear import Linear
+
+
+@module_for(spec.Attention)
+class Attention(MultiHeadProjection):
+    """o(softmax(scale * q k^T) v) with K key/value heads for H query heads (Vaswani 2017; Ainslie 2023)."""
+
+    probes: ClassVar = {
+        **MultiHeadProjection.probes, "q_global": "B H T P", "k_global": "B K S P", "v_global": "B K S P",
+    }  # fmt: skip
+
+    def __init__(self, attention: spec.Attention, d_model: int, causal: bool, layer: int = 0) -> None:
+        super().__init__(attention, d_model)
+        self.causal, self.layer = causal, layer
+        self.rotary: Rotation | None = None
+        self.score_bias: ScoreBias | None = None
+        position, pattern = attention.position, attention.pattern
+        if not isinstance(position, NoPosition | RelativeBiasSpec):  # relative biases belong to the stack
+            module = module_class(position)(position, self.sizes)
+            if isinstance(module, Rotation):
+                self.rotary = module
+            else:
+                self.score_bias = _score_bias(module)
+        # words, for a compiler looks no object of ours up in a table
+        self.rule = pattern_rule(pattern)
+        self.pairs_key = (fingerprint(pattern), layer if self.rule.depends_on_layer else 0)
+        own = layer if self.score_bias is not None and any(True for _ in self.score_bias.parameters()) else None
+        self.bias_key = (self.pairs_key, fingerprint(position), self.sizes.num_heads, own)
+        self.q_global = self.k_global = self.v_global = None
+        if isinstance(pattern, GlobalWindow) and pattern.global_projections:
+            self.q_global, self.k_global, self.v_global = (
+                Linear(own.in_features, own.out_features, bias=own.bias is not None) for own in (self.q, self.k, self.v)
+            )
+
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+        """Empty keys and values for `capacity` positions, or for as many as the pattern will look back to."""
+        slots = self.rule.cache_length(capacity)
+        kind = RingKVCache if slots < capacity else KVCache
+        return kind.empty(batch, self.sizes.num_kv_heads, slots, (self.sizes.head_dim,) * 2, dtype, device)
+
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
+        """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
+        q = self.apply_rope(self.queries(x), context.positions, context, self.q_norm)  # (B, H, T, P)
+        q = self.scale_queries(q, context.positions)
+        k, v = self.keys_and_values(x)  # (B, K, T, P) each
+        y: Heads | None
+        if cache is None:
+            k = self.apply_rope(k, context.positions, context, self.k_norm)
+            y = self.full_sequence(probe(self, "q", q), probe(self, "k", k), probe(self, "v", v), context)
+            y = y if self.q_global is None else self.attend_globally(y, x, context)
+        else:
+            y = recorded(attend_to_cache, self, q, k, v, context, cache)
+            if y is None:
+                k, v, positions = self.update_cache(k, v, context, cache)  # (B, K, S, P) twice, (b, S)
+                causal = self.sees_all_before(context, k.shape[2])
+                mask = None if causal and k.shape[2] == q.shape[2] else self.mask(context, positions)
+                y = attend(q, k, v, self.score_function, mask, causal)
+        return self.merge_heads(self.apply_gate(y, x))
+
+    def sees_all_before(self, context: ForwardContext, num_keys: int) -> bool:
+        """Whether the new tokens are the last of the keys, in every row, and each sees all that stand before it."""
+        is_full = self.causal and isinstance(self.spec.pattern, Full) and self.bias(context) is None
+        return is_full and context.is_last_of(num_keys)
+
+    def scale_queries(self, q: Heads, positions: Tensor) -> Heads:
+        """Let queries grow with the logarithm of their position, where attention says so (Llama 4)."""
+        if (scale := self.spec.query_scale) is None:
+            return q
+        factors = 1 + scale.beta * torch.log1p((positions // scale.length).to(torch.float32))  # (B, T)
+        return q * factors[:, None, :, None].to(q.dtype)
+
+    def full_sequence(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext) -> Heads:
+        """Attend within texts that are complete: by tiles where they have fewer pairs than all."""
+        length, pattern, bias = q.shape[2], self.spec.pattern, self.bias(context)
+        if context.document_ids is not None:
+            return attend(q, k, v, self.score_function, self.mask(context, context.positions))
+        if context.num_tokens is not None and self.rule.depends_on_length:
+            return self.each_length(q, k, v, context)
+        if isinstance(pattern, Full):
+            if bias is None and (self.causal or context.num_tokens is None):
+                return attend(q, k, v, self.score_function, causal=self.causal)
+        elif self.rule.num_computed_pairs(where := MaskContext(self.causal, length, self.layer)) < length**2:
+            valid = None if self.causal else context.valid
+            return attend_tiles(q, k, v, self.score_function, tiles(pattern, where, q.device), bias, valid)
+        return attend(q, k, v, self.score_function, self.mask(context, context.shared_positions))
+
+    def each_length(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext) -> Heads:
+        """Attend within rows that are padded, those of one length together, as if they stood alone."""
+        assert context.num_tokens is not None
+        y = torch.zeros_like(q)
+        for length in context.num_tokens.clamp(min=1).unique().tolist():
+            rows = (context.num_tokens.clamp(min=1) == length).nonzero().flatten()
+            alone = replace(ForwardContext.of(q[rows, 0, :length]), position_bias=context.position_bias)
+            queries, keys, values = (x.index_select(0, rows)[:, :, :length] for x in (q, k, v))
+            y[rows, :, :length] = self.full_sequence(queries, keys, values, alone)
+        return y
+
+    def mask(self, context: ForwardContext, keys: Tensor) -> Tensor:
+        """Which pairs are allowed, (b, 1, T, S); with a position bias, its numbers and minus infinity elsewhere."""
+        bias, queries = self.bias(context), context.shared_positions
+
+        def pairs() -> Tensor:
+            where = MaskContext(self.causal, keys.shape[1], self.layer)
+            allowed = allowed_pairs(self.rule, where, queries, keys)
+            if not self.causal and context.num_tokens is not None:
+                allowed = allowed & present_keys(context.num_tokens, keys[0])
+            return context.within_documents(allowed)
+
+        allowed = context.cached(self.pairs_key, pairs)
+        if bias is None:
+            return allowed
+        masked: Tensor = context.cached(self.bias_key, lambda: bias(queries, keys).masked_fill(~allowed, -math.inf))
+        return masked
+
+    def bias(self, context: ForwardContext) -> nn.Module | None:
+        """The position bias of scores: the stack's table, or this mixer's own."""
+        return context.position_bias if isinstance(self.spec.position, RelativeBiasSpec) else self.score_bias
+
+    def apply_rope(self, x: Heads, positions: Tensor, context: ForwardContext, norm: nn.Module | None) -> Heads:
+        """Rotate queries or keys that stand at `positions`, where positions are rotary; perhaps normalize them then."""
+        y = x if self.rotary is None else self.rotary(x, positions, context)
+        return norm(y) if norm is not None and self.spec.qk_norm_after_rope else y
+
+    def update_cache(
+        self, k: KeyHeads, v: KeyHeads, context: ForwardContext, cache: LayerState
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Append keys and values; keys are stored rotated, except where the rotation follows the request's length."""
+        assert isinstance(cache, KVCache)
+        if self.spec.keys_follow_length:
+            k, v, positions = cache.append(k, v, context)
+            return self.apply_rope(k, positions, context, self.k_norm), v, positions
+        return cache.append(self.apply_rope(k, context.positions, context, self.k_norm), v, context)
+
+    def attend_globally(self, y: Heads, x: Vectors, context: ForwardContext) -> Heads:
+        """Replace the global tokens' results: they attend to all by projections of their own (Beltagy 2020, 3.1)."""
+        assert isinstance(self.spec.pattern, GlobalWindow)
+        assert self.q_global is not None and self.k_global is not None and self.v_global is not None
+        g = min(self.spec.pattern.num_global_tokens, x.shape[1])
+        q, k = (
+            self.apply_rope(self.split_heads_and_norm(projected, norm), context.positions, context, norm)
+            for projected, norm in ((self.q_global(x), self.q_norm), (self.k_global(x), self.k_norm))
+        )
+        q, k = probe(self, "q_global", q), probe(self, "k_global", k)
+        v = probe(self, "v_global", self.split_heads_and_norm(self.v_global(x)))
+        mask = None if context.num_tokens is None else present_keys(context.num_tokens, context.positions[0])
+        if (bias := self.bias(context)) is not None:
+            scores = bias(context.shared_positions[:, :g], context.shared_positions)
+            mask = scores if mask is None else scores.masked_fill(~mask, -math.inf)
+        return torch.cat((attend(q[:, :, :g], k, v, self.score_function, mask), y[:, :, g:]), dim=2)
+
+
+def attend_to_cache(
+    recorder: Recorder, attention: Attention, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext,
+    cache: LayerState,
+) -> Heads | None:  # fmt: skip
+    """Record: append to the cache, and attend to its filled places alone, or to the newest in a window."""
+    pattern, score, bias = attention.spec.pattern, attention.score_function, attention.bias(context)
+    if not isinstance(pattern, Full | Window) or not isinstance(bias, Alibi | RelativeBias | None):
+        return None
+    if not attention.causal:
+        return None
+    if not isinstance(cache, KVCache) or attention.spec.keys_follow_length or score.additive is not None:
+        return None
+    is_ring, slots = isinstance(cache, RingKVCache), cache.keys.shape[2]
+    if is_ring and (bias is not None or q.shape[2] > 1):
+        return None
+    slopes = torch.tensor(bias.slopes) if isinstance(bias, Alibi) else None
+    distances: Tensor | None = None
+    if isinstance(bias, RelativeBias):
+        places = torch.arange(slots)[None]
+        distances = context.cached(("distances", slots), lambda: bias(places[:, -1:], places))
+    k = attention.apply_rope(k, context.positions, context, attention.k_norm)
+    for new, buffer in ((k, cache.keys), (v, cache.values)):
+        native.append(recorder, new, buffer, context.positions)
+    return native.attend(
+        recorder, q, cache.keys, cache.values, score.scale, context.positions, is_ring=is_ring, softcap=score.softcap,
+        window=pattern.size if isinstance(pattern, Window) else 0, sinks=score.sinks,
+        slopes=slopes, distances=distances,
+    )  # fmt: skip
+
+
+def _score_bias(module: nn.Module) -> ScoreBias:
+    if isinstance(module, ScoreBias):
+        return module
+    cause = f"{type(module).__name__} is neither a Rotation nor a ScoreBias"
+    raise SpecError("position", cause, "derive the module from one of them (archetype.parts.position.module)")

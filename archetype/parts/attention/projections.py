@@ -1,0 +1,95 @@
+"""The projections between a model's vectors and its heads."""
+
+import math
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.nn.context import Vectors
+from archetype.nn.probe import probe
+from archetype.nn.registry import build_norm
+from archetype.parts.attention import spec
+from archetype.parts.norm.spec import NoNorm
+from archetype.parts.pattern.scores import ScoreFunction
+from archetype.weights.linear import Linear
+
+Heads = Float[Tensor, "B H T P"]
+
+
+KeyHeads = Float[Tensor, "B K T P"]
+
+
+class MultiHeadProjection(nn.Module):
+    """The four projections between a model's vectors and its heads, and how scores are made."""
+
+    probes: ClassVar = {"q": "B H T P", "k": "B K S P", "v": "B K S P", "heads": "B H T P"}  # as scores and o take them
+
+    def __init__(self, attention: spec.Attention, d_model: int) -> None:
+        super().__init__()
+        self.spec = attention
+        self.sizes = attention.sizes(d_model)
+        queries = self.sizes.num_heads * self.sizes.head_dim
+        keys = self.sizes.num_kv_heads * self.sizes.head_dim
+        self.q = Linear(d_model, queries, bias=attention.bias.q)
+        self.k = Linear(d_model, keys, bias=attention.bias.k)
+        self.v = Linear(d_model, keys, bias=attention.bias.v)
+        self.o = Linear(queries, d_model, bias=attention.bias.o)
+        self.q_norm, self.k_norm = self._norm(queries), self._norm(keys)
+        heads = self.sizes.num_heads, self.sizes.head_dim
+        self.score = nn.Parameter(torch.empty(heads)) if attention.score == "additive" else None
+        self.sinks = nn.Parameter(torch.empty(heads[0])) if attention.sinks else None
+        self.gate: nn.Linear | None = None
+        if attention.gate is not None:
+            self.gate = Linear(d_model, queries if attention.gate.per == "feature" else heads[0], bias=False)
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """Sinks start as a score of zero."""
+        if name == "sinks":
+            tensor.zero_()
+        return name == "sinks"
+
+    def _norm(self, features: int) -> nn.Module | None:
+        """The norm of queries or keys: over each head, or over all `features` together."""
+        if isinstance(self.spec.qk_norm, NoNorm):
+            return None
+        return build_norm(self.spec.qk_norm, self.sizes.head_dim if self.spec.qk_norm_over == "head" else features)
+
+    @property
+    def score_function(self) -> ScoreFunction:
+        """The score of a query and a key; dropout only while training."""
+        scale = self.spec.scale or 1 / math.sqrt(self.sizes.head_dim)
+        p = self.spec.dropout if self.training else 0.0
+        return ScoreFunction(scale, self.spec.softcap, self.score, p, self.sinks)
+
+    def queries(self, x: Vectors) -> Heads:
+        """Project to query heads (B, H, T, P)."""
+        return self.split_heads_and_norm(self.q(x), self.q_norm)
+
+    def keys_and_values(self, x: Float[Tensor, "B S D"]) -> tuple[Tensor, Tensor]:
+        """Project to key and value heads, (B, K, S, P) each."""
+        return self.split_heads_and_norm(self.k(x), self.k_norm), self.split_heads_and_norm(self.v(x))
+
+    def split_heads_and_norm(self, x: Float[Tensor, "B T HP"], norm: nn.Module | None = None) -> Heads:
+        """Split a projection into heads, normalize and clip it."""
+        norm = None if self.spec.qk_norm_after_rope else norm
+        if norm is not None and self.spec.qk_norm_over == "all":
+            x, norm = norm(x), None
+        y = x.view(*x.shape[:2], -1, self.sizes.head_dim).transpose(1, 2)  # (B, H, T, P)
+        y = y if norm is None else norm(y)
+        bound = self.spec.clip_qkv
+        return y if bound is None else y.clamp(-bound, bound)
+
+    def apply_gate(self, y: Heads, x: Vectors) -> Heads:
+        """Multiply the heads by activation(x Wg), where attention has a gate."""
+        if self.gate is None or self.spec.gate is None:
+            return y
+        activation = torch.sigmoid if self.spec.gate.activation == "sigmoid" else nn.functional.softplus
+        gate: Tensor = activation(self.gate(x)).unflatten(-1, (self.sizes.num_heads, -1)).transpose(1, 2)
+        return y * gate  # (B, H, T, P or 1)
+
+    def merge_heads(self, y: Heads) -> Vectors:
+        """Concatenate the heads and project them back to the model's width."""
+        z: Tensor = self.o(probe(self, "heads", y).transpose(1, 2).flatten(2))
+        return z

@@ -1,0 +1,203 @@
+"""Mixers that look at other positions."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, PlainSerializer, model_validator
+
+from archetype.parts.norm.spec import NoNorm
+from archetype.parts.pattern.spec import BigBird, Full, GlobalWindow
+from archetype.parts.position.spec import Alibi, NoPosition, Rotary
+from archetype.roles.mixer import Mixer
+from archetype.roles.norm import VectorNorm
+from archetype.roles.pattern import AnyPattern
+from archetype.roles.position import AnyMixerPosition, AttentionSizes
+from archetype.spec.base import Flag, Length, Positive, Probability, Size, Spec, invalid
+from archetype.spec.kinds import part
+
+__all__ = ["Attention", "OutputGate", "ProjectionBiases", "QueryScale"]
+
+
+class ProjectionBiases(Spec):
+    """Which of the four projections add a bias.
+
+    Attributes:
+        q: of the queries' projection.
+        k: of the keys' projection.
+        v: of the values' projection.
+        o: of the output projection.
+    """
+
+    q: Flag = False
+    k: Flag = False
+    v: Flag = False
+    o: Flag = False
+
+
+def _all_alike(value: Any) -> Any:
+    return dict.fromkeys("qkvo", value) if isinstance(value, bool) else value
+
+
+def _shortest(value: ProjectionBiases) -> Any:
+    flags = {value.q, value.k, value.v, value.o}
+    return flags.pop() if len(flags) == 1 else value.dump()
+
+
+Biases = Annotated[
+    ProjectionBiases,
+    BeforeValidator(_all_alike, json_schema_input_type=bool | ProjectionBiases),
+    PlainSerializer(_shortest),
+]
+
+
+class OutputGate(Spec):
+    """A gate on attention's result before the output projection: activation(x Wg) (Qiu 2025).
+
+    Every feature has a number of its own, or all features of a head share one.
+
+    Attributes:
+        per: `feature`: every feature has a gate of its own; `head`: all features of a head share one.
+        activation: what makes the gate of x Wg.
+    """
+
+    per: Literal["feature", "head"] = "feature"
+    activation: Literal["sigmoid", "softplus"] = "sigmoid"
+
+
+class QueryScale(Spec):
+    """Queries times 1 + beta ln(1 + floor(i / length)) at position i, which sharpens them in long texts (Llama 4).
+
+    Attributes:
+        beta: how much queries grow.
+        length: tokens after which they grow once more.
+    """
+
+    beta: Positive
+    length: Length
+
+
+@part
+class Attention(Mixer):
+    """softmax(scale * q k^T) v over the pairs of `pattern`, then a projection; K key/value heads serve H query heads.
+
+    K = H is multi-head (Vaswani 2017), K = 1 multi-query (Shazeer 2019), between them grouped-query attention
+    (Ainslie 2023): query head h reads key/value head floor(h K / H). Absent: `num_kv_heads` is `num_heads`,
+    `head_dim` is d_model / num_heads, `scale` is 1 / sqrt(head_dim). `softcap` bends a score s to c tanh(s / c)
+    (Gemma 2). `qk_norm` normalizes queries and keys before they are rotated, or after it with `qk_norm_after_rope`
+    (Hunyuan), each head's or all heads' together (Henry 2020; OLMo 2). `clip_qkv` bounds queries, keys and values to
+    -c ... c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`, a learned logit of each head
+    stands beside the scores in the softmax, and its weight goes to no value (gpt-oss). `query_scale` lets
+    queries grow with their position. `dropout` falls on the weights.
+
+    Attributes:
+        num_heads: query heads, H.
+        num_kv_heads: key/value heads, K, a divisor of `num_heads` (absent: as many).
+        head_dim: features of each head, P (absent: d_model / num_heads).
+        bias: whether projections add a bias: true, false, or {q: true, ...}.
+        score: `dot`, a scaled product, or `additive`, w^T tanh(q + k).
+        scale: factor of scores (absent: 1 / sqrt(head_dim)).
+        softcap: c, where scores are bent to c tanh(s / c) (absent: they are not).
+        clip_qkv: bound of queries, keys and values (absent: none).
+        qk_norm: norm of queries and keys.
+        qk_norm_over: whether `qk_norm` is over each head's features, or over those of all heads together.
+        qk_norm_after_rope: whether `qk_norm` comes after the rotation.
+        sinks: a learned logit of each head beside the scores, whose weight goes to no value.
+        gate: what the result is multiplied by before the output projection (absent: nothing).
+        query_scale: how queries grow with their position (absent: they do not).
+        position: how attention itself knows positions.
+        pattern: which pairs of positions are seen.
+        dropout: of the attention weights, while training.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {"clip": "clip_qkv"}
+    kind: Literal["attention"] = "attention"
+    num_heads: Size
+    num_kv_heads: Size | None = None
+    head_dim: Size | None = None
+    bias: Biases = ProjectionBiases()
+    score: Literal["dot", "additive"] = "dot"
+    scale: Positive | None = None
+    softcap: Positive | None = None
+    clip_qkv: Positive | None = None
+    qk_norm: VectorNorm = NoNorm()
+    qk_norm_over: Literal["head", "all"] = "head"
+    qk_norm_after_rope: Flag = False
+    sinks: Flag = False
+    gate: OutputGate | None = None
+    query_scale: QueryScale | None = None
+    position: AnyMixerPosition = NoPosition()
+    pattern: AnyPattern = Full()
+    dropout: Probability = 0.0
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "Attention":
+        if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
+            valid = [str(k) for k in range(1, self.num_heads + 1) if self.num_heads % k == 0]
+            cause = f"{self.num_kv_heads} does not divide num_heads {self.num_heads}"
+            invalid("num_kv_heads", cause, f"use {' or '.join(filter(None, [', '.join(valid[:-1]), valid[-1]]))}")
+        if self.head_dim is not None:
+            self._rotation_fits(self.head_dim)
+        return self
+
+    @model_validator(mode="after")
+    def _choices_agree(self) -> "Attention":
+        if self.score == "additive":
+            for name, value in (("scale", self.scale), ("softcap", self.softcap)):
+                if value is not None:
+                    invalid(name, "an additive score is bounded and has none", f"leave {name} out, or use score dot")
+            if isinstance(self.position, Rotary):
+                cause = "turning queries and keys means something in their product only"
+                invalid("position", cause, "use relative_bias or alibi, or score dot")
+            if not isinstance(self.pattern, Full):
+                invalid("pattern", "additive scores are computed in full", "use pattern full, or score dot")
+        if self.qk_norm_after_rope and (
+            not isinstance(self.position, Rotary) or isinstance(self.qk_norm, NoNorm) or self.qk_norm_over == "all"
+        ):
+            cause = "needs rotary positions and a qk_norm of each head"
+            invalid("qk_norm_after_rope", cause, "leave it out, or give both")
+        if isinstance(self.position, Alibi) and isinstance(self.pattern, GlobalWindow | BigBird):
+            cause = "alibi fades distant tokens, and global tokens are there to be seen from far"
+            invalid("position", cause, "use learned positions in the embedding, or pattern window")
+        if isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections and self.keys_follow_length:
+            invalid("position.scaling", "dynamic scaling has no global projections", "use another scaling")
+        return self
+
+    def _rotation_fits(self, head_dim: int) -> None:
+        if not isinstance(self.position, Rotary):
+            return
+        if self.position.dim is None and head_dim % 2:
+            invalid("head_dim", f"{head_dim} features cannot be paired for rotary positions", "use an even head_dim")
+        if self.position.dim is not None and self.position.dim > head_dim:
+            invalid("position.dim", f"{self.position.dim} is more than head_dim {head_dim}", f"use at most {head_dim}")
+
+    def check(self, width: int, causal: bool) -> None:
+        """Heads divide the width, and a decoder attends to nothing ahead."""
+        if self.head_dim is None:
+            if width % self.num_heads:
+                cause = f"{self.num_heads} does not divide d_model {width}"
+                divisors = [h for h in range(1, width + 1) if width % h == 0]
+                near = sorted(sorted(divisors, key=lambda h: abs(h - self.num_heads))[:3])
+                invalid("num_heads", cause, f"use {', '.join(map(str, near))} or give head_dim")
+            self._rotation_fits(width // self.num_heads)
+        if causal and isinstance(self.pattern, BigBird):
+            cause = "bigbird's random and last blocks look ahead, and a decoder must not"
+            invalid("pattern", cause, "use strided, fixed or window, or an encoder")
+        if causal and isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections:
+            cause = "the first tokens of a text that is being written see nothing that is not near"
+            invalid("pattern.global_projections", cause, "leave it out, or use an encoder")
+
+    def sizes(self, d_model: int) -> AttentionSizes:
+        """All sizes, for a model of width `d_model`."""
+        head_dim = self.head_dim or d_model // self.num_heads
+        rotary_dim = (self.position.dim or head_dim) if isinstance(self.position, Rotary) else 0
+        return AttentionSizes(self.num_heads, self.num_kv_heads or self.num_heads, head_dim, rotary_dim)
+
+    @property
+    def separates_documents(self) -> bool:
+        """By a mask, unless rotations follow the length of a text, or global tokens have their own projections."""
+        is_global = isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections
+        return not (is_global or self.keys_follow_length)
+
+    @property
+    def keys_follow_length(self) -> bool:
+        """Whether a key's rotation changes as the request grows, so that it cannot be stored rotated."""
+        return isinstance(self.position, Rotary) and self.position.scaling.kind == "dynamic"

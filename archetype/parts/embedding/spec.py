@@ -1,0 +1,47 @@
+"""How tokens and patches become vectors."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from archetype.parts.norm.spec import NoNorm
+from archetype.parts.position.spec import NoPosition
+from archetype.roles.norm import AnyNorm
+from archetype.roles.position import AnyEmbeddingPosition
+from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Spec
+
+__all__ = ["Embedding", "PairEmbedding"]
+
+
+class Embedding(Spec):
+    """Token vectors times `scale`, plus positions and one of `num_token_types` vectors, then a norm and dropout.
+
+    With `norm_first` the norm stands before positions and types are added (BlenderbotSmall).
+    Types say which part of the input a token belongs to (Devlin 2018); where nothing says it, all are of the first.
+
+    Attributes:
+        position: vectors of positions that are added.
+        scale: factor of the tokens' vectors.
+        num_token_types: vectors of types, one of which is added (0: none).
+        norm: of the sum.
+        norm_first: whether the norm stands before positions and types are added.
+        dropout: of what the norm gives, while training.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {"token_types": "num_token_types"}
+    position: AnyEmbeddingPosition = NoPosition()
+    scale: Positive = 1.0
+    num_token_types: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
+    norm: AnyNorm = NoNorm()
+    norm_first: Flag = False
+    dropout: Probability = 0.0
+
+
+class PairEmbedding(Embedding):
+    """The embeddings of an encoder and a decoder: one table for both where `shared`, else one each.
+
+    Attributes:
+        shared: one table for encoder and decoder.
+    """
+
+    shared: Flag = True

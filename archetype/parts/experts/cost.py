@@ -1,0 +1,59 @@
+"""The cost of a mixture of experts: a token counts the experts that it is sent to."""
+
+from archetype.cost.formula import Counts, Formula, prefixed, symbol
+from archetype.cost.registry import FeedForwardCost, cost_of, linear
+from archetype.cost.work import FLOAT32, TrainingWork
+from archetype.parts.experts import spec
+from archetype.parts.feedforward.cost import MLPCost
+
+
+@cost_of(spec.MixtureOfExperts)
+class MixtureOfExpertsCost(FeedForwardCost):
+    """A router, routed experts, and perhaps a shared expert with a gate."""
+
+    part: spec.MixtureOfExperts
+
+    def __init__(self, part: spec.MixtureOfExperts, d: Formula) -> None:
+        super().__init__(part, d)
+        self.expert = MLPCost.of(part.expert, d)
+        self.shared = MLPCost.of(part.shared, d) if part.shared else None
+        self.num_experts = symbol("E", part.num_experts)
+        self.experts_per_token = symbol("k", part.experts_per_token)
+
+    def parameters(self) -> Counts:
+        """Parameters of all experts."""
+        return self._parameters(self.num_experts)
+
+    def active_parameters(self) -> Counts:
+        """Parameters of the experts that one token is sent to."""
+        return self._parameters(self.experts_per_token)
+
+    def _parameters(self, experts: Formula) -> Counts:
+        counts = {"router": linear(self.d, self.num_experts, self.part.router.bias)}
+        counts |= {f"experts.{name}": experts * count for name, count in self.expert.tensors().items()}
+        if self.shared is not None:
+            counts |= prefixed("shared.", self.shared.parameters())
+        return counts | ({"shared_gate": self.d} if self.part.shared_gate else {})
+
+    def flops(self, tokens: Formula) -> Counts:
+        """Each token's experts, the shared one, and the router."""
+        counts = {"router": 2 * tokens * self.d * self.num_experts}
+        counts |= prefixed("experts.", self.expert.flops(tokens * self.experts_per_token))
+        if self.shared is not None:
+            counts |= prefixed("shared.", self.shared.flops(tokens))
+        return counts | ({"shared_gate": 2 * tokens * self.d} if self.part.shared_gate else {})
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Affinities twice; each expert's gathered tokens, and its output, which is multiplied by a weight."""
+        d, routed = self.d.value, work.tokens * self.part.experts_per_token
+        saved = work.input_bytes(d) + 2 * work.tokens * self.part.num_experts * FLOAT32
+        saved += self.expert.saved_activations(work, routed) + routed * d * work.itemsize
+        if self.shared is not None:
+            saved += self.shared.saved_activations(work)
+        if self.part.shared_gate:  # a product of the shared output and a sigmoid
+            saved += work.input_bytes(d) + work.tokens * (d + 1) * work.itemsize
+        return saved
+
+    def hidden_gradient(self, work: TrainingWork) -> int:
+        """Bytes of the hidden gradient of each expert's tokens."""
+        return self.expert.hidden_gradient(work, work.tokens * self.part.experts_per_token)

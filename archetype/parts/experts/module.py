@@ -1,0 +1,200 @@
+"""Mixture of experts: each token is sent to a few of many feed-forward networks."""
+
+import math
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from archetype.native.dispatch import recorded
+from archetype.native.products import product
+from archetype.native.recorder import Recorder
+from archetype.nn.context import ForwardContext
+from archetype.nn.probe import probe
+from archetype.nn.registry import build_feedforward, module_for
+from archetype.parts.activation.module import activation
+from archetype.parts.experts import spec
+from archetype.parts.feedforward.module import gated_product
+from archetype.parts.feedforward.spec import Expert, GatedMLP
+from archetype.weights.linear import Linear, project
+from archetype.weights.packed import PackedMatrix, Weight
+
+Projection = tuple[Weight, Tensor | None]  # weight and bias of one expert
+
+
+@module_for(spec.MixtureOfExperts)
+class MixtureOfExperts(nn.Module):
+    """sum_i g_i(x) expert_i(x) over the chosen i, plus the shared expert (Shazeer 2017, equation 1; Dai 2024).
+
+    No token is dropped, however many choose the same expert, and an expert that nobody chooses is not computed.
+    """
+
+    probes: ClassVar = {"router_logits": "N E", "weights": "N k", "chosen": "N k"}
+    correction: Tensor | None
+
+    def __init__(self, feedforward: spec.MixtureOfExperts, d_model: int) -> None:
+        super().__init__()
+        self.spec = feedforward
+        self.router = nn.Linear(d_model, feedforward.num_experts, bias=feedforward.router.bias)
+        self.experts = Experts(feedforward.expert, feedforward.num_experts, d_model)
+        self.shared = None if feedforward.shared is None else build_feedforward(feedforward.shared, d_model)
+        self.shared_gate = Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
+        correction = torch.empty(feedforward.num_experts) if feedforward.router.expert_bias else None
+        self.register_buffer("correction", correction)
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """Begin with a correction of zero: no expert is preferred."""
+        tensor.zero_()
+        return True
+
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
+        """Mix the outputs of each token's experts; while training, the balance loss goes to `context.aux_losses`."""
+        tokens = x.flatten(0, -2)
+        logits = probe(self, "router_logits", self._logits(tokens))
+        affinities = self._affinities(logits)
+        weights, chosen = self._choose(affinities, logits)
+        weights, chosen = probe(self, "weights", weights), probe(self, "chosen", chosen)
+        if self.training and self.spec.balance_loss > 0:
+            valid = None if context.valid is None else context.valid.flatten()
+            context.aux_losses.append(self.spec.balance_loss * load_balancing_loss(affinities, chosen, valid))
+        y: Tensor = self.experts(tokens, chosen, weights).view_as(x)
+        return y if self.shared is None else y + self._shared(x, context)
+
+    def _shared(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
+        """The output of the expert that all tokens share."""
+        assert self.shared is not None
+        y: Tensor = self.shared(x, context)
+        return y if self.shared_gate is None else y * self.shared_gate(x).sigmoid()
+
+    def _logits(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N E"]:
+        """In float32 at least: rounding the logits of near experts would choose another one."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        with torch.autocast(x.device.type, enabled=False):
+            bias = None if self.router.bias is None else self.router.bias.to(dtype)
+            return nn.functional.linear(x.to(dtype), self.router.weight.to(dtype), bias)
+
+    def _affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
+        return logits.softmax(-1) if isinstance(self.spec.router, spec.SoftmaxRouter) else logits.sigmoid()
+
+    def _choose(
+        self, affinities: Float[Tensor, "N E"], logits: Float[Tensor, "N E"]
+    ) -> tuple[Float[Tensor, "N k"], Int[Tensor, "N k"]]:
+        """The weights of each token's experts, and which they are."""
+        scores = affinities if self.spec.router.expert_bias_on == "affinities" else logits
+        scores = scores if self.correction is None else scores + self.correction
+        if self.spec.groups is not None:
+            scores = scores.masked_fill(~group_limited_mask(scores, self.spec.groups), -math.inf)
+        chosen = scores.topk(self.spec.experts_per_token).indices
+        weights = affinities.gather(-1, chosen)
+        if self.spec.router.renormalize:
+            weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-20)  # sigmoids may all be zero
+        return weights * self.spec.router.scale, chosen
+
+
+def group_limited_mask(scores: Float[Tensor, "N E"], groups: spec.ExpertGroups) -> Bool[Tensor, "N E"]:
+    """True for the experts of a token's best groups, by the sum of each group's best scores."""
+    grouped = scores.unflatten(-1, (groups.num_groups, -1))
+    best = grouped.topk(groups.top_k_in_group).values.sum(-1).topk(groups.groups_per_token).indices
+    allowed = torch.zeros(grouped.shape[:-1], dtype=torch.bool, device=scores.device).scatter(-1, best, True)
+    return allowed[..., None].expand(grouped.shape).flatten(1)
+
+
+def load_balancing_loss(
+    affinities: Float[Tensor, "N E"], chosen: Int[Tensor, "N k"], valid: Bool[Tensor, "N"] | None = None
+) -> Float[Tensor, ""]:
+    """E sum_e f_e p_e: the share f of choices that fell on an expert, and its mean share p of a token's affinities.
+
+    (Fedus 2021, equation 4.) Softmax affinities are such shares already; sigmoids are divided by their sum (DeepSeek-AI
+    2024b, equation 19). Where valid is False, a token does not count.
+    """
+    experts, per_token = affinities.shape[1], chosen.shape[1]
+    counted = torch.ones_like(affinities[:, 0]) if valid is None else valid.to(affinities.dtype)
+    tokens = counted.sum().clamp(min=1)
+    choices = torch.zeros_like(affinities[0]).index_add(0, chosen.flatten(), counted.repeat_interleave(per_token))
+    shares = affinities / affinities.sum(-1, keepdim=True).clamp(min=1e-20)
+    return experts * ((choices / (per_token * tokens)) * (counted @ shares / tokens)).sum()
+
+
+class Experts(nn.Module):
+    """E networks of one form, their weights stacked.
+
+    Tokens are sorted by expert, so that each expert's are one product.
+    """
+
+    packed_parameters: ClassVar = ("gate", "up", "down")
+
+    def __init__(self, expert: Expert, num_experts: int, d_model: int) -> None:
+        super().__init__()
+        d_ff = expert.width(d_model)
+        self.projections: tuple[str, ...]
+        if isinstance(expert, GatedMLP):
+            self.projections, self.product = ("gate", "up", "down"), gated_product(expert)
+        else:
+            self.projections, self.activation = ("up", "down"), activation(expert.activation)
+        for name in self.projections:
+            shape = (d_model, d_ff) if name == "down" else (d_ff, d_model)
+            self.register_parameter(name, nn.Parameter(torch.empty(num_experts, *shape)))
+            bias = nn.Parameter(torch.empty(num_experts, shape[0])) if expert.bias else None
+            self.register_parameter(f"{name}_bias", bias)
+        self.num_experts = num_experts
+
+    def forward(
+        self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"], weights: Float[Tensor, "N k"]
+    ) -> Float[Tensor, "N D"]:
+        """For each token the weighted sum of its k experts' outputs."""
+        y = recorded(expert_outputs, self, x, chosen)
+        y = self.sorted_by_expert(x, chosen) if y is None else y
+        return (y * weights[..., None]).sum(1).to(y.dtype)
+
+    def sorted_by_expert(self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]) -> Float[Tensor, "N k D"]:
+        """The outputs of each token's experts, one product for all tokens of an expert."""
+        choices = chosen.flatten()
+        order = choices.argsort(stable=True)
+        sizes = torch.bincount(choices, minlength=self.num_experts).tolist()
+        sorted_tokens = x.index_select(0, order // chosen.shape[1]).split(sizes)
+        stacks = zip(*map(self._unstacked, self.projections), strict=True)
+        outputs = [self._expert(rows, *one) for rows, one in zip(sorted_tokens, stacks, strict=True) if len(rows)]
+        return torch.cat(outputs).index_select(0, order.argsort()).view(*chosen.shape, -1)
+
+    def _unstacked(self, name: str) -> list[Projection]:
+        """Each expert's weight and bias.
+
+        Unbound once: the gradient of an index into the stack would be as large as the stack, for every expert.
+        """
+        weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
+        biases = [None] * self.num_experts if bias is None else bias.unbind(0)
+        if isinstance(weight, PackedMatrix):
+            return [(weight.matrix(number), own) for number, own in enumerate(biases)]
+        return list(zip(weight.unbind(0), biases, strict=True))
+
+    def _expert(self, x: Float[Tensor, "N D"], *projections: Projection) -> Float[Tensor, "N D"]:
+        *gate, up, down = projections
+        hidden = project(x, *up)
+        hidden = self.product(project(x, *gate[0]), hidden) if gate else self.activation(hidden)
+        return project(hidden, *down)
+
+
+def expert_outputs(
+    recorder: Recorder, experts: Experts, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]
+) -> Float[Tensor, "N k D"] | None:
+    """Record: each token times the matrices of its experts, whose numbers each replay reads anew."""
+
+    def project(name: str, rows: Tensor, indices: Tensor) -> Tensor | None:
+        weight, bias = getattr(experts, name), getattr(experts, f"{name}_bias")
+        if isinstance(weight, PackedMatrix):
+            return weight.product(rows, bias, indices)
+        return product(recorder, rows, weight, bias, indices)
+
+    *gate, up, down = experts.projections
+    hidden = project(up, x, chosen)
+    if hidden is None:
+        return None
+    if gate:
+        gates = project(gate[0], x, chosen)
+        assert gates is not None
+        hidden = experts.product(gates, hidden)
+    else:
+        hidden = experts.activation(hidden)
+    y = project(down, hidden.flatten(0, 1), chosen.reshape(-1, 1))  # (N, k, F) to (N k, 1, D)
+    return None if y is None else y.view(*chosen.shape, -1)

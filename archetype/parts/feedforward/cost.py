@@ -1,0 +1,84 @@
+"""The cost of feed-forward networks."""
+
+from archetype.cost.formula import Counts, Formula, multiple
+from archetype.cost.registry import FeedForwardCost, cost_of, linear
+from archetype.cost.work import TrainingWork
+from archetype.parts.activation.spec import Swish
+from archetype.parts.feedforward import spec
+
+SAVES_OUTPUT = ("relu", "tanh", "sigmoid")  # their derivatives are functions of their outputs
+COMPUTED_AGAIN = ("silu", "gelu", "gelu_tanh")  # in the backward pass of a gate
+
+
+@cost_of(spec.MLP)
+class MLPCost(FeedForwardCost):
+    """A projection up, an activation, a projection down."""
+
+    part: spec.MLP | spec.GatedMLP
+    inputs: tuple[str, ...] = ("up",)  # projections that read the input
+    saved_inner = 1  # vectors of the inner width that are saved, beside the activation's input
+
+    def __init__(self, part: spec.MLP | spec.GatedMLP, d: Formula) -> None:
+        super().__init__(part, d)
+        self.inner = multiple("F", part.width(d.value), d)
+
+    def parameters(self) -> Counts:
+        """Weights and biases."""
+        up = linear(self.d, self.inner, self.part.bias)
+        return dict.fromkeys(self.inputs, up) | {"down": linear(self.inner, self.d, self.part.bias)}
+
+    def tensors(self) -> Counts:
+        """Parameters, with each bias apart: in a stack of experts weights and biases are tensors of their own."""
+        names = (*self.inputs, "down")
+        biases = {f"{name}_bias": self.d if name == "down" else self.inner for name in names}
+        return dict.fromkeys(names, self.d * self.inner) | (biases if self.part.bias else {})
+
+    def flops(self, tokens: Formula) -> Counts:
+        """One product for each projection."""
+        return dict.fromkeys((*self.inputs, "down"), 2 * tokens * self.d * self.inner)
+
+    def saved_activations(self, work: TrainingWork, tokens: int | None = None) -> int:
+        """The projections' inputs, the activation's input or output, and the factors of a gate.
+
+        Args:
+            work: of the stack.
+            tokens: how many vectors it reads (absent: one for each token).
+        """
+        number = work.tokens if tokens is None else tokens
+        activation = self.part.activation
+        swish = isinstance(activation, Swish)  # a product of its input and a sigmoid
+        vectors = self.saved_inner + (activation not in SAVES_OUTPUT) + swish
+        if isinstance(self.part, spec.GatedMLP):
+            changed = self.part.limit is not None or self.part.unit_offset
+            vectors += 2 * (self.part.limit is not None) - (activation in COMPUTED_AGAIN and not changed)
+        inputs = work.input_bytes(self.d.value, tokens=number)
+        return inputs + number * self.inner.value * vectors * work.itemsize
+
+    def hidden_gradient(self, work: TrainingWork, tokens: int | None = None) -> int:
+        """One vector of the inner width for each token; the arguments are those of `saved_activations`."""
+        return (work.tokens if tokens is None else tokens) * self.inner.value * work.itemsize
+
+
+@cost_of(spec.GatedMLP)
+class GatedMLPCost(MLPCost):
+    """The activation of a second projection multiplies the first."""
+
+    inputs = ("gate", "up")
+    saved_inner = 3
+
+
+@cost_of(spec.NoFeedForward)
+class NoFeedForwardCost(FeedForwardCost):
+    """A block of its mixer alone."""
+
+    def parameters(self) -> Counts:
+        """No parameters."""
+        return {}
+
+    def flops(self, tokens: Formula) -> Counts:
+        """No FLOPs."""
+        return {}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """No bytes."""
+        return 0

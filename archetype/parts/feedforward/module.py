@@ -1,0 +1,122 @@
+"""The part of a block that works on each position alone: called with the vectors and the ForwardContext."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.native import fused
+from archetype.nn.context import ForwardContext
+from archetype.nn.probe import probe
+from archetype.nn.registry import module_for
+from archetype.parts.activation.module import FUNCTIONS, activation
+from archetype.parts.activation.spec import ActivationName
+from archetype.parts.feedforward import spec
+from archetype.weights.linear import Linear
+
+
+@module_for(spec.MLP)
+class MLP(nn.Module):
+    """down(f(up(x))) (Vaswani 2017, equation 2)."""
+
+    probes: ClassVar = {"hidden": "... F"}
+
+    def __init__(self, feedforward: spec.MLP, d_model: int) -> None:
+        super().__init__()
+        d_ff = feedforward.width(d_model)
+        self.up = Linear(d_model, d_ff, bias=feedforward.bias)
+        self.down = Linear(d_ff, d_model, bias=feedforward.bias)
+        self.activation = activation(feedforward.activation)
+
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
+        y: Tensor = self.down(probe(self, "hidden", self.activation(self.up(x))))
+        return y
+
+
+@module_for(spec.GatedMLP)
+class GatedMLP(nn.Module):
+    """down(f(gate(x)) * up(x)) (Shazeer 2020, equation 6)."""
+
+    probes: ClassVar = {"hidden": "... F"}
+
+    def __init__(self, feedforward: spec.GatedMLP, d_model: int) -> None:
+        super().__init__()
+        d_ff = feedforward.width(d_model)
+        self.gate = Linear(d_model, d_ff, bias=feedforward.bias)
+        self.up = Linear(d_model, d_ff, bias=feedforward.bias)
+        self.down = Linear(d_ff, d_model, bias=feedforward.bias)
+        self.product = gated_product(feedforward)
+
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
+        y: Tensor = self.down(probe(self, "hidden", self.product(self.gate(x), self.up(x))))
+        return y
+
+
+def gated_product(feedforward: spec.GatedMLP) -> Callable[[Tensor, Tensor], Tensor]:
+    """f(gate) * up: with a limit both are clamped before, with a unit offset it is f(gate) * (1 + up) (gpt-oss)."""
+    choice, limit, unit_offset = feedforward.activation, feedforward.limit, feedforward.unit_offset
+    if isinstance(choice, str) and choice in GatedProduct.derivatives and limit is None and not unit_offset:
+        return partial(_gated_product, choice)
+    return partial(_gated, activation(choice), limit, unit_offset)
+
+
+def _gated(f: Callable[[Tensor], Tensor], limit: float | None, unit_offset: bool, gate: Tensor, up: Tensor) -> Tensor:
+    if limit is not None:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return f(gate) * (1 + up if unit_offset else up)
+
+
+def _gated_product(name: ActivationName, gate: Tensor, up: Tensor) -> Tensor:
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return GatedProduct.forward(gate, up, name)
+    y: Tensor = GatedProduct.apply(gate, up, name)  # type: ignore[no-untyped-call]
+    return y
+
+
+def _silu_backward(dy: Tensor, x: Tensor) -> Tensor:
+    if not torch.is_grad_enabled():
+        gradient: Tensor = torch.ops.aten.silu_backward(dy, x)
+        return gradient
+    s = x.sigmoid()  # torch cannot differentiate its own operation once more
+    return dy * s * (1 + x * (1 - s))
+
+
+class GatedProduct(torch.autograd.Function):
+    """f(gate) * up, which saves the two alone: the backward pass computes f(gate) again.
+
+    Autograd's own rules would save f(gate) too, a number for each token and each of d_ff.
+    """
+
+    generate_vmap_rule = True
+    derivatives: ClassVar[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {  # of dy and x: dy * f'(x)
+        "silu": _silu_backward,
+        "gelu": torch.ops.aten.gelu_backward,
+        "gelu_tanh": partial(torch.ops.aten.gelu_backward, approximate="tanh"),
+    }
+
+    @staticmethod
+    def forward(gate: Tensor, up: Tensor, name: ActivationName) -> Tensor:
+        y = fused.gated(name, gate, up)
+        return FUNCTIONS[name](gate) * up if y is None else y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str], output: Tensor) -> None:
+        gate, up, ctx.name = inputs
+        ctx.save_for_backward(gate, up)
+        ctx.save_for_forward(gate, up)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:
+        gate, up = ctx.saved_tensors
+        gradients = fused.gated_backward(ctx.name, dy, gate, up)
+        if gradients is None:
+            gradients = GatedProduct.derivatives[ctx.name](dy * up, gate), dy * FUNCTIONS[ctx.name](gate)
+        return *gradients, None
+
+    @staticmethod
+    def jvp(ctx: Any, dgate: Tensor, dup: Tensor, _: None) -> Tensor:
+        gate, up = ctx.saved_tensors
+        return GatedProduct.derivatives[ctx.name](dgate * up, gate) + FUNCTIONS[ctx.name](gate) * dup

@@ -1,0 +1,56 @@
+"""The cost of a gated delta network (Yang 2024b, section 3.3)."""
+
+from archetype.cost.chunks import Chunks, chunk_activations, without_zero
+from archetype.cost.formula import Counts, Formula, symbol
+from archetype.cost.registry import Complexity, MixerCost, cost_of, linear
+from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.parts.gated_delta_net import spec
+
+
+@cost_of(spec.GatedDeltaNet)
+class GatedDeltaNetCost(MixerCost):
+    """Products over the pairs of a chunk and with the memory are counted, the triangular system of a chunk is not."""
+
+    part: spec.GatedDeltaNet
+    state_name = "convolution and delta-rule state"
+    complexity = Complexity("O(T D P)", "O(D P)", "O(D P)")
+
+    def __init__(self, part: spec.GatedDeltaNet, d: Formula) -> None:
+        super().__init__(part, d)
+        self.heads, self.head_dim = symbol("H", part.num_heads, part), symbol("P", part.head_dim, part)
+        self.v_dim = symbol("Q", part.v_head_dim, part)
+        self.keys, self.values = symbol("K", part.key_heads, part) * self.head_dim, self.heads * self.v_dim
+        self.channels = 2 * self.keys + self.values
+        widths = {"q": self.keys, "k": self.keys, "v": self.values, "gate": self.values, "a": self.heads}
+        self.projections = {**{name: (d, width) for name, width in widths.items()}, "b": (d, self.heads)}
+        self.projections |= {"conv": (symbol("c", part.conv_kernel, part), self.channels), "o": (self.values, d)}
+
+    def parameters(self) -> Counts:
+        """Projections, convolution, steps, decay and norm."""
+        counts = {name: linear(*sizes) for name, sizes in self.projections.items()}
+        return counts | {"dt_bias": self.heads, "A_log": self.heads, "norm": self.v_dim}
+
+    def flops(self, work: Work) -> Counts:
+        """Products of one pass."""
+        rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)
+        counts = {name: 2 * work.tokens * inputs * outputs for name, (inputs, outputs) in self.projections.items()}
+        return counts | without_zero({
+            "scores": 2 * rows * chunks.pairs * self.heads * self.head_dim,
+            "mixture": rows * chunks.pairs * self.values,
+            "memory": rows * chunks.memory_products(3, 2) * self.head_dim * self.values,
+        })  # fmt: skip
+
+    def state(self, length: int) -> int:
+        """Numbers of the state, at any length: each head's memory, and the inputs that the convolution reads again."""
+        return self.values.value * self.part.head_dim + self.channels.value * (self.part.conv_kernel - 1)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """The input, every step between the projections, and what the chunks save; the rule is computed in float32."""
+        part, heads, channels, values = self.part, self.part.num_heads, self.channels.value, self.values.value
+        keys = heads * part.head_dim
+        steps = (3 * channels + 3 * values) * work.itemsize
+        copies = 2 * (part.key_heads < heads)  # of queries and keys, for every head that they serve
+        exact = (2 * self.keys.value + (1 + copies) * keys + 6 * values + 6 * heads) * FLOAT32
+        padding = (part.conv_kernel - 1) * channels * work.itemsize
+        saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact) + work.rows * padding
+        return saved + chunk_activations(work, part.chunk_size, 2 * heads, values * part.head_dim)

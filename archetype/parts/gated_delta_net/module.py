@@ -1,0 +1,90 @@
+"""Gated delta networks: attention without softmax, whose memory is corrected by each token and fades."""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.nn.cache import LayerState
+from archetype.nn.chunks import delta_rule_chunk, read_chunks
+from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.convolution import CausalConvolution, MatrixState
+from archetype.nn.probe import probe
+from archetype.nn.registry import module_for
+from archetype.parts.gated_delta_net import spec
+from archetype.parts.mamba.module import draw_steps
+from archetype.weights.linear import Linear
+
+
+class HeadNorm(nn.Module):
+    """norm(y) silu(z), each head alone (Yang 2024b, section 3.4)."""
+
+    def __init__(self, features: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(features))
+
+    def forward(self, y: Float[Tensor, "B T H Q"], z: Float[Tensor, "B T H Q"]) -> Float[Tensor, "B T H Q"]:
+        normed = self.weight * nn.functional.rms_norm(y, y.shape[-1:], None, self.eps).to(z.dtype)
+        return (normed * nn.functional.silu(z.to(y.dtype))).to(z.dtype)
+
+
+@module_for(spec.GatedDeltaNet)
+class GatedDeltaNet(nn.Module):
+    """o(norm(delta_rule(q, k, v)) * silu(gate(x))), [q, k, v] = silu(conv([q(x), k(x), v(x)])) (Yang 2024b).
+
+    The decay is exp(-exp(A_log) softplus(a(x) + dt_bias)), the rate sigmoid(b(x)). It is computed in float32 at least.
+    """
+
+    probes: ClassVar = {"q": "B T K P", "k": "B T K P", "v": "B T H Q", "log_decay": "B T H", "rate": "B T H"}
+
+    def __init__(self, mixer: spec.GatedDeltaNet, d_model: int, causal: bool = True, layer: int = 0) -> None:
+        super().__init__()
+        self.spec, self.layer = mixer, layer
+        keys, values = mixer.key_heads * mixer.head_dim, mixer.num_heads * mixer.v_head_dim
+        self.widths = keys, keys, values
+        self.q, self.k, self.v, self.gate, self.a, self.b = (
+            Linear(d_model, width, bias=False) for width in (*self.widths, values, *2 * (mixer.num_heads,))
+        )
+        self.conv = CausalConvolution(mixer.conv_channels, mixer.conv_kernel, bias=False)
+        self.dt_bias, self.A_log = (nn.Parameter(torch.empty(mixer.num_heads)) for _ in range(2))
+        self.norm = HeadNorm(mixer.v_head_dim, mixer.eps)
+        self.o = Linear(values, d_model, bias=False)
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """Steps and rates start as in Mamba-2."""
+        if name == "dt_bias":
+            draw_steps(tensor, 0.001, 0.1, generator)
+        else:
+            tensor.uniform_(1.0, 16.0, generator=generator).log_()
+        return True
+
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> MatrixState:
+        """Before a text stand zeros. The size does not depend on the capacity."""
+        sizes = self.spec.num_heads, self.spec.head_dim, self.spec.v_head_dim
+        memory = torch.zeros(batch, *sizes, dtype=dtype, device=device)
+        return MatrixState(self.conv.new_state(batch, dtype, device), memory)
+
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
+        """Read the new positions after those that the cache has read. Padding is not read."""
+        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
+        assert isinstance(state, MatrixState)
+        mixer, exact = self.spec, torch.promote_types(x.dtype, torch.float32)
+        conv, memory = context.cached(("gated_delta_net", self.layer), lambda: (state.conv, state.memory))
+        u, conv = self.conv.convolve(torch.cat((self.q(x), self.k(x), self.v(x)), dim=-1), context, conv)
+        heads = mixer.key_heads, mixer.key_heads, mixer.num_heads
+        parts = nn.functional.silu(u).to(exact).split(self.widths, dim=-1)
+        q, k, v = (part.unflatten(-1, (number, -1)) for part, number in zip(parts, heads, strict=True))
+        q, k = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + 1e-6) for part in (q, k))
+        a = -self.A_log.to(exact).exp() * nn.functional.softplus(self.a(x).to(exact) + self.dt_bias.to(exact))
+        b = self.b(x).to(exact).sigmoid() * (2.0 if mixer.negative_eigenvalues else 1.0)
+        if context.valid is not None:
+            a, b = (part.masked_fill(~context.valid[..., None], 0.0) for part in (a, b))
+        q, k, v = probe(self, "q", q), probe(self, "k", k), probe(self, "v", v)
+        a, b = probe(self, "log_decay", a), probe(self, "rate", b)
+        inputs = q * mixer.head_dim**-0.5, k, v, a, b
+        y, memory = read_chunks(delta_rule_chunk, mixer.chunk_size, memory.to(exact), *inputs)
+        state.conv, state.memory = conv.to(state.conv.dtype), memory.to(state.memory.dtype)
+        z: Tensor = self.o(self.norm(y, self.gate(x).unflatten(-1, (mixer.num_heads, -1))).flatten(-2))
+        return z

@@ -1,0 +1,75 @@
+"""Heads: from vectors to logits."""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.nn.context import Vectors
+from archetype.nn.dropout import dropout
+from archetype.nn.registry import build_norm
+from archetype.parts.activation.module import activation
+from archetype.parts.head import spec
+from archetype.weights.linear import Linear, project
+from archetype.weights.packed import Weight
+
+
+class LanguageModelHead(nn.Module):
+    """Logits over the vocabulary. A tied head has no table of its own and multiplies by the embedding's."""
+
+    packed_parameters: ClassVar = ("weight",)
+
+    def __init__(self, head: spec.LanguageModelHead, vocab_size: int, d_model: int) -> None:
+        super().__init__()
+        self.spec, self.vocab_size = head, vocab_size
+        self.dense = self.norm = None
+        if head.transform is not None:
+            self.dense = Linear(d_model, d_model)
+            self.activation = activation(head.transform.activation)
+            self.norm = build_norm(head.transform.norm, d_model)
+        self.weight = None if head.tied else nn.Parameter(torch.empty(vocab_size, d_model))
+        self.bias = nn.Parameter(torch.empty(vocab_size)) if head.bias else None
+
+    def features(self, x: Vectors) -> Vectors:
+        """The vectors that are multiplied by the table."""
+        if self.dense is not None and self.norm is not None:
+            x = self.norm(self.activation(self.dense(x)))
+        return x if self.spec.scale == 1.0 else x * self.spec.scale
+
+    def forward(self, x: Vectors, embedding: Weight) -> Float[Tensor, "B T V"]:
+        logits = project(self.features(x), embedding if self.weight is None else self.weight, self.bias)
+        cap = self.spec.softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+class MaskedLanguageModelHead(LanguageModelHead):
+    """Logits of hidden tokens: f(dense(x)), its norm, then the vocabulary (Devlin 2018)."""
+
+    def __init__(self, head: spec.MaskedLanguageModelHead, vocab_size: int, d_model: int) -> None:
+        transform = spec.HeadTransform(activation=head.activation, norm=head.norm)
+        equal = spec.LanguageModelHead(tied=head.tied, bias=head.bias, transform=transform)
+        super().__init__(equal, vocab_size, d_model)
+
+
+class Classifier(nn.Linear):
+    """Logits of classes from a pooled vector."""
+
+    def __init__(self, head: spec.ClassificationHead, d_model: int) -> None:
+        super().__init__(d_model, head.num_classes, bias=head.bias)
+        self.dropout = head.dropout
+
+    def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B Y"]:
+        """The logits of each row."""
+        return super().forward(dropout(x, self.dropout, self.training))
+
+
+class Pooler(nn.Linear):
+    """tanh(W x + b) of the vector that stands for the whole (Devlin 2018)."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__(d_model, d_model)
+
+    def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+        """The pooled vector of each row."""
+        return torch.tanh(super().forward(x))

@@ -1,0 +1,101 @@
+"""Heads: what a model computes from the vectors at its end."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from archetype.parts.activation.spec import Activation
+from archetype.parts.norm.spec import NoNorm
+from archetype.roles.norm import AnyNorm
+from archetype.spec.base import Flag, Named, Positive, Probability, Size, Spec
+
+__all__ = [
+    "ClassificationHead", "DecoderHead", "EncoderHead", "HeadTransform", "LanguageModelHead", "MaskedLanguageModelHead",
+    "NoHead", "VisionHead",
+]  # fmt: skip
+
+
+class HeadTransform(Spec):
+    """A layer as wide as the model and its norm, before the logits (BERT as a decoder).
+
+    Attributes:
+        activation: the layer's nonlinearity.
+        norm: of what it gives.
+    """
+
+    activation: Activation = "gelu"
+    norm: AnyNorm = NoNorm()
+
+
+class LanguageModelHead(Spec):
+    """Logits over the vocabulary, perhaps of transformed vectors; `tied` multiplies by the embedding's own table.
+
+    Vectors are multiplied by `scale` first (T5); `softcap` bends a logit z to c tanh(z / c) (Gemma 2).
+
+    Attributes:
+        tied: whether logits are products with the embedding's own table.
+        bias: whether a bias is added to the logits.
+        scale: factor of the vectors.
+        softcap: c, where logits are bent to c tanh(z / c) (absent: they are not).
+        transform: a layer before the logits (absent: none).
+    """
+
+    kind: Literal["language_model"] = "language_model"
+    tied: Flag = False
+    bias: Flag = False
+    scale: Positive = 1.0
+    softcap: Positive | None = None
+    transform: HeadTransform | None = None
+
+
+class MaskedLanguageModelHead(Spec):
+    """Logits of hidden tokens: a layer as wide as the model, its norm, then the vocabulary (Devlin 2018).
+
+    Attributes:
+        activation: the layer's nonlinearity.
+        norm: of what it gives.
+        tied: whether logits are products with the embedding's own table.
+        bias: whether a bias is added to the logits.
+    """
+
+    kind: Literal["masked_language_model"] = "masked_language_model"
+    activation: Activation = "gelu"
+    norm: AnyNorm = NoNorm()
+    tied: Flag = True
+    bias: Flag = True
+
+
+class ClassificationHead(Spec):
+    """Logits of `num_classes` for a whole text or image, from its pooled vector; of one, a value that is estimated.
+
+    A decoder's pooled vector is that of a text's last token, which alone has seen all of it.
+
+    Attributes:
+        num_classes: classes, Y.
+        dropout: of the pooled vector, while training.
+        bias: whether a bias is added to the logits.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {"classes": "num_classes"}
+    kind: Literal["classification"] = "classification"
+    num_classes: Size
+    dropout: Probability = 0.0
+    bias: Flag = True
+
+
+class NoHead(Spec):
+    """The vectors themselves."""
+
+    kind: Literal["none"] = "none"
+
+
+def _default_kind(value: Any) -> Any:
+    """A decoder's head without a `kind` gives logits over the vocabulary."""
+    return {"kind": "language_model"} | value if isinstance(value, dict) else value
+
+
+DecoderHead = Annotated[
+    LanguageModelHead | ClassificationHead, Field(discriminator="kind"), BeforeValidator(_default_kind), Named()
+]
+EncoderHead = Annotated[MaskedLanguageModelHead | ClassificationHead | NoHead, Field(discriminator="kind"), Named()]
+VisionHead = Annotated[ClassificationHead | NoHead, Field(discriminator="kind"), Named()]

@@ -1,0 +1,186 @@
+"""Attention whose keys and values come from one narrow vector for each position."""
+
+import math
+from typing import ClassVar, assert_never
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from archetype.native import attention as native
+from archetype.native.dispatch import recorded
+from archetype.native.recorder import Recorder
+from archetype.nn.cache import KVCache, LayerState
+from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.dropout import dropout
+from archetype.nn.probe import probe
+from archetype.nn.registry import build_norm, module_for
+from archetype.parts.attention.core import attend
+from archetype.parts.latent_attention import spec
+from archetype.parts.pattern.scores import MASKED, ScoreFunction, causal_pairs, present_keys
+from archetype.parts.position.module import Rotary
+from archetype.weights.linear import Linear
+
+Queries = tuple[Float[Tensor, "B H T P"], Float[Tensor, "B H T R"]]  # the features without and with rotation
+Latents = tuple[
+    Float[Tensor, "B 1 S C"], Float[Tensor, "B 1 S R"]
+]  # the latents and the rotated keys that all heads share
+
+
+@module_for(spec.LatentAttention)
+class LatentAttention(nn.Module):
+    """Multi-head latent attention (DeepSeek-AI 2024, section 2.1), in whichever of its two forms is cheaper.
+
+    A head's key is [c Wuk, k_R] and its value c Wuv, for the latent c and the turned key k_R of a position. The plain
+    form expands every latent to keys and values; the absorbed form attends to the latents themselves, with the query
+    q Wuk^T, and expands only the result.
+    """
+
+    probes: ClassVar = {
+        "q_nope": "B H T P", "q_rope": "B H T R", "latent": "B 1 S C", "k_rope": "B 1 S R", "heads": "B H T Q",
+    }  # fmt: skip
+
+    def __init__(self, mixer: spec.LatentAttention, d_model: int, causal: bool, layer: int = 0) -> None:
+        super().__init__()
+        self.spec, self.causal = mixer, causal
+        heads, latent = mixer.num_heads, mixer.kv_lora_rank
+        match mixer.query:
+            case spec.DirectQuery():
+                self.q = Linear(d_model, heads * mixer.head_dim, bias=False)
+            case spec.LowRankQuery(rank=rank):
+                self.q_down = Linear(d_model, rank, bias=mixer.bias)
+                self.q_norm = build_norm(mixer.norm, rank)
+                self.q_up = Linear(rank, heads * mixer.head_dim, bias=False)
+            case _:
+                assert_never(mixer.query)
+        self.kv_down = Linear(d_model, latent + mixer.qk_rope_head_dim, bias=mixer.bias)
+        self.kv_norm = build_norm(mixer.norm, latent)
+        self.kv_up = nn.Linear(latent, heads * (mixer.qk_nope_head_dim + mixer.v_head_dim), bias=False)
+        self.o = Linear(heads * mixer.v_head_dim, d_model, bias=mixer.bias)
+        self.rotary = Rotary(mixer.position, mixer.sizes)
+
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+        """Empty latents and rotated keys for `capacity` positions: C + R numbers each."""
+        sizes = self.spec.kv_lora_rank, self.spec.qk_rope_head_dim
+        return KVCache.empty(batch, 1, capacity, sizes, dtype, device)
+
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
+        """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
+        queries, latents = self._queries(x, context), self._latents(x, context)
+        y: Tensor | None
+        if cache is None:
+            # then no mask says more than the direction
+            complete = (self.causal or context.num_tokens is None) and context.document_ids is None
+            y = self.attend(queries, latents, None if complete else self._allowed(context, context.shared_positions))
+        else:
+            assert isinstance(cache, KVCache)
+            y = recorded(attend_to_latents, self, queries, latents, context, cache)
+            y = self.attend_to_cache(queries, latents, context, cache) if y is None else y
+        z: Tensor = self.o(probe(self, "heads", y).transpose(1, 2).flatten(2))
+        return z
+
+    def attend(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
+        """Attend in the cheaper of the two forms."""
+        absorbs = self.spec.absorbs(queries[0].shape[2], latents[0].shape[2])
+        return (self._absorbed if absorbs else self._plain)(queries, latents, allowed)
+
+    def attend_to_cache(
+        self, queries: Queries, latents: Latents, context: ForwardContext, cache: KVCache
+    ) -> Float[Tensor, "B H T Q"]:
+        """Append the latents to the cache, and attend to all that it holds."""
+        latent, key, positions = cache.append(*latents, context)
+        dtype = queries[0].dtype  # a cache may have fewer bits
+        return self.attend(queries, (latent.to(dtype), key.to(dtype)), self._allowed(context, positions))
+
+    def _queries(self, x: Vectors, context: ForwardContext) -> Queries:
+        direct = isinstance(self.spec.query, spec.DirectQuery)
+        q = self.q(x) if direct else self.q_up(self.q_norm(self.q_down(x)))
+        heads = q.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
+        plain, turned = heads.split((self.spec.qk_nope_head_dim, self.spec.qk_rope_head_dim), dim=-1)
+        turned = self.rotary(turned, context.positions, context)
+        return probe(self, "q_nope", plain), probe(self, "q_rope", turned)
+
+    def _latents(self, x: Vectors, context: ForwardContext) -> Latents:
+        """Latents after their norm and keys after their rotation, as one head."""
+        latent, key = self.kv_down(x)[:, None].split((self.spec.kv_lora_rank, self.spec.qk_rope_head_dim), dim=-1)
+        key = self.rotary(key, context.positions, context)
+        return probe(self, "latent", self.kv_norm(latent)), probe(self, "k_rope", key)
+
+    def _allowed(self, context: ForwardContext, keys: Tensor) -> Bool[Tensor, "b 1 t S"]:
+        if self.causal:
+            queries = context.shared_positions
+            return context.cached("latent causal", lambda: context.within_documents(causal_pairs(queries, keys)))
+        assert context.num_tokens is not None
+        return present_keys(context.num_tokens, keys[0])
+
+    def _plain(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
+        """Every latent expanded to each head's key and value."""
+        key, value = self.keys_and_values(latents)
+        # torch's kernel for CPU wants keys as wide as values; without it all weights would be kept
+        wide = max(self.spec.head_dim, self.spec.v_head_dim)
+        q, k, v = (_widened(part, wide) for part in (torch.cat(queries, dim=-1), key, value))
+        score, causal = ScoreFunction(self.scale, dropout=self._dropout), self.causal and allowed is None
+        return attend(q, k, v, score, allowed, causal)[..., : self.spec.v_head_dim]
+
+    def _absorbed(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
+        """The latents are keys and values of one head, which all heads of queries share."""
+        plain, turned = queries
+        (latent, shared), (batch, heads, length, _) = (part[:, 0] for part in latents), plain.shape
+        key_up, value_up = self.expansions
+        queries_of_latents = torch.einsum("bhtp,hpc->bhtc", plain, key_up).flatten(1, 2)  # (B, H T, C)
+        scores = queries_of_latents @ latent.transpose(1, 2) + turned.flatten(1, 2) @ shared.transpose(1, 2)
+        scores = self.scale * scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = scores.unflatten(1, (heads, length))
+        if allowed is None and self.causal:
+            allowed = scores.new_ones(scores.shape[2:], dtype=torch.bool).tril()
+        if allowed is not None:
+            scores = scores.masked_fill(~allowed, MASKED)
+        weights = dropout(scores.softmax(-1), self._dropout).to(plain.dtype)
+        mixed = (weights.flatten(1, 2) @ latent).view(batch, heads, length, -1)  # (B, H, T, C)
+        return torch.einsum("bhtc,hqc->bhtq", mixed, value_up)
+
+    def keys_and_values(self, latents: Latents) -> tuple[Float[Tensor, "B H S P"], Float[Tensor, "B H S Q"]]:
+        """Each head's keys, with the rotated features last, and values."""
+        latent, shared = latents
+        sizes = self.spec.qk_nope_head_dim, self.spec.v_head_dim
+        expanded = self.kv_up(latent[:, 0]).unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
+        key, value = expanded.split(sizes, dim=-1)
+        return torch.cat((key, shared.to(key.dtype).expand(-1, self.spec.num_heads, -1, -1)), dim=-1), value
+
+    @property
+    def expansions(self) -> tuple[Float[Tensor, "H P C"], Float[Tensor, "H Q C"]]:
+        """The matrices that expand a latent to each head's key and value."""
+        up = self.kv_up.weight.view(self.spec.num_heads, -1, self.spec.kv_lora_rank)
+        key_up, value_up = up.split((self.spec.qk_nope_head_dim, self.spec.v_head_dim), dim=1)
+        return key_up, value_up
+
+    @property
+    def scale(self) -> float:
+        """The factor of the scores."""
+        return self.spec.scale or 1 / math.sqrt(self.spec.head_dim)
+
+    @property
+    def _dropout(self) -> float:
+        return self.spec.dropout if self.training else 0.0
+
+
+def attend_to_latents(
+    recorder: Recorder, attention: LatentAttention, queries: Queries, latents: Latents, context: ForwardContext,
+    cache: KVCache,
+) -> Float[Tensor, "B H T Q"] | None:  # fmt: skip
+    """Record the absorbed form, over the filled places."""
+    if not attention.causal or latents[0].shape[2] > 1:
+        return None
+    for new, buffer in zip(latents, (cache.keys, cache.values), strict=True):
+        native.append(recorder, new, buffer, context.positions)
+    (plain, turned), (key_up, value_up) = queries, attention.expansions
+    q = torch.einsum("bhtp,hpc->bhtc", plain, key_up)
+    rotated = turned, cache.values
+    mixed = native.attend(recorder, q, cache.keys, cache.keys, attention.scale, context.positions, second=rotated)
+    return None if mixed is None else torch.einsum("bhtc,hqc->bhtq", mixed, value_up)
+
+
+def _widened(x: Float[Tensor, "*dims P"], features: int) -> Float[Tensor, "*dims Q"]:
+    """Zeros behind, which change no product."""
+    missing = features - x.shape[-1]
+    return nn.functional.pad(x, (0, missing)) if missing else x

@@ -1,0 +1,111 @@
+"""Multi-head latent attention: keys and values from one narrow vector for each position."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.position.spec import Rotary
+from archetype.roles.mixer import Mixer
+from archetype.roles.norm import VectorNorm
+from archetype.roles.position import AttentionSizes
+from archetype.spec.base import Flag, Named, Positive, Probability, Size, Spec, invalid
+from archetype.spec.kinds import part
+
+__all__ = ["DirectQuery", "LatentAttention", "LowRankQuery", "Query"]
+
+
+class DirectQuery(Spec):
+    """Queries by one projection."""
+
+    kind: Literal["direct"] = "direct"
+
+
+class LowRankQuery(Spec):
+    """Queries through a narrow vector of `rank` features, which is normalized.
+
+    Attributes:
+        rank: features of the narrow vector.
+    """
+
+    kind: Literal["low_rank"] = "low_rank"
+    rank: Size
+
+
+Query = Annotated[DirectQuery | LowRankQuery, Field(discriminator="kind"), Named()]
+
+
+@part
+class LatentAttention(Mixer):
+    """Keys and values from one narrow vector for each position (DeepSeek-AI 2024, section 2.1).
+
+    The latent c = norm(x Wdkv) has `kv_lora_rank` features; a head's key is [c Wuk, rope(x Wkr)], its value c Wuv; the
+    turned part of `qk_rope_head_dim` features is shared by all heads. A state holds c and the turned part only. Absent:
+    `scale` is 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim).
+
+    Attributes:
+        num_heads: heads, H.
+        query: how queries are made.
+        kv_lora_rank: features of the latent, C.
+        qk_nope_head_dim: features of a head's query and key that are not rotated.
+        qk_rope_head_dim: rotated features of a head's query and key, R.
+        v_head_dim: features of a head's value, Q.
+        position: the rotation.
+        norm: of the latent, and of a low-rank query.
+        bias: whether the down projections and the output projection add a bias.
+        scale: factor of scores (absent: 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim)).
+        dropout: of the attention weights, while training.
+    """
+
+    letters: ClassVar[Mapping[str, str]] = {
+        "P": "features of a head's query and key that are not rotated", "r": "rank of queries"
+    }  # fmt: skip
+    kind: Literal["latent"] = "latent"
+    num_heads: Size
+    query: Query = DirectQuery()
+    kv_lora_rank: Size
+    qk_nope_head_dim: Size
+    qk_rope_head_dim: Size
+    v_head_dim: Size
+    position: Rotary = Rotary(interleaved=True)
+    norm: VectorNorm = RMSNorm(eps=1e-6)
+    bias: Flag = False
+    scale: Positive | None = None
+    dropout: Probability = 0.0
+
+    @model_validator(mode="after")
+    def _rotation_fits(self) -> "LatentAttention":
+        if self.qk_rope_head_dim % 2:
+            invalid("qk_rope_head_dim", f"{self.qk_rope_head_dim} features cannot be paired", "use an even number")
+        if self.position.dim is not None:
+            invalid("position.dim", "the turned features are a part of their own", "use qk_rope_head_dim")
+        if self.position.scaling.kind == "dynamic":
+            cause = "dynamic scaling would turn every remembered key anew"
+            invalid("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
+        return self
+
+    @property
+    def separates_documents(self) -> bool:
+        """A mask keeps documents apart."""
+        return True
+
+    @property
+    def head_dim(self) -> int:
+        """Features of one head's query and key."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def sizes(self) -> AttentionSizes:
+        """Heads and features, as rotary positions take them."""
+        return AttentionSizes(self.num_heads, self.num_heads, self.head_dim, self.qk_rope_head_dim)
+
+    def absorbs(self, queries: int, keys: int) -> bool:
+        """Whether it is cheaper to attend to the latents themselves than to expand them to keys and values.
+
+        Both are counted for one row. Plain: expand every latent, then the usual products. Absorbed: the expansion
+        joins the query and the result, and the products run over C + R and C features.
+        """
+        c, r, nope, v = self.kv_lora_rank, self.qk_rope_head_dim, self.qk_nope_head_dim, self.v_head_dim
+        plain = keys * c * (nope + v) + queries * keys * (nope + r + v)
+        return queries * c * (nope + v) + queries * keys * (2 * c + r) < plain

@@ -1,0 +1,1 @@
+"""Mamba: a selective state space (Gu 2023)."""

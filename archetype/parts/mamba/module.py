@@ -1,0 +1,114 @@
+"""Mamba: a recurrence whose steps, inputs and outputs follow the token."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.nn.cache import LayerState
+from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.convolution import CausalConvolution
+from archetype.nn.probe import probe
+from archetype.nn.registry import build_norm, module_for
+from archetype.parts.mamba import spec
+from archetype.parts.mamba.scan import scan
+from archetype.weights.linear import Linear
+
+
+@dataclass
+class MambaState(LayerState):
+    """The newest W = conv_kernel - 1 inputs of the convolution, and the numbers that decay."""
+
+    conv: Float[Tensor, "B I W"]
+    hidden: Float[Tensor, "B I Z"]
+
+
+class StepProjection(nn.Linear):
+    """The step size of each channel before its softplus, from the rank's features."""
+
+    def __init__(self, mixer: spec.Mamba, d_model: int) -> None:
+        super().__init__(mixer.rank(d_model), mixer.expand * d_model)
+        self.spec = mixer
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """Steps begin log-uniform between dt_min and dt_max; what the token adds has variance 1/3 (Gu 2023, 3.6)."""
+        if name == "weight":
+            bound = self.in_features**-0.5
+            tensor.uniform_(-bound, bound, generator=generator)
+        else:
+            draw_steps(tensor, self.spec.dt_min, self.spec.dt_max, generator)
+        return True
+
+
+def draw_steps(tensor: Tensor, dt_min: float, dt_max: float, generator: torch.Generator | None) -> None:
+    """Step sizes before their softplus, log-uniform between two bounds, in place."""
+    steps = tensor.uniform_(math.log(dt_min), math.log(dt_max), generator=generator).exp_()
+    tensor.copy_(steps + torch.log(-torch.expm1(-steps)))  # the inverse of softplus
+
+
+@module_for(spec.Mamba)
+class Mamba(nn.Module):
+    """out_proj(silu(z) * (scan(u) + D u)), u = silu(conv(x')), [x', z] = in_proj(x) (Gu 2023, algorithm 2, figure 3).
+
+    With [r, b, c] = x_proj(u) the scan has the steps delta = softplus(dt_proj(r)), the rates A = -exp(A_log) and the
+    inputs delta u b, and is read by c. It is computed in float32 at least. Norms of r, b and c stand in Jamba.
+    """
+
+    probes: ClassVar = {"u": "B T I", "delta": "B T I", "b": "B T Z", "c": "B T Z"}
+
+    def __init__(self, mixer: spec.Mamba, d_model: int, causal: bool = True, layer: int = 0) -> None:
+        super().__init__()
+        inner = mixer.expand * d_model
+        self.spec, self.layer = mixer, layer
+        self.sizes = (mixer.rank(d_model), mixer.state_size, mixer.state_size)
+        self.in_proj = Linear(d_model, 2 * inner, bias=mixer.bias)
+        self.conv = CausalConvolution(inner, mixer.conv_kernel, mixer.conv_bias)
+        self.x_proj = Linear(inner, sum(self.sizes), bias=False)
+        self.dt_proj = StepProjection(mixer, d_model)
+        self.A_log = nn.Parameter(torch.empty(inner, mixer.state_size))
+        self.D = nn.Parameter(torch.empty(inner))
+        self.out_proj = Linear(inner, d_model, bias=mixer.bias)
+        self.dt_norm, self.b_norm, self.c_norm = (build_norm(mixer.norm, size) for size in self.sizes)
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """Rates -1 to -Z in every channel (S4D-Real, Gu 2022), and all of the input passed on."""
+        if name == "A_log":
+            tensor.copy_(torch.arange(1, self.spec.state_size + 1, device=tensor.device).log())
+        else:
+            tensor.fill_(1.0)
+        return True
+
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> MambaState:
+        """Before a text stand zeros. The size does not depend on the capacity."""
+        hidden = torch.zeros(batch, self.out_proj.in_features, self.spec.state_size, dtype=dtype, device=device)
+        return MambaState(self.conv.new_state(batch, dtype, device), hidden)
+
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
+        """Read the new positions after those that the cache has read. Padding is not read."""
+        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
+        assert isinstance(state, MambaState)
+        u, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, T, I) each
+        conv, hidden = context.cached(("mamba", self.layer), lambda: (state.conv, state.hidden))
+        u, conv = self.conv.convolve(u, context, conv)
+        y, hidden = self.selective_scan(nn.functional.silu(u), context, hidden)
+        z: Tensor = self.out_proj((y * nn.functional.silu(gate)).to(x.dtype))
+        state.conv, state.hidden = conv.to(state.conv.dtype), hidden.to(state.hidden.dtype)
+        return z
+
+    def selective_scan(
+        self, u: Float[Tensor, "B T I"], context: ForwardContext, hidden: Float[Tensor, "B I Z"]
+    ) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I Z"]]:
+        """Read the state at each position and add D u; a step of zero leaves the state as it is."""
+        exact = torch.promote_types(u.dtype, torch.float32)
+        low_rank, *selected = self.x_proj(u).split(self.sizes, dim=-1)
+        b, c = (norm(x).to(exact) for norm, x in zip((self.b_norm, self.c_norm), selected, strict=True))
+        delta = nn.functional.softplus(self.dt_proj(self.dt_norm(low_rank)).to(exact))
+        if context.valid is not None:
+            delta = delta.masked_fill(~context.valid[..., None], 0.0)
+        rates, u = -torch.exp(self.A_log.to(exact)), probe(self, "u", u.to(exact))
+        delta, b, c = probe(self, "delta", delta), probe(self, "b", b), probe(self, "c", c)
+        y, hidden = scan(delta, delta * u, b, c, rates, hidden.to(exact))
+        return y + self.D.to(exact) * u, hidden

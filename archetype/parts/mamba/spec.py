@@ -1,0 +1,61 @@
+"""Mamba: a state space whose steps, inputs and outputs follow the token."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import model_validator
+
+from archetype.parts.norm.spec import NoNorm
+from archetype.roles.mixer import Mixer
+from archetype.roles.norm import VectorNorm
+from archetype.spec.base import Flag, Positive, Size, invalid
+from archetype.spec.kinds import part
+
+__all__ = ["Mamba"]
+
+
+@part
+class Mamba(Mixer):
+    """Selective state space (Gu 2023, algorithm 2): convolution, scan, gate.
+
+    E = expand * d_model channels, each with `state_size` numbers that decay by exp(delta A); delta, B and C follow the
+    token. Absent: `dt_rank` is d_model / 16, rounded up. `norm` is of B, C and what delta is made of (Jamba).
+
+    Attributes:
+        expand: inner channels for each feature of d_model.
+        state_size: numbers that each channel holds, Z.
+        conv_kernel: positions that the convolution reads.
+        dt_rank: rank of the step sizes' projection (absent: d_model / 16, rounded up).
+        conv_bias: whether the convolution adds a bias.
+        bias: whether the input and output projections add a bias.
+        dt_min: smallest step size at the start.
+        dt_max: largest step size at the start.
+        norm: of B, C and what delta is made of.
+    """
+
+    letters: ClassVar[Mapping[str, str]] = {"r": "rank of delta's projection"}
+    kind: Literal["mamba"] = "mamba"
+    expand: Size = 2
+    state_size: Size = 16
+    conv_kernel: Size = 4
+    dt_rank: Size | None = None
+    conv_bias: Flag = True
+    bias: Flag = False
+    norm: VectorNorm = NoNorm()
+    dt_min: Positive = 0.001
+    dt_max: Positive = 0.1
+
+    @model_validator(mode="after")
+    def _steps_are_ordered(self) -> "Mamba":
+        check_steps(self.dt_min, self.dt_max)
+        return self
+
+    def rank(self, d_model: int) -> int:
+        """The rank of delta's projection, for a model of width `d_model`."""
+        return self.dt_rank or -(-d_model // 16)
+
+
+def check_steps(dt_min: float, dt_max: float) -> None:
+    """Refuse steps whose largest is below their smallest."""
+    if dt_max < dt_min:
+        invalid("dt_max", f"{dt_max} is below dt_min {dt_min}", "use a larger one")

@@ -1,0 +1,1 @@
+"""Mamba-2: state space duality (Dao 2024)."""

@@ -1,0 +1,61 @@
+"""The cost of a state space in chunks (Dao 2024, section 6)."""
+
+from archetype.cost.chunks import Chunks, chunk_activations, without_zero
+from archetype.cost.formula import Counts, Formula, symbol
+from archetype.cost.registry import Complexity, MixerCost, cost_of, linear
+from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.parts.mamba2 import spec
+
+
+@cost_of(spec.Mamba2)
+class Mamba2Cost(MixerCost):
+    """The cost of Mamba-2: of the scan the products over the pairs of a chunk and with the memory are counted."""
+
+    part: spec.Mamba2
+    state_name = "convolution and SSM state"
+    complexity = Complexity("O(T D Z)", "O(D Z)", "O(D Z)")
+
+    def __init__(self, part: spec.Mamba2, d: Formula) -> None:
+        super().__init__(part, d)
+        self.heads, self.state_size = symbol("H", part.num_heads, part), symbol("Z", part.state_size, part)
+        self.inner = self.heads * symbol("P", part.head_dim, part)
+        self.shared = symbol("K", part.num_groups, part) * self.state_size
+        self.channels = self.inner + 2 * self.shared
+        self.kernel = symbol("c", part.conv_kernel, part)
+
+    def parameters(self) -> Counts:
+        """Projections, convolution, steps, decay, skip and norm."""
+        d, inner, part = self.d, self.inner, self.part
+        return {
+            "in_proj": linear(d, self.inner + self.channels + self.heads, part.bias),
+            "conv": linear(self.kernel, self.channels, part.conv_bias),
+            **dict.fromkeys(("dt_bias", "A_log", "D"), self.heads),
+            "norm": inner,
+            "out_proj": linear(inner, d, part.bias),
+        }
+
+    def flops(self, work: Work) -> Counts:
+        """Products of one pass."""
+        d, inner, tokens, chunks = self.d, self.inner, 2 * work.tokens, Chunks.of(work, self.part.chunk_size)
+        return without_zero({
+            "in_proj": tokens * d * (inner + self.channels + self.heads),
+            "conv": tokens * self.kernel * self.channels,
+            "scores": 2 * work.rows * chunks.pairs * self.shared,
+            "mixture": 2 * work.rows * chunks.pairs * inner,
+            "memory": 2 * work.rows * chunks.memory_products(2, 1) * self.state_size * inner,
+            "out_proj": tokens * inner * d,
+        })  # fmt: skip
+
+    def state(self, length: int) -> int:
+        """Numbers of the state, at any length: each head's memory, and the inputs that the convolution reads again."""
+        return self.inner.value * self.part.state_size + self.channels.value * (self.part.conv_kernel - 1)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """The input, every step between the projections, and what the chunks save; the scan is computed in float32."""
+        inner, channels, heads, part = self.inner.value, self.channels.value, self.part.num_heads, self.part
+        steps = (2 * inner + 4 * channels + heads) * work.itemsize
+        copies = part.num_groups < heads  # heads of a group are laid out side by side
+        exact = ((7 + copies) * inner + 4 * heads + part.num_groups) * FLOAT32
+        padding = (part.conv_kernel - 1) * channels * work.itemsize
+        saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact) + work.rows * padding
+        return saved + chunk_activations(work, part.chunk_size, heads, (1 + copies) * inner * part.state_size)

@@ -1,0 +1,103 @@
+"""Mamba-2: a state space that is read in chunks of matrix products."""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.nn.cache import LayerState
+from archetype.nn.chunks import read_chunks, state_space_chunk
+from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.convolution import CausalConvolution, MatrixState
+from archetype.nn.probe import probe
+from archetype.nn.registry import module_for
+from archetype.parts.mamba.module import draw_steps
+from archetype.parts.mamba2 import spec
+from archetype.weights.linear import Linear
+
+
+class GatedNorm(nn.Module):
+    """norm(y silu(z)) with the features of each group normalized alone (Dao 2024, section 7.1)."""
+
+    def __init__(self, features: int, groups: int, eps: float) -> None:
+        super().__init__()
+        self.groups, self.eps = groups, eps
+        self.weight = nn.Parameter(torch.empty(features))
+
+    def forward(self, y: Float[Tensor, "B T HP"], z: Float[Tensor, "B T HP"]) -> Float[Tensor, "B T HP"]:
+        gated = (y * nn.functional.silu(z.to(y.dtype))).unflatten(-1, (self.groups, -1))
+        normed = nn.functional.rms_norm(gated, gated.shape[-1:], None, self.eps).flatten(-2)
+        return self.weight * normed.to(z.dtype)
+
+
+@module_for(spec.Mamba2)
+class Mamba2(nn.Module):
+    """out_proj(norm(silu(z) * (scan(u) + D u))), [u, b, c] = silu(conv(x')), [z, x', r] = in_proj(x) (Dao 2024).
+
+    The scan has the steps delta = softplus(r + dt_bias), the rates A = -exp(A_log) of each head and the inputs
+    delta u b^T, and is read by c. It is computed in float32 at least.
+    """
+
+    probes: ClassVar = {"u": "B T H P", "delta": "B T H", "b": "B T groups Z", "c": "B T groups Z"}
+
+    def __init__(self, mixer: spec.Mamba2, d_model: int, causal: bool = True, layer: int = 0) -> None:
+        super().__init__()
+        self.spec, self.layer = mixer, layer
+        self.in_proj = Linear(d_model, mixer.inner + mixer.conv_channels + mixer.num_heads, bias=mixer.bias)
+        self.conv = CausalConvolution(mixer.conv_channels, mixer.conv_kernel, mixer.conv_bias)
+        self.dt_bias, self.A_log, self.D = (nn.Parameter(torch.empty(mixer.num_heads)) for _ in range(3))
+        self.norm = GatedNorm(mixer.inner, mixer.num_groups, mixer.eps)
+        self.out_proj = Linear(mixer.inner, d_model, bias=mixer.bias)
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """Steps as in Mamba, rates uniform from 1 to 16 (Dao 2024, section 7.1), and all of the input passed on."""
+        match name:
+            case "dt_bias":
+                draw_steps(tensor, self.spec.dt_min, self.spec.dt_max, generator)
+            case "A_log":
+                tensor.uniform_(1.0, 16.0, generator=generator).log_()
+            case _:
+                tensor.fill_(1.0)
+        return True
+
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> MatrixState:
+        """Before a text stand zeros. The size does not depend on the capacity."""
+        sizes = self.spec.num_heads, self.spec.state_size, self.spec.head_dim
+        memory = torch.zeros(batch, *sizes, dtype=dtype, device=device)
+        return MatrixState(self.conv.new_state(batch, dtype, device), memory)
+
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
+        """Read the new positions after those that the cache has read. Padding is not read."""
+        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
+        assert isinstance(state, MatrixState)
+        mixer = self.spec
+        z, u, r = self.in_proj(x).split((mixer.inner, mixer.conv_channels, mixer.num_heads), dim=-1)
+        conv, memory = context.cached(("mamba2", self.layer), lambda: (state.conv, state.memory))
+        u, conv = self.conv.convolve(u, context, conv)
+        y, memory = self.scan(nn.functional.silu(u), r, context, memory)
+        state.conv, state.memory = conv.to(state.conv.dtype), memory.to(state.memory.dtype)
+        out: Tensor = self.out_proj(self.norm(y, z))
+        return out
+
+    def scan(
+        self,
+        u: Float[Tensor, "B T channels"],
+        r: Float[Tensor, "B T H"],
+        context: ForwardContext,
+        memory: Float[Tensor, "B H P Q"],
+    ) -> tuple[Float[Tensor, "B T HP"], Float[Tensor, "B H P Q"]]:
+        """Read the memory at each position and add D u; a step of zero leaves the memory as it is."""
+        mixer, exact = self.spec, torch.promote_types(u.dtype, torch.float32)
+        delta = nn.functional.softplus(r.to(exact) + self.dt_bias.to(exact))
+        if context.valid is not None:
+            delta = delta.masked_fill(~context.valid[..., None], 0.0)
+        shared = mixer.num_groups * mixer.state_size
+        v, b, c = u.to(exact).split((mixer.inner, shared, shared), dim=-1)
+        v, b, c = (part.unflatten(-1, sizes) for part, sizes in (
+            (v, (mixer.num_heads, -1)), (b, (mixer.num_groups, -1)), (c, (mixer.num_groups, -1))
+        ))  # fmt: skip
+        v, delta, b, c = probe(self, "u", v), probe(self, "delta", delta), probe(self, "b", b), probe(self, "c", c)
+        inputs = c, b, delta[..., None] * v, -delta * self.A_log.to(exact).exp()
+        y, memory = read_chunks(state_space_chunk, mixer.chunk_size, memory.to(exact), *inputs)
+        return (y + self.D.to(exact)[:, None] * v).flatten(-2), memory

@@ -1,0 +1,68 @@
+"""Mamba-2: a state space whose heads decay by one number each, so that a text is read in chunks of matrix products."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import model_validator
+
+from archetype.parts.mamba.spec import check_steps
+from archetype.roles.mixer import Mixer
+from archetype.spec.base import Flag, Positive, Size, invalid
+from archetype.spec.kinds import part
+
+__all__ = ["Mamba2"]
+
+
+@part
+class Mamba2(Mixer):
+    """Structured state space duality (Dao 2024, section 7): convolution, scan, gated norm.
+
+    Each of `num_heads` heads has `head_dim` channels with `state_size` numbers each, which decay by exp(delta A). The
+    heads of each of `num_groups` groups share B and C. A text is read `chunk_size` tokens at a time, which changes no
+    result. `eps` is of the norm behind the gate, which takes each group alone.
+
+    Attributes:
+        num_heads: heads, H.
+        head_dim: channels of each head, P.
+        state_size: numbers that each channel holds, Z.
+        num_groups: groups of heads that share B and C.
+        conv_kernel: positions that the convolution reads.
+        chunk_size: tokens that are read as one product.
+        conv_bias: whether the convolution adds a bias.
+        bias: whether the input and output projections add a bias.
+        eps: added to the mean square by the norm behind the gate.
+        dt_min: smallest step size at the start.
+        dt_max: largest step size at the start.
+    """
+
+    letters: ClassVar[Mapping[str, str]] = {"K": "groups of heads that share B and C"}
+    kind: Literal["mamba2"] = "mamba2"
+    num_heads: Size
+    head_dim: Size = 64
+    state_size: Size = 128
+    num_groups: Size = 1
+    conv_kernel: Size = 4
+    chunk_size: Size = 256
+    conv_bias: Flag = True
+    bias: Flag = False
+    eps: Positive = 1e-5
+    dt_min: Positive = 0.001
+    dt_max: Positive = 0.1
+
+    @model_validator(mode="after")
+    def _groups_divide(self) -> "Mamba2":
+        if self.num_heads % self.num_groups:
+            cause = f"{self.num_groups} does not divide num_heads {self.num_heads}"
+            invalid("num_groups", cause, "use a divisor of it")
+        check_steps(self.dt_min, self.dt_max)
+        return self
+
+    @property
+    def inner(self) -> int:
+        """Channels of all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def conv_channels(self) -> int:
+        """Channels of the convolution: those of all heads, and B and C of all groups."""
+        return self.inner + 2 * self.num_groups * self.state_size

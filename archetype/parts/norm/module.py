@@ -1,0 +1,134 @@
+"""Normalization of the last axis, with its statistics in float32.
+
+All norms are called with the vectors and the context, which only a norm over positions reads.
+"""
+
+from contextlib import nullcontext
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.native import fused
+from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.registry import module_for
+from archetype.parts.norm import spec
+
+
+@module_for(spec.LayerNorm)
+class LayerNorm(nn.Module):
+    """(x - mean) / sqrt(variance + eps) * weight + bias, biased variance (Ba 2016); perhaps * (1 + weight)."""
+
+    def __init__(self, norm: spec.LayerNorm, d_model: int) -> None:
+        super().__init__()
+        self.eps = norm.eps
+        self.unit_offset = norm.unit_offset
+        self.weight = nn.Parameter(torch.empty(d_model)) if norm.weight else None
+        self.bias = nn.Parameter(torch.empty(d_model)) if norm.bias else None
+
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
+        weight = 1 + self.weight if self.unit_offset and self.weight is not None else self.weight
+        if weight is None and self.bias is not None:  # which torch adds to vectors of its own type only
+            x = x.to(torch.promote_types(x.dtype, self.bias.dtype))
+        return cast_for_products(nn.functional.layer_norm(x, x.shape[-1:], weight, self.bias, self.eps))
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """The vector starts as it is."""
+        tensor.fill_(0.0 if name == "bias" or self.unit_offset else 1.0)
+        return True
+
+
+@module_for(spec.RMSNorm)
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight (Zhang 2019, equation 4), or * (1 + weight) with a unit offset (Gemma)."""
+
+    def __init__(self, norm: spec.RMSNorm, d_model: int) -> None:
+        super().__init__()
+        self.eps = norm.eps
+        self.unit_offset = norm.unit_offset
+        self.weight = nn.Parameter(torch.empty(d_model)) if norm.weight else None
+
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
+        if self.weight is None:
+            return cast_for_products(nn.functional.rms_norm(x, x.shape[-1:], None, self.eps))
+        weight = 1 + self.weight if self.unit_offset else self.weight
+        x = x.to(torch.promote_types(x.dtype, weight.dtype))  # autocast may have made fewer bits of x
+        y = fused.rms_norm(x, weight, self.eps, _dtype_of_products(x))
+        return cast_for_products(nn.functional.rms_norm(x, weight.shape, weight, self.eps)) if y is None else y
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """The weight starts where the product is 1."""
+        tensor.fill_(0.0 if self.unit_offset else 1.0)
+        return True
+
+
+def _dtype_of_products(x: Tensor) -> torch.dtype:
+    """The type that products with x are computed in: that of autocast where it is on."""
+    device = x.device.type
+    is_cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if is_cast else x.dtype
+
+
+def cast_for_products(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+    """Under autocast x in the type of products: cast once, and not by each of those that read it."""
+    return x.to(_dtype_of_products(x))
+
+
+def normalize_stream(norm: nn.Module, x: Vectors, context: ForwardContext | None = None) -> Vectors:
+    """A norm whose output is the residual stream itself, which autocast leaves in its own type, as torch does."""
+    autocast = nullcontext() if _dtype_of_products(x) == x.dtype else torch.autocast(x.device.type, enabled=False)
+    with autocast:
+        y: Vectors = norm(x, context)
+    return y
+
+
+@module_for(spec.BatchNorm)
+class BatchNorm(nn.Module):
+    """Each feature by its mean and variance over the positions of a batch that are not padding (Ioffe 2015)."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, norm: spec.BatchNorm, d_model: int) -> None:
+        super().__init__()
+        self.spec = norm
+        self.weight = nn.Parameter(torch.empty(d_model))
+        self.bias = nn.Parameter(torch.empty(d_model))
+        self.register_buffer("running_mean", torch.empty(d_model))
+        self.register_buffer("running_var", torch.empty(d_model))
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """Mean 0, variance 1 and the identity."""
+        tensor.fill_(0.0 if name in ("bias", "running_mean") else 1.0)
+        return True
+
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
+        vectors = x.flatten(0, -2)
+        if self.training and context is not None and context.valid is not None:
+            vectors = vectors[context.valid.flatten()]
+        if not self.training or vectors.shape[0] < 2:  # one vector has no variance
+            mean, var = self.running_mean, self.running_var
+        else:
+            mean, var = self._observe(vectors.float())
+        y = (x.float() - mean) * torch.rsqrt(var + self.spec.eps)
+        return (y * self.weight + self.bias).to(x.dtype)
+
+    def _observe(self, vectors: Float[Tensor, "N D"]) -> tuple[Tensor, Tensor]:
+        """The batch's own statistics; the running ones move towards them, the variance by its unbiased estimate."""
+        mean, var = vectors.mean(0), vectors.var(0, correction=0)
+        with torch.no_grad():
+            n = vectors.shape[0]
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.spec.momentum)
+            self.running_var.lerp_((var * n / (n - 1)).to(self.running_var.dtype), self.spec.momentum)
+        return mean, var
+
+
+@module_for(spec.NoNorm)
+class NoNorm(nn.Module):
+    """The identity: x."""
+
+    def __init__(self, norm: spec.NoNorm, d_model: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
+        return x

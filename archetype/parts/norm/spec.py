@@ -1,0 +1,91 @@
+"""Normalization: what is done to a vector of `d_model` features before or after a block's contents."""
+
+from typing import ClassVar, Literal, TypeVar
+
+from pydantic import model_validator
+
+from archetype.roles.norm import Norm
+from archetype.spec.base import Flag, Positive, Probability, invalid
+from archetype.spec.kinds import part
+
+__all__ = ["BatchNorm", "LayerNorm", "NoNorm", "RMSNorm"]
+
+Scaled = TypeVar("Scaled", "LayerNorm", "RMSNorm")
+
+
+@part
+class LayerNorm(Norm):
+    """(x - mean) / sqrt(variance + eps) * weight + bias (Ba 2016).
+
+    Without a `weight` it is 1 (OLMo); `unit_offset` multiplies by 1 + weight (Nemotron).
+
+    Attributes:
+        eps: added to the variance.
+        bias: whether a learned vector is added.
+        weight: whether a learned vector multiplies.
+        unit_offset: whether 1 + weight multiplies.
+    """
+
+    kind: Literal["layer"] = "layer"
+    eps: Positive = 1e-5
+    bias: Flag = True
+    weight: Flag = True
+    unit_offset: Flag = False
+
+    @model_validator(mode="after")
+    def _offset_has_a_weight(self) -> "LayerNorm":
+        return _offset_of_a_weight(self)
+
+
+@part
+class RMSNorm(Norm):
+    """x / sqrt(mean(x^2) + eps) * weight (Zhang 2019).
+
+    Without a `weight` it is 1 (nanochat); `unit_offset` multiplies by 1 + weight (Gemma).
+
+    Attributes:
+        eps: added to the mean square.
+        weight: whether a learned vector multiplies.
+        unit_offset: whether 1 + weight multiplies.
+    """
+
+    kind: Literal["rms"] = "rms"
+    eps: Positive = 1e-5
+    weight: Flag = True
+    unit_offset: Flag = False
+
+    @model_validator(mode="after")
+    def _offset_has_a_weight(self) -> "RMSNorm":
+        return _offset_of_a_weight(self)
+
+
+@part
+class BatchNorm(Norm):
+    """Each feature normalized over the batch's positions that are no padding (Ioffe 2015).
+
+    In training by the batch's own mean and variance, of which a running mean with weight `momentum` on the newest is
+    kept; in evaluation by what was kept.
+
+    Attributes:
+        eps: added to the variance.
+        momentum: weight of the newest batch in the running mean and variance.
+    """
+
+    per_vector: ClassVar[bool] = False
+    kind: Literal["batch"] = "batch"
+    eps: Positive = 1e-5
+    momentum: Probability = 0.1
+
+
+@part
+class NoNorm(Norm):
+    """The vector as it is."""
+
+    is_absent: ClassVar[bool] = True
+    kind: Literal["none"] = "none"
+
+
+def _offset_of_a_weight(norm: Scaled) -> Scaled:
+    if norm.unit_offset and not norm.weight:
+        invalid("unit_offset", "there is no weight to add 1 to", "leave it out, or have a weight")
+    return norm

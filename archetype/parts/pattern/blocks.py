@@ -1,0 +1,174 @@
+"""Patterns of strides and blocks: Sparse Transformers and BigBird."""
+
+import random
+from functools import lru_cache
+from typing import Any
+
+from archetype.parts.pattern import spec
+from archetype.parts.pattern.bands import band_shape, band_tiles, num_band_pairs, runs, runs_shape
+from archetype.roles.pattern import MaskContext, PatternRule, Piece, Positions, Shape, Tile, every_pair, rule_for
+
+
+@rule_for(spec.Strided)
+class StridedRule(PatternRule[spec.Strided]):
+    """Near positions, and every `stride`-th one."""
+
+    def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
+        """Near, or a whole number of strides away."""
+        return (abs(i - j) < self.spec.stride) | ((i - j) % self.spec.stride == 0)
+
+    def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
+        """The near ones as a band; those strides away by remainder: equal remainders see each other."""
+        text, near = range(context.length), self.spec.stride - 1
+        columns = tuple(
+            Tile(column, (column,))
+            for remainder in range(min(self.spec.stride, context.length))
+            for column in [range(remainder, context.length, self.spec.stride)]
+        )
+        return (
+            Piece(tuple(band_tiles(text, near, 0 if context.causal else near)), lambda i, j: abs(i - j) <= near),
+            Piece(columns, lambda i, j: abs(i - j) > near),
+        )
+
+    def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
+        """The shapes of the band, and of the columns of equal remainder."""
+        n, near = context.length, self.spec.stride - 1
+        column = -(-n // self.spec.stride)
+        return band_shape(n, near, 0 if context.causal else near), Shape(min(self.spec.stride, n), column, column)
+
+    def pairs(self, context: MaskContext) -> int:
+        """Distances below the stride, and its multiples."""
+        n, s = context.length, self.spec.stride
+        multiples = (n - 1) // s  # of the stride, that are distances: n - s pairs, n - 2 s, ...
+        one_way = num_band_pairs(n, s - 1) + multiples * n - s * multiples * (multiples + 1) // 2
+        return n + (one_way if context.causal else 2 * one_way)
+
+
+@rule_for(spec.Fixed)
+class FixedRule(PatternRule[spec.Fixed]):
+    """The own block, and the last positions of all blocks."""
+
+    def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
+        """In the same block, or in a block's summary."""
+        return (i // self.spec.stride == j // self.spec.stride) | (
+            j % self.spec.stride >= self.spec.stride - self.spec.num_summary
+        )
+
+    def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
+        """Each block with itself; and everyone with the summaries of the blocks before (or of all others)."""
+        n, s = context.length, self.spec.stride
+        blocks = tuple(Tile(block, (block,)) for block in runs(range(n), s))
+        across = []
+        for run in runs(range(n), max(s, 64)):
+            stop = run.stop if context.causal else n
+            across.append(Tile(run, tuple(range(place, stop, s) for place in range(s - self.spec.num_summary, s))))
+        return (
+            Piece(blocks, lambda i, j: i // s == j // s),
+            Piece(tuple(across), lambda i, j: i // s != j // s),
+        )
+
+    def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
+        """The shapes of the blocks, and of everyone with all summaries."""
+        n, s = context.length, self.spec.stride
+        summaries = n // s * self.spec.num_summary + self._last_block(n)[1]
+        return runs_shape(n, s, min(s, n)), runs_shape(n, max(s, 64), summaries)
+
+    def pairs(self, context: MaskContext) -> int:
+        """Within the blocks, and from everyone later (or from all others) to each summary."""
+        n, s, c = context.length, self.spec.stride, self.spec.num_summary
+        whole, (rest, summary) = n // s, self._last_block(n)
+        if context.causal:  # behind whole block k there are n - (k + 1) s positions
+            return (whole * s * (s + 1) + rest * (rest + 1)) // 2 + c * (whole * n - s * whole * (whole + 1) // 2)
+        return whole * (s * s + c * (n - s)) + rest * rest + summary * (n - rest)
+
+    def _last_block(self, length: int) -> tuple[int, int]:
+        """Positions of the block that is not whole, and how many of them are its summary."""
+        rest = length % self.spec.stride
+        return rest, max(0, rest - (self.spec.stride - self.spec.num_summary))
+
+
+@rule_for(spec.BigBird)
+class BigBirdRule(PatternRule[spec.BigBird]):
+    """Neighbouring, global and random blocks."""
+
+    depends_on_layer = True  # the random blocks are drawn for each
+    depends_on_length = True  # and for each number of blocks, the last of which all see
+
+    def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
+        """Whether the query's row of blocks has the key's block."""
+        rows = self.rows(context)
+        row, column = i // self.spec.block, j // self.spec.block
+        if isinstance(row, int):
+            return column in rows[row]
+        table = [[column in row for column in range(len(rows))] for row in map(set, rows)]
+        return row.new_tensor(table, dtype=(row == row).dtype)[row, column]
+
+    def rows(self, context: MaskContext) -> tuple[tuple[int, ...], ...]:
+        """For each block of queries, the blocks of keys."""
+        return _big_bird_rows(self.spec, -(-context.length // self.spec.block), context.layer)
+
+    def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
+        """Each block of queries with its blocks of keys; the global queries with all."""
+        blocks = list(runs(range(context.length), self.spec.block))
+        everywhere = tuple(range(len(blocks)))
+        tiles = [Tile(blocks[row], tuple(blocks[c] for c in seen)) for row, seen in enumerate(self.rows(context))]
+        some = tuple(tile for tile, seen in zip(tiles, self.rows(context), strict=True) if seen != everywhere)
+        whole = tuple(tile for tile, seen in zip(tiles, self.rows(context), strict=True) if seen == everywhere)
+        return (Piece(some, every_pair), Piece(whole, every_pair))
+
+    def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
+        """The shapes of many blocks without drawing any: some row of blocks sees as many whole blocks as one can."""
+        spec, n = self.spec, context.length
+        count, most = -(-n // spec.block), spec.global_blocks + spec.window_blocks + spec.random_blocks
+        if count <= spec.dense_up_to_blocks:
+            return Shape(0, 0, 0), runs_shape(n, spec.block, n)
+        if count <= 4 * most + 64:
+            return super().shapes(context)
+        keys = most * spec.block - (spec.global_blocks > 1) * (count * spec.block - n)  # the last block is not whole
+        return Shape(count - spec.global_blocks, spec.block, keys), Shape(spec.global_blocks, spec.block, n)
+
+    def pairs(self, context: MaskContext) -> int:
+        """Block by block; a pattern of both directions only.
+
+        Rows of blocks between both ends are alike but for their random blocks. Those are drawn where it matters, which
+        is where one of them may be a last block that is not whole; of more than 4096 rows their mean number is taken.
+        """
+        spec, n = self.spec, context.length
+        count, most = -(-n // spec.block), spec.global_blocks + spec.window_blocks + spec.random_blocks
+        missing = count * spec.block - n  # positions that the last block lacks
+        last_is_global = spec.global_blocks > 1
+        draws_matter = 0 if last_is_global else missing
+        if count <= spec.dense_up_to_blocks:
+            return n * n
+        if count <= 4 * most + 64 or (draws_matter and count <= 4096):
+            sizes = [len(block) for block in runs(range(n), spec.block)]
+            return sum(sizes[row] * sum(sizes[c] for c in seen) for row, seen in enumerate(self.rows(context)))
+        first = -(-spec.global_blocks // 2)
+        last, side, ends = count - (spec.global_blocks - first), spec.window_blocks // 2, most - spec.random_blocks
+        total = (spec.global_blocks * spec.block - missing * last_is_global) * n
+        total += (count - 2 * ends) * spec.block * (most * spec.block - missing * last_is_global)
+        for row in (*range(first, ends), *range(count - ends, last)):
+            window = range(max(0, row - side), min(count, row + side + 1))
+            blocks = most - spec.window_blocks + len(window) - max(0, first - window.start) - max(0, window.stop - last)
+            keys = blocks * spec.block - missing * (last_is_global or window.stop == count)
+            total += (spec.block - missing * (row == count - 1)) * keys
+        return total - draws_matter * (count - 2 * ends) * spec.block * spec.random_blocks // (count - ends)
+
+
+@lru_cache(maxsize=64)
+def _big_bird_rows(pattern: spec.BigBird, count: int, layer: int) -> tuple[tuple[int, ...], ...]:
+    if count <= pattern.dense_up_to_blocks:
+        return (tuple(range(count)),) * count
+    first = -(-pattern.global_blocks // 2)
+    everyone = {c for c in range(count) if c < first or c >= count - (pattern.global_blocks - first)}
+    rows = []
+    for row in range(count):
+        if row in everyone:
+            rows.append(tuple(range(count)))
+            continue
+        side = pattern.window_blocks // 2
+        seen = everyone | {c for c in range(row - side, row + side + 1) if 0 <= c < count}
+        others = [c for c in range(count) if c not in seen]
+        draw = random.Random(f"{pattern.seed}:{layer}:{count}:{row}")
+        rows.append(tuple(sorted(seen | set(draw.sample(others, min(pattern.random_blocks, len(others)))))))
+    return tuple(rows)

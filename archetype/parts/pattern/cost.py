@@ -1,0 +1,77 @@
+"""The cost of attention patterns: the pairs of positions that are computed, allowed, and remembered."""
+
+from archetype.cost.formula import Formula, Symbol, symbol
+from archetype.cost.registry import Complexity, PartCost, cost_of
+from archetype.cost.work import TrainingWork, Work
+from archetype.parts.pattern import spec
+from archetype.roles.pattern import MaskContext, Pattern, Shape, pattern_rule
+from archetype.spec.base import Spec
+
+COMPLEXITIES: dict[type[Spec], Complexity] = {
+    spec.Full: Complexity("O(T^2 D)", "O(T D)", "O(T D)"),
+    spec.Window: Complexity("O(T W D)", "O(W D)", "O(W D)"),
+    spec.Strided: Complexity("O(T (s + T / s) D)", "O(T D)", "O(T D)"),
+    spec.Fixed: Complexity("O(T (s + g T / s) D)", "O(T D)", "O(T D)"),
+    spec.GlobalWindow: Complexity("O(T (W + g) D)", "O(T D)", "O(T D)"),
+    spec.BigBird: Complexity("O(T W D)", "O(T D)", "O(T D)"),
+    Pattern: Complexity("O(A D)", "O(T D)", "O(T D)"),
+}
+
+
+@cost_of(Pattern)
+class PatternCost(PartCost):
+    """The pairs of positions of a pattern, as its rule says."""
+
+    part: Pattern
+
+    def __init__(self, part: Pattern, d: Formula) -> None:
+        super().__init__(part, d)
+        self.rule = pattern_rule(part)
+        self.complexity = next(COMPLEXITIES[cls] for cls in type(part).__mro__ if cls in COMPLEXITIES)
+        self.differs_by_layer = self.rule.depends_on_layer
+
+    @property
+    def symbols(self) -> set[Symbol]:
+        """The sizes in the orders of growth."""
+        match self.part:
+            case spec.Window(size=window):
+                sizes = {"W": window}
+            case spec.Strided(stride=stride):
+                sizes = {"s": stride}
+            case spec.Fixed(stride=stride, num_summary=summary):
+                sizes = {"s": stride, "g": summary}
+            case spec.GlobalWindow(size=window, num_global_tokens=global_tokens):
+                sizes = {"W": window, "g": global_tokens}
+            case spec.BigBird() as blocks:
+                sizes = {"W": blocks.block * (blocks.window_blocks + blocks.random_blocks + blocks.global_blocks)}
+            case _:
+                sizes = {}
+        return {one for letter, size in sizes.items() for one in symbol(letter, size, self.part).symbols}
+
+    def pair_flops(self, work: Work) -> Formula:
+        """FLOPs of one feature of one head of one row: two for each pair that is counted."""
+        T, length = work.length, work.length.value
+        context = MaskContext(work.causal, length, work.layer)
+        if work.phase == "decode":
+            before = MaskContext(work.causal, length - 1, work.layer)
+            allowed = self.rule.pairs(context) - self.rule.pairs(before) if work.attention == "allowed" else 0
+            keys = allowed or self.cache_length(length)
+            return 2 * (T if keys == length else symbol("S", keys))
+        if work.attention == "allowed":
+            pairs = self.rule.pairs(context)
+        else:  # a pattern whose tiles hold no fewer pairs than there are is computed whole
+            pairs = min(self.rule.num_computed_pairs(context), length**2)
+        if 2 * pairs == length * (length + 1):
+            return T * T + T
+        return 2 * (T * T if pairs == length**2 else symbol("A", pairs))
+
+    def cache_length(self, length: int) -> int:
+        """Positions of a text of `length` tokens that the state holds."""
+        return self.rule.cache_length(length)
+
+    def tile_shapes(self, work: TrainingWork) -> list[Shape]:
+        """Number, queries and keys of the tiles that are computed together; of all pairs in one, none."""
+        context = MaskContext(work.causal, work.length, work.layer)
+        if self.rule.num_computed_pairs(context) >= work.length**2:
+            return []
+        return [shape for shape in self.rule.shapes(context) if all(shape)]

@@ -1,0 +1,5 @@
+"""The rules of the kinds of this folder, by which they are registered."""
+
+from archetype.parts.pattern import blocks, window
+
+__all__ = ["blocks", "window"]

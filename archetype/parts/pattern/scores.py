@@ -1,0 +1,79 @@
+"""Scores of queries and keys: how they are made, and which of them a mask allows."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from archetype.nn.context import Lengths
+from archetype.roles.pattern import MaskContext, PatternRule
+
+MASKED = -1e30  # instead of minus infinity where all keys of a query may be masked: infinity less infinity is no number
+
+
+@dataclass(frozen=True)
+class ScoreFunction:
+    """The score of a query and a key, and the softmax over keys.
+
+    `additive`, (H, P), makes a score w^T tanh(q + k); `sinks`, (H,), are logits that take a share of the weights.
+    """
+
+    scale: float
+    softcap: float | None = None
+    additive: Tensor | None = None
+    dropout: float = 0.0
+    sinks: Tensor | None = None
+
+    @property
+    def is_scaled_product(self) -> bool:
+        """Whether scores are nothing but scaled products, for which torch has a kernel."""
+        return self.softcap is None and self.additive is None and self.sinks is None
+
+    def scores(self, q: Float[Tensor, "B H T P"], k: Float[Tensor, "B K S P"]) -> Float[Tensor, "B H T S"]:
+        """All scores, in float32 at least. The G heads that share a key are rows of one product: no key is copied."""
+        if self.additive is not None:
+            k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+            sums = torch.tanh(q[:, :, :, None] + k[:, :, None])  # (B, H, T, S, P)
+            return at_least_float32(torch.einsum("bhtsp,hp->bhts", sums, self.additive.to(sums.dtype)))
+        grouped = q.reshape(*k.shape[:2], -1, q.shape[3])  # (B, K, G T, P)
+        scores = at_least_float32(grouped @ k.transpose(2, 3)) * self.scale
+        return self.apply_softcap(scores.view(*q.shape[:3], k.shape[2]))
+
+    def softmax(self, scores: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H T S"]:
+        """The weights of the keys: what the sinks leave of one (Xiao 2023; gpt-oss)."""
+        if self.sinks is None:
+            return scores.softmax(-1)
+        sinks = self.sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+        return torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
+
+    def apply_softcap(self, scores: Tensor) -> Tensor:
+        """Bent to c tanh(s / c) (Gemma 2)."""
+        return scores if self.softcap is None else self.softcap * torch.tanh(scores / self.softcap)
+
+
+def at_least_float32(scores: Tensor) -> Tensor:
+    """Scores in float32, or in float64 where they are."""
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+
+def causal_pairs(queries: Int[Tensor, "B T"], keys: Int[Tensor, "b S"]) -> Bool[Tensor, "B 1 T S"]:
+    """True where the query at position i may see the key at position j: j <= i.
+
+    Places of a buffer that hold nothing yet stand for later positions, so the same rule hides them.
+    """
+    return (keys[:, None, :] <= queries[:, :, None])[:, None]
+
+
+def allowed_pairs(
+    rule: PatternRule[Any], context: MaskContext, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]
+) -> Bool[Tensor, "b3 1 T S"]:
+    """True where a pattern's rule lets the query at position i see the key at position j."""
+    pairs: Tensor = rule.allows(queries[:, None, :, None], keys[:, None, None, :], context)
+    return pairs
+
+
+def present_keys(num_tokens: Lengths, keys: Int[Tensor, "S"]) -> Bool[Tensor, "B 1 1 S"]:
+    """True where a key is not padding, of rows that start at position 0."""
+    return (keys < num_tokens[:, None])[:, None, None]

@@ -1,0 +1,120 @@
+"""Attention over the tiles of a pattern: only the pairs of positions that a sparse pattern allows are computed."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from archetype.nn.dropout import dropout
+from archetype.parts.pattern.scores import MASKED, ScoreFunction, at_least_float32
+from archetype.roles.pattern import MaskContext, Pattern, Piece, pattern_rule
+
+Bias = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A piece of a pattern as indices: m tiles of a queries and j keys."""
+
+    queries: Int[Tensor, "m a"]
+    keys: Int[Tensor, "m j"]
+    allowed: Bool[Tensor, "m a j"]
+    place: Int[Tensor, "T"]  # of each query among the g a; of one that has none, any
+    absent: Bool[Tensor, "T"] | None  # queries that have none
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # what an evaluation asks for first, training is given too
+def tiles(pattern: Pattern, context: MaskContext, device: torch.device) -> tuple[Tiles, ...]:
+    """The pieces of a pattern that are not empty."""
+    return tuple(
+        _indices(pattern, context, piece, device) for piece in pattern_rule(pattern).pieces(context) if all(piece.shape)
+    )
+
+
+def _indices(pattern: Pattern, context: MaskContext, piece: Piece, device: torch.device) -> Tiles:
+    count, most_queries, most_keys = piece.shape
+    queries, keys = torch.full((count, most_queries), -1), torch.full((count, most_keys), -1)
+    for index, tile in enumerate(piece.tiles):
+        queries[index, : len(tile.queries)] = _ranged(tile.queries)
+        positions = torch.cat([_ranged(part) for part in tile.keys])
+        keys[index, : len(positions)] = positions
+    i, j = queries[:, :, None], keys[:, None, :]
+    allowed = (i >= 0) & (j >= 0)
+    i, j = i.clamp(min=0), j.clamp(min=0)
+    allowed = allowed & pattern_rule(pattern).allows(i, j, context) & piece.owns(i, j)
+    place = torch.full((context.length,), -1)
+    there = queries.flatten() >= 0
+    place[queries.flatten()[there]] = torch.arange(queries.numel())[there]
+    absent = place < 0
+    return Tiles(
+        queries.clamp(min=0).to(device),
+        keys.clamp(min=0).to(device),
+        allowed.to(device),
+        place.clamp(min=0).to(device),
+        absent.to(device) if absent.any() else None,
+    )
+
+
+def _ranged(positions: range) -> Tensor:
+    return torch.arange(positions.start, max(positions.start, positions.stop), positions.step)
+
+
+def gather_tiles(
+    q: Tensor, k: Tensor, v: Tensor, piece: Tiles, bias: Bias | None, valid: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The tiles of the only piece as texts of their own, side by side in the batch: q, k, v and the mask."""
+    queries, keys, values = (
+        _gather(x, positions).transpose(1, 2).flatten(0, 1)
+        for x, positions in ((q, piece.queries), (k, piece.keys), (v, piece.keys))
+    )
+    mask = piece.allowed[None, :, None]  # (1, m, 1, a, j)
+    if valid is not None:
+        mask = mask & valid[:, piece.keys][:, :, None, None]
+    if bias is not None:
+        mask = bias(piece.queries, piece.keys).masked_fill(~mask, -math.inf)  # (1 or B, m, H, a, j)
+    return queries, keys, values, mask.expand(q.shape[0], -1, -1, -1, -1).flatten(0, 1)
+
+
+def scatter_tiles(y: Float[Tensor, "Bm H a Q"], piece: Tiles, batch: int) -> Float[Tensor, "B H T Q"]:
+    """The results of all tiles in the order of the text."""
+    tiled = y.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)  # (B, H, m a, Q)
+    y_in_order: Tensor = tiled.index_select(2, piece.place)
+    return y_in_order
+
+
+def attend_piece(
+    q: Tensor, k: Tensor, v: Tensor, score: ScoreFunction, piece: Tiles, bias: Bias | None, valid: Tensor | None
+) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H T"]]:
+    """One piece of attention: softmax(scores) v over its keys, and the logarithm of each query's sum of weights."""
+    batch, heads, shared = q.shape[0], q.shape[1], k.shape[1]
+    count, rows = piece.queries.shape
+    grouped = _gather(q, piece.queries).unflatten(1, (shared, -1)).transpose(2, 3)  # (B, K, m, G, a, P)
+    keys, values = _gather(k, piece.keys), _gather(v, piece.keys)  # (B, K, m, j, P)
+    scores = at_least_float32(grouped.flatten(3, 4) @ keys.transpose(3, 4)) * score.scale
+    scores = score.apply_softcap(scores).unflatten(3, (-1, rows))  # (B, K, m, G, a, j)
+    if bias is not None:
+        added = bias(piece.queries, piece.keys)  # (m, H, a, j)
+        scores = scores + added.unflatten(1, (shared, -1)).permute(1, 0, 2, 3, 4)
+    allowed = piece.allowed[:, None]  # (m, 1, a, j)
+    if valid is not None:
+        allowed = allowed & valid[:, piece.keys][:, None, :, None, None]
+    scores = scores.masked_fill(~allowed, MASKED)
+    peak = scores.detach().amax(-1, keepdim=True)
+    weights = (scores - peak).exp()  # up to a factor, which the division takes away
+    total = weights.sum(-1, keepdim=True)
+    weights = dropout(weights, score.dropout).to(values.dtype)
+    mixed = (weights.flatten(3, 4) @ values).unflatten(3, (-1, rows)) / total
+    mixed = mixed.to(values.dtype).transpose(2, 3).reshape(batch, heads, count * rows, -1)
+    sums = (peak + total.log()).transpose(2, 3).reshape(batch, heads, count * rows)
+    mixed, sums = mixed.index_select(2, piece.place), sums.index_select(2, piece.place)
+    return mixed, sums if piece.absent is None else sums.masked_fill(piece.absent, MASKED)
+
+
+def _gather(x: Float[Tensor, "B H T P"], places: Int[Tensor, "m a"]) -> Float[Tensor, "B H m a P"]:
+    gathered: Tensor = x.index_select(2, places.flatten()).unflatten(2, places.shape)
+    return gathered

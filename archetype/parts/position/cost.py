@@ -1,0 +1,85 @@
+"""The cost of positions: tables that are added to embeddings, and what attention saves of angles and biases."""
+
+from collections.abc import Hashable, Mapping
+
+from archetype.cost.formula import ZERO, Formula, symbol
+from archetype.cost.registry import PartCost, cost_of
+from archetype.cost.work import FLOAT32, INT64, TrainingWork
+from archetype.parts.position import spec
+from archetype.roles.position import AttentionSizes
+
+
+class PositionCost(PartCost):
+    """The cost of positions; most cost nothing in most places."""
+
+    limits_length = False  # whether there are positions for no more than the context
+    biases_scores = False  # by trained numbers, so that all scores are saved
+
+    def parameters(self, context_length: int) -> Formula:
+        """Parameters of what is added to embeddings."""
+        return ZERO
+
+    def mixer_parameters(self, sizes: AttentionSizes) -> Formula:
+        """Parameters of what attention itself adds to its scores or rotates by."""
+        return ZERO
+
+    def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
+        """Bytes saved once for all layers of a stack, by what is shared."""
+        return {}
+
+    def layer_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> int:
+        """Bytes saved by each layer, for products in bfloat16."""
+        return 0
+
+
+@cost_of(spec.NoPosition, spec.Sinusoidal)
+class FixedPositionCost(PositionCost):
+    """Nothing is trained and nothing saved."""
+
+
+@cost_of(spec.Learned)
+class LearnedCost(PositionCost):
+    """The cost of learned positions: a table."""
+
+    part: spec.Learned
+    limits_length = True
+
+    def parameters(self, context_length: int) -> Formula:
+        """A vector for each position, after unused ones."""
+        return symbol("T_max", context_length) * self.d + self.part.offset * self.d
+
+
+@cost_of(spec.Rotary)
+class RotaryCost(PositionCost):
+    """Cosines and sines, in the type of the products."""
+
+    part: spec.Rotary
+
+    def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
+        """Angles that all layers share: half as many of each token as there are rotary features."""
+        return {(self.part, rotary_dim): work.tokens * rotary_dim * work.itemsize}
+
+
+@cost_of(spec.Alibi)
+class AlibiCost(PositionCost):
+    """A number for each head and pair of positions; in bfloat16 every layer saves its own cast of them."""
+
+    def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
+        """Bytes of the biases that all layers share, in float32."""
+        shared = num_heads * work.length**2 * FLOAT32
+        return {(self.part, num_heads): shared} if work.compute_dtype == "float32" else {}
+
+    def layer_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> int:
+        """Bytes of each layer's own cast of them."""
+        return num_heads * work.length**2 * work.itemsize
+
+
+@cost_of(spec.RelativeBias)
+class RelativeBiasCost(PositionCost):
+    """The bucket of every pair, and whether the pair is allowed. The table itself belongs to the stack."""
+
+    biases_scores = True
+
+    def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
+        """Bytes of the buckets that all layers share, whatever the type of products."""
+        return {self.part: work.length**2 * (INT64 + 1)}

@@ -1,0 +1,125 @@
+"""Positions as functions of distance, in plain numbers: angles of rotations, slopes of ALiBi, buckets of T5."""
+
+import cmath
+import math
+from collections.abc import Iterable
+
+from archetype.parts.position import spec
+
+
+def frequencies(theta: float, dim: int) -> list[float]:
+    """theta^(-2p/dim) for each of the dim/2 pairs (Su 2021, equation 15).
+
+    Args:
+        theta: base.
+        dim: features, of which two at a time are a pair.
+    """
+    return [theta ** (-pair / dim) for pair in range(0, dim, 2)]
+
+
+def scaled_frequencies(position: spec.Rotary, dim: int, length: int) -> list[float]:
+    """The angle by which each pair turns from one position to the next, after scaling.
+
+    Args:
+        position: with its base and scaling.
+        dim: rotated features of a head, R.
+        length: of the text in tokens; only dynamic scaling depends on it.
+    """
+    plain = frequencies(position.theta, dim)
+    match position.scaling:
+        case spec.LinearScaling(factor=factor):
+            return [frequency / factor for frequency in plain]
+        case spec.DynamicScaling(factor=factor, original_context_length=original):
+            growth = factor * max(length, original) / original - (factor - 1)
+            return frequencies(position.theta * growth ** (dim / (dim - 2)) if dim > 2 else position.theta, dim)
+        case spec.YarnScaling() as scaling:
+            low, high = yarn_ramp(position.theta, dim, scaling)
+            shares = (min(max((pair - low) / ((high - low) or 0.001), 0), 1) for pair in range(dim // 2))
+        case spec.Llama3Scaling() as scaling:
+            start, end = scaling.low_frequency_factor, scaling.high_frequency_factor
+            turns = (scaling.original_context_length * frequency / (2 * math.pi) for frequency in plain)
+            shares = (1 - min(max((turn - start) / (end - start), 0), 1) for turn in turns)
+        case _:
+            return plain
+    return [
+        frequency / scaling.factor * share + frequency * (1 - share)
+        for frequency, share in zip(plain, shares, strict=True)
+    ]
+
+
+def yarn_ramp(theta: float, dim: int, scaling: spec.YarnScaling) -> tuple[float, float]:
+    """Between which pairs frequencies go from as trained to divided: those that turn beta_fast and beta_slow times.
+
+    Args:
+        theta: base.
+        dim: rotated features of a head, R.
+        scaling: with both numbers of turns (Peng 2023, equation 23).
+    """
+
+    def pair_that_turns(times: float) -> float:
+        return dim * math.log(scaling.original_context_length / (times * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair_that_turns(scaling.beta_fast), pair_that_turns(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    return max(low, 0), min(high, dim - 1)
+
+
+def yarn_attention_factor(scaling: spec.YarnScaling) -> float:
+    """The factor on cos and sin: given, or from mscale's, or 0.1 ln(factor) + 1 (Peng 2023, equation 22)."""
+
+    def temperature(mscale: float) -> float:
+        return 0.1 * mscale * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0
+
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+    if scaling.mscale is not None and scaling.mscale_all_dim is not None:
+        return temperature(scaling.mscale) / temperature(scaling.mscale_all_dim)
+    return temperature(1.0)
+
+
+def rotary_decay(angles: list[float], distances: Iterable[int]) -> list[float]:
+    """How large the score of two vectors can be at a distance: mean |sum of the first rotations| (Su 2021, 3.4.3).
+
+    Args:
+        angles: of each pair, by position.
+        distances: in tokens.
+
+    Returns:
+        For each distance a number, relative to that of distance 0.
+    """
+    whole = sum(range(1, len(angles) + 1))
+    bounds = []
+    for distance in distances:
+        total, bound = 0j, 0.0
+        for angle in angles:
+            total += cmath.rect(1.0, distance * angle)
+            bound += abs(total)
+        bounds.append(bound / whole)
+    return bounds
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """m_h = 2^(-8h/H), h = 1..H; else those of the next lower power of two, then every other one of the next higher."""
+    power = 2 ** int(math.log2(num_heads))
+    slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
+    between = [2 ** (-4 * h / power) for h in range(1, 2 * power + 1, 2)]
+    return slopes + between[: num_heads - power]
+
+
+def relative_bucket(position: spec.RelativeBias, causal: bool, ahead: int) -> int:
+    """The bucket of a key that stands so many positions ahead of its query (Raffel 2019, section 2.1).
+
+    Args:
+        position: with the number of buckets.
+        causal: whether no key ahead is seen; else both directions share the buckets.
+        ahead: negative for keys before the query.
+    """
+    count = position.num_buckets if causal else position.num_buckets // 2
+    first = count if not causal and ahead > 0 else 0
+    distance = max(-ahead, 0) if causal else abs(ahead)
+    exact = count // 2
+    if distance < exact:
+        return first + distance
+    octaves = math.log(max(distance, 1) / exact) / math.log(position.max_distance / exact)
+    return first + min(exact + int(octaves * (count - exact)), count - 1)

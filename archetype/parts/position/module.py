@@ -1,0 +1,199 @@
+"""Positions: added to embeddings, rotations of queries and keys, and biases of scores."""
+
+import math
+from typing import assert_never
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from archetype.native import fused
+from archetype.nn.context import ForwardContext, Lengths, Vectors
+from archetype.nn.registry import module_for
+from archetype.parts.position import spec
+from archetype.parts.position.frequencies import alibi_slopes, yarn_attention_factor, yarn_ramp
+from archetype.roles.position import AttentionSizes
+from archetype.spec.base import fingerprint
+
+
+@module_for(spec.Learned)
+class Learned(nn.Module):
+    """A trained vector for each position."""
+
+    def __init__(self, position: spec.Learned, context_length: int, d_model: int) -> None:
+        super().__init__()
+        self.offset = position.offset
+        self.weight = nn.Parameter(torch.empty(position.offset + context_length, d_model))
+
+    def forward(self, positions: Int[Tensor, "B T"]) -> Vectors:
+        rows = positions + self.offset
+        # only padding can stand beyond the table: a state's capacity is at most the context length
+        return nn.functional.embedding(rows.clamp(max=self.weight.shape[0] - 1), self.weight)
+
+
+@module_for(spec.Sinusoidal)
+class Sinusoidal(nn.Module):
+    """PE(i, 2j) = sin(i / theta^(2j/D)), PE(i, 2j + 1) = cos(same) (Vaswani 2017, section 3.5).
+
+    Not interleaved: PE(i, j) = sin(i / theta^(2j/D)), PE(i, D/2 + j) = cos(same).
+    """
+
+    def __init__(self, position: spec.Sinusoidal, context_length: int, d_model: int) -> None:
+        super().__init__()
+        self.theta = position.theta
+        self.interleaved = position.interleaved
+        self.offset = position.offset
+        self.d_model = d_model
+
+    def forward(self, positions: Int[Tensor, "B T"]) -> Vectors:
+        places = positions[..., None] + self.offset
+        angles = places * _frequencies(self.theta, self.d_model, positions.device)
+        waves = torch.stack((angles.sin(), angles.cos()), dim=-1 if self.interleaved else -2)
+        return waves.flatten(-2)
+
+
+@module_for(spec.NoPosition)
+class NoPosition(nn.Module):
+    """Nothing is added."""
+
+    def __init__(self, position: spec.NoPosition, context_length: int, d_model: int) -> None:
+        super().__init__()
+
+    def forward(self, positions: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
+        return torch.zeros((), device=positions.device)
+
+
+class Rotation(nn.Module):
+    """Base of positions that rotate queries and keys: `(x, positions, context) -> x`."""
+
+
+class ScoreBias(nn.Module):
+    """Base of positions that are added to attention's scores: `(query positions, key positions) -> (b, H, T, S)`."""
+
+
+@module_for(spec.Rotary)
+class Rotary(Rotation):
+    """Turns each pair of features by position times frequency (Su 2021, equation 34)."""
+
+    def __init__(self, position: spec.Rotary, sizes: AttentionSizes) -> None:
+        super().__init__()
+        self.spec = position
+        self.rotary_dim = sizes.rotary_dim
+        self.key = (fingerprint(position), sizes.rotary_dim)
+
+    def forward(
+        self, x: Float[Tensor, "B H T P"], positions: Int[Tensor, "b T"], context: ForwardContext
+    ) -> Float[Tensor, "B H T P"]:
+        """Rotate queries or keys that stand at `positions`."""
+        where = "queries" if positions is context.positions else "keys"
+        cos, sin = context.cached((where, self.key, x.dtype), lambda: self.tables(positions, context, x.dtype))
+        if (y := fused.rotate(x, cos, sin, self.spec.interleaved)) is not None:
+            return y
+        rotated, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
+        if self.spec.interleaved:
+            even, odd = rotated[..., 0::2], rotated[..., 1::2]
+            rotated = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
+        else:
+            first, second = rotated.chunk(2, dim=-1)
+            rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+        return torch.cat((rotated, rest), dim=-1) if rest.shape[-1] else rotated
+
+    def tables(
+        self, positions: Int[Tensor, "b T"], context: ForwardContext, dtype: torch.dtype
+    ) -> tuple[Float[Tensor, "_ 1 T R2"], Float[Tensor, "_ 1 T R2"]]:
+        """Cos and sin of every pair's angle, rounded to a type once for all layers; R2 = R/2 pairs."""
+        frequencies, factor = rotary_frequencies(self.spec, self.rotary_dim, context.ends)
+        angles = positions[:, None, :, None] * frequencies[:, None, None, :]
+        angles = -angles if self.spec.reversed else angles
+        return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
+
+
+def rotary_frequencies(position: spec.Rotary, rotary_dim: int, ends: Lengths) -> tuple[Float[Tensor, "b R2"], float]:
+    """Angle per position of every pair, after scaling, and the factor on cos and sin.
+
+    Only dynamic scaling has a row for each request, whose length so far `ends` gives.
+    """
+    plain = _frequencies(position.theta, rotary_dim, ends.device)[None]
+    match position.scaling:
+        case spec.NoScaling():
+            return plain, 1.0
+        case spec.LinearScaling(factor=factor):
+            return plain / factor, 1.0
+        case spec.DynamicScaling() as scaling:
+            return _dynamic(position.theta, rotary_dim, scaling, ends), 1.0
+        case spec.YarnScaling() as scaling:
+            return _yarn(plain, position.theta, rotary_dim, scaling), yarn_attention_factor(scaling)
+        case spec.Llama3Scaling() as scaling:
+            return _llama3(plain, scaling), 1.0
+        case _:
+            assert_never(position.scaling)
+
+
+def _frequencies(theta: float, dim: int, device: torch.device) -> Float[Tensor, "R2"]:
+    """theta^(-2p/dim) for each of the dim/2 pairs."""
+    exponents = torch.arange(0, dim, 2, device=device, dtype=torch.int64).float() / dim
+    return 1.0 / theta**exponents
+
+
+def _dynamic(theta: float, dim: int, scaling: spec.DynamicScaling, ends: Lengths) -> Float[Tensor, "B R2"]:
+    """NTK-aware: theta (factor n / n0 - (factor - 1))^(R / (R - 2)) for a request of n tokens, n >= n0."""
+    length = ends.clamp(min=scaling.original_context_length).float()[:, None]
+    growth = scaling.factor * length / scaling.original_context_length - (scaling.factor - 1)
+    grown = theta * growth ** (dim / (dim - 2)) if dim > 2 else torch.full_like(growth, theta)
+    exponents = torch.arange(0, dim, 2, device=ends.device, dtype=torch.int64).float() / dim
+    return 1.0 / grown**exponents
+
+
+def _yarn(plain: Float[Tensor, "1 R2"], theta: float, dim: int, scaling: spec.YarnScaling) -> Float[Tensor, "1 R2"]:
+    """Blend f / factor and f by a ramp over the pairs that turn beta_slow to beta_fast times (Peng 2023, eq. 23)."""
+    low, high = yarn_ramp(theta, dim, scaling)
+    ramp = (torch.arange(dim // 2, device=plain.device) - low) / ((high - low) or 0.001)
+    interpolated = ramp.clamp(0, 1)
+    return plain / scaling.factor * interpolated + plain * (1 - interpolated)
+
+
+def _llama3(plain: Float[Tensor, "1 R2"], scaling: spec.Llama3Scaling) -> Float[Tensor, "1 R2"]:
+    """Long wavelengths divided by factor, short ones kept, between them blended (Llama 3.1's reference code)."""
+    turns = scaling.original_context_length * plain / (2 * math.pi)  # in the trained context
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    unscaled = ((turns - low) / (high - low)).clamp(0, 1)
+    return plain / scaling.factor * (1 - unscaled) + plain * unscaled
+
+
+@module_for(spec.Alibi)
+class Alibi(ScoreBias):
+    """-m_h |i - j| (Press 2021): each head its own slope, no parameters."""
+
+    def __init__(self, position: spec.Alibi, sizes: AttentionSizes) -> None:
+        super().__init__()
+        self.slopes = alibi_slopes(sizes.num_heads)
+
+    def forward(self, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]) -> Float[Tensor, "b3 H T S"]:
+        distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()
+        return torch.tensor(self.slopes, device=keys.device)[:, None, None] * -distance
+
+
+class RelativeBias(ScoreBias):
+    """A learned number for each head and bucket of j - i (Raffel 2019, section 2.1)."""
+
+    def __init__(self, position: spec.RelativeBias, num_heads: int, causal: bool) -> None:
+        super().__init__()
+        self.spec = position
+        self.causal = causal
+        self.weight = nn.Parameter(torch.empty(position.num_buckets, num_heads))
+
+    def forward(self, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]) -> Float[Tensor, "b3 H T S"]:
+        buckets = self.buckets(keys[:, None, :] - queries[:, :, None])
+        return nn.functional.embedding(buckets, self.weight).permute(0, 3, 1, 2)
+
+    def buckets(self, ahead: Int[Tensor, "b T S"]) -> Int[Tensor, "b T S"]:
+        """The bucket of each distance; both directions share the buckets where both are seen."""
+        count, first = self.spec.num_buckets, torch.zeros_like(ahead)
+        if not self.causal:
+            count //= 2
+            first = count * (ahead > 0)
+        distance = (-ahead).clamp(min=0) if self.causal else ahead.abs()
+        exact = count // 2
+        octaves = (distance.clamp(min=1).float() / exact).log() / math.log(self.spec.max_distance / exact)
+        far = exact + (octaves * (count - exact)).long()
+        return first + torch.where(distance < exact, distance, far.clamp(max=count - 1))

@@ -1,0 +1,143 @@
+"""Recurrent mixers: a state of constant size, computed by torch's kernels."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from archetype.nn.cache import LayerState
+from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.registry import module_for
+from archetype.parts.recurrent import spec
+
+
+@dataclass
+class RNNState(LayerState):
+    """The last output; of two directions, that of the forward one and then that of the backward one."""
+
+    hidden: Float[Tensor, "B D"]
+
+    @property
+    def vectors(self) -> tuple[Tensor, ...]:
+        """The tensors that torch's kernel starts from."""
+        return tuple(vectors for _, vectors in self._values())
+
+    def update(self, *vectors: Tensor) -> None:
+        """Take over the kernel's last vectors."""
+        for (name, _), new in zip(self._values(), vectors, strict=True):
+            setattr(self, name, new)
+
+
+@dataclass
+class LSTMState(RNNState):
+    """The last output, and what the gates let stay."""
+
+    cell: Float[Tensor, "B D"]
+
+
+class _Uniform:
+    """Every tensor of a cell with h hidden features starts uniform within 1 / sqrt(h), as torch draws it."""
+
+    hidden_size: int
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        bound = self.hidden_size**-0.5
+        tensor.uniform_(-bound, bound, generator=generator)
+        return True
+
+
+class _RNN(_Uniform, nn.RNN): ...
+
+
+class _LSTM(_Uniform, nn.LSTM): ...
+
+
+class _GRU(_Uniform, nn.GRU): ...
+
+
+@module_for(spec.RNN, spec.LSTM, spec.GRU)
+class Recurrent(nn.Module):
+    """An RNN, LSTM or GRU over the positions (Elman 1990; Hochreiter 1997; Cho 2014).
+
+    Two directions have D / 2 features each; the backward one starts at each row's last token that is not padding, and
+    what it gives at a position depends on the tokens of this pass alone: later ones change nothing of it.
+    """
+
+    probes: ClassVar[dict[str, str]] = {}  # torch's kernel shows nothing; gates follow from its input and output
+
+    def __init__(
+        self, mixer: spec.RNN | spec.LSTM | spec.GRU, d_model: int, causal: bool = True, layer: int = 0
+    ) -> None:
+        super().__init__()
+        self.layer, self.directions = layer, 2 if mixer.bidirectional else 1
+        self.d_model = d_model
+        self.cell = _cell(mixer, d_model, d_model // self.directions)
+
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> RNNState:
+        """Before a text stand zeros. The size does not depend on the capacity."""
+        kind = LSTMState if isinstance(self.cell, nn.LSTM) else RNNState
+        vectors = 2 if kind is LSTMState else 1
+        return kind(*(torch.zeros(batch, self.d_model, dtype=dtype, device=device) for _ in range(vectors)))
+
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
+        """Read the new positions after those that the cache has read. Padding is not read."""
+        if cache is None:
+            return self._run_cell(x, context, None)[0]
+        assert isinstance(cache, RNNState)
+        before = context.cached(("recurrent", self.layer), lambda: cache.vectors)
+        y, last = self._run_cell(x, context, self._split(before, x.dtype))
+        new = [vectors.transpose(0, 1).flatten(1).to(cache.hidden.dtype) for vectors in last]
+        if context.num_tokens is not None:  # a row without tokens stays as it was
+            has_tokens = (context.num_tokens > 0)[:, None]
+            new = [torch.where(has_tokens, now, old) for now, old in zip(new, before, strict=True)]
+        cache.update(*new)
+        return y
+
+    def _split(self, vectors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Float[Tensor, "directions B h"], ...]:
+        """The state's vectors as the kernel takes them."""
+        halves = (whole.to(dtype).unflatten(1, (self.directions, -1)) for whole in vectors)
+        return tuple(half.transpose(0, 1).contiguous() for half in halves)
+
+    def _run_cell(
+        self, x: Tensor, context: ForwardContext, first: tuple[Tensor, ...] | None
+    ) -> tuple[Vectors, tuple[Tensor, ...]]:
+        """The kernel's output, and where it stood after each row's last token."""
+        start = first if first is None or isinstance(self.cell, nn.LSTM) else first[0]
+        # padding stands at the end: it matters to who starts there or stops before it, where there is more than a token
+        if context.num_tokens is None or x.shape[1] == 1 or (first is None and self.directions == 1):
+            with _kernels(x):
+                y, last = self.cell(x, start)
+        else:
+            num_tokens = context.num_tokens.clamp(min=1).cpu()  # the kernel knows no empty rows
+            packed = pack_padded_sequence(x, num_tokens, batch_first=True, enforce_sorted=False)
+            with _kernels(x):
+                y, last = self.cell(packed, start)
+            y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
+        return y, last if isinstance(last, tuple) else (last,)
+
+
+@contextmanager
+def _kernels(x: Tensor) -> Iterator[None]:
+    """OneDNN has bfloat16 cells only for processors with such instructions: elsewhere torch's own compute them."""
+    in_bfloat16 = x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
+    if x.device.type != "cpu" or not in_bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        yield
+        return
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+def _cell(mixer: spec.RNN | spec.LSTM | spec.GRU, inputs: int, hidden: int) -> nn.RNNBase:
+    options: dict[str, Any] = {"batch_first": True, "bidirectional": mixer.bidirectional}
+    if isinstance(mixer, spec.RNN):
+        return _RNN(inputs, hidden, nonlinearity=mixer.activation, **options)
+    return (_LSTM if isinstance(mixer, spec.LSTM) else _GRU)(inputs, hidden, **options)

@@ -1,0 +1,52 @@
+"""Mixers that read a text from its start to its end and remember a vector of constant size."""
+
+from typing import Literal
+
+from archetype.roles.mixer import Mixer
+from archetype.spec.base import Flag, invalid
+from archetype.spec.kinds import part
+
+__all__ = ["GRU", "LSTM", "RNN"]
+
+
+class _Recurrent(Mixer):
+    """`bidirectional`: half of the features read the text from its end (Schuster 1997); for encoders only.
+
+    Attributes:
+        bidirectional: half of the features read the text from its end.
+    """
+
+    bidirectional: Flag = False
+
+    def check(self, width: int, causal: bool) -> None:
+        """Two directions halve the features, and a decoder has one."""
+        if self.bidirectional and width % 2:
+            invalid("bidirectional", f"{width} features cannot be halved", "use an even d_model")
+        if self.bidirectional and causal:
+            invalid("bidirectional", "a decoder must not read from the end", "leave it out, or use an encoder")
+
+
+@part
+class RNN(_Recurrent):
+    """h' = f(W x + b + U h + c), f = tanh or relu (Elman 1990; Mikolov 2010).
+
+    Attributes:
+        activation: the nonlinearity f.
+    """
+
+    kind: Literal["rnn"] = "rnn"
+    activation: Literal["tanh", "relu"] = "tanh"
+
+
+@part
+class LSTM(_Recurrent):
+    """Long short-term memory with a forget gate (Hochreiter 1997; Gers 2000); gates in torch's order i, f, g, o."""
+
+    kind: Literal["lstm"] = "lstm"
+
+
+@part
+class GRU(_Recurrent):
+    """Gated recurrent unit, the reset gate after the product (Cho 2014); gates in torch's order r, z, n."""
+
+    kind: Literal["gru"] = "gru"

@@ -1,0 +1,37 @@
+"""The cost of a gated short convolution."""
+
+from archetype.cost.formula import Counts, Formula, symbol
+from archetype.cost.registry import Complexity, MixerCost, cost_of, linear
+from archetype.cost.work import TrainingWork, Work
+from archetype.parts.short_convolution import spec
+
+
+@cost_of(spec.ShortConvolution)
+class ShortConvolutionCost(MixerCost):
+    """Two projections around a convolution of each channel alone."""
+
+    part: spec.ShortConvolution
+    state_name = "convolution state"
+    complexity = Complexity("O(T D)", "O(D)", "O(D)")
+
+    def __init__(self, part: spec.ShortConvolution, d: Formula) -> None:
+        super().__init__(part, d)
+        self.projections = {"in_proj": (d, 3 * d), "conv": (symbol("c", part.conv_kernel, part), d), "out_proj": (d, d)}
+
+    def parameters(self) -> Counts:
+        """Projections and convolution."""
+        return {name: linear(*sizes, bias=self.part.bias) for name, sizes in self.projections.items()}
+
+    def flops(self, work: Work) -> Counts:
+        """Products of one pass."""
+        return {name: 2 * work.tokens * inputs * outputs for name, (inputs, outputs) in self.projections.items()}
+
+    def state(self, length: int) -> int:
+        """The inputs that the convolution reads again."""
+        return (self.part.conv_kernel - 1) * self.d.value
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """The input, the projection's three parts, the convolution's input and output, and their product."""
+        d = self.d.value
+        padding = (self.part.conv_kernel - 1) * d * work.itemsize
+        return work.input_bytes(d) + work.tokens * 6 * d * work.itemsize + work.rows * padding

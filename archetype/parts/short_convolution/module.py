@@ -1,0 +1,44 @@
+"""A gated convolution over the newest tokens."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from archetype.nn.cache import LayerState
+from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.convolution import CausalConvolution, ConvolutionState
+from archetype.nn.probe import probe
+from archetype.nn.registry import module_for
+from archetype.parts.short_convolution import spec
+from archetype.weights.linear import Linear
+
+
+@module_for(spec.ShortConvolution)
+class ShortConvolution(nn.Module):
+    """out_proj(c * conv(b * x)), [b, c, x] = in_proj(u) (Liquid AI 2025, LFM2)."""
+
+    probes: ClassVar = {"b": "B T D", "c": "B T D", "u": "B T D"}
+
+    def __init__(self, mixer: spec.ShortConvolution, d_model: int, causal: bool = True, layer: int = 0) -> None:
+        super().__init__()
+        self.layer = layer
+        self.in_proj = Linear(d_model, 3 * d_model, bias=mixer.bias)
+        self.conv = CausalConvolution(d_model, mixer.conv_kernel, mixer.bias)
+        self.out_proj = Linear(d_model, d_model, bias=mixer.bias)
+
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> ConvolutionState:
+        """Before a text stand zeros."""
+        return ConvolutionState(self.conv.new_state(batch, dtype, device))
+
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
+        """Read the new positions after those that the cache has read. Padding is not read."""
+        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
+        assert isinstance(state, ConvolutionState)
+        b, c, u = self.in_proj(x).chunk(3, dim=-1)  # (B, T, D) each
+        b, c, u = probe(self, "b", b), probe(self, "c", c), probe(self, "u", u)
+        conv = context.cached(("short_convolution", self.layer), lambda: state.conv)
+        y, conv = self.conv.convolve(b * u, context, conv)
+        state.conv = conv.to(state.conv.dtype)
+        z: Tensor = self.out_proj(c * y)
+        return z

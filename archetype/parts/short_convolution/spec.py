@@ -1,0 +1,23 @@
+"""Gated short convolutions: mixers that see a few tokens only."""
+
+from typing import Literal
+
+from archetype.roles.mixer import Mixer
+from archetype.spec.base import Flag, Size
+from archetype.spec.kinds import part
+
+__all__ = ["ShortConvolution"]
+
+
+@part
+class ShortConvolution(Mixer):
+    """out(c * conv(b * x)) with [b, c, x] = in(u), over the newest `conv_kernel` tokens (Liquid AI 2025, LFM2).
+
+    Attributes:
+        conv_kernel: positions that the convolution reads.
+        bias: whether the projections and the convolution add a bias.
+    """
+
+    kind: Literal["short_convolution"] = "short_convolution"
+    conv_kernel: Size = 3
+    bias: Flag = False

@@ -1,0 +1,32 @@
+"""The base of all mixers: attention, recurrences and state spaces."""
+
+from typing import Annotated
+
+from archetype.spec.kinds import ByKind, Part
+
+__all__ = ["Mixer"]
+
+
+class Mixer(Part):
+    """Base of all mixers."""
+
+    @property
+    def separates_documents(self) -> bool:
+        """Whether documents that stand in one row can be computed as if each stood alone."""
+        return False
+
+    @property
+    def keys_follow_length(self) -> bool:
+        """Whether what it keeps of a position changes as the sequence grows, so that a text must be read whole."""
+        return False
+
+    def check(self, width: int, causal: bool) -> None:
+        """Refuse, by `invalid`, a stack in which this mixer cannot stand.
+
+        Args:
+            width: features of each vector, D.
+            causal: whether no position may depend on a later one.
+        """
+
+
+AnyMixer = Annotated[Mixer, ByKind(Mixer)]

@@ -1,0 +1,158 @@
+"""Open sets of parts: a file names a part by its `kind`, and an extension may add kinds without a fork."""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, ClassVar, TypeVar, cast
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo, ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from archetype.errors import SpecError
+from archetype.spec.base import Spec, as_mapping, cut, invalid, with_known_keys
+from archetype.spec.registry import load_kinds
+from archetype.spec.synonyms import nearest_kind
+
+__all__ = ["ByKind", "Part", "part"]
+
+P = TypeVar("P", bound=type["Part"])
+
+
+class Part(Spec):
+    """A member of an open set. Each direct subclass is a role (`Mixer`, `Norm`, ...) and holds its kinds by name."""
+
+    kinds: ClassVar[dict[str, type["Part"]]]
+    is_absent: ClassVar[bool] = False  # whether it stands for nothing: no norm, no feed-forward part
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        if Part in cls.__bases__:
+            cls.kinds = {}
+
+    @classmethod
+    def role_name(cls) -> str:
+        """A role in words: MixerPosition -> mixer position, ModelSpec -> model"""
+        return re.sub(r"(?<!^)(?=[A-Z])", " ", cls.__name__.removesuffix("Spec")).lower()
+
+    @classmethod
+    def parse_kind(cls, data: Mapping[str, Any], default: str | None = None) -> "Part":
+        """Check plain data and make it the kind of this role that it names.
+
+        Args:
+            data: a mapping with its `kind`.
+            default: the kind of a mapping without one (absent: it must say one).
+
+        Raises:
+            SpecError: the role has no such kind, or a field is wrong.
+        """
+        load_all_kinds()
+        kind = data.get("kind", default)
+        if not isinstance(kind, str) or kind not in cls.kinds:
+            cause = f"there is no kind {cut(kind)} of {cls.role_name()}"
+            raise SpecError("kind", cause, nearest_kind(str(kind), list(cls.kinds)))
+        return cls.kinds[kind].parse(data)
+
+    def reparse(self, data: Mapping[str, Any]) -> Any:
+        """Check plain data and make it a kind of this one's role."""
+        return self.roles()[0].parse_kind({"kind": getattr(self, "kind")} | dict(data))  # noqa: B009
+
+    @classmethod
+    def roles(cls) -> list[type["Part"]]:
+        """The open sets that a class belongs to."""
+        return [role for role in cls.__mro__ if issubclass(role, Part) and Part in role.__bases__]
+
+
+def part(cls: P) -> P:
+    """Class decorator: let files name this part by the default of its `kind`.
+
+    Raises:
+        SpecError: it has no role or no kind, or another class has that kind.
+    """
+    field = cls.__pydantic_fields__.get("kind")
+    if field is None or not isinstance(field.default, str) or not cls.roles():
+        cause = "is not a part: it needs a role as its base class and a field `kind` with its name as default"
+        raise SpecError(cls.__name__, cause, 'write class Mine(spec.Mixer): kind: Literal["mine"] = "mine"')
+    for role in cls.roles():
+        known = role.kinds.get(field.default)
+        # a notebook's cell that runs twice defines the same class twice
+        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            cause = f"kind {field.default!r} of {role.__name__} is taken by {known.__module__}.{known.__qualname__}"
+            raise SpecError(cls.__name__, cause, "choose another kind")
+        role.kinds[field.default] = cls
+    return cls
+
+
+@cache
+def load_all_kinds() -> None:
+    """Let every role know its kinds, in an order that does not depend on what was imported first."""
+    load_kinds()
+    for role in Part.__subclasses__():
+        role.kinds = dict(sorted(role.kinds.items(), key=lambda item: item[1].__module__))
+
+
+class ByKind:
+    """Metadata of a field: read as the class that `kind` names, written as that class, all of them in the JSON Schema.
+
+    Args:
+        role: the open set.
+        only: the attribute that is true of the classes which may stand here (absent: all may).
+        default: the kind of a mapping without one (absent: it must say one).
+    """
+
+    def __init__(self, role: type[Part], only: str | None = None, default: str | None = None) -> None:
+        self.role, self.only, self.default = role, only, default
+
+    def kinds(self) -> dict[str, type[Part]]:
+        """The classes that may stand here, by name."""
+        load_all_kinds()
+        return {k: cls for k, cls in self.role.kinds.items() if self.only is None or getattr(cls, self.only)}
+
+    def validate(self, value: Any) -> Part:
+        """The part that a mapping describes; a part itself stays as it is."""
+        kinds = self.kinds()
+        if isinstance(value, tuple(kinds.values())):
+            return cast(Part, value)
+        value = as_mapping(value)
+        if not isinstance(value, Mapping):
+            invalid("", f"{cut(value)} is not a mapping", "write it as {key: value, ...}, or as the name of its kind")
+        if "kind" not in value and self.default is not None:
+            value = {"kind": self.default, **value}
+        if "kind" not in value:
+            invalid("", "its kind is missing", "start it with kind: NAME")
+        cls = kinds.get(str(value["kind"]))
+        if cls is None:
+            invalid("", f"there is no kind {cut(value['kind'])}", nearest_kind(str(value["kind"]), list(kinds)))
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise with_known_keys(error, cls) from None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        serializer = core_schema.plain_serializer_function_ser_schema(_dump, info_arg=True)
+        return core_schema.no_info_plain_validator_function(self.validate, serialization=serializer)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        from archetype.spec.describe import add_descriptions
+
+        references = []
+        for kind, cls in self.kinds().items():
+            cls.model_rebuild()
+            # a reference of its own, so that every class stands once among the schema's definitions
+            reference = {"ref": f"{cls.__module__}.{cls.__qualname__}:{id(cls)}"}
+            references.append(handler(cast(CoreSchema, {**cls.__pydantic_core_schema__, **reference})))
+            add_descriptions(handler.resolve_ref_schema(references[-1]), cls)
+            if self.default not in (None, kind):  # a mapping without a kind is the default alone
+                references[-1] = references[-1] | {"required": ["kind"]}
+        words = [kind for kind, cls in self.kinds().items() if _has_defaults(cls)]
+        return {"oneOf": references + ([{"enum": words}] if words else [])}
+
+
+def _has_defaults(cls: type[Part]) -> bool:
+    """Whether its name alone says all of it."""
+    return not any(field.is_required() for field in cls.model_fields.values())
+
+
+def _dump(value: Part, info: SerializationInfo) -> dict[str, Any]:
+    return value.model_dump(mode=info.mode, context=info.context)
