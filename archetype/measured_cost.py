@@ -1,6 +1,6 @@
 """The cost of a part that declares none: counted on its module, built and run on the meta device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,16 +9,27 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from archetype.cost.formula import ZERO, Counts, Formula, constant
-from archetype.cost.registry import Complexity, FeedForwardCost, MixerCost, NormCost, PartCost, WiringCost, set_fallback
+from archetype.cost.registry import (
+    Complexity,
+    FeedForwardCost,
+    MixerCost,
+    NormCost,
+    PartCost,
+    ResidualCost,
+    WiringCost,
+    set_fallback,
+)
 from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.nn.registry import build_feedforward, build_mixer, build_norm, build_position, module_class
 from archetype.parts.position.cost import PositionCost
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.position import AttentionSizes, EmbeddingPosition, MixerPosition
+from archetype.roles.residual import Residual
 from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
 
@@ -50,7 +61,7 @@ class MeasuredMixerCost(MeasuredContentCost, MixerCost):
 
     def __init__(self, part: Mixer, d: Formula) -> None:
         super().__init__(part, d)
-        self.module = _on_meta(lambda: build_mixer(part, d.value, True, 0))
+        self.module = _on_meta(lambda: build_mixer(part, Place(d.value)))
 
     def flops(self, work: Work) -> Counts:
         """The products of one pass together."""
@@ -72,7 +83,7 @@ class MeasuredFeedForwardCost(MeasuredContentCost, FeedForwardCost):
 
     def __init__(self, part: FeedForward, d: Formula) -> None:
         super().__init__(part, d)
-        self.module = _on_meta(lambda: build_feedforward(part, d.value))
+        self.module = _on_meta(lambda: build_feedforward(part, Place(d.value)))
 
     def flops(self, tokens: Formula) -> Counts:
         """The products of one pass together."""
@@ -117,17 +128,27 @@ class MeasuredWiringCost(WiringCost):
 
     def __init__(self, part: Wiring, d: Formula) -> None:
         super().__init__(part, d)
-        names = getattr(module_class(part), "norms", ())
-        self.norms = [NormCost.of(part.norm, d)] * len(names) if hasattr(part, "norm") else []
+        self.names = getattr(module_class(part), "norms", ()) if hasattr(part, "norm") else ()
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
         """Parameters of the first norm, and of all further ones."""
-        counts = [norm.parameters() for norm in self.norms]
+        counts = [norm.parameters() for norm in self._norms(content)]
         return sum(counts[:1], ZERO), sum(counts[1:], ZERO)
 
-    def saved_activations(self, contents: int, work: TrainingWork) -> int:
+    def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
         """Bytes saved by all norms."""
-        return contents * sum(norm.saved_activations(work.tokens) for norm in self.norms)
+        return sum(norm.saved_activations(work.tokens) for name in contents for norm in self._norms(name))
+
+    def _norms(self, content: str) -> list[NormCost]:
+        return [NormCost.of(self.part.norm_of(content, name), self.d) for name in self.names]
+
+
+class MeasuredResidualCost(ResidualCost):
+    """A residual wiring, by the parameters of the module that each content has."""
+
+    def parameters(self) -> Formula:
+        """All parameters of one content's module."""
+        return _total(_on_meta(lambda: module_class(self.part)(self.part, Place(self.d.value, residual=self.part))))
 
 
 ROLES: dict[type[Spec], type[PartCost]] = {
@@ -135,6 +156,7 @@ ROLES: dict[type[Spec], type[PartCost]] = {
     FeedForward: MeasuredFeedForwardCost,
     Norm: MeasuredNormCost,
     Wiring: MeasuredWiringCost,
+    Residual: MeasuredResidualCost,
     EmbeddingPosition: MeasuredPositionCost,
     MixerPosition: MeasuredPositionCost,
 }

@@ -18,6 +18,7 @@ import torch
 from archetype import spec
 from archetype.models.initialization import initialize
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.parts.attention.module import Attention
 from archetype.roles.pattern import MaskContext, pattern_rule
 from archetype.runs.machine import product_peak
@@ -59,7 +60,7 @@ def main() -> None:
 
 def step(name: str, length: int) -> Callable[[], None]:
     """Forward and backward of one text, causal, in float32."""
-    part = Attention(spec.Attention(num_heads=HEADS, pattern=PATTERNS[name][0](length)), D_MODEL, causal=True)
+    part = Attention(spec.Attention(num_heads=HEADS, pattern=PATTERNS[name][0](length)), Place(D_MODEL, causal=True))
     initialize(part, spec.NormalInitialization(), num_layers=1, seed=0)
     x = torch.randn(1, length, D_MODEL, generator=torch.Generator().manual_seed(0)).requires_grad_()
 

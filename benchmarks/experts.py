@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.parts.experts.module import MixtureOfExperts
 from benchmarks.machine import heading
 
@@ -48,7 +49,8 @@ def main() -> None:
 def mixture(number: int) -> nn.Module:
     """Ours, with so many experts."""
     expert = spec.GatedMLP(d_ff=D_FF, activation="silu")
-    part = MixtureOfExperts(spec.MixtureOfExperts(num_experts=number, experts_per_token=CHOSEN, expert=expert), D_MODEL)
+    mixture = spec.MixtureOfExperts(num_experts=number, experts_per_token=CHOSEN, expert=expert)
+    part = MixtureOfExperts(mixture, Place(D_MODEL))
     for parameter in part.parameters():
         nn.init.normal_(parameter, std=0.05)
     return part

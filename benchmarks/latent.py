@@ -14,6 +14,7 @@ from torch import nn
 
 from archetype import spec
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.parts.latent_attention.module import LatentAttention
 from benchmarks.machine import heading
 
@@ -39,10 +40,10 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     torch.manual_seed(0)
     print(heading("python -m benchmarks.latent"))
-    absorbed = LatentAttention(spec.LatentAttention(**SIZES), D_MODEL, causal=True).eval()
+    absorbed = LatentAttention(spec.LatentAttention(**SIZES), Place(D_MODEL, causal=True)).eval()
     for parameter in absorbed.parameters():
         nn.init.normal_(parameter, std=0.02)
-    expanding = LatentAttention(Expanding(**SIZES), D_MODEL, causal=True).eval()
+    expanding = LatentAttention(Expanding(**SIZES), Place(D_MODEL, causal=True)).eval()
     expanding.load_state_dict(absorbed.state_dict())
     seconds = paired({"absorbed": absorbed, "expanding": expanding}, chosen.length, chosen.rounds)
     for name, taken in seconds.items():

@@ -12,6 +12,7 @@ import torch
 from archetype import spec
 from archetype.models.initialization import initialize
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.nn.registry import build_mixer
 from benchmarks.machine import heading
 
@@ -45,7 +46,7 @@ def main() -> None:
 
 def measured(mixer: spec.Mixer, d_model: int, batch: int, lengths: tuple[int, int]) -> tuple[float, float]:
     """Median seconds at both lengths, taking turns."""
-    module = build_mixer(mixer, d_model, causal=True, layer=0)
+    module = build_mixer(mixer, Place(d_model, causal=True, layer=0))
     initialize(module, spec.NormalInitialization(), 1, seed=0)
     seconds: tuple[list[float], list[float]] = ([], [])
     for turn in range(ROUNDS + 1):

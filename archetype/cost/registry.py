@@ -14,10 +14,10 @@ that a kernel must keep is counted.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
-from archetype.cost.formula import Counts, Formula, Symbol
+from archetype.cost.formula import ZERO, Counts, Formula, Symbol
 from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
 from archetype.spec.base import Spec
@@ -95,6 +95,15 @@ class ContentCost(PartCost, ABC):
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes saved for the backward pass."""
 
+    def state(self, length: int) -> int:
+        """Numbers in the state of one row with room for `length` tokens; none, where nothing is carried on."""
+        return 0
+
+    @property
+    def state_name(self) -> str:
+        """What its state is called."""
+        return f"{str(getattr(self.part, 'kind', type(self.part).__name__)).replace('_', ' ')} state"
+
 
 class MixerCost(ContentCost):
     """The cost of a mixer."""
@@ -102,18 +111,9 @@ class MixerCost(ContentCost):
     complexity: Complexity
     differs_by_layer = False  # whether equal mixers of two layers compute other pairs
 
-    @property
-    def state_name(self) -> str:
-        """What its state is called."""
-        return f"{str(getattr(self.part, 'kind', type(self.part).__name__)).replace('_', ' ')} state"
-
     @abstractmethod
     def flops(self, work: Work) -> Counts:
         """FLOPs of one pass, by product."""
-
-    @abstractmethod
-    def state(self, length: int) -> int:
-        """Numbers in the state of one row with room for `length` tokens."""
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         """Bytes saved once for all layers of a stack, such as a table of angles, by what is shared."""
@@ -152,8 +152,26 @@ class WiringCost(PartCost, ABC):
         """Parameters of the norm that is called after a content, such as `mixer`, and of its second one."""
 
     @abstractmethod
-    def saved_activations(self, contents: int, work: TrainingWork) -> int:
-        """Bytes saved by the norms around so many contents, less what contents share of their inputs."""
+    def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
+        """Bytes saved by the norms around some contents, less what contents share of their inputs."""
+
+
+class ResidualCost(PartCost):
+    """The cost of a residual wiring for one content of a block; a sum costs nothing."""
+
+    streams = 1  # vectors of each position that go from content to content
+
+    def parameters(self) -> Formula:
+        """Parameters of what a content reads and how its output is written."""
+        return ZERO
+
+    def flops(self, tokens: Formula) -> Formula:
+        """FLOPs of reading and writing, where they are products."""
+        return ZERO
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes saved for the backward pass of reading and writing."""
+        return 0
 
 
 Fallback = Callable[[Spec, Formula], PartCost | None]

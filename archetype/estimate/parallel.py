@@ -264,8 +264,8 @@ class Planner:
         total = largest = 0.0
         for stack in cost.stacks:
             for group in stack.groups:
-                contents = len(group.cost.contents)
-                whole = group.cost.wiring.saved_activations(contents, work) + contents * inputs * work.itemsize
+                contents = tuple(group.cost.contents)
+                whole = group.cost.wiring.saved_activations(contents, work) + len(contents) * inputs * work.itemsize
                 block = group.cost.saved_activations(work)
                 one = min(block, whole) / self._cut(layout) + max(0, block - whole) / layout.tensor
                 total, largest = total + one * len(group.layers), max(largest, one)

@@ -32,8 +32,10 @@ class Row:
     def of(cls, module: str, counts: Mapping[str, Counts], name: str, group: LayerGroup | None = None) -> "Row":
         """The row of a module, from what is counted under its name; of all layers of a group together."""
         formulas, layers = {column: counts.get(column, {}).get(name, ZERO) for column in COLUMNS}, 1
-        if group is not None and len(group.layers) > 1:
-            formulas, layers = {column: group.number * one for column, one in formulas.items()}, len(group.layers)
+        if group is not None and (len(group.layers) > 1 or not group.owners):
+            number = {"parameters": group.number_of_weights, "active": group.number_of_weights}
+            formulas = {column: number.get(column, group.number) * one for column, one in formulas.items()}
+            layers = len(group.layers)
         return cls(module, layers, group is not None, formulas, *(formula.value for formula in formulas.values()))
 
     @property
@@ -68,7 +70,7 @@ def num_parameters(cost: ModelCost) -> Formula:
     counts = [*cost.embedding_parameters().values(), *cost.head_parameters().values()]
     for stack in cost.stacks:
         counts += stack.parameters().values()
-        counts += [group.number * total(group.cost.parameters().values()) for group in stack.groups]
+        counts += [group.number_of_weights * total(group.cost.parameters().values()) for group in stack.groups]
     return total(counts)
 
 

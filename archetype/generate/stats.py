@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from archetype.generate.request import Request
 from archetype.generate.slots import Slots
-from archetype.nn.cache import DecoderBlockState
+from archetype.nn.cache import BlockState
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ def occupancy(slots: Slots[Request]) -> Occupancy:
         SlotInUse(request.id, len(request.prompt), len(request.tokens), length)
         for request, length in zip(list(slots.texts), lengths, strict=False)
     ]
-    sources = (layer.cross.keys.shape[2] for layer in state.layers if isinstance(layer, DecoderBlockState))
+    sources = (
+        layer.cross.keys.shape[2] for layer in state.layers if isinstance(layer, BlockState) and layer.cross is not None
+    )
     layer_bytes = [layer.nbytes for layer in state.layers]
     return Occupancy(len(lengths), state.capacity, next(sources, 0), layer_bytes, in_use)

@@ -7,9 +7,9 @@ that `append` returns, so a mixer need not know whether it reads a full buffer, 
 the table of all kinds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -25,13 +25,12 @@ EMPTY_SLOT = 2**40  # the position of a place that holds nothing: later than eve
 
 @dataclass
 class LayerState:
-    """Base of all layer states: a dataclass of tensors with the batch first, or of further states.
+    """Base of all layer states: a dataclass of tensors with the batch first, or of further states."""
 
-    Attributes:
-        can_shorten: whether it holds the state after every beginning of the text that was read.
-    """
-
-    can_shorten: ClassVar[bool] = False
+    @property
+    def can_shorten(self) -> bool:
+        """Whether it holds the state after every beginning of the text that was read."""
+        return False
 
     def select(self: S, rows: Int[Tensor, "rows"]) -> S:
         """A copy of some rows, in that order."""
@@ -101,9 +100,13 @@ class KVCache(LayerState):
     Keys and values of attention; of latent attention the latent and the shared, turned key, as one head each.
     """
 
-    can_shorten: ClassVar[bool] = True
     keys: Float[Tensor, "B K S P"]
     values: Float[Tensor, "B K S Q"]
+
+    @property
+    def can_shorten(self) -> bool:
+        """Each place holds a position of its own."""
+        return True
 
     @classmethod
     def empty(
@@ -148,7 +151,10 @@ def write_places(buffer: Float[Tensor, "B K S P"], new: Float[Tensor, "B K T P"]
 class RingKVCache(KVCache):
     """The keys and values of the newest W positions: place s holds the newest position p with p mod W = s."""
 
-    can_shorten: ClassVar[bool] = False
+    @property
+    def can_shorten(self) -> bool:
+        """What has left the window is overwritten."""
+        return False
 
     def append(
         self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], context: ForwardContext
@@ -210,41 +216,90 @@ class CrossKVCache(LayerState):
 
 
 @dataclass
-class DecoderBlockState(LayerState):
-    """The states of a block with cross-attention: the mixer's own, and the source's keys and values.
+class BlockState(LayerState):
+    """The states of a block's contents, where it is not its mixer alone that keeps one.
 
-    Several neighbouring rows of the mixer, as many for each source, may share a source; they come and go together.
+    Several neighbouring rows, as many for each source, may share the keys and values of a source; they come and go
+    together.
+
+    Attributes:
+        mixer: its own (None: it keeps nothing).
+        cross: the source's keys and values (None: the block looks at no source).
+        feedforward: the feed-forward part's own (None: it keeps nothing).
     """
 
-    mixer: LayerState
-    cross: CrossKVCache
+    mixer: LayerState | None = None
+    cross: CrossKVCache | None = None
+    feedforward: LayerState | None = None
 
-    def select(self, rows: Int[Tensor, "rows"]) -> "DecoderBlockState":
-        """A copy of all rows of some sources."""
-        return replace(self, mixer=self.mixer.select(rows), cross=self.cross.select(self._sources(rows)))
+    @property
+    def can_shorten(self) -> bool:
+        """Whether all contents can be shortened, and no source stands beside them."""
+        return self.cross is None and all(state.can_shorten for state in self._own().values())
+
+    def select(self, rows: Int[Tensor, "rows"]) -> "BlockState":
+        """A copy of some rows; of a block with a source, of all rows of some sources."""
+        own = {name: state.select(rows) for name, state in self._own().items()}
+        return self._with(own, self.cross and self.cross.select(self._sources(rows)))
 
     def insert(self, rows: Int[Tensor, "rows"], other: LayerState) -> None:
-        """Put all rows of other sources in place of these."""
-        assert isinstance(other, DecoderBlockState)
-        self.mixer.insert(rows, other.mixer)
-        self.cross.insert(self._sources(rows), other.cross)
+        """Put the rows of `other`, all rows of its sources, in place of these."""
+        assert isinstance(other, BlockState)
+        for name, state in self._own().items():
+            state.insert(rows, other._own()[name])
+        if self.cross is not None and other.cross is not None:
+            self.cross.insert(self._sources(rows), other.cross)
 
-    def rows(self, start: int, stop: int) -> "DecoderBlockState":
+    def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:
+        """Let each row of the contents hold what its source row holds; they read the same source text."""
+        for state in self._own().values():
+            state.copy_rows(sources, starts, ends)
+
+    def to(self, dtype: torch.dtype) -> "BlockState":
+        """The same with floating-point numbers in another type."""
+        return self._with({name: state.to(dtype) for name, state in self._own().items()}, self.cross)
+
+    def narrow(self, slots: int) -> "BlockState":
+        """A narrow view of the contents' states; a source stays whole."""
+        return self._with({name: state.narrow(slots) for name, state in self._own().items()}, self.cross)
+
+    def rows(self, start: int, stop: int) -> "BlockState":
         """A view of the rows from `start` up to `stop`, all of some sources."""
-        each = self._rows_per_source
-        return DecoderBlockState(self.mixer.rows(start, stop), self.cross.rows(start // each, stop // each))
+        own = {name: state.rows(start, stop) for name, state in self._own().items()}
+        each = self._rows_per_source if self.cross is not None else 1
+        return self._with(own, self.cross and self.cross.rows(start // each, stop // each))
+
+    def without_source(self) -> "BlockState":
+        """The contents' own states, whose rows may be copied one by one."""
+        return self._with(self._own(), None)
+
+    def _with(self, own: Mapping[str, LayerState], cross: CrossKVCache | None) -> "BlockState":
+        return BlockState(own.get("mixer"), cross, own.get("feedforward"))
+
+    def _own(self) -> dict[str, LayerState]:
+        states = {"mixer": self.mixer, "feedforward": self.feedforward}
+        return {name: state for name, state in states.items() if state is not None}
+
+    def _values(self) -> Iterator[tuple[str, LayerState]]:
+        yield from self._own().items()
+        if self.cross is not None:
+            yield "cross", self.cross
 
     @property
     def _rows_per_source(self) -> int:
-        _, _, tensor = next(self.mixer.tensors())
-        return len(tensor) // len(self.cross.num_tokens)
+        assert self.cross is not None
+        for state in self._own().values():
+            for _, _, tensor in state.tensors():
+                return len(tensor) // len(self.cross.num_tokens)
+        return 1
 
     def _sources(self, rows: Int[Tensor, "rows"]) -> Int[Tensor, "sources"]:
         return rows[:: self._rows_per_source] // self._rows_per_source
 
-    def narrow(self, slots: int) -> "DecoderBlockState":
-        """A narrow view of the mixer's; the source stays whole."""
-        return DecoderBlockState(self.mixer.narrow(slots), self.cross)
+
+def with_source(state: LayerState, cross: CrossKVCache) -> BlockState:
+    """A block's state together with the keys and values of its source."""
+    return replace(state, cross=cross) if isinstance(state, BlockState) else BlockState(state, cross)
 
 
 @dataclass
@@ -283,7 +338,7 @@ class State:
     @property
     def targets(self) -> "State":
         """The state without what belongs to sources, whose rows may therefore be copied one by one."""
-        layers = [layer.mixer if isinstance(layer, DecoderBlockState) else layer for layer in self.layers]
+        layers = [layer.without_source() if isinstance(layer, BlockState) else layer for layer in self.layers]
         return State(self.lengths, layers, self.capacity)
 
     def advance(self, lengths: Lengths) -> "State":

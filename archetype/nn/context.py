@@ -1,7 +1,7 @@
 """The inputs that all layers of one forward pass share: positions, padding, and tensors that are computed once."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 T = TypeVar("T")
+S = TypeVar("S")
 Vectors = Float[Tensor, "B T D"]  # of each position
 Tokens = Int[Tensor, "B T"]
 Lengths = Int[Tensor, "B"]  # or any number of each row
@@ -112,15 +113,20 @@ class ForwardContext:
         return torch.stack(self.aux_losses).sum() if self.aux_losses else None
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """The result of `compute`, shared by all who ask under the same key during this pass.
-
-        So is what a recurrent cache held before the pass: activation checkpointing computes a block a second time, and
-        must not start from what the first left there.
-        """
+        """The result of `compute`, shared by all who ask under the same key during this pass."""
         if key not in self.shared:
             self.shared[key] = compute()
         result: T = self.shared[key]
         return result
+
+    def before(self, state: S) -> S:
+        """What a state held before this pass.
+
+        Activation checkpointing computes a block a second time, which must not start from what the first left there.
+        """
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return state
+        return self.cached(("before", id(state)), lambda: replace(state))  # type: ignore[type-var]
 
 
 def last_tokens(x: Vectors, context: ForwardContext) -> Float[Tensor, "B 1 D"]:

@@ -2,17 +2,18 @@
 
 How a module is made, and called, follows from its role:
 
-| role               | made as                                     | called as                    |
-|--------------------|---------------------------------------------|------------------------------|
-| mixer              | `Module(spec, d_model, causal, layer)`      | `(x, context, cache) -> y`   |
-| feed-forward       | `Module(spec, d_model)`                     | `(x, context) -> y`          |
-| norm               | `Module(spec, features)`                    | `(x, context) -> y`          |
-| embedding position | `Module(spec, context_length, d_model)`     | `(positions) -> vectors`     |
+| role               | made as                                     | called as                     |
+|--------------------|---------------------------------------------|-------------------------------|
+| mixer              | `Module(spec, place)`                       | `(x, context, state) -> y`    |
+| feed-forward       | `Module(spec, place)`                       | `(x, context, state) -> y`    |
+| wiring             | `Module(block, place)`                      | `(x, context, state) -> y`    |
+| norm               | `Module(spec, features)`                    | `(x, context) -> y`           |
+| embedding position | `Module(spec, context_length, d_model)`     | `(positions) -> vectors`      |
 | mixer position     | `Module(spec, sizes)`                       | a `Rotation` or a `ScoreBias` |
-| wiring             | `Module(block, d_model, causal, layer)`     | `(x, context, cache) -> y`   |
 
-A mixer that decodes has `new_state(batch, capacity, dtype, device)`, which gives a `LayerState`; its `forward` reads
-the state and leaves in it what the next tokens need.
+A content that carries something from token to token, a mixer or a feed-forward part, has
+`new_state(batch, capacity, dtype, device)`, which gives a `LayerState`; its `forward` reads the state and leaves in it
+what the next tokens need. Without a state it reads whole texts.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from typing import TypeVar, cast
 from torch import nn
 
 from archetype.errors import SpecError
+from archetype.nn.place import Place
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
@@ -48,14 +50,14 @@ def module_class(part: Part) -> type[nn.Module]:
     raise SpecError(getattr(part, "kind", ""), cause, "register one: archetype.register(SPEC, module=MODULE)")
 
 
-def build_mixer(mixer: Mixer, d_model: int, causal: bool, layer: int) -> nn.Module:
-    """The module of a mixer, at index `layer` of its stack."""
-    return module_class(mixer)(mixer, d_model, causal, layer)
+def build_mixer(mixer: Mixer, place: Place) -> nn.Module:
+    """The module of a mixer."""
+    return module_class(mixer)(mixer, place)
 
 
-def build_feedforward(feedforward: FeedForward, d_model: int) -> nn.Module | None:
+def build_feedforward(feedforward: FeedForward, place: Place) -> nn.Module | None:
     """The module of a feed-forward part; None for a block of its mixer alone."""
-    return None if feedforward.is_absent else module_class(feedforward)(feedforward, d_model)
+    return None if feedforward.is_absent else module_class(feedforward)(feedforward, place)
 
 
 def build_norm(norm: Norm, features: int) -> nn.Module:

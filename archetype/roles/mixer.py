@@ -1,5 +1,6 @@
 """The base of all mixers: attention, recurrences and state spaces."""
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from archetype.spec.kinds import ByKind, Part
@@ -19,6 +20,10 @@ class Mixer(Part):
     def keys_follow_length(self) -> bool:
         """Whether what it keeps of a position changes as the sequence grows, so that a text must be read whole."""
         return False
+
+    def each(self) -> "Iterator[Mixer]":
+        """The mixers that it is made of: itself, or its parts where it stands for several."""
+        yield self
 
     def check(self, width: int, causal: bool) -> None:
         """Refuse, by `invalid`, a stack in which this mixer cannot stand.

@@ -2,6 +2,7 @@
 
 from typing import Annotated, ClassVar
 
+from archetype.roles.norm import Norm
 from archetype.spec.kinds import ByKind, Part
 
 __all__ = ["Wiring"]
@@ -12,6 +13,17 @@ class Wiring(Part):
 
     normalizes_input: ClassVar[bool] = False  # of each content, which leaves the sum of all as it is
     normalizes_output: ClassVar[bool] = False  # of the last content, or its sum with the residual
+    adds_to_stream: ClassVar[bool] = False  # whether every content is added to a stream that nothing else changes
+
+    def norm_of(self, content: str, norm: str = "norm") -> Norm:
+        """A norm of one content.
+
+        Args:
+            content: `mixer`, `cross` or `feedforward`.
+            norm: which of its norms, as the module's name ends: `norm` or `post_norm`.
+        """
+        shared: Norm = getattr(self, "norm")  # noqa: B009
+        return shared
 
 
 AnyWiring = Annotated[Wiring, ByKind(Wiring)]

@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar, NoReturn, Self, cast, get_args
 
 from pydantic import (
@@ -32,7 +33,9 @@ MAX_LENGTH = 2**31
 Size = Annotated[int, Field(strict=True, gt=0, le=MAX_SIZE)]
 WideSize = Annotated[int, Field(strict=True, gt=0, le=MAX_WIDE)]
 Length = Annotated[int, Field(strict=True, gt=0, le=MAX_LENGTH)]
+Index = Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -142,6 +145,16 @@ def invalid(place: str, cause: str, remedy: str = "") -> NoReturn:
     raise PydanticCustomError("invalid", template, {"place": place, "cause": cause, "remedy": remedy})
 
 
+@contextmanager
+def inside(place: str) -> Iterator[None]:
+    """Within the block, inside a validator, let errors of `invalid` name the part that contains the place they name."""
+    try:
+        yield
+    except PydanticCustomError as error:
+        inner = error.context or {}
+        invalid(f"{place}.{inner['place']}", str(inner["cause"]), str(inner["remedy"]))
+
+
 def explain(error: ValidationError, every: bool = True) -> SpecError:
     """Errors of pydantic as place, cause and remedy: one mistake, or all, those of repeated layers in the first."""
     details: list[ErrorDetails] = []
@@ -188,7 +201,8 @@ def with_known_keys(error: ValidationError, cls: type[Spec]) -> ValidationError:
                 close = difflib.get_close_matches(str(key), owner.model_fields, n=1, cutoff=0.7)
                 one = missing[0] if len(missing) == 1 and not close else None
                 cause = "is not a known key"
-                remedy = f"did you mean {one}?" if one else nearest(str(key), owner.model_fields)
+                names = sorted(owner.model_fields, key=lambda name: name not in owner.always_dumped)
+                remedy = f"did you mean {one}?" if one else nearest(str(key), names)
                 meant = remedy.removeprefix("did you mean ").removesuffix("?")
             misspelt.add((*above, meant))
             kind, words = "invalid", {"place": str(key), "cause": cause, "remedy": remedy}

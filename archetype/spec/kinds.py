@@ -92,6 +92,9 @@ def load_all_kinds() -> None:
         role.kinds = dict(sorted(role.kinds.items(), key=lambda item: item[1].__module__))
 
 
+_being_described: set[str] = set()  # references to the classes that a JSON Schema is being made of
+
+
 class ByKind:
     """Metadata of a field: read as the class that `kind` names, written as that class, all of them in the JSON Schema.
 
@@ -140,8 +143,17 @@ class ByKind:
         for kind, cls in self.kinds().items():
             cls.model_rebuild()
             # a reference of its own, so that every class stands once among the schema's definitions
-            reference = {"ref": f"{cls.__module__}.{cls.__qualname__}:{id(cls)}"}
-            references.append(handler(cast(CoreSchema, {**cls.__pydantic_core_schema__, **reference})))
+            name = f"{cls.__module__}.{cls.__qualname__}:{id(cls)}"
+            reference = core_schema.definition_reference_schema(name)
+            if name in _being_described:  # a part that holds others of its role
+                references.append(handler(reference))
+                continue
+            _being_described.add(name)
+            definition = cast(CoreSchema, {**cls.__pydantic_core_schema__, "ref": name})
+            try:
+                references.append(handler(core_schema.definitions_schema(reference, [definition])))
+            finally:
+                _being_described.remove(name)
             add_descriptions(handler.resolve_ref_schema(references[-1]), cls)
             if self.default not in (None, kind):  # a mapping without a kind is the default alone
                 references[-1] = references[-1] | {"required": ["kind"]}

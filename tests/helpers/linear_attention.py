@@ -10,6 +10,7 @@ import archetype
 from archetype import spec
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.spec.base import Size, invalid
 
 
@@ -34,8 +35,9 @@ class MatrixState(LayerState):
 class Module(nn.Module):
     """Position by position."""
 
-    def __init__(self, mixer: GatedLinearAttention, d_model: int, causal: bool, layer: int) -> None:
+    def __init__(self, mixer: GatedLinearAttention, place: Place) -> None:
         super().__init__()
+        d_model = place.d_model
         self.heads = mixer.num_heads
         for name in ("q", "k", "v", "gate", "decay", "o"):
             setattr(self, name, nn.Linear(d_model, d_model, bias=False))

@@ -124,7 +124,9 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False) -> spec.MixtureOfExper
 @cache
 def feedforwards(wild: bool = False) -> SearchStrategy[spec.FeedForward]:
     """Every feed-forward part."""
-    return st.one_of(experts(wild), mixtures_of_experts(wild), st.just(spec.NoFeedForward()))
+    alone = st.one_of(experts(wild), mixtures_of_experts(wild))
+    pair = st.builds(lambda *parts: spec.FeedForwardsTogether(parts=parts, input_scales=(1.0, 0.5)), alone, alone)
+    return st.one_of(experts(wild), mixtures_of_experts(wild), st.just(spec.NoFeedForward()), pair)
 
 
 @cache
@@ -371,7 +373,18 @@ def linear_mixers(draw: DrawFn, wild: bool = False) -> spec.Mamba2 | spec.GatedD
 def mixers(place: Place, wild: bool = False) -> SearchStrategy[spec.Mixer]:
     """Every mixer that fits a place; attention more often, for it has the most choices."""
     kinds = attentions(place, wild), latent_attentions(wild), recurrences(place), mambas(wild), linear_mixers(wild)
-    return st.sampled_from([0, 0, 0, 1, 2, 3, 4, 4]).flatmap(lambda kind: kinds[kind])
+    alone = st.sampled_from([0, 0, 0, 1, 2, 3, 4, 4]).flatmap(lambda kind: kinds[kind])
+    return st.sampled_from([True] * 7 + [False]).flatmap(lambda is_alone: alone if is_alone else together(alone, wild))
+
+
+def together(mixers: SearchStrategy[spec.Mixer], wild: bool) -> SearchStrategy[spec.MixersTogether]:
+    """One to three mixers side by side."""
+    scales = st.none() | st.just((0.5, 2.0, -1.0))
+
+    def of(parts: list[spec.Mixer], scales: tuple[float, ...] | None) -> spec.MixersTogether:
+        return spec.MixersTogether(parts=tuple(parts), scales=scales and scales[: len(parts)])
+
+    return st.builds(of, st.lists(mixers, min_size=1, max_size=3), scales)
 
 
 @cache
@@ -381,16 +394,23 @@ def blocks(
 ) -> spec.Block:
     """Every block that fits a place; with a `mixer` that is given; one that looks at a source."""
     feedforward = draw(feedforwards(wild))
+    without_mixer = mixer is None and not cross and not feedforward.is_absent
+    if without_mixer and draw(st.sampled_from([False, False, False, True])):
+        mixer = spec.NoMixer()
+    mixer = mixer or draw(mixers(place, wild))
     norm = draw(norms(wild))
+    by_content = draw(st.just({}) | st.fixed_dictionaries({"mixer_norm": norms(wild), "feedforward_norm": norms(wild)}))
+    norms_of = {"norm": norm, **by_content}
     wirings: list[spec.Wiring] = [
-        spec.PreNorm(norm=norm), spec.PostNorm(norm=norm), spec.SandwichNorm(norm=norm), spec.OutputNorm(norm=norm),
-        spec.Plain(),
+        spec.PreNorm(**norms_of), spec.PostNorm(**norms_of), spec.SandwichNorm(**norms_of, mixer_post_norm=norm),
+        spec.OutputNorm(**norms_of), spec.Plain(),
     ]  # fmt: skip
-    if not isinstance(feedforward, spec.NoFeedForward) and not cross:
-        wirings.append(spec.ParallelResidual(norm=norm, shared_norm=draw(st.booleans())))
+    if not feedforward.is_absent and not mixer.is_absent and not cross:
+        wirings.append(spec.ParallelResidual(**norms_of) if by_content else
+                       spec.ParallelResidual(norm=norm, shared_norm=draw(st.booleans())))  # fmt: skip
     return spec.Block(
         wiring=draw(st.sampled_from(wirings)),
-        mixer=mixer or draw(mixers(place, wild)),
+        mixer=mixer,
         cross_attention=draw(attentions(place, wild, cross=True)) if cross else None,
         feedforward=feedforward,
         dropout=draw(probabilities()),
@@ -412,6 +432,10 @@ def stacks(
         group.append(draw(blocks(place, wild, cross=True)))
     if draw(st.booleans()):
         return spec.repeat(draw(st.integers(1, 2)), *group)
+    if draw(st.booleans()):
+        again = [block.replace(weights_of=index) for index, block in enumerate(group)]
+        again[0] = again[0].replace(reinject=draw(st.booleans()))
+        return (*group, *again * draw(st.integers(1, 2)))
     return spec.cycle(draw(st.integers(len(group) if cross else 1, 4)), *group)
 
 

@@ -16,6 +16,7 @@ from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
 from archetype import spec
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.parts.experts.module import MixtureOfExperts
 from archetype.parts.latent_attention.module import LatentAttention
 from tests.helpers.weights import distance, randomize
@@ -48,7 +49,7 @@ def test_mixtral(chosen: int) -> None:
     expert = spec.GatedMLP(d_ff=44, activation="silu")
     router = spec.SoftmaxRouter(renormalize=True)
     part = spec.MixtureOfExperts(num_experts=8, experts_per_token=chosen, expert=expert, router=router)
-    compare(MixtureOfExperts(part, D), theirs, experts_of(theirs))
+    compare(MixtureOfExperts(part, Place(D)), theirs, experts_of(theirs))
 
 
 @pytest.mark.parametrize("groups", [None, spec.ExpertGroups(num_groups=4, groups_per_token=2)])
@@ -75,7 +76,7 @@ def test_deepseek_v2(groups: spec.ExpertGroups | None, scale: float) -> None:
     )
     dense = theirs.shared_experts
     shared = {f"shared.{name}.weight": getattr(dense, f"{name}_proj").weight for name in ("gate", "up", "down")}
-    compare(MixtureOfExperts(part, D), theirs, experts_of(theirs) | shared)
+    compare(MixtureOfExperts(part, Place(D)), theirs, experts_of(theirs) | shared)
 
 
 SIZES = {"kv_lora_rank": 12, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 8}
@@ -113,7 +114,7 @@ def attentions(rank: int | None, scaling: str, bias: bool) -> tuple[LatentAttent
         scale=temperature / math.sqrt(SIZES["qk_nope_head_dim"] + SIZES["qk_rope_head_dim"]),
         **SIZES,
     )
-    part = LatentAttention(mixer, D, causal=True).eval()
+    part = LatentAttention(mixer, Place(D, causal=True)).eval()
     named = ((*name.split("."), tensor) for name, tensor in theirs.state_dict().items())
     part.load_state_dict({f"{NAMES[module]}.{kind}": tensor for module, kind, tensor in named})
     return part, theirs

@@ -206,7 +206,7 @@ def test_a_class_that_nobody_knows_lacks_all(drawn: dict[type[spec.Spec], spec.M
 def test_a_module_alone_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """The norm is built; nobody counts it."""
     monkeypatch.setitem(PROVIDED, ("module", UnknownNorm), NoNorm)
-    assert lacks(with_unknown_norm()) == ["parameters", "cost", "state"]
+    assert lacks(with_unknown_norm()) == ["parameters", "cost"]
 
 
 def test_a_state_of_another_size_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

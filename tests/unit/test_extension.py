@@ -16,7 +16,9 @@ from archetype.errors import ArchetypeError, CheckpointError, SpecError
 from archetype.extension import load_extension, register
 from archetype.inspection.attention import attention_steps
 from archetype.models.block.module import PreNormBlock
+from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.nn.registry import module_class
 from archetype.parts.position.module import ScoreBias
 from archetype.roles.pattern import MaskContext, PatternRule, pattern_rule
@@ -138,11 +140,11 @@ class Squared(spec.FeedForward):
 
 
 class SquaredModule(nn.Module):
-    def __init__(self, feedforward: Squared, d_model: int) -> None:
+    def __init__(self, feedforward: Squared, place: Place) -> None:
         super().__init__()
-        self.up = nn.Linear(d_model, d_model, bias=False)
+        self.up = nn.Linear(place.d_model, place.d_model, bias=False)
 
-    def forward(self, x: Tensor, context: ForwardContext) -> Tensor:
+    def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         y: Tensor = self.up(x).square()
         return y
 

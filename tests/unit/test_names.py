@@ -21,7 +21,7 @@ RENAMED = {
     "faces": "api", "_House": "api", "_Room": "api", "pickled": "allow_pickle", "mean_span": "mean_span_length",
     "full_up_to": "dense_up_to_blocks", "StackInPlace": "StackView", "Setting": "MaskContext", "Span": "ForwardContext",
     "seen_source": "encoder_output", "KeyValues": "KVCache", "Ring": "RingKVCache", "SourceKeys": "CrossKVCache",
-    "Crossed": "DecoderBlockState", "Hidden": "RNNState", "HiddenCell": "LSTMState", "SelectiveState": "MambaState",
+    "Crossed": "BlockState", "Hidden": "RNNState", "HiddenCell": "LSTMState", "SelectiveState": "MambaState",
     "OfPatches": "PatchState", "Unfinished": "PartialPatch", "Started": "WithStartToken", "Newest": "NGramState",
     "kept_as": "to", "advanced": "advance", "NOWHERE": "EMPTY_SLOT", "_turned": "apply_rope",
     "_remember": "update_cache", "_whole": "full_sequence", "Scoring": "ScoreFunction",

@@ -127,10 +127,11 @@ def modules_of(place: Place) -> list[Module]:
     from archetype.cost.formula import ZERO, symbol
     from archetype.cost.work import Work
     from archetype.models.block.module import build_block
+    from archetype.models.stack.module import place_of
 
     stack, cost, length = place.stack, place.cost, symbol("T", place.length)
     with torch.device("meta"):
-        block = build_block(stack.layers[place.layer], stack.d_model, stack.causal, place.layer)
+        block = build_block(stack.layers[place.layer], place_of(stack, place.layer))
     work = Work(symbol("B", 1), length, "decode" if stack.causal else "forward", source=length, layer=place.layer)
     parameters, flops = cost.parameters(), cost.flops(work)
     names = [name for name in dict.fromkeys([*parameters, *flops]) if _belongs(name, place.content)]

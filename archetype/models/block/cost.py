@@ -1,11 +1,22 @@
-"""The cost of a block: its contents, and the norms that its wiring puts around them."""
+"""The cost of a block: its contents, and the norms and residuals that its wiring puts around them."""
+
+from collections.abc import Sequence
+from typing import ClassVar
 
 from archetype.cost.formula import ZERO, Counts, Formula, prefixed
-from archetype.cost.registry import FeedForwardCost, MixerCost, NormCost, WiringCost, cost_of
+from archetype.cost.registry import (
+    Complexity,
+    FeedForwardCost,
+    MixerCost,
+    NormCost,
+    ResidualCost,
+    WiringCost,
+    cost_of,
+)
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.models.block import spec
 from archetype.parts.attention.cost import CrossAttentionCost
-from archetype.parts.feedforward.spec import NoFeedForward
+from archetype.roles.residual import Residual, ResidualSum
 
 
 class BlockCost:
@@ -14,18 +25,21 @@ class BlockCost:
     Args:
         block: the specification.
         d: d_model.
+        residual: how the stack carries what its contents give.
     """
 
-    def __init__(self, block: spec.Block, d: Formula) -> None:
+    def __init__(self, block: spec.Block, d: Formula, residual: Residual = ResidualSum()) -> None:
         self.block, self.d = block, d
         self.mixer = MixerCost.of(block.mixer, d)
         self.cross = CrossAttentionCost(block.cross_attention, d) if block.cross_attention else None
         self.feedforward = FeedForwardCost.of(block.feedforward, d)
-        self.wiring = WiringCost.of(block.wiring, d)
-        self.contents: dict[str, MixerCost | FeedForwardCost] = {"mixer": self.mixer}
+        self.wiring, self.residual = WiringCost.of(block.wiring, d), ResidualCost.of(residual, d)
+        self.contents: dict[str, MixerCost | FeedForwardCost] = {}
+        if not block.mixer.is_absent:
+            self.contents["mixer"] = self.mixer
         if self.cross is not None:
             self.contents["cross"] = self.cross
-        if not isinstance(block.feedforward, NoFeedForward):
+        if not block.feedforward.is_absent:
             self.contents["feedforward"] = self.feedforward
 
     def parameters(self, active: bool = False) -> Counts:
@@ -35,6 +49,7 @@ class BlockCost:
             norm, post_norm = self.wiring.parameters(name)
             projections = prefixed(f"{name}.", content.active_parameters() if active else content.parameters())
             counts |= {f"{name}_norm": norm} | projections | {f"{name}_post_norm": post_norm}
+            counts |= {f"{name}_residual": self.residual.parameters()}
         return counts
 
     def flops(self, work: Work) -> Counts:
@@ -42,43 +57,72 @@ class BlockCost:
         counts = prefixed("mixer.", self.mixer.flops(work))
         if self.cross is not None:
             counts |= prefixed("cross.", self.cross.flops(work))
-        return counts | prefixed("feedforward.", self.feedforward.flops(work.tokens))
+        counts |= prefixed("feedforward.", self.feedforward.flops(work.tokens))
+        residual = self.residual.flops(work.tokens)
+        return counts | {f"{name}_residual": residual for name in self.contents if residual}
 
     def state(self, length: int, source: int) -> int:
         """Numbers in the state of one row with room for `length` tokens, which looks at `source` tokens."""
-        return self.mixer.state(length) + (self.cross.state(source) if self.cross else 0)
+        own = self.mixer.state(length) + self.feedforward.state(length)
+        return own + (self.cross.state(source) if self.cross else 0)
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes saved for the backward pass; of dropout nothing, for its kernel draws the same numbers again."""
         contents = sum(content.saved_activations(work) for content in self.contents.values())
-        return contents + self.wiring.saved_activations(len(self.contents), work)
+        residuals = len(self.contents) * self.residual.saved_activations(work)
+        return contents + residuals + self.wiring.saved_activations(tuple(self.contents), work)
+
+
+@cost_of(ResidualSum)
+class ResidualSumCost(ResidualCost):
+    """A sum has no parameters and saves nothing."""
+
+
+@cost_of(spec.NoMixer)
+class NoMixerCost(MixerCost):
+    """A block of its feed-forward part alone mixes no positions."""
+
+    complexity = Complexity("O(1)", "O(1)", "O(1)")
+
+    def parameters(self) -> Counts:
+        """No parameters."""
+        return {}
+
+    def flops(self, work: Work) -> Counts:
+        """No FLOPs."""
+        return {}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """No bytes."""
+        return 0
 
 
 @cost_of(spec.PreNorm, spec.PostNorm, spec.OutputNorm)
 class NormedResidualCost(WiringCost):
-    """One norm for each content."""
+    """The norms of each content."""
 
-    norms_per_content = 1
+    part: spec.NormedWiring
+    norms: ClassVar[tuple[str, ...]] = ("norm",)
 
-    def __init__(self, part: spec.PreNorm, d: Formula) -> None:
-        super().__init__(part, d)
-        self.norm = NormCost.of(part.norm, d)
+    def norm_costs(self, content: str) -> list[NormCost]:
+        """The costs of a content's norms, in the order in which they are computed."""
+        return [NormCost.of(self.part.norm_of(content, norm), self.d) for norm in self.norms]
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
         """Parameters of the first norm, and of all further ones."""
-        norm = self.norm.parameters()
-        return norm, norm * (self.norms_per_content - 1)
+        first, *others = (norm.parameters() for norm in self.norm_costs(content))
+        return first, sum(others, start=ZERO)
 
-    def saved_activations(self, contents: int, work: TrainingWork) -> int:
+    def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
         """Bytes that autograd saves of each norm."""
-        return contents * self.norms_per_content * self.norm.saved_activations(work.tokens)
+        return sum(norm.saved_activations(work.tokens) for name in contents for norm in self.norm_costs(name))
 
 
 @cost_of(spec.SandwichNorm)
 class SandwichNormCost(NormedResidualCost):
     """A norm before and a norm after each content."""
 
-    norms_per_content = 2
+    norms = ("norm", "post_norm")
 
 
 @cost_of(spec.ParallelResidual)
@@ -91,12 +135,13 @@ class ParallelResidualCost(NormedResidualCost):
         """Parameters of the first norm, and of all further ones: one for each content, or the mixer's alone."""
         return (ZERO, ZERO) if self.part.shared_norm and content == "feedforward" else super().parameters(content)
 
-    def saved_activations(self, contents: int, work: TrainingWork) -> int:
+    def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
         """Bytes that autograd saves of the norms, less one input where it is shared."""
-        norm, shared_input = self.norm.saved_activations(work.tokens), work.tokens * self.d.value * FLOAT32
-        if norm and not self.part.shared_norm:
-            return 2 * norm - shared_input
-        return norm - (shared_input if work.compute_dtype == "float32" else 0)
+        shared_input = work.tokens * self.d.value * FLOAT32
+        saved = [norm.saved_activations(work.tokens) for name in contents for norm in self.norm_costs(name)]
+        if all(saved) and not self.part.shared_norm:
+            return sum(saved) - shared_input
+        return max(saved) - (shared_input if work.compute_dtype == "float32" else 0)
 
 
 @cost_of(spec.Plain)
@@ -107,6 +152,6 @@ class PlainCost(WiringCost):
         """No parameters."""
         return ZERO, ZERO
 
-    def saved_activations(self, contents: int, work: TrainingWork) -> int:
+    def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
         """No bytes."""
         return 0

@@ -1,62 +1,107 @@
 """One layer: its wiring decides where norms and residuals go around mixer, cross-attention and feed-forward part."""
 
+from dataclasses import replace
 from typing import ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from archetype.models.block import spec
-from archetype.nn.cache import CrossKVCache, DecoderBlockState, LayerState
+from archetype.nn.cache import BlockState, LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.dropout import dropout
+from archetype.nn.place import Place
 from archetype.nn.registry import build_feedforward, build_mixer, build_norm, module_class, module_for
+from archetype.nn.residual import ResidualStream
 from archetype.parts.attention.cross import CrossAttention
 from archetype.parts.norm.module import cast_for_products, normalize_stream
+from archetype.roles.residual import Residual
 
 
 class Block(nn.Module):
-    """The contents of a layer and their norms; each wiring is a subclass with a `forward`."""
+    """The contents of a layer and their norms; each wiring is a subclass with a `forward`.
+
+    Attributes:
+        contents: names of those that the block has, in the order in which they are computed.
+    """
 
     norms: ClassVar[tuple[str, ...]] = ("norm",)  # `mixer_norm`, `cross_norm`, `feedforward_norm`, ...
     # whose outputs are added to the residual stream: the contents (""), or their norms by suffix; None: it is no sum
     added: ClassVar[str | None] = None
-    mixer: nn.Module
+    mixer: nn.Module | None
     cross: CrossAttention | None
     feedforward: nn.Module | None
-    mixer_norm: nn.Module
-    cross_norm: nn.Module
-    feedforward_norm: nn.Module
 
-    def __init__(self, block: spec.Block, d_model: int, causal: bool, layer: int) -> None:
+    def __init__(self, block: spec.Block, place: Place) -> None:
         super().__init__()
         attention = block.cross_attention
         contents = {
-            "mixer": build_mixer(block.mixer, d_model, causal, layer),
-            "cross": None if attention is None else CrossAttention(attention, d_model),
-            "feedforward": build_feedforward(block.feedforward, d_model),
+            "mixer": None if block.mixer.is_absent else build_mixer(block.mixer, place),
+            "cross": None if attention is None else CrossAttention(attention, place.d_model),
+            "feedforward": build_feedforward(block.feedforward, place),
         }
+        self.contents = tuple(name for name, content in contents.items() if content is not None)
         for name, content in contents.items():
             if content is not None:
                 for norm in self.norms:
-                    self.add_module(f"{name}_{norm}", build_norm(getattr(block.wiring, "norm"), d_model))  # noqa: B009
+                    self.add_module(f"{name}_{norm}", build_norm(block.wiring.norm_of(name, norm), place.d_model))
             setattr(self, name, content)
+        self.adds_up = place.residual is None or place.residual.is_sum
+        if place.residual is not None and not self.adds_up:
+            self._add_residuals(place.residual, place)
         self.dropout = block.dropout
         self.residual_scale = block.residual_scale
 
-    def caches(
-        self, context: ForwardContext, cache: LayerState | None
-    ) -> tuple[LayerState | None, CrossKVCache | None]:
-        """The mixer's cache, and the source's keys and values: out of the cache, or projected where there is none."""
-        if self.cross is None:
-            return cache, None
-        if isinstance(cache, DecoderBlockState):
-            return cache.mixer, cache.cross
-        assert context.encoder_output is not None, "cross-attention needs an encoder's output"
-        return cache, self.cross.project(context.encoder_output)
+    def _add_residuals(self, residual: Residual, place: Place) -> None:
+        """Give each content a module of its own that reads the stream and writes to it."""
+        for index, name in enumerate(self.contents):
+            own = replace(place, content=place.content + index)
+            self.add_module(f"{name}_residual", module_class(residual)(residual, own))
+
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
+        """The state before a text: the mixer's, or of all contents that keep one."""
+        states: list[LayerState | None] = []
+        for content in (self.mixer, self.feedforward):
+            new_state = getattr(content, "new_state", None)
+            states.append(new_state and new_state(batch, capacity, dtype, device))
+        mixer, feedforward = states
+        return mixer if mixer is not None and feedforward is None else BlockState(mixer, feedforward=feedforward)
+
+    def norm(self, content: str) -> nn.Module:
+        """The first norm of a content."""
+        norm: nn.Module = getattr(self, f"{content}_norm")
+        return norm
+
+    def output(self, content: str, x: Vectors, context: ForwardContext, state: LayerState | None) -> Vectors:
+        """The output of a content for what it reads."""
+        own = state if content == "mixer" else None
+        if isinstance(state, BlockState):
+            own = getattr(state, content)
+        if content == "cross" and own is None:
+            assert self.cross is not None and context.encoder_output is not None, (
+                "cross-attention needs an encoder's output"
+            )
+            own = self.cross.project(context.encoder_output)
+        y: Vectors = getattr(self, content)(x, context, own)
+        return y
 
     def branch(self, y: Vectors) -> Vectors:
         """A content's output as it is added to the residual stream: dropped out and scaled."""
         z = dropout(y, self.dropout, self.training)
         return z if self.residual_scale == 1.0 else z * self.residual_scale
+
+    def read(self, content: str, x: Tensor, context: ForwardContext) -> Vectors:
+        """What a content reads of the residual stream."""
+        return x if self.adds_up else self._residual(content).read(x, context)
+
+    def write(self, content: str, x: Tensor, y: Vectors, context: ForwardContext) -> Tensor:
+        """The residual stream after a content has given `y`, which is dropped out and scaled first."""
+        z = self.branch(y)
+        return x + z if self.adds_up else self._residual(content).write(x, z, context)
+
+    def _residual(self, content: str) -> ResidualStream:
+        residual: ResidualStream = getattr(self, f"{content}_residual")
+        return residual
 
 
 @module_for(spec.PreNorm)
@@ -65,13 +110,10 @@ class PreNormBlock(Block):
 
     added = ""
 
-    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        cache, source = self.caches(context, cache)
-        x = x + self.branch(self.mixer(self.mixer_norm(x, context), context, cache))
-        if self.cross is not None:
-            x = x + self.branch(self.cross(self.cross_norm(x, context), context, source))
-        if self.feedforward is not None:
-            x = x + self.branch(self.feedforward(self.feedforward_norm(x, context), context))
+    def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+        for content in self.contents:
+            h = self.norm(content)(self.read(content, x, context), context)
+            x = self.write(content, x, self.output(content, h, context, state), context)
         return x
 
 
@@ -79,16 +121,10 @@ class PreNormBlock(Block):
 class PostNormBlock(Block):
     """norm(x + F(x)) (Vaswani 2017)."""
 
-    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        cache, source = self.caches(context, cache)
-        y = self.mixer(cast_for_products(x), context, cache)
-        x = normalize_stream(self.mixer_norm, x + self.branch(y), context)
-        if self.cross is not None:
-            y = self.cross(cast_for_products(x), context, source)
-            x = normalize_stream(self.cross_norm, x + self.branch(y), context)
-        if self.feedforward is not None:
-            y = self.feedforward(cast_for_products(x), context)
-            x = normalize_stream(self.feedforward_norm, x + self.branch(y), context)
+    def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
+        for content in self.contents:
+            y = self.branch(self.output(content, cast_for_products(x), context, state))
+            x = normalize_stream(self.norm(content), x + y, context)
         return x
 
 
@@ -98,20 +134,12 @@ class SandwichBlock(Block):
 
     norms = ("norm", "post_norm")
     added = "_post_norm"
-    mixer_post_norm: nn.Module
-    cross_post_norm: nn.Module
-    feedforward_post_norm: nn.Module
 
-    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        cache, source = self.caches(context, cache)
-        y = self.mixer(self.mixer_norm(x, context), context, cache)
-        x = x + self.branch(self.mixer_post_norm(y, context))
-        if self.cross is not None:
-            y = self.cross(self.cross_norm(x, context), context, source)
-            x = x + self.branch(self.cross_post_norm(y, context))
-        if self.feedforward is not None:
-            y = self.feedforward(self.feedforward_norm(x, context), context)
-            x = x + self.branch(self.feedforward_post_norm(y, context))
+    def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+        for content in self.contents:
+            h = self.norm(content)(self.read(content, x, context), context)
+            y = getattr(self, f"{content}_post_norm")(self.output(content, h, context, state), context)
+            x = self.write(content, x, y, context)
         return x
 
 
@@ -121,13 +149,11 @@ class OutputNormBlock(Block):
 
     added = "_norm"
 
-    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        cache, source = self.caches(context, cache)
-        x = x + self.branch(self.mixer_norm(self.mixer(x, context, cache), context))
-        if self.cross is not None:
-            x = x + self.branch(self.cross_norm(self.cross(x, context, source), context))
-        if self.feedforward is not None:
-            x = x + self.branch(self.feedforward_norm(self.feedforward(x, context), context))
+    def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+        for content in self.contents:
+            h = self.read(content, x, context)
+            y = self.norm(content)(self.output(content, h, context, state), context)
+            x = self.write(content, x, y, context)
         return x
 
 
@@ -137,18 +163,17 @@ class ParallelBlock(Block):
 
     added = ""
 
-    def __init__(self, block: spec.Block, d_model: int, causal: bool, layer: int) -> None:
-        super().__init__(block, d_model, causal, layer)
+    def __init__(self, block: spec.Block, place: Place) -> None:
+        super().__init__(block, place)
         self.shared_norm = isinstance(block.wiring, spec.ParallelResidual) and block.wiring.shared_norm
         if self.shared_norm:
             del self.feedforward_norm
 
-    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        assert self.feedforward is not None
-        mixer_input = self.mixer_norm(x, context)
-        feedforward_input = mixer_input if self.shared_norm else self.feedforward_norm(x, context)
-        y = self.mixer(mixer_input, context, cache)
-        return x + self.branch(y) + self.branch(self.feedforward(feedforward_input, context))
+    def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+        h = self.norm("mixer")(self.read("mixer", x, context), context)
+        g = h if self.shared_norm else self.norm("feedforward")(self.read("feedforward", x, context), context)
+        x = self.write("mixer", x, self.output("mixer", h, context, state), context)
+        return self.write("feedforward", x, self.output("feedforward", g, context, state), context)
 
 
 @module_for(spec.Plain)
@@ -157,16 +182,13 @@ class PlainBlock(Block):
 
     norms = ()
 
-    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        cache, source = self.caches(context, cache)
-        x = self.branch(self.mixer(x, context, cache))
-        if self.cross is not None:
-            x = x + self.branch(self.cross(x, context, source))
-        if self.feedforward is not None:
-            x = self.branch(self.feedforward(x, context))
+    def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
+        for content in self.contents:
+            y = self.branch(self.output(content, x, context, state))
+            x = x + y if content == "cross" else y
         return x
 
 
-def build_block(block: spec.Block, d_model: int, causal: bool, layer: int) -> nn.Module:
-    """The module of one layer, at index `layer` of its stack."""
-    return module_class(block.wiring)(block, d_model, causal, layer)
+def build_block(block: spec.Block, place: Place) -> nn.Module:
+    """The module of one layer."""
+    return module_class(block.wiring)(block, place)

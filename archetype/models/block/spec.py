@@ -9,25 +9,39 @@ from archetype.parts.feedforward.spec import NoFeedForward
 from archetype.parts.pattern.spec import Full
 from archetype.parts.position.spec import NoPosition
 from archetype.roles.feedforward import AnyFeedForward
-from archetype.roles.mixer import AnyMixer
-from archetype.roles.norm import AnyNorm
+from archetype.roles.mixer import AnyMixer, Mixer
+from archetype.roles.norm import AnyNorm, Norm
 from archetype.roles.wiring import AnyWiring, Wiring
-from archetype.spec.base import Flag, Positive, Probability, Spec, invalid
+from archetype.spec.base import Flag, Index, Positive, Probability, Spec, invalid
 from archetype.spec.kinds import part
 
-__all__ = [
-    "Block",
-    "OutputNorm",
-    "ParallelResidual",
-    "Plain",
-    "PostNorm",
-    "PreNorm",
-    "SandwichNorm",
-]
+__all__ = ["Block", "NoMixer", "OutputNorm", "ParallelResidual", "Plain", "PostNorm", "PreNorm", "SandwichNorm"]
+
+
+class NormedWiring(Wiring):
+    """Base of wirings with a norm for each content: one kind of norm for all, where a content has no other.
+
+    Attributes:
+        norm: of every content.
+        mixer_norm: of the mixer (absent: as `norm`).
+        cross_attention_norm: of cross-attention (absent: as `norm`).
+        feedforward_norm: of the feed-forward part (absent: as `norm`).
+    """
+
+    norm: AnyNorm
+    mixer_norm: AnyNorm | None = None
+    cross_attention_norm: AnyNorm | None = None
+    feedforward_norm: AnyNorm | None = None
+
+    def norm_of(self, content: str, norm: str = "norm") -> Norm:
+        """The content's own norm where it has one, else the norm of all."""
+        field = f"{'cross_attention' if content == 'cross' else content}_{norm}"
+        own: Norm | None = getattr(self, field, None)
+        return self.norm if own is None else own
 
 
 @part
-class PreNorm(Wiring):
+class PreNorm(NormedWiring):
     """x + F(norm(x)) for each content in turn (Xiong 2020).
 
     Attributes:
@@ -35,12 +49,12 @@ class PreNorm(Wiring):
     """
 
     normalizes_input: ClassVar[bool] = True
+    adds_to_stream: ClassVar[bool] = True
     kind: Literal["pre_norm"] = "pre_norm"
-    norm: AnyNorm
 
 
 @part
-class PostNorm(Wiring):
+class PostNorm(NormedWiring):
     """norm(x + F(x)) for each content in turn (Vaswani 2017).
 
     Attributes:
@@ -49,25 +63,30 @@ class PostNorm(Wiring):
 
     normalizes_output: ClassVar[bool] = True
     kind: Literal["post_norm"] = "post_norm"
-    norm: AnyNorm
 
 
 @part
-class SandwichNorm(Wiring):
+class SandwichNorm(NormedWiring):
     """x + norm'(F(norm(x))) for each content in turn (Ding 2021; Gemma 2).
 
     Attributes:
         norm: of each content's input and of its output.
+        mixer_post_norm: of the mixer's output (absent: as `norm`).
+        cross_attention_post_norm: of cross-attention's output (absent: as `norm`).
+        feedforward_post_norm: of the feed-forward part's output (absent: as `norm`).
     """
 
     normalizes_input: ClassVar[bool] = True
     normalizes_output: ClassVar[bool] = True
+    adds_to_stream: ClassVar[bool] = True
     kind: Literal["sandwich"] = "sandwich"
-    norm: AnyNorm
+    mixer_post_norm: AnyNorm | None = None
+    cross_attention_post_norm: AnyNorm | None = None
+    feedforward_post_norm: AnyNorm | None = None
 
 
 @part
-class OutputNorm(Wiring):
+class OutputNorm(NormedWiring):
     """x + norm(F(x)) for each content in turn (Liu 2021, Swin v2; OLMo 2).
 
     Attributes:
@@ -75,12 +94,12 @@ class OutputNorm(Wiring):
     """
 
     normalizes_output: ClassVar[bool] = True
+    adds_to_stream: ClassVar[bool] = True
     kind: Literal["output_norm"] = "output_norm"
-    norm: AnyNorm
 
 
 @part
-class ParallelResidual(Wiring):
+class ParallelResidual(NormedWiring):
     """x + mixer(norm(x)) + feedforward(norm'(x)) (GPT-J; Chowdhery 2022); a shared norm serves both.
 
     Attributes:
@@ -89,9 +108,15 @@ class ParallelResidual(Wiring):
     """
 
     normalizes_input: ClassVar[bool] = True
+    adds_to_stream: ClassVar[bool] = True
     kind: Literal["parallel"] = "parallel"
-    norm: AnyNorm
     shared_norm: Flag = False
+
+    @model_validator(mode="after")
+    def _shared_norm_is_one(self) -> "ParallelResidual":
+        if self.shared_norm and self.feedforward_norm is not None:
+            invalid("feedforward_norm", "one norm serves both contents", "leave it out, or use shared_norm: false")
+        return self
 
 
 @part
@@ -104,6 +129,19 @@ class Plain(Wiring):
     kind: Literal["plain"] = "plain"
 
 
+@part
+class NoMixer(Mixer):
+    """A block of its feed-forward part alone."""
+
+    is_absent: ClassVar[bool] = True
+    kind: Literal["none"] = "none"
+
+    @property
+    def separates_documents(self) -> bool:
+        """Nothing goes from one position to another."""
+        return True
+
+
 class Block(Spec):
     """One layer. `cross_attention` attends to an encoder's output.
 
@@ -111,11 +149,13 @@ class Block(Spec):
 
     Attributes:
         wiring: where norms and residuals stand.
-        mixer: what mixes positions.
+        mixer: what mixes positions; none, for a block of its feed-forward part alone.
         cross_attention: what attends to an encoder's output (absent: nothing).
         feedforward: what works on each position alone.
         dropout: of what each content adds, while training.
         residual_scale: factor of what each content adds.
+        weights_of: index of the earlier layer whose weights this one uses (absent: its own).
+        reinject: whether what that layer read is added to what this one reads.
     """
 
     renamed: ClassVar[dict[str, str]] = {"cross": "cross_attention"}
@@ -125,14 +165,36 @@ class Block(Spec):
     feedforward: AnyFeedForward = NoFeedForward()
     dropout: Probability = 0.0
     residual_scale: Positive = 1.0
+    weights_of: Index | None = None
+    reinject: Flag = False
+
+    @property
+    def num_contents(self) -> int:
+        """How many of mixer, cross-attention and feed-forward part it has."""
+        return (not self.mixer.is_absent) + (self.cross_attention is not None) + (not self.feedforward.is_absent)
+
+    @property
+    def own(self) -> "Block":
+        """The same as a layer with weights of its own."""
+        return self if self.weights_of is None else self.model_copy(update={"weights_of": None, "reinject": False})
 
     @model_validator(mode="after")
     def _contents_fit_the_wiring(self) -> "Block":
+        if self.mixer.is_absent and self.feedforward.is_absent and self.cross_attention is None:
+            invalid("mixer", "the block has no content", "give it a mixer or a feed-forward part")
         if isinstance(self.wiring, ParallelResidual):
-            if isinstance(self.feedforward, NoFeedForward):
+            if self.feedforward.is_absent:
                 invalid("wiring", "parallel wiring needs a feed-forward part", "give one, or use pre_norm")
+            if self.mixer.is_absent:
+                invalid("wiring", "parallel wiring needs a mixer", "give one, or use pre_norm")
             if self.cross_attention is not None:
                 invalid("wiring", "parallel wiring has no place for cross-attention", "use pre_norm or post_norm")
+        return self
+
+    @model_validator(mode="after")
+    def _reinjects_into_a_repetition(self) -> "Block":
+        if self.reinject and self.weights_of is None:
+            invalid("reinject", "only a layer that repeats an earlier one reads its input again", "give weights_of")
         return self
 
     @model_validator(mode="after")

@@ -76,10 +76,7 @@ class Decoder(Stack, CausalModel):
             if state is not None:
                 raise SpecError("document_ids", "stand beside a state, which is that of one text", "give one of them")
         context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens, document_ids)
-        context.position_bias = self.position_bias
-        x = self.embedding(tokens, context)  # (B, T, D)
-        for block, cache in self.layers(state):
-            x = block(x, context, cache)
+        x = self.run(self.embedding(tokens, context), context, state)  # (B, T, D)
         x = self.final_norm(last_tokens(x, context)) if last_only else self.final_norm(x, context)
         if self.lm_head is not None:
             logits = self.lm_head(x, self.embedding.token.weight)  # (B, t, V)

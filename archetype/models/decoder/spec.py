@@ -10,6 +10,7 @@ from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import DecoderHead, LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.roles.norm import AnyNorm
+from archetype.roles.residual import AnyResidual, ResidualSum
 from archetype.spec.base import Length, Size, WideSize
 from archetype.spec.kinds import part
 
@@ -26,6 +27,7 @@ class Decoder(EndsWithNorm, CausalSpec):
         d_model: features of each vector, D.
         embedding: how tokens become vectors.
         layers: blocks in turn, of which {repeat: n, block: ...} writes several.
+        residual: how what the contents of its layers give is carried on.
         final_norm: of what the last layer gives; said with {kind: none} where a pre-norm stack has none.
         head: how vectors become logits.
         initialization: how weights are drawn.
@@ -37,6 +39,7 @@ class Decoder(EndsWithNorm, CausalSpec):
     d_model: Size
     embedding: Embedding = Embedding()
     layers: Layers
+    residual: AnyResidual = ResidualSum()
     final_norm: AnyNorm = NoNorm()
     head: DecoderHead = LanguageModelHead()
     initialization: Initialization = GPT2Initialization()
@@ -44,4 +47,4 @@ class Decoder(EndsWithNorm, CausalSpec):
     @property
     def stacks(self) -> tuple[StackView, ...]:
         """The one stack."""
-        return (StackView("", self.layers, self.final_norm, self.d_model, causal=True),)
+        return (StackView("", self.layers, self.final_norm, self.d_model, causal=True, residual=self.residual),)

@@ -10,6 +10,7 @@ from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import EncoderHead, MaskedLanguageModelHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.roles.norm import AnyNorm
+from archetype.roles.residual import AnyResidual, ResidualSum
 from archetype.spec.base import Flag, Length, Size, WideSize
 from archetype.spec.kinds import part
 
@@ -28,6 +29,7 @@ class Encoder(EndsWithNorm, ModelSpec):
         d_model: features of each vector, D.
         embedding: how tokens become vectors.
         layers: blocks in turn, of which {repeat: n, block: ...} writes several.
+        residual: how what the contents of its layers give is carried on.
         final_norm: of what the last layer gives; said with {kind: none} where a pre-norm stack has none.
         pooler: a layer with tanh on the first token's vector.
         head: what is answered for the vectors.
@@ -40,6 +42,7 @@ class Encoder(EndsWithNorm, ModelSpec):
     d_model: Size
     embedding: Embedding = Embedding()
     layers: Layers
+    residual: AnyResidual = ResidualSum()
     final_norm: AnyNorm = NoNorm()
     pooler: Flag = False
     head: EncoderHead = MaskedLanguageModelHead()
@@ -48,4 +51,4 @@ class Encoder(EndsWithNorm, ModelSpec):
     @property
     def stacks(self) -> tuple[StackView, ...]:
         """The one stack."""
-        return (StackView("", self.layers, self.final_norm, self.d_model, causal=False),)
+        return (StackView("", self.layers, self.final_norm, self.d_model, causal=False, residual=self.residual),)

@@ -8,7 +8,7 @@ from archetype.models.block.module import Block
 from archetype.models.encoder_decoder import spec
 from archetype.models.output import BaseModel, Output
 from archetype.models.stack.module import Stack
-from archetype.nn.cache import DecoderBlockState, State
+from archetype.nn.cache import State, with_source
 from archetype.nn.context import EncoderOutput, ForwardContext, Lengths, Tokens, last_tokens
 from archetype.nn.registry import module_for
 from archetype.parts.embedding.module import Embedding
@@ -77,7 +77,7 @@ class EncoderDecoder(BaseModel):
             assert isinstance(block, Block)
             if block.cross is not None:
                 keys = block.cross.project(EncoderOutput(vectors, num_tokens)).to(dtype)
-                layers[index] = DecoderBlockState(layers[index], keys)
+                layers[index] = with_source(layers[index], keys)
         return State(torch.zeros(rows, dtype=torch.long, device=self.device), layers, capacity)
 
     def empty_state(self, batch: int, capacity: int, source_length: int, num_beams: int = 1) -> State:
@@ -95,7 +95,7 @@ class EncoderDecoder(BaseModel):
             assert isinstance(block, Block)
             if block.cross is not None:
                 source = block.cross.empty_source(batch, source_length, dtype, device)
-                layers[index] = DecoderBlockState(layers[index], source)
+                layers[index] = with_source(layers[index], source)
         return State(torch.zeros(rows, dtype=torch.long, device=device), layers, capacity)
 
     def forward(

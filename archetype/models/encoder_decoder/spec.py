@@ -60,9 +60,10 @@ class EncoderDecoder(ModelSpec):
     @property
     def stacks(self) -> tuple[StackView, ...]:
         """Encoder and decoder."""
+        encoder, decoder = self.encoder, self.decoder
         return (
-            StackView("encoder.", self.encoder.layers, self.encoder.final_norm, self.d_model, causal=False),
-            StackView("decoder.", self.decoder.layers, self.decoder.final_norm, self.d_model, True, crosses=True),
+            StackView("encoder.", encoder.layers, encoder.final_norm, self.d_model, False, residual=encoder.residual),
+            StackView("decoder.", decoder.layers, decoder.final_norm, self.d_model, True, True, decoder.residual),
         )
 
     @model_validator(mode="after")

@@ -47,7 +47,8 @@ class MegaByte(CausalSpec):
         """Global and local."""
         sides = (("global_model.", self.global_model), ("local_model.", self.local_model))
         return tuple(
-            StackView(prefix, side.layers, side.final_norm, side.d_model, causal=True) for prefix, side in sides
+            StackView(prefix, side.layers, side.final_norm, side.d_model, causal=True, residual=side.residual)
+            for prefix, side in sides
         )
 
     @model_validator(mode="after")

@@ -19,11 +19,17 @@ class LayerGroup(NamedTuple):
 
     layers: tuple[int, ...]  # their places in the stack
     cost: BlockCost  # of one of them
+    owners: int  # how many of them have weights of their own
 
     @property
     def number(self) -> Formula:
         """L; a single layer needs no symbol."""
         return symbol("L", len(self.layers)) if len(self.layers) > 1 else constant(1)
+
+    @property
+    def number_of_weights(self) -> Formula:
+        """How often their parameters are there."""
+        return self.number if self.owners == len(self.layers) else constant(self.owners)
 
     @property
     def label(self) -> str:
@@ -47,7 +53,7 @@ class StackCost:
         self.stack, self.prefix = stack, stack.prefix
         self.d = symbol(_WIDTHS.get(stack.prefix, "D"), stack.d_model)
         self.final_norm = NormCost.of(stack.final_norm, self.d)
-        self.groups = group_equal_layers(stack.layers, self.d)
+        self.groups = group_equal_layers(stack, self.d)
 
     def parameters(self) -> Counts:
         """Parameters beside the blocks, by module."""
@@ -75,23 +81,29 @@ class StackCost:
         return StackActivations(sum(shared.values()) + final_norm, blocks, largest, inputs)
 
 
-def group_equal_layers(layers: Sequence[Block], d: Formula) -> list[LayerGroup]:
+def group_equal_layers(stack: spec.StackView, d: Formula) -> list[LayerGroup]:
     """The distinct layers of a stack, in the order in which they first stand.
 
-    A layer whose mixer differs by layer, as random blocks of BigBird do, is equal to no other.
+    A layer that uses the weights of another is equal to it. A layer whose mixer differs by layer, as random blocks of
+    BigBird do, is equal to no other.
     """
     by_identity: dict[int, list[int]] = {}  # repeated layers are one object, and hashing a block takes long
-    for index, block in enumerate(layers):
-        by_identity.setdefault(id(block), []).append(index)
+    for index, block in enumerate(stack.layers):
+        first = index if block.weights_of is None else block.weights_of
+        by_identity.setdefault(id(stack.layers[first]), []).append(index)
     by_block: dict[Block, list[int]] = {}
     for indices in by_identity.values():
-        by_block.setdefault(layers[indices[0]], []).extend(indices)
+        by_block.setdefault(stack.layers[indices[0]].own, []).extend(indices)
     groups: list[LayerGroup] = []
     for block, indices in by_block.items():
-        cost = BlockCost(block, d)
+        cost = BlockCost(block, d, stack.residual)
         sets = [[index] for index in indices] if cost.mixer.differs_by_layer else [indices]
-        groups += [LayerGroup(tuple(sorted(equal)), cost) for equal in sets]
-    return sorted(groups)
+        groups += [LayerGroup(tuple(sorted(equal)), cost, _owners(stack, equal)) for equal in sets]
+    return sorted(groups, key=lambda group: group.layers)
+
+
+def _owners(stack: spec.StackView, layers: Sequence[int]) -> int:
+    return sum(stack.layers[layer].weights_of is None for layer in layers)
 
 
 def label(layers: Sequence[int]) -> str:

@@ -1,11 +1,12 @@
 """A stack of layers: in memory an explicit tuple of blocks, in a file as short as its pattern allows."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo
 
 from archetype.models.block.spec import Block
-from archetype.spec.base import EACH_LAYER, Size, Spec, invalid
+from archetype.spec.base import EACH_LAYER, Flag, Size, Spec, invalid
 from archetype.spec.repeats import MAX_LAYERS, runs
 
 __all__ = ["Layers", "Repeat"]
@@ -16,11 +17,15 @@ class Repeat(Spec):
 
     Attributes:
         repeat: how many times.
+        shared: whether all repetitions have the weights of the first (Lan 2019; Dehghani 2018).
+        reinject: whether each repetition reads the first one's input again, added to the stream.
         block: one layer.
         blocks: several layers in turn.
     """
 
     repeat: Size = 1
+    shared: Flag = False
+    reinject: Flag = False
     block: Block | None = None
     blocks: tuple[Block, ...] | None = None
 
@@ -32,7 +37,7 @@ def expand(items: Any) -> Any:
     layers: list[Any] = []
     for index, item in enumerate(items):
         if isinstance(item, dict) and "repeat" in item:
-            layers += _expanded(index, item)
+            layers += _expanded(index, item, len(layers))
         elif isinstance(item, dict) and set(item) == {"block"}:
             layers.append(item["block"])
         else:
@@ -42,12 +47,12 @@ def expand(items: Any) -> Any:
     return tuple(layers)
 
 
-def _expanded(index: int, item: dict[str, Any]) -> list[Any]:
+def _expanded(index: int, item: dict[str, Any], start: int) -> list[Any]:
     times = item["repeat"]
     if not isinstance(times, int) or isinstance(times, bool) or not 0 < times <= MAX_LAYERS:
         invalid(f"[{index}].repeat", f"{times!r} is not a count", f"use a whole number from 1 to {MAX_LAYERS}")
     contents = [name for name in ("block", "blocks") if name in item]
-    unknown = sorted(map(str, set(item) - {"repeat", "block", "blocks"}))
+    unknown = sorted(map(str, set(item) - {"repeat", "shared", "reinject", "block", "blocks"}))
     if unknown:
         invalid(f"[{index}].{unknown[0]}", "is not a known key", "use repeat with block or blocks")
     if len(contents) != 1:
@@ -57,22 +62,60 @@ def _expanded(index: int, item: dict[str, Any]) -> list[Any]:
         invalid(f"[{index}].blocks", "is not a list of blocks", "write it as [block, ...]")
     if len(group) * times > MAX_LAYERS:
         invalid(f"[{index}].repeat", f"the stack has more than {MAX_LAYERS} layers", "use fewer")
-    return [*group] * times
+    if not item.get("shared", False):
+        if item.get("reinject", False):
+            invalid(f"[{index}].reinject", "what is read again is what shared layers read first", "add shared: true")
+        return [*group] * times
+    repetition = [
+        {**(block if isinstance(block, dict) else dict(block)), "weights_of": start + offset}
+        for offset, block in enumerate(group)
+    ]
+    if item.get("reinject", False):
+        repetition[0]["reinject"] = True
+    return [*group, *repetition * (times - 1)]
 
 
 def _compressed(layers: tuple[Block, ...], info: SerializationInfo) -> list[Any]:
-    items: list[Any] = []
     if EACH_LAYER in (info.context or ()):
         return [block.model_dump(mode="json", context=info.context) for block in layers]
-    for times, group in runs(layers):
-        blocks = [block.model_dump(mode="json", context=info.context) for block in group]
-        if times == 1:
-            items += [{"block": block} for block in blocks]
-        elif len(blocks) == 1:
-            items.append({"repeat": times, "block": blocks[0]})
-        else:
-            items.append({"repeat": times, "blocks": blocks})
+    items: list[Any] = []
+    start = 0
+    while start < len(layers):
+        size, times = _shared(layers, start)
+        if times > 1:
+            again = layers[start + size]
+            words = {"shared": True} | ({"reinject": True} if again.reinject else {})
+            items.append(_item(times, layers[start : start + size], info, words))
+            start += size * times
+            continue
+        end = next((at for at in range(start + 1, len(layers)) if _shared(layers, at)[1] > 1), len(layers))
+        for times, group in runs(layers[start:end]):
+            items += [_item(times, group, info, {})] if times > 1 else [_item(1, [block], info, {}) for block in group]
+        start = end
     return items
+
+
+def _item(times: int, group: Sequence[Block], info: SerializationInfo, words: dict[str, Any]) -> dict[str, Any]:
+    """One entry of a file's list: a block, or a group that repeats."""
+    blocks = [block.model_dump(mode="json", context=info.context) for block in group]
+    if times == 1:
+        return {"block": blocks[0]}
+    return {"repeat": times} | words | ({"block": blocks[0]} if len(blocks) == 1 else {"blocks": blocks})
+
+
+def _shared(layers: Sequence[Block], start: int) -> tuple[int, int]:
+    """Size and number of repetitions of the group at `start` whose weights the layers after it use."""
+    size = next((at - start for at in range(start + 1, len(layers)) if layers[at].weights_of == start), 0)
+    if not size or any(block.weights_of is not None for block in layers[start : start + size]):
+        return 1, 1
+    again = layers[start + size].reinject
+    end = start + size
+    while end < len(layers):
+        place = (end - start) % size
+        if layers[end].weights_of != start + place or layers[end].reinject != (again and place == 0):
+            break
+        end += 1
+    return size, (end - start) // size
 
 
 Layers = Annotated[

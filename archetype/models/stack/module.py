@@ -1,42 +1,91 @@
 """Blocks one after the other, and the norm at their end."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from archetype.models.block.module import build_block
-from archetype.models.stack import spec
+from archetype.models.stack.spec import StackView
 from archetype.nn.cache import LayerState, State
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.place import Place
 from archetype.nn.registry import build_norm
+from archetype.nn.residual import enter, leave
 from archetype.parts.position.module import RelativeBias
+
+
+class Blocks(nn.ModuleList):
+    """The blocks of a stack, a module for each layer with weights of its own, under the layer's index.
+
+    Indexed and walked through it is the stack: a layer that uses an earlier one's weights is that one's module again.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module | int]) -> None:
+        super().__init__()
+        self.order = [index if isinstance(module, nn.Module) else module for index, module in enumerate(modules)]
+        for index, module in enumerate(modules):
+            if isinstance(module, nn.Module):
+                self.add_module(str(index), module)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return (self._modules[str(index)] for index in self.order)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return list(self)[index]
+        return self._modules[str(self.order[index])]
+
+    def __setitem__(self, index: int, module: nn.Module) -> None:
+        self.add_module(str(self.order[index]), module)
 
 
 class Stack(nn.Module):
     """The layers of a specification, as a model or as one side of it."""
 
-    def __init__(self, stack: spec.StackView) -> None:
+    def __init__(self, stack: StackView) -> None:
         super().__init__()
         self.position_bias: RelativeBias | None = None
         if (shared := stack.relative_bias) is not None:
             self.position_bias = RelativeBias(*shared, causal=stack.causal)
-        self.blocks = nn.ModuleList(
-            build_block(block, stack.d_model, stack.causal, index) for index, block in enumerate(stack.layers)
-        )
+        self.blocks = Blocks([_block_or_index(stack, index) for index in range(len(stack.layers))])
+        self.reinjected = {index: block.weights_of for index, block in enumerate(stack.layers) if block.reinject}
+        self.residual = stack.residual
         self.final_norm = build_norm(stack.final_norm, stack.d_model)
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
         """An empty state for each layer."""
-        return [block.mixer.new_state(batch, capacity, dtype, device) for block in self.blocks]  # type: ignore[union-attr, operator]
-
-    def layers(self, state: State | None) -> Iterator[tuple[nn.Module, LayerState | None]]:
-        """Each block with its cache, where there is a state."""
-        return zip(self.blocks, state.layers if state else [None] * len(self.blocks), strict=True)
+        return [block.new_state(batch, capacity, dtype, device) for block in self.blocks]  # type: ignore[operator]
 
     def run(self, x: Vectors, context: ForwardContext, state: State | None = None) -> Vectors:
         """The vectors after all layers, before the final norm; the state's layers go on in place."""
         context.position_bias = self.position_bias
-        for block, cache in self.layers(state):
-            x = block(x, context, cache)
-        return x
+        read: dict[int | None, Tensor] = {}  # what layers read whose input comes again
+        stream = enter(self.residual, x)
+        for index, (block, own) in enumerate(self.layers(state)):
+            if index in self.reinjected:
+                stream = stream + read[self.reinjected[index]]
+            elif index in self.reinjected.values():
+                read[index] = stream
+            stream = block(stream, context, own)
+        return leave(self.residual, stream)
+
+    def layers(self, state: State | None) -> Iterator[tuple[nn.Module, LayerState | None]]:
+        """Each block with its state, where there is one."""
+        return zip(self.blocks, state.layers if state else [None] * len(self.blocks), strict=True)
+
+
+def place_of(stack: StackView, layer: int) -> Place:
+    """The place of a layer in its stack."""
+    contents = sum(block.num_contents for block in stack.layers[:layer])
+    return Place(stack.d_model, layer, len(stack.layers), stack.causal, contents, stack.residual)
+
+
+def _block_or_index(stack: StackView, layer: int) -> nn.Module | int:
+    """The module of a layer, or the index of the layer whose weights it uses."""
+    block = stack.layers[layer]
+    return build_block(block, place_of(stack, layer)) if block.weights_of is None else block.weights_of

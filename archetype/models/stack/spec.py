@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 from pydantic import model_validator
-from pydantic_core import PydanticCustomError
 
 from archetype.models.block.spec import Block
 from archetype.models.stack.layers import Layers
@@ -12,8 +11,9 @@ from archetype.parts.attention.spec import Attention
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.position.spec import RelativeBias
 from archetype.roles.norm import AnyNorm
+from archetype.roles.residual import AnyResidual, Residual, ResidualSum
 from archetype.roles.wiring import Wiring
-from archetype.spec.base import Size, Spec, invalid
+from archetype.spec.base import Size, Spec, inside, invalid
 
 __all__ = ["SizedStack", "Stack", "StackView"]
 
@@ -42,10 +42,12 @@ class Stack(EndsWithNorm):
 
     Attributes:
         layers: blocks in turn, of which {repeat: n, block: ...} writes several.
+        residual: how what the contents give is carried on.
         final_norm: of what the last layer gives.
     """
 
     layers: Layers
+    residual: AnyResidual = ResidualSum()
     final_norm: AnyNorm = NoNorm()
 
 
@@ -68,6 +70,7 @@ class StackView(NamedTuple):
     d_model: int
     causal: bool
     crosses: bool = False  # whether its blocks may look at an encoder's output
+    residual: Residual = ResidualSum()
 
     @property
     def relative_bias(self) -> tuple[RelativeBias, int] | None:
@@ -77,28 +80,46 @@ class StackView(NamedTuple):
     def check(self) -> None:
         """Check, inside a validator, what must hold between the layers, the width and the direction of a stack."""
         for index, block in enumerate(self.layers):
+            self._check_repetition(index, block)
             place, attention = f"{self.prefix}layers[{index}]", block.cross_attention
             if attention is not None and not self.crosses:
                 remedy = "leave it out, or use kind encoder_decoder"
                 invalid(f"{place}.cross_attention", "there is no encoder to look at", remedy)
             parts = {"mixer": block.mixer} | ({} if attention is None else {"cross_attention": attention})
             for name, part in parts.items():
-                try:
+                with inside(f"{place}.{name}"):
                     part.check(self.d_model, self.causal and name == "mixer")
-                except PydanticCustomError as error:  # the same, with the place of the part that contains its own
-                    inner = error.context or {}
-                    invalid(f"{place}.{name}.{inner['place']}", str(inner["cause"]), str(inner["remedy"]))
+            if not (self.residual.is_sum or block.wiring.adds_to_stream):
+                cause = f"{self.residual.dump()['kind']} is written to by addition, and {place}.wiring does not add"
+                invalid(f"{self.prefix}residual", cause, "use pre_norm, sandwich, output_norm or parallel")
         tables = _relative_biases(self.layers)
         if len(tables) > 1:
             (first, heads), (other, other_heads) = tables[:2]
             cause = f"one table serves all layers, and {first.dump()} for {heads} heads differs from "
             invalid(f"{self.prefix}layers", cause + f"{other.dump()} for {other_heads}", "make them equal")
 
+    def _check_repetition(self, index: int, block: Block) -> None:
+        """A layer may use the weights of an earlier one that is like it and has its own."""
+        if block.weights_of is None:
+            return
+        place = f"{self.prefix}layers[{index}]"
+        if block.weights_of >= index:
+            invalid(f"{place}.weights_of", f"{block.weights_of} is no earlier layer", f"use less than {index}")
+        first = self.layers[block.weights_of]
+        if first.weights_of is not None:
+            cause = f"layer {block.weights_of} has no weights of its own"
+            invalid(f"{place}.weights_of", cause, f"use {first.weights_of}")
+        if block.own != first:
+            names = [name for name in type(block).model_fields if getattr(block.own, name) != getattr(first, name)]
+            cause = f"{', '.join(names)} differs from layer {block.weights_of}, whose weights it uses"
+            invalid(place, cause, "make them equal")
+
 
 def _relative_biases(layers: Sequence[Block]) -> list[tuple[RelativeBias, int]]:
     """Every distinct table of position biases that the layers ask for."""
     biases: dict[tuple[RelativeBias, int], None] = {}
     for block in layers:
-        if isinstance(block.mixer, Attention) and isinstance(block.mixer.position, RelativeBias):
-            biases[block.mixer.position, block.mixer.num_heads] = None
+        for mixer in block.mixer.each():
+            if isinstance(mixer, Attention) and isinstance(mixer.position, RelativeBias):
+                biases[mixer.position, mixer.num_heads] = None
     return list(biases)

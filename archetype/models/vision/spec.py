@@ -14,6 +14,7 @@ from archetype.parts.head.spec import VisionHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.position.spec import Learned
 from archetype.roles.norm import AnyNorm
+from archetype.roles.residual import AnyResidual, ResidualSum
 from archetype.spec.base import Flag, Size, invalid
 from archetype.spec.kinds import part
 
@@ -35,6 +36,7 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
         class_token: whether a learned vector stands before the patches.
         embedding: how patches become vectors.
         layers: blocks in turn, of which {repeat: n, block: ...} writes several.
+        residual: how what the contents of its layers give is carried on.
         final_norm: of what the last layer gives; said with {kind: none} where a pre-norm stack has none.
         pooler: a layer with tanh on the pooled vector.
         head: what is answered for the picture.
@@ -51,6 +53,7 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
     class_token: Flag = True
     embedding: Embedding = Embedding(position=Learned())
     layers: Layers
+    residual: AnyResidual = ResidualSum()
     final_norm: AnyNorm = NoNorm()
     pooler: Flag = False
     head: VisionHead
@@ -64,7 +67,7 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
     @property
     def stacks(self) -> tuple[StackView, ...]:
         """The one stack."""
-        return (StackView("", self.layers, self.final_norm, self.d_model, causal=False),)
+        return (StackView("", self.layers, self.final_norm, self.d_model, causal=False, residual=self.residual),)
 
     @model_validator(mode="after")
     def _patches_divide(self) -> "VisionEncoder":

@@ -13,6 +13,7 @@ from archetype.native.dispatch import recorded
 from archetype.native.recorder import Recorder
 from archetype.nn.cache import KVCache, LayerState, RingKVCache
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.place import Place
 from archetype.nn.probe import probe
 from archetype.nn.registry import module_class, module_for
 from archetype.parts.attention import spec
@@ -37,9 +38,9 @@ class Attention(MultiHeadProjection):
         **MultiHeadProjection.probes, "q_global": "B H T P", "k_global": "B K S P", "v_global": "B K S P",
     }  # fmt: skip
 
-    def __init__(self, attention: spec.Attention, d_model: int, causal: bool, layer: int = 0) -> None:
-        super().__init__(attention, d_model)
-        self.causal, self.layer = causal, layer
+    def __init__(self, attention: spec.Attention, place: Place) -> None:
+        super().__init__(attention, place.d_model)
+        self.causal, self.layer = place.causal, place.layer
         self.rotary: Rotation | None = None
         self.score_bias: ScoreBias | None = None
         position, pattern = attention.position, attention.pattern
@@ -51,8 +52,8 @@ class Attention(MultiHeadProjection):
                 self.score_bias = _score_bias(module)
         # words, for a compiler looks no object of ours up in a table
         self.rule = pattern_rule(pattern)
-        self.pairs_key = (fingerprint(pattern), layer if self.rule.depends_on_layer else 0)
-        own = layer if self.score_bias is not None and any(True for _ in self.score_bias.parameters()) else None
+        self.pairs_key = (fingerprint(pattern), place.layer if self.rule.depends_on_layer else 0)
+        own = place.layer if self.score_bias is not None and any(True for _ in self.score_bias.parameters()) else None
         self.bias_key = (self.pairs_key, fingerprint(position), self.sizes.num_heads, own)
         self.q_global = self.k_global = self.v_global = None
         if isinstance(pattern, GlobalWindow) and pattern.global_projections:

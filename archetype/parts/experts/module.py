@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from archetype.native.dispatch import recorded
 from archetype.native.products import product
 from archetype.native.recorder import Recorder
+from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.nn.probe import probe
 from archetype.nn.registry import build_feedforward, module_for
 from archetype.parts.activation.module import activation
@@ -33,12 +35,13 @@ class MixtureOfExperts(nn.Module):
     probes: ClassVar = {"router_logits": "N E", "weights": "N k", "chosen": "N k"}
     correction: Tensor | None
 
-    def __init__(self, feedforward: spec.MixtureOfExperts, d_model: int) -> None:
+    def __init__(self, feedforward: spec.MixtureOfExperts, place: Place) -> None:
         super().__init__()
+        d_model = place.d_model
         self.spec = feedforward
         self.router = nn.Linear(d_model, feedforward.num_experts, bias=feedforward.router.bias)
         self.experts = Experts(feedforward.expert, feedforward.num_experts, d_model)
-        self.shared = None if feedforward.shared is None else build_feedforward(feedforward.shared, d_model)
+        self.shared = None if feedforward.shared is None else build_feedforward(feedforward.shared, place)
         self.shared_gate = Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
         correction = torch.empty(feedforward.num_experts) if feedforward.router.expert_bias else None
         self.register_buffer("correction", correction)
@@ -48,7 +51,9 @@ class MixtureOfExperts(nn.Module):
         tensor.zero_()
         return True
 
-    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
+    def forward(
+        self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
+    ) -> Float[Tensor, "... D"]:
         """Mix the outputs of each token's experts; while training, the balance loss goes to `context.aux_losses`."""
         tokens = x.flatten(0, -2)
         logits = probe(self, "router_logits", self._logits(tokens))

@@ -9,7 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.native import fused
+from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 from archetype.parts.activation.module import FUNCTIONS, activation
@@ -24,14 +26,16 @@ class MLP(nn.Module):
 
     probes: ClassVar = {"hidden": "... F"}
 
-    def __init__(self, feedforward: spec.MLP, d_model: int) -> None:
+    def __init__(self, feedforward: spec.MLP, place: Place) -> None:
         super().__init__()
-        d_ff = feedforward.width(d_model)
+        d_model, d_ff = place.d_model, feedforward.width(place.d_model)
         self.up = Linear(d_model, d_ff, bias=feedforward.bias)
         self.down = Linear(d_ff, d_model, bias=feedforward.bias)
         self.activation = activation(feedforward.activation)
 
-    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
+    def forward(
+        self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
+    ) -> Float[Tensor, "... D"]:
         y: Tensor = self.down(probe(self, "hidden", self.activation(self.up(x))))
         return y
 
@@ -42,15 +46,17 @@ class GatedMLP(nn.Module):
 
     probes: ClassVar = {"hidden": "... F"}
 
-    def __init__(self, feedforward: spec.GatedMLP, d_model: int) -> None:
+    def __init__(self, feedforward: spec.GatedMLP, place: Place) -> None:
         super().__init__()
-        d_ff = feedforward.width(d_model)
+        d_model, d_ff = place.d_model, feedforward.width(place.d_model)
         self.gate = Linear(d_model, d_ff, bias=feedforward.bias)
         self.up = Linear(d_model, d_ff, bias=feedforward.bias)
         self.down = Linear(d_ff, d_model, bias=feedforward.bias)
         self.product = gated_product(feedforward)
 
-    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
+    def forward(
+        self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
+    ) -> Float[Tensor, "... D"]:
         y: Tensor = self.down(probe(self, "hidden", self.product(self.gate(x), self.up(x))))
         return y
 

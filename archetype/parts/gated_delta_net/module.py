@@ -10,6 +10,7 @@ from archetype.nn.cache import LayerState
 from archetype.nn.chunks import delta_rule_chunk, read_chunks
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, MatrixState
+from archetype.nn.place import Place
 from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 from archetype.parts.gated_delta_net import spec
@@ -39,18 +40,18 @@ class GatedDeltaNet(nn.Module):
 
     probes: ClassVar = {"q": "B T K P", "k": "B T K P", "v": "B T H Q", "log_decay": "B T H", "rate": "B T H"}
 
-    def __init__(self, mixer: spec.GatedDeltaNet, d_model: int, causal: bool = True, layer: int = 0) -> None:
+    def __init__(self, mixer: spec.GatedDeltaNet, place: Place) -> None:
         super().__init__()
-        self.spec, self.layer = mixer, layer
+        self.spec, self.layer = mixer, place.layer
         keys, values = mixer.key_heads * mixer.head_dim, mixer.num_heads * mixer.v_head_dim
         self.widths = keys, keys, values
         self.q, self.k, self.v, self.gate, self.a, self.b = (
-            Linear(d_model, width, bias=False) for width in (*self.widths, values, *2 * (mixer.num_heads,))
+            Linear(place.d_model, width, bias=False) for width in (*self.widths, values, *2 * (mixer.num_heads,))
         )
         self.conv = CausalConvolution(mixer.conv_channels, mixer.conv_kernel, bias=False)
         self.dt_bias, self.A_log = (nn.Parameter(torch.empty(mixer.num_heads)) for _ in range(2))
         self.norm = HeadNorm(mixer.v_head_dim, mixer.eps)
-        self.o = Linear(values, d_model, bias=False)
+        self.o = Linear(values, place.d_model, bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """Steps and rates start as in Mamba-2."""
@@ -71,7 +72,8 @@ class GatedDeltaNet(nn.Module):
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, MatrixState)
         mixer, exact = self.spec, torch.promote_types(x.dtype, torch.float32)
-        conv, memory = context.cached(("gated_delta_net", self.layer), lambda: (state.conv, state.memory))
+        before = context.before(state)
+        conv, memory = before.conv, before.memory
         u, conv = self.conv.convolve(torch.cat((self.q(x), self.k(x), self.v(x)), dim=-1), context, conv)
         heads = mixer.key_heads, mixer.key_heads, mixer.num_heads
         parts = nn.functional.silu(u).to(exact).split(self.widths, dim=-1)

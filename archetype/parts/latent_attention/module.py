@@ -13,6 +13,7 @@ from archetype.native.recorder import Recorder
 from archetype.nn.cache import KVCache, LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.dropout import dropout
+from archetype.nn.place import Place
 from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm, module_for
 from archetype.parts.attention.core import attend
@@ -40,9 +41,10 @@ class LatentAttention(nn.Module):
         "q_nope": "B H T P", "q_rope": "B H T R", "latent": "B 1 S C", "k_rope": "B 1 S R", "heads": "B H T Q",
     }  # fmt: skip
 
-    def __init__(self, mixer: spec.LatentAttention, d_model: int, causal: bool, layer: int = 0) -> None:
+    def __init__(self, mixer: spec.LatentAttention, place: Place) -> None:
         super().__init__()
-        self.spec, self.causal = mixer, causal
+        d_model = place.d_model
+        self.spec, self.causal = mixer, place.causal
         heads, latent = mixer.num_heads, mixer.kv_lora_rank
         match mixer.query:
             case spec.DirectQuery():

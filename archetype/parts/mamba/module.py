@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution
+from archetype.nn.place import Place
 from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm, module_for
 from archetype.parts.mamba import spec
@@ -59,10 +60,11 @@ class Mamba(nn.Module):
 
     probes: ClassVar = {"u": "B T I", "delta": "B T I", "b": "B T Z", "c": "B T Z"}
 
-    def __init__(self, mixer: spec.Mamba, d_model: int, causal: bool = True, layer: int = 0) -> None:
+    def __init__(self, mixer: spec.Mamba, place: Place) -> None:
         super().__init__()
+        d_model = place.d_model
         inner = mixer.expand * d_model
-        self.spec, self.layer = mixer, layer
+        self.spec, self.layer = mixer, place.layer
         self.sizes = (mixer.rank(d_model), mixer.state_size, mixer.state_size)
         self.in_proj = Linear(d_model, 2 * inner, bias=mixer.bias)
         self.conv = CausalConvolution(inner, mixer.conv_kernel, mixer.conv_bias)
@@ -91,7 +93,8 @@ class Mamba(nn.Module):
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, MambaState)
         u, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, T, I) each
-        conv, hidden = context.cached(("mamba", self.layer), lambda: (state.conv, state.hidden))
+        before = context.before(state)
+        conv, hidden = before.conv, before.hidden
         u, conv = self.conv.convolve(u, context, conv)
         y, hidden = self.selective_scan(nn.functional.silu(u), context, hidden)
         z: Tensor = self.out_proj((y * nn.functional.silu(gate)).to(x.dtype))

@@ -10,6 +10,7 @@ from archetype.nn.cache import LayerState
 from archetype.nn.chunks import read_chunks, state_space_chunk
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, MatrixState
+from archetype.nn.place import Place
 from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 from archetype.parts.mamba.module import draw_steps
@@ -41,14 +42,14 @@ class Mamba2(nn.Module):
 
     probes: ClassVar = {"u": "B T H P", "delta": "B T H", "b": "B T groups Z", "c": "B T groups Z"}
 
-    def __init__(self, mixer: spec.Mamba2, d_model: int, causal: bool = True, layer: int = 0) -> None:
+    def __init__(self, mixer: spec.Mamba2, place: Place) -> None:
         super().__init__()
-        self.spec, self.layer = mixer, layer
-        self.in_proj = Linear(d_model, mixer.inner + mixer.conv_channels + mixer.num_heads, bias=mixer.bias)
+        self.spec, self.layer = mixer, place.layer
+        self.in_proj = Linear(place.d_model, mixer.inner + mixer.conv_channels + mixer.num_heads, bias=mixer.bias)
         self.conv = CausalConvolution(mixer.conv_channels, mixer.conv_kernel, mixer.conv_bias)
         self.dt_bias, self.A_log, self.D = (nn.Parameter(torch.empty(mixer.num_heads)) for _ in range(3))
         self.norm = GatedNorm(mixer.inner, mixer.num_groups, mixer.eps)
-        self.out_proj = Linear(mixer.inner, d_model, bias=mixer.bias)
+        self.out_proj = Linear(mixer.inner, place.d_model, bias=mixer.bias)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """Steps as in Mamba, rates uniform from 1 to 16 (Dao 2024, section 7.1), and all of the input passed on."""
@@ -73,7 +74,8 @@ class Mamba2(nn.Module):
         assert isinstance(state, MatrixState)
         mixer = self.spec
         z, u, r = self.in_proj(x).split((mixer.inner, mixer.conv_channels, mixer.num_heads), dim=-1)
-        conv, memory = context.cached(("mamba2", self.layer), lambda: (state.conv, state.memory))
+        before = context.before(state)
+        conv, memory = before.conv, before.memory
         u, conv = self.conv.convolve(u, context, conv)
         y, memory = self.scan(nn.functional.silu(u), r, context, memory)
         state.conv, state.memory = conv.to(state.conv.dtype), memory.to(state.memory.dtype)

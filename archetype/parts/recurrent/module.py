@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.parts.recurrent import spec
 
@@ -70,13 +71,11 @@ class Recurrent(nn.Module):
 
     probes: ClassVar[dict[str, str]] = {}  # torch's kernel shows nothing; gates follow from its input and output
 
-    def __init__(
-        self, mixer: spec.RNN | spec.LSTM | spec.GRU, d_model: int, causal: bool = True, layer: int = 0
-    ) -> None:
+    def __init__(self, mixer: spec.RNN | spec.LSTM | spec.GRU, place: Place) -> None:
         super().__init__()
-        self.layer, self.directions = layer, 2 if mixer.bidirectional else 1
-        self.d_model = d_model
-        self.cell = _cell(mixer, d_model, d_model // self.directions)
+        self.layer, self.directions = place.layer, 2 if mixer.bidirectional else 1
+        self.d_model = place.d_model
+        self.cell = _cell(mixer, self.d_model, self.d_model // self.directions)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> RNNState:
         """Before a text stand zeros. The size does not depend on the capacity."""
@@ -89,7 +88,7 @@ class Recurrent(nn.Module):
         if cache is None:
             return self._run_cell(x, context, None)[0]
         assert isinstance(cache, RNNState)
-        before = context.cached(("recurrent", self.layer), lambda: cache.vectors)
+        before = context.before(cache).vectors
         y, last = self._run_cell(x, context, self._split(before, x.dtype))
         new = [vectors.transpose(0, 1).flatten(1).to(cache.hidden.dtype) for vectors in last]
         if context.num_tokens is not None:  # a row without tokens stays as it was

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, ConvolutionState
+from archetype.nn.place import Place
 from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 from archetype.parts.short_convolution import spec
@@ -20,9 +21,10 @@ class ShortConvolution(nn.Module):
 
     probes: ClassVar = {"b": "B T D", "c": "B T D", "u": "B T D"}
 
-    def __init__(self, mixer: spec.ShortConvolution, d_model: int, causal: bool = True, layer: int = 0) -> None:
+    def __init__(self, mixer: spec.ShortConvolution, place: Place) -> None:
         super().__init__()
-        self.layer = layer
+        d_model = place.d_model
+        self.layer = place.layer
         self.in_proj = Linear(d_model, 3 * d_model, bias=mixer.bias)
         self.conv = CausalConvolution(d_model, mixer.conv_kernel, mixer.bias)
         self.out_proj = Linear(d_model, d_model, bias=mixer.bias)
@@ -37,7 +39,7 @@ class ShortConvolution(nn.Module):
         assert isinstance(state, ConvolutionState)
         b, c, u = self.in_proj(x).chunk(3, dim=-1)  # (B, T, D) each
         b, c, u = probe(self, "b", b), probe(self, "c", c), probe(self, "u", u)
-        conv = context.cached(("short_convolution", self.layer), lambda: state.conv)
+        conv = context.before(state).conv
         y, conv = self.conv.convolve(b * u, context, conv)
         state.conv = conv.to(state.conv.dtype)
         z: Tensor = self.out_proj(c * y)

@@ -11,6 +11,7 @@ from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization import initialize
 from archetype.models.initialization_spec import GPT2Initialization, Initialization, XavierInitialization
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.nn.registry import build_feedforward
 from archetype.parts.attention.spec import Attention
 from archetype.parts.feedforward.spec import MLP, GatedMLP
@@ -105,7 +106,7 @@ def backward_gain(quick: bool) -> Outcome:
 
 def gain(part: FeedForward, scheme: Initialization, vectors: int, seed: int) -> float:
     """|dL/dx| / |dL/dy| of one drawn part for random inputs and gradients, the median over vectors."""
-    module = build_feedforward(part, WIDTH)
+    module = build_feedforward(part, Place(WIDTH))
     assert module is not None
     initialize(module, scheme, 1, seed)
     x = normal(1, vectors, WIDTH, dtype=torch.float32, seed=2 * seed).requires_grad_()

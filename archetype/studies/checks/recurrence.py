@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from archetype.models.initialization import initialize
 from archetype.models.initialization_spec import XavierInitialization
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.nn.registry import build_mixer
 from archetype.parts.attention.spec import Attention
 from archetype.parts.mamba.spec import Mamba
@@ -58,7 +59,7 @@ class LongestChain(TorchDispatchMode):
 
 def chain(mixer: Mixer, length: int) -> int:
     """The longest chain of dependent operations from a text of `length` positions to what a mixer gives."""
-    module = build_mixer(mixer, WIDTH, True, 0)
+    module = build_mixer(mixer, Place(WIDTH))
     initialize(module, XavierInitialization(), 1, 0)
     x = normal(1, length, WIDTH, dtype=torch.float32)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), cells_in_the_open(), LongestChain() as counter:
@@ -110,7 +111,7 @@ def gradient_by_lag(mixer: Mixer, lags: Sequence[int], seed: int, inputs: float,
         inputs: their standard deviation.
         forget_bias: is added to that of an LSTM's forget gate.
     """
-    length, module = lags[-1] + 1, build_mixer(mixer, WIDTH, True, 0)
+    length, module = lags[-1] + 1, build_mixer(mixer, Place(WIDTH))
     initialize(module, XavierInitialization(), 1, seed)
     if forget_bias:
         with torch.no_grad():

@@ -40,8 +40,8 @@ def lacks(kind: type[spec.Spec], role: type[PartCost]) -> list[str]:
     if cost is None or not issubclass(cost, role):
         return [role.__name__]
     facts = [name for name in role.__annotations__ if name == "complexity"]
-    if role is MixerCost and issubclass(kind, spec.Attention):
-        facts = []  # the pattern's, in each attention
+    if role is MixerCost and issubclass(kind, spec.Attention | spec.MixersTogether):
+        facts = []  # the pattern's, or those of the parts, in each of them
     return sorted([*getattr(cost, "__abstractmethods__", ()), *(name for name in facts if not hasattr(cost, name))])
 
 
@@ -84,7 +84,7 @@ def test_a_cost_without_a_method_lacks_it() -> None:
             return {}
 
     assert registry.cost_class(Outside) is OutsideCost
-    assert lacks(Outside, MixerCost) == ["complexity", "flops", "saved_activations", "state"]
+    assert lacks(Outside, MixerCost) == ["complexity", "flops", "saved_activations"]
     assert lacks(Outside, NormCost) == ["NormCost"]
     with pytest.raises(TypeError, match="abstract"):
         MixerCost.of(Outside(), D)

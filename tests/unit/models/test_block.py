@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.models.block.module import build_block
 from archetype.models.initialization import initialize
-from archetype.nn.cache import DecoderBlockState, KVCache
+from archetype.nn.cache import BlockState, KVCache
 from archetype.nn.context import EncoderOutput, ForwardContext
+from archetype.nn.place import Place
 from tests.helpers.weights import distance, randomize
 
 D = 8
@@ -28,7 +29,7 @@ def build(
         "feedforward": spec.MLP(d_ff=12, activation="gelu"),
         "cross_attention": spec.Attention(num_heads=4) if crosses else None,
     } | contents
-    block = build_block(spec.Block(wiring=wiring, dropout=dropout, **contents), D, causal, layer=0)
+    block = build_block(spec.Block(wiring=wiring, dropout=dropout, **contents), Place(D, causal=causal, layer=0))
     initialize(block, spec.NormalInitialization(), 1, seed=0)
     return randomize(block)
 
@@ -165,7 +166,7 @@ def test_a_state_remembers_the_source_beside_the_mixers_own(wiring: spec.Wiring)
     block = build(wiring, crosses=True)
     whole = run(block)
     own = block.mixer.new_state(2, 5, torch.float32, CPU)
-    state = DecoderBlockState(own, block.cross.project(SOURCE))
+    state = BlockState(own, block.cross.project(SOURCE))
     outputs = []
     for place in range(5):
         x = X[:, place : place + 1]

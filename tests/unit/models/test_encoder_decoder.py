@@ -9,7 +9,7 @@ from archetype.errors import SpecError
 from archetype.models.build import build, build_on_meta
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.initialization import initialize
-from archetype.nn.cache import DecoderBlockState
+from archetype.nn.cache import BlockState
 from archetype.nn.context import ForwardContext
 from archetype.parts.recurrent.module import LSTMState
 from tests.helpers.passes import forward_step, taught
@@ -63,7 +63,7 @@ def test_the_decoder_starts_where_the_encoder_ended() -> None:
     model = pair(BRIDGED)
     state = model.new_state(SOURCE, COUNTS)
     first, second = state.layers
-    assert isinstance(first, LSTMState) and isinstance(second, DecoderBlockState)
+    assert isinstance(first, LSTMState) and isinstance(second, BlockState)
     x = model.source_embedding.token.weight[SOURCE[1:, :2]]
     _, (hidden, cell) = model.encoder.blocks[0].mixer.cell(x)
     assert distance(first.hidden[1], hidden[:, 0].flatten()) < 1e-6

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.models.build import build
 from archetype.models.initialization import initialize
+from archetype.nn.place import Place
 from archetype.nn.registry import build_feedforward
 from archetype.weights.linear import Linear, Table
 
@@ -157,7 +158,7 @@ def test_xavier_takes_the_sizes_of_one_expert_and_not_their_number() -> None:
     mixture = spec.MixtureOfExperts(
         num_experts=7, experts_per_token=2, expert=spec.MLP(d_ff=96, activation="silu")
     )  # fmt: skip
-    part = build_feedforward(mixture, D)
+    part = build_feedforward(mixture, Place(D))
     initialize(part, spec.XavierInitialization(), 1, seed=0)
     bound = math.sqrt(6 / (D + 96))
     for name in ("up", "down"):

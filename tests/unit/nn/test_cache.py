@@ -12,7 +12,7 @@ from archetype.native import attention
 from archetype.native.attention import append
 from archetype.native.dispatch import plain_operations
 from archetype.native.library import library
-from archetype.nn.cache import EMPTY_SLOT, CrossKVCache, DecoderBlockState, KVCache, LayerState, RingKVCache, State
+from archetype.nn.cache import EMPTY_SLOT, BlockState, CrossKVCache, KVCache, LayerState, RingKVCache, State
 from archetype.nn.context import ForwardContext
 from tests.helpers.examples import examples
 from tests.helpers.kernels import kernels
@@ -230,10 +230,10 @@ def source(rows: int, length: int, first: float = 0.0) -> CrossKVCache:
     return CrossKVCache(keys, -keys, torch.arange(1, rows + 1))
 
 
-def crossed(rows: int, length: int = 5, first: float = 0.0) -> DecoderBlockState:
+def crossed(rows: int, length: int = 5, first: float = 0.0) -> BlockState:
     mixer = KVCache.empty(rows, HEADS, 8, (P, Q), torch.float32, CPU)
     mixer.keys += first
-    return DecoderBlockState(mixer, source(rows, length, first))
+    return BlockState(mixer, source(rows, length, first))
 
 
 def test_rows_of_a_source_leave_and_join() -> None:
@@ -263,7 +263,7 @@ def test_only_the_mixers_part_of_a_crossed_state_is_narrowed() -> None:
     view = state.narrow(3)
     assert view.mixer.keys.shape[2] == 3 and view.cross is state.cross
     view.mixer.keys.fill_(9.0)
-    assert isinstance(view, DecoderBlockState)
+    assert isinstance(view, BlockState)
     assert (state.mixer.keys[:, :, :3] == 9).all() and not state.mixer.keys[:, :, 3:].any()
 
 
@@ -271,8 +271,8 @@ def test_bytes_are_those_of_every_tensor() -> None:
     buffer, other = KVCache.empty(2, HEADS, 8, (P, Q), torch.bfloat16, CPU), source(2, 5)
     assert buffer.nbytes == 2 * HEADS * 8 * (P + Q) * 2
     assert other.nbytes == 2 * (2 * HEADS * 5 * P) * 4 + 2 * 8
-    assert DecoderBlockState(buffer, other).nbytes == buffer.nbytes + other.nbytes
-    layers: list[LayerState] = [buffer, DecoderBlockState(buffer, other)]
+    assert BlockState(buffer, other).nbytes == buffer.nbytes + other.nbytes
+    layers: list[LayerState] = [buffer, BlockState(buffer, other)]
     assert State(torch.zeros(2, dtype=torch.long), layers, 8).nbytes == 2 * buffer.nbytes + other.nbytes
 
 

@@ -14,6 +14,7 @@ from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDel
 from archetype import spec
 from archetype.nn.chunks import delta_rule_chunk, read_chunks, state_space_chunk
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.parts.gated_delta_net.module import GatedDeltaNet
 from archetype.parts.mamba2.module import Mamba2
 from archetype.parts.short_convolution.module import ShortConvolution
@@ -95,7 +96,7 @@ MODULES: dict[str, Any] = {"mamba2": Mamba2, "gated_delta_net": GatedDeltaNet, "
 
 
 def build(name: str) -> nn.Module:
-    part: nn.Module = MODULES[MIXERS[name].kind](MIXERS[name], D)
+    part: nn.Module = MODULES[MIXERS[name].kind](MIXERS[name], Place(D))
     return randomize(part).double()
 
 

@@ -13,6 +13,7 @@ from archetype.errors import SpecError
 from archetype.models.block.module import Block, build_block
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.nn.registry import (
     build_feedforward,
     build_mixer,
@@ -47,9 +48,9 @@ class SumState(LayerState):
 
 
 class RunningMeanMixer(nn.Module):
-    def __init__(self, mixer: RunningMean, d_model: int, causal: bool, layer: int) -> None:
+    def __init__(self, mixer: RunningMean, place: Place) -> None:
         super().__init__()
-        self.place = causal, layer
+        self.place = place
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> SumState:
         return SumState(torch.zeros(batch, D, dtype=dtype, device=device), torch.zeros(batch, 1, device=device))
@@ -67,10 +68,10 @@ class Square(spec.FeedForward):
 
 
 class SquareFeedForward(nn.Module):
-    def __init__(self, feedforward: Square, d_model: int) -> None:
+    def __init__(self, feedforward: Square, place: Place) -> None:
         super().__init__()
 
-    def forward(self, x: Tensor, context: ForwardContext) -> Tensor:
+    def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         return x.square()
 
 
@@ -185,7 +186,7 @@ def modules(parts: None) -> None:
 
 
 def attention(**fields: Any) -> Attention:
-    mixer = build_mixer(spec.Attention(num_heads=2, **fields), D, causal=True, layer=0)
+    mixer = build_mixer(spec.Attention(num_heads=2, **fields), Place(D))
     assert isinstance(mixer, Attention)
     randomize(mixer)
     return mixer
@@ -207,15 +208,15 @@ def in_two_pieces(mixer: nn.Module) -> Tensor:
 
 
 def test_a_mixer_is_built_for_its_place_and_decodes(modules: None) -> None:
-    mixer = build_mixer(RunningMean(), D, causal=True, layer=3)
-    assert isinstance(mixer, RunningMeanMixer) and mixer.place == (True, 3)
+    mixer = build_mixer(RunningMean(), Place(D, layer=3))
+    assert isinstance(mixer, RunningMeanMixer) and mixer.place == Place(D, layer=3)
     expected = torch.stack([X[:, : t + 1].mean(1) for t in range(T)], dim=1)
     assert distance(mixer(X, ForwardContext.of(X)), expected) < 1e-6
     assert distance(in_two_pieces(mixer), expected) < 1e-6
 
 
 def test_a_feedforward_a_norm_and_an_embedding_position_are_built(modules: None) -> None:
-    assert torch.equal(build_feedforward(Square(), D)(X, ForwardContext.of(X)), X * X)
+    assert torch.equal(build_feedforward(Square(), Place(D))(X, ForwardContext.of(X)), X * X)
     assert torch.equal(build_norm(MaxNorm(eps=1.0), D)(X), X / (X.abs().amax(-1, keepdim=True) + 1))
     added = build_position(Ramp(), 8, D)(torch.tensor([[0, 2, 8]]))
     assert torch.equal(added, torch.tensor([[0, 0.25, 1]])[..., None].expand(1, 3, D))
@@ -261,8 +262,12 @@ def test_a_block_of_new_parts_alone_is_read_by_their_names_and_built(modules: No
         "mixer": {"kind": "running_mean"},
         "feedforward": {"kind": "square"},
     }
-    block = build_block(spec.Block.parse(described), D, causal=True, layer=0)
-    norm, mixer, context = build_norm(MaxNorm(), D), build_mixer(RunningMean(), D, True, 0), ForwardContext.of(X)
+    block = build_block(spec.Block.parse(described), Place(D))
+    norm, mixer, context = (
+        build_norm(MaxNorm(), D),
+        build_mixer(RunningMean(), Place(D)),
+        ForwardContext.of(X),
+    )
     x = 0.5 * X + mixer(norm(X), context)
     assert torch.equal(block(X, context), 0.5 * x + norm(x).square())
     assert spec.Block.parse(described).dump() == described
@@ -280,14 +285,14 @@ def test_a_part_that_extends_another_is_computed_by_its_module() -> None:
 # refused
 
 BUILDERS: dict[str, Callable[[], object]] = {
-    "running_mean: no module computes a RunningMean": lambda: build_mixer(RunningMean(), D, True, 0),
-    "square: no module computes a Square": lambda: build_feedforward(Square(), D),
+    "running_mean: no module computes a RunningMean": lambda: build_mixer(RunningMean(), Place(D)),
+    "square: no module computes a Square": lambda: build_feedforward(Square(), Place(D)),
     "max: no module computes a MaxNorm": lambda: build_norm(MaxNorm(), D),
     "ramp: no module computes a Ramp": lambda: build_position(Ramp(), 8, D),
     "squared_distance: no module computes a Squared": lambda: attention(position=Squared()),
     "flipped: no module computes a Flipped": lambda: attention(position=Flipped()),
     "half_residual: no module computes a HalfResidual": lambda: build_block(
-        spec.Block(wiring=HalfResidual(norm=spec.NoNorm()), mixer=RunningMean()), D, True, 0
+        spec.Block(wiring=HalfResidual(norm=spec.NoNorm()), mixer=RunningMean()), Place(D)
     ),
 }
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from archetype import spec
 from archetype.nn.cache import KVCache, LayerState, RingKVCache
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.parts.attention.module import Attention
 from archetype.parts.position.module import RelativeBias, Rotary
 from archetype.roles.pattern import MaskContext, pattern_rule
@@ -23,7 +24,7 @@ ALL = spec.ProjectionBiases(q=True, k=True, v=True, o=True)
 
 
 def build(causal: bool = True, layer: int = 0, **fields: Any) -> Attention:
-    part = Attention(spec.Attention(**({"num_heads": 4} | fields)), D, causal, layer)
+    part = Attention(spec.Attention(**({"num_heads": 4} | fields)), Place(D, causal=causal, layer=layer))
     randomize(part)
     return part
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from archetype import spec
 from archetype.models.initialization import initialize
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
+from archetype.nn.registry import build_feedforward
 from archetype.parts.activation.module import activation
 from archetype.parts.experts.module import MixtureOfExperts, group_limited_mask, load_balancing_loss
-from archetype.parts.feedforward.module import MLP, GatedMLP
 from tests.helpers.weights import randomize
 
 D, E, B, T = 6, 8, 2, 5
@@ -49,7 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def build(**fields: Any) -> MixtureOfExperts:
     chosen = {"num_experts": E, "experts_per_token": 2, "expert": GATED} | fields
-    part = MixtureOfExperts(spec.MixtureOfExperts(**chosen), D).double()
+    part = MixtureOfExperts(spec.MixtureOfExperts(**chosen), Place(D)).double()
     randomize(part)
     return part
 
@@ -130,7 +131,7 @@ def test_gradients_are_those_of_the_loop(fields: dict[str, Any]) -> None:
 def test_one_expert_is_its_dense_block_exactly(expert: spec.Expert) -> None:
     for router in (spec.SoftmaxRouter(), spec.SigmoidRouter(renormalize=True)):
         part = build(num_experts=1, experts_per_token=1, expert=expert, router=router).float()
-        dense = GatedMLP(expert, D) if isinstance(expert, spec.GatedMLP) else MLP(expert, D)
+        dense = build_feedforward(expert, Place(D))
         stacks = dict(part.experts.named_parameters())
         names = {name: name.replace(".weight", "").replace(".", "_") for name in dense.state_dict()}
         dense.load_state_dict({name: stacks[ours][0] for name, ours in names.items()})
@@ -233,9 +234,8 @@ def test_the_balance_loss_is_written_out() -> None:
 @pytest.mark.parametrize("router", [spec.SoftmaxRouter(), spec.SigmoidRouter()])
 def test_the_balance_loss_is_its_weight_where_all_experts_are_chosen_alike(router: spec.Router) -> None:
     """Token n ranks expert n first and n + 1 second, so every expert is chosen twice."""
-    part = MixtureOfExperts(
-        spec.MixtureOfExperts(num_experts=6, experts_per_token=2, expert=PLAIN, router=router, balance_loss=0.3), 6
-    ).double()
+    mixture = spec.MixtureOfExperts(num_experts=6, experts_per_token=2, expert=PLAIN, router=router, balance_loss=0.3)
+    part = MixtureOfExperts(mixture, Place(6)).double()
     randomize(part).train()
     with torch.no_grad():
         part.router.weight.copy_(torch.eye(6) * 2 + torch.eye(6).roll(1, 0))
@@ -320,7 +320,7 @@ def test_a_correction_starts_at_zero_and_training_leaves_it() -> None:
         spec.MixtureOfExperts(
             num_experts=E, experts_per_token=2, expert=GATED, router=spec.SigmoidRouter(expert_bias=True)
         ),
-        D,
+        Place(D),
     )
     initialize(part, spec.NormalInitialization(), 1, seed=0)
     assert torch.equal(part.correction, torch.zeros(E))

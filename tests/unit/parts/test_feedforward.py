@@ -6,6 +6,7 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.nn.registry import build_feedforward
 from tests.helpers.weights import distance, randomize
 
@@ -20,7 +21,7 @@ def affine(projection: torch.nn.Linear, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_an_mlp_is_two_projections_around_the_activation(bias: bool) -> None:
-    part = randomize(build_feedforward(spec.MLP(d_ff=10, activation="relu", bias=bias), 6))
+    part = randomize(build_feedforward(spec.MLP(d_ff=10, activation="relu", bias=bias), Place(6)))
     expected = affine(part.down, affine(part.up, X.double()).clamp(min=0))
     assert distance(part(X, CONTEXT), expected) < 1e-6
     assert ("up.bias" in part.state_dict(), "down.bias" in part.state_dict()) == (bias, bias)
@@ -28,7 +29,7 @@ def test_an_mlp_is_two_projections_around_the_activation(bias: bool) -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_gated_mlp_activates_the_gate_and_not_what_it_gates(bias: bool) -> None:
-    part = randomize(build_feedforward(spec.GatedMLP(d_ff=10, activation="sigmoid", bias=bias), 6))
+    part = randomize(build_feedforward(spec.GatedMLP(d_ff=10, activation="sigmoid", bias=bias), Place(6)))
     x = X.double()
     gate, up = affine(part.gate, x), affine(part.up, x)
     assert distance(part(X, CONTEXT), affine(part.down, up / (1 + (-gate).exp()))) < 1e-6
@@ -37,7 +38,7 @@ def test_a_gated_mlp_activates_the_gate_and_not_what_it_gates(bias: bool) -> Non
 
 def test_a_limit_clamps_both_and_an_offset_adds_one_to_what_is_gated() -> None:
     chosen = spec.GatedMLP(d_ff=10, activation=spec.Swish(beta=1.702), limit=0.3, unit_offset=True)
-    part = randomize(build_feedforward(chosen, 6))
+    part = randomize(build_feedforward(chosen, Place(6)))
     gate, up = affine(part.gate, X.double()).clamp(max=0.3), affine(part.up, X.double()).clamp(-0.3, 0.3)
     assert distance(part(X, CONTEXT), affine(part.down, gate * torch.sigmoid(1.702 * gate) * (1 + up))) < 1e-6
 
@@ -58,23 +59,26 @@ def test_eight_thirds_is_rounded_up_to_a_multiple(d_model: int, multiple_of: int
     part = spec.GatedMLP(d_ff=spec.EightThirds(multiple_of=multiple_of), activation="silu")
     assert part.width(d_model) == width
     if d_model < 100:
-        assert build_feedforward(part, d_model).gate.weight.shape == (width, d_model)
+        assert build_feedforward(part, Place(d_model)).gate.weight.shape == (width, d_model)
 
 
 def test_a_gated_block_of_eight_thirds_is_as_large_as_a_plain_one_of_four() -> None:
-    gated = build_feedforward(spec.GatedMLP(d_ff=spec.EightThirds(multiple_of=1), activation="silu"), 12)
-    plain = build_feedforward(spec.MLP(d_ff=48, activation="relu"), 12)
+    gated = build_feedforward(spec.GatedMLP(d_ff=spec.EightThirds(multiple_of=1), activation="silu"), Place(12))
+    plain = build_feedforward(spec.MLP(d_ff=48, activation="relu"), Place(12))
     assert sum(p.numel() for p in gated.parameters()) == sum(p.numel() for p in plain.parameters())
 
 
 def test_no_feed_forward_part_is_no_module() -> None:
-    assert build_feedforward(spec.NoFeedForward(), 6) is None
+    assert build_feedforward(spec.NoFeedForward(), Place(6)) is None
 
 
 @pytest.mark.parametrize("kind", [spec.MLP, spec.GatedMLP])
 def test_each_position_is_worked_on_alone(kind: type[spec.MLP | spec.GatedMLP]) -> None:
     """And nothing is added to the loss."""
-    part, context = randomize(build_feedforward(kind(d_ff=10, activation="silu"), 6)).train(), ForwardContext.of(X)
+    part, context = (
+        randomize(build_feedforward(kind(d_ff=10, activation="silu"), Place(6))).train(),
+        ForwardContext.of(X),
+    )
     whole = part(X, context)
     assert distance(part(X[1, 2], context), whole[1, 2]) < 1e-6
     assert context.aux_losses == []

@@ -13,6 +13,7 @@ from torch import Tensor
 from archetype import spec
 from archetype.nn.cache import KVCache
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.parts.latent_attention.module import LatentAttention
 from tests.helpers.examples import examples
 from tests.helpers.weights import distance, randomize
@@ -41,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def build(causal: bool = True, **fields: Any) -> LatentAttention:
-    part = LatentAttention(spec.LatentAttention(**(SIZES | fields)), D, causal).double()
+    part = LatentAttention(spec.LatentAttention(**(SIZES | fields)), Place(D, causal=causal)).double()
     randomize(part)
     return part
 

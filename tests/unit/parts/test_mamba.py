@@ -16,6 +16,7 @@ from transformers.models.mamba.modeling_mamba import MambaMixer
 from archetype import spec
 from archetype.models.initialization import initialize
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.parts.mamba.module import Mamba, MambaState
 from archetype.parts.mamba.scan import scan, step
 from tests.helpers.examples import examples
@@ -133,7 +134,7 @@ def test_forward_multiplies_the_state_with_c_and_backward_twice_that(length: int
 
 
 def build(seed: int = 0, **fields: Any) -> Mamba:
-    part = Mamba(spec.Mamba(**({"state_size": 3} | fields)), D)
+    part = Mamba(spec.Mamba(**({"state_size": 3} | fields)), Place(D))
     randomize(part, seed)
     return part.double()
 
@@ -271,7 +272,7 @@ def test_autocast_leaves_the_scan_its_bits() -> None:
 
 
 def test_a_state_has_the_size_of_its_specification_whatever_the_capacity() -> None:
-    part = Mamba(spec.Mamba(expand=3, state_size=7, conv_kernel=5), D)
+    part = Mamba(spec.Mamba(expand=3, state_size=7, conv_kernel=5), Place(D))
     state = part.new_state(2, 1000, torch.float32, torch.device("cpu"))
     assert state.conv.shape == (2, 36, 4)
     assert state.hidden.shape == (2, 36, 7)
@@ -283,7 +284,7 @@ def test_a_state_has_the_size_of_its_specification_whatever_the_capacity() -> No
 
 def test_initial_steps_and_rates_are_those_of_the_paper() -> None:
     mixer = spec.Mamba(expand=64, state_size=5, dt_min=0.01, dt_max=0.5, dt_rank=9)
-    part = Mamba(mixer, D)
+    part = Mamba(mixer, Place(D))
     initialize(part, spec.NormalInitialization(std=0.02), 1, seed=0)
     assert torch.equal(part.A_log, torch.arange(1.0, 6.0).log().expand(64 * D, 5))
     assert torch.equal(part.D, torch.ones(64 * D))

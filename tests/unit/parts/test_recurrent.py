@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.models.initialization import initialize
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.parts.recurrent.module import LSTMState, Recurrent, RNNState
 from tests.helpers.weights import distance, randomize
 
@@ -26,7 +27,7 @@ directions = pytest.mark.parametrize("bidirectional", [False, True], ids=["forwa
 
 
 def build(mixer: Any, bidirectional: bool = False) -> Recurrent:
-    part = Recurrent(mixer.replace(bidirectional=bidirectional), D)
+    part = Recurrent(mixer.replace(bidirectional=bidirectional), Place(D))
     randomize(part)
     return part.double()
 
@@ -207,7 +208,7 @@ def test_a_state_is_one_vector_or_two_for_an_lstm(mixer: Any, bidirectional: boo
 @directions
 def test_initial_weights_are_uniform_and_no_two_alike(mixer: Any, bidirectional: bool) -> None:
     wide = 64
-    part = Recurrent(mixer.replace(bidirectional=bidirectional), wide)
+    part = Recurrent(mixer.replace(bidirectional=bidirectional), Place(wide))
     initialize(part, spec.NormalInitialization(), 1, seed=0)
     bound = (wide / (2 if bidirectional else 1)) ** -0.5
     for name, parameter in part.named_parameters():
@@ -222,6 +223,6 @@ def test_weights_may_come_after_the_module(mixer: Any) -> None:
     """Built without storage and filled with its tensors later, as a checkpoint is loaded."""
     part, x = build(mixer), random(2, T, D)
     with torch.device("meta"):
-        bare = Recurrent(mixer, D).double()
+        bare = Recurrent(mixer, Place(D)).double()
     bare.load_state_dict(part.state_dict(), assign=True)
     assert torch.equal(run(bare, x), run(part, x))

@@ -57,12 +57,13 @@ UNKNOWN_KEYS = [
     ((*MIXER, "num_kv_head"), "layers[3].mixer.num_kv_head: is not a known key; did you mean num_kv_heads?"),
     ((*LAYER, "wiring", "norm", "epsilon"),
      "layers[3].wiring.norm.epsilon: is not a known key; did you mean eps?"),
-    ((*LAYER, "wiring", "shared_norm"), "layers[3].wiring.shared_norm: is not a known key; use one of kind, norm"),
+    ((*LAYER, "wiring", "shared_norm"), "layers[3].wiring.shared_norm: is not a known key; "
+     "use one of kind, norm, mixer_norm, cross_attention_norm, feedforward_norm"),
     (("head", "tyed"), "head.tyed: is not a known key; did you mean tied?"),
     (("embedding", "zzz"),
      "embedding.zzz: is not a known key; use one of position, scale, num_token_types, norm, norm_first, dropout"),
     ((7,), "7: is not a known key; use one of version, name, kind, vocab_size, context_length, "
-     "d_model, embedding, layers, final_norm, head, initialization"),
+     "d_model, embedding, layers, residual, final_norm, head, initialization"),
 ]  # fmt: skip
 
 

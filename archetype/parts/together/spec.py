@@ -1,0 +1,87 @@
+"""Several mixers, or several feed-forward parts, that read the same vectors and whose outputs are added."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from archetype.roles.feedforward import AnyFeedForward, FeedForward
+from archetype.roles.mixer import AnyMixer, Mixer
+from archetype.spec.base import Finite, inside, invalid
+from archetype.spec.kinds import Part, part
+
+__all__ = ["FeedForwardsTogether", "MixersTogether"]
+
+Scales = tuple[Finite, ...]
+
+
+@part
+class MixersTogether(Mixer):
+    """sum_i s_i F_i(r_i x): mixers side by side, as attention and a state space in Falcon-H1.
+
+    Attributes:
+        parts: the mixers, F_i.
+        scales: factor of each mixer's output, s_i (absent: 1).
+        input_scales: factor of what each mixer reads, r_i (absent: 1).
+    """
+
+    kind: Literal["together"] = "together"
+    parts: Annotated[tuple[AnyMixer, ...], Field(min_length=1)]
+    scales: Scales | None = None
+    input_scales: Scales | None = None
+
+    @model_validator(mode="after")
+    def _one_scale_a_part(self) -> "MixersTogether":
+        _check(self.parts, self.scales, self.input_scales)
+        return self
+
+    @property
+    def separates_documents(self) -> bool:
+        """Where all of them do."""
+        return all(mixer.separates_documents for mixer in self.parts)
+
+    @property
+    def keys_follow_length(self) -> bool:
+        """Where one of them does."""
+        return any(mixer.keys_follow_length for mixer in self.parts)
+
+    def each(self) -> Iterator[Mixer]:
+        """The mixers that stand side by side."""
+        for mixer in self.parts:
+            yield from mixer.each()
+
+    def check(self, width: int, causal: bool) -> None:
+        """Each of them can stand here."""
+        for index, mixer in enumerate(self.parts):
+            with inside(f"parts[{index}]"):
+                mixer.check(width, causal)
+
+
+@part
+class FeedForwardsTogether(FeedForward):
+    """sum_i s_i F_i(r_i x): feed-forward parts side by side, as a dense one and a mixture of experts (Arctic).
+
+    Attributes:
+        parts: the feed-forward parts, F_i.
+        scales: factor of each part's output, s_i (absent: 1).
+        input_scales: factor of what each part reads, r_i (absent: 1).
+    """
+
+    kind: Literal["together"] = "together"
+    parts: Annotated[tuple[AnyFeedForward, ...], Field(min_length=1)]
+    scales: Scales | None = None
+    input_scales: Scales | None = None
+
+    @model_validator(mode="after")
+    def _one_scale_a_part(self) -> "FeedForwardsTogether":
+        _check(self.parts, self.scales, self.input_scales)
+        return self
+
+
+def _check(parts: Sequence[Part], scales: Scales | None, input_scales: Scales | None) -> None:
+    for name, factors in (("scales", scales), ("input_scales", input_scales)):
+        if factors is not None and len(factors) != len(parts):
+            invalid(name, f"{len(factors)} factors for {len(parts)} parts", "give one for each part")
+    for index, inner in enumerate(parts):
+        if inner.is_absent:
+            invalid(f"parts[{index}]", "is no part", "leave it out")
