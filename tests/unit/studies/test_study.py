@@ -13,8 +13,10 @@ from archetype.errors import SpecError
 from archetype.studies.arms import quantities
 from archetype.studies.budgets import equal_budgets
 from archetype.studies.calibration import MUST_GIVE, read_calibration
+from archetype.studies.claims import CHECKOUT
 from archetype.studies.corpora import prepare
 from archetype.studies.decisions import DIRECTION, NO_DIFFERENCE, NOT_SHOWN, SHOWN, UNCALIBRATED
+from archetype.studies.registry import load_checks
 from archetype.studies.report import keep_outcome, summary_text, write_overview, write_reports
 from archetype.studies.store import RunRequest, RunResult, Store
 from archetype.studies.study import Study
@@ -142,6 +144,7 @@ def test_equivalence_is_what_is_claimed_where_it_is(tmp_path: Path) -> None:
 
 
 def test_without_training_parts_say_that_they_were_not_run(tmp_path: Path) -> None:
+    load_checks(CHECKOUT)
     check = {"id": "blocks", "type": "analytic", "says": "It grows", "check": "counting.gpt3"}
     parts = [check, trained()]
     left_out = Study(experiment(*parts, claim=13), "full", tmp_path, Store(tmp_path / "store"), exact=True)

@@ -1,9 +1,10 @@
-"""Outcomes, their controls, and the registry of checks."""
+"""Outcomes, their controls, and the registry of checks with those of the claims."""
 
 import pytest
 
 from archetype.errors import SpecError
 from archetype.studies import registry
+from archetype.studies.claims import CHECKOUT
 from archetype.studies.outcome import Control, Outcome
 
 
@@ -14,7 +15,7 @@ def test_a_check_that_misses_its_mistake_is_void(monkeypatch: pytest.MonkeyPatch
     assert void.is_void
     assert not void.checked().holds
     assert void.checked().sentence == "void: another gives 1e-12, which should exceed 0.001; fine"
-    monkeypatch.setattr(registry, "_CHECKS", dict(registry.all_checks()))
+    monkeypatch.setattr(registry, "_CHECKS", dict(registry.load_checks(CHECKOUT)))
     registry.check("rope.void", claim=1, part="z")(lambda quick: void)
     assert not registry.run("rope.void", quick=True).holds
 
@@ -24,11 +25,11 @@ def test_not_a_number_is_no_mistake_that_was_seen() -> None:
 
 
 def test_every_check_has_a_place_and_a_title() -> None:
-    checks = registry.all_checks()
+    checks = registry.load_checks(CHECKOUT)
     assert len(checks) >= 3
     for name, check in checks.items():
         file, _, rest = name.partition(".")
-        assert check.measure.__module__ == f"archetype.studies.checks.{file}" and rest
+        assert check.measure.__module__ == f"claims.checks.{file}" and rest
         assert 1 <= check.claim <= 25
         assert check.title.endswith(".")
     places = [(check.claim, check.part) for check in checks.values()]
@@ -36,6 +37,7 @@ def test_every_check_has_a_place_and_a_title() -> None:
 
 
 def test_an_unknown_check_is_refused_with_the_nearest() -> None:
+    registry.load_checks(CHECKOUT)
     for name in ("rope.shfit", "rpoe.shift"):
         with pytest.raises(SpecError, match=r"did you mean rope\.shift\?"):
             registry.run(name, quick=True)

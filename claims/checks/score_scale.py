@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 
 from archetype.parts.pattern.scores import ScoreFunction
-from archetype.studies.models import normal
 from archetype.studies.outcome import Control, Curve, Outcome
 from archetype.studies.registry import check
+from claims.small_models import normal
 
 KEYS = 128
 WIDTHS = (16, 64, 256, 512, 1024)

@@ -6,7 +6,9 @@ from archetype.models.block.spec import PreNorm
 from archetype.nn.context import ForwardContext
 from archetype.parts.norm.spec import BatchNorm, LayerNorm, RMSNorm
 from archetype.roles.norm import Norm
-from archetype.studies.models import (
+from archetype.studies.outcome import Control, Outcome
+from archetype.studies.registry import check
+from claims.small_models import (
     WRONG,
     attending,
     block,
@@ -16,8 +18,6 @@ from archetype.studies.models import (
     random_tokens,
     relative_error,
 )
-from archetype.studies.outcome import Control, Outcome
-from archetype.studies.registry import check
 
 LENGTH, SEEN = 16, 9
 

@@ -11,9 +11,9 @@ from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.models.decoder.spec import Decoder
 from archetype.parts.head.spec import LanguageModelHead
-from archetype.studies.models import EXACT, WRONG, block, decoder, random_model, random_tokens, relative_error
 from archetype.studies.outcome import Control, Outcome
 from archetype.studies.registry import check
+from claims.small_models import EXACT, WRONG, block, decoder, random_model, random_tokens, relative_error
 
 
 @check("tying.parameters", claim=15, part="a")

@@ -11,10 +11,10 @@ from archetype.models.decoder.spec import Decoder
 from archetype.parts.experts.spec import MixtureOfExperts, SigmoidRouter
 from archetype.parts.feedforward.spec import GatedMLP
 from archetype.studies.counted import counted_flops
-from archetype.studies.models import EXACT, GATED, WRONG, block, decoder, random_model, random_tokens, relative_error
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
 from archetype.studies.timing import Ratio, compare, refuse_if_busy
+from claims.small_models import EXACT, GATED, WRONG, block, decoder, random_model, random_tokens, relative_error
 
 D, D_FF, CHOSEN = 64, 96, 2
 

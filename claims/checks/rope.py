@@ -13,7 +13,9 @@ from archetype.parts.pattern.scores import ScoreFunction
 from archetype.parts.position.module import Rotary
 from archetype.parts.position.spec import Learned, YarnScaling
 from archetype.parts.position.spec import Rotary as RotarySpec
-from archetype.studies.models import (
+from archetype.studies.outcome import Axes, Control, Curve, Outcome
+from archetype.studies.registry import check
+from claims.small_models import (
     EXACT,
     WRONG,
     attending,
@@ -25,8 +27,6 @@ from archetype.studies.models import (
     random_tokens,
     relative_error,
 )
-from archetype.studies.outcome import Axes, Control, Curve, Outcome
-from archetype.studies.registry import check
 
 LENGTH = 32
 BANDS = ((1, 16), (16, 64), (64, 256), (256, 1024))

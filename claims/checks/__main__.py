@@ -1,4 +1,4 @@
-"""Run checks and write what they gave as a page in Markdown: `python -m archetype.studies.checks --full`."""
+"""Run checks and write what they gave as a page in Markdown: `python -m claims.checks --full`."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from archetype.machine.environment import environment
-from archetype.studies.registry import Check, all_checks, run
+from archetype.studies.registry import Check, load_checks, run
 
 TITLE = """\
 # What is settled without training
@@ -19,7 +19,8 @@ TITLE = """\
 Identities, arithmetic, simulations and models as they are initialized: the parts of the 25 claims that a check settles.
 Tolerances were fixed before: 1e-10 of the size in float64, 1e-5 in float32, and every mistake made on purpose must be
 seen, or the check is void. A `no` is an outcome like any other; the sentence says what holds instead. A check is a
-function in `archetype/studies/checks`. This page is what `python -m archetype.studies.checks --full` prints."""
+function in `claims/checks`. This page is what `python -m claims.checks --full` prints."""
+CLAIMS = Path(__file__).parents[1]
 HEADINGS = ("claim", "part", "check", "holds", "what was seen", "mistakes made on purpose, seen", "seconds")
 
 
@@ -38,7 +39,7 @@ def recorded(file: Path | None) -> dict[str, dict[str, Any]]:
 
 def page(results: dict[str, dict[str, Any]]) -> str:
     """All outcomes in the order of the claims, and the machine and versions that they were made with."""
-    checks = all_checks()
+    checks = load_checks(CLAIMS)
     lines = ["| " + " | ".join(HEADINGS) + " |", "|---:|---|---|---|---|---|---:|"]
     for name, check in checks.items():
         if (result := results.get(name)) is not None:
@@ -57,7 +58,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
 
 def main() -> None:
     """Read the options, run what the record does not have yet, and print the page."""
-    parser = argparse.ArgumentParser(prog="python -m archetype.studies.checks", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m claims.checks", description=__doc__)
     parser.add_argument("checks", nargs="*", help="names, or their beginnings (all but those of time)")
     parser.add_argument("--full", action="store_true", help="in the full size")
     parser.add_argument("--timing", action="store_true", help="also the checks of time, on a quiet machine")
@@ -65,7 +66,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     results = recorded(options.record)
-    for name, check in all_checks().items():
+    for name, check in load_checks(CLAIMS).items():
         chosen = not options.checks or name.startswith(tuple(options.checks))
         if not chosen or name in results or (check.kind == "timing" and not options.timing):
             continue

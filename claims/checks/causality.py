@@ -26,10 +26,12 @@ from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.pattern import Pattern
 from archetype.roles.position import MixerPosition
-from archetype.studies.checks.batch_norm import leak
-from archetype.studies.checks.permutation import encoder
-from archetype.studies.checks.window import decoded
-from archetype.studies.models import (
+from archetype.studies.outcome import Control, Outcome
+from archetype.studies.registry import check
+from claims.checks.batch_norm import leak
+from claims.checks.permutation import encoder
+from claims.checks.window import decoded
+from claims.small_models import (
     ATTENTION,
     EXACT,
     GATED,
@@ -42,8 +44,6 @@ from archetype.studies.models import (
     randomize,
     relative_error,
 )
-from archetype.studies.outcome import Control, Outcome
-from archetype.studies.registry import check
 
 LENGTH, SEEN = 18, 11  # of which the first are compared
 LATENT = LatentAttention(num_heads=4, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)

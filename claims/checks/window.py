@@ -16,10 +16,10 @@ from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.spec import Rotary
 from archetype.roles.pattern import Pattern
 from archetype.studies.fit import bootstrap, power_law
-from archetype.studies.models import EXACT, WRONG, attending, normal, random_model, random_tokens, relative_error
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
 from archetype.studies.timing import refuse_if_busy, times_in_turn
+from claims.small_models import EXACT, WRONG, attending, normal, random_model, random_tokens, relative_error
 
 
 def influence(model: Decoder, length: int) -> Tensor:

@@ -12,10 +12,10 @@ from archetype.models.spec import ModelSpec
 from archetype.nn.context import ForwardContext
 from archetype.parts.attention.spec import Attention
 from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery
-from archetype.studies.checks.window import decoded
-from archetype.studies.models import EXACT, WRONG, block, decoder, normal, random_model, random_tokens, relative_error
 from archetype.studies.outcome import Control, Outcome
 from archetype.studies.registry import check
+from claims.checks.window import decoded
+from claims.small_models import EXACT, WRONG, block, decoder, normal, random_model, random_tokens, relative_error
 
 SIZES: dict[str, Any] = {
     "num_heads": 4, "kv_lora_rank": 12, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5,

@@ -7,7 +7,9 @@ from archetype.parts.embedding.spec import Embedding
 from archetype.parts.position.module import Alibi
 from archetype.parts.position.spec import Alibi as AlibiSpec
 from archetype.parts.position.spec import Learned, Sinusoidal
-from archetype.studies.models import (
+from archetype.studies.outcome import Control, Curve, Outcome
+from archetype.studies.registry import check
+from claims.small_models import (
     WRONG,
     attending,
     block,
@@ -17,8 +19,6 @@ from archetype.studies.models import (
     random_tokens,
     relative_error,
 )
-from archetype.studies.outcome import Control, Curve, Outcome
-from archetype.studies.registry import check
 
 # Press 2021, section 3: of 8 heads; of 12 those of 8, then every other one of 16
 PUBLISHED = {

@@ -18,9 +18,9 @@ from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.position import EmbeddingPosition, MixerPosition
 from archetype.roles.wiring import Wiring
-from archetype.studies.models import EXACT, WRONG, random_model, random_tokens, relative_error
 from archetype.studies.outcome import Control, Outcome
 from archetype.studies.registry import check
+from claims.small_models import EXACT, WRONG, random_model, random_tokens, relative_error
 
 LENGTH = 24
 MLP = MLPSpec(d_ff=32, activation="gelu", bias=True)

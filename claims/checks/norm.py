@@ -18,7 +18,10 @@ from archetype.roles.norm import Norm
 from archetype.roles.wiring import Wiring
 from archetype.spec.repeats import repeat
 from archetype.studies.fit import mean_interval, power_law
-from archetype.studies.models import (
+from archetype.studies.outcome import Axes, Control, Curve, Outcome
+from archetype.studies.registry import check
+from archetype.studies.timing import compare, refuse_if_busy
+from claims.small_models import (
     EXACT,
     WRONG,
     block,
@@ -29,9 +32,6 @@ from archetype.studies.models import (
     randomize,
     relative_error,
 )
-from archetype.studies.outcome import Axes, Control, Curve, Outcome
-from archetype.studies.registry import check
-from archetype.studies.timing import compare, refuse_if_busy
 
 DEPTHS = (2, 4, 8, 16, 32)
 LENGTH = 32

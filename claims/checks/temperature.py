@@ -7,9 +7,9 @@ from torch import Tensor
 
 from archetype.generate import Sampling
 from archetype.generate.sample import Sampler, filtered, sample
-from archetype.studies.models import WRONG, normal, relative_error
 from archetype.studies.outcome import Control, Curve, Outcome
 from archetype.studies.registry import check
+from claims.small_models import WRONG, normal, relative_error
 
 TEMPERATURES = (0.25, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0)
 VOCABULARY = 12
