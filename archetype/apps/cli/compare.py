@@ -85,7 +85,7 @@ def report(
     file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
     store: StoreFolder = None, data_dir: DataFolder = None, to: To = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Print the outcome of an experiment whose runs are there; --to writes Markdown, JSON and HTML."""
+    """Print the outcome of an experiment whose runs are there; --to writes Markdown, JSON and pictures."""
     from archetype.errors import DataError
 
     study = _study(file, _mode(quick, full, extended, gpu), store, data_dir)
@@ -163,7 +163,7 @@ def all_(
 ) -> None:  # fmt: skip
     """Settle all claims of a folder."""
     from archetype.studies.claims import find_claims
-    from archetype.studies.report import overview_text
+    from archetype.studies.overview import overview_text
 
     outcomes, mode = [], _mode(quick, full, extended, gpu)
     for file in find_claims(folder).values():
@@ -266,7 +266,8 @@ def _progress(done: int, total: int) -> None:
 
 
 def _outcome(study: "Study | ReportExtension", to: Path | None) -> dict[str, Any]:
-    from archetype.studies.report import keep_outcome, write_overview, write_reports
+    from archetype.studies.overview import write_overview
+    from archetype.studies.report import keep_outcome, write_reports
 
     outcome = study.outcome()
     keep_outcome(outcome, study.store)
