@@ -16,7 +16,7 @@ from archetype.studies.registry import load_checks
 from tests.helpers.documents import ROOT, blocks
 from tests.unit.studies.test_compare_verbs import run as compare
 
-(CHECK,) = (text for _, title, text in blocks(ROOT / "docs/guide/studies.md") if title == "checks/seats.py")
+(CHECK,) = (text for _, title, text in blocks(ROOT / "docs/guide/studies.md") if title == "seats.py")
 PART = {"id": "spread", "type": "analytic", "says": "Seats are equally far", "check": "seats.spread"}
 
 
